@@ -1,11 +1,12 @@
-//! Tasks as processes, for every driver whose tasks are some: each attempt is held by a cgroup and supervised.
+//! Runs tasks as processes, for every process-based driver. A cgroup holds each attempt, and a supervisor watches it.
 //!
-//! In: attempts, and a driver's way to make a process of one ([`Translate`]). Out: processes, their exits, their usage. All it knows of an attempt can be found
-//! again from the attempt's id: the record, the cgroup, the supervisor named in the record. What it keeps in memory only makes that quicker, except
-//! for one thing: how to execute commands in the attempt (environment, user, directory), which [`Recovery`] brings back.
+//! In: attempts, and a driver's translation of a task into a process ([`Translate`]). Out: processes, their exits, their usage.
+//! The engine finds all state of an attempt by its id: the record, the cgroup, the supervisor named in the record. The state in
+//! memory is a cache of it, with one exception: how to execute commands in the attempt (environment, user, directory), which
+//! [`Recovery`] restores.
 //!
 //! ```text
-//! start    claim nothing, look at the record ─► cgroup ─► supervisor ─► record says running
+//! start    claim nothing, read the record ─► cgroup ─► supervisor ─► record says running
 //! exit     record says exited, or the supervisor died ─► OOM counter ─► exits()
 //! stop     tombstone, or signal ─► grace ─► SIGKILL ─► everything left in cgroup and process tree
 //! destroy  everything left ─► cgroup removed ─► record removed
@@ -52,19 +53,19 @@ use super::{
 };
 use supervise::Live;
 
-/// How a driver makes a process of a task. This is where drivers of processes differ: one that isolates its tasks gives them a root and
-/// namespaces here, in the [`Invocation`] that the supervisor carries out.
+/// How a driver translates a task into a process. Process-based drivers differ only here: one that isolates its tasks sets their
+/// root and namespaces in the [`Invocation`] that the supervisor executes.
 pub trait Translate: Debug + Send + Sync + 'static {
-    /// The main process of a task. Blocking: it may ask name services and look for files.
+    /// The main process of a task. Blocking: it may query name services and search for files.
     ///
     /// # Errors
     /// With the class of a failed start.
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated>;
 
-    /// A command in a running task. Blocking, likewise.
+    /// A command in a running task. Blocking for the same reasons.
     ///
     /// # Errors
-    /// When there is no such command, or the task is not such that it could be run.
+    /// If the command does not exist, or can't run in this task.
     fn command(&self, task: &TaskConfig, command: &str, args: &[String]) -> DriverResult<Invocation>;
 }
 
@@ -72,21 +73,21 @@ pub trait Translate: Debug + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Translated {
     pub invocation: Invocation,
-    /// How many processes and threads it may have.
+    /// Maximum number of processes and threads.
     pub processes: Option<u64>,
 }
 
-/// What the engine works with.
+/// The environment of an engine.
 #[derive(Debug)]
 pub struct Setup {
     /// The watched attempts directory.
     pub attempts: Arc<Attempts>,
     pub program: Program,
-    /// Whether there are cgroups.
+    /// Whether cgroups are available.
     pub isolation: Isolation,
-    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
+    /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
     pub leash: Option<OwnedFd>,
-    /// Whether tasks may be started. Those that run are looked after in any case.
+    /// Whether tasks may be started. Running tasks are supervised in any case.
     pub starts: Availability,
 }
 
@@ -106,7 +107,7 @@ struct Shared {
 }
 
 impl Engine {
-    /// A driver without attempts; those of an earlier agent come with `recover`. Must be called within a tokio runtime.
+    /// Creates a driver without attempts; `recover` adds those of an earlier agent. Must be called within a tokio runtime.
     pub fn new(info: DriverInfo, translate: impl Translate, setup: Setup) -> Self {
         if let Some(cgroups) = setup.isolation.cgroups()
             && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
@@ -228,7 +229,7 @@ impl Shared {
         self.live().get(id).map(Arc::clone)
     }
 
-    /// A running attempt that is taken care of, with its record.
+    /// A supervised running attempt, with its record.
     fn running(&self, id: &AttemptId) -> DriverResult<(Arc<Live>, Record)> {
         let live = self.find(id).ok_or_else(|| DriverError::Gone(id.clone()))?;
         match self.attempts().record(id).map_err(DriverError::retry)? {
@@ -254,7 +255,7 @@ impl From<AttemptsError> for DriverError {
     }
 }
 
-/// Runs something that blocks off the async threads.
+/// Runs blocking work off the async threads.
 async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, DriverError> + Send + 'static,
 ) -> DriverResult<T> {

@@ -1,6 +1,7 @@
 //! Tasks as processes: the drivers `raw_exec` and `mock`, supervisors and their records, cgroups.
 //!
-//! In: attempts of tasks. Out: processes, and how they ended. Every operation is idempotent, and a record is written before its effect.
+//! In: attempts of tasks. Out: processes, and their exits. Every operation is idempotent, and a record is written before its
+//! effect.
 
 pub mod attempts;
 pub mod cgroup;

@@ -1,8 +1,8 @@
-//! The driver `mock`: pretended tasks that do what their `config` says, for trying things out and for tests.
+//! The driver `mock`: simulated tasks that behave as their `config` specifies, for experiments and tests.
 //!
-//! In: attempts. Out: the same records, logs, exits and errors that a real driver gives, on tokio's clock. It starts no
-//! process. Like any driver it finds its attempts again after a restart of the agent: what it must know stands in one small
-//! file for each attempt. Tests give it ledgers of other kinds (`notes`).
+//! In: attempts. Out: the records, logs, exits and errors of a real driver, on tokio's clock. It starts no process. Like any
+//! driver, it recovers its attempts after an agent restart: one small file for each attempt holds what it needs. Tests replace
+//! the files with other kinds of ledgers (`notes`).
 
 mod exec;
 mod notes;
@@ -53,10 +53,10 @@ struct Shared {
 }
 
 impl Mock {
-    /// A driver that keeps its notes in this directory.
+    /// Creates a driver that keeps its notes in this directory.
     ///
     /// # Errors
-    /// When it can't be made.
+    /// If the directory can't be created.
     pub fn new(dir: &Path, clock: WallClock) -> std::io::Result<Self> {
         Ok(Self::with(Box::new(Store::open(dir)?), clock))
     }
@@ -189,7 +189,7 @@ impl TaskDriver for Mock {
             let ticks = stream::unfold((run, clock, Duration::ZERO), move |(run, clock, wait)| async move {
                 tokio::time::sleep(wait).await;
                 run.exit().is_none().then(|| {
-                    // Any number will do; one that changes shows that it is read.
+                    // Any number will do; a changing one shows that it is read.
                     let rss = 1 + u64::from(uuid::Uuid::new_v4().as_fields().0);
                     let memory = MemoryUsage { rss: Some(rss), ..MemoryUsage::default() };
                     let usage = Usage { at: clock(), memory, cpu: CpuUsage::default(), pids: Vec::new() };
@@ -278,7 +278,8 @@ impl Shared {
         });
     }
 
-    /// Pretends that the driver goes away while a task runs, as the task's config asks. It is back once the task is recovered.
+    /// Simulates a crash of the driver while a task runs, as the task's config specifies. Recovering the task restores the
+    /// driver.
     async fn shut_down(self: Arc<Self>, id: AttemptId, run: Arc<Run>) {
         let after = run.config().plugin_exit_after.0.to_std();
         if after.is_zero() {
@@ -292,7 +293,7 @@ impl Shared {
     }
 }
 
-/// Why nothing can be asked of a driver that pretends to be away. Nomad's words.
+/// The error of a driver that simulates a crash. Nomad's text.
 const SHUT_DOWN: &str = "plugin is shut down";
 
 fn fingerprint(health: Health) -> Fingerprint {

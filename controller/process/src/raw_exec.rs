@@ -1,6 +1,6 @@
-//! The driver `raw_exec`: a process of the machine, without isolation.
+//! The driver `raw_exec`: runs a process of the machine, without isolation.
 //!
-//! In: a task's `config`. Out: how its program is run: which file, with which environment, user and directory. The engine does the rest.
+//! In: a task's `config`. Out: how to run its program: the file, environment, user and directory. The engine does the rest.
 
 mod command;
 
@@ -31,15 +31,15 @@ use crate::{
 };
 use command::{CommandError, Distrust, Trust};
 
-/// The driver. Must be called within a tokio runtime.
+/// Creates the driver. Must be called within a tokio runtime.
 pub fn driver(setup: Setup) -> Engine {
     Engine::new(DriverInfo::raw_exec(), RawExec::default(), setup)
 }
 
-/// Makes processes of tasks.
+/// Translates tasks into processes.
 #[derive(Debug, Default)]
 struct RawExec {
-    /// When the log last named a program that was not run, by task. At most [`REPORTED_MAX`].
+    /// When the log last reported a skipped program, by task. At most [`REPORTED_MAX`] entries.
     reported: Mutex<BTreeMap<(AllocId, String), Instant>>,
 }
 
@@ -58,7 +58,7 @@ impl Translate for RawExec {
 }
 
 impl RawExec {
-    /// A check that runs each second would fill the log.
+    /// Logs a skipped program, at a limited rate: a check that runs each second would fill the log.
     fn report_passed_over(&self, id: &AttemptId, distrust: &Distrust, instead: &Path) {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         reported.retain(|_, at| at.elapsed() < REPORT_INTERVAL_MIN);
@@ -70,7 +70,7 @@ impl RawExec {
         tracing::warn!(%id, %distrust, instead = %instead.display(), "skipped a program in the allocation's directory that another user could have written; running the one from PATH");
     }
 
-    /// How to run a program as the task: its environment, user, directory.
+    /// How to run a program as the task: its environment, user and directory.
     fn invocation(&self, task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
         let name = task.user.as_deref().filter(|name| !name.is_empty());
         let found = name.map(user::find).transpose().map_err(no_user)?;
@@ -107,7 +107,7 @@ impl RawExec {
             user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
             umask: None,
             open_files: None,
-            // Never the agent's own, which may be protected from the OOM killer.
+            // Never inherit the agent's own value, which may protect it from the OOM killer.
             oom_score_adj: Some(
                 config.oom_score_adj.map_or(0, |adjustment| i16::try_from(adjustment).unwrap_or(1000)),
             ),
@@ -118,13 +118,13 @@ impl RawExec {
     }
 }
 
-/// So many tasks are remembered; a line of more of them within a minute shows nothing new.
+/// Number of tasks remembered. If more tasks report within a minute, further lines show nothing new.
 const REPORTED_MAX: usize = 256;
 
-/// One such line a minute for each task shows that something is going on.
+/// Log at most one such line a minute for each task.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-/// The task's variables, with those of its user's login that it does not set itself.
+/// The task's variables, and those of its user's login that the task does not set itself.
 fn environment(
     task: &TaskConfig,
     config: &RawExecConfig,
@@ -146,7 +146,7 @@ fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }:
     }
 }
 
-/// Whether a name is as a pattern says, in which each `*` stands for anything.
+/// Whether a name matches a pattern in which each `*` stands for any string.
 fn is_like(name: &str, pattern: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return name == pattern };
     let Some(mut name) = name.strip_prefix(first) else { return false };
@@ -164,7 +164,7 @@ fn command_error(error: CommandError) -> DriverError {
     match error {
         CommandError::NotFound { .. } => DriverError::no_program(error),
         CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
-        // What somebody has put there may be gone at the next try.
+        // The offending file may be gone at the next try.
         CommandError::Untrusted { .. } => DriverError::recoverable(error),
         CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),
         CommandError::Io { .. } => DriverError::retry(error),
@@ -172,7 +172,7 @@ fn command_error(error: CommandError) -> DriverError {
     }
 }
 
-/// What is refused to the agent as it runs stays so.
+/// A permission that the agent lacks now is lacking at the next try too.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,4 +1,4 @@
-//! Stopping an attempt and removing what it left.
+//! Stops an attempt and removes what it left.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,13 +12,13 @@ use crate::{
     supervisor::{self, PidFd, ProcessError, Record, State},
 };
 
-/// The signal that asks a task to end, as in Nomad's executor.
+/// The default stop signal, as in Nomad's executor.
 const SIGNAL: &str = "SIGINT";
-/// How long a claimed attempt may take to begin before its supervisor is taken for stuck.
+/// How long a claimed attempt may take to start before its supervisor counts as stuck.
 const BIRTH_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long killed processes may take to go, as in Nomad's executor.
+/// How long killed processes may take to exit, as in Nomad's executor.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long a supervisor may take to end after its task's last process: it still writes what is in its pipes.
+/// How long a supervisor may run after its task's last process exited: it still drains its pipes.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
 impl Shared {
@@ -53,7 +53,7 @@ impl Shared {
     pub(super) async fn destroy(self: &Arc<Self>, id: &AttemptId, leftover: Leftover) -> DriverResult<()> {
         let record = self.attempts().record(id)?;
         let shim = match self.attempts().supervisor(id).await {
-            // Nobody will ever be able to tell; its cgroup can be emptied all the same.
+            // The exit can no longer be determined, but the cgroup can still be emptied.
             Err(AttemptsError::Supervisor(ProcessError::Unverifiable { .. })) => None,
             shim => shim?,
         };
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Signal, grace, SIGKILL: to the main process alone.
+    /// Sends the signal, waits for the grace period, sends SIGKILL: to the main process alone.
     async fn ask(
         &self,
         id: &AttemptId,
@@ -114,12 +114,12 @@ impl Shared {
         }
         tracing::debug!(%id, "grace is over");
         main.send(Signal::KILL).map_err(retry)?;
-        // What does not die now is left to the cgroup, and then to the caller as an error.
+        // A process that survives this is left to the cgroup kill, which reports an error to the caller.
         let _ = tokio::time::timeout(DEATH_TIME_MAX, ended()).await;
         Ok(())
     }
 
-    /// Everything of the attempt, also where its supervisor is dead.
+    /// Kills all processes of the attempt, even if its supervisor is dead.
     async fn kill_all_of(
         &self,
         id: &AttemptId,
@@ -132,14 +132,14 @@ impl Shared {
         }
     }
 
-    /// Waits until whoever takes care of a killed attempt has noted its end.
+    /// Waits until the task that supervises a killed attempt has recorded its exit.
     async fn settle(&self, id: &AttemptId) {
         if let Some(live) = self.find(id) {
             let _ = tokio::time::timeout(DRAIN_TIME_MAX, live.ended()).await;
         }
     }
 
-    /// Everything of the attempt: what is in its cgroup, and what is below its supervisor wherever it went.
+    /// Kills all processes of the attempt: those in its cgroup, and all descendants of its supervisor.
     pub(super) async fn kill_all(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<()> {
         if let Some(cgroup) = self.cgroup(id)
             && cgroup.is_populated().map_err(retry)?
@@ -153,8 +153,8 @@ impl Shared {
     }
 }
 
-/// Ends what a dead supervisor left. Without a cgroup its tree is scattered: the main process and its group are all that
-/// can still be told to be ours.
+/// Kills the processes a dead supervisor left. Without a cgroup, only the main process and its process group can still be
+/// identified as ours.
 pub(super) async fn kill_orphans(shared: &Shared, id: &AttemptId, record: &Record) -> DriverResult<()> {
     if let Some(main) = supervisor::open_task(record).map_err(retry)? {
         main.send_to_group(Signal::KILL).map_err(retry)?;

@@ -1,8 +1,8 @@
-//! Commands executed in a running attempt: same cgroup, environment, user and directory, streams of their own.
+//! Commands executed in a running attempt, with its cgroup, environment, user and directory, and with streams of their own.
 //!
-//! A session belongs to the agent: the supervisor holds its leash, and everything of the session dies with the agent, with
-//! the connection (the dropped [`ExecSession`]), or with the command. Only what a command leaves running in the cgroup on
-//! purpose lives on there and ends with the task.
+//! The agent owns a session: the supervisor holds its leash, and all processes of the session die with the agent, with the
+//! connection (the dropped [`ExecSession`]), or with the command. Only processes that a command deliberately leaves in the cgroup
+//! outlive it; they end with the task.
 
 use std::{
     io,
@@ -33,14 +33,14 @@ use tokio_util::sync::CancellationToken;
 use super::{Shared, off_thread, retry};
 use crate::supervisor::{Child, Invocation, Session, ShimEnd, Terminal, enter};
 
-/// How many pieces of a stream may wait for a slow reader.
+/// How many chunks of a stream are buffered for a slow reader.
 const PIECES_MAX: usize = 16;
-/// The longest piece.
+/// The longest chunk, in bytes.
 const PIECE_LEN_MAX: usize = 32 * 1024;
-/// How long after a command's end its streams are read on while nothing comes: what it left behind may hold them open for
-/// ever, and a terminal passes its last bytes on a little late.
+/// How long the streams are read after a command's exit while they are silent: processes it left may hold them open indefinitely,
+/// and a terminal delivers its last bytes with a delay.
 const SILENCE_TIME_MAX: Duration = Duration::from_millis(100);
-/// What ends the input of a terminal.
+/// The end-of-input character of a terminal.
 const END_OF_INPUT: u8 = 4;
 
 /// Starts a command.
@@ -58,11 +58,11 @@ pub(super) async fn session(
         move || launch(&shared, &id, &task, &request)
     })
     .await?;
-    // From here on the command may have run: no error may lead to another try.
+    // From here on the command may have run, so no error may cause a retry.
     follow(ours, child, leash).map_err(DriverError::fatal)
 }
 
-/// Our ends of a command's streams.
+/// The agent's ends of a command's streams.
 struct Streams {
     stdin: OwnedFd,
     stdout: OwnedFd,
@@ -133,7 +133,7 @@ fn terminal(size: TerminalSize, invocation: &Invocation) -> Result<(Streams, [Ow
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
     rustix::termios::tcsetwinsize(&master, winsize(size))?;
     if let Some(user) = &invocation.user {
-        // So that the command can open its terminal by name.
+        // Lets the command open its terminal by name.
         rustix::fs::fchown(&slave, Some(rustix::fs::Uid::from_raw(user.uid)), None)?;
     }
     let ours = Streams {
@@ -150,7 +150,7 @@ fn winsize(size: TerminalSize) -> Winsize {
     Winsize { ws_row: size.height, ws_col: size.width, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// Connects a running command with channels, and sees to it that it is reaped.
+/// Connects a running command with channels, and makes sure it is reaped.
 fn follow(ours: Streams, child: Child, leash: OwnedFd) -> io::Result<ExecSession> {
     let (stdin, input) = mpsc::channel(PIECES_MAX);
     let (out, stdout) = mpsc::channel(PIECES_MAX);
@@ -203,7 +203,7 @@ fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> 
     ready::register(fd, interest)
 }
 
-/// Writes what comes until nothing comes any more; then the command sees the end of its input.
+/// Writes all input until its sender is dropped; then the command sees the end of its input.
 async fn write_all(to: AsyncFd<OwnedFd>, mut pieces: mpsc::Receiver<Vec<u8>>, is_terminal: bool) {
     while let Some(piece) = pieces.recv().await {
         if write_piece(&to, &piece).await.is_err() {
@@ -228,8 +228,8 @@ async fn write_piece(to: &AsyncFd<OwnedFd>, mut piece: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Reads to the end, and after the command's end no longer than something comes. Goes on reading when nobody listens: a
-/// full pipe would hold the command up.
+/// Reads to the end, and after the command's exit only until the stream is silent. Keeps reading when the receiver is gone: a
+/// full pipe would block the command.
 async fn read_all(from: AsyncFd<OwnedFd>, to: mpsc::Sender<Vec<u8>>, has_ended: CancellationToken) {
     let mut buffer = vec![0; PIECE_LEN_MAX];
     loop {
@@ -246,7 +246,7 @@ async fn read_all(from: AsyncFd<OwnedFd>, to: mpsc::Sender<Vec<u8>>, has_ended: 
             () = silence => return,
         };
         match rustix::io::read(&from, &mut buffer) {
-            // EIO is how a terminal without a command ends.
+            // A terminal without a command reports its end as EIO.
             Ok(0) | Err(Errno::IO) => return,
             Ok(len) => {
                 let _ = to.send(buffer[..len].to_vec()).await;
@@ -261,10 +261,10 @@ async fn read_all(from: AsyncFd<OwnedFd>, to: mpsc::Sender<Vec<u8>>, has_ended: 
 async fn follow_size(terminal: Option<OwnedFd>, mut sizes: mpsc::Receiver<TerminalSize>) {
     while let Some(size) = sizes.recv().await {
         if let Some(terminal) = &terminal {
-            // The kernel tells the command by SIGWINCH. A terminal that is gone needs no size.
+            // The kernel notifies the command with SIGWINCH. Errors of a closed terminal don't matter.
             let _ = rustix::termios::tcsetwinsize(terminal, winsize(size));
         }
     }
-    // Held until the end: the last descriptor of a terminal that closes hangs the command up.
+    // Hold the terminal until the end: closing its last descriptor hangs up the command.
     std::future::pending::<()>().await;
 }

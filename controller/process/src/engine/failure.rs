@@ -1,6 +1,6 @@
-//! What a start that failed means: what the machine lacks, or how the task is written.
+//! Classifies failed starts: a fault of the machine, or of the task's spec.
 //!
-//! In: how far a supervisor came, the error's number, how it ended. Out: errors with their class, exit codes, sentences for users.
+//! In: the step a supervisor reached, the errno, its exit. Out: errors with their class, exit codes, messages for users.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use herdlet_driver::{DriverError, lacks};
 
 use crate::supervisor::{Record, ShimEnd, State, Step};
 
-/// Whether a start failed for what the machine lacks or refuses, so that nothing of the task has begun and nothing of it is to
-/// blame. Pipes, cgroups and the process itself are the machine's; what follows is as the task is written.
+/// Whether a start failed because the machine lacks or refuses a resource: nothing of the task has started, and the task is not
+/// at fault. Pipes, cgroups and the clone are the machine's; the later steps depend on the task's spec.
 pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
     match step {
         Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile => true,
@@ -28,7 +28,7 @@ pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
     }
 }
 
-/// The supervisor came as far as `step`. What the machine lacks just now may be there at the next try.
+/// The error of a supervisor that failed in `step`. A resource that the machine lacks now may be available at the next try.
 pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
     let why = start_failure(step, errno);
     match errno {
@@ -39,7 +39,7 @@ pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
     }
 }
 
-/// The exit code of a task that a supervisor could not start, as shells have it.
+/// The exit code of a task that a supervisor could not start, by the conventions of shells.
 pub(super) fn failure_code(step: Step, errno: i32) -> i32 {
     match (step, errno) {
         (Step::Exec, libc::ENOENT) => 127,
@@ -58,7 +58,7 @@ pub(super) fn start_failure(step: Step, errno: i32) -> String {
     format!("{step}: {why}")
 }
 
-/// What a supervisor's end means that left no record, and what can be done.
+/// Explains the exit of a supervisor that left no record, and suggests what to do.
 pub(super) fn without_record(end: ShimEnd, dir: &Path) -> String {
     let dir = dir.display();
     match end {
@@ -91,7 +91,7 @@ const EXIT_LOST: i32 = herdlet_shim::EXIT_LOST as i32;
 
 const EXIT_NO_RECORD: i32 = herdlet_shim::EXIT_NO_RECORD as i32;
 
-/// Whether a record says that its attempt got as far as running.
+/// Whether the attempt of a record has run.
 pub(super) fn has_run(record: &Record) -> bool {
     match record.state {
         State::Running | State::Exited(_) => true,

@@ -1,7 +1,7 @@
 //! The ledger of attempts whose claims are records: see the table in [`herdlet_driver::Ledger`]'s module.
 //!
-//! In: records and cgroups of attempts. Out: who came first. A supervisor claims an attempt by creating its record; the agent fences it by
-//! creating the same file as a tombstone.
+//! In: records and cgroups of attempts. Out: which claim was first. A supervisor claims an attempt by creating its record; the
+//! agent fences it by creating the same file as a tombstone.
 
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_driver::{AttemptId, Claim, DriverResult, Ledger};
@@ -35,7 +35,7 @@ impl Ledger for Shared {
             .boxed()
     }
 
-    /// There is something only where the record was lost, or a tombstone took the place of a damaged one.
+    /// Kills something only if the record was lost, or a tombstone replaced a damaged one.
     fn end<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<()>> {
         async move {
             self.kill_all(id, None).await?;

@@ -1,4 +1,4 @@
-//! Whether a running attempt still is where it belongs.
+//! Checks that a running attempt is still in its cgroup.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use herdlet_driver::{AttemptId, DriverResult, FailureClass, TaskEvent, limits::L
 use super::{Shared, off_thread, retry};
 use crate::{process_tree, supervisor};
 
-/// What a look at a running attempt found.
+/// The result of checking a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is as it should be.
+    /// It is in its cgroup.
     Present,
-    /// It was not, and was repaired without touching the task: drift.
+    /// It had drifted, and was repaired without touching the task.
     Repaired,
     /// Its main process does not run.
     Absent,
 }
 
-/// Looks whether the main process is in its cgroup; one that isn't is brought back with all that is below its supervisor,
-/// and that is told as a [`TaskEvent::Repaired`].
+/// Checks whether the main process is in its cgroup. If it isn't, moves it and all descendants of its supervisor back, and
+/// reports a [`TaskEvent::Repaired`].
 pub(super) async fn reconcile(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Look> {
     let (live, record) = match shared.running(id) {
         Ok(running) => running,
-        // That its record can't be read just now says nothing of it.
+        // An unreadable record says nothing about the attempt.
         Err(error) if error.class() == FailureClass::Retry => return Err(error),
         Err(_) => return Ok(Look::Absent),
     };
@@ -38,7 +38,7 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, id: &AttemptId) -> DriverRes
     let limits = live.config().map(|config| Limits::of(&config.resources)).unwrap_or_default();
     off_thread(move || {
         cgroup.make(&limits).map_err(retry)?;
-        // Twice: what is forked by one that is not yet inside is born outside.
+        // Twice: a child forked by a process that is still outside starts outside.
         for _ in 0..2 {
             let mut below = process_tree::members(record.shim.pid);
             below.retain(|pid| *pid != record.shim.pid);

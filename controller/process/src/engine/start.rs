@@ -1,4 +1,4 @@
-//! Starting an attempt, and taking over one that an earlier agent started.
+//! Starts an attempt, or takes over one that an earlier agent started.
 
 use std::{os::fd::AsFd, sync::Arc};
 
@@ -19,7 +19,7 @@ use super::{
 use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
 
 const MIB: u64 = 1024 * 1024;
-/// An attempt's name is that of a file and a directory.
+/// An attempt's name is also the name of a file and a directory.
 const NAME_LEN_MAX: usize = 255;
 /// Log files have a suffix such as `.stdout.4294967295`.
 const LOG_NAME_LEN_MAX: usize = NAME_LEN_MAX - 18;
@@ -66,7 +66,7 @@ impl Shared {
         recover_by(&**self, &id, |record| self.take_over(&id, record, config.map(Arc::new))).await
     }
 
-    /// One that an agent before this one has started.
+    /// Takes over an attempt that an earlier agent started.
     async fn take_over(
         self: &Arc<Self>,
         id: &AttemptId,
@@ -74,7 +74,7 @@ impl Shared {
         config: Option<Arc<TaskConfig>>,
     ) -> DriverResult<Recovered> {
         match record.state {
-            // The agent that was to start it again has ended before it could. The record goes with the next start.
+            // The agent that was to retry the start ended before it could. The next start removes the record.
             State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
                 Ok(Recovered::NotStarted)
             }
@@ -88,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// What became of one that is taken care of. One that runs is brought back to where it belongs.
+    /// The state of a supervised attempt. One that runs is moved back into its cgroup if necessary.
     async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
         match live.begun().await {
             Ok(()) => {}
@@ -106,9 +106,9 @@ impl Shared {
         live.exit().map_or(Recovered::Running, Recovered::Exited)
     }
 
-    /// Waits until somebody has claimed the attempt: this supervisor or another one that came first.
+    /// Waits until the attempt is claimed, by this supervisor or by another that came first.
     async fn begun(self: &Arc<Self>, id: &AttemptId, child: Child) -> DriverResult<()> {
-        // Waited for in any case, or it would stay a zombie.
+        // Always wait for it, or it would remain a zombie.
         let reaped = tokio::spawn(child.wait());
         let claimed = self.attempts().until(id, |record| record.map(|_| ()));
         tokio::select! {
@@ -129,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// Takes care of a claimed attempt; done when its process runs.
+    /// Supervises a claimed attempt; returns when its process runs.
     async fn adopt(self: &Arc<Self>, id: &AttemptId, config: Arc<TaskConfig>) -> DriverResult<Started> {
         let live = match self.find(id) {
             Some(live) => live,
@@ -181,7 +181,7 @@ impl Shared {
             rustix::fs::open(path, flags, Mode::empty())
                 .map_err(|errno| DriverError::retry(format!("open {}: {errno}", path.display())))
         };
-        // The supervisor may write where the task may not: no link in what belongs to tasks is followed.
+        // The supervisor may write where the task may not, so no link in the task's directories is followed.
         let logs_dir = open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
         let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
@@ -198,7 +198,7 @@ impl Shared {
         .map_err(launch_error)
     }
 
-    /// After a failed start. One that somebody runs in all the same is left alone.
+    /// Removes the cgroup of a failed start, unless processes run in it.
     async fn remove_unused_cgroup(&self, id: &AttemptId) {
         let Some(cgroup) =
             self.cgroup(id).filter(|cgroup| cgroup.is_populated().is_ok_and(|is_populated| !is_populated))
@@ -226,7 +226,7 @@ fn logs(task: &TaskConfig) -> Logs {
     })
 }
 
-/// A supervisor that could not be spawned has begun nothing. Only a task that can't be described is the task's own fault.
+/// A supervisor that could not be spawned has started nothing. Only a task whose spec can't be encoded is at fault itself.
 fn launch_error(error: LaunchError) -> DriverError {
     match error {
         LaunchError::Spec { .. } => DriverError::recoverable(error),
@@ -246,7 +246,7 @@ mod tests {
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
             assert_eq!(class(Step::Exec, errno), Class::Retry);
         }
-        // A cgroup that somebody removed, or that takes no process.
+        // A cgroup that was removed, or that accepts no process.
         assert_eq!(class(Step::Cgroup, libc::ENOENT), Class::Retry);
         assert_eq!(class(Step::Clone, libc::EBUSY), Class::Retry);
         assert_eq!(class(Step::Exec, libc::EIO), Class::Recoverable);

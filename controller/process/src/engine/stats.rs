@@ -1,4 +1,4 @@
-//! What an attempt uses, measured again and again.
+//! Measures the usage of an attempt periodically.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::{Shared, off_thread};
 use crate::{cgroup::Cgroup, process_tree};
 
-/// The shortest distance of two measurements. Who measures for the first time waits so long for something to compare with.
+/// The shortest interval between two measurements, and the wait of a first measurement for a second one to compare with.
 const SPAN_MIN: Duration = Duration::from_millis(100);
 
-/// What was measured longer ago says nothing of now: users look every few seconds, and Prometheus once a minute.
+/// An older sample says nothing about current usage: users query every few seconds, and Prometheus once a minute.
 const SPAN_MAX: Duration = Duration::from_secs(61);
 
 /// Processor time at a moment.
@@ -26,7 +26,7 @@ pub(super) struct Sample {
     system_ns: u64,
 }
 
-/// Measurements until the attempt ends: the first one at once where it was measured lately, by whomever.
+/// Streams measurements until the attempt ends. The first one comes at once if any caller measured recently.
 pub(super) fn stream(
     shared: &Arc<Shared>,
     id: &AttemptId,
@@ -65,7 +65,7 @@ pub(super) fn stream(
     .boxed())
 }
 
-/// The usage, and its moment: what waits for a thread before or after it would count as time in which nothing was used.
+/// Takes the usage and its timestamp together: waiting for a thread in between would count as idle time.
 fn measure(cgroup: Option<&Cgroup>, shim: u32) -> (Sample, Usage) {
     let usage = usage(cgroup, shim);
     let CpuUsage { user_ns, system_ns, .. } = usage.cpu;
@@ -84,7 +84,7 @@ fn usage(cgroup: Option<&Cgroup>, shim: u32) -> Usage {
 impl Sample {
     fn since(&self, before: &Self, cpu: CpuUsage) -> CpuUsage {
         let wall = self.at.duration_since(before.at).as_secs_f64();
-        // Without a cgroup the time of ended processes is missing from the sum, so it may shrink.
+        // Without a cgroup, the sum lacks the time of ended processes, so it may shrink.
         let percent = |now: u64, before: u64| {
             let busy = Duration::from_nanos(now.saturating_sub(before)).as_secs_f64();
             if wall > 0.0 { busy / wall * 100.0 } else { 0.0 }

@@ -1,4 +1,4 @@
-//! Taking care of one attempt: from its supervisor's first word to the exit, whichever agent started it.
+//! Supervises one attempt from its claim to its exit, whichever agent started it.
 
 use std::{
     convert::Infallible,
@@ -21,19 +21,19 @@ use crate::{
     supervisor::{self, PidFd, Record, State},
 };
 
-/// How long to wait before an attempt that could not be followed is followed again.
+/// The delay before supervision of an attempt is retried after an error.
 const FOLLOW_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often a supervisor that owes a record is woken, in case somebody stopped it.
+/// How often a supervisor that owes a record gets SIGCONT, in case somebody stopped it.
 const WAKE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often it is woken before it is taken for stuck and killed. A machine in trouble may take its time.
+/// How many times it gets SIGCONT before it counts as stuck and is killed. An overloaded machine may be slow.
 const WAKES_MAX: u32 = 30;
 
-/// An attempt that this agent takes care of.
+/// An attempt that this agent supervises.
 #[derive(Debug)]
 pub(super) struct Live {
     config: Mutex<Option<Arc<TaskConfig>>>,
     phase: watch::Sender<Phase>,
-    /// What was measured last.
+    /// The last measurement.
     sample: Mutex<Option<Sample>>,
 }
 
@@ -54,14 +54,14 @@ pub(super) struct NeverRan {
     pub(super) cause: Cause,
 }
 
-/// What kept an attempt from running.
+/// Why an attempt did not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The machine: its program has certainly not begun, and the same attempt can be started again.
+    /// The machine: its program has certainly not started, and the same attempt can be started again.
     Machine,
     /// The task, or a stop.
     Task,
-    /// Its supervisor was killed or its record removed about when the program was to begin: it may have begun.
+    /// Its supervisor was killed or its record removed about when the program was to start: it may have started.
     Unknown,
 }
 
@@ -89,7 +89,7 @@ impl Live {
         }
     }
 
-    /// Waits until its process runs or has run; else says why it never did.
+    /// Waits until its process runs or has run; returns an error if it never did.
     pub(super) async fn begun(&self) -> Result<(), NeverRan> {
         let mut phase = self.phase.subscribe();
         let known = phase.wait_for(|phase| *phase != Phase::Claimed).await;
@@ -100,7 +100,7 @@ impl Live {
         }
     }
 
-    /// Waits for the end; none if it never ran.
+    /// Waits for the exit; none if it never ran.
     pub(super) async fn ended(&self) -> Option<ExitResult> {
         let mut phase = self.phase.subscribe();
         let _ = phase.wait_for(|phase| matches!(phase, Phase::Ended(_) | Phase::Failed(_))).await;
@@ -109,7 +109,7 @@ impl Live {
 }
 
 impl Shared {
-    /// Begins to take care of a claimed attempt.
+    /// Starts supervising a claimed attempt.
     pub(super) async fn supervise(
         self: &Arc<Self>,
         id: &AttemptId,
@@ -131,12 +131,12 @@ impl Shared {
         let (shared, id, watched) = (Arc::clone(self), id.clone(), Arc::clone(&live));
         tokio::spawn(async move {
             let phase = loop {
-                // A panic would leave the task without anybody who sees its end.
+                // Without this, a panic would leave the attempt unsupervised.
                 let watch = AssertUnwindSafe(shared.watch(&id, &watched, shim.as_ref())).catch_unwind();
                 let seen = watch.await.unwrap_or_else(|_| Err(retry("follow it: it panicked".to_owned())));
                 match seen {
                     Ok(phase) => break phase,
-                    // That we can't read (no more files, a disk that fails) is no end of the task.
+                    // A read error (no more descriptors, a failing disk) does not mean that the task ended.
                     Err(error) => tracing::warn!(%id, error = error.why(), "failed to follow an attempt"),
                 }
                 tokio::time::sleep(FOLLOW_AGAIN_AFTER).await;
@@ -185,7 +185,7 @@ impl Shared {
                 }
             },
             SupervisionEnd::SupervisorDied(record) => {
-                // Nobody would note its exit or drain its output any more.
+                // Nothing would record its exit or drain its output any more.
                 let orphans = end::kill_orphans(self, id, &record).await;
                 if let Err(error) = &orphans {
                     tracing::warn!(%id, error = error.why(), "failed to end what a dead supervisor left");
@@ -211,7 +211,7 @@ impl Shared {
         })
     }
 
-    /// Once the main process has ended its supervisor owes the exit. Never done.
+    /// After the main process has ended, its supervisor owes the exit: presses it. Never returns.
     async fn press_when_owed(&self, id: &AttemptId, shim: Option<&PidFd>) -> Infallible {
         let record =
             self.attempts().record(id).ok().flatten().filter(|record| record.state == State::Running);
@@ -223,7 +223,7 @@ impl Shared {
         std::future::pending().await
     }
 
-    /// Somebody took away the record of a running attempt: its end could not be told any more.
+    /// Kills a running attempt whose record is gone: its exit could no longer be reported.
     async fn without_record(&self, id: &AttemptId, shim: Option<&PidFd>) -> DriverResult<Phase> {
         self.kill_all(id, shim).await?;
         let error = "its record was removed or damaged".to_owned();
@@ -241,8 +241,8 @@ fn never_ran(why: impl Into<String>, cause: Cause) -> Phase {
     Phase::Failed(NeverRan { why: why.into(), cause })
 }
 
-/// Wakes a supervisor until it is killed in the end: its task has the same user and may have stopped it, and then nothing
-/// would be noted, and no stop of the task would ever be over. Done when it was killed.
+/// Sends SIGCONT to a supervisor repeatedly, then kills it and returns. Its task has the same user and may have stopped it; then
+/// nothing would be recorded, and no stop of the task would ever complete.
 async fn press(id: &AttemptId, shim: Option<&PidFd>) {
     let Some(shim) = shim else { return std::future::pending().await };
     let send = |signal| {
@@ -258,7 +258,7 @@ async fn press(id: &AttemptId, shim: Option<&PidFd>) {
     send(Signal::KILL);
 }
 
-/// A final record in the words of the API.
+/// Converts a final record to an API result.
 pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult {
     let at = |unix_ns: u64| UnixNanos(i64::try_from(unix_ns).unwrap_or(i64::MAX));
     match record.state {
@@ -270,7 +270,7 @@ pub(super) fn result_of(record: &Record, cgroup: Option<&Cgroup>) -> ExitResult 
                 at: at(exit.at_unix_ns),
                 ..ExitResult::default()
             };
-            // A shell outlives the child that the kernel killed, and reports it as its own failure.
+            // A shell outlives a child that the OOM killer killed, and reports its own failure.
             let oom_killed = !result.is_success() && cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
             ExitResult { oom_killed, ..result }
         }

@@ -1,4 +1,4 @@
-//! `raw_exec` with real processes, real supervisors and, where the machine has them, real cgroups; and the same without cgroups.
+//! `raw_exec` with real processes, real supervisors and, if the machine has them, real cgroups; and the same without cgroups.
 
 mod commands;
 mod contract;
@@ -26,7 +26,7 @@ use serde_json::json;
 use super::*;
 use crate::{cgroup, process_tree, raw_exec, supervisor::Process};
 
-/// What takes longer does not come: on a quiet machine all of it takes milliseconds.
+/// A generous limit: on an idle machine everything takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 struct Bench {
@@ -41,7 +41,7 @@ struct Agent {
 }
 
 impl Bench {
-    /// With cgroups where there are any, and without.
+    /// With cgroups if available, and without.
     fn both() -> Vec<Self> {
         Self::with_cgroups().into_iter().chain([Self::without_cgroups()]).collect()
     }
@@ -61,12 +61,12 @@ impl Bench {
         for name in ["task/local", "logs", "run"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
-        // The task may be somebody else.
+        // The task may run as another user.
         fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         Self { dir, setup: None }
     }
 
-    /// As after a start of the agent.
+    /// An agent, as after a restart.
     fn agent(&self) -> Agent {
         self.agent_on(None)
     }
@@ -95,7 +95,7 @@ impl Bench {
         self.dir.path().join(name)
     }
 
-    /// Of the first attempt.
+    /// The record of the first attempt.
     fn record(&self) -> PathBuf {
         self.path("run/attempts").join(id(1).name())
     }
@@ -133,7 +133,7 @@ impl Bench {
         fs::read_to_string(self.path(&format!("logs/t.{stream}.0"))).unwrap_or_default()
     }
 
-    /// Waits until a script has written a whole line into a file of its directory.
+    /// Waits until a script has written a complete line to a file in its directory.
     async fn line(&self, name: &str) -> String {
         let began = Instant::now();
         loop {
@@ -161,7 +161,7 @@ impl Bench {
 }
 
 impl Agent {
-    /// Starts it: what its record says.
+    /// Starts the attempt and returns its record.
     async fn begin(&self, config: TaskConfig) -> Record {
         self.driver.start(config).await.unwrap();
         self.record()
@@ -176,7 +176,7 @@ impl Agent {
         self.end_of(1).await
     }
 
-    /// The end of an attempt that this agent takes care of.
+    /// The exit of an attempt that this agent supervises.
     async fn end_of(&self, attempt: u32) -> ExitResult {
         let live = self.driver.shared.find(&id(attempt)).unwrap();
         tokio::time::timeout(DEADLINE, live.ended()).await.unwrap().unwrap()

@@ -7,11 +7,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{notes::Given, run::ScriptedOutput};
 
-/// How many pieces of output may wait for a slow reader.
+/// How many chunks of output are buffered for a slow reader.
 const PIECES_MAX: usize = 16;
 
-/// A session that does what `script` says. The command `showinput` shows whether it has a terminal, and its input; `showtask` what the task
-/// was given.
+/// A session that runs `script`. The command `showinput` prints whether it has a terminal, and its input; `showtask` prints the
+/// [`Given`] of the task.
 pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> ExecSession {
     let shown = serde_json::to_vec(given).unwrap_or_default();
     let (stdin, mut input) = mpsc::channel::<Vec<u8>>(PIECES_MAX);

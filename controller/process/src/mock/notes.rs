@@ -1,7 +1,8 @@
-//! What the driver must know of its attempts after a restart of the agent, and where it is kept.
+//! The driver's notes about its attempts, which survive an agent restart.
 //!
-//! In: claims, fences and ends of attempts. Out: entries. The keeper of the entries decides which attempts begin: a file for each attempt
-//! ([`Store`](super::store::Store)); in tests also names in a pretended container engine, and tasks of a pretended plugin.
+//! In: claims, fences and exits of attempts. Out: entries. The storage of the entries decides which attempts start: a file for
+//! each attempt ([`Store`](super::store::Store)); in tests also names in a simulated container engine, and tasks of a simulated
+//! plugin.
 
 use std::{collections::BTreeSet, io};
 
@@ -13,11 +14,11 @@ use herdlet_driver::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What is noted of an attempt.
+/// The note about an attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) started_at: UnixNanos,
-    /// It was cancelled before it began.
+    /// Whether it was cancelled before it started.
     pub(super) fenced: bool,
     pub(super) config: MockConfig,
     pub(super) exit: Option<ExitResult>,
@@ -25,7 +26,8 @@ pub(super) struct Entry {
     pub(super) given: Given,
 }
 
-/// What a driver that isolates its tasks makes for them; this one only remembers it. The command `showtask` shows it.
+/// Resources that a driver with isolation would set up for a task. This driver only stores them; the command `showtask` prints
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Given {
@@ -36,9 +38,9 @@ pub(super) struct Given {
     pub(super) hosts: Vec<HostEntry>,
 }
 
-/// Keeps entries. What it keeps outlives the driver.
+/// Stores entries. The storage outlives the driver.
 pub(super) trait Notes: Send + Sync {
-    /// Keeps an entry if there is none; [`Claim::Free`] if there was none.
+    /// Stores an entry if there is none. Returns [`Claim::Free`] if there was none.
     fn claim(&self, id: &AttemptId, entry: &Entry) -> io::Result<Claim<Entry>>;
 
     fn read(&self, id: &AttemptId) -> io::Result<Option<Entry>>;
@@ -49,17 +51,17 @@ pub(super) trait Notes: Send + Sync {
 
     fn remove(&self, id: &AttemptId) -> io::Result<()>;
 
-    /// What has to be given back for an attempt to be found again.
+    /// The handle that is needed to recover an attempt.
     fn handle(&self, _: &AttemptId) -> Option<Handle> {
         None
     }
 
-    /// A handle was given back.
+    /// Accepts the handle of an attempt to recover.
     fn recall(&self, _: &AttemptId, _: &Handle) {}
 
     fn set_earlier(&self, _: &BTreeSet<AttemptId>) {}
 
-    /// Whether an attempt without an entry may have begun.
+    /// Whether an attempt without an entry may have started.
     fn may_have_begun(&self, _: &AttemptId) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! The life of one mock task.
+//! The execution of one mock task.
 
 use std::{fs, io::Write, sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ impl Run {
         self.exit.borrow().clone()
     }
 
-    /// Runs to the end; `elapsed` of its time was under an earlier agent.
+    /// Runs to its end. `elapsed` is the part of its time that passed under an earlier agent.
     pub(super) async fn live(&self, elapsed: Duration) -> ExitResult {
         let natural = tokio::time::sleep(self.config.run_for.0.to_std().saturating_sub(elapsed));
         tokio::select! {
@@ -61,12 +61,12 @@ impl Run {
         self.exit.send_replace(Some(exit));
     }
 
-    /// Asks it to end, waits until it has.
+    /// Requests a stop and waits until the task has ended.
     pub(super) async fn stop(&self, signal: i32, grace: Duration) {
         let now = Instant::now();
         let ends_at = if signal == libc::SIGKILL { now } else { now + self.config.kill_after.0.to_std() };
         self.stop.send_modify(|stop| {
-            // An earlier request has begun already; a later one can only be more impatient.
+            // An earlier request is already in effect; a later one can only shorten the time.
             let earlier = stop.unwrap_or(Stop { signal, ends_at, killed_at: now + grace });
             *stop = Some(Stop {
                 signal: earlier.signal,
@@ -112,7 +112,7 @@ impl Run {
     }
 }
 
-/// What is said, how often again, and in which distance.
+/// A text that a task writes repeatedly: how often, and at which interval.
 pub(super) struct ScriptedOutput {
     text: Option<String>,
     repeat: u32,
@@ -125,7 +125,7 @@ impl ScriptedOutput {
         Self { text: text.map(|text| text.0.clone()), repeat, every: every.0.to_std(), said: 0 }
     }
 
-    /// The next piece, when its time has come; none when all is said.
+    /// Waits for the next write and returns its text; none after the last.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
         let text = self.text.as_ref().filter(|_| self.said <= self.repeat)?;
         if self.said > 0 {
@@ -136,7 +136,7 @@ impl ScriptedOutput {
     }
 }
 
-/// Writes what the task says into its log files, as long as it runs. The first piece is said even if it ends at once.
+/// Writes the task's output to its log files while it runs. Writes the first text even if the task ends at once.
 pub(super) async fn write_logs(run: Arc<Run>, dirs: TaskDirs) {
     let config = run.config();
     let out = ScriptedOutput::new(

@@ -1,6 +1,6 @@
-//! Entries as files: one small file for each attempt.
+//! Stores entries as files, one small file for each attempt.
 //!
-//! Creating the file is the fence: whoever creates it decides whether the attempt begins or never will.
+//! Creating the file is the fence: its creator decides whether the attempt starts or never will.
 
 use std::{
     fs, io,
@@ -36,7 +36,7 @@ impl Store {
 }
 
 impl Notes for Store {
-    /// Writes the file whole and at once: nobody reads half an entry.
+    /// Writes the file atomically: no reader sees a partial entry.
     fn claim(&self, id: &AttemptId, entry: &Entry) -> io::Result<Claim<Entry>> {
         let temporary = self.temporary(id);
         write(&temporary, entry)?;

@@ -1,4 +1,4 @@
-//! The mock driver, as scripted; and the contract of drivers, with ledgers of each kind.
+//! The mock driver's scripted behaviour; and the driver contract, with ledgers of each kind.
 
 mod contract;
 mod ledgers;
@@ -28,7 +28,7 @@ impl Bench {
         Self { dir: tempfile::tempdir().unwrap(), now: Arc::new(AtomicI64::new(1_000_000_000)) }
     }
 
-    /// As after a start of the agent.
+    /// An agent, as after a restart.
     fn agent(&self) -> (Mock, BoxStream<'static, Exited>) {
         let mock = Mock::new(&self.dir.path().join("attempts/.mock"), self.clock()).unwrap();
         let exits = mock.exits();
@@ -235,7 +235,7 @@ async fn a_task_knows_what_it_was_given() {
     task.hosts = vec![HostEntry { ip: "192.0.2.7".parse().unwrap(), names: vec!["db".into()] }];
     let given = Given::of(&task);
     mock.start(task).await.unwrap();
-    // To the agent that started it, and to the one after it.
+    // For the agent that started it, and for the next one.
     for mock in [mock, bench.agent().0] {
         mock.recover(recovery()).await.unwrap();
         let shown = mock.exec(&id(), &["showtask".to_owned()], Duration::from_secs(1)).await.unwrap();

@@ -1,8 +1,9 @@
-//! Finds the program that a task's `command` means, by the rules of Nomad's executor, and makes sure that no stranger has put it there.
+//! Finds the program of a task's `command` by the rules of Nomad's executor, and makes sure that no untrusted user could have
+//! placed it.
 //!
-//! In: the command as written, the task directory, the task's `PATH`, who starts it. Out: the program, held where it was inspected. What lies
-//! in the allocation's directory is only run where `trust` says so; one that lacks the right to be executed is given it
-//! (`executable`). What lies elsewhere is the machine's own and taken as it is.
+//! In: the command as written, the task directory, the task's `PATH`, the user who starts it. Out: the program, as an open
+//! directory and a name. A program in the allocation's directory runs only if `trust` accepts it; `executable` makes it
+//! executable if necessary. A program elsewhere belongs to the machine and is run as it is.
 
 mod executable;
 mod trust;
@@ -24,65 +25,65 @@ use crate::supervisor::Entry;
 
 pub(super) use trust::{Distrust, Trust};
 
-/// What to look for and where.
+/// A search for a program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lookup<'a> {
     /// The command as written.
     pub(super) command: &'a str,
     pub(super) task_dir: &'a Path,
-    /// The task's `PATH`; empty where it has none.
+    /// The task's `PATH`; empty if it has none.
     pub(super) search_path: &'a str,
-    /// Whose programs are run.
+    /// The users whose programs are run.
     pub(super) trust: &'a Trust<'a>,
 }
 
-/// The program that a command means.
+/// The program of a command.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Its path, as the task knows it.
+    /// Its path, as the task sees it.
     pub(super) path: PathBuf,
-    /// Where it was inspected; none where the allocation's directory has nothing to do with it.
+    /// Where it was inspected; none if it is not related to the allocation's directory.
     pub(super) entry: Option<Entry>,
-    /// What comes before it and was not run.
+    /// An earlier candidate that was skipped.
     pub(super) passed_over: Option<Distrust>,
 }
 
-/// Why there is no program. Reads after "failed to".
+/// Why there is no program. Its text follows "failed to".
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     #[error("exec: command is empty")]
     Empty,
-    /// There is none.
+    /// It does not exist.
     #[error("exec {command:?}: not found{}", searched(command, task_dir, search_path.as_deref()))]
     NotFound {
         command: String,
-        /// Where it was looked for first.
+        /// The directory searched first.
         task_dir: PathBuf,
-        /// Where it was looked for then; none where the command is a path.
+        /// The path searched next; none if the command is a path.
         search_path: Option<String>,
     },
-    /// Somebody else may have put it there.
+    /// An untrusted user may have placed it.
     #[error("exec {command:?}: {distrust}")]
     Untrusted { command: String, distrust: Distrust },
-    /// It is there, can't be executed, and the right to do so is not given.
+    /// It exists, can't be executed, and must not be made executable.
     #[error("make {} executable: {why}", path.display())]
     NotExecutable { path: PathBuf, why: &'static str },
-    /// Whose programs are run is not known.
+    /// The trusted users can't be determined.
     #[error(transparent)]
     Users(UserError),
     #[error("{operation} {}: {source}", path.display())]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// Finds the program. A relative command is `local/COMMAND` in the task directory, then `COMMAND` there, then, for a plain name, what the
-/// task's `PATH` has. An absolute one is that file.
+/// Finds the program. A relative command is `local/COMMAND` in the task directory, then `COMMAND` there, then, for a plain name,
+/// a file in the task's `PATH`. An absolute command is that file.
 ///
-/// A program in the allocation that is not to be trusted ends the search, so that what was meant is never replaced by something else in
-/// silence. Exception: a plain name that `PATH` also has. Otherwise any user who can create a file named `sh` could keep the task from its
-/// shell.
+/// An untrusted program in the allocation ends the search, so that the intended program is never silently replaced by another.
+/// Exception: a plain name that is also in `PATH`. Otherwise any user who can create a file named `sh` could keep the task from
+/// its shell.
 ///
 /// # Errors
-/// When there is none, it is not to be trusted, it can't be made executable, or that can't be found out.
+/// If the program does not exist, is not trusted, can't be made executable, or can't be examined.
 pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     let Lookup { command, task_dir, search_path, trust } = *lookup;
     if command.is_empty() {
@@ -114,7 +115,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     if command.contains('/') {
         return Err(not_found(None));
     }
-    // A relative entry would mean the agent's own directory, which is none of the task's business.
+    // A relative entry would refer to the agent's own directory, which does not concern the task.
     for dir in search_path.split(':').filter(|dir| dir.starts_with('/')) {
         match program_at(&ground, Path::new(dir).join(command), is_executable)? {
             Some(Ok(found)) => return Ok(Found { passed_over, ..found }),
@@ -125,7 +126,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     Err(passed_over.map_or_else(|| not_found(Some(search_path)), untrusted))
 }
 
-/// The program at an absolute path; none where there is none.
+/// The program at an absolute path, if any.
 fn program_at(
     ground: &SearchRoot<'_>,
     path: PathBuf,
@@ -142,7 +143,7 @@ fn program_at(
     }
 }
 
-/// The program in the allocation's directory, which may be run.
+/// A trusted program in the allocation's directory, made executable.
 fn accepted(target: Target, trust: &Trust<'_>) -> Result<Found, CommandError> {
     executable::make(&target, trust.starter())?;
     let Target { path, dir, name, .. } = target;
@@ -150,7 +151,7 @@ fn accepted(target: Target, trust: &Trust<'_>) -> Result<Found, CommandError> {
     Ok(Found { path, entry, passed_over: None })
 }
 
-/// Where it was looked for.
+/// The places that were searched, for people.
 fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String {
     let task_dir = format!("{} (the task's directory) and its local", task_dir.display());
     match search_path {
@@ -161,10 +162,10 @@ fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String
     }
 }
 
-/// Of what is at a path; none where nothing is that can be reached.
+/// The metadata of the file at a path; none if no file can be reached there.
 fn metadata(path: &Path) -> Result<Option<Metadata>, CommandError> {
     let is_absent = |error: &io::Error| {
-        // A path with a NUL byte names nothing.
+        // No file has a path with a NUL byte.
         error.kind() == io::ErrorKind::InvalidInput
             || matches!(
                 Errno::from_io_error(error),

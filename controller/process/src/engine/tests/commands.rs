@@ -32,7 +32,7 @@ async fn commands_run_in_the_task() {
         let error = agent.driver.exec(&id(1), &["no-such".to_owned()], DEADLINE).await.unwrap_err().why();
         assert!(error.starts_with("exec \"no-such\": not found"), "{error}");
         let slow = command("echo $$ > slow; sleep 1000");
-        // Until it has begun within its time.
+        // Until it starts within its time limit.
         let mut limit = Duration::from_millis(300);
         while !bench.path("task/slow").exists() {
             assert!(agent.driver.exec(&id(1), &slow, limit).await.is_err());
@@ -62,7 +62,7 @@ async fn a_session_has_input_or_a_terminal() {
         assert_eq!(session.exit.await.unwrap().code, 0);
         assert_eq!(session.stdout.recv().await, None);
 
-        // The size may arrive after what is typed after it.
+        // The new size may arrive after input that was typed later.
         let script = "stty size; read x; while stty size | grep -q '^10 20'; do :; done; stty size; tty -s && echo $TERM; exit 3";
         let request = ExecRequest {
             command: vec!["sh".into(), "-c".into(), script.into()],

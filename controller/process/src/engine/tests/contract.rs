@@ -1,11 +1,11 @@
-//! The contract of drivers, with and without cgroups.
+//! The driver contract, with and without cgroups.
 
 use futures_util::future::BoxFuture;
 use herdlet_driver::contract::{Behaviour, Command, Finds, Machine, attempt_id};
 
 use super::*;
 
-/// A machine that is left as it was.
+/// A machine that removes its cgroups at the end.
 struct Tidied(Bench);
 
 impl Machine for Tidied {
@@ -46,12 +46,12 @@ impl Machine for Tidied {
 }
 
 impl Drop for Tidied {
-    /// What a failed test has left ends with it.
+    /// Cleans up after a failed test.
     fn drop(&mut self) {
         let Some(setup) = &self.0.setup else { return };
         let Isolation::Cgroups(cgroups) = Isolation::detect(setup) else { return };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // Within a runtime another one can't be waited for.
+        // A runtime can't block on another one in the same thread.
         let removal = std::thread::spawn(move || runtime.block_on(async { cgroups.remove().await.is_ok() }));
         let _ = removal.join();
     }

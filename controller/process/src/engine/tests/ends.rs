@@ -1,4 +1,4 @@
-//! Being stopped and destroyed.
+//! Stopping and destroying attempts.
 
 use super::*;
 
@@ -40,7 +40,7 @@ async fn all_of_a_task_dies_and_nothing_else() {
     for bench in Bench::both() {
         let agent = bench.agent();
         let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        // A child, one in a session of its own, one whose parent is gone.
+        // A child, a child in its own session, an orphan in its own session.
         let script = "sleep 1000 & echo $! > a
             setsid sh -c 'echo $$ > b; exec sleep 1000' &
             (setsid sh -c '(sleep 1000 & echo $! > c)' &)

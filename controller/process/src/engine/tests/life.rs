@@ -1,4 +1,4 @@
-//! Starting, ending by itself, being found again.
+//! Starting, exiting, recovering.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn codes_signals_and_output_arrive() {
         assert_eq!(agent.recover(None).await, Recovered::Exited(exit));
         agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
         assert!(agent.driver.list_attempts().await.unwrap().is_empty());
-        // The record comes first, the last output a moment later; with the attempt's removal all of it is there.
+        // The record is written before the last output; once the attempt is removed, all output is there.
         assert_eq!(bench.log("stdout"), format!("out\n{}\n", bench.path("task").display()));
         assert_eq!(bench.log("stderr"), "err\n");
         let mut next = bench.shell("kill -TERM $$");
@@ -97,7 +97,8 @@ async fn a_dead_supervisor_ends_the_attempt() {
     }
 }
 
-// The second look told of one that runs: the planner had asked twice, as a start of the agent may, and waited for ever.
+// Regression: the second recovery reported it as running. The planner may recover twice, as at an agent's start, and waited for
+// ever.
 #[tokio::test]
 async fn one_whose_supervisor_died_before_it_ran_is_lost_however_often_one_looks() {
     for bench in Bench::both() {
@@ -129,7 +130,7 @@ async fn a_supervisor_that_died_unseen_ends_the_attempt() {
         let second = bench.agent();
         match second.recover(None).await {
             Recovered::Exited(exit) => assert_eq!(exit.error, "supervisor died"),
-            // The end is noticed after the answer was given.
+            // The exit was detected after recovery returned.
             Recovered::Running => assert_eq!(second.wait().await.error, "supervisor died"),
             other @ (Recovered::NotStarted | Recovered::Lost { .. }) => panic!("{other:?}"),
         }
@@ -185,7 +186,8 @@ async fn many_attempts_at_once() {
 async fn failed_starts_say_why() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        // Not written by this process: a clone of it (for another test) could hold the file open, and it would be busy.
+        // Written by another process: a fork of this one (in another test) could hold the file open for writing, and executing it
+        // would fail with ETXTBSY.
         let rubbish = bench.path("task/local/rubbish");
         let mut copy = std::process::Command::new("cp");
         assert!(copy.arg("/etc/passwd").arg(&rubbish).status().unwrap().success());
@@ -214,7 +216,7 @@ async fn failed_starts_say_why() {
         task.id.task = "ä".repeat(64);
         let error = agent.driver.start(task).await.unwrap_err();
         assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
-        // What came as far as a record is known as ended; the rest never was.
+        // Attempts that got a record are recovered as exited; the others were never started.
         for (attempt, code) in [(1, None), (2, Some(126)), (3, Some(126)), (4, None), (5, None)] {
             let recovery = Recovery { id: id(attempt), config: None, handle: None, network: None };
             let recovered = agent.driver.recover(recovery).await.unwrap();

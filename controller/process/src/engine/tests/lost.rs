@@ -1,13 +1,13 @@
-//! Records and their directory, taken away under attempts that run.
+//! Records and their directory, removed while attempts run.
 
 use super::*;
 
-/// A start of the agent whose end is that of its runtime: nothing of it lives on.
+/// Runs an agent in a runtime of its own, so that nothing of it survives.
 fn on_a_machine<T>(act: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(act)
 }
 
-/// As somebody does who cleans up; what comes back meanwhile may keep the directory.
+/// Deletes a directory as a careless user does. Files created meanwhile may keep the directory alive.
 fn delete(dir: &std::path::Path) {
     let _ = fs::remove_dir_all(dir);
 }
@@ -17,8 +17,8 @@ async fn repaired(agent: &mut Agent) {
     assert!(matches!(event, TaskEvent::Repaired { kind: "record", .. }), "{event:?}");
 }
 
-// The agent held a deleted directory: each start failed with `it ended with code 18` until it was restarted, and what ran was
-// killed.
+// Regression: the agent held a deleted directory. Every start failed with `it ended with code 18` until the agent was restarted,
+// and running tasks were killed.
 #[tokio::test]
 async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
     for bench in Bench::both() {
@@ -31,19 +31,19 @@ async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
             repaired(&mut agent).await;
             assert!(lives(pid));
         }
-        // Moved away whole.
+        // The whole directory is moved away.
         fs::rename(bench.path("run/attempts"), bench.path("moved")).unwrap();
         repaired(&mut agent).await;
-        // It is not started twice,
+        // The attempt is not started twice,
         agent.driver.start(bench.shell("echo again > again")).await.unwrap();
         assert_eq!(agent.record().task.pid, pid);
         assert!(!bench.path("task/again").exists());
-        // others can be started,
+        // other attempts can be started,
         let mut other = bench.shell("exit 3");
         other.id = id(2);
         agent.driver.start(other).await.unwrap();
         assert_eq!(agent.end_of(2).await.code, 3);
-        // and its end is told.
+        // and its exit is reported.
         agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
         assert_eq!(agent.wait().await.code, 7);
         agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
@@ -61,7 +61,7 @@ fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
             bench.pid("pid").await
         });
         delete(&bench.path("run/attempts"));
-        // Put back by one agent, followed by the next.
+        // The first agent restores the record, the second finds it.
         for _ in 0..2 {
             on_a_machine(async {
                 let agent = bench.agent();
@@ -83,7 +83,8 @@ fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
     }
 }
 
-// The next agent looked for supervisors by the path of the directory that they hold, which a move changes: what ran was killed.
+// Regression: the next agent searched for supervisors by the path of the directory they hold, which a move changes, and running
+// tasks were killed.
 #[test]
 fn what_runs_is_taken_over_after_its_directory_was_moved() {
     for bench in Bench::both() {
@@ -99,7 +100,7 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
             repaired(&mut agent).await;
             pid
         });
-        // What the first agent has put back is written by nobody now.
+        // The supervisor does not write to the record that the first agent restored.
         on_a_machine(async {
             let agent = bench.agent();
             assert!(matches!(agent.recover(None).await, Recovered::Running));
@@ -108,7 +109,7 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
             assert_eq!(agent.wait().await.code, 7);
             agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
         });
-        // Moved while no agent is there.
+        // Moved while no agent runs.
         on_a_machine(async {
             let agent = bench.agent();
             let mut other = bench.shell("exec sleep 1000");
@@ -144,7 +145,7 @@ fn a_record_whose_supervisor_lives_is_not_replaced_by_that_of_another_process() 
         let living = supervisor::Record { shim, ..record };
         replace(&living);
         on_a_machine(async { assert_eq!(bench.agent().record(), living) });
-        // That of one that has ended is.
+        // The record of an exited process is replaced.
         other.kill().unwrap();
         other.wait().unwrap();
         on_a_machine(async {
@@ -195,7 +196,7 @@ fn left_by_a_supervisor(bench: &Bench, record: &[u8]) {
     fs::write(path, record).unwrap();
 }
 
-// The agent that was to make the start again was killed before it could: the next one took the failure for an end of the task.
+// Regression: the agent that was to retry the start was killed first, and the next one took the failed start for the task's exit.
 #[tokio::test]
 async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_agent_too() {
     for bench in Bench::both() {
@@ -217,7 +218,7 @@ async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_age
     }
 }
 
-// A supervisor that was killed between the making of its record and its first entry has begun nothing.
+// A supervisor that was killed between creating its record and writing its first entry has started nothing.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun() {
     for bench in Bench::both() {
@@ -232,7 +233,8 @@ async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun()
     }
 }
 
-// On an agent's first start in a runtime directory, as after a boot, a start that was never made was taken for a lost attempt.
+// Regression: on an agent's first start in a runtime directory, as after a boot, an attempt that was never started counted as
+// lost.
 #[tokio::test]
 async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
     for bench in Bench::both() {

@@ -1,10 +1,10 @@
-//! What depends on the machine: users, cgroups, limits.
+//! Machine-dependent behaviour: users, cgroups, limits.
 
 use herdlet_driver::limits::Limits;
 
 use super::{super::reconcile::Look, *};
 
-/// Set where these tests already run on another machine.
+/// Set when these tests already run in a modified environment.
 const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn usage_is_measured_until_the_end() {
         assert_eq!(first.pids, [agent.record().task.pid]);
         let mut percent = 0.0_f64;
         for _ in 0..20 {
-            // Who asks once hears what goes on, too.
+            // A caller that measures once gets current values, too.
             let mut once = agent.driver.stats(&id(1), Duration::from_secs(1)).await.unwrap();
             let cpu = once.next().await.unwrap().unwrap().cpu;
             percent = percent.max(cpu.user_percent + cpu.system_percent);
@@ -103,8 +103,8 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     bench.close(agent).await;
 }
 
-/// The same on machines that are laid out differently: plain v2 (without controllers, which the machine may have in v1), a
-/// cgroup2 of our own where none is mounted, and without the right to any.
+/// Repeats these tests on differently configured machines: plain v2 (without controllers, which the machine may have in v1), a
+/// cgroup2 that we mount ourselves, and without permission for any cgroup.
 #[test]
 fn all_of_this_works_on_other_machines() {
     if !is_root() || std::env::var_os(MARK).is_some() {
@@ -129,7 +129,7 @@ fn all_of_this_works_on_other_machines() {
     }
 }
 
-/// And for somebody who is not root.
+/// Repeats these tests as a user other than root.
 #[test]
 fn all_of_this_works_for_nobody() {
     if !is_root() || std::env::var_os(MARK).is_some() {
@@ -153,7 +153,7 @@ fn all_of_this_works_for_nobody() {
         .arg(&exe)
         .args(["engine", "raw_exec", "cgroup", "attempts", "mock"])
         .env_remove("HOME")
-        // Tests that need root are left out there, and run here.
+        // Tests that need root are skipped there; they run here.
         .env_remove("HERDLET_TEST_REQUIRE")
         .env("TMPDIR", &home)
         .current_dir(&home)

@@ -1,4 +1,4 @@
-//! The contract of drivers, with ledgers of each kind.
+//! The driver contract, with ledgers of each kind.
 
 use herdlet_driver::contract::{Behaviour, Command, Finds, Machine, attempt_id};
 

@@ -1,16 +1,16 @@
-//! Ledgers of the kinds that have no records: a container engine's names, and a plugin.
+//! Ledgers without records: the names in a container engine, and a plugin.
 
 use super::*;
 
-/// A pretended container engine: a container's name is unique, and a fence is a container that never runs.
+/// A simulated container engine: a container's name is unique, and a fence is a container that never runs.
 #[derive(Clone, Default)]
 pub(super) struct Engine(Arc<Mutex<BTreeMap<String, Entry>>>);
 
-/// A pretended plugin: its tasks outlive the agent, and only a handle leads back to one.
+/// A simulated plugin: its tasks outlive the agent, and only a handle identifies them.
 #[derive(Clone, Default)]
 pub(super) struct Plugin(Arc<Mutex<BTreeMap<AttemptId, Entry>>>);
 
-/// What one agent knows of a plugin's tasks.
+/// One agent's knowledge of a plugin's tasks.
 pub(super) struct Client {
     plugin: Plugin,
     own: Mutex<Own>,
@@ -78,7 +78,7 @@ impl Notes for Client {
         }
         let (mut own, mut tasks) = (lock(&self.own), lock(&self.plugin.0));
         if entry.fenced {
-            // Whatever an earlier agent has started under this id ends.
+            // End the task that an earlier agent started under this id.
             tasks.remove(id);
             own.fenced.insert(id.clone());
         } else {
@@ -135,7 +135,7 @@ impl Notes for Client {
     }
 }
 
-/// A plugin's task without a handle: the agent that started it crashed before the handle was stored.
+/// A plugin's task without a handle: the agent that started it crashed before it stored the handle.
 #[tokio::test(start_paused = true)]
 async fn a_plugins_task_without_a_handle_is_destroyed_and_lost() {
     let (bench, plugin) = (Bench::new(), Plugin::default());
@@ -148,7 +148,7 @@ async fn a_plugins_task_without_a_handle_is_destroyed_and_lost() {
     second.set_earlier(&[id()].into());
     assert!(matches!(second.recover(recovery()).await.unwrap(), Recovered::Lost { .. }));
     assert!(lock(&plugin.0).is_empty(), "it is destroyed by its id");
-    // Found too late, the handle leads to nothing.
+    // Passed in too late, the handle identifies nothing.
     let late = Recovery { handle: started.handle, ..recovery() };
     assert!(matches!(second.recover(late).await.unwrap(), Recovered::Lost { .. }));
 }

@@ -1,7 +1,7 @@
-//! Gives a program in the allocation's directory the right to be executed, as Nomad does for what artifacts bring.
+//! Makes a program in the allocation's directory executable, as Nomad does for downloaded artifacts.
 //!
-//! In: a file that is held and trusted. Out: a mode that lets everybody read and execute it. Nothing becomes readable that others own and
-//! have closed, nothing that a link or a mount leads to, and nothing among secrets or logs.
+//! In: an open, trusted file. Out: a mode that lets all users read and execute it. Never changes files of other users that these
+//! users have closed, files reached through a link or a mount, and files in secrets or logs.
 
 use std::{
     os::fd::AsFd as _,
@@ -13,23 +13,23 @@ use rustix::{fs::Mode, io::Errno};
 
 use super::{CommandError, walk::Target};
 
-/// Makes the file executable where the user who starts it can't execute it.
+/// Makes the file executable if the user who starts it can't execute it.
 ///
 /// # Errors
-/// When nobody can execute it and the right is not given.
+/// If no user can execute it and it must not be made executable.
 pub(super) fn make(target: &Target, starter: u32) -> Result<(), CommandError> {
     let mode = target.stat.st_mode & 0o7777;
     if can_execute(target, starter) {
         return Ok(());
     }
     match refusal(target, starter) {
-        // What somebody can execute may be executable for this user by a group or a list.
+        // A file that some user can execute may be executable for this user by a group or an ACL.
         Some(_) if mode & ANYBODY_EXECUTES != 0 => Ok(()),
         Some(why) => Err(CommandError::NotExecutable { path: target.path.clone(), why }),
         None => {
-            // Without what makes it run as its owner.
+            // Drop the set-user-ID and set-group-ID bits.
             let mode = Mode::from_raw_mode(mode & 0o777 | 0o555);
-            // The file was opened as a path: this leads to that very file, whatever has its name by now.
+            // The file was opened with O_PATH. This path leads to that file even if its name has been reused.
             match rustix::fs::chmod(safe_fs::proc_path(target.file.as_fd(), None), mode) {
                 Err(_) if target.stat.st_mode & ANYBODY_EXECUTES != 0 => Ok(()),
                 made => made.map_err(|errno| failure(target, errno)),
@@ -38,7 +38,7 @@ pub(super) fn make(target: &Target, starter: u32) -> Result<(), CommandError> {
     }
 }
 
-/// What the system refuses it refuses at the next try too.
+/// A refusal of the system is permanent.
 fn failure(target: &Target, errno: Errno) -> CommandError {
     let path = target.path.clone();
     match errno {
@@ -62,7 +62,7 @@ fn can_execute(target: &Target, starter: u32) -> bool {
     target.stat.st_mode & needed != 0
 }
 
-/// Why the right to execute the file is not given.
+/// Why the file must not be made executable.
 fn refusal(target: &Target, starter: u32) -> Option<&'static str> {
     let Some(own) = &target.own else { return Some("a link or a mount leads to it") };
     if !may_hold_programs(own) {
@@ -71,12 +71,13 @@ fn refusal(target: &Target, starter: u32) -> Option<&'static str> {
     if target.stat.st_nlink != 1 {
         return Some("it has several names (hard links)");
     }
-    // What its owner has closed to others is read by nobody because of us.
+    // Never make a file readable that its owner has closed to others.
     let is_closed = target.stat.st_uid != starter && target.stat.st_mode & OTHERS_READ == 0;
     is_closed.then_some("it belongs to another user, who has not made it readable")
 }
 
-/// Whether this is a place in the task's directory or in the shared one, by its path from that of the allocation.
+/// Whether a path relative to the allocation's directory is in the task's directory or in the shared one, outside of secrets and
+/// logs.
 fn may_hold_programs(own: &Path) -> bool {
     let mut names = own.components().map(Component::as_os_str);
     let (Some(first), Some(second)) = (names.next(), names.next()) else { return false };

@@ -1,4 +1,4 @@
-//! Which program a command means, and whose programs are run. What takes other owners needs root.
+//! Which program a command refers to, and whose programs are run. Tests with other owners need root.
 
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 
@@ -34,7 +34,7 @@ impl Bench {
         Self { dir, starter: rustix::process::geteuid().as_raw(), users: Vec::new() }
     }
 
-    /// The same, where the task runs as `nobody`; none without root.
+    /// The same with a task that runs as `nobody`; none unless the test runs as root.
     fn of_nobody() -> Option<Self> {
         if !is_root() {
             return None;
@@ -80,7 +80,7 @@ impl Bench {
         self.find(command).unwrap().path
     }
 
-    /// Why a command is not run.
+    /// The reason why a command is not run.
     fn refusal(&self, command: &str) -> String {
         let error = self.find(command).unwrap_err();
         assert!(matches!(error, CommandError::Untrusted { .. }), "{error}");
@@ -112,7 +112,7 @@ fn a_relative_name_is_looked_for_in_the_task_directory_first_then_in_the_path() 
     assert_eq!(bench.find_with("sh", &format!("{}", bench.path("web").display())).unwrap().path, local);
 }
 
-// `/bin/sleep` meant `local/bin/sleep`, where anybody could lay one.
+// Regression: `/bin/sleep` referred to `local/bin/sleep`, where any user could place a file.
 #[test]
 fn an_absolute_path_is_that_file_and_no_other() {
     let bench = Bench::new();
@@ -125,7 +125,7 @@ fn an_absolute_path_is_that_file_and_no_other() {
     assert!(found.entry.is_none());
     let own = bench.path("web/bin/sh");
     assert!(bench.find(own.to_str().unwrap()).unwrap().entry.is_some());
-    // However it is written.
+    // In any notation of the path.
     let around = bench.path("web/../web/./bin/sh");
     assert!(bench.find(around.to_str().unwrap()).unwrap().entry.is_some());
     symlink(bench.path(""), bench.path("web/again")).unwrap();
@@ -156,7 +156,7 @@ fn what_artifacts_bring_is_made_executable() {
         assert_eq!(bench.found_path(path.to_str().unwrap()), path);
         assert_eq!(bench.mode(name), 0o755, "{name}");
     }
-    // Set-id bits go: nobody is to run it as its owner.
+    // The set-ID bits are removed: no user may run it as its owner.
     bench.write("web/local/setuid", 0o6644);
     bench.find("setuid").unwrap();
     assert_eq!(bench.mode("web/local/setuid"), 0o755);
@@ -182,7 +182,7 @@ fn nothing_else_is_made_executable() {
     }
 }
 
-// What root keeps closed became readable to everybody by being renamed to the name of a program.
+// Regression: a file that root keeps closed became world-readable when it was renamed to the name of a program.
 #[test]
 fn what_others_have_closed_is_not_opened_up() {
     let Some(bench) = Bench::of_nobody() else { return };
@@ -208,7 +208,7 @@ fn links_are_followed_to_programs_of_the_machine_and_of_the_task() {
         assert_eq!(found.entry.unwrap().name, real.file_name().unwrap());
     }
     let Some(bench) = Bench::of_nobody() else { return };
-    // To a program of a stranger, through a directory of a stranger, by a link of a stranger.
+    // Links to an untrusted user's program, through an untrusted user's directory, and made by an untrusted user.
     let theirs = tempfile::tempdir().unwrap();
     fs::copy("/bin/true", theirs.path().join("tool")).unwrap();
     symlink(theirs.path().join("tool"), bench.path("web/local/tool")).unwrap();
@@ -244,7 +244,7 @@ fn a_program_is_run_only_where_no_stranger_can_have_written_it() {
     }
 }
 
-// As agents made directories until they had access control lists: anybody may add a name, nobody may replace another's.
+// The directories of agents without ACL support: any user may add a name, nobody may replace another user's.
 #[test]
 fn in_a_sticky_directory_a_file_is_its_owners_as_long_as_it_has_one_name() {
     let Some(bench) = Bench::of_nobody() else { return };
@@ -257,13 +257,13 @@ fn in_a_sticky_directory_a_file_is_its_owners_as_long_as_it_has_one_name() {
     }
     bench.own("web/local/tool", DAEMON);
     bench.refusal("tool");
-    // Root's own program under a name that a stranger has chosen.
+    // Root's own program, under a name that an untrusted user chose.
     bench.write("web/original", 0o755);
     fs::hard_link(bench.path("web/original"), bench.path("web/local/sleep")).unwrap();
     assert!(bench.refusal("local/sleep").contains("2 names"));
     bench.chmod("web/local", 0o755);
     assert_eq!(bench.found_path("local/sleep"), bench.path("web/local/sleep"));
-    // Whoever owns the directory may replace anything in it.
+    // The owner of a directory may replace anything in it.
     bench.own("web/local", DAEMON);
     bench.chmod("web/local", 0o1777);
     bench.refusal("local/sleep");
@@ -296,7 +296,7 @@ fn access_control_lists_count() {
 #[test]
 fn users_of_other_tasks_are_trusted_in_what_they_share_and_not_by_root() {
     let Some(mut bench) = Bench::of_nobody() else { return };
-    // One that was deleted owns nothing.
+    // A deleted user owns nothing.
     bench.users = vec!["no such user".to_owned(), "daemon".to_owned(), "nobody".to_owned()];
     for name in ["alloc/data/tool", "web/local/tool"] {
         bench.write(name, 0o755);
@@ -317,7 +317,7 @@ fn a_planted_name_that_the_path_has_too_is_passed_over() {
     bench.own("web/local/sh", DAEMON);
     let found = bench.find("sh").unwrap();
     assert!(found.path.ends_with("bin/sh") && found.entry.is_none() && found.passed_over.is_some());
-    // One that says which file is meant is not replaced by another, nor is one that only the stranger has.
+    // A command that is a path is not replaced by another program, nor is a plain name found only in the untrusted file.
     bench.write("web/sh", 0o755);
     assert_eq!(bench.found_path("sh"), bench.path("web/sh"));
     fs::create_dir(bench.path("web/local/bin")).unwrap();
@@ -329,14 +329,14 @@ fn a_planted_name_that_the_path_has_too_is_passed_over() {
     bench.write("web/local/theirs", 0o755);
     bench.own("web/local/theirs", DAEMON);
     bench.refusal("theirs");
-    // Also where PATH leads into the allocation.
+    // Also if PATH leads into the allocation.
     let path = format!("{}:/usr/bin:/bin", bench.path("web/local").display());
     fs::remove_file(bench.path("web/sh")).unwrap();
     assert!(bench.find_with("sh", &path).unwrap().path.ends_with("bin/sh"));
     assert!(bench.find_with("sh", &path).unwrap().entry.is_none());
 }
 
-// A task that nested directories and chained links took all descriptors of the agent.
+// Regression: a task with nested directories and chained links exhausted the agent's descriptors.
 #[test]
 fn a_long_way_is_refused_before_it_takes_what_the_agent_has() {
     let bench = Bench::new();
@@ -349,7 +349,7 @@ fn a_long_way_is_refused_before_it_takes_what_the_agent_has() {
     bench.find(&nested(100)).unwrap();
     bench.write(&format!("web/{}", nested(200)), 0o755);
     assert!(bench.refusal(&nested(200)).contains("use a shorter path"));
-    // What links leave to be followed piles up.
+    // The pending names of chained links accumulate.
     for link in 0..39 {
         symlink(format!("n{}/{}", link + 1, "../".repeat(1300)), bench.path(&format!("web/local/n{link}")))
             .unwrap();
@@ -358,7 +358,7 @@ fn a_long_way_is_refused_before_it_takes_what_the_agent_has() {
     assert!(bench.refusal("local/n0/tool").contains("use a shorter path"));
 }
 
-// Where a stranger's link leads is for the stranger to say, also to nothing or without end.
+// An untrusted user could point a link to any file, to nothing, or into a loop.
 #[test]
 fn a_link_of_a_stranger_is_not_followed() {
     let Some(bench) = Bench::of_nobody() else { return };
@@ -369,7 +369,7 @@ fn a_link_of_a_stranger_is_not_followed() {
     assert!(bench.find("sh").unwrap().passed_over.is_some());
 }
 
-// It was tried again for ever.
+// Regression: the start was retried for ever.
 #[test]
 fn what_can_t_be_made_executable_is_an_error_of_the_task() {
     let Some(ground) = TestEnv::mounting() else { return };
@@ -395,7 +395,7 @@ fn only_what_is_not_there_is_looked_for_elsewhere() {
     assert!(metadata(Path::new("/bin/sh")).unwrap().is_some());
 }
 
-// With no descriptor left a program was not refused: the attempt is tried again, and uses nothing up.
+// With no descriptors left, the program is not refused: the attempt is retried, and no restart is used up.
 #[test]
 fn a_lookup_without_descriptors_is_a_shortage_and_no_refusal() {
     const NAME: &str = "raw_exec::command::tests::a_lookup_without_descriptors_is_a_shortage_and_no_refusal";
@@ -410,7 +410,7 @@ fn a_lookup_without_descriptors_is_a_shortage_and_no_refusal() {
     let limit = |limit| rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let lowest = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&fs::File::open("/").unwrap())).unwrap();
     let mut refused = 0;
-    // At each step of the way.
+    // At each step of the walk.
     for free in 0.. {
         limit(rustix::process::Rlimit { current: Some(lowest + free), ..before });
         let found = ["a/b/tool", tool.to_str().unwrap()].map(|command| bench.find(command));

@@ -1,8 +1,8 @@
-//! Who may have written a program that is run.
+//! Decides who may have written a program.
 //!
-//! In: an open file or directory, its metadata and its region. Out: whether any user could have written it other than root,
-//! nor the agent, nor the user that the task starts as; in what an allocation's tasks share, nor any user of those, unless the task starts
-//! as root. It must not know how the file was found.
+//! In: an open file or directory, its metadata and its region. Out: whether any user other than root, the agent's user and the
+//! user the task starts as could have written it. In the region that an allocation's tasks share, the users of those tasks are
+//! trusted too, unless the task starts as root. This module does not know how the file was found.
 
 use std::{
     cell::OnceCell,
@@ -20,21 +20,22 @@ use rustix::fs::{FileType, Stat};
 
 use super::CommandError;
 
-/// Whose programs are run.
+/// The users whose programs are run.
 #[derive(Debug)]
 pub(crate) struct Trust<'a> {
     starter: u32,
     users: &'a [String],
-    /// Of `users`, from their first use on: a name service may be slow or fail, and most programs are root's or the task's.
+    /// The ids of `users`, looked up on first use: a name service may be slow or fail, and most programs belong to root or the
+    /// task.
     uids: OnceCell<Vec<u32>>,
 }
 
-/// Whose a place is.
+/// The part of the file system in which an object is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Region {
-    /// The task's, or the machine's.
+    /// The task's own directory, or the machine.
     Own,
-    /// What the tasks of the allocation share.
+    /// The directory shared by the allocation's tasks.
     Shared,
 }
 
@@ -45,7 +46,7 @@ pub(super) enum Exposure {
     Open,
 }
 
-/// Why a program is not run.
+/// The reason why a program is not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Distrust {
     path: PathBuf,
@@ -56,17 +57,17 @@ pub(crate) struct Distrust {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Why {
-    /// It belongs to somebody else.
+    /// It belongs to an untrusted user.
     Owner(u32),
-    /// They may write to it.
+    /// These users may write to it.
     Writable(Vec<Writer>),
-    /// It has further names, and lies where anybody may give it one.
+    /// It has several names, in a directory where untrusted users can add names.
     Names(u64),
-    /// More directories or names lie on the way than are followed.
+    /// The path has more directories or names than the walk follows.
     Long,
 }
 
-/// Who may write to something besides its owner.
+/// A user other than the owner who may write to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writer {
     Everybody,
@@ -74,32 +75,32 @@ enum Writer {
     User(u32),
 }
 
-/// A file, directory or link on the way to a program.
+/// A file, directory or link on the path to a program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Object<'a> {
     pub(super) fd: BorrowedFd<'a>,
     pub(super) stat: &'a Stat,
     pub(super) path: &'a Path,
     pub(super) region: Region,
-    /// Of the directory that it lies in.
+    /// The exposure of its directory.
     pub(super) exposure: Exposure,
 }
 
 impl<'a> Trust<'a> {
-    /// Of a task that starts as the user `starter`, in an allocation that `users` (by name) may write to.
+    /// The trust of a task that starts as the user `starter`, in an allocation that `users` (by name) may write to.
     pub(crate) fn new(starter: u32, users: &'a [String]) -> Self {
         Self { starter, users, uids: OnceCell::new() }
     }
 
-    /// The user that the task starts as.
+    /// The user the task starts as.
     pub(super) fn starter(&self) -> u32 {
         self.starter
     }
 
-    /// Inspects an object; for a directory whether names can be added to it.
+    /// Inspects an object. For a directory, returns whether untrusted users can add names to it.
     ///
     /// # Errors
-    /// When a user or a list can't be looked up: who could have written the object is not known then.
+    /// If a user or an ACL can't be looked up, so that the possible writers are unknown.
     pub(super) fn inspect(&self, object: &Object<'_>) -> Result<Result<Exposure, Distrust>, CommandError> {
         let because = |why| {
             let (path, region) = (object.path.to_owned(), object.region);
@@ -110,7 +111,7 @@ impl<'a> Trust<'a> {
             return because(Why::Owner(stat.st_uid));
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
-        // A second name lets others choose under which one somebody's file is run.
+        // A second name lets another user choose the name under which a file is run.
         if kind != FileType::Directory && object.exposure == Exposure::Open && stat.st_nlink != 1 {
             return because(Why::Names(stat.st_nlink));
         }
@@ -118,14 +119,14 @@ impl<'a> Trust<'a> {
         if writers.is_empty() {
             return Ok(Ok(Exposure::Closed));
         }
-        // The sticky bit leaves each name to the owner of what it names, who is inspected next.
+        // With the sticky bit, only the owner of an entry can replace it. The entry's owner is inspected next.
         if kind == FileType::Directory && stat.st_mode & STICKY != 0 {
             return Ok(Ok(Exposure::Open));
         }
         because(Why::Writable(writers))
     }
 
-    /// Why a file is not run to which the way is too long.
+    /// Refuses a file because its path is too long.
     pub(super) fn refuse_length(&self, path: &Path) -> Distrust {
         Distrust { path: path.to_owned(), starter: self.starter, region: Region::Own, why: Why::Long }
     }
@@ -146,7 +147,7 @@ impl<'a> Trust<'a> {
             return Ok(uids);
         }
         let ids = self.users.iter().map(|name| user::ids(name));
-        // A user that does not exist owns nothing.
+        // A nonexistent user owns nothing.
         let known = ids.filter(|ids| !matches!(ids, Err(UserError::Unknown { .. })));
         let uids =
             known.map(|ids| ids.map(|ids| ids.uid)).collect::<Result<_, _>>().map_err(CommandError::Users)?;
@@ -156,13 +157,13 @@ impl<'a> Trust<'a> {
     fn other_writers(&self, object: &Object<'_>) -> Result<Vec<Writer>, CommandError> {
         let mode = object.stat.st_mode;
         let everybody = (mode & OTHERS_WRITE != 0).then_some(Writer::Everybody);
-        // Where there is a list, the group's bits are the most that any of its entries gives.
+        // With an ACL, the group bits are the mask: the maximum that any entry grants.
         if mode & GROUP_WRITES == 0 {
             return Ok(everybody.into_iter().collect());
         }
         let acl = match Acl::read(object.fd) {
             Ok(acl) => acl,
-            // The bits are the group's.
+            // Without an ACL, the bits are the group's.
             Err(AclError::Unsupported | AclError::Malformed) => Acl::from_mode(mode),
             Err(AclError::Io { operation, source }) => {
                 let path = object.path.to_owned();
@@ -182,9 +183,9 @@ impl<'a> Trust<'a> {
     }
 }
 
-/// So many directories are held on the way to a file, each by a descriptor of the agent's: many times more than any real tree is deep.
+/// Limit of directories held open on the path to a file, each with a descriptor. Real trees are far less deep.
 pub(super) const LEVELS_MAX: usize = 128;
-/// So many names may be left to follow: as many as the longest path has (`PATH_MAX` is 4,096 bytes), twice.
+/// Limit of names left to follow: twice as many as the longest path has (`PATH_MAX` is 4,096 bytes).
 pub(super) const PENDING_MAX: usize = 4096;
 
 const STICKY: u32 = 0o1000;

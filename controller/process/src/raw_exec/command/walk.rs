@@ -1,8 +1,9 @@
-//! Follows a path to the file that it leads to, name by name on held directories, and inspects everything that is passed in an allocation's
-//! directory, and wherever links lead from there.
+//! Resolves a path name by name with open directories. Inspects every object it passes in an allocation's directory, and every
+//! object that links there lead to.
 //!
-//! In: the directory of an allocation, a path. Out: the file and the directory in which it lies, both held, or why it is not to be trusted. The
-//! way there holds a bounded number of descriptors and names, whatever a task has nested or linked. What is above the allocation's directory is the agent's and root's, and is not inspected on the way down to it.
+//! In: the directory of an allocation, a path. Out: the file and its directory, both open, or why it is not trusted. The walk
+//! holds a bounded number of descriptors and names, however deeply a task nests or links. Directories above the allocation's
+//! belong to the agent and root, and are not inspected on the way down.
 
 use std::{
     collections::VecDeque,
@@ -25,10 +26,10 @@ use super::{
     trust::{Distrust, Exposure, LEVELS_MAX, Object, PENDING_MAX, Region},
 };
 
-/// So many links are followed in one path, as by the kernel (path_resolution(7)).
+/// Limit of links followed in one path, as in the kernel (path_resolution(7)).
 const LINKS_MAX: u32 = 40;
 
-/// The directory of an allocation, and the task in it that something is started for.
+/// The directory of an allocation, and the task for which a program is searched.
 pub(super) struct SearchRoot<'a> {
     dir: OwnedFd,
     stat: Stat,
@@ -39,32 +40,32 @@ pub(super) struct SearchRoot<'a> {
 
 /// The file at the end of a path.
 pub(super) struct Target {
-    /// As the task knows it.
+    /// The path as the task sees it.
     pub(super) path: PathBuf,
     pub(super) dir: OwnedFd,
     pub(super) name: OsString,
-    /// Itself, opened as a path.
+    /// The file itself, opened with O_PATH.
     pub(super) file: OwnedFd,
-    /// What the system says of it.
+    /// The result of fstat on the file.
     pub(super) stat: Stat,
-    /// Its path from the allocation's directory; none where a link or a mount leads to it.
+    /// Its path relative to the allocation's directory; none if a link or a mount leads to it.
     pub(super) own: Option<PathBuf>,
 }
 
-/// Where an absolute path leads.
+/// The target of an absolute path.
 pub(super) enum Reached {
-    /// Past the allocation's directory.
+    /// Not in the allocation's directory.
     Outside,
-    /// Into it, to no file.
+    /// In the allocation's directory, but no file.
     Nothing,
-    /// To this file in it, or from there.
+    /// This file, in the allocation's directory or linked from there.
     File(Box<Target>),
-    /// To one that is not to be run.
+    /// An untrusted file.
     Untrusted(Distrust),
 }
 
 impl<'a> SearchRoot<'a> {
-    /// The ground of the task with this directory.
+    /// Opens the search root of the task with this directory.
     pub(super) fn open(task_dir: &'a Path, trust: &'a Trust<'a>) -> Result<Self, CommandError> {
         let path = task_dir.parent().unwrap_or(Path::new("/"));
         let failed = |errno: Errno| io("open", path, errno);
@@ -73,12 +74,12 @@ impl<'a> SearchRoot<'a> {
         Ok(Self { dir, stat, path, task: task_dir.file_name().unwrap_or_default(), trust })
     }
 
-    /// Whose programs are run.
+    /// The users whose programs are run.
     pub(super) fn trust(&self) -> &'a Trust<'a> {
         self.trust
     }
 
-    /// The file at a path relative to the task's directory; none where there is none.
+    /// The file at a path relative to the task's directory, if any.
     pub(super) fn below(&self, path: &Path) -> Result<Option<Result<Target, Distrust>>, CommandError> {
         let mut walk = Walk::new(self);
         let Self { dir, path: here, stat, .. } = self;
@@ -88,7 +89,7 @@ impl<'a> SearchRoot<'a> {
         walk.run(self.path.join(self.task).join(path))
     }
 
-    /// Where an absolute path leads.
+    /// Resolves an absolute path.
     pub(super) fn absolute(&self, path: &Path) -> Result<Reached, CommandError> {
         let mut walk = Walk::new(self);
         walk.enter_root()?;
@@ -102,14 +103,14 @@ impl<'a> SearchRoot<'a> {
     }
 }
 
-/// What was just opened.
+/// An object that was just opened.
 struct Opened {
     fd: OwnedFd,
     stat: Stat,
     path: PathBuf,
 }
 
-/// A directory that was entered.
+/// A directory that the walk entered.
 struct Level {
     name: OsString,
     dir: Opened,
@@ -118,22 +119,22 @@ struct Level {
 
 struct Walk<'g> {
     ground: &'g SearchRoot<'g>,
-    /// The first one is the allocation's directory, or one outside.
+    /// The first level is the allocation's directory, or a directory outside.
     levels: Vec<Level>,
     pending: VecDeque<OsString>,
     links: u32,
     stage: Stage,
-    /// No link and no mount was passed since the allocation's directory.
+    /// Whether the walk passed no link and no mount since the allocation's directory.
     is_direct: bool,
     distrust: Option<Distrust>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The allocation's directory was not entered yet.
+    /// The walk has not entered the allocation's directory yet.
     Before,
     Inside,
-    /// A link has led out of it.
+    /// A link led out of it.
     Outside,
 }
 
@@ -150,7 +151,7 @@ impl<'g> Walk<'g> {
         }
     }
 
-    /// None where there is no file at the end, or it has nothing to do with the allocation.
+    /// Returns none if the path leads to no file, or is not related to the allocation.
     fn run(&mut self, asked: PathBuf) -> Result<Option<Result<Target, Distrust>>, CommandError> {
         while let Some(name) = self.pending.pop_front() {
             if name == ".." {
@@ -165,7 +166,7 @@ impl<'g> Walk<'g> {
                 FileType::Directory => self.enter(name, opened)?,
                 FileType::Symlink if self.links < LINKS_MAX => {
                     self.follow(&name, &opened)?;
-                    // Wherever it leads: it may have been put there to lead on for ever.
+                    // Report it wherever the link leads: it may have been placed to form an endless chain.
                     if let Some(distrust) = self.distrust.take() {
                         return Ok(Some(Err(distrust)));
                     }
@@ -173,7 +174,7 @@ impl<'g> Walk<'g> {
                 FileType::RegularFile if self.pending.is_empty() && self.stage != Stage::Before => {
                     return self.finish(asked, name, opened);
                 }
-                // Nothing that is executed.
+                // Not executable.
                 FileType::RegularFile
                 | FileType::Symlink
                 | FileType::Fifo
@@ -190,7 +191,7 @@ impl<'g> Walk<'g> {
         Ok(None)
     }
 
-    /// What has this name here; none where nothing that can be reached has.
+    /// Opens the object with this name in the current directory; none if it can't be reached.
     fn open(&mut self, name: &OsStr) -> Result<Option<Opened>, CommandError> {
         let (here, above) = match self.levels.last() {
             Some(level) => (level.dir.fd.as_fd(), level.dir.path.as_path()),
@@ -220,7 +221,7 @@ impl<'g> Walk<'g> {
         }
     }
 
-    /// Goes into a directory.
+    /// Enters a directory.
     fn enter(&mut self, name: OsString, dir: Opened) -> Result<(), CommandError> {
         let is_ground =
             |stat: &Stat| (stat.st_dev, stat.st_ino) == (self.ground.stat.st_dev, self.ground.stat.st_ino);
@@ -245,7 +246,7 @@ impl<'g> Walk<'g> {
         self.enter(OsString::new(), Opened { fd, stat, path })
     }
 
-    /// Forgets where it is, to go on from elsewhere.
+    /// Leaves the current directory, to continue elsewhere.
     fn leave(&mut self) {
         self.levels.clear();
         if self.stage == Stage::Inside {
@@ -267,7 +268,7 @@ impl<'g> Walk<'g> {
         self.enter(OsString::new(), Opened { fd, stat, path })
     }
 
-    /// Puts what a link says before what is left of the path.
+    /// Puts the target of a link in front of the pending names.
     fn follow(&mut self, name: &OsStr, link: &Opened) -> Result<(), CommandError> {
         self.inspect(name, link)?;
         self.links += 1;
@@ -301,7 +302,8 @@ impl<'g> Walk<'g> {
         Ok(Some(Ok(Target { path: asked, dir: dir.fd, name, file: fd, stat, own })))
     }
 
-    /// Keeps the first reason for distrust: whether there is a program at all shows at the end of the path or at the next link.
+    /// Inspects an object and keeps the first reason for distrust. Whether the program exists is known only at the end of the
+    /// path or at the next link.
     fn inspect(&mut self, name: &OsStr, opened: &Opened) -> Result<Exposure, CommandError> {
         if self.stage == Stage::Before {
             return Ok(Exposure::Closed);
@@ -320,7 +322,7 @@ impl<'g> Walk<'g> {
         }))
     }
 
-    /// Of what has this name here.
+    /// The region of the object with this name in the current directory.
     fn region(&self, name: &OsStr) -> Region {
         let first = self.levels.get(1).map_or(name, |level| level.name.as_os_str());
         if self.stage == Stage::Inside && first == paths::SHARED { Region::Shared } else { Region::Own }
@@ -330,7 +332,7 @@ impl<'g> Walk<'g> {
 const PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// The names in a path, and `..`.
+/// The names in a path, including `..`.
 fn parts(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
