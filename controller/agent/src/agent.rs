@@ -1,8 +1,8 @@
-//! The agent: wires sources, planner, hands, eyes and faces together, in the order of starting and of stopping.
+//! The agent: starts and stops its sources, planner, executor, watchers and front ends, in this order.
 //!
 //! ```text
-//!  start   lock ─► directories, drivers ─► database ─► world ─► loop ─► eyes ─► API ─► sources ─► complete ─► READY=1
-//!  stop    API ─► sources, eyes ─► loop (flushes its commits) ─► database. Tasks run on.
+//!  start   lock ─► directories, drivers ─► database ─► world ─► loop ─► watchers ─► API ─► sources ─► complete ─► READY=1
+//!  stop    API ─► sources, watchers ─► loop (flushes its commits) ─► database. Tasks run on.
 //! ```
 
 mod closing;
@@ -62,68 +62,68 @@ use watchers::Watchers;
 pub use closing::close_left_open;
 pub use orphans::{Orphans, Tally};
 
-/// Room in the inbox: a burst beyond it makes senders wait, never the loop.
+/// Capacity of the inbox. When it is full, senders wait; the loop never does.
 const INBOX_LEN: usize = 4_096;
 
-/// Room for what drivers report; they wait while the loop is behind.
+/// Capacity for reports of drivers. They wait while the loop is behind.
 const DRIVER_NEWS_LEN: usize = 64;
 
-/// What an agent is built from.
+/// The components an agent is built from.
 pub struct Parts {
     pub instance: Instance,
-    /// The open state database, and what was in it.
+    /// The open state database and its contents.
     pub state: Opened,
-    /// What this machine is.
+    /// Facts about this machine.
     pub node: NodeFacts,
     pub settings: Settings,
-    /// Host volumes of the config.
+    /// Host volumes from the config.
     pub volumes: Vec<Volume>,
-    /// Where a Consul agent is.
+    /// The address of the Consul agent.
     pub consul: ConsulConfig,
-    /// Above so many percent of pressure, starts of lower priority wait.
+    /// Above this pressure in percent, starts of lower priority wait.
     pub start_pressure_limit: u8,
     /// Users who may enter the directories of every allocation.
     pub task_dir_users: Vec<String>,
-    /// What tasks may fetch before they start.
+    /// Limits of artifacts.
     pub artifacts: Limits,
-    /// Counts what the planner notes.
+    /// Receives the planner's notes, to count them.
     pub notes: NoteSink,
 }
 
 /// A running agent.
 pub struct Agent {
-    /// Where events and requests go.
+    /// Sends events and requests to the loop.
     pub inbox: Inbox<Input>,
-    /// Where requests are made.
+    /// Makes requests, subject to admission.
     pub requests: Requests,
-    /// What the agent shows.
+    /// The agent's read model.
     pub model: Arc<ReadModel>,
-    /// Follows and ends the loop.
+    /// Observes and stops the loop.
     pub handle: runtime::Handle,
-    /// What operations work with.
+    /// The shared environment of operations.
     pub context: Arc<executor::Context>,
-    /// How its tasks are held together.
+    /// How its tasks are isolated.
     pub isolation: Isolation,
-    /// What was found at the start and belongs to nothing.
+    /// Objects found at the start that belong to no allocation.
     pub orphans: Orphans,
-    /// Live operations and their figures.
+    /// Live operations and their metrics.
     pub operations: runtime::Operations<executor::OpKey, executor::WorkKind, herdlet_plan::action::Outcome>,
     eyes: Watchers,
-    /// Cancelled when the loop has ended, by a panic too.
+    /// Cancelled when the loop has ended, including by a panic.
     ended: CancellationToken,
 }
 
 impl Agent {
-    /// Starts the loop and the eyes. Desired state comes next, through the inbox; [`Agent::complete_after`] says
-    /// that it was all.
+    /// Starts the loop and the watchers. The caller then sends the desired state through the inbox, and reports with
+    /// [`Agent::complete_after`] that it is complete.
     ///
     /// # Errors
-    /// When keys or catalogues can't be prepared.
+    /// If keys or catalogues can't be prepared.
     pub async fn start(parts: Parts) -> anyhow::Result<Self> {
         Self::start_by(parts, BootClock).await
     }
 
-    /// The same by another clock: what the planner decides follows it.
+    /// Like [`Agent::start`], with another clock for the planner's decisions.
     ///
     /// # Errors
     /// As [`Agent::start`].
@@ -236,7 +236,8 @@ impl Agent {
         })
     }
 
-    /// Once `all_said` resolves, every source has said all it knows: from then on what none of them named may be removed.
+    /// When `all_said` resolves, every source has reported its complete desired state. From then on, objects that no source named
+    /// may be removed.
     pub fn complete_after(&mut self, all_said: impl Future<Output = ()> + Send + 'static) {
         let (context, model, inbox) =
             (Arc::clone(&self.context), Arc::clone(&self.model), self.inbox.clone());
@@ -246,7 +247,7 @@ impl Agent {
             if inbox.send(Input::Event(complete)).await.is_err() {
                 return;
             }
-            // A request is answered after what was sent before it, so that the read model holds all that is wanted.
+            // A request is answered after all events sent before it, so the read model then holds the complete desired state.
             let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
             if request(&inbox, nothing).await.is_ok() {
                 sweep_consul(context, model).await;
@@ -254,8 +255,8 @@ impl Agent {
         });
     }
 
-    /// Resolves when something has ended that the agent can't go on without, and says what: it can only end, and be started
-    /// again. May be dropped while waiting.
+    /// Resolves when a component has ended without which the agent can't continue, and returns an error that names it. The agent
+    /// then has to be stopped and restarted. Cancel-safe.
     pub async fn failed(&mut self) -> anyhow::Error {
         tokio::select! {
             biased;
@@ -264,36 +265,36 @@ impl Agent {
         }
     }
 
-    /// Runs something beside the agent that ends with it.
+    /// Runs a future alongside the agent and stops it with the agent.
     pub fn watch(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
         self.eyes.open(eye);
     }
 
-    /// Stops the agent; its tasks run on.
+    /// Stops the agent; its tasks keep running.
     pub async fn stop(self) {
         self.eyes.close().await;
         self.handle.shutdown.cancel();
-        // The loop flushes its commits within its own limit.
+        // The loop flushes its commits within its own time limit.
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
             tracing::error!("the loop did not end in time; what was not answered may not be durable");
         }
     }
 }
 
-/// Asks the planner for something and waits until it is durable.
+/// Sends a request to the planner and waits until it is durable.
 ///
 /// # Errors
-/// When the loop ended before it could be committed.
+/// If the loop ended before the request was committed.
 pub async fn request(inbox: &Inbox<Input>, command: Command) -> anyhow::Result<Answer> {
     let (sender, answer) = oneshot::channel();
     inbox.send(Input::Request(command, sender)).await.context("the agent is shutting down")?;
     answer.await.context("the agent went down before the request was durable")
 }
 
-/// What an answer refuses, as an error.
+/// Converts a refusal to an error.
 ///
 /// # Errors
-/// When the request was refused.
+/// If the request was refused.
 pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
     if let Reply::Refused(Refusal::NotFound(why) | Refusal::Conflict(why)) = answer.reply {
         anyhow::bail!("{why}");
@@ -301,7 +302,7 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
     Ok(answer.reply)
 }
 
-/// The attempts that an agent before this one may have begun.
+/// The attempts that an earlier agent may have started.
 fn begun_earlier(world: &World) -> BTreeSet<AttemptId> {
     let of_alloc = |(spec, state): (&Arc<Allocation>, &AllocState)| {
         let attempt = |(index, task): (u16, &TaskState)| {
@@ -318,7 +319,7 @@ fn declare_volume(volume: Volume) -> Event {
     Event::Desired(DesiredChange::Volume(Box::new(volume)))
 }
 
-/// Differences and what became of them are shown for a while, beside being counted.
+/// Keeps drift notes in the history for a while, and passes all notes on.
 fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
     let model = Arc::clone(model);
     Arc::new(move |note| {
@@ -341,7 +342,7 @@ fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
     })
 }
 
-/// The planner's settings where the config says nothing.
+/// The planner's settings where the config sets nothing.
 pub fn planner_settings(instance: InstanceId) -> Settings {
     Settings {
         instance,
@@ -355,7 +356,7 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
     }
 }
 
-/// What this machine is to a job that somebody runs here and now. Its id is the instance's.
+/// Facts about this machine for jobs that are run here without a cluster. The node's id is the instance's.
 pub fn node_facts(instance: &Instance) -> NodeFacts {
     NodeFacts {
         id: instance.id.0.clone(),
@@ -368,10 +369,10 @@ pub fn node_facts(instance: &Instance) -> NodeFacts {
     }
 }
 
-/// Where the environment says that a Consul agent is.
+/// The Consul agent specified by the environment.
 ///
 /// # Errors
-/// When the address makes no sense.
+/// If the address is invalid.
 pub fn consul_from_env() -> anyhow::Result<ConsulConfig> {
     let variable = |name: &str| std::env::var(name).ok();
     ConsulConfig::resolve(None, None, variable).context("read CONSUL_HTTP_ADDR")

@@ -1,12 +1,12 @@
-//! The hands of the planner: carries out actions through the drivers and reports how they ended.
+//! Carries out the planner's actions through the drivers and reports their outcomes.
 //!
-//! In go actions, each released by the committer when it may begin. Out come outcomes, through the inbox. It translates
-//! between the planner's words and the drivers', and holds no `if` about *whether* something is done, only about *how*.
+//! In: actions, each released by the committer once it may start. Out: outcomes, through the inbox. The executor translates
+//! between the planner's types and the drivers'. It decides *how* an action is done, never *whether*.
 //!
-//! - [`artifacts`]: what tasks have fetched.
+//! - [`artifacts`]: artifacts of tasks.
 //! - [`identities`]: tokens that servers sign.
-//! - [`process`]: starts, stops and finds task attempts through their task driver.
-//! - [`pressure`]: whether the machine is under pressure, by which starts are paced.
+//! - [`process`]: starts, stops and recovers task attempts through their task driver.
+//! - [`pressure`]: the pressure on the machine, which paces starts.
 //! - [`places`]: directories, mounts, tokens, volumes.
 //! - [`services`]: registrations and checks.
 //! - [`scripts`]: commands of checks.
@@ -51,19 +51,19 @@ use crate::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What operations work with.
+/// The shared environment of operations.
 pub struct Context {
     /// This instance.
     pub instance: InstanceId,
-    /// Where things are.
+    /// Directories and files of this instance.
     pub paths: Paths,
-    /// What this machine is.
+    /// Facts about this machine.
     pub node: NodeFacts,
-    /// The address of this machine at which services are registered that name none.
+    /// This machine's address, used for services that specify none.
     pub host_ip: String,
-    /// What we may do on it.
+    /// The agent's privileges on this machine.
     pub privileges: Privileges,
-    /// Users who may enter the directories of every allocation, as those of its tasks may.
+    /// Users who may enter the directories of every allocation, like the users of its tasks.
     pub task_dir_users: Vec<String>,
     /// Task drivers.
     pub drivers: Registry,
@@ -71,15 +71,15 @@ pub struct Context {
     pub signer: Signer,
     /// Tokens of servers' allocations.
     pub server_tokens: Arc<ServerTokens>,
-    /// The cluster, once this is a node of one.
+    /// The cluster, once this agent is one of its nodes.
     pub cluster: OnceLock<Box<dyn Cluster>>,
     /// Catalogues and checks.
     pub services: services::Services,
-    /// Fetches what tasks want before they start.
+    /// Fetches the artifacts of tasks before they start.
     pub artifacts: Arc<Fetcher>,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
-    /// The cgroup below which tasks are, as they are told it; none where they are held without.
+    /// The parent cgroup of tasks, as reported to them; none without cgroups.
     pub cgroup_parent: Option<String>,
 }
 
@@ -89,7 +89,7 @@ pub struct Executor {
     operations: Operations<OpKey, WorkKind, Outcome>,
 }
 
-/// Under which key an operation is alone: its target; signals never wait for one another.
+/// The key that serializes operations: their target. Signals never wait for one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpKey {
     target: Target,
@@ -99,24 +99,24 @@ pub struct OpKey {
 /// Kinds of work, each with its own permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WorkKind {
-    /// Looks at all but catalogues: they change nothing.
+    /// Inspections, except those of catalogues: they change nothing.
     Inspect,
     /// Directories, mounts, tokens, volumes.
     Place,
-    /// Downloads, and identities that servers sign: they may take long.
+    /// Downloads, and identities signed by servers: they may take long.
     Download,
     /// Starts of processes.
     Start,
     /// Stops and removals of processes; they mostly wait.
     Stop,
-    /// Requests to a Consul.
+    /// Requests to Consul.
     Catalog,
-    /// The built-in catalogue and checks: they wait for nothing.
+    /// The built-in catalogue and checks: they never wait.
     BuiltIn,
 }
 
 impl WorkKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 7] =
         [Self::Inspect, Self::Place, Self::Download, Self::Start, Self::Stop, Self::Catalog, Self::BuiltIn];
 
@@ -135,13 +135,13 @@ impl WorkKind {
 }
 
 impl Executor {
-    /// Operations report to `inbox`; starts keep to the pace.
+    /// Creates an executor whose operations report to `inbox`, with starts paced by `starts`.
     pub fn new(context: Arc<Context>, inbox: Inbox<Input>, starts: Pace) -> Self {
         let permits = Permits::new(limit_of).paced(BTreeMap::from([(WorkKind::Start, starts)]));
         Self { context, operations: Operations::new(inbox, permits) }
     }
 
-    /// The live operations and figures, to look at.
+    /// The live operations and their metrics.
     pub fn operations(&self) -> Operations<OpKey, WorkKind, Outcome> {
         self.operations.clone()
     }
@@ -149,7 +149,7 @@ impl Executor {
 
 impl runtime::Executor<PlannedAction> for Executor {
     fn start(&mut self, mut actions: Vec<PlannedAction>) {
-        // What begins at once begins in this order.
+        // Operations that start at once start in this order.
         actions.sort_by_key(|PlannedAction(action)| Reverse(priority_of(&action.subject)));
         for PlannedAction(action) in actions {
             let key = OpKey {
@@ -186,27 +186,27 @@ impl From<Report<OpKey, Outcome>> for Input {
     }
 }
 
-/// So many requests to catalogues may begin at once after a quiet time,
+/// Number of catalogue requests that may start at once after an idle period,
 const CATALOG_BURST: u32 = 256;
-/// and one more in each such period.
+/// and the period in which each further one may start.
 const CATALOG_PERIOD: Duration = Duration::from_millis(2);
 
-/// How many operations of a kind run at once. Starts gain nothing beyond a handful on two cores; stops mostly wait for
-/// their tasks, so many may.
+/// Limits of concurrent operations by kind. On two cores, starts gain nothing beyond a handful; stops mostly wait for their
+/// tasks, so many may run.
 fn limit_of(kind: WorkKind) -> Limit {
     let concurrent = match kind {
         WorkKind::Inspect => 16,
         WorkKind::Place => 8,
-        // Each is one task's and mostly waits; a server that hangs must not keep others' tasks from starting.
+        // A download belongs to one task and mostly waits; a hanging server must not keep other tasks from starting.
         WorkKind::Download => 64,
         WorkKind::Start => 8,
         WorkKind::Stop => 1_024,
-        // They wait for a Consul that may hang, and share what they ask it; the requests have bounds of their own.
+        // They wait for a Consul that may hang, and share its responses; the requests have limits of their own.
         WorkKind::Catalog => 1_024,
         WorkKind::BuiltIn => 1_024,
     };
     let rate = match kind {
-        // A node with thousands of services must not drown its Consul agent (whose own limit is about this) when it starts.
+        // When a node with thousands of services starts, it must not overload its Consul agent, whose own limit is of this size.
         WorkKind::Catalog => {
             Some(Rate { burst: NonZeroU32::MIN.saturating_add(CATALOG_BURST - 1), period: CATALOG_PERIOD })
         }
@@ -266,14 +266,14 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
     }
 }
 
-/// What can be done to a part that is no process.
+/// An operation on a part that is not a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceVerb {
     /// Bring it up.
     Up,
     /// Take it down.
     Down,
-    /// See what is there.
+    /// Inspect it.
     Inspect,
 }
 
@@ -312,7 +312,7 @@ impl Workload {
         Some(Self { alloc: Arc::clone(alloc), index })
     }
 
-    /// The task of that name.
+    /// The task with this name.
     pub fn named(alloc: &Arc<Allocation>, name: &str) -> Option<Self> {
         let index = alloc.group()?.tasks.iter().position(|task| task.name == name)?;
         Some(Self { alloc: Arc::clone(alloc), index })
@@ -325,7 +325,7 @@ impl Workload {
 }
 
 impl Context {
-    /// The task's environment as its program sees it, without tokens.
+    /// The task's environment as its program sees it, with these tokens.
     pub fn task_env(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
         let name = workload.task().map_or("", |task| task.name.as_str());
         let dir = self.paths.task(&workload.alloc.id, name);
@@ -344,19 +344,19 @@ impl Context {
         })
     }
 
-    /// The environment that group services are resolved with.
+    /// The environment for resolving group services.
     pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
         env::build(&Inputs::new(alloc, &self.node))
     }
 }
 
-/// What of the agent's own environment a task may inherit: nothing that is about the agent itself.
+/// The agent's environment variables that a task may inherit: all but those about the agent itself.
 pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
     const OWN: [&str; 6] = ["HERDLET_", "NOMAD_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID"];
     vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
 }
 
-/// An allocation's is its job's. Volumes come first: those of any priority may wait for them.
+/// The priority of an allocation is its job's. Volumes come first: allocations of any priority may wait for them.
 fn priority_of(subject: &Subject) -> u8 {
     match subject {
         Subject::Alloc(alloc, _) => alloc.job.priority,
@@ -366,13 +366,13 @@ fn priority_of(subject: &Subject) -> u8 {
 
 fn kind_of(action: &Action) -> WorkKind {
     match (&action.verb, &action.op.target) {
-        // Taking back is no operation; it is about a start.
+        // A withdrawal is not an operation; it refers to a start.
         (Verb::Start { .. } | Verb::Withdraw, _) => WorkKind::Start,
         (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
             WorkKind::Stop
         }
-        // Looks too: those that wait for a Consul must not keep others from looking at processes, nor services from the built-in
-        // catalogue or checks from being made.
+        // Inspections too: those that wait for Consul must not delay inspections of processes, registrations in the built-in
+        // catalogue, or checks.
         (
             Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Recover { .. },
             Target::Alloc(_, part),
@@ -393,7 +393,7 @@ fn kind_of(action: &Action) -> WorkKind {
     }
 }
 
-/// Whether it is an allocation of servers.
+/// Whether it belongs to an allocation of servers.
 fn is_servers(subject: &Subject) -> bool {
     match subject {
         Subject::Alloc(alloc, _) => alloc.server.is_some(),
@@ -401,7 +401,8 @@ fn is_servers(subject: &Subject) -> bool {
     }
 }
 
-/// Whether a Consul is to hold any of the services of this part, or none at all: then what it may still hold is taken back.
+/// Whether Consul is the provider of any service of this part, or the part has no services: then leftovers are removed from
+/// Consul.
 fn is_for_consul(subject: &Subject, part: Part) -> bool {
     let Subject::Alloc(alloc, _) = subject else { return false };
     part.services(alloc).is_some_and(|services| {
@@ -409,7 +410,7 @@ fn is_for_consul(subject: &Subject, part: Part) -> bool {
     })
 }
 
-/// A wish of the planner as a standard duration; a negative one is none.
+/// Converts a planner duration to a standard one; a negative one becomes zero.
 pub(crate) fn duration(duration: herdlet_api_types::Duration) -> Duration {
     Duration::from_nanos(duration.as_nanos().max(0).unsigned_abs())
 }
@@ -422,12 +423,12 @@ pub(crate) fn fatal(why: String) -> Outcome {
     Outcome::Failed { class: FailureClass::Fatal, why }
 }
 
-/// Why something can't even be tried.
+/// The reason why an operation can't even be attempted.
 #[derive(Debug)]
 pub struct Refusal {
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub class: Class,
-    /// Reads after "failed to".
+    /// Its text follows "failed to".
     pub why: String,
 }
 
@@ -437,7 +438,7 @@ impl Refusal {
     }
 }
 
-/// What has no class of its own will not work as specified.
+/// A reason without a class is permanent.
 impl From<&str> for Refusal {
     fn from(why: &str) -> Self {
         Self { class: Class::Fatal, why: why.to_owned() }
@@ -454,7 +455,7 @@ impl From<Refusal> for Outcome {
     }
 }
 
-/// A place's failure in the planner's words.
+/// Converts a failed operation on a part to the planner's outcome.
 pub(crate) fn failed(class: Class, error: &(dyn std::error::Error + 'static)) -> Outcome {
     Refusal::of(class, error).into()
 }

@@ -1,7 +1,7 @@
-//! One instance on this machine: its directories, its cgroups, its drivers. Shared by the agent, and by the guard that tidies
-//! up after a private one.
+//! An instance on this machine: its directories, cgroups and drivers. Used by the agent, and by the guard that cleans up after a
+//! private agent.
 //!
-//! In: where its state and its runtime things are. Out: what the agent works with. It starts nothing.
+//! In: the instance's state and runtime directories. Out: the objects the agent works with. Opening an instance starts nothing.
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
@@ -29,7 +29,7 @@ use herdlet_process::{
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
 
-/// How an instance is opened.
+/// How to open an instance.
 #[derive(Debug)]
 pub struct Options {
     pub instance: InstanceId,
@@ -37,7 +37,7 @@ pub struct Options {
     pub cgroup_parent: String,
     /// Which drivers may start tasks, and their options.
     pub drivers: DriverSettings,
-    /// For a private agent: reading end of a pipe whose hang-up ends all its tasks.
+    /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
     pub leash: Option<OwnedFd>,
 }
 
@@ -45,11 +45,11 @@ pub struct Options {
 pub struct Instance {
     pub id: InstanceId,
     pub paths: Paths,
-    /// What we may do on this machine.
+    /// The agent's privileges on this machine.
     pub privileges: Privileges,
-    /// Whether tasks are held by cgroups.
+    /// Whether cgroups hold the tasks.
     pub isolation: Isolation,
-    /// The cgroup below which they are, where they are.
+    /// The parent cgroup of the tasks, if cgroups hold them.
     pub cgroup_parent: String,
     /// Task drivers by name.
     pub drivers: Registry,
@@ -59,7 +59,7 @@ impl Instance {
     /// Prepares directories, cgroups and drivers. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When a directory can't be made or watched. Missing cgroups are no error: see [`Isolation::None`].
+    /// If a directory can't be created or watched. Missing cgroups are not an error: see [`Isolation::None`].
     pub fn open(options: Options) -> anyhow::Result<Self> {
         let Options { instance, paths, cgroup_parent, drivers: settings, leash } = options;
         let made = |path: &Path| format!("failed to make directory {}", path.display());
@@ -77,7 +77,7 @@ impl Instance {
         let drivers = Registry::new();
         drivers.insert(Arc::new(mock), settings.availability(MOCK));
         let programs = paths.state.join("bin");
-        // Where it was offered once, its tasks may still run: they are looked after, whatever the config says now.
+        // If the driver was enabled before, its tasks may still run, so they are supervised even if the config disables it now.
         let starts = settings.availability(RAW_EXEC);
         if starts == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
@@ -88,11 +88,11 @@ impl Instance {
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }
 
-    /// Ends and removes everything the instance has on this machine but its state directory: processes, mounts, cgroups,
-    /// allocation directories, records. What resists is named in the error; the rest is gone.
+    /// Ends and removes everything the instance has on this machine except its state directory: processes, mounts, cgroups,
+    /// allocation directories, records. Continues after a failure, and names all failures in the error.
     ///
     /// # Errors
-    /// When something is left.
+    /// If anything is left.
     pub async fn remove_all(&self) -> anyhow::Result<()> {
         let mut left = Vec::new();
         for (name, entry) in self.drivers.entries().iter() {
@@ -104,7 +104,7 @@ impl Instance {
                     continue;
                 }
             };
-            // All at once: each waits for its own processes to go.
+            // Concurrently: each waits for its own processes to exit.
             let destroyed = found.into_iter().map(|id| async move {
                 driver.destroy(&id, Leftover::Kill).await.map_err(|error| (id, error))
             });

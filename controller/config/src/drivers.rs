@@ -1,8 +1,8 @@
-//! The section `drivers` of a config: which task drivers are offered, and their options.
+//! The section `drivers` of a config: which task drivers are enabled, and their options.
 //!
-//! In: `drivers: {NAME: {…}}`, the flag and the alias of `raw_exec`, what a cluster's node may offer. Out: [`DriverSettings`], with an
-//! entry for each driver that is built in. A driver's own options are checked against the schema in its `DriverInfo` and handed to it as they
-//! are written; `enabled` is the one key that every driver has.
+//! In: `drivers: {NAME: {…}}`, the flag and the alias of `raw_exec`, the drivers that a cluster's node may offer. Out:
+//! [`DriverSettings`], with an entry for each built-in driver. A driver's own options are checked against the schema in its
+//! `DriverInfo` and passed to it unchanged; `enabled` is the only key that all drivers have.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,19 +13,19 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{Cluster, merge::merged};
 
-/// What a file says of its drivers: options by driver.
+/// The options of drivers in a config file, by driver.
 pub(super) type Section = BTreeMap<String, Map<String, Json>>;
 
 /// The task drivers of this machine.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DriverSettings(BTreeMap<String, DriverSetting>);
 
-/// One of them.
+/// The settings of a driver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DriverSetting {
     /// Whether it may start tasks.
     pub availability: Availability,
-    /// What the config says of it, in the driver's own words.
+    /// Its options in the config, as written.
     pub options: Map<String, Json>,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Given<'g> {
 }
 
 impl DriverSettings {
-    /// Every built-in driver is offered, without options: for an agent without a config.
+    /// Enables every built-in driver without options: for an agent without a config.
     pub fn all() -> Self {
         Self::of(&Section::new(), &Given { raw_exec: None, cluster: None })
     }
 
-    /// The same, but for one driver.
+    /// Replaces the settings of one driver.
     #[must_use]
     pub fn with(mut self, driver: &str, availability: Availability) -> Self {
         self.0.insert(driver.to_owned(), DriverSetting { availability, options: Map::new() });
@@ -57,7 +57,7 @@ impl DriverSettings {
             let enabled = flag.or_else(|| options.get("enabled").and_then(Json::as_bool));
             let is_offered = match (info.capabilities.servers, given.cluster) {
                 (ServerJobs::Never, _) | (_, None) => enabled.unwrap_or(true),
-                // A cluster's jobs get a shell of this machine only where somebody said so.
+                // Give a cluster's jobs a shell on this machine only if the config explicitly enables it.
                 (ServerJobs::WhereEnabled, Some(cluster)) => {
                     enabled.unwrap_or(false) && cluster.drivers.allows(&info.name)
                 }
@@ -68,12 +68,12 @@ impl DriverSettings {
         Self(built_in().into_iter().map(setting).collect())
     }
 
-    /// Whether a driver may start tasks.
+    /// Whether a driver is enabled.
     pub fn availability(&self, driver: &str) -> Availability {
         self.0.get(driver).map_or(Availability::Disabled, |setting| setting.availability)
     }
 
-    /// Whether servers find a driver on this node.
+    /// Whether any driver is offered to servers.
     pub fn offers_servers_any(&self) -> bool {
         let is_for_servers = |info: &DriverInfo| match info.capabilities.servers {
             ServerJobs::Never => false,
@@ -82,7 +82,7 @@ impl DriverSettings {
         built_in().iter().any(is_for_servers)
     }
 
-    /// As a config file says it.
+    /// The settings as a config file states them.
     pub(super) fn to_json(&self) -> Json {
         let options = |(name, setting): (&String, &DriverSetting)| {
             let mut options = setting.options.clone();
@@ -93,7 +93,7 @@ impl DriverSettings {
     }
 }
 
-/// Checks the section against what drivers say of their options.
+/// Checks the section against the drivers' option schemas.
 pub(super) fn check(source: &str, root: &Node) -> Problems {
     let mut problems = Problems::new();
     let known = built_in();
@@ -118,10 +118,11 @@ pub(super) fn check(source: &str, root: &Node) -> Problems {
     problems
 }
 
-/// The older place of the options of `raw_exec`, and what it is called here.
+/// The former path of the options of `raw_exec`, and the current one.
 const ALIAS: (&str, &str) = ("raw_exec", "drivers.raw_exec");
 
-/// A file in which `raw_exec` at the top is moved to `drivers.raw_exec`, whose own keys count more; and how its keys were called.
+/// Moves `raw_exec` at the top level to `drivers.raw_exec`, whose own keys take precedence. Returns the new root, and pairs of
+/// the current and the former paths of the moved keys.
 pub(super) fn without_alias(root: &Arc<Node>) -> (Arc<Node>, Vec<(String, String)>) {
     let (alias, path) = ALIAS;
     let Some(entries) = root.entries().filter(|entries| entries.iter().any(|entry| &*entry.key == alias))

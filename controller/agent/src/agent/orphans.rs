@@ -1,16 +1,18 @@
-//! What is found at a start and belongs to nothing that is known: attempts, and directories of allocations.
+//! Attempts and allocation directories that the agent finds at its start and that belong to no known allocation.
 //!
-//! In: the instance, and what its database remembers of allocations. Out: word for the planner of the attempts of known ones; of the
-//! others, what is certain to be a leak is removed, the rest is left alone, told in the log and counted.
+//! In: the instance, and the database's knowledge of allocations. Out: events for the planner about attempts of known
+//! allocations. Of the others, certain leaks are removed; the rest is left alone, logged and counted.
 //!
 //! | the allocation | its attempts | its directory |
 //! | --- | --- | --- |
-//! | is known | are told to the planner | is the planner's |
-//! | was forgotten, and the database names it: a power cut has brought its directory back | are removed, unless they run | is removed once no attempt is left |
-//! | is unknown, without a directory | are removed: what is forgotten loses its directory before | |
+//! | is known | are reported to the planner | is the planner's |
+//! | was forgotten, and the database names it: a power cut has brought its directory back | are removed, unless they run | is
+//! removed once no attempt is left |
+//! | is unknown, without a directory | are removed: a forgotten allocation loses its directory first | |
 //! | is unknown, with a directory | are left alone | is left alone: a lost database is rebuilt from it |
 //!
-//! Where something of the database was lost, nothing is removed: it may be wanted. How the database comes to name what it has
+//! If part of the database was lost, nothing is removed: it may be wanted. [`crate::state_db`] describes how the database records
+//! forgotten allocations, and why that is reliable.
 //! forgotten, and why that can be relied on, is told in [`crate::state_db`].
 
 use std::collections::BTreeSet;
@@ -23,19 +25,19 @@ use herdlet_storage::alloc_dir::{AllocDir, close_unused, sweep_came};
 
 use crate::instance::Instance;
 
-/// What was found of this instance and belongs to no allocation.
+/// Objects of this instance that belong to no allocation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Orphans {
     pub attempts: Tally,
     pub alloc_dirs: Tally,
 }
 
-/// How many of them.
+/// Counts of orphans.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
-    /// So many are still there.
+    /// Still present.
     pub left: u64,
-    /// So many were removed.
+    /// Removed.
     pub removed: u64,
 }
 
@@ -53,25 +55,25 @@ enum Done {
     Left,
 }
 
-/// What the database remembers of allocations.
+/// The database's knowledge of allocations.
 pub(super) struct Memory {
     pub(super) known: BTreeSet<AllocId>,
-    /// Those of the known ones whose tasks have ended for good.
+    /// The known allocations whose tasks have ended for good.
     pub(super) ended: BTreeSet<AllocId>,
-    /// It names them as forgotten.
+    /// The allocations that the database names as forgotten.
     pub(super) forgotten: BTreeSet<AllocId>,
     pub(super) extent: Extent,
 }
 
-/// How much of what was stored is there.
+/// How much of the stored state was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
-    /// Something may be missing: what the database doesn't know may be wanted, and is left to an operator.
+    /// Part may be missing: objects unknown to the database may be wanted, and are left to an operator.
     Part,
 }
 
-/// How the database stands to an allocation.
+/// The database's knowledge of an allocation.
 enum RecordState {
     Known,
     Forgotten,
@@ -99,7 +101,7 @@ impl Memory {
         }
     }
 
-    /// How far to go with an attempt of an allocation that is not known; none where it may be wanted.
+    /// How thoroughly to remove an attempt of an unknown allocation; none if it may be wanted.
     fn leak(&self, id: &AllocId, has_directory: bool) -> Option<Leftover> {
         match (self.of(id), self.extent) {
             (RecordState::Known, _) | (_, Extent::Part) => None,
@@ -112,7 +114,7 @@ impl Memory {
     }
 }
 
-/// Looks for attempts and directories, and removes what is certain to be a leak.
+/// Finds attempts and directories, and removes those that are certainly leaks.
 pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Vec<Event>, Orphans) {
     let mut events = Vec::new();
     let mut orphans = Orphans::default();
@@ -164,7 +166,7 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
     (events, orphans)
 }
 
-/// Allocations of which attempts are left.
+/// Allocations that still have attempts.
 enum Used {
     Only(BTreeSet<AllocId>),
     Any,
@@ -188,7 +190,7 @@ impl Used {
     }
 }
 
-/// Removes the attempt of an allocation that is not known, where that is certain to be right.
+/// Removes an attempt of an unknown allocation if it is certainly a leak.
 async fn attempt(instance: &Instance, memory: &Memory, driver: &dyn TaskDriver, id: &AttemptId) -> Done {
     let has_directory = instance.paths.alloc(&id.alloc).exists();
     let Some(leftover) = memory.leak(&id.alloc, has_directory) else {

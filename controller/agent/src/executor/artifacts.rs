@@ -1,4 +1,4 @@
-//! What a task has fetched, through [`herdlet_storage::artifact`].
+//! Fetches the artifacts of a task through [`herdlet_storage::artifact`].
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Context, PlaceVerb, Refusal, Workload, places, retry};
 
-/// Fetches what a task wants, or sees whether it has been fetched. What was fetched goes with the task's directory.
+/// Fetches a task's artifacts, or inspects whether they are fetched. They are removed with the task's directory.
 pub async fn artifacts(
     context: &Arc<Context>,
     workload: &Workload,
@@ -30,7 +30,7 @@ pub async fn artifacts(
             let looking = herdlet_runtime::off_thread(move || artifact::is_fetched(&wanted, &dirs));
             match looking.await {
                 Ok(Ok(true)) => Outcome::Present(None),
-                // Bringing it up tells why it can't be.
+                // A fetch will report the error.
                 Ok(Ok(false) | Err(ArtifactError::Outside(_))) => Outcome::Absent,
                 Ok(Err(error)) => retry(in_full(&error)),
                 Err(error) => retry(format!("look at artifacts: {error}")),
@@ -76,7 +76,7 @@ async fn recipient(context: &Arc<Context>, workload: &Workload, dirs: Dirs) -> R
     Ok(Recipient { dirs, user })
 }
 
-/// What a task wants, with its variables replaced.
+/// A task's artifacts with variables interpolated.
 fn resolved(workload: &Workload, env: &TaskEnv) -> Vec<Resolved> {
     let texts = |texts: &BTreeMap<String, String>| {
         texts.iter().map(|(key, value)| (key.clone(), env.interpolate(value))).collect()

@@ -1,7 +1,7 @@
-//! Identities of tasks that servers sign when they are asked (1.7 and later): all but the default one, which comes with the allocation.
+//! Identities of tasks that servers sign on request (1.7 and later): all but the default one, which comes with the allocation.
 //!
-//! In: a task's `identities`, and a [`Cluster`]. Out: tokens, kept for the next agent ([`crate::server_tokens`]). When half of a token's life
-//! is over another one is asked for; what happens to the task then is the planner's decision.
+//! In: a task's `identities`, and a [`Cluster`]. Out: tokens, stored for the next agent ([`crate::server_tokens`]). After half of
+//! a token's lifetime a new one is requested; the planner decides how that affects the task.
 
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
@@ -17,21 +17,21 @@ use herdlet_storage::identity::{SignedToken, Token};
 use super::{Context, Refusal};
 use crate::server_tokens::{Identities, KeptIdentity, ServerTokens};
 
-/// What a cluster does for allocations that its servers have placed here. Implemented by the node, which knows servers.
+/// Requests to a cluster about the allocations its servers have placed here. The node implements it, since it knows the servers.
 pub trait Cluster: Send + Sync {
-    /// Has servers sign identities. Bounded in time.
+    /// Requests signed identities from servers. Bounded in time.
     ///
     /// # Errors
-    /// Why they are not signed, and whether it helps to ask again.
+    /// Why they are not signed, and whether a retry may help.
     fn sign(&self, request: SignRequest) -> BoxFuture<'static, Result<Vec<SignedIdentity>, Refusal>>;
 }
 
-/// Identities of one task that are to be signed.
+/// A request to sign identities of one task.
 #[derive(Debug, Clone)]
 pub struct SignRequest {
     /// The allocation.
     pub alloc: AllocId,
-    /// Since when servers know it.
+    /// The allocation's create index on the servers.
     pub create_index: u64,
     /// The task.
     pub task: String,
@@ -46,14 +46,14 @@ pub struct SignedIdentity {
     pub name: String,
     /// The token.
     pub token: Secret,
-    /// When another one is to be asked for; none: it doesn't expire.
+    /// When to request a new one; none if it doesn't expire.
     pub renew_at: Option<UnixNanos>,
 }
 
-/// Asks servers for the identities of a task that are missing or due. Nothing is asked where all are there.
+/// Requests the identities of a task that are missing or due for renewal. Sends no request if there are none.
 ///
 /// # Errors
-/// What keeps the task from getting them.
+/// Why the task can't get its identities.
 pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) -> Result<(), Refusal> {
     let Some(server) = &alloc.server else { return Ok(()) };
     let names: Vec<&String> = named(task).collect();
@@ -85,7 +85,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
             "get identity {missing:?} of servers: it is not among what they have signed"
         )));
     }
-    // What the job doesn't name any more goes.
+    // Drop identities that the job no longer names.
     kept.retain(|name, _| names.contains(&name));
     let (id, task) = (alloc.id, task.name.clone());
     let written = off_thread(move || tokens.keep_identities(id, &task, &kept)).await;
@@ -96,10 +96,10 @@ fn keeping(error: &io::Error) -> Refusal {
     Refusal { class: Class::Retry, why: format!("keep identities that servers have signed: {error}") }
 }
 
-/// All tokens of a task that servers have signed, by the identity's name.
+/// All server-signed tokens of a task, by identity name.
 ///
 /// # Errors
-/// When they can't be read.
+/// If they can't be read.
 pub fn signed_by_servers(
     tokens: &ServerTokens,
     id: AllocId,

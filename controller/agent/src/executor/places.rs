@@ -1,4 +1,4 @@
-//! Directories, mounts, tokens and volumes, through their drivers. All of those block, so they run on the blocking pool.
+//! Directories, mounts, tokens and volumes, through their drivers. All of these block, so they run on the blocking pool.
 
 use std::{
     path::{Path, PathBuf},
@@ -90,7 +90,7 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     .await
 }
 
-/// The users for `verb`. An inspection also works while name services fail; a removal needs no users.
+/// The users for `verb`. An inspection works even if name services fail; a removal needs no users.
 fn used_by(
     verb: PlaceVerb,
     find: impl FnOnce() -> Result<TaskUsers, UserError>,
@@ -102,17 +102,17 @@ fn used_by(
     }
 }
 
-/// The users of an allocation's tasks, and those who may enter every allocation.
+/// The users of an allocation's tasks, and the users who may enter every allocation.
 fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserError> {
     users_of(alloc, &context.task_dir_users)
 }
 
-/// The same, where `guests` may enter every allocation.
+/// Like [`task_users`], with these `guests`.
 pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUsers, UserError> {
     TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))
 }
 
-/// Names of those who may write to what the tasks of an allocation share, as [`task_users`].
+/// Names of the users who may write to the directories that the tasks of an allocation share: the users of [`task_users`].
 pub(super) fn writers(context: &Context, alloc: &Allocation) -> Vec<String> {
     own_users(alloc).map(str::to_owned).chain(context.task_dir_users.iter().cloned()).collect()
 }
@@ -122,7 +122,7 @@ fn own_users(alloc: &Allocation) -> impl Iterator<Item = &str> {
     tasks.filter_map(|task| task.user.as_deref())
 }
 
-/// Where a task's volumes appear.
+/// The mounts of a task's volumes.
 pub async fn mounts(
     context: &Arc<Context>,
     workload: &Workload,
@@ -158,7 +158,7 @@ pub async fn mounts(
     .await
 }
 
-/// A volume of the machine.
+/// A host volume.
 pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVerb) -> Outcome {
     let volumes = HostVolumes::new(context.paths.clone(), context.privileges);
     let volume = Arc::clone(volume);
@@ -175,7 +175,7 @@ pub async fn volume(context: &Arc<Context>, volume: &Arc<Volume>, verb: PlaceVer
     .await
 }
 
-/// A task's token files. They go with its directory.
+/// A task's token files. They are removed with its directory.
 pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
     if verb == PlaceVerb::Up
         && let Some(task) = workload.task()
@@ -204,7 +204,7 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     .await
 }
 
-/// Puts the payload that the job was dispatched with where the task wants it.
+/// Writes the payload of a dispatched job to the file that the task specifies.
 pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), Refusal> {
     let Some(file) = workload.task().and_then(|task| task.dispatch_payload.clone()) else { return Ok(()) };
     let dispatched = workload.alloc.job.dispatched();
@@ -245,7 +245,7 @@ pub async fn env_tokens(context: &Arc<Context>, workload: &Workload) -> Result<V
     }
 }
 
-/// Calls `act` with the task's token files and what they should say.
+/// Calls `act` with the task's token files and their desired contents.
 fn with_tokens<T>(
     context: &Context,
     workload: &Workload,
@@ -257,7 +257,7 @@ fn with_tokens<T>(
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> = match &workload.alloc.server {
         None => task.identities.iter().map(|of| token_spec(&workload.alloc, task, of, None)).collect(),
-        // What servers have not signed they would not take from us either.
+        // Servers would not accept a token that we signed.
         Some(_) => {
             let mut given = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task)
                 .map_err(|error| {
@@ -309,7 +309,7 @@ fn seen(sight: Observation) -> Outcome {
     }
 }
 
-/// What is to be renewed after this time, if ever.
+/// Facts that expire after this time, if ever.
 fn renewed(renew_in: Option<std::time::Duration>) -> Arc<Facts> {
     let nanos = |left: std::time::Duration| i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
     let length = |left| herdlet_api_types::Duration(nanos(left));

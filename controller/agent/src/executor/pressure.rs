@@ -1,15 +1,15 @@
-//! Whether the machine is under pressure: the share of the last ten seconds in which some task waited for a processor, the disk or
-//! memory, as the kernel tells it (`Documentation/accounting/psi.rst`).
+//! The pressure on the machine: the share of the last ten seconds in which some task waited for a processor, the disk or memory,
+//! as the kernel reports it (`Documentation/accounting/psi.rst`).
 //!
-//! In: a limit in percent. Out: whether any of the three is above it. A kernel that does not tell is under no pressure.
+//! In: a limit in percent. Out: whether any of the three exceeds it. If the kernel reports nothing, there is no pressure.
 
 use std::{fs, path::Path};
 
-/// Where the kernel tells it.
+/// The kernel's reports.
 const FILES: [&str; 3] = ["/proc/pressure/cpu", "/proc/pressure/io", "/proc/pressure/memory"];
 
-/// Whether this machine is under more pressure than this; it never is where the limit is 100. Reads files that the kernel makes up,
-/// so it does not block.
+/// Whether the pressure on this machine exceeds the limit; always false for a limit of 100. Reads only procfs, so it does not
+/// block.
 pub fn is_above(limit: u8) -> bool {
     limit < 100 && any_above(limit, FILES.iter().filter_map(|path| fs::read_to_string(Path::new(path)).ok()))
 }

@@ -16,15 +16,15 @@ use herdlet_plan::{
 
 use crate::executor::{Context, Refusal, Workload, duration, fatal, places, retry};
 
-/// What the planner knows of an attempt.
+/// The planner's knowledge of an attempt.
 pub struct AttemptContext {
-    /// The facts that it is started with.
+    /// The facts it is started with.
     pub inputs: Vec<Input>,
-    /// The launch record of its attempt.
+    /// Its launch record.
     pub launch: Option<Arc<Launch>>,
 }
 
-/// Carries out a verb on an attempt.
+/// Performs a verb on an attempt.
 pub async fn perform(
     context: &Arc<Context>,
     workload: &Workload,
@@ -48,7 +48,7 @@ pub async fn perform(
             Err(refusal) => refusal.into(),
         },
         Verb::Recover { attempt } => {
-            // Without its configuration an attempt can still be watched and stopped, so an error here is not one of recovery.
+            // Without its config an attempt can still be watched and stopped, so an error here does not fail the recovery.
             let config = config(context, workload, *attempt).await.ok();
             let launch = known.launch.as_ref().filter(|launch| launch.attempt == *attempt);
             let handle = launch.and_then(|launch| launch.handle.clone());
@@ -68,13 +68,13 @@ pub async fn perform(
     }
 }
 
-/// What an attempt is started with. The payload is written before each: it is there after a power cut too.
+/// The config to start an attempt with. Writes the payload before each start, so that it exists after a power cut too.
 async fn prepared(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, Refusal> {
     places::payload(context, workload).await?;
     config(context, workload, attempt).await
 }
 
-/// What the driver is told about an attempt: everything interpolated.
+/// The config of an attempt for its driver, with everything interpolated.
 pub async fn config(
     context: &Arc<Context>,
     workload: &Workload,
@@ -119,7 +119,7 @@ pub async fn config(
     })
 }
 
-/// What earlier parts have made for the attempt, where the driver takes it. For other drivers volumes lie in the task's directory.
+/// Adds the facts of earlier parts, if the driver accepts them. For other drivers, volumes are mounted in the task's directory.
 fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, inputs: &[Input]) -> TaskConfig {
     match driver.info().capabilities.mounts {
         MountSupport::None => return config,
@@ -178,10 +178,10 @@ async fn prestop(workload: &Workload, driver: &dyn TaskDriver, id: &AttemptId) -
     }
 }
 
-/// More of a line is no reason but a report.
+/// The longest excerpt of a line; a longer one would not be a reason but a report.
 const LINE_CHARS_MAX: usize = 200;
 
-/// The last line that a command has written, of its errors where there are any.
+/// The last line that a command wrote, preferably to standard error.
 fn last_line(outcome: &ExecOutcome) -> Option<String> {
     let text =
         [&outcome.stderr, &outcome.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim_end().to_owned());
@@ -189,7 +189,7 @@ fn last_line(outcome: &ExecOutcome) -> Option<String> {
     Some(line.chars().take(LINE_CHARS_MAX).collect())
 }
 
-/// An attempt that is gone has nothing left to be done to it.
+/// For an attempt that is gone, nothing is left to do.
 fn done(result: Result<(), DriverError>) -> Outcome {
     match result {
         Ok(()) => Outcome::Done(None),

@@ -1,7 +1,7 @@
-//! Commands of checks, in the attempts that run now.
+//! Runs commands of checks in the attempts that currently run.
 //!
-//! In: the allocation, the task and the command. Out: how the command ended. Which attempt runs is what was last published; the
-//! driver knows whether it still does.
+//! In: the allocation, the task and the command. Out: the result of the command. The read model determines which attempt runs;
+//! the driver knows whether it still does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use herdlet_services::checks::{NoResult, Scripts};
 
 use crate::publish::ReadModel;
 
-/// What a driver gives a command beyond its time.
+/// Time that a driver gets in addition to the command's timeout.
 const LEEWAY: Duration = Duration::from_secs(1);
 
 /// Runs commands through the drivers of this agent.
@@ -20,7 +20,7 @@ const LEEWAY: Duration = Duration::from_secs(1);
 pub struct InTasks {
     /// The task drivers.
     pub drivers: Registry,
-    /// What runs.
+    /// The read model, which knows the running attempts.
     pub model: Arc<ReadModel>,
 }
 
@@ -42,7 +42,7 @@ impl Scripts for InTasks {
             let no_driver = || NoResult::Failure(format!("there is no driver {:?}", spec.driver));
             let driver = driver.ok_or_else(no_driver)?;
             let attempt = AttemptId { alloc, task: task.to_owned(), attempt: known.attempt };
-            // Whoever asked ends it before that, in words of its own.
+            // The caller enforces the timeout earlier, with an error of its own.
             let outcome = driver.exec(&attempt, &command, timeout + LEEWAY).await;
             outcome.map_err(|error| NoResult::of(&error, error.why()))
         }

@@ -1,7 +1,7 @@
 //! Registrations and checks, through the catalogues.
 //!
-//! Services of an allocation's group and of each of its tasks are resolved anew for every operation; they are functions of
-//! the specification, so taking back needs no memory of what was registered.
+//! Every operation resolves the services of an allocation's group or task again. They are functions of the spec, so a
+//! deregistration needs no record of what was registered.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -40,19 +40,19 @@ use crate::{
     publish::ReadModel,
 };
 
-/// Room for results that the loop has not taken yet; a check waits rather than lose one.
+/// Capacity for results that the loop has not taken yet; when it is full, checks wait, so that no result is lost.
 const REPORTS_LEN: usize = 1_024;
 
 /// Catalogues and checks.
 #[derive(Debug)]
 pub struct Services {
-    /// Where services are registered.
+    /// The catalogues of services.
     pub catalogs: Catalogs,
-    /// The checks that the agent itself makes.
+    /// The checks that the agent performs itself.
     pub checks: Checks,
 }
 
-/// What catalogues and checks tell.
+/// Reports of catalogues and checks.
 pub struct News {
     reports: mpsc::Receiver<Heard>,
     events: mpsc::Receiver<CatalogEvent>,
@@ -61,10 +61,10 @@ pub struct News {
 }
 
 impl Services {
-    /// Catalogues and checks of this instance. Nothing is asked or registered yet.
+    /// Creates the catalogues and checks of this instance. Sends no request and registers nothing.
     ///
     /// # Errors
-    /// When no HTTP client can be made.
+    /// If the HTTP client can't be created.
     pub fn new(
         instance: InstanceId,
         consul: &ConsulConfig,
@@ -81,7 +81,7 @@ impl Services {
 }
 
 impl News {
-    /// Turns news into events for the planner until the agent ends.
+    /// Converts reports into events for the planner until the agent ends.
     pub async fn follow(mut self, model: Arc<ReadModel>, inbox: Inbox<Input>) {
         let watch = Arc::clone(&self.consul).watch(self.sender, CancellationToken::new());
         tokio::pin!(watch);
@@ -121,8 +121,8 @@ pub async fn task_services(context: &Arc<Context>, attempted: &Attempted, verb: 
     carry_out(context, &owner, resolved, verb).await
 }
 
-/// Fills the built-in catalogue with what it held for the agent before this one, so that whoever asks as soon as it answers finds what
-/// runs. What of it is no longer so the planner takes back.
+/// Fills the built-in catalogue with the entries it had under the earlier agent, so that clients find running services from the
+/// first query on. The planner removes entries that are outdated.
 pub fn restore_built_in<'w>(
     context: &Context,
     boot: BootId,
@@ -152,7 +152,7 @@ pub fn restore_built_in<'w>(
     }
 }
 
-/// Whether Consul answers. What it holds is not looked at: nothing of this was ever sent to it.
+/// Whether Consul responds. Its contents are not inspected: none of these registrations was ever sent.
 pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Attempted>) -> Outcome {
     let of_task = task.and_then(|task| of_task(context, task));
     let (owner, resolved) = of_task.unwrap_or_else(|| of_group(context, alloc));
@@ -176,23 +176,23 @@ pub async fn task_checks(context: &Arc<Context>, attempted: &Attempted, verb: Pl
     checks(context, &owner, &resolved.registrations, verb)
 }
 
-/// Removes from Consul what this instance registered and no live allocation wants, now and whenever more of it is seen. To be called once
-/// all that is wanted is known. Without a configured Consul and without users of one nothing is asked.
+/// Removes registrations of this instance from Consul that no live allocation wants, now and whenever leftovers are found. Call
+/// it once the desired state is complete. If Consul is not configured and no job uses it, sends no request.
 pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
     let consul = &context.services.catalogs.consul;
     loop {
         let (keep, used) = desired_in_consul(&context, &model.allocs());
-        // A crash may have left entries of a job that is gone; but a machine without Consul is not asked for one.
+        // A crash may have left entries of a removed job. But don't contact a Consul on a machine that does not use one.
         if used || consul.is_named() {
             sweep_until_done(&context, &model, keep).await;
         }
         consul.until_leftovers().await;
-        // What is only on its way is gone by then, or wanted.
+        // Registrations in transit are gone by then, or wanted.
         tokio::time::sleep(LEFTOVERS_PAUSE).await;
     }
 }
 
-/// Tries again with growing delays until there is nothing left that nobody wants.
+/// Retries with growing delays until no unwanted registration is left.
 async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: BTreeSet<String>) {
     let mut said = None;
     let delays = ExponentialBuilder::new().with_min_delay(SWEEP_AGAIN_MIN).with_max_delay(SWEEP_AGAIN_MAX);
@@ -205,7 +205,7 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
             }
             Err(error) => {
                 let why = error.to_string();
-                // The same again is no news.
+                // Log the same error only once.
                 if said.as_ref() != Some(&why) {
                     tracing::warn!(
                         error = why,
@@ -220,14 +220,14 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
     }
 }
 
-/// After so long what is left in Consul is looked at once more before it is removed.
+/// How long to wait after leftovers were found before they are inspected again and removed.
 const LEFTOVERS_PAUSE: Duration = Duration::from_secs(1);
 
-/// First delay after a failed removal; later ones double up to [`SWEEP_AGAIN_MAX`], which jitter doubles at most.
+/// The delay after the first failed removal. It doubles up to [`SWEEP_AGAIN_MAX`]; jitter at most doubles it.
 const SWEEP_AGAIN_MIN: Duration = Duration::from_millis(500);
 const SWEEP_AGAIN_MAX: Duration = Duration::from_secs(15);
 
-/// Ids of what live allocations may want in Consul, and whether any allocation wants one.
+/// Ids of services that live allocations may want in Consul, and whether any allocation uses Consul.
 fn desired_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
     let mut keep = BTreeSet::new();
     let mut used = false;
@@ -240,7 +240,7 @@ fn desired_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<S
         keep.extend(of_group(context, &view.spec).1.ids);
         for task in &group.tasks {
             let Some(task) = Workload::named(&view.spec, &task.name) else { continue };
-            // What its driver has told of it is not known here, nor needed: ids don't depend on addresses.
+            // The launch record is not known here, nor needed: ids don't depend on addresses.
             let resolved = of_task(context, &Attempted { task, launch: None });
             keep.extend(resolved.into_iter().flat_map(|(_, resolved)| resolved.ids));
         }
@@ -248,11 +248,11 @@ fn desired_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<S
     (keep, used)
 }
 
-/// Services that could be resolved, and why others could not.
+/// Resolved services, and the errors of the others.
 struct Resolved {
     registrations: Vec<Registration>,
     broken: Vec<String>,
-    /// Of all of them, also of those without an address.
+    /// The ids of all services, including those without an address.
     ids: Vec<String>,
 }
 
@@ -271,7 +271,7 @@ fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
     (ServiceOwner { alloc: alloc.id, task: None }, resolved)
 }
 
-/// A task, and what its driver has told of the attempt whose services are meant.
+/// A task, and the launch record of the attempt whose services are meant.
 pub struct Attempted {
     pub task: Workload,
     pub launch: Option<Arc<Launch>>,
@@ -296,7 +296,7 @@ fn of_task(
     Some((ServiceOwner { alloc: workload.alloc.id, task: Some(task.name.clone()) }, resolved))
 }
 
-/// Where none is said, a Consul registers its own address, and the built-in catalogue this machine's.
+/// A service without an address gets Consul's own address from Consul, and this machine's in the built-in catalogue.
 fn resolved(context: &Context, workload: &registration::Workload<'_>) -> Resolved {
     let ids = registration::ids(workload);
     let mut resolved = Resolved { registrations: Vec::new(), broken: Vec::new(), ids };
@@ -339,7 +339,7 @@ async fn carry_out(context: &Context, owner: &ServiceOwner, resolved: Resolved, 
     }
 }
 
-/// Whatever a catalogue says, it is tried again: registrations never fail a task.
+/// Errors of catalogues are always retried: registrations never fail a task.
 fn refused(error: &CatalogError) -> Outcome {
     retry(error.to_string())
 }
@@ -367,7 +367,7 @@ fn checks(
     }
 }
 
-/// All checks of an owner, whoever makes them.
+/// All checks of an owner, pending, regardless of who performs them.
 fn checking(registrations: &[Registration]) -> Outcome {
     let of = |one: &Registration| -> Vec<CheckResult> {
         one.checks.iter().map(|check| CheckResult::pending(one, check)).collect()

@@ -1,7 +1,7 @@
-//! What manifests must know of task drivers.
+//! What manifests must know about task drivers.
 //!
-//! In: what the caller's drivers say of themselves. Out: the schemas of their tasks' configuration and the few abilities that decide
-//! whether a manifest makes sense. It must not know how a driver works.
+//! In: the descriptions of the caller's drivers. Out: the schemas of their task configs, and the capabilities that decide whether
+//! a manifest is valid. This module does not know how a driver works.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,24 +10,24 @@ use schemars::Schema;
 
 use crate::yaml;
 
-/// The task drivers that manifests may name. Clones are cheap.
+/// The task drivers that manifests may use. Clones are cheap.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drivers(Arc<BTreeMap<String, DriverRules>>);
 
-/// What a manifest must obey for one driver.
+/// The rules for manifests that use a driver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DriverRules {
-    /// Strict schema of `config`.
+    /// The strict schema of `config`.
     pub config: Schema,
     pub capabilities: Capabilities,
 }
 
-/// Drivers of Nomad that manifests will want and this release doesn't have.
+/// Nomad drivers that manifests may name but this release lacks.
 pub(super) const KNOWN: [&str; 10] =
     ["docker", "exec", "exec2", "java", "mock_driver", "nomad-driver-virt", "podman", "qemu", "rkt", "virt"];
 
 impl Drivers {
-    /// The drivers that are built in.
+    /// The built-in drivers.
     pub fn built_in() -> Self {
         built_in().iter().collect()
     }
