@@ -282,7 +282,7 @@ fn missed(error: &dyn std::fmt::Display) -> bool {
     false
 }
 
-/// The drivers that may be offered, in Nomad's form. One that has said nothing of itself is left out until it does.
+/// The drivers that may be offered, in Nomad's form. A driver is left out until it reports its first fingerprint.
 pub fn described(cluster: &Cluster, entries: &Entries) -> BTreeMap<String, NodeDriver> {
     let offered = entries.iter().filter(|(_, entry)| node::offers(cluster, &entry.info));
     offered.filter_map(|(name, entry)| Some((name.to_owned(), node_driver(entry)?))).collect()

@@ -63,7 +63,7 @@ fn healthy() -> Fingerprint {
     Fingerprint { health: Health::Healthy, description: "Healthy".to_owned(), attributes: BTreeMap::new() }
 }
 
-/// A driver that says this of itself.
+/// A driver with this fingerprint.
 fn drivers(info: DriverInfo, fingerprint: Fingerprint) -> Arc<Entries> {
     let registry = Registry::new();
     let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::new(info));
@@ -205,7 +205,7 @@ async fn only_what_differs_is_told() {
     describer.set_drivers(&drivers(DriverInfo::raw_exec(), healthy()));
     assert!(node.has_changed().unwrap());
     assert_eq!(node.borrow_and_update().attributes["driver.raw_exec"], "1");
-    // The same word later, and room for nothing.
+    // An equal fingerprint later, and reserved resources of zero.
     describer.set_drivers(&drivers(DriverInfo::raw_exec(), healthy()));
     describer.set_reserved(Room::default(), BTreeSet::new());
     assert!(!node.has_changed().unwrap());
@@ -272,7 +272,7 @@ async fn consul_is_there_while_it_answers() {
     }
 }
 
-/// Drivers come and go while the node lives: servers hear of it.
+/// Drivers that are added or removed while the node runs are reported to servers.
 #[tokio::test]
 async fn a_driver_that_comes_or_goes_changes_the_node() {
     let config = config("127.0.0.1:4646");

@@ -1,8 +1,8 @@
-//! Parts for tests only, so that every column of the table has a user before the real part that needs it.
+//! Parts for tests only, so that every column of the table has a user before the real part that needs it exists.
 //!
 //! In: a task with `probe: true` in its driver's config. Out: two parts of it. The probe exists outside the agent, may
-//! be unreachable, and changes under a running task, which then gets a signal. Its reader is made from it: when the
-//! reader changes, a running task restarts. No driver accepts such a config.
+//! be unreachable, and changes under a running task, which then gets a signal. The reader is created from the probe:
+//! when the reader changes, a running task restarts. No driver accepts such a config.
 
 use std_alloc::string::String;
 
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(((PROBE.needed)(&task), (PROBE_READER.needed)(&task)), (Need::Needed, Need::Needed));
     }
 
-    /// No test covers a column's value that no part has.
+    /// A column value that no part has would not be tested.
     #[test]
     fn every_value_of_every_column_has_a_part() {
         let rows = rows();
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(names(actions), set("Restart Signal"));
     }
 
-    /// Two parts that read each other would wait for each other.
+    /// Two parts that read each other would wait for each other for ever.
     #[test]
     fn what_parts_read_is_no_circle() {
         let sources =

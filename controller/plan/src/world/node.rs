@@ -1,6 +1,7 @@
-//! The node under the planner: what it is, and which of its task drivers are away.
+//! The planner's knowledge of the node: its facts, and the task drivers that are away.
 //!
-//! In: the node as it is now. Out: keys to plan again. Jobs are asked once more whether they may run here; what runs runs on.
+//! In: the current state of the node. Out: keys to plan again. Jobs are checked again for whether they may run here;
+//! running allocations continue.
 
 use std_alloc::{collections::BTreeMap, string::String};
 

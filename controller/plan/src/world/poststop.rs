@@ -16,9 +16,9 @@ use crate::{
 /// Which poststop tasks a request ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PoststopScope {
-    /// Those that have begun: the request was repeated.
+    /// Started ones: the request was repeated.
     Begun,
-    /// All, and none is started any more: the request was explicit.
+    /// All, and no further one is started: the request was explicit.
     All,
 }
 
@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// Whether a poststop task of the allocation has begun and not ended.
+/// Whether a poststop task of the allocation has started and not ended.
 pub(super) fn has_begun_poststop(entry: &AllocEntry) -> bool {
     let tasks = entry.spec.group().into_iter().flat_map(|group| &group.tasks);
     let begun = |known: &TaskState| known.newest() > 0 && known.status_live();

@@ -100,7 +100,7 @@ fn a_new_agent_knows_what_is_stored_and_looks_for_the_rest_before_a_start() {
 }
 
 /// The probe vanishes and is created again with another value: the process gets a signal, and restarts because its
-/// reader has another value too. Both are stored before they are carried out.
+/// reader has another value too. Both are stored before they are executed.
 #[test]
 fn a_running_task_is_owed_what_its_parts_have_changed() {
     let spec = probing();

@@ -1,4 +1,4 @@
-//! Tests of a task's history: events about its end and its restarts, as stock clients record them.
+//! Tests of a task's history: the events about its end and its restarts, as stock clients record them.
 
 use super::*;
 use crate::time::Deadline;
@@ -15,7 +15,8 @@ fn events(life: &Bench<'_>, at: usize) -> Vec<(&'static str, String)> {
 }
 
 /// As with stock clients, a task that waits for its start gets the event as well, but not one that runs after the
-/// others. The event claimed that an interrupt was sent, although there was no process; that text is for servers only.
+/// others. Regression: the event claimed that an interrupt was sent, although there was no process. That text is for
+/// servers only.
 #[test]
 fn that_a_task_is_killed_is_told_also_before_its_start() {
     let mut spec = alloc(vec![
@@ -44,7 +45,8 @@ fn that_a_task_is_killed_is_told_also_before_its_start() {
     }
 }
 
-/// Tasks that waited for a failed one were shown as complete, with an event that an interrupt had been sent.
+/// Regression: tasks that waited for a failed one were shown as complete, with an event that an interrupt had been
+/// sent.
 #[test]
 fn a_task_that_never_ran_says_why() {
     let wait_for = |name: &str, other: &str| {
@@ -79,8 +81,8 @@ fn a_task_that_never_ran_says_why() {
     assert!(!crate::alloc::show::task_view(&life.state.durable.tasks[0]).never_ran());
 }
 
-/// "Sent interrupt" was recorded before the `shutdown_delay` and the `prestop` command, long before the signal was
-/// sent. Servers still get it then, as from stock clients.
+/// Regression: "Sent interrupt" was recorded before the `shutdown_delay` and the `prestop` command, long before the
+/// signal was sent. Servers still get it then, as from stock clients.
 #[test]
 fn an_interrupt_is_told_when_it_is_sent() {
     let mut slow = task("main", Lifecycle::Main);

@@ -1,4 +1,4 @@
-//! Task drivers that go away and come back under jobs that need them.
+//! Task drivers that go away and come back while jobs need them.
 
 use std_alloc::{boxed::Box, format, string::String};
 
@@ -44,7 +44,7 @@ fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
     assert!(bench.settle().is_empty(), "nothing of a running task is touched");
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc: id, task: String::from("main"), attempt: 1, result });
-    // The delay of the restart policy is over.
+    // The restart delay is over.
     bench.now = at(3_600);
     bench.see(Event::ClockSet);
     bench.dirty.insert(Key::Alloc(id));
@@ -65,7 +65,7 @@ fn an_attempt_that_was_not_started_yet_waits_too() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     let id = bench.id();
-    // Its first start has failed for the moment, and the driver goes before the next try.
+    // The first start fails temporarily, and the driver goes away before the retry.
     let class = crate::action::FailureClass::Retry;
     let fail = |action: &Action| {
         let is_start = matches!(action.verb, Verb::Start { .. });

@@ -1,4 +1,4 @@
-//! Poststop tasks that run forever: a job with one could not be deleted.
+//! Poststop tasks that run forever. Regression: a job with one could not be deleted.
 
 use herdlet_api_types::job::Lifecycle;
 
@@ -91,7 +91,7 @@ fn what_is_not_being_stopped_keeps_its_poststop_task() {
     assert!(!bench.world.allocs.get(alloc).is_some_and(|entry| entry.state.durable.no_poststop));
 }
 
-/// The job was shown as being deleted, without the task that it waits for or how to end it.
+/// Regression: the job was shown as being deleted, without the task it waits for or how to end it.
 #[test]
 fn the_job_says_what_it_waits_for_and_how_that_ends() {
     let mut bench = hanging();
