@@ -1,21 +1,21 @@
-//! The wall clock of a life, which somebody may set back and forth.
+//! The wall clock of a simulated machine, which can be set forward and back.
 //!
-//! In: jumps and restarts of the machine. Out: what the clock shows, and how much time has truly passed since it showed
-//! something. The agent sees only the former.
+//! In: changes of the clock, restarts of the machine. Out: the displayed time, and the true time since a displayed time. The
+//! agent sees only the former.
 
 use herdlet_api_types::UnixNanos;
 
-/// What the clock shows when a life begins, a second after the machine's start.
+/// The displayed time when a simulation starts, one second after the machine's boot.
 const BEGINNING: i64 = 1_700_000_000_000_000_000;
 
 /// A wall clock.
 #[derive(Debug)]
 pub struct Clock {
-    /// What the machine's boot is later than its first one.
+    /// The time from the machine's first boot to its current one.
     booted: i64,
-    /// What the clock is ahead of the truth, since when.
+    /// Periods with a constant offset from the true time.
     stretches: Vec<Stretch>,
-    /// The machine has restarted: since then deadlines of its earlier boots are known by the clock alone.
+    /// Whether the machine has restarted: deadlines of earlier boots can then be converted by the wall clock only.
     rebooted: bool,
 }
 
@@ -26,28 +26,28 @@ struct Stretch {
 }
 
 impl Clock {
-    /// A clock that is right.
+    /// A clock without offset.
     pub fn new() -> Self {
         Self { booted: 0, stretches: vec![Stretch { from: i64::MIN, ahead: 0 }], rebooted: false }
     }
 
-    /// What it shows so long after the boot.
+    /// The displayed time at this time since the boot.
     pub fn wall(&self, boot_ns: u64) -> UnixNanos {
         UnixNanos(BEGINNING + self.age(boot_ns) + self.ahead())
     }
 
-    /// Somebody sets it.
+    /// Changes the clock.
     pub fn jump(&mut self, boot_ns: u64, by: i64) {
         self.stretches.push(Stretch { from: self.age(boot_ns), ahead: self.ahead() + by });
     }
 
-    /// The machine restarts, so long after its last boot, and is off for so long.
+    /// Restarts the machine at this time since its last boot, after it was off for `off_ns`.
     pub fn reboot(&mut self, boot_ns: u64, off_ns: u64) {
         self.booted = self.age(boot_ns + off_ns);
         self.rebooted = true;
     }
 
-    /// How much time has passed at most since the clock showed this; none where an agent that does all it can may be wrong too.
+    /// The longest time that may have passed since the clock displayed `shown`; none if even a correct agent may be wrong.
     pub fn since(&self, shown: UnixNanos, boot_ns: u64) -> Option<i64> {
         if self.rebooted && self.stretches.len() > 1 {
             return None;

@@ -1,15 +1,15 @@
-//! What lives have met with: that each kind of fault is among what was lived is seen, not believed.
+//! Coverage of the simulations, to verify that every kind of fault occurs.
 
 use std::ops::AddAssign;
 
 macro_rules! kinds {
     ($($name:ident = $text:literal,)*) => {
-        /// Something that a life can meet with.
+        /// An event or fault of a simulation.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Kind { $(#[doc = $text] $name,)* }
 
         impl Kind {
-            /// All of them, with their names.
+            /// All kinds, with their labels.
             pub const ALL: &[(Self, &str)] = &[$((Self::$name, $text),)*];
         }
     };
@@ -76,23 +76,23 @@ kinds! {
 
 const KINDS: usize = Kind::ALL.len();
 
-/// How often each was met with.
+/// How often each kind occurred.
 #[derive(Debug, Clone, Copy)]
 pub struct Coverage([u64; KINDS]);
 
 impl Coverage {
-    /// Once more.
+    /// Counts an occurrence.
     pub fn note(&mut self, kind: Kind) {
         self.0[kind as usize] += 1;
     }
 
-    /// One where there were any: of a life, to be counted in lives.
+    /// Reduces each count to 0 or 1, to sum up the number of simulations in which a kind occurred.
     pub fn at_all(mut self) -> Self {
         self.0.iter_mut().for_each(|count| *count = (*count).min(1));
         self
     }
 
-    /// Each with its name.
+    /// All counts with their labels.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Kind::ALL.iter().map(|(kind, name)| (*name, self.0[*kind as usize]))
     }

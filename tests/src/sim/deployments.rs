@@ -1,8 +1,8 @@
-//! What a deployment may do, seen from outside: by the views of jobs that are published.
+//! Invariants of deployments, checked on the published job views.
 //!
-//! In: a job as it was shown and as it is. Out: the first broken promise. What has ended rests; a success has every allocation
-//! healthy; no more canaries are made than were asked for, and they are promoted healthy; a job that goes back has the text that it
-//! went back to.
+//! In: the previous and the current view of a job. Out: the first violation. A finished deployment does not change; a
+//! successful one has all allocations healthy; no more canaries are created than requested, and they are healthy when
+//! promoted; a reverted job has the text of the version it was reverted to.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use herdlet_api_types::{
     view::{JobView, Reason},
 };
 
-/// A job is shown anew.
+/// Checks a new view of a job.
 pub fn show(was: Option<&JobView>, is: &JobView) -> Result<(), String> {
     let before: BTreeMap<DeploymentId, &Deployment> =
         was.iter().flat_map(|job| &job.deployments).map(|one| (one.id, &**one)).collect();
@@ -33,12 +33,12 @@ pub fn show(was: Option<&JobView>, is: &JobView) -> Result<(), String> {
     }
 }
 
-/// The version whose text the job has because a deployment failed.
+/// The version to which a failed deployment reverted the job.
 pub fn went_back(job: &JobView) -> Option<u64> {
     job.deployments.iter().find(|one| one.job_version + 1 == job.version)?.reverted_to
 }
 
-/// The deployment of a settled job that is neither over nor waits for anybody.
+/// A running deployment of a settled job that does not wait for anything.
 pub fn stuck(job: &JobView) -> Option<&Arc<Deployment>> {
     let waits = matches!(
         job.convergence.reason,

@@ -1,4 +1,5 @@
-//! What must hold when the agent lets something out: an action, a view. The machine knows what must hold when it happens.
+//! Invariants that must hold when the agent releases an action or publishes a view. The machine checks what must hold when
+//! the action takes effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,27 +22,27 @@ use super::{
     machine::{AttemptKey, Machine, spec_of},
 };
 
-/// What was let out so far.
+/// The actions and views released so far.
 #[derive(Debug, Default)]
 pub struct Invariants {
     terminal: BTreeMap<AllocId, ClientStatus>,
     gone: BTreeSet<AllocId>,
-    /// Whether the last request to the catalogue about a group's services asked for them.
+    /// Whether the last request to the catalogue about a group's services registered them.
     registered: BTreeMap<AllocId, bool>,
-    /// Allocations with a request on its way to the catalogue: until it ends no other can follow, and nothing waits for it.
+    /// Allocations with a pending catalogue request: until it ends no other can follow, and nothing waits for it.
     asking: BTreeSet<AllocId>,
-    /// Attempts that an agent was told are running.
+    /// Attempts reported to an agent as running.
     told: BTreeSet<AttemptKey>,
 }
 
 impl Invariants {
-    /// The agent dies; what the last one asked of the catalogue is not known to the next.
+    /// The agent dies; its catalogue requests are unknown to the next one.
     pub fn crash(&mut self) {
         self.registered.clear();
         self.asking.clear();
     }
 
-    /// An operation was decided and waits for its commit: until it has ended no other can follow on its part.
+    /// An operation was decided and waits for its commit: until it ends, no other can follow on its part.
     pub fn hold(&mut self, action: &Action) {
         if let Subject::Alloc(alloc, Part::Services) = &action.subject {
             self.asking.insert(alloc.id);
@@ -58,14 +59,14 @@ impl Invariants {
         }
         if let Subject::Alloc(alloc, Part::Services) = &action.subject {
             self.asking.remove(&alloc.id);
-            // Seen not to stand: nothing has to be taken back.
+            // They are not registered, so no deregistration is needed.
             if *outcome == Outcome::Absent {
                 self.registered.insert(alloc.id, false);
             }
         }
     }
 
-    /// A view is published.
+    /// Checks a published view.
     pub fn show(&mut self, view: &AllocView) -> Result<(), String> {
         let (id, name) = (view.spec.id, || view.spec.name());
         if is_unfit(&view.spec.job) {
@@ -90,21 +91,21 @@ impl Invariants {
         Ok(())
     }
 
-    /// An allocation is forgotten.
+    /// An allocation was forgotten.
     pub fn forget(&mut self, id: AllocId) {
         self.gone.insert(id);
         self.terminal.remove(&id);
         self.registered.remove(&id);
     }
 
-    /// What was stored about an allocation is lost: the next agent can't stand by what it has said.
+    /// The stored state of an allocation is lost: the next agent is not bound by earlier views.
     pub fn forget_history(&mut self, id: AllocId) {
         self.terminal.remove(&id);
         self.told.retain(|(of, ..)| *of != id);
     }
 
-    /// An action is started that had to wait for its commit. Meanwhile more was decided, which became durable with it: an attempt
-    /// that a dead agent has started may have ended, and stops were let out ahead.
+    /// An action is released after it had to wait for its commit. Later decisions became durable with it: an attempt that a
+    /// dead agent started may have ended, and stops were released ahead.
     pub fn release_late(
         &mut self,
         action: &Action,
@@ -125,8 +126,8 @@ impl Invariants {
         Ok(())
     }
 
-    /// An action is started; `stored` is what has been committed about its allocation, `passed` how much time since the clock
-    /// showed something, where that can be told.
+    /// Checks a released action. `stored` is the committed state of its allocation; `passed` returns the time since the
+    /// clock displayed a time, if it can be determined.
     pub fn release(
         &mut self,
         action: &Action,
@@ -164,7 +165,7 @@ impl Invariants {
             Verb::Down => {
                 self.registered.insert(alloc, false);
             }
-            // A Consul that has not answered is not waited for: to have asked it is enough.
+            // The agent does not wait for a Consul that has not responded: the request is enough.
             Verb::Ask => {
                 self.registered.insert(alloc, true);
             }
@@ -210,7 +211,8 @@ impl Invariants {
         Ok(())
     }
 
-    /// What is stopped in order to start again has its `shutdown_delay`, and its place among those that restart with it.
+    /// A task that is stopped for a restart gets its `shutdown_delay`, and keeps its place in the stop order of the
+    /// restarting tasks.
     fn may_restart(
         &self,
         alloc: &Allocation,
@@ -269,7 +271,7 @@ impl Invariants {
         }
         let Some(stop) = &known.stop else { return Ok(()) };
         let for_good = matches!(state.run, Run::Stopping { then: AfterStop::Dead, .. });
-        // What was never known to run is fenced, not stopped: its start may come late, from an agent that is dead.
+        // An attempt never known to run is fenced, not stopped: its start may come late, from a dead agent.
         let ran = state.started_at.0 != 0
             && state.exit.is_none()
             && self.told.contains(&(alloc.id, index, state.attempt));
@@ -302,14 +304,14 @@ impl Invariants {
     }
 }
 
-/// Whether a task is stopped before another: the leader first, sidecars last, what depends on another before that.
+/// Whether a task is stopped before another: the leader first, sidecars last, dependents before their dependencies.
 fn stops_before(first: &Task, then: &Task) -> bool {
     let rank = |task: &Task| if task.leader { 0 } else { 1 + u8::from(task.lifecycle.is_sidecar()) };
     rank(first) < rank(then)
         || rank(first) == rank(then) && first.depends_on.iter().any(|on| on.task == then.name)
 }
 
-/// Whether what a check is about that may restart this task has started, where there is any such check.
+/// Whether the tasks have started whose checks may restart this task; true if there are no such checks.
 fn may_be_unhealthy(group: &Group, task: &Task, known: &Durable) -> bool {
     let began = |name: &str| known.tasks.iter().any(|task| *task.name == *name && task.started_at.0 != 0);
     let restarts = |service: &&Service| service.checks.iter().any(|check| check.check_restart.is_some());
@@ -326,7 +328,7 @@ fn may_be_unhealthy(group: &Group, task: &Task, known: &Durable) -> bool {
     began(&task.name) && (of_task || of_group.any(about_began))
 }
 
-/// What a start has told, and was stored, is given back to whatever is done with its process.
+/// Operations on a process must pass the stored handle of its start to the driver.
 fn gives_back(action: &Action, known: &Durable) -> Result<(), String> {
     let (Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)), Some(attempt)) =
         (&action.subject, attempt_of(&action.verb))
@@ -342,7 +344,7 @@ fn gives_back(action: &Action, known: &Durable) -> Result<(), String> {
     Ok(())
 }
 
-/// The attempt that was started, with which something is done.
+/// The started attempt that an operation refers to.
 fn attempt_of(verb: &Verb) -> Option<u32> {
     match verb {
         Verb::Recover { attempt } | Verb::Stop { attempt, .. } | Verb::Signal { attempt, .. } => {
@@ -359,7 +361,7 @@ fn attempt_of(verb: &Verb) -> Option<u32> {
     }
 }
 
-/// Whether what is stored tells the next agent that a first attempt may have begun.
+/// Whether the stored state shows the next agent that a first attempt may have started.
 fn may_begin_unstored(alloc: &Allocation, index: u16, stored: &Durable, boot: BootId) -> bool {
     let (Ok((_, task)), Some(known)) = (spec_of(alloc, index), stored.tasks.get(usize::from(index))) else {
         return false;

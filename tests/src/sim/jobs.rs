@@ -1,4 +1,4 @@
-//! The jobs that simulated lives are made of.
+//! Jobs for simulations.
 
 pub use herdlet_api_types::fixture::{group, job};
 use herdlet_api_types::{
@@ -15,13 +15,13 @@ use serde_json::json;
 
 use super::{Rng, launches};
 
-/// A task whose process runs for `run_for_ms` (for ever where absent) and ends with `exit_code`.
+/// A task whose process runs for `run_for_ms` (for ever if none) and exits with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
     let config = json!({"run_for_ms": run_for_ms, "exit_code": exit_code});
     Task { config, ..fixture::task(name) }
 }
 
-/// A service with one TCP check that may restart what it checks.
+/// A service with one TCP check that may restart the checked task.
 fn random_service(name: &str, rng: &mut Rng) -> Service {
     let mut service = service(name);
     for check in &mut service.checks {
@@ -47,7 +47,7 @@ pub fn service(name: &str) -> Service {
     }
 }
 
-/// The checks that a part makes, with no result yet.
+/// The checks of a part, without results yet.
 pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
     let Some(group) = alloc.group() else { return Vec::new() };
     let (task, services) = match part.task() {
@@ -84,16 +84,16 @@ pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
 /// The volumes that [`random`] jobs mount: one for all, and one for each index.
 pub const VOLUMES: [&str; 4] = ["data", "data[0]", "data[1]", "data[2]"];
 
-/// Fixed ports that [`random`] jobs ask for.
+/// Fixed ports of [`random`] jobs.
 const PORTS: [u16; 2] = [8_080, 8_081];
 
-/// `${meta.color}` of the one node.
+/// The value of `${meta.color}` on the node.
 pub const COLOR: &str = "red";
 
-/// What allocations may take of it.
+/// The resources of the node.
 pub const ROOM: Room = Room { cpu_mhz: 1_000, memory_mib: 1_000, disk_mib: 1_000 };
 
-/// Whether none of the job's groups may run on that node.
+/// Whether the node does not meet a constraint of the job.
 pub fn is_unfit(job: &Job) -> bool {
     job.groups.iter().flat_map(|group| &group.constraints).any(|constraint| constraint.value != COLOR)
 }
@@ -105,7 +105,7 @@ pub fn volumes() -> Vec<Volume> {
     VOLUMES.map(volume).into()
 }
 
-/// Some job called `id`: any mix of what exists.
+/// A random job with the id `id`, with any mix of features.
 pub fn random(rng: &mut Rng, id: &str) -> Job {
     let kind = if rng.one_in(2) { JobType::Service } else { JobType::Batch };
     let run_for = |rng: &mut Rng| match kind.completes() {
@@ -145,7 +145,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
         tasks[0].services.push(random_service("inner", rng));
     }
     if rng.one_in(3) {
-        // Tasks that restart with their tokens, each hour, leave a life time to settle in between.
+        // Tasks that restart for new tokens do so once an hour, which leaves time to settle in between.
         let (ttl, change_mode) = match rng.below(4) {
             0 => (None, ChangeMode::Restart),
             1 => (Some(Duration::from_secs(60)), ChangeMode::Noop),
@@ -184,7 +184,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             let condition = match rng.below(3) {
                 0 => DependencyCondition::Started,
                 1 => DependencyCondition::Healthy,
-                // A main task that is not of a batch never completes.
+                // A main task of a service never completes.
                 _ if !kind.completes() => DependencyCondition::Started,
                 _ => DependencyCondition::Completed,
             };
@@ -198,11 +198,11 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
         "data".to_owned(),
         VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: rng.one_in(4) },
     );
-    // Of several allocations with one port, all but one would wait for ever.
+    // If several allocations had one fixed port, all but one would wait for ever.
     let fixed = (count == 1 && rng.one_in(4)).then(|| PORTS[rng.below(PORTS.len() as u64) as usize]);
     group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
     if rng.one_in(2) {
-        // Checks in Consul are Consul's: nobody here would make them.
+        // Consul would perform its own checks; nothing simulates that.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
         let own = Service { task: rng.one_in(2).then(|| "main".to_owned()), ..random_service("web", rng) };
         group.services.push(if rng.one_in(3) { in_consul } else { own });
@@ -211,7 +211,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
         group.shutdown_delay = Duration::from_secs(3);
     }
     if rng.one_in(3) {
-        // A canary would wait for ever for the fixed port of what it stands beside, and share its volume.
+        // A canary would wait for ever for the fixed port of the allocation it runs beside, and share its volume.
         let alone = fixed.is_some() || group.volumes.values().any(|request| request.per_alloc);
         let canary = if !alone && rng.one_in(2) { 1 + rng.below(3) as u32 } else { 0 };
         group.update = Some(Update {
@@ -238,14 +238,14 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if group.tasks.len() == 2 {
         group.tasks[0].resources.memory_mib = Some(if code == 0 { 150 } else { 300 });
     }
-    // What has one allocation and nothing to roll out may as well be of the kind that has one on each machine.
+    // A job with one allocation and no update strategy may as well be a system job.
     let kind = match kind {
         JobType::Service if count == 1 && group.update.is_none() => JobType::System,
         JobType::Batch if count == 1 && group.update.is_none() => JobType::Sysbatch,
         JobType::Service | JobType::Batch | JobType::System | JobType::Sysbatch => kind,
     };
     if rng.one_in(3) {
-        // Attempts end, so that lives do.
+        // Limit the attempts, so that simulations end.
         let function = [DelayFunction::Constant, DelayFunction::Exponential, DelayFunction::Fibonacci];
         group.reschedule = ReschedulePolicy {
             attempts: 1 + rng.below(3) as u32,
@@ -266,7 +266,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     job
 }
 
-/// What somebody who works on `job` applies next: it, but for a release of its main task, which now and then does not work.
+/// The next release of `job`: the same job with a changed main task, which sometimes fails.
 pub fn next_release(rng: &mut Rng, job: &Job) -> Job {
     let mut job = job.clone();
     let main = &mut job.groups[0].tasks[0];

@@ -1,8 +1,8 @@
-//! What launches of periodic jobs must keep, seen from outside: by the jobs that are published.
+//! Invariants of periodic launches, checked on the published jobs.
 //!
-//! In: jobs as they are shown, what the clock shows, which children were asked for. Out: the first broken promise. No moment is launched
-//! twice or before its time, and none beside a child that lives where overlap is prohibited. That each moment is launched is looked
-//! for once the faults have stopped ([`super::oracle`]).
+//! In: the published jobs, the displayed time, the requested launches. Out: the first violation. No moment is launched twice
+//! or before its time, and no child is launched beside a live one if overlap is prohibited. [`super::oracle`] checks, after
+//! the faults have stopped, that each moment is launched.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,32 +18,32 @@ use herdlet_api_types::{
 
 use super::{Rng, coverage::Kind, life::SECOND};
 
-/// Seconds between the moments of every periodic job.
+/// Seconds between the launch moments of every periodic job.
 pub const PERIOD: i64 = 60;
 
-/// A clock that stood so far ahead of the present was wrong, and jobs begin anew.
+/// If the clock was ahead of the present by more than this, it was wrong, and jobs start over.
 const AHEAD_MAX: i64 = 24 * 3_600;
 
-/// What was launched so far.
+/// The launches so far.
 #[derive(Debug, Default)]
 pub struct Launches {
-    /// The newest moment of each job that was launched because it was due, and how often that was an older one than before.
+    /// The newest moment of each job that was launched because it was due, and how many times an older one followed.
     last: BTreeMap<JobKey, (i64, u32)>,
-    /// Everything that was launched because it was due.
+    /// All moments that were launched because they were due.
     moments: BTreeSet<(JobKey, i64)>,
-    /// What the clock has shown at most.
+    /// The latest time the clock has displayed.
     most: i64,
-    /// The same since it was known to have been wrong.
+    /// The latest time displayed since it was last known to be wrong.
     furthest: i64,
-    /// How often it was known to have been wrong.
+    /// How often it was known to be wrong.
     wrong: u32,
-    /// Children that this turn shows.
+    /// Children published in this turn.
     new: Vec<Arc<JobView>>,
-    /// Those that somebody asked for.
+    /// Children launched on request.
     forced: BTreeSet<JobKey>,
 }
 
-/// Some `periodic`: each minute.
+/// A random `periodic` that launches every minute.
 pub fn each_minute(rng: &mut Rng) -> Periodic {
     Periodic {
         crons: vec!["* * * * *".to_owned()],
@@ -53,14 +53,14 @@ pub fn each_minute(rng: &mut Rng) -> Periodic {
     }
 }
 
-/// The parent of a launched child, and the second it was launched for.
+/// The parent of a launched child, and the second for which it was launched.
 pub fn launched(job: &Job) -> Option<(JobKey, i64)> {
     let parent = job.parent_id()?;
     let moment = job.id.strip_prefix(parent)?.strip_prefix("/periodic-")?.parse().ok()?;
     Some((JobKey { namespace: job.namespace.as_str().into(), id: parent.into() }, moment))
 }
 
-/// Whether a child may be made now: none of the job's lives, or it does not mind.
+/// Whether a child may be launched now: no child of the job lives, or overlap is allowed.
 pub fn is_free(
     parent: &JobView,
     jobs: &BTreeMap<JobKey, Arc<JobView>>,
@@ -71,9 +71,9 @@ pub fn is_free(
     };
     let of_parent = |job: &Job| is_child(job, &parent.key);
     !parent.job.periodic.as_ref().is_some_and(|periodic| periodic.prohibit_overlap)
-        // A group of one that has failed may still wait for room.
+        // A group of a failed job may still wait for room.
         || jobs.values().filter(|view| of_parent(&view.job)).all(|view| is_settled(&view.convergence) && view.unplaced.is_empty())
-            // What has failed may wait for another one to follow it.
+            // A failed allocation may still be rescheduled.
             && allocs.values().filter(|view| of_parent(&view.spec.job)).all(|view| is_settled(&view.convergence))
             && living(&parent.key, allocs).next().is_none()
 }
@@ -82,7 +82,7 @@ fn living<'a>(
     parent: &'a JobKey,
     allocs: &'a BTreeMap<AllocId, Arc<AllocView>>,
 ) -> impl Iterator<Item = &'a AllocView> {
-    // What has failed may still tidy up.
+    // A failed allocation may still clean up.
     let lives = |view: &AllocView| {
         !view.status.is_terminal() || view.tasks.iter().any(|task| task.state != TaskStatus::Dead)
     };
@@ -90,7 +90,7 @@ fn living<'a>(
     live.map(|view| &**view).filter(|view| is_child(&view.spec.job, parent))
 }
 
-/// Whether it was made of that job, in whatever way.
+/// Whether the job is a child of that job, of any kind.
 fn is_child(job: &Job, parent: &JobKey) -> bool {
     job.parent_id() == Some(&*parent.id) && *job.namespace == *parent.namespace
 }
@@ -100,7 +100,7 @@ fn seconds(at: UnixNanos) -> i64 {
 }
 
 impl Launches {
-    /// What the clock shows as a turn begins.
+    /// Records the displayed time at the start of a turn.
     pub fn see_clock(&mut self, wall: UnixNanos) {
         self.most = self.most.max(seconds(wall));
         self.furthest = self.furthest.max(seconds(wall));
@@ -110,12 +110,12 @@ impl Launches {
         }
     }
 
-    /// How far the clock is behind what it has shown, in seconds.
+    /// How far the clock is behind the latest time it has displayed, in seconds.
     pub fn behind(&self, wall: UnixNanos) -> i64 {
         self.most - seconds(wall)
     }
 
-    /// A job is shown for the first time. Whether somebody launched it, or a moment.
+    /// A job is published for the first time. Returns whether it is a launched child.
     pub fn show_new(&mut self, view: &Arc<JobView>) -> bool {
         let is_child = launched(&view.job).is_some();
         if is_child {
@@ -124,17 +124,17 @@ impl Launches {
         is_child
     }
 
-    /// Somebody who asked for a launch is told of this child.
+    /// A requested launch was answered with this child.
     pub fn force(&mut self, child: JobKey) {
         self.forced.insert(child);
     }
 
-    /// Somebody has applied this job, whatever its name: it was not launched.
+    /// A user applied this job: despite its name it was not launched.
     pub fn apply(&mut self, job: &Job) {
         self.new.retain(|view| view.key != job.key());
     }
 
-    /// A job is forgotten: another one of its name has launches of its own.
+    /// A job was forgotten: a later job with its name has launches of its own.
     pub fn forget(&mut self, job: &JobKey) {
         self.last.remove(job);
     }
@@ -149,7 +149,8 @@ impl Launches {
         self.moments.iter().filter(|(of, _)| of == job).count()
     }
 
-    /// The turn is over: everything that it shows is in `jobs` and `allocs`, everybody has his answer. What was launched in it.
+    /// Ends the turn: `jobs` and `allocs` contain all published views, and all requests are answered. Returns the turn's
+    /// launches.
     pub fn end_turn(
         &mut self,
         jobs: &BTreeMap<JobKey, Arc<JobView>>,

@@ -1,4 +1,4 @@
-//! One simulated life: the agent's loop around the planner, with commits, operations in flight and crashes.
+//! One simulation: the agent's loop around the planner, with commits, operations in flight and crashes.
 
 mod disk;
 mod turn;
@@ -42,7 +42,7 @@ use super::{
 
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// How hard a life is. Each happens once in so many; 0 for never.
+/// The probabilities of faults: each happens once in so many times; 0 means never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Faults {
     /// An operation fails.
@@ -57,15 +57,15 @@ pub struct Faults {
     pub drift_one_in: u64,
     /// The catalogue goes down for minutes, per moment.
     pub outage_one_in: u64,
-    /// An operation does what it should and is reported as failed.
+    /// An operation takes effect and is reported as failed.
     pub lost_one_in: u64,
-    /// An operation's end is reported once more, up to a second later.
+    /// An operation's outcome is reported twice, the second time up to a second later.
     pub doubled_one_in: u64,
-    /// Somebody sets the wall clock, per moment.
+    /// The wall clock is changed, per moment.
     pub jump_one_in: u64,
     /// Nothing can be stored for up to a minute, per moment.
     pub full_one_in: u64,
-    /// A record of an attempt is damaged, per moment; what was stored about an allocation, per crash.
+    /// A record of an attempt is damaged, per moment; the stored state of an allocation, per crash.
     pub damage_one_in: u64,
 }
 
@@ -76,26 +76,26 @@ pub(super) struct Flight {
     effect_at: u64,
     done_at: u64,
     overdue_at: Option<u64>,
-    /// The effect has happened; only the word of it is on the way.
+    /// The outcome of an effect that has happened and has not been reported yet.
     outcome: Option<Outcome>,
 }
 
-/// One simulated life.
+/// One simulation.
 pub struct Life {
     pub(super) rng: Rng,
     pub(super) machine: Machine,
     pub(super) faults: Faults,
     pub(super) tale: Trace,
     pub(super) now_ns: u64,
-    /// How long a turn of the agent takes at most. What happens meanwhile is all taken in by the next one.
+    /// The longest duration of a turn. The next turn takes all events that arrive meanwhile.
     pub(super) turn_ns: u64,
-    /// What the machine's clock shows.
+    /// The machine's wall clock.
     pub(super) clock: Clock,
-    /// Nothing can be stored until then.
+    /// Nothing can be stored until this time.
     pub(super) full_until: u64,
     /// Turns that could not be stored, oldest first.
     held: Vec<Held>,
-    /// What it has met with.
+    /// The kinds of events that occurred.
     pub met: Coverage,
     pub(super) world: World,
     promises: Invariants,
@@ -105,35 +105,35 @@ pub struct Life {
     pub(super) stored: BTreeMap<RecordKey, RecordValue>,
     journal: Option<Vec<RecordValue>>,
     pub(super) flights: Vec<Flight>,
-    /// Starts that a dead agent asked for and that have not happened yet.
+    /// Starts requested by a dead agent that have not taken effect yet.
     late_starts: Vec<Flight>,
     pub(super) dirty: BTreeSet<Key>,
     wakes: Vec<(Key, u64)>,
-    /// What a turn is written into, kept for its memory.
+    /// The buffer of a turn, kept for its memory.
     turn: Turn,
-    /// What was planned in this turn; kept for its memory.
+    /// The keys planned in this turn; kept for its memory.
     planned: Vec<Key>,
-    /// Turns in a row with nothing new in them.
+    /// Consecutive turns without new events.
     idle_turns: u32,
-    /// Events on their way.
+    /// Events in transit.
     event_queue: Vec<(u64, Event)>,
-    /// When the checks of an allocation are made next, and what they last said.
+    /// When the checks of an allocation run next, and their last status.
     checks: BTreeMap<AllocId, (u64, Option<CheckStatus>)>,
     pub(super) events: Vec<Event>,
     requests: u64,
-    /// Requests that have not been answered.
+    /// Unanswered requests.
     asked: BTreeMap<u64, Command>,
-    /// What people were told is wanted.
+    /// The jobs that users were told are wanted.
     pub(super) wanted: BTreeMap<String, Job>,
-    /// Events applied and effects done.
+    /// Events applied and effects executed.
     pub steps: u64,
     /// Transactions.
     pub commits: u64,
-    /// How often a job was shown.
+    /// The number of published job views.
     pub job_views: u64,
-    /// Every job that is shown.
+    /// All published jobs.
     pub jobs: BTreeMap<JobKey, Arc<JobView>>,
-    /// Every allocation that is shown.
+    /// All published allocations.
     pub allocs: BTreeMap<AllocId, Arc<AllocView>>,
 }
 
@@ -154,7 +154,7 @@ fn settings() -> Settings {
 }
 
 impl Life {
-    /// A life of this seed, with an empty machine.
+    /// A simulation with this seed, and with an empty machine.
     pub fn new(seed: u64, faults: Faults) -> Self {
         let mut life = Self {
             rng: Rng::new(seed),
@@ -198,77 +198,77 @@ impl Life {
         life
     }
 
-    /// Keeps a log.
+    /// Enables the log.
     pub fn logged(mut self) -> Self {
         self.tale = Trace::kept();
         self
     }
 
-    /// Whose agent takes so long for a turn at most.
+    /// Sets the longest duration of a turn.
     pub fn with_turns_of(mut self, turn_ns: u64) -> Self {
         self.turn_ns = turn_ns;
         self
     }
 
-    /// Keeps every record that is written.
+    /// Keeps every written record.
     #[must_use]
     pub fn with_journal(mut self) -> Self {
         self.journal = Some(Vec::new());
         self
     }
 
-    /// A new chapter of the log begins.
+    /// Starts a new chapter of the log.
     pub fn chapter(&mut self, title: &str) {
         self.tale.chapter(title);
     }
 
-    /// What happened, a line each.
+    /// The log, one line per event.
     pub fn log(&self) -> &[String] {
         self.tale.lines()
     }
 
-    /// Every record that was written, in order; none unless [`Self::with_journal`].
+    /// Every written record, in order; none unless [`Self::with_journal`] was called.
     pub fn journal(&self) -> &[RecordValue] {
         self.journal.as_deref().unwrap_or_default()
     }
 
-    /// The present.
+    /// The current time.
     pub fn now(&self) -> Now {
         Now { boot: BootId(self.machine.boot), boot_ns: self.now_ns, wall: self.clock.wall(self.now_ns) }
     }
 
-    /// What the agent knows.
+    /// The agent's state.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// What is real.
+    /// The real state of the machine.
     pub fn machine(&mut self) -> &mut Machine {
         &mut self.machine
     }
 
-    /// Asks for these jobs.
+    /// Applies these jobs.
     pub fn apply(&mut self, jobs: Vec<Job>) {
         self.request(Command::Apply { jobs, volumes: Vec::new() });
     }
 
-    /// Asks for the volume that all may mount.
+    /// Applies the volume that all jobs may mount.
     pub fn want_volume(&mut self) {
         let volumes = jobs::volumes().into_iter().take(1).collect();
         self.request(Command::Apply { jobs: Vec::new(), volumes });
     }
 
-    /// Asks for the volumes that jobs mount.
+    /// Applies the volumes that jobs mount.
     pub fn want_volumes(&mut self) {
         self.request(Command::Apply { jobs: Vec::new(), volumes: jobs::volumes() });
     }
 
-    /// Asks for a job to be deleted.
+    /// Deletes a job.
     pub fn delete(&mut self, id: &str) {
         self.request(Command::Delete { job: job_key(id) });
     }
 
-    /// Asks for something.
+    /// Sends a request.
     pub fn request(&mut self, command: Command) {
         self.requests += 1;
         self.tale.request(self.now_ns, &command);
@@ -276,12 +276,12 @@ impl Life {
         self.events.push(Event::Command { request: self.requests, command });
     }
 
-    /// Something is seen by the agent now.
+    /// Reports an event to the agent now.
     pub fn see(&mut self, event: Event) {
         self.events.push(event);
     }
 
-    /// Something is seen by the agent up to a second later, and again once in four.
+    /// Reports an event to the agent up to a second later, and a second time once in four.
     pub(super) fn post(&mut self, event: Event) {
         let late = if self.faults.slow_one_in == 0 { 0 } else { self.rng.below(SECOND) };
         if self.faults.slow_one_in > 0 && self.rng.one_in(4) {
@@ -290,8 +290,8 @@ impl Life {
         self.event_queue.push((self.now_ns + late, event));
     }
 
-    /// Kills the agent: what was not committed is gone, what was in flight is gone or has just happened, and starts may still
-    /// happen a moment later.
+    /// Kills the agent. Everything uncommitted is lost. Operations in flight are lost or take effect now, and starts may
+    /// still take effect a moment later.
     pub fn crash(&mut self) -> Result<(), String> {
         self.tale.note(self.now_ns, || "the agent is killed".to_owned());
         for mut flight in std::mem::take(&mut self.flights) {
@@ -335,8 +335,8 @@ impl Life {
         Ok(())
     }
 
-    /// The agent lists the records that are there. Some are only made afterwards, by supervisors that a dead agent has spawned:
-    /// what those did so far is seen by a look.
+    /// The agent lists the existing records. It may miss some, which supervisors of a dead agent create only afterwards;
+    /// inspections find those attempts.
     fn find(&mut self) {
         for ((alloc, index, attempt), known) in &self.machine.attempts {
             let begun = match known.phase {
@@ -350,8 +350,8 @@ impl Life {
         }
     }
 
-    /// Kills the agent, and what it had stored about an allocation is lost. As the agent does, the next one is told of every
-    /// attempt that has a record.
+    /// Kills the agent and loses the stored state of an allocation. As in the real agent, the next one gets an event for
+    /// each attempt that has a record.
     pub fn lose_state(&mut self, alloc: AllocId) -> Result<(), String> {
         self.tale.note(self.now_ns, || "what was stored about the allocation is lost".to_owned());
         self.stored.remove(&RecordKey::AllocState(alloc));
@@ -364,13 +364,13 @@ impl Life {
         Ok(())
     }
 
-    /// Kills the agent, and what it had stored about an allocation is damaged: the next one finds what was made anew of it.
+    /// Kills the agent and damages the stored state of an allocation: the next agent finds a rebuilt state.
     pub fn damage(&mut self, alloc: AllocId) -> Result<(), String> {
         self.rebuild_state(alloc)?;
         self.crash()
     }
 
-    /// The machine restarts; takes ten seconds. To be followed by [`Life::crash`], where it does not come from there.
+    /// Restarts the machine, which takes ten seconds. Unless [`Life::crash`] calls it, call that next.
     pub fn reboot(&mut self) {
         self.tale.note(self.now_ns, || "the machine restarts".to_owned());
         self.met.note(Kind::Reboot);
@@ -391,7 +391,7 @@ impl Life {
         self.now_ns = SECOND;
     }
 
-    /// Goes on until this is told.
+    /// Continues until the log contains this text.
     pub fn until(&mut self, text: &str) -> Result<(), String> {
         let told = self.log().len();
         for _ in 0..10_000 {
@@ -405,13 +405,13 @@ impl Life {
         Err(format!("it never comes to \"{text}\""))
     }
 
-    /// What is said of an allocation by its name; the newest of that name.
+    /// The published view of an allocation by its name; the newest with that name.
     pub fn alloc(&self, name: &str) -> Option<&AllocView> {
         let named = self.allocs.values().filter(|view| view.spec.name() == name);
         named.max_by_key(|view| view.spec.create_index).map(|view| &**view)
     }
 
-    /// Goes on for so long.
+    /// Continues for this long.
     pub fn pass(&mut self, seconds: u64) -> Result<(), String> {
         let until = self.now_ns + seconds * SECOND;
         loop {
@@ -423,7 +423,7 @@ impl Life {
         }
     }
 
-    /// One moment: whatever is due next. `false` when nothing ever will be.
+    /// Simulates one moment: whatever is due next. Returns `false` if nothing ever will be.
     pub fn moment(&mut self) -> Result<bool, String> {
         if self.faults.crash_one_in > 0 && self.rng.one_in(self.faults.crash_one_in) {
             self.met.note(Kind::Crash);
@@ -460,14 +460,14 @@ impl Life {
         Ok(true)
     }
 
-    /// The catalogue answers nothing but errors for so long.
+    /// The catalogue returns only errors for this long.
     pub fn catalogue_down(&mut self, seconds: u64) {
         self.tale.note(self.now_ns, || format!("the catalogue goes down for {seconds}s"));
         self.met.note(Kind::Outage);
         self.machine.catalogue_down_until = self.now_ns + seconds * SECOND;
     }
 
-    /// When something is next due.
+    /// When something is due next.
     pub(super) fn next(&self) -> Option<u64> {
         let flights = self.flights.iter().map(|flight| {
             let at = if flight.outcome.is_some() { flight.done_at } else { flight.effect_at };

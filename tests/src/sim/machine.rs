@@ -1,5 +1,4 @@
-//! The invented machine: everything that is real in a simulated life. It survives crashes of the agent, and knows what must
-//! never happen on it.
+//! The simulated machine: the real state of a simulation. It survives crashes of the agent, and checks invariants.
 
 mod process;
 
@@ -24,17 +23,17 @@ use herdlet_plan::{
 
 use super::{jobs::checks_of, probe::Probes};
 
-/// A real thing that an operation makes or removes.
+/// A real object that an operation creates or removes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Thing {
-    /// A part of an allocation but its processes.
+    /// A part of an allocation, other than its processes.
     Part(AllocId, Part),
     /// A volume's data.
     Volume(String),
 }
 
 impl Thing {
-    /// Whether it is a part that consists of this.
+    /// Whether it is a part with this medium.
     pub fn consists_of(&self, medium: Medium) -> bool {
         matches!(self, Self::Part(_, part) if part.row().medium == medium)
     }
@@ -44,7 +43,7 @@ impl Thing {
         matches!(self, Self::Part(id, _) if *id == alloc)
     }
 
-    /// Whether it is a directory that tasks can't do without.
+    /// Whether it is a directory that tasks need.
     pub fn is_dir(&self) -> bool {
         matches!(self, Self::Part(_, part) if part.row().if_lost != IfLost::Restore)
     }
@@ -53,93 +52,93 @@ impl Thing {
 /// An attempt's identity: allocation, index of the task in its group, number.
 pub type AttemptKey = (AllocId, u16, u32);
 
-/// One attempt, as its record tells.
+/// An attempt, as its record describes it.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// What it was made from.
+    /// The allocation it was started from.
     pub alloc: std::sync::Arc<Allocation>,
-    /// Where it stands.
+    /// Its current phase.
     pub phase: Phase,
-    /// How it ends by itself.
+    /// Its exit code when it ends by itself.
     pub exit_code: i32,
 }
 
-/// What starting an attempt tells, and what its driver wants to be given back.
+/// The launch record of an attempt, with the driver's handle.
 fn launch_of(key: AttemptKey, inputs: &[Input]) -> Launch {
     let (_, index, attempt) = key;
     let state = [u32::from(index), attempt].iter().flat_map(|number| number.to_le_bytes()).collect();
     Launch { handle: Some(Handle { version: 1, state }), ..Launch::with(attempt, inputs) }
 }
 
-/// Where an attempt stands.
+/// The phase of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// Fenced: it never ran and never will.
     Tombstone,
-    /// Its process lives.
+    /// Its process runs.
     Live,
-    /// It ended.
+    /// It exited.
     Exited(ExitResult),
-    /// Its process and its supervisor are gone, without a word.
+    /// Its process and its supervisor are gone, and its exit is unknown.
     Lost,
 }
 
-/// Until when tokens are good, in nanoseconds since boot.
+/// Expiry of tokens, in nanoseconds since boot.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tokens {
     lying: Option<u64>,
     known: Option<u64>,
-    /// When those that lie there are half through.
+    /// When half of the lifetime of the tokens on disk is over.
     renew_at: Option<Deadline>,
 }
 
-/// Everything that is real.
+/// The machine's state.
 #[derive(Debug, Default)]
 pub struct Machine {
-    /// Things that are there.
+    /// Objects that exist.
     pub things: BTreeSet<Thing>,
-    /// Things that went behind the agent's back and are not there again: no promise rests on them.
+    /// Objects that vanished behind the agent's back and were not created again: no invariant depends on them.
     pub vanished: BTreeSet<Thing>,
-    /// Allocations of which anything ever went so.
+    /// Allocations that ever lost an object that way.
     pub robbed: BTreeSet<AllocId>,
-    /// Allocations that were made to stand beside the one of their slot.
+    /// Allocations created as canaries.
     pub canaries: BTreeSet<AllocId>,
-    /// Those of them that have taken its place.
+    /// Canaries that were promoted.
     pub promoted: BTreeSet<AllocId>,
-    /// Things that are covered by something that is not ours.
+    /// Objects covered by a foreign mount.
     pub covered: BTreeSet<Thing>,
     /// Attempts that have a record.
     pub attempts: BTreeMap<AttemptKey, Attempt>,
-    /// Attempts whose process lives, each with the time when it ends by itself, in nanoseconds.
+    /// Attempts whose process runs, with the time at which it ends by itself, in nanoseconds.
     pub(super) living: BTreeMap<AttemptKey, u64>,
-    /// Every attempt whose process ever began: none begins twice.
+    /// Every attempt whose process ever started: none may start twice.
     pub begun: BTreeSet<AttemptKey>,
-    /// When the tokens expire that lie in a task's directory, and those that its process knows.
+    /// When the tokens on disk and the tokens known to the process expire, by task.
     pub(super) tokens: BTreeMap<(AllocId, u16), Tokens>,
-    /// What only tests have.
+    /// The parts that only tests have.
     pub probes: Probes,
-    /// Allocations of which an agent has forgotten how far they had come: the order of their tasks is no promise any more.
+    /// Allocations whose progress an agent has forgotten: the order of their tasks is not checked any more.
     pub forgotten: BTreeSet<AllocId>,
-    /// Until then supervisors may come that a dead agent has spawned: records of ended attempts become fences.
+    /// Until this time supervisors spawned by a dead agent may still start: records of ended attempts become fences.
     pub late_until: u64,
-    /// The next boot has another number.
+    /// The number of the current boot.
     pub boot: u64,
-    /// In which boot an agent made the directory of records, and whether it was there when the present agent came: then an attempt
-    /// without a record never began.
+    /// The boot in which an agent created the directory of records, and whether it existed when the current agent started:
+    /// then an attempt without a record never started.
     pub(super) records_of: u64,
     pub(super) remembers: bool,
-    /// Registering and deregistering fail until then.
+    /// Registrations and deregistrations fail until this time.
     pub catalogue_down_until: u64,
 }
 
-/// The end of what does not end by itself.
+/// The end time of a process that does not end by itself.
 const NEVER: u64 = u64::MAX;
 
-/// How long the raw_exec driver keeps fences, for supervisors that come late.
+/// How long the raw_exec driver keeps fences for late supervisors.
 const LATE_NS: u64 = 60_000_000_000;
 
 impl Machine {
-    /// Does what an action asks. The answer is what its operation returns; an error is a broken promise.
+    /// Executes an action. Returns the outcome of its operation, or a violation.
     pub fn perform(&mut self, now: Now, action: &Action) -> Result<Outcome, String> {
         match &action.subject {
             Subject::Volume(volume) => {
@@ -165,7 +164,7 @@ impl Machine {
         }
     }
 
-    /// Ends what ends by itself until `now_ns`; the events that a living agent sees.
+    /// Ends processes that end by themselves until `now_ns`. Returns the events that a running agent receives.
     pub fn pass_time(&mut self, now_ns: u64) -> Vec<Event> {
         let due = self.living.iter().filter(|(_, at)| **at <= now_ns);
         let ended: Vec<AttemptKey> = due.map(|(key, _)| *key).collect();
@@ -176,24 +175,24 @@ impl Machine {
         ended.into_iter().filter_map(end).collect()
     }
 
-    /// When something next ends by itself.
+    /// When a process next ends by itself.
     pub fn next_end(&self) -> Option<u64> {
         self.living.values().copied().filter(|at| *at != NEVER).min()
     }
 
-    /// Attempts whose process lives.
+    /// Attempts whose process runs.
     pub fn live(&self) -> impl Iterator<Item = (&AttemptKey, &Attempt)> {
         self.living.keys().filter_map(|key| self.attempts.get_key_value(key))
     }
 
-    /// Whether a process of this task of the allocation lives.
+    /// Whether a process of this task of the allocation runs.
     pub fn lives(&self, alloc: AllocId, index: u16) -> bool {
         let of_task = (alloc, index, 0)..=(alloc, index, u32::MAX);
         self.living.range(of_task).next().is_some()
     }
 
-    /// Whether an action can fail now. A start that fails leaves a fence: it did not run and never will; one that finds its
-    /// process running does not fail.
+    /// Whether an action can fail now. A failed start leaves a fence: the attempt did not run and never will. A start that
+    /// finds its process running does not fail.
     pub fn may_fail(&mut self, action: &Action) -> bool {
         match (&action.subject, &action.verb) {
             (_, Verb::Signal { .. }) => false,
@@ -206,7 +205,7 @@ impl Machine {
         }
     }
 
-    /// When the process ends that an action stops.
+    /// When the process that an action stops will end.
     pub fn ends_at(&self, action: &Action) -> Option<u64> {
         match (&action.subject, &action.verb) {
             (Subject::Alloc(alloc, Part::Task(index, _)), Verb::Stop { attempt, .. }) => {
@@ -216,7 +215,7 @@ impl Machine {
         }
     }
 
-    /// A thing goes behind the agent's back, a directory with all that lies in it.
+    /// Removes an object behind the agent's back, a directory with its contents.
     pub fn vanish(&mut self, gone: &Thing) {
         if let Thing::Part(alloc, _) = gone {
             self.robbed.insert(*alloc);
@@ -225,7 +224,7 @@ impl Machine {
         self.vanished.extend(lost);
     }
 
-    /// It is not there any more, nor what lies in it.
+    /// Removes an object and its contents.
     pub fn remove(&mut self, gone: &Thing) -> BTreeSet<Thing> {
         let goes = |thing: &Thing| match (gone, thing) {
             (Thing::Part(of, Part::Dir), thing) => thing.is_of(*of) && thing.consists_of(Medium::Files),
@@ -238,12 +237,12 @@ impl Machine {
         self.things.extract_if(.., goes).collect()
     }
 
-    /// Somebody kills a process: what a living agent sees of it.
+    /// Kills a process. Returns the event that a running agent receives.
     pub fn kill(&mut self, key: AttemptKey) -> Option<Event> {
         self.end(key, ExitResult { code: 137, signal: 9, at: UnixNanos(1), ..ExitResult::default() })
     }
 
-    /// Somebody kills a process and its supervisor.
+    /// Kills a process and its supervisor.
     pub fn lose(&mut self, key: AttemptKey) -> Option<Event> {
         let attempt = self.attempts.get_mut(&key)?;
         attempt.phase = Phase::Lost;
@@ -252,17 +251,17 @@ impl Machine {
         Some(exited(key, attempt, ExitResult { code: -1, error, ..ExitResult::default() }))
     }
 
-    /// An attempt's record is damaged. What a living agent sees of it: it makes an end of the process.
+    /// Damages an attempt's record. Returns the event that a running agent receives; it kills the process.
     pub fn damage(&mut self, key: AttemptKey) -> Option<Event> {
         let attempt = self.attempts.get_mut(&key)?;
         match attempt.phase {
             Phase::Live => self.lose(key),
-            // How it ended can't be told any more.
+            // The exit can no longer be determined.
             Phase::Exited(_) => {
                 attempt.phase = Phase::Lost;
                 None
             }
-            // A tombstone takes the place of what can't be read.
+            // A tombstone replaces an unreadable record.
             Phase::Tombstone | Phase::Lost => None,
         }
     }
@@ -273,13 +272,13 @@ impl Machine {
         self.attempts.range(of_task).next_back().map(|((_, _, attempt), _)| *attempt)
     }
 
-    /// What was stored about an allocation is lost. What left no record has never been, as far as anybody can tell.
+    /// The stored state of an allocation is lost. Attempts without a record then count as never started.
     pub fn forget(&mut self, alloc: AllocId) {
         self.begun.retain(|key| key.0 != alloc || self.attempts.contains_key(key));
         self.forgotten.insert(alloc);
     }
 
-    /// When the tokens expire that a task's process knows; none where it is not told of new ones.
+    /// When the tokens known to a task's process expire; none if it is not notified of new ones.
     pub fn token_known_until(&self, alloc: AllocId, index: u16) -> Option<u64> {
         self.tokens.get(&(alloc, index))?.known
     }
@@ -294,7 +293,8 @@ impl Machine {
         }
     }
 
-    /// The machine restarts: processes, their records, mounts and what ran in the agent are gone; Consul forgets nothing.
+    /// Restarts the machine: processes, their records, mounts and the agent's in-memory objects are gone; Consul keeps its
+    /// state.
     pub fn reboot(&mut self) {
         self.boot += 1;
         self.attempts.clear();
@@ -306,19 +306,19 @@ impl Machine {
         self.late_until = 0;
     }
 
-    /// An agent begins.
+    /// An agent starts.
     pub fn start_agent(&mut self) {
         self.remembers = self.records_of == self.boot;
         self.records_of = self.boot;
     }
 
-    /// The agent dies: its checks go with it.
+    /// The agent dies, and its checks with it.
     pub fn crash(&mut self, now_ns: u64) {
         self.late_until = now_ns + LATE_NS;
         self.things.retain(|thing| !thing.consists_of(Medium::Agent));
     }
 
-    /// A process ends: what a living agent sees of it.
+    /// Ends a process. Returns the event that a running agent receives.
     fn end(&mut self, key: AttemptKey, result: ExitResult) -> Option<Event> {
         let attempt = self.attempts.get_mut(&key)?;
         attempt.phase = Phase::Exited(result.clone());
@@ -418,12 +418,12 @@ impl Machine {
     }
 }
 
-/// Tokens lie on a file system of their own.
+/// Tokens are on a file system of their own.
 fn is_token(part: Part) -> bool {
     matches!(part, Part::Task(_, TaskPart::Identity))
 }
 
-/// Group and task of an allocation.
+/// The group and task of an allocation.
 pub fn spec_of(alloc: &Allocation, index: u16) -> Result<(&Group, &Task), String> {
     let group = alloc.group().ok_or("no group")?;
     Ok((group, group.tasks.get(usize::from(index)).ok_or("no such task")?))
@@ -442,7 +442,7 @@ fn exited(key: AttemptKey, attempt: &Attempt, result: ExitResult) -> Event {
     Event::Exited { alloc, task, attempt: number, result }
 }
 
-/// Whether a task is told of new tokens, by a signal or by being restarted.
+/// Whether a task is notified of new tokens, by a signal or a restart.
 fn is_told(alloc: &Allocation, index: u16) -> bool {
     let identities = spec_of(alloc, index).map(|(_, task)| task.identities.as_slice()).unwrap_or_default();
     identities.iter().any(|identity| identity.change_mode != ChangeMode::Noop)

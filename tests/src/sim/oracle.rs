@@ -1,5 +1,5 @@
-//! The oracle: what must never be, at each step of a life, and what a life must come to once its faults stop. All settles; a
-//! settled world rests; what is there does not depend on how it came about; deleting everything leaves nothing.
+//! The oracle: checks safety at each step, and liveness after the faults have stopped. The system settles; a settled system
+//! rests; its state does not depend on its history; deleting everything leaves nothing.
 
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
@@ -25,16 +25,16 @@ use super::{
     rooms,
 };
 
-/// A broken promise.
+/// A violated property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Violation {
-    /// Something was that must never be, whatever happens. Looked for at each step.
+    /// A safety violation: a forbidden state. Checked at each step.
     Safety(String),
-    /// Something has not come that must come once the faults have stopped.
+    /// A liveness violation: an expected state was not reached after the faults stopped.
     Liveness(String),
 }
 
-/// What is not called liveness breaks safety.
+/// An error that is not a liveness violation is a safety violation.
 impl From<String> for Violation {
     fn from(why: String) -> Self {
         Self::Safety(why)
@@ -60,19 +60,19 @@ fn never_comes<T>(why: String) -> Result<T, Violation> {
     Err(Violation::Liveness(why))
 }
 
-/// So long a world of a few jobs may take to settle once nothing disturbs it: one that does nothing but stop, wait for deadlines and
-/// start needs minutes.
+/// How long a system with few jobs may take to settle once the faults stop: stopping, waiting for deadlines and starting
+/// alone take minutes.
 const SETTLED_WITHIN_NS: u64 = 3_600 * SECOND;
 
-/// And so many moments: one that never comes to rest may do so in no time.
+/// How many moments it may take: a system that never rests may do so within no time.
 const SETTLED_WITHIN_MOMENTS: u64 = 20_000;
 
-/// So many jobs are few. Of more, many wait for each other's room.
+/// The maximum of "few" jobs. Of more, many wait for each other's room.
 const FEW_JOBS: usize = 8;
 
 impl Life {
-    /// Lives through `moments` of everything that can happen, then lets the faults stop and holds the oracle: all settles, a
-    /// settled world rests, it is what a life without faults comes to, and deleting everything leaves nothing.
+    /// Simulates `moments` with all faults, then stops the faults and checks liveness: the system settles and rests, it has
+    /// the state of a simulation without faults, and deleting everything leaves nothing.
     pub fn live(&mut self, moments: u64) -> Result<(), Violation> {
         let faults = self.faults;
         self.try_everything(moments, Self::act)?;
@@ -81,7 +81,7 @@ impl Life {
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
         if self.rng.one_in(3) {
-            // What stands well can be rolled out to its end, wait for people, and be taken back to.
+            // A settled deployment can be rolled out completely, wait for users, and be reverted to.
             self.faults = faults;
             self.release_all();
             self.try_everything(moments, Self::decide)?;
@@ -103,10 +103,10 @@ impl Life {
         self.check_nothing_left()
     }
 
-    /// So many moments with faults, in which people now and then do `something`.
+    /// Simulates this many moments with faults. Now and then users do `something`.
     fn try_everything(&mut self, moments: u64, something: fn(&mut Self)) -> Result<(), Violation> {
         for _ in 0..moments {
-            // Requests wait at the door while nothing can be stored.
+            // Requests are not admitted while nothing can be stored.
             if self.rng.one_in(6) && !self.is_full() {
                 something(self);
             }
@@ -122,7 +122,7 @@ impl Life {
         self.want_volumes();
     }
 
-    /// Goes on until nothing more happens by itself, or nothing but timers of a converged world for eight minutes.
+    /// Continues until nothing happens by itself any more, or only timers of a converged system for eight minutes.
     pub fn settle(&mut self, when: &str) -> Result<(), Violation> {
         let mut calm_since = self.now_ns;
         let (began, mut moments, mut times) = (self.now_ns, 0, 1);
@@ -141,7 +141,7 @@ impl Life {
         never_comes(format!("{when}: never settles; {why:?}"))
     }
 
-    /// A job that neither has what it wants nor says that it failed, or that another holds the port it wants.
+    /// A job that has neither converged nor failed, and does not wait for a legitimate reason such as a taken port.
     fn unsettled(&self) -> Option<&JobView> {
         let unsettled = |view: &&JobView| match view.convergence.state {
             ConvergenceState::Converged | ConvergenceState::Failed => false,
@@ -154,14 +154,14 @@ impl Life {
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Constraint) => {
                 !is_unfit(&view.job)
             }
-            // Nobody comes to promote it any more.
+            // No user will promote it any more.
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Promotion) => false,
             ConvergenceState::Progressing | ConvergenceState::Waiting => true,
         };
         self.jobs.values().map(|view| &**view).find(unsettled)
     }
 
-    /// Whether a live allocation of another job has a port that this one asks for.
+    /// Whether a live allocation of another job has a port that this job requests.
     fn is_beaten(&self, job: &JobView) -> bool {
         let fixed: Vec<u16> = job.job.groups.iter().flat_map(Group::fixed_ports).collect();
         self.allocs.values().any(|view| {
@@ -170,8 +170,8 @@ impl Life {
         })
     }
 
-    /// Each moment is launched, also after a kill; of those that a clock leaps over one is, and none again that it goes back to. Then
-    /// nothing is launched any more.
+    /// Each moment is launched, also after a kill. Of the moments that the clock skips one is launched, and none is launched
+    /// again when the clock goes back. Then disables all launches.
     fn check_launches(&mut self) -> Result<(), Violation> {
         self.pass(1)?;
         if self.launching().next().is_some() {
@@ -198,7 +198,7 @@ impl Life {
         Ok(())
     }
 
-    /// Jobs that are launched.
+    /// Jobs with enabled launches.
     fn launching(&self) -> impl Iterator<Item = &Arc<JobView>> {
         let enabled = |view: &&Arc<JobView>| {
             !view.is_stopped() && view.job.launches().is_some_and(|periodic| periodic.enabled)
@@ -206,13 +206,13 @@ impl Life {
         self.jobs.values().filter(enabled)
     }
 
-    /// Sets the clock, and lets a second pass.
+    /// Changes the clock, and lets a second pass.
     fn leap(&mut self, seconds: i64) -> Result<(), Violation> {
         self.set_clock_by(seconds * SECOND as i64);
         Ok(self.pass(1)?)
     }
 
-    /// Goes on over so many moments, and sees each launched of what nothing stands against.
+    /// Continues over this many moments, and checks that each is launched for all jobs that are free to launch.
     fn check_moments(&mut self, moments: u32) -> Result<(), Violation> {
         for _ in 0..moments {
             let wall = self.now().wall.0.div_euclid(SECOND as i64);
@@ -228,7 +228,7 @@ impl Life {
         Ok(())
     }
 
-    /// How often each of them was launched so far that nothing stands against.
+    /// The number of launches so far of each job that is free to launch.
     fn count_launches(&self) -> Vec<(JobKey, usize)> {
         let free = self.launching().filter(|view| is_free(view, &self.jobs, &self.allocs));
         free.map(|view| (view.key.clone(), self.launches.count(&view.key))).collect()
@@ -250,7 +250,7 @@ impl Life {
         }
     }
 
-    /// Exactly the jobs exist that people were told are wanted.
+    /// Checks that exactly the desired jobs exist.
     fn check_wanted(&mut self) -> Result<(), Violation> {
         if let Some(view) = self.unsettled() {
             let why = format!("job {} has settled as {:?}", view.key, view.convergence);
@@ -273,7 +273,7 @@ impl Life {
         Ok(())
     }
 
-    /// Every process that is told of new tokens knows one that has not expired.
+    /// Checks that every process that is notified of new tokens knows one that has not expired.
     fn check_tokens(&self) -> Result<(), Violation> {
         for ((id, index, _), attempt) in self.machine.live() {
             let told = self.machine.token_known_until(*id, *index);
@@ -290,7 +290,7 @@ impl Life {
         Ok(())
     }
 
-    /// A settled world that is looked at all over, and left alone for hours, does nothing but what its timers ask for.
+    /// A settled system that is inspected completely and then left alone for an hour does only what its timers require.
     fn rest(&mut self) -> Result<(), Violation> {
         let mut looks = Vec::new();
         for (spec, state) in self.world.allocations() {
@@ -319,7 +319,7 @@ impl Life {
         self.settle("after hours of rest")
     }
 
-    /// What is there is what a life without faults comes to that is asked for the same.
+    /// Checks that the state equals that of a simulation without faults in which the same was applied.
     fn check_history(&mut self) -> Result<(), Violation> {
         let mut clean = Life::new(1, Faults::default()).with_turns_of(self.turn_ns);
         clean.want_volumes();
@@ -339,7 +339,8 @@ impl Life {
         Ok(())
     }
 
-    /// What a job has: the processes of its wanted allocations by slot, and what they use. What ended tasks left is not kept.
+    /// A job's inventory: the processes of its desired allocations by slot, and the parts they use. Leftovers of ended tasks
+    /// are not included.
     fn inventory(&self, key: &JobKey) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         for view in self.allocs.values().filter(|view| view.spec.job_key == *key) {

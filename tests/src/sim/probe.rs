@@ -1,7 +1,7 @@
-//! The probe of a task on the invented machine: what is there, and what processes know of it.
+//! The probe of a task on the simulated machine: its state, and what processes know of it.
 //!
-//! In: operations on the two parts that only tests have, starts and signals. Out: their facts, or a broken promise: what reads them is done
-//! without them.
+//! In: operations on the two parts that only tests have, starts and signals. Out: their facts, or a violation: an operation
+//! lacks facts it reads.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,18 +11,18 @@ use herdlet_plan::{
     op::{Part, TaskPart},
 };
 
-/// What a running task is sent when its probe has changed.
+/// The signal sent to a running task when its probe has changed.
 pub(super) const SIGNAL: &str = "SIGUSR1";
 
 /// A task of an allocation.
 type Key = (AllocId, u16);
 
-/// What is there of one task's probe.
+/// The state of one task's probe.
 #[derive(Debug, Clone, Copy, Default)]
 struct Probe {
-    /// How often it was made: its value.
+    /// How many times it was created: its value.
     made: u64,
-    /// The value that its reader was made of.
+    /// The value from which its reader was created.
     read: u64,
     /// The values of both that the process knows.
     known: (u64, u64),
@@ -33,17 +33,17 @@ struct Probe {
 pub struct Probes(BTreeMap<Key, Probe>);
 
 impl Probes {
-    /// The probe is brought up; where it was not there it is another one.
+    /// Creates the probe. If it did not exist, it gets a new value.
     pub(super) fn make(&mut self, key: Key, is_new: bool) -> Arc<Facts> {
         let probe = self.0.entry(key).or_default();
         probe.made += u64::from(is_new);
         facts(probe.made)
     }
 
-    /// Its reader is brought up.
+    /// Creates the reader.
     ///
     /// # Errors
-    /// The action lacks what the reader reads.
+    /// The action lacks the probe's facts.
     pub(super) fn read(&mut self, key: Key, inputs: &[Input]) -> Result<Arc<Facts>, String> {
         let value = input(key, TaskPart::Probe, inputs)?;
         let probe = self.0.entry(key).or_default();
@@ -51,7 +51,7 @@ impl Probes {
         Ok(facts(value))
     }
 
-    /// The facts that an inspection of one of them finds.
+    /// The facts that an inspection of a part finds.
     pub(super) fn inspect(&self, key: Key, part: TaskPart) -> Option<Arc<Facts>> {
         let probe = self.0.get(&key).copied().unwrap_or_default();
         match part {
@@ -68,10 +68,10 @@ impl Probes {
         }
     }
 
-    /// A process starts with what its start was given.
+    /// A process starts with the facts passed to its start.
     ///
     /// # Errors
-    /// That is not all that it reads.
+    /// Facts that it reads are missing.
     pub(super) fn start(&mut self, key: Key, task: &Task, inputs: &[Input]) -> Result<(), String> {
         if !is_wanted(task) {
             return Ok(());
@@ -81,14 +81,14 @@ impl Probes {
         Ok(())
     }
 
-    /// A process gets a signal: it reads what can be read while it runs.
+    /// A process receives a signal and reads the facts that can be read while it runs.
     pub(super) fn signal(&mut self, key: Key) {
         if let Some(probe) = self.0.get_mut(&key) {
             probe.known.0 = probe.made;
         }
     }
 
-    /// Whether a process knows the newest values, as all do in the end.
+    /// Whether a process knows the newest values, as every process must in the end.
     pub(super) fn is_known(&self, key: Key, task: &Task) -> bool {
         let probe = self.0.get(&key).copied().unwrap_or_default();
         !is_wanted(task) || (probe.known == (probe.made, probe.made) && probe.read == probe.made)

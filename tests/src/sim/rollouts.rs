@@ -1,8 +1,8 @@
-//! What a roll-out may do, seen from outside: by the views that are published.
+//! Invariants of rolling updates, checked on the published views.
 //!
-//! In: the views of one turn, those before it. Out: the first broken promise. At most `max_parallel` slots are between versions
-//! when one more is taken; none is taken while a new one is bad; healthy means for `min_healthy_time`, and unhealthy is said of
-//! what failed or had all of `healthy_deadline`. While canaries stand none is taken.
+//! In: the views before and after a turn. Out: the first violation. At most `max_parallel` slots are between versions when
+//! another is replaced; none is replaced while a new allocation is bad, or while canaries exist. A healthy allocation has
+//! been so for `min_healthy_time`; an unhealthy one failed, or had all of `healthy_deadline`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,22 +19,22 @@ use herdlet_api_types::{
 };
 use herdlet_plan::job::same_work;
 
-/// What this turn did to roll-outs.
+/// The changes of a turn to rolling updates.
 #[derive(Debug, Default)]
 pub struct Rollouts {
-    /// Allocations that are to stop for a newer version.
+    /// Allocations stopped for a newer version.
     replaced: Vec<AllocId>,
-    /// Allocations that were not bad before.
+    /// Allocations that became bad in this turn.
     newly_bad: BTreeSet<AllocId>,
-    /// What was current before this turn, of jobs shown in it: an allocation that had been planned when its job decided on it
-    /// is shown a turn later, and then the job may have another version.
+    /// The views before this turn of jobs published in it. An allocation that was planned before its job decided on it is
+    /// published a turn later, and then the job may have another version.
     before: BTreeMap<JobKey, Arc<JobView>>,
-    /// What was to run before this turn, of allocations whose end somebody asked for in it: for the same reason.
+    /// The views before this turn of allocations that users stopped in it, for the same reason.
     asked: Vec<Arc<AllocView>>,
 }
 
 impl Rollouts {
-    /// An allocation is shown anew.
+    /// Checks a new view of an allocation.
     pub fn show(
         &mut self,
         was: Option<&Arc<AllocView>>,
@@ -53,14 +53,14 @@ impl Rollouts {
         if is_bad(is) && !was.is_some_and(is_bad) {
             self.newly_bad.insert(is.spec.id);
         }
-        // What somebody says is no promise of ours.
+        // A user's health decision is not checked.
         let is_judged =
             |update: &&Update| update.health_check == HealthCheck::Manual && is.spec.deployment.is_some();
         let update =
             is.spec.group().and_then(|group| group.update.as_ref()).filter(|update| !is_judged(update));
         match (was.and_then(|view| view.verdict), is.verdict, update) {
             (None, Some(verdict), Some(update)) => may_judge(is, verdict, update, passed),
-            // A deployment that takes it over judges it anew.
+            // A deployment that adopts the allocation judges it again.
             (Some(before), after, _)
                 if after != Some(before)
                     && was.is_some_and(|was| was.spec.deployment == is.spec.deployment) =>
@@ -71,12 +71,12 @@ impl Rollouts {
         }
     }
 
-    /// A job is shown anew.
+    /// A job is published again.
     pub fn show_job(&mut self, was: Arc<JobView>) {
         self.before.entry(was.key.clone()).or_insert(was);
     }
 
-    /// The turn is over: everything it shows is in `jobs` and `allocs`.
+    /// Ends the turn: `jobs` and `allocs` contain all published views.
     pub fn end_turn(
         &mut self,
         jobs: &BTreeMap<JobKey, Arc<JobView>>,
@@ -97,7 +97,7 @@ impl Rollouts {
     }
 }
 
-/// Whether this allocation could be replaced for this version of its job.
+/// Whether this allocation may be replaced for this version of its job.
 fn may_take(
     spec: &Allocation,
     job: &JobView,
@@ -128,7 +128,7 @@ fn may_take(
     }
 }
 
-/// How much time has passed since the clock showed this, where that can be told.
+/// Returns the time since the clock displayed a time, if it can be determined.
 type Passed<'a> = &'a dyn Fn(UnixNanos) -> Option<i64>;
 
 fn may_judge(view: &AllocView, healthy: bool, update: &Update, passed: Passed<'_>) -> Result<(), String> {
@@ -148,7 +148,7 @@ fn may_judge(view: &AllocView, healthy: bool, update: &Update, passed: Passed<'_
     Ok(())
 }
 
-/// Not there, on its way out, or not proved yet.
+/// Whether the slot is empty, or its allocation is being stopped or not known to be healthy yet.
 fn is_between(job: &JobView, group: &Group, slot: Option<&AllocView>) -> bool {
     let Some(slot) = slot else { return true };
     slot.spec.desired != Desired::Run
@@ -163,8 +163,8 @@ fn is_bad(view: &AllocView) -> bool {
     view.status == ClientStatus::Failed || view.verdict == Some(false)
 }
 
-/// What stands for a slot. A canary does from its promotion on, which its job shows; its own view says so a turn later. One that
-/// was stopped before never does.
+/// The current allocation of a slot. A canary becomes that when promoted, which its job's view shows; its own view follows a
+/// turn later. One that was stopped before never does.
 fn newest<'a>(
     allocs: &'a BTreeMap<AllocId, Arc<AllocView>>,
     job: &JobView,

@@ -1,7 +1,7 @@
-//! Who may have what of the machine, seen from outside: by the views that are published.
+//! Invariants of capacity, checked on the published views.
 //!
-//! In: the views after each turn. Out: the first broken promise. Never more is given than there is, and nobody is given what
-//! another waits for who comes first and whom it would do.
+//! In: the views after each turn. Out: the first violation. No more resources are allocated than exist, and no job gets
+//! resources that would suffice for a job ahead of it in the admission queue.
 
 use std::{
     cmp::Reverse,
@@ -23,19 +23,19 @@ use super::jobs::ROOM;
 type Allocs = BTreeMap<AllocId, Arc<AllocView>>;
 type Jobs = BTreeMap<JobKey, Arc<JobView>>;
 
-/// What was seen until now.
+/// The state so far.
 #[derive(Debug, Default)]
 pub struct Rooms {
     live: BTreeMap<AllocId, JobKey>,
     /// Jobs that waited for room.
     waiting: BTreeSet<JobKey>,
-    /// Jobs whose allocations have made room, for their own successors first, in the last turn that showed something and the
-    /// one before.
+    /// Jobs whose allocations have freed resources, for their own successors first, in the last turn that published
+    /// something and the one before.
     makers: [BTreeSet<JobKey>; 2],
 }
 
 impl Rooms {
-    /// A turn has shown something. Of allocations in `forgotten` an agent may believe again that they live.
+    /// Checks the views after a turn. An agent may wrongly consider the `forgotten` allocations live.
     pub fn end_turn(
         &mut self,
         jobs: &Jobs,
@@ -67,7 +67,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Whether those that come later have been given what `first` waits for.
+    /// Whether later jobs got resources for which `first` waits.
     fn was_passed_over(
         &self,
         first: &JobView,
@@ -97,7 +97,7 @@ pub fn waits(job: &JobView) -> bool {
     job.convergence.reason == Some(Reason::Capacity)
 }
 
-/// Whether there is a group of the job for which too little is left, had it `more`.
+/// Whether any group of the job lacks resources, even with `more`.
 pub fn lacks_room(job: &JobView, more: Room, jobs: &Jobs, allocs: &Allocs) -> bool {
     let taken = allocs.values().map(|view| held(view).most(promised(view, jobs)));
     let free = ROOM.minus(taken.fold(Room::default(), Room::plus)).plus(more);
@@ -108,8 +108,8 @@ pub fn lacks_room(job: &JobView, more: Room, jobs: &Jobs, allocs: &Allocs) -> bo
     })
 }
 
-/// Where each slot of the group holds something, and something older than the job's version is among it: the least that one of
-/// those makes room for. Canaries stand beside them.
+/// The smallest amount of resources that a replaced allocation frees. None unless all slots of the group are filled and one
+/// of them has an older version than the job, or if the group uses canaries, which run beside the old allocations.
 fn to_be_replaced(job: &JobView, group: &Group, allocs: &Allocs) -> Option<Room> {
     let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
     let own = allocs.values().filter(|view| view.spec.job_key == job.key && view.spec.group == group.name);
@@ -119,12 +119,12 @@ fn to_be_replaced(job: &JobView, group: &Group, allocs: &Allocs) -> Option<Room>
     old.min_by_key(|room| room.memory_mib).filter(|_| is_full && !canaries)
 }
 
-/// What the allocation holds.
+/// The resources that the allocation holds.
 fn held(view: &AllocView) -> Room {
     view.spec.group().filter(|_| is_live(view)).map(Room::of).unwrap_or_default()
 }
 
-/// What it holds for the one that follows it.
+/// The resources that it holds for its successor.
 fn promised(view: &AllocView, jobs: &Jobs) -> Room {
     let is_leaving = is_live(view) && view.spec.desired == Desired::Stop;
     let job = jobs.get(&view.spec.job_key).filter(|_| is_leaving);

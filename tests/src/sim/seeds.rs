@@ -1,6 +1,6 @@
-//! Lives by their seeds: one, or a range of them on many threads.
+//! Simulations by their seeds: one, or a range of them on many threads.
 //!
-//! In: seeds. Out: how much was lived, or the first broken promise with the log of the life that led to it.
+//! In: seeds. Out: statistics, or the first violation with the log of its simulation.
 
 use std::{
     any::Any,
@@ -22,7 +22,7 @@ use super::{
     oracle::Violation,
 };
 
-/// A hard life.
+/// The fault probabilities of a hard simulation.
 pub const HARD: Faults = Faults {
     failing_one_in: 12,
     slow_one_in: 20,
@@ -37,43 +37,43 @@ pub const HARD: Faults = Faults {
     damage_one_in: 100,
 };
 
-/// Moments of a life in which everything can happen.
+/// Moments of a simulation with faults.
 pub const MOMENTS: u64 = 150;
 
-/// How long a turn takes at most, by seed: no time, so that each event has a turn of its own; about as long as an operation; so
-/// long that most of what is under way ends meanwhile.
+/// The longest duration of a turn, by seed: zero, so that each event has a turn of its own; about as long as an operation;
+/// so long that most pending operations end meanwhile.
 const TURNS_NS: [u64; 3] = [0, 1_000_000, 20_000_000];
 
 /// Seeds that a thread takes at a time.
 const BATCH: u64 = 16;
 
-/// How much was lived.
+/// Statistics of simulations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Lived {
-    /// Lives.
+    /// Simulations.
     pub lives: u64,
     /// Events applied and effects executed.
     pub steps: u64,
     /// Transactions.
     pub commits: u64,
-    /// Processor time that it took.
+    /// Processor time used.
     pub cpu: Duration,
-    /// In how many lives each kind of thing was met with.
+    /// In how many simulations each kind of event occurred.
     pub met: Coverage,
 }
 
-/// A broken promise.
+/// A violation.
 #[derive(Debug, Clone)]
 pub struct Broken {
-    /// Whose life.
+    /// The seed of the simulation.
     pub seed: u64,
-    /// Which promise.
+    /// The violated property.
     pub why: Violation,
-    /// The log of that life.
+    /// The log of the simulation.
     pub log: Vec<String>,
 }
 
-/// Lives once; if a promise is broken, once more with a log.
+/// Runs a simulation; after a violation, again with a log.
 pub fn live(seed: u64) -> Result<Lived, Broken> {
     attempt(life_of(seed)).map_err(|(why, _)| {
         let (why, log) = match attempt(life_of(seed).logged()) {
@@ -84,14 +84,13 @@ pub fn live(seed: u64) -> Result<Lived, Broken> {
     })
 }
 
-/// The life of a seed.
+/// The simulation of a seed.
 pub fn life_of(seed: u64) -> Life {
     let speed = usize::try_from(seed % TURNS_NS.len() as u64).unwrap_or(0);
     Life::new(seed, HARD).with_turns_of(TURNS_NS[speed])
 }
 
-/// Lives all of them on so many threads, up to the first broken promise. `told` hears after each few lives how much was lived
-/// so far.
+/// Runs all simulations on this many threads, up to the first violation. Calls `told` with the statistics after each batch.
 pub fn live_all(seeds: Range<u64>, threads: usize, told: &(dyn Fn(&Lived) + Sync)) -> Result<Lived, Broken> {
     let next = AtomicU64::new(seeds.start);
     let all = Mutex::new((Lived::default(), None));
@@ -130,7 +129,7 @@ pub fn live_all(seeds: Range<u64>, threads: usize, told: &(dyn Fn(&Lived) + Sync
 }
 
 impl Lived {
-    /// Steps a second of processor time, that is on one core.
+    /// Steps per second of processor time, so on one core.
     pub fn steps_per_second(&self) -> f64 {
         self.steps as f64 / self.cpu.as_secs_f64().max(1e-9)
     }
@@ -146,7 +145,7 @@ impl AddAssign for Lived {
     }
 }
 
-/// Lives, and takes a panic for a broken promise.
+/// Runs a simulation, and treats a panic as a violation.
 fn attempt(mut life: Life) -> Result<Lived, (Violation, Vec<String>)> {
     let ended = catch_unwind(AssertUnwindSafe(|| life.live(MOMENTS)));
     let why = match ended {
@@ -168,7 +167,7 @@ fn message(payload: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Of this thread: what others do meanwhile does not count.
+/// The processor time of this thread; that of other threads does not count.
 fn cpu_time() -> Duration {
     let spent = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(spent.tv_sec.unsigned_abs(), u32::try_from(spent.tv_nsec).unwrap_or(0))

@@ -1,5 +1,5 @@
-//! The log of a life, as a person reads it: a line for each thing that happens. Allocations are called by their name and by
-//! the how-manieth they are under it, `web.g[0]'2`.
+//! The readable log of a simulation: a line for each event. Allocations appear by their name and, from the second with a
+//! name on, a number: `web.g[0]'2`.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use herdlet_plan::{
     op::{Part, Subject, TaskPart},
 };
 
-/// What happened so far, if anybody wants to know.
+/// The log so far, if enabled.
 #[derive(Debug, Default)]
 pub struct Trace {
     kept: bool,
     lines: Vec<String>,
     names: BTreeMap<AllocId, String>,
     had: BTreeMap<String, u32>,
-    /// The last thing shown of each object: nothing is told twice.
+    /// The last line about each object, to avoid repetitions.
     shown: BTreeMap<String, String>,
 }
 
 impl Trace {
-    /// A log that is kept.
+    /// An enabled log.
     pub fn kept() -> Self {
         Self { kept: true, ..Self::default() }
     }
@@ -38,19 +38,19 @@ impl Trace {
         &self.lines
     }
 
-    /// The beginning of a chapter.
+    /// Starts a chapter.
     pub fn chapter(&mut self, title: &str) {
         self.lines.push(format!("\n{title}"));
     }
 
-    /// Anything.
+    /// Logs a line.
     pub fn note(&mut self, now_ns: u64, line: impl FnOnce() -> String) {
         if self.kept {
             self.lines.push(format!("{:>9.3}  {}", now_ns as f64 / 1e9, line()));
         }
     }
 
-    /// Somebody asks for something.
+    /// Logs a request.
     pub fn request(&mut self, now_ns: u64, command: &Command) {
         if !self.kept {
             return;
@@ -110,14 +110,14 @@ impl Trace {
         self.note(now_ns, || format!("> {text}"));
     }
 
-    /// The answer.
+    /// Logs the reply to a request.
     pub fn reply(&mut self, now_ns: u64, reply: &Reply) {
         if let Reply::Refused(why) = reply {
             self.note(now_ns, || format!("< refused: {why:?}"));
         }
     }
 
-    /// An operation begins.
+    /// Logs the start of an operation.
     pub fn action(&mut self, now_ns: u64, action: &Action) {
         if self.kept {
             let (subject, verb) = (self.subject(&action.subject), verb(&action.verb));
@@ -125,7 +125,7 @@ impl Trace {
         }
     }
 
-    /// An operation ends; told where it did not simply do what it should.
+    /// Logs the outcome of an operation.
     pub fn outcome(&mut self, now_ns: u64, action: &Action, outcome: &Outcome) {
         if !self.kept {
             return;
@@ -148,7 +148,7 @@ impl Trace {
         self.note(now_ns, || format!("    {subject} {verb}: {text}"));
     }
 
-    /// Something real happens.
+    /// Logs an event on the machine.
     pub fn event(&mut self, now_ns: u64, event: &Event) {
         if self.kept
             && let Event::Exited { alloc, task, attempt, result } = event
@@ -158,7 +158,7 @@ impl Trace {
         }
     }
 
-    /// An allocation is shown.
+    /// Logs a published allocation.
     pub fn alloc(&mut self, now_ns: u64, view: &AllocView) {
         if !self.kept {
             return;
@@ -172,7 +172,7 @@ impl Trace {
         self.tell(now_ns, name, text);
     }
 
-    /// An allocation is forgotten.
+    /// Logs that an allocation was forgotten.
     pub fn alloc_gone(&mut self, now_ns: u64, id: AllocId) {
         if self.kept {
             let name = self.name_of(id);
@@ -180,7 +180,7 @@ impl Trace {
         }
     }
 
-    /// A job is shown.
+    /// Logs a published job.
     pub fn job(&mut self, now_ns: u64, view: &JobView) {
         if self.kept {
             let (id, convergence) = (&view.key.id, &view.convergence);
@@ -238,7 +238,7 @@ impl Trace {
         name
     }
 
-    /// What an allocation is called here.
+    /// The name of an allocation in the log.
     pub fn name_of(&self, id: AllocId) -> String {
         self.names.get(&id).cloned().unwrap_or_else(|| id.to_string())
     }

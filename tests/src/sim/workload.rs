@@ -1,4 +1,4 @@
-//! What people do, and what happens behind the agent's back.
+//! The actions of users, and events behind the agent's back.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::{
 const IDS: [&str; 3] = ["a", "b", "c"];
 
 impl Life {
-    /// Somebody does something.
+    /// A random action of a user.
     pub(super) fn act(&mut self) {
         let id = IDS[self.rng.below(IDS.len() as u64) as usize];
         match self.rng.below(10) {
@@ -66,7 +66,7 @@ impl Life {
                 self.request(Command::StopAlloc { alloc });
             }
             7 if self.rng.one_in(2) => {
-                // As the agent does: by what is shown, which may have changed meanwhile.
+                // Like the agent, collects by the published views, which may be outdated.
                 let jobs = if self.rng.one_in(2) { self.jobs.keys().cloned().collect() } else { Vec::new() };
                 let ended = self.allocs.iter().filter(|(_, view)| view.status.is_terminal());
                 let allocs = ended.map(|(id, _)| *id).filter(|_| self.rng.one_in(2)).collect();
@@ -85,7 +85,7 @@ impl Life {
                 });
             }
             8 if self.rng.one_in(2) => {
-                // Whoever does not know whether he was heard asks once more.
+                // A client that does not know whether its request arrived repeats it.
                 let token =
                     if self.rng.one_in(2) { format!("token{}", self.rng.below(3)) } else { String::new() };
                 let asks = if token.is_empty() { 1 } else { 1 + self.rng.below(2) };
@@ -119,14 +119,14 @@ impl Life {
         }
     }
 
-    /// Somebody applies the next release of every job.
+    /// A user applies the next release of every job.
     pub(super) fn release_all(&mut self) {
         let jobs: Vec<Job> = self.wanted.values().cloned().collect();
         let next = jobs.iter().map(|job| jobs::next_release(&mut self.rng, job)).collect();
         self.apply(next);
     }
 
-    /// Somebody decides on a deployment: on one that waits for it where there is one.
+    /// A user decides on a deployment, preferably on one that waits for it.
     pub(super) fn decide(&mut self) {
         if self.rng.one_in(2) {
             return self.judge();
@@ -144,7 +144,7 @@ impl Life {
         self.request(command);
     }
 
-    /// Somebody gives his word on an allocation that waits for it.
+    /// A user judges the health of an allocation that waits for it.
     fn judge(&mut self) {
         let waits = |view: &&Arc<AllocView>| {
             let group = view.spec.group();
@@ -161,7 +161,7 @@ impl Life {
         self.request(Command::SetAllocHealth { id, healthy, unhealthy });
     }
 
-    /// Something happens behind the agent's back; sometimes it is seen at once, sometimes by a look.
+    /// Something changes behind the agent's back. The agent notices it by an event or by a periodic inspection.
     pub(super) fn drift(&mut self) {
         if self.rng.one_in(4) {
             return self.kill_something();
@@ -174,10 +174,10 @@ impl Life {
         let Thing::Part(alloc, part) = thing else { return };
         let row = part.row();
         match row.medium {
-            // A directory takes the task with it; once in a while is enough.
+            // A lost directory ends the task, so this is rare.
             Medium::Files if thing.is_dir() && !self.rng.one_in(8) => return,
             Medium::Agent => return,
-            // They go with the directory; a task that has had them may do with them what it likes.
+            // They are removed with the directory, and a task that has received them may do with them what it likes.
             Medium::Files if row.while_running == WhileRunning::Leave => return,
             Medium::Mounts if self.rng.one_in(3) => {
                 self.met.note(Kind::Covered);

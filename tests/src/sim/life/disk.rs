@@ -1,7 +1,7 @@
-//! A disk that is full, and records that are damaged.
+//! Full disks, and damaged records.
 //!
-//! In: for how long nothing can be stored, what is damaged. Out: turns that wait for their commit, with the stops of them released
-//! ahead of it as the agent's committer does; records made anew as the agent makes them.
+//! In: how long nothing can be stored, what is damaged. Out: turns that wait for their commit, with their stops released
+//! ahead of it as in the agent's committer; records rebuilt as in the agent.
 
 use herdlet_api_types::{AllocId, job::Task};
 use herdlet_plan::{
@@ -21,55 +21,55 @@ use crate::sim::{coverage::Kind, machine::AttemptKey};
 pub(super) struct Held {
     since: u64,
     turn: Turn,
-    /// Its stops were released, or it has none.
+    /// Whether its stops were released, or it has none.
     stopped: bool,
 }
 
-/// So long stops wait for their commit.
+/// How long stops wait for their commit.
 const STOP_GRACE: u64 = SECOND;
 
-/// The furthest that somebody sets the clock.
+/// The largest change of the clock.
 const JUMP_MAX: u64 = 2 * 86_400 * SECOND;
 
 impl Life {
-    /// Nothing can be stored for so long.
+    /// Makes the disk full for this long.
     pub fn disk_full(&mut self, seconds: u64) {
         self.tale.note(self.now_ns, || format!("the disk is full for {seconds}s"));
         self.met.note(Kind::DiskFull);
         self.full_until = self.now_ns + seconds * SECOND;
     }
 
-    /// Whether requests are kept from the planner.
+    /// Whether the disk is full, so that requests don't reach the planner.
     pub(in crate::sim) fn is_full(&self) -> bool {
         self.now_ns < self.full_until
     }
 
-    /// Whether there is no room for what an operation makes.
+    /// Whether an operation fails because the disk is full.
     pub(super) fn has_no_room(&mut self, part: Part) -> bool {
         let makes_files = part.row().medium == Medium::Files;
         self.is_full() && makes_files && self.rng.one_in(2)
     }
 
-    /// Keeps a turn until it can be stored.
+    /// Holds a turn until it can be stored.
     pub(super) fn hold(&mut self, turn: Turn) {
         turn.actions.iter().for_each(|action| self.promises.hold(action));
         let stopped = !turn.actions.iter().any(|action| action.is_stop());
         self.held.push(Held { since: self.now_ns, turn, stopped });
     }
 
-    /// Whether a turn has to wait: nothing overtakes what waits already.
+    /// Whether a turn has to wait: it must not overtake waiting turns.
     pub(super) fn must_wait(&self, turn: &Turn) -> bool {
         let is_empty = turn.actions.is_empty() && turn.views.is_empty() && turn.replies.is_empty();
         self.is_full() && !(turn.records.is_empty() && (is_empty || self.held.is_empty()))
     }
 
-    /// Stores what waits once there is room; until then releases the stops that have waited long enough.
+    /// Stores the waiting turns once there is room; until then releases stops that have waited long enough.
     pub(super) fn try_disk(&mut self) -> Result<(), String> {
         if self.held.is_empty() {
             return Ok(());
         }
         if !self.is_full() {
-            // All in one commit, then each is let out in its order.
+            // All turns in one commit, then released in order.
             let mut held = std::mem::take(&mut self.held);
             held.iter_mut().for_each(|held| self.write(&mut held.turn));
             for held in held {
@@ -91,13 +91,13 @@ impl Life {
         Ok(())
     }
 
-    /// When something of what waits is due.
+    /// When a waiting turn is due next.
     pub(super) fn next_try(&self) -> impl Iterator<Item = u64> {
         let stops = self.held.iter().filter(|held| !held.stopped).map(|held| held.since + STOP_GRACE);
         stops.chain((!self.held.is_empty()).then_some(self.full_until))
     }
 
-    /// Somebody sets the clock.
+    /// Changes the clock by a random amount.
     pub(super) fn set_clock(&mut self) {
         let by = self.rng.below(JUMP_MAX) as i64;
         let (by, kind) = if self.rng.one_in(2) { (by, Kind::ClockForth) } else { (-by, Kind::ClockBack) };
@@ -105,14 +105,14 @@ impl Life {
         self.set_clock_by(by);
     }
 
-    /// Somebody sets the clock by so many nanoseconds, and the agent hears of it.
+    /// Changes the clock by this many nanoseconds, and reports it to the agent.
     pub fn set_clock_by(&mut self, by: i64) {
         self.tale.note(self.now_ns, || format!("the clock is set by {}s", by / SECOND as i64));
         self.clock.jump(self.now_ns, by);
         self.events.push(Event::ClockSet);
     }
 
-    /// The record of some attempt is damaged.
+    /// Damages the record of a random attempt.
     pub(super) fn damage_record(&mut self) {
         let records: Vec<AttemptKey> = self.machine.attempts.keys().copied().collect();
         if records.is_empty() {
@@ -127,8 +127,8 @@ impl Life {
         }
     }
 
-    /// What was stored about some allocation is damaged while no agent runs: it is made anew from the records of its attempts,
-    /// unless all its tasks had ended, which is kept apart.
+    /// Damages the stored state of a random allocation while no agent runs: the state is rebuilt from the records of its
+    /// attempts. Allocations whose tasks have all ended are excluded, since that fact is stored separately.
     pub(super) fn damage_state(&mut self) -> Result<(), String> {
         let live = |(key, value): (&RecordKey, &RecordValue)| match (key, value) {
             (RecordKey::AllocState(id), RecordValue::AllocState(known))
@@ -146,7 +146,7 @@ impl Life {
         self.rebuild_state(id)
     }
 
-    /// As the agent makes it.
+    /// Rebuilds the state as the agent does.
     pub(super) fn rebuild_state(&mut self, id: AllocId) -> Result<(), String> {
         let Some(RecordValue::AllocSpec(spec)) = self.stored.get(&RecordKey::AllocSpec(id)) else {
             return Err(format!("a state without a specification: {id}"));
@@ -156,7 +156,8 @@ impl Life {
         let newest = |index, _: &Task| self.machine.newest_attempt(id, index as u16);
         let known = Durable::rebuilt(spec, newest, self.now());
         self.stored.insert(RecordKey::AllocState(id), RecordValue::AllocState(known.into()));
-        // What is still on its way to its record when the state is made anew, nobody can know of: the two don't come together.
+        // A start that has not reached its record when the state is rebuilt can't be known, so the two faults are not
+        // combined.
         self.late_starts
             .retain(|ghost| !matches!(&ghost.action.op.target, Target::Alloc(of, _) if *of == id));
         self.machine.forget(id);

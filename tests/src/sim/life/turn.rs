@@ -1,6 +1,7 @@
-//! One turn of a life: what is due happens, the agent sees it and plans, what it decided is committed and let out.
+//! One turn of a simulation: due effects happen, the agent receives events and plans, and its decisions are committed and
+//! released.
 //!
-//! In: the present. Out: the next state of the life, or a broken promise.
+//! In: the current state. Out: the next state, or a violation.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,19 +28,19 @@ use herdlet_plan::{
 use super::{Flight, Life, SECOND};
 use crate::sim::{coverage::Kind, deployments, jobs::checks_of, machine::Thing, probe};
 
-/// On what an operation is started.
+/// When an operation is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Release {
-    /// What decided it has just become durable.
+    /// Its decision has just become durable.
     Committed,
-    /// What decided it is durable, and was decided long ago: other things were decided since.
+    /// Its decision is durable, but was made long ago: others were made since.
     Late,
-    /// It is a stop, and its commit has taken too long.
+    /// It is a stop, and its commit takes too long.
     Ahead,
 }
 
 impl Life {
-    /// Lets everything happen that is due, and gathers what the agent sees of it.
+    /// Executes everything that is due, and collects the events the agent receives.
     pub(super) fn gather(&mut self) -> Result<(), String> {
         let now_ns = self.now_ns;
         let mut index = 0;
@@ -56,7 +57,7 @@ impl Life {
         for flight in &mut flights {
             if flight.outcome.is_none() && flight.effect_at <= now_ns {
                 self.effect(flight)?;
-                // Stopping takes until the process has ended.
+                // A stop lasts until the process has ended.
                 let ends_at = self.machine.ends_at(&flight.action).unwrap_or(0);
                 flight.done_at = flight.done_at.max(ends_at);
             }
@@ -105,7 +106,7 @@ impl Life {
         Ok(())
     }
 
-    /// One turn of the agent, with its commit.
+    /// Runs one turn of the agent, with its commit.
     pub(super) fn turn(&mut self) -> Result<(), String> {
         let now = self.now();
         self.launches.see_clock(now.wall);
@@ -115,7 +116,7 @@ impl Life {
             self.steps += 1;
             self.world.apply(now, event, &mut self.dirty, &mut turn);
         }
-        // As under the agent's runtime: a key is planned once a turn, and again in the next if need be.
+        // As in the agent's runtime, a key is planned once per turn, and again in the next if necessary.
         self.planned.clear();
         let mut again = BTreeSet::new();
         while let Some(key) = self.dirty.pop_first() {
@@ -145,7 +146,7 @@ impl Life {
             && !turn.records.is_empty()
             && self.rng.one_in(self.faults.crash_one_in)
         {
-            // Killed before the commit: the turn has never been.
+            // Killed before the commit: the turn leaves no trace.
             self.met.note(Kind::CrashAtCommit);
             return self.crash();
         }
@@ -156,7 +157,7 @@ impl Life {
         self.store(turn, Release::Committed)
     }
 
-    /// The turn's records are durable, what it decided is let out.
+    /// Makes the turn's records durable and releases its decisions.
     pub(super) fn store(&mut self, mut turn: Turn, release: Release) -> Result<(), String> {
         self.write(&mut turn);
         if !turn.views.is_empty() {
@@ -222,7 +223,7 @@ impl Life {
             self.withdraw(&action.op);
             return Ok(());
         }
-        // A signal is sent beside whatever else is done with its process.
+        // A signal may run concurrently with another operation on its process.
         let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
         let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
         if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
@@ -241,7 +242,7 @@ impl Life {
         Ok(())
     }
 
-    /// Takes back a start that waits, as some do; one that has begun goes on.
+    /// Withdraws a waiting start in some cases; a start that is in progress continues.
     fn withdraw(&mut self, start: &Op) {
         let now_ns = self.now_ns;
         let waits = |flight: &&mut Flight| flight.action.op == *start && flight.outcome.is_none();
@@ -302,7 +303,7 @@ impl Life {
                 deployments::show(was.as_deref(), &view)?;
                 let is_newer = was.as_ref().is_none_or(|was| was.version < view.version);
                 if is_newer && deployments::went_back(&view).is_some() {
-                    // Nobody asked for it, and it is what is wanted from now on.
+                    // The revert was not requested, and is the desired state from now on.
                     self.met.note(Kind::AutoRevert);
                     if let Some(wanted) = self.wanted.get_mut(&*view.key.id) {
                         *wanted = Job::clone(&view.job);
@@ -310,7 +311,7 @@ impl Life {
                 }
                 match was {
                     Some(was) => self.rollouts.show_job(was),
-                    // Nobody asked for it by its name, and it is wanted from now on.
+                    // The child was not requested by name, and is desired from now on.
                     None if self.launches.show_new(&view) => {
                         self.wanted.insert(view.key.id.to_string(), Job::clone(&view.job));
                     }
@@ -327,7 +328,7 @@ impl Life {
         Ok(())
     }
 
-    /// Only what was there can be gone, as far as an agent knows what was there.
+    /// A directory may be reported as gone only if it existed, as far as the agent can know.
     fn may_have_lost(&self, view: &AllocView) -> Result<(), String> {
         let id = view.spec.id;
         let mut events = view.tasks.iter().flat_map(|task| task.events.iter());
@@ -385,7 +386,7 @@ impl Life {
         Ok(())
     }
 
-    /// What was over was given up: it is not wanted any more. What runs, or will, stays.
+    /// A collected job is no longer desired. Jobs and allocations that run, or will run, must not be collected.
     fn collected(&mut self, reply: &Reply) -> Result<(), String> {
         let Reply::Collected { jobs, allocs, .. } = reply else {
             return Err(format!("a collection is answered with {reply:?}"));
@@ -409,7 +410,7 @@ impl Life {
         Ok(())
     }
 
-    /// A job was dispatched: the child is wanted from now on, and there is one for each token.
+    /// A job was dispatched: the child is desired from now on, and there is one child per token.
     fn dispatched(&mut self, parent: &JobKey, token: &str, reply: &Reply) -> Result<(), String> {
         let Reply::Dispatched { job: child, .. } = reply else {
             return Err(format!("a dispatch is answered with {reply:?}"));
@@ -425,27 +426,27 @@ impl Life {
         if let Some(twin) = twin.filter(|_| !token.is_empty()) {
             return Err(format!("{token} has made {} and {}", twin.id, child.id));
         }
-        // One that was deleted within the turn that made it is shown no more.
+        // A child that was deleted within the turn that created it is not published.
         if let Some(view) = self.jobs.get(child) {
             self.wanted.insert(child.id.to_string(), Job::clone(&view.job));
         }
         Ok(())
     }
 
-    /// Somebody has decided on a job: as it is shown it is wanted.
+    /// A user changed a job: its published state is now the desired one.
     fn is_decided(&mut self, job: &JobKey, kind: Kind) {
         self.met.note(kind);
         self.is_wanted_now(job);
     }
 
-    /// People have been told that what is shown of the job is wanted.
+    /// The published state of the job becomes the desired one.
     fn is_wanted_now(&mut self, job: &JobKey) {
         if let Some(view) = self.jobs.get(job) {
             self.wanted.insert(job.id.to_string(), Job::clone(&view.job));
         }
     }
 
-    /// Does what the operation does, or fails.
+    /// Executes the operation, or makes it fail.
     pub(super) fn effect(&mut self, flight: &mut Flight) -> Result<(), String> {
         self.steps += 1;
         let faulty = self.faults.failing_one_in > 0 && self.rng.one_in(self.faults.failing_one_in);
@@ -512,7 +513,7 @@ impl Life {
         Ok(())
     }
 
-    /// Makes the checks that are due; only changes are reported. While there are faults some fail.
+    /// Runs the checks that are due; reports only changes. During faults some fail.
     fn make_checks(&mut self) {
         let now_ns = self.now_ns;
         let due: Vec<AllocId> =

@@ -1,4 +1,4 @@
-//! Processes of attempts: how operations on them go, and what must hold when one starts.
+//! Processes of attempts: the effects of operations, and the invariants of starts.
 
 use herdlet_api_types::{
     AllocId,
@@ -72,7 +72,7 @@ impl Machine {
                 let key = (fence.alloc.id, index, *attempt);
                 let known = self.attempts.entry(key).or_insert(fence);
                 if known.phase == Phase::Live {
-                    // Some need their time to end, some never would.
+                    // Stubborn tasks ignore the signal and are killed after the grace period.
                     let stubborn = task.config["stubborn"].as_bool() == Some(true);
                     let (after, code) = if stubborn { (grace.as_nanos(), 137) } else { (0, 130) };
                     let at = now_ns + after.unsigned_abs();
@@ -89,7 +89,7 @@ impl Machine {
                     Phase::Live => {
                         return Err(format!("{}/{} is destroyed while it lives", alloc.name(), task.name));
                     }
-                    // The fence stays for a supervisor that comes late.
+                    // The fence remains for a late supervisor.
                     Phase::Tombstone => {}
                     Phase::Exited(_) | Phase::Lost if now_ns < self.late_until => {
                         known.phase = Phase::Tombstone
@@ -111,21 +111,21 @@ impl Machine {
         }
     }
 
-    /// A process reads its tokens when it begins, and when it is signalled.
+    /// A process reads its tokens when it starts, and when it is signalled.
     pub(super) fn read_tokens(&mut self, alloc: AllocId, index: u16) {
         if let Some(tokens) = self.tokens.get_mut(&(alloc, index)) {
             tokens.known = tokens.lying;
         }
     }
 
-    /// What must hold when a process starts.
+    /// The invariants of a process start.
     fn may_start(&self, alloc: &Allocation, group: &Group, task: &Task, index: u16) -> Result<(), String> {
         let name = || format!("{}/{}", alloc.name(), task.name);
         let same_slot = |other: &Allocation| {
             other.index == alloc.index && other.group == alloc.group && other.job_key == alloc.job_key
         };
-        // A canary lives beside what its slot holds: promoted, while what it was made beside ends; given up, until it has ended
-        // itself, whatever follows in its slot, but for another canary.
+        // A canary may run beside its slot's allocation: if promoted, while its predecessor ends; if given up, until it has
+        // ended itself, beside any successor in the slot except another canary.
         let stands = |id: AllocId| self.canaries.contains(&id) && !self.promoted.contains(&id);
         let beside = |one: &Allocation, other: &Allocation| {
             let made_beside = self.canaries.contains(&one.id) && one.previous == Some(other.id);
