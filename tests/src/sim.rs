@@ -1,23 +1,23 @@
-//! Simulated lives: the real planner, an invented machine, a seed.
+//! Simulations of the real planner on a simulated machine, driven by a seed.
 //!
-//! Goes in: a seed, which decides about latencies, failures, crashes, exits and what people do. Comes out: nothing, or the
-//! first broken promise with the log of the life that led to it. No tokio, no clock, no file: a step costs microseconds and
-//! the same seed gives the same log, byte for byte.
+//! In: a seed, which determines latencies, failures, crashes, exits and the actions of users. Out: nothing, or the first violation
+//! with the log of its simulation. No tokio, no clock, no files: a step costs microseconds, and the same seed gives the same log,
+//! byte for byte.
 //!
-//! - [`machine`]: what is real: directories, mounts, processes, registrations. Survives crashes of the agent.
+//! - [`machine`]: the real state: directories, mounts, processes, registrations. It survives crashes of the agent.
 //! - [`life`]: the agent's loop around the planner, with commits, operations in flight and crashes.
-//! - [`invariants`]: what must hold when the agent lets something out.
-//! - [`oracle`]: what a life must come to once its faults stop.
-//! - [`clock`]: the wall clock, which somebody sets.
-//! - [`coverage`]: what lives have met with.
-//! - [`workload`]: what people do, and what happens behind the agent's back.
+//! - [`invariants`]: invariants of released actions and published views.
+//! - [`oracle`]: safety at each step, and liveness after the faults have stopped.
+//! - [`clock`]: the wall clock, which can be changed.
+//! - [`coverage`]: the kinds of events that occurred.
+//! - [`workload`]: actions of users, and events behind the agent's back.
 //! - [`probe`]: parts that only tests have.
-//! - [`jobs`]: the jobs that lives are made of.
+//! - [`jobs`]: jobs for simulations.
 //! - [`trace`]: the log.
-//! - [`rollouts`]: what a roll-out may do.
-//! - [`rooms`]: who may have what of the machine.
-//! - [`launches`]: what launches of periodic jobs must keep.
-//! - [`seeds`]: many lives.
+//! - [`rollouts`]: invariants of rolling updates.
+//! - [`rooms`]: invariants of capacity.
+//! - [`launches`]: invariants of periodic launches.
+//! - [`seeds`]: many simulations.
 
 pub use herdlet_e2e::random::Rng;
 

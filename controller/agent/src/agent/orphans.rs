@@ -13,7 +13,6 @@
 //!
 //! If part of the database was lost, nothing is removed: it may be wanted. [`crate::state_db`] describes how the database records
 //! forgotten allocations, and why that is reliable.
-//! forgotten, and why that can be relied on, is told in [`crate::state_db`].
 
 use std::collections::BTreeSet;
 
