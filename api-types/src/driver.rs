@@ -95,12 +95,12 @@ pub enum ServerJobs {
     WhereEnabled,
 }
 
-/// What the agent's config says about a driver that has no options of its own.
+/// The options of a driver that has none of its own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct DriverOptions {
-    /// Whether it is offered.
+    /// Whether the driver is enabled.
     pub enabled: Option<bool>,
 }
 

@@ -24,7 +24,7 @@ pub enum DriverError {
     #[error(transparent)]
     Recoverable(BoxError),
     /// The attempt does not exist (Nomad's `task not found for given id`).
-    #[error("find attempt {0}: there is none")]
+    #[error("find attempt {0}: it does not exist")]
     Gone(AttemptId),
     /// The driver does not support the operation.
     #[error("{ability} is not supported by this driver")]

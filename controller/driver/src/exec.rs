@@ -97,7 +97,7 @@ pub async fn run_to_end(session: ExecSession, timeout: Duration) -> DriverResult
     let all = async { tokio::join!(tail(&mut stdout), tail(&mut stderr), exit) };
     match tokio::time::timeout(timeout, all).await {
         Ok((stdout, stderr, exit)) => Ok(ExecOutcome { stdout, stderr, exit: exit? }),
-        Err(_) => Err(DriverError::fatal(format!("end a command within {timeout:?}"))),
+        Err(_) => Err(DriverError::fatal(format!("complete the command within {timeout:?}: timed out"))),
     }
 }
 

@@ -89,7 +89,7 @@ where
         Claim::Taken(entry) => take_over(entry).await,
         Claim::Fenced => {
             ledger.end(id).await?;
-            lost("it was cancelled before it began")
+            lost("it was cancelled before it started")
         }
         Claim::Free => {
             let ran = ledger.is_running(id).await?;
@@ -101,7 +101,7 @@ where
             lost(if ran {
                 "it ran, but its record is gone"
             } else {
-                "whether it ran is not known: its record is gone"
+                "it may have run, but its record is gone"
             })
         }
     }

@@ -120,7 +120,7 @@ impl Ineffective {
         let limits: Vec<String> = jobs.iter().filter_map(|job| self.of_job(job)).collect();
         let limits = (!limits.is_empty()).then(|| {
             format!(
-                "{}: these limits have no effect here, because the agent has no cgroups for them; `herdlet doctor` says what is missing",
+                "{}: these limits have no effect here, because the agent has no cgroups for them; `herdlet doctor` shows what is missing",
                 limits.join("; ")
             )
         });
@@ -137,8 +137,8 @@ impl Ineffective {
         let longer: Vec<String> = jobs.iter().filter_map(of_job).collect();
         (!longer.is_empty()).then(|| {
             format!(
-                "{}: kill_timeout is longer than this agent's max_kill_timeout, so tasks are killed {max} after they were asked to end; \
-                 raise max_kill_timeout in the agent's config to give them their time",
+                "{}: kill_timeout is longer than this agent's max_kill_timeout, so tasks are killed {max} after the stop signal; \
+                 to give them more time, raise max_kill_timeout in the agent's config",
                 longer.join("; ")
             )
         })

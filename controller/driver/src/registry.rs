@@ -141,7 +141,7 @@ impl Entry {
     fn trouble(&self) -> Option<String> {
         match (self.availability, &self.fingerprint) {
             (Availability::Disabled, _) => None,
-            (Availability::Enabled, None) => Some("it has not reported whether it works".to_owned()),
+            (Availability::Enabled, None) => Some("it has not reported its health yet".to_owned()),
             (Availability::Enabled, Some(Fingerprint { health, description, .. })) => match health {
                 Health::Healthy => None,
                 Health::Undetected => Some(format!("it is not detected: {description}")),

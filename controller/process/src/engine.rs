@@ -112,7 +112,10 @@ impl Engine {
         if let Some(cgroups) = setup.isolation.cgroups()
             && let Err(error) = setup.attempts.watch_cgroups(cgroups.tree())
         {
-            tracing::warn!(error = in_full(&error), "cgroups are only looked at when a task is recovered");
+            tracing::warn!(
+                error = in_full(&error),
+                "failed to watch cgroups; they are only inspected when a task is recovered"
+            );
         }
         Self {
             shared: Arc::new(Shared {
@@ -234,7 +237,7 @@ impl Shared {
         let live = self.find(id).ok_or_else(|| DriverError::Gone(id.clone()))?;
         match self.attempts().record(id).map_err(DriverError::retry)? {
             Some(record) if record.state == State::Running => Ok((live, record)),
-            Some(_) | None => Err(DriverError::fatal(format!("find {id} running"))),
+            Some(_) | None => Err(DriverError::fatal(format!("reach {id}: it is not running"))),
         }
     }
 

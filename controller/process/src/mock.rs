@@ -119,7 +119,7 @@ impl TaskDriver for Mock {
             match self.shared.notes.claim(&spec.id, &entry).map_err(DriverError::retry)? {
                 Claim::Free => self.shared.begin(&spec.id, &entry, Some(&spec)),
                 Claim::Fenced => {
-                    return Err(DriverError::fatal(format!("start {}: it was cancelled before", spec.id)));
+                    return Err(DriverError::fatal(format!("start {}: it was cancelled earlier", spec.id)));
                 }
                 Claim::Taken(_) => {
                     self.shared.recover(&spec.id).await?;
@@ -239,7 +239,7 @@ impl Shared {
             return Err(DriverError::retry(SHUT_DOWN));
         }
         let run = self.run(id).filter(|run| run.exit().is_none());
-        run.ok_or_else(|| DriverError::fatal(format!("find {id} running")))
+        run.ok_or_else(|| DriverError::fatal(format!("reach {id}: it is not running")))
     }
 
     async fn recover(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
@@ -271,7 +271,7 @@ impl Shared {
             let mut result = run.live(elapsed).await;
             result.at = (shared.clock)();
             if let Err(error) = shared.notes.set_exit(&id, &result) {
-                tracing::warn!(%id, %error, "failed to note the end of a mock task");
+                tracing::warn!(%id, %error, "failed to store the exit of a mock task");
             }
             run.finish(result.clone());
             shared.exits.send(Exited { id, result }).await;

@@ -29,7 +29,7 @@ async fn drivers_are_followed_from_when_they_come_to_when_they_go() {
     registry.insert(first.clone(), Availability::Enabled);
     first.exits.send(exited(1)).await;
     assert_eq!(heard.recv().await, Some(DriverNews::Exited(exited(1))));
-    assert_eq!(registry.entries().away()["stand_in"], "it has not reported whether it works");
+    assert_eq!(registry.entries().away()["stand_in"], "it has not reported its health yet");
 
     first.fingerprints.send(fingerprint(Health::Healthy)).await;
     let healthy = until(&registry, |entries| entries.away().is_empty()).await;

@@ -27,7 +27,7 @@ impl Shared {
         let mut record = match Ledger::fence(&**self, id).await? {
             Claim::Taken(record) => record,
             Claim::Free | Claim::Fenced => {
-                tracing::debug!(%id, "cancelled before it began");
+                tracing::debug!(%id, "cancelled before it started");
                 self.kill_all(id, None).await?;
                 self.settle(id).await;
                 return Ok(());
@@ -112,7 +112,7 @@ impl Shared {
         if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
             return Ok(ended.map(drop)?);
         }
-        tracing::debug!(%id, "grace is over");
+        tracing::debug!(%id, "the grace period is over; killing the task");
         main.send(Signal::KILL).map_err(retry)?;
         // A process that survives this is left to the cgroup kill, which reports an error to the caller.
         let _ = tokio::time::timeout(DEATH_TIME_MAX, ended()).await;

@@ -51,7 +51,7 @@ pub(super) async fn session(
 ) -> DriverResult<ExecSession> {
     let (live, _) = shared.running(id)?;
     let task = live.config().ok_or_else(|| {
-        DriverError::fatal(format!("execute a command in {id}: its specification is not known to this agent"))
+        DriverError::fatal(format!("execute a command in {id}: this agent does not know its specification"))
     })?;
     let (ours, child, leash) = off_thread({
         let (shared, id) = (Arc::clone(shared), id.clone());

@@ -50,7 +50,7 @@ pub(super) fn failure_code(step: Step, errno: i32) -> i32 {
 /// Why a supervisor could not start the task, for people.
 pub(super) fn start_failure(step: Step, errno: i32) -> String {
     let why = match (step, errno) {
-        (_, 0) => "the launch spec is bad".to_owned(),
+        (_, 0) => "the launch spec is invalid".to_owned(),
         (Step::Exec, libc::ENOENT) => "no such file, or its interpreter is missing".to_owned(),
         (Step::Exec, libc::ENOEXEC) => "not a program for this machine, and no #! line".to_owned(),
         _ => std::io::Error::from_raw_os_error(errno).to_string(),
@@ -63,27 +63,24 @@ pub(super) fn without_record(end: ShimEnd, dir: &Path) -> String {
     let dir = dir.display();
     match end {
         ShimEnd::Code(EXIT_LOST) => {
-            format!(
-                "its record was there already and has vanished since; is somebody deleting files in {dir}?"
-            )
+            format!("its record existed and has vanished; check whether something deletes files in {dir}")
         }
         ShimEnd::Code(EXIT_NO_RECORD) => format!(
-            "it could not write its record in {dir}; see that the directory exists, is writable for the agent, and that its \
-             file system has room and is not read-only"
+            "it could not write its record in {dir}; check that the directory exists, is writable for the agent, and that its \
+             file system has free space and is not read-only"
         ),
         ShimEnd::Code(code) => {
-            format!(
-                "it ended with code {code} before it wrote a record in {dir}; it never does that by itself"
-            )
+            format!("it exited with the unexpected code {code} before it wrote its record in {dir}")
         }
         ShimEnd::Signal(libc::SIGKILL) => {
-            "it was killed before it wrote its record; see the kernel's log for a lack of memory".to_owned()
-        }
-        ShimEnd::Signal(libc::SIGSYS) => {
-            "it was killed for a forbidden system call; see what seccomp filter the agent runs under"
+            "it was killed before it wrote its record; check the kernel's log for an out-of-memory kill"
                 .to_owned()
         }
-        ShimEnd::Signal(signal) => format!("it ended by signal {signal} before it wrote its record"),
+        ShimEnd::Signal(libc::SIGSYS) => {
+            "it was killed for a forbidden system call; check the seccomp filter that the agent runs under"
+                .to_owned()
+        }
+        ShimEnd::Signal(signal) => format!("it was ended by signal {signal} before it wrote its record"),
     }
 }
 

@@ -34,7 +34,7 @@ impl Shared {
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
             if self.setup.starts == Availability::Disabled {
                 return Err(DriverError::fatal(format!(
-                    "start {id}: the driver {driver} is turned off here; turn it on with `drivers.{driver}.enabled` in the config",
+                    "start {id}: the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config",
                     driver = self.info.name,
                 )));
             }
@@ -101,7 +101,7 @@ impl Shared {
         if live.exit().is_none()
             && let Err(error) = reconcile::reconcile(self, id).await
         {
-            tracing::warn!(%id, error = error.why(), "failed to bring a task back into its cgroup");
+            tracing::warn!(%id, error = error.why(), "failed to move a task back into its cgroup");
         }
         live.exit().map_or(Recovered::Running, Recovered::Exited)
     }
@@ -150,7 +150,7 @@ impl Shared {
             }
             (_, Some(State::Tombstone)) => {
                 self.live().remove(id);
-                Err(DriverError::fatal(format!("start {id}: it was cancelled before")))
+                Err(DriverError::fatal(format!("start {id}: it was cancelled earlier")))
             }
             (Ok(()), _) => Ok(Started::default()),
             (Err(NeverRan { why, cause }), _) => {

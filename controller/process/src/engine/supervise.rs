@@ -133,11 +133,11 @@ impl Shared {
             let phase = loop {
                 // Without this, a panic would leave the attempt unsupervised.
                 let watch = AssertUnwindSafe(shared.watch(&id, &watched, shim.as_ref())).catch_unwind();
-                let seen = watch.await.unwrap_or_else(|_| Err(retry("follow it: it panicked".to_owned())));
+                let seen = watch.await.unwrap_or_else(|_| Err(retry("supervise it: it panicked".to_owned())));
                 match seen {
                     Ok(phase) => break phase,
                     // A read error (no more descriptors, a failing disk) does not mean that the task ended.
-                    Err(error) => tracing::warn!(%id, error = error.why(), "failed to follow an attempt"),
+                    Err(error) => tracing::warn!(%id, error = error.why(), "failed to supervise a task"),
                 }
                 tokio::time::sleep(FOLLOW_AGAIN_AFTER).await;
             };
@@ -179,7 +179,7 @@ impl Shared {
                     never_ran(failure::start_failure(step, errno), cause)
                 }
                 State::Tombstone if has_run => self.without_record(id, shim).await?,
-                State::Tombstone => never_ran("it was cancelled before it began", Cause::Task),
+                State::Tombstone => never_ran("it was cancelled before it started", Cause::Task),
                 State::Created | State::Running | State::Exited(_) => {
                     Phase::Ended(result_of(&record, cgroup.as_ref()))
                 }
@@ -188,7 +188,7 @@ impl Shared {
                 // Nothing would record its exit or drain its output any more.
                 let orphans = end::kill_orphans(self, id, &record).await;
                 if let Err(error) = &orphans {
-                    tracing::warn!(%id, error = error.why(), "failed to end what a dead supervisor left");
+                    tracing::warn!(%id, error = error.why(), "failed to kill the processes that a dead supervisor left");
                 }
                 if failure::has_run(&record) {
                     let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
@@ -247,14 +247,14 @@ async fn press(id: &AttemptId, shim: Option<&PidFd>) {
     let Some(shim) = shim else { return std::future::pending().await };
     let send = |signal| {
         if let Err(error) = shim.send(signal) {
-            tracing::debug!(%id, error = herdlet_base::error::in_full(&error), "failed to wake a supervisor");
+            tracing::debug!(%id, error = herdlet_base::error::in_full(&error), "failed to signal a supervisor");
         }
     };
     for _ in 0..WAKES_MAX {
         send(Signal::CONT);
         tokio::time::sleep(WAKE_INTERVAL).await;
     }
-    tracing::warn!(%id, "its supervisor is stuck and is killed");
+    tracing::warn!(%id, "the supervisor does not respond; killing it");
     send(Signal::KILL);
 }
 

@@ -155,7 +155,7 @@ fn accepted(target: Target, trust: &Trust<'_>) -> Result<Found, CommandError> {
 fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String {
     let task_dir = format!("{} (the task's directory) and its local", task_dir.display());
     match search_path {
-        None if command.starts_with('/') => " there".to_owned(),
+        None if command.starts_with('/') => " at this path".to_owned(),
         None => format!(" in {task_dir}"),
         Some("") => format!(" in {task_dir}, nor in PATH, which is empty"),
         Some(path) => format!(" in {task_dir}, nor in PATH ({path})"),

@@ -239,7 +239,7 @@ fn a_prestop_hook_that_fails_says_why() {
     };
     for (name, script, expected) in [
         ("fails", "echo draining; echo cannot drain >&2; exit 3", "it ended with code 3: cannot drain"),
-        ("hangs", "echo draining; exec sleep 100000", "prestop: end a command within 1s"),
+        ("hangs", "echo draining; exec sleep 100000", "prestop: complete the command within 1s: timed out"),
     ] {
         agent.apply_and_wait(&hook(name, script));
         agent.cli(&["stop", name, "--wait"]).success();

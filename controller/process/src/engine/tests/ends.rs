@@ -111,7 +111,8 @@ async fn where_nothing_may_be_started_any_more_what_runs_is_looked_after() {
         let another = TaskConfig { id: id(2), ..bench.shell("echo > ran") };
         let refused = second.driver.start(another).await.unwrap_err();
         assert!(
-            matches!(&refused, DriverError::Fatal(_)) && refused.to_string().contains("turned off"),
+            matches!(&refused, DriverError::Fatal(_))
+                && refused.to_string().contains("is disabled on this agent"),
             "{refused}"
         );
         second.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();

@@ -182,10 +182,10 @@ fn processes_with_neither_record_nor_supervisor_are_ended() {
 fn a_supervisor_without_a_record_is_told_with_what_to_do() {
     let dir = std::path::Path::new("/run/x");
     let why = |end| super::super::failure::without_record(end, dir);
-    assert!(why(supervisor::ShimEnd::Code(17)).contains("is somebody deleting files in /run/x?"));
-    assert!(why(supervisor::ShimEnd::Code(18)).contains("could not write its record in /run/x; see that"));
+    assert!(why(supervisor::ShimEnd::Code(17)).contains("check whether something deletes files in /run/x"));
+    assert!(why(supervisor::ShimEnd::Code(18)).contains("could not write its record in /run/x; check that"));
     assert!(why(supervisor::ShimEnd::Code(3)).contains("code 3"));
-    assert!(why(supervisor::ShimEnd::Signal(9)).contains("lack of memory"));
+    assert!(why(supervisor::ShimEnd::Signal(9)).contains("out-of-memory kill"));
     assert!(why(supervisor::ShimEnd::Signal(31)).contains("seccomp"));
     assert!(why(supervisor::ShimEnd::Signal(11)).contains("signal 11"));
 }

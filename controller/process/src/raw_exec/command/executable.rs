@@ -66,14 +66,14 @@ fn can_execute(target: &Target, starter: u32) -> bool {
 fn refusal(target: &Target, starter: u32) -> Option<&'static str> {
     let Some(own) = &target.own else { return Some("a link or a mount leads to it") };
     if !may_hold_programs(own) {
-        return Some("it lies where no programs belong");
+        return Some("programs are not allowed in its directory");
     }
     if target.stat.st_nlink != 1 {
-        return Some("it has several names (hard links)");
+        return Some("it has several hard links");
     }
     // Never make a file readable that its owner has closed to others.
     let is_closed = target.stat.st_uid != starter && target.stat.st_mode & OTHERS_READ == 0;
-    is_closed.then_some("it belongs to another user, who has not made it readable")
+    is_closed.then_some("it belongs to another user and is not readable for others")
 }
 
 /// Whether a path relative to the allocation's directory is in the task's directory or in the shared one, outside of secrets and

@@ -222,7 +222,7 @@ impl fmt::Display for Distrust {
             Why::Long => {
                 return write!(
                     f,
-                    "at {path} the way to it, links included, is longer than {LEVELS_MAX} directories or {PENDING_MAX} names: use a \
+                    "at {path}, the path to it exceeds {LEVELS_MAX} directories or {PENDING_MAX} names, links included: use a \
                      shorter path"
                 );
             }
@@ -234,9 +234,9 @@ impl fmt::Display for Distrust {
         };
         write!(
             f,
-            "; {starter} would run what somebody else has put there: only root, the agent's user, {starter}{others} may be able to write \
-             to a program and to the directories on the way. Keep the program in the task's `local` directory, written by {starter} and \
-             without a right to write for others, or name one of the machine by its absolute path"
+            "; {starter} would run a program that another user may have placed there: only root, the agent's user, {starter}{others} may have \
+             write access to a program and the directories on its path. Put the program in the task's `local` directory, owned by {starter} \
+             and not writable for others, or use the absolute path of a program of the machine"
         )
     }
 }
