@@ -153,7 +153,7 @@ impl Agent {
         let known = drivers::Reported::of(&instance.drivers);
         known.apply(now, &bare, &mut world);
         for unusable in &unusable {
-            tracing::error!(?unusable, "a stored object lacks its other half and is left alone");
+            tracing::error!(?unusable, "ignoring a stored object without its counterpart");
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
@@ -260,8 +260,8 @@ impl Agent {
     pub async fn failed(&mut self) -> anyhow::Error {
         tokio::select! {
             biased;
-            () = self.ended.cancelled() => anyhow::anyhow!("go on: the loop has ended by itself"),
-            how = self.eyes.panicked() => anyhow::anyhow!("go on: a part of the agent has ended: {how}"),
+            () = self.ended.cancelled() => anyhow::anyhow!("continue: the main loop has ended unexpectedly"),
+            how = self.eyes.panicked() => anyhow::anyhow!("continue: a part of the agent has panicked: {how}"),
         }
     }
 
@@ -276,7 +276,7 @@ impl Agent {
         self.handle.shutdown.cancel();
         // The loop flushes its commits within its own time limit.
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
-            tracing::error!("the loop did not end in time; what was not answered may not be durable");
+            tracing::error!("the main loop did not end in time; unanswered requests may be lost");
         }
     }
 }
@@ -288,7 +288,7 @@ impl Agent {
 pub async fn request(inbox: &Inbox<Input>, command: Command) -> anyhow::Result<Answer> {
     let (sender, answer) = oneshot::channel();
     inbox.send(Input::Request(command, sender)).await.context("the agent is shutting down")?;
-    answer.await.context("the agent went down before the request was durable")
+    answer.await.context("the agent ended before the request was durable")
 }
 
 /// Converts a refusal to an error.

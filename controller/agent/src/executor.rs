@@ -178,9 +178,9 @@ impl From<Report<OpKey, Outcome>> for Input {
         let outcome = match report.outcome {
             runtime::Outcome::Done(outcome) => outcome,
             runtime::Outcome::Overdue => Outcome::Overdue,
-            runtime::Outcome::Panicked(message) => retry(format!("carry it out: it panicked: {message}")),
-            runtime::Outcome::Cancelled => retry("begin: it was taken back".to_owned()),
-            runtime::Outcome::Refused => retry("begin: an earlier operation has not ended".to_owned()),
+            runtime::Outcome::Panicked(message) => retry(format!("complete it: it panicked: {message}")),
+            runtime::Outcome::Cancelled => retry("start it: it was withdrawn".to_owned()),
+            runtime::Outcome::Refused => retry("start it: an earlier operation has not ended".to_owned()),
         };
         Self::Event(Event::Outcome(Op { target: report.key.target, generation: report.generation }, outcome))
     }

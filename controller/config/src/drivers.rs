@@ -107,7 +107,7 @@ pub(super) fn check(source: &str, root: &Node) -> Problems {
             problems.push(place(&at_key).problem(match nearest(key, names()) {
                 Some(name) => format!("there is no driver of this name; did you mean {name}?"),
                 None => format!(
-                    "there is no driver of this name; there are {}",
+                    "there is no driver of this name; the drivers are {}",
                     names().collect::<Vec<_>>().join(", ")
                 ),
             }));

@@ -212,7 +212,7 @@ impl Joined {
     pub fn offers_nothing(&self) -> Option<String> {
         let offers_any = self.node.borrow().drivers.values().any(|driver| driver.detected);
         (!offers_any).then(|| {
-            "no task driver is offered to the servers, so they place nothing here: --raw-exec turns raw_exec on".to_owned()
+            "no task driver is offered to the servers, so they place nothing here; enable raw_exec with --raw-exec".to_owned()
         })
     }
 

@@ -145,13 +145,13 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
         if (memory.ended.contains(&id) || !used.has(&id))
             && let Err(error) = close_unused(&instance.paths, id)
         {
-            tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
+            tracing::warn!(alloc = %id, %error, "failed to revoke other users' access to an allocation's directory");
         }
         let done = match memory.of(&id) {
             RecordState::Known => continue,
             RecordState::Forgotten if !used.has(&id) => alloc_dir(instance, id).await,
             RecordState::Forgotten | RecordState::Unknown => {
-                tracing::warn!(alloc = %id, "a directory of an unknown allocation exists; it is left alone");
+                tracing::warn!(alloc = %id, "found the directory of an unknown allocation; leaving it alone");
                 Done::Left
             }
         };
@@ -160,7 +160,7 @@ pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Ve
     if memory.extent == Extent::Whole
         && let Err(error) = sweep_came(&instance.paths, |id| memory.known.contains(id))
     {
-        tracing::warn!(%error, "failed to remove disks that have come for what is not there any more");
+        tracing::warn!(%error, "failed to remove migrated disks of allocations that no longer exist");
     }
     (events, orphans)
 }
@@ -193,14 +193,14 @@ impl Used {
 async fn attempt(instance: &Instance, memory: &Memory, driver: &dyn TaskDriver, id: &AttemptId) -> Done {
     let has_directory = instance.paths.alloc(&id.alloc).exists();
     let Some(leftover) = memory.leak(&id.alloc, has_directory) else {
-        tracing::warn!(attempt = %id, "an unknown attempt exists; it is left alone");
+        tracing::warn!(attempt = %id, "found an unknown attempt; leaving it alone");
         return Done::Left;
     };
     tracing::warn!(attempt = %id, "removing an attempt that belongs to no allocation");
     match driver.destroy(id, leftover).await {
         Ok(()) => Done::Removed,
         Err(error) => {
-            tracing::warn!(attempt = %id, error = error.why(), "failed to remove it");
+            tracing::warn!(attempt = %id, error = error.why(), "failed to remove the attempt");
             Done::Left
         }
     }
@@ -215,7 +215,7 @@ async fn alloc_dir(instance: &Instance, id: AllocId) -> Done {
         Ok(Err(error)) => in_full(&error),
         Err(error) => error.to_string(),
     };
-    tracing::warn!(alloc = %id, error = why, "failed to remove it; it is tried again at the next start");
+    tracing::warn!(alloc = %id, error = why, "failed to remove the directory; retrying at the next start");
     Done::Left
 }
 

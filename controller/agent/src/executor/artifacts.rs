@@ -33,7 +33,7 @@ pub async fn artifacts(
                 // A fetch will report the error.
                 Ok(Ok(false) | Err(ArtifactError::Outside(_))) => Outcome::Absent,
                 Ok(Err(error)) => retry(in_full(&error)),
-                Err(error) => retry(format!("look at artifacts: {error}")),
+                Err(error) => retry(format!("inspect artifacts: {error}")),
             }
         }
         PlaceVerb::Up => {

@@ -70,7 +70,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
     }
     let retry = |why: String| Refusal { class: Class::Retry, why };
     let cluster = context.cluster.get();
-    let cluster = cluster.ok_or_else(|| retry("ask servers for identities: none is known".to_owned()))?;
+    let cluster = cluster.ok_or_else(|| retry("ask servers for identities: no cluster joined".to_owned()))?;
     let request = SignRequest {
         alloc: alloc.id,
         create_index: server.create_index,
@@ -82,7 +82,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
     }
     if let Some(missing) = wanted.iter().find(|name| kept.get(*name).is_none_or(|kept| is_due(kept, now))) {
         return Err(retry(format!(
-            "get identity {missing:?} of servers: it is not among what they have signed"
+            "get identity {missing:?} from servers: their response does not contain it"
         )));
     }
     // Drop identities that the job no longer names.
@@ -93,7 +93,7 @@ pub async fn sign(context: &Arc<Context>, alloc: &Arc<Allocation>, task: &Task) 
 }
 
 fn keeping(error: &io::Error) -> Refusal {
-    Refusal { class: Class::Retry, why: format!("keep identities that servers have signed: {error}") }
+    Refusal { class: Class::Retry, why: format!("store the identities signed by servers: {error}") }
 }
 
 /// All server-signed tokens of a task, by identity name.

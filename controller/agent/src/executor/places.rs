@@ -261,7 +261,7 @@ fn with_tokens<T>(
         Some(_) => {
             let mut given = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task)
                 .map_err(|error| {
-                    let why = format!("read the tokens that servers have signed: {error}");
+                    let why = format!("read the tokens signed by servers: {error}");
                     Refusal { class: Class::Retry, why }
                 })?;
             let wanted =
@@ -319,6 +319,6 @@ fn renewed(renew_in: Option<std::time::Duration>) -> Arc<Facts> {
 async fn blocking(work: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
     match herdlet_runtime::off_thread(work).await {
         Ok(outcome) => outcome,
-        Err(error) => retry(format!("carry it out: {error}")),
+        Err(error) => retry(format!("complete the operation: {error}")),
     }
 }

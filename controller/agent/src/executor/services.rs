@@ -200,17 +200,14 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
         match context.services.catalogs.consul.sweep(&keep).await {
             Ok(0) => return,
             Ok(count) => {
-                tracing::info!(count, "removed services from Consul that no allocation wants any more");
+                tracing::info!(count, "removed leftover services from Consul");
                 return;
             }
             Err(error) => {
                 let why = error.to_string();
                 // Log the same error only once.
                 if said.as_ref() != Some(&why) {
-                    tracing::warn!(
-                        error = why,
-                        "failed to look for services in Consul that nobody wants any more; it is tried again"
-                    );
+                    tracing::warn!(error = why, "failed to remove leftover services from Consul; retrying");
                     said = Some(why);
                 }
             }

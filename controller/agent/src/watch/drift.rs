@@ -394,7 +394,7 @@ fn is_open(dir: &Path) -> bool {
 /// this agent could close its directory around its tasks.
 fn close_unused(paths: &Paths, id: AllocId) {
     if let Err(error) = alloc_dir::close_unused(paths, id) {
-        tracing::warn!(alloc = %id, %error, "failed to close the directory of an allocation to other users");
+        tracing::warn!(alloc = %id, %error, "failed to revoke other users' access to an allocation's directory");
     }
 }
 
