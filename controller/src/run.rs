@@ -317,12 +317,12 @@ impl Work {
     /// Waits until all batch work has ended, and prints the changes of each task.
     async fn until_done(&self, model: &ReadModel, requests: &Requests, began: Instant) -> End {
         let mut changes = model.changes();
-        let mut told = Announcer::default();
+        let mut announcer = Announcer::default();
         let interrupt = interrupted();
         tokio::pin!(interrupt);
         let mut trouble = Trouble::default();
         loop {
-            told.announce(model, began);
+            announcer.announce(model, began);
             let over = |jobs: &BTreeMap<JobKey, u64>| {
                 !jobs.is_empty() && jobs.iter().all(|(job, count)| is_over(model, job, *count))
             };

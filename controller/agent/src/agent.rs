@@ -204,10 +204,10 @@ impl Agent {
         });
         let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone());
         let ended = CancellationToken::new();
-        let tell_end = ended.clone().drop_guard();
+        let end_guard = ended.clone().drop_guard();
         tokio::spawn(async move {
             runtime.run().await;
-            drop(tell_end);
+            drop(end_guard);
         });
         for event in found.into_iter().chain(volumes.into_iter().map(declare_volume)) {
             inbox.send(Input::Event(event)).await.context("reach the loop")?;

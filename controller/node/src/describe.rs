@@ -196,8 +196,8 @@ impl Describer {
         // Open this before the first inspection, so that no change is missed.
         let mut changes = InterfaceChanges::open().inspect_err(untold).ok();
         loop {
-            let looked = Instant::now();
-            let is_seen = match off_thread(herdlet_fingerprint::interfaces).await {
+            let inspected_at = Instant::now();
+            let was_inspected = match off_thread(herdlet_fingerprint::interfaces).await {
                 Ok(Ok(interfaces)) => {
                     let networks = self.shared.fixed.networks(&interfaces);
                     self.change(|parts| parts.networks = networks);
@@ -207,13 +207,13 @@ impl Describer {
                 Ok(Err(error)) => missed(&error),
                 Err(error) => missed(&error),
             };
-            match changes.as_ref().filter(|_| is_seen) {
+            match changes.as_ref().filter(|_| was_inspected) {
                 Some(kernel) => {
                     if let Err(error) = kernel.next().await {
                         untold(&error);
                         changes = None;
                     }
-                    sleep_until((Instant::now() + NETWORK_SETTLES).max(looked + NETWORK_PAUSE)).await;
+                    sleep_until((Instant::now() + NETWORK_SETTLES).max(inspected_at + NETWORK_PAUSE)).await;
                 }
                 None => sleep(NETWORK_PERIOD).await,
             }
@@ -258,10 +258,10 @@ impl Describer {
         let mut parts = self.parts();
         change(&mut parts);
         let node = self.shared.fixed.node(&parts);
-        self.shared.node.send_if_modified(|told| {
-            let is_news = **told != node;
+        self.shared.node.send_if_modified(|current| {
+            let is_news = **current != node;
             if is_news {
-                *told = Arc::new(node);
+                *current = Arc::new(node);
             }
             is_news
         });

@@ -276,7 +276,7 @@ fn server_contact(contact: &Contact) -> ServerContact {
 
 /// Keeps resources of local manifests reserved from servers' jobs.
 async fn reserve(describer: Describer, model: Arc<ReadModel>) {
-    let mut told = None;
+    let mut last = None;
     loop {
         let version = model.version();
         let mut room = Room::default();
@@ -290,11 +290,11 @@ async fn reserve(describer: Describer, model: Arc<ReadModel>) {
         }
         // Most changes do not affect manifests, and updating the description is expensive.
         let now = Some((room, ports));
-        if told != now {
+        if last != now {
             if let Some((room, ports)) = now.clone() {
                 describer.set_reserved(room, ports);
             }
-            told = now;
+            last = now;
         }
         model.changed(version).await;
     }

@@ -234,7 +234,7 @@ fn parse(job: &Json, drivers: &Drivers) -> Result<Job, String> {
 
 /// Describes a job's problems in one sentence. Line numbers are omitted: users do not see this text.
 fn problems_text(problems: &Problems) -> String {
-    let mut told: Vec<String> = problems
+    let mut texts: Vec<String> = problems
         .iter()
         .take(PROBLEMS_MAX)
         .map(|problem| match &*problem.path {
@@ -242,11 +242,11 @@ fn problems_text(problems: &Problems) -> String {
             path => format!("{path}: {}", problem.message),
         })
         .collect();
-    let more = (problems.len() + problems.more()).saturating_sub(told.len());
+    let more = (problems.len() + problems.more()).saturating_sub(texts.len());
     if more > 0 {
-        told.push(format!("and {more} more"));
+        texts.push(format!("and {more} more"));
     }
-    format!("this job cannot run here: {}", told.join("; "))
+    format!("this job cannot run here: {}", texts.join("; "))
 }
 
 /// The job's parent, and the payload that it was dispatched with.

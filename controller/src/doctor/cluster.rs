@@ -70,8 +70,8 @@ async fn reach(config: &Config, cluster: &Cluster) -> Finding {
         ([], bad) => Finding::failure("servers", bad.join("; "), hint),
         (good, []) => Finding::ok("servers", format!("{} of region {region} answer", good.join(", "))),
         (good, bad) => {
-            let said = format!("{} of region {region} answer; {}", good.join(", "), bad.join("; "));
-            Finding::warning("servers", said, hint)
+            let message = format!("{} of region {region} answer; {}", good.join(", "), bad.join("; "));
+            Finding::warning("servers", message, hint)
         }
     }
 }
@@ -148,14 +148,14 @@ mod tests {
         let elsewhere = |n| gone.replace("127.0.0.1", &format!("127.0.0.{n}"));
         let many: Vec<String> = (2..22).map(elsewhere).chain([here.to_owned()]).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let said = &finding(&many, on).await[0].2;
+        let message = &finding(&many, on).await[0].2;
         let beginning = format!("{here} of region global answer; failed to connect to 127.0.0.2:");
-        assert!(said.starts_with(&beginning) && said.ends_with("; 15 more fail"), "{said}");
+        assert!(message.starts_with(&beginning) && message.ends_with("; 15 more fail"), "{message}");
 
         let in_eu = |flags: &mut Flags| flags.region = Some("eu".to_owned());
-        let (check, verdict, said) = finding(&[here], in_eu).await.remove(0);
+        let (check, verdict, message) = finding(&[here], in_eu).await.remove(0);
         let expected = format!("{here} answers with an error: No path to region");
-        assert_eq!((check, verdict, said), ("servers", Verdict::Failure, expected));
+        assert_eq!((check, verdict, message), ("servers", Verdict::Failure, expected));
 
         standin.lead(None);
         let led = finding(&[here], on).await;
@@ -171,8 +171,8 @@ mod tests {
         config.cluster.as_mut().unwrap().tls =
             Some(herdlet_config::RpcTls { authority, certificate, key, verify_server_hostname: true });
         let finding = cluster(&config).await.remove(0);
-        let said = "failed to read /nowhere.pem: No such file or directory (os error 2)";
-        assert_eq!((finding.verdict, finding.message.as_str()), (Verdict::Failure, said));
+        let expected = "failed to read /nowhere.pem: No such file or directory (os error 2)";
+        assert_eq!((finding.verdict, finding.message.as_str()), (Verdict::Failure, expected));
     }
 
     #[tokio::test]

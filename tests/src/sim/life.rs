@@ -393,9 +393,9 @@ impl Life {
 
     /// Continues until the log contains this text.
     pub fn until(&mut self, text: &str) -> Result<(), String> {
-        let told = self.log().len();
+        let before = self.log().len();
         for _ in 0..10_000 {
-            if self.log().iter().skip(told).any(|line| line.contains(text)) {
+            if self.log().iter().skip(before).any(|line| line.contains(text)) {
                 return Ok(());
             }
             if !self.moment()? {

@@ -276,8 +276,8 @@ impl Life {
     /// Checks that every process that is notified of new tokens knows one that has not expired.
     fn check_tokens(&self) -> Result<(), Violation> {
         for ((id, index, _), attempt) in self.machine.live() {
-            let told = self.machine.token_known_until(*id, *index);
-            if told.is_some_and(|until| until < self.now_ns) {
+            let known_until = self.machine.token_known_until(*id, *index);
+            if known_until.is_some_and(|until| until < self.now_ns) {
                 let (name, task) = (attempt.alloc.name(), index);
                 return never_comes(format!("task {task} of {name} is left with a token that has expired"));
             }
@@ -292,16 +292,20 @@ impl Life {
 
     /// A settled system that is inspected completely and then left alone for an hour does only what its timers require.
     fn rest(&mut self) -> Result<(), Violation> {
-        let mut looks = Vec::new();
+        let mut inspections = Vec::new();
         for (spec, state) in self.world.allocations() {
             let up = state.parts.iter().filter(|(_, state)| **state == PartState::Up);
-            looks.extend(up.map(|(part, _)| Event::Drift { alloc: spec.id, part, by: Noticed::Periodic }));
+            inspections.extend(up.map(|(part, _)| Event::Drift {
+                alloc: spec.id,
+                part,
+                by: Noticed::Periodic,
+            }));
         }
         let renewing = self.allocs.values().filter_map(|view| view.spec.group()).any(|group| {
             let mut identities = group.tasks.iter().flat_map(|task| &task.identities);
             identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
         });
-        self.events.extend(looks);
+        self.events.extend(inspections);
         let (commits, since, mut views) = (self.commits, self.now_ns, self.job_views);
         let shown: Vec<_> = self.jobs.values().map(|view| view.convergence.clone()).collect();
         while self.now_ns < since + 3_600 * SECOND && self.moment()? {

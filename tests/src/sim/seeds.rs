@@ -90,8 +90,12 @@ pub fn life_of(seed: u64) -> Life {
     Life::new(seed, HARD).with_turns_of(TURNS_NS[speed])
 }
 
-/// Runs all simulations on this many threads, up to the first violation. Calls `told` with the statistics after each batch.
-pub fn live_all(seeds: Range<u64>, threads: usize, told: &(dyn Fn(&Lived) + Sync)) -> Result<Lived, Broken> {
+/// Runs all simulations on this many threads, up to the first violation. Calls `on_batch` with the statistics after each batch.
+pub fn live_all(
+    seeds: Range<u64>,
+    threads: usize,
+    on_batch: &(dyn Fn(&Lived) + Sync),
+) -> Result<Lived, Broken> {
     let next = AtomicU64::new(seeds.start);
     let all = Mutex::new((Lived::default(), None));
     let worker = || {
@@ -118,7 +122,7 @@ pub fn live_all(seeds: Range<u64>, threads: usize, told: &(dyn Fn(&Lived) + Sync
             let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
             all.0 += lived;
             all.1 = all.1.take().or(broken);
-            told(&all.0);
+            on_batch(&all.0);
         }
     };
     thread::scope(|scope| (0..threads.max(1)).for_each(|_| drop(scope.spawn(worker))));

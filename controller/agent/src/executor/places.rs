@@ -44,11 +44,11 @@ use crate::{
 
 /// The allocation directory.
 pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
-    let heritage = alloc.predecessor().map(|previous| {
+    let migration = alloc.predecessor().map(|previous| {
         let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
         Migration { previous, tasks: tasks.map(|task| task.name.clone()).collect() }
     });
-    let dir = AllocDir::new(&context.paths, alloc.id).inheriting(heritage);
+    let dir = AllocDir::new(&context.paths, alloc.id).inheriting(migration);
     let (context, alloc) = (Arc::clone(context), Arc::clone(alloc));
     blocking(move || {
         let users = match used_by(verb, || task_users(&context, &alloc)) {

@@ -14,8 +14,8 @@ pub fn is_above(limit: u8) -> bool {
     limit < 100 && any_above(limit, FILES.iter().filter_map(|path| fs::read_to_string(Path::new(path)).ok()))
 }
 
-fn any_above(limit: u8, mut told: impl Iterator<Item = String>) -> bool {
-    told.any(|text| some_avg10(&text).is_some_and(|percent| percent > f64::from(limit)))
+fn any_above(limit: u8, mut reports: impl Iterator<Item = String>) -> bool {
+    reports.any(|text| some_avg10(&text).is_some_and(|percent| percent > f64::from(limit)))
 }
 
 /// The share of time in which some task waited, in percent: `some avg10=1.53 avg60=…`.

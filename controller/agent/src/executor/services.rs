@@ -194,7 +194,7 @@ pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
 
 /// Retries with growing delays until no unwanted registration is left.
 async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: BTreeSet<String>) {
-    let mut said = None;
+    let mut logged = None;
     let delays = ExponentialBuilder::new().with_min_delay(SWEEP_AGAIN_MIN).with_max_delay(SWEEP_AGAIN_MAX);
     for delay in delays.with_jitter().without_max_times().build() {
         match context.services.catalogs.consul.sweep(&keep).await {
@@ -206,9 +206,9 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
             Err(error) => {
                 let why = error.to_string();
                 // Log the same error only once.
-                if said.as_ref() != Some(&why) {
+                if logged.as_ref() != Some(&why) {
                     tracing::warn!(error = why, "failed to remove leftover services from Consul; retrying");
-                    said = Some(why);
+                    logged = Some(why);
                 }
             }
         }

@@ -211,8 +211,8 @@ async fn only_what_differs_is_told() {
     assert!(!node.has_changed().unwrap());
     let undetected = Fingerprint { health: Health::Undetected, ..healthy() };
     describer.set_drivers(&drivers(DriverInfo::raw_exec(), undetected));
-    let told = node.borrow_and_update().clone();
-    assert!(!told.attributes.contains_key("driver.raw_exec") && !told.drivers["raw_exec"].healthy);
+    let latest = node.borrow_and_update().clone();
+    assert!(!latest.attributes.contains_key("driver.raw_exec") && !latest.drivers["raw_exec"].healthy);
 
     let changes = Changes::from([("rack".to_owned(), Some("17".to_owned()))]);
     describer.set_meta(&changes).await.unwrap();

@@ -41,16 +41,16 @@ pub(super) fn stream(
         async move {
             let measuring = async {
                 ticks.tick().await;
-                let look = || {
+                let measure_now = || {
                     let cgroup = cgroup.clone();
                     off_thread(move || Ok(measure(cgroup.as_ref(), shim)))
                 };
                 let before = match live.sample().filter(|sample| sample.at.elapsed() < SPAN_MAX) {
                     Some(before) => before,
-                    None => look().await?.0,
+                    None => measure_now().await?.0,
                 };
                 tokio::time::sleep_until(before.at + SPAN_MIN).await;
-                let (now, usage) = look().await?;
+                let (now, usage) = measure_now().await?;
                 live.set_sample(now);
                 Ok(Usage { at: herdlet_base::clock::wall_now(), cpu: now.since(&before, usage.cpu), ..usage })
             };

@@ -13,36 +13,36 @@ const PIECES_MAX: usize = 16;
 /// A session that runs `script`. The command `showinput` prints whether it has a terminal, and its input; `showtask` prints the
 /// [`Given`] of the task.
 pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> ExecSession {
-    let shown = serde_json::to_vec(given).unwrap_or_default();
+    let task_json = serde_json::to_vec(given).unwrap_or_default();
     let (stdin, mut input) = mpsc::channel::<Vec<u8>>(PIECES_MAX);
     let (out, stdout) = mpsc::channel(PIECES_MAX);
     let (err, stderr) = mpsc::channel(PIECES_MAX);
     let (resize, sizes) = mpsc::channel(1);
     let (mut ended, exit) = oneshot::channel();
     tokio::spawn(async move {
-        let talking = async {
+        let script_run = async {
             if request.command.first().is_some_and(|program| program == "showinput") {
                 let greeting = format!("TTY: {}\nStdin:\n", request.terminal.is_some());
-                let mut listening = out.send(greeting.into_bytes()).await.is_ok();
-                while listening && let Some(bytes) = input.recv().await {
-                    listening = out.send(bytes).await.is_ok();
+                let mut is_open = out.send(greeting.into_bytes()).await.is_ok();
+                while is_open && let Some(bytes) = input.recv().await {
+                    is_open = out.send(bytes).await.is_ok();
                 }
             }
             if request.command.first().is_some_and(|program| program == "showtask") {
-                let _ = out.send(shown).await;
+                let _ = out.send(task_json).await;
             }
-            let spoken = ScriptedOutput::new(
+            let stdout_script = ScriptedOutput::new(
                 script.stdout_string.as_ref(),
                 script.stdout_repeat,
                 script.stdout_repeat_duration,
             );
-            let shouted = ScriptedOutput::new(
+            let stderr_script = ScriptedOutput::new(
                 script.stderr_string.as_ref(),
                 script.stderr_repeat,
                 script.stderr_repeat_duration,
             );
             let pause = tokio::time::sleep(script.run_for.0.to_std());
-            tokio::join!(write_output(spoken, &out), write_output(shouted, &err), pause);
+            tokio::join!(write_output(stdout_script, &out), write_output(stderr_script, &err), pause);
             ExitResult {
                 code: i32::from(script.exit_code),
                 error: script.exit_err_msg.unwrap_or_default(),
@@ -50,7 +50,7 @@ pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> 
             }
         };
         tokio::select! {
-            result = talking => { let _ = ended.send(result); }
+            result = script_run => { let _ = ended.send(result); }
             () = ended.closed() => {}
         }
         drop(sizes);
@@ -60,8 +60,8 @@ pub(super) fn session(script: MockExec, given: &Given, request: ExecRequest) -> 
     ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() }
 }
 
-async fn write_output(mut speech: ScriptedOutput, to: &mpsc::Sender<Vec<u8>>) {
-    while let Some(bytes) = speech.next().await {
+async fn write_output(mut output: ScriptedOutput, to: &mpsc::Sender<Vec<u8>>) {
+    while let Some(bytes) = output.next().await {
         if to.send(bytes).await.is_err() {
             return;
         }

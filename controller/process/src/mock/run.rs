@@ -152,9 +152,9 @@ pub(super) async fn write_logs(run: Arc<Run>, dirs: TaskDirs) {
     tokio::join!(write_output(&run, &dirs, "stdout", out), write_output(&run, &dirs, "stderr", err));
 }
 
-async fn write_output(run: &Run, dirs: &TaskDirs, stream: &str, mut speech: ScriptedOutput) {
+async fn write_output(run: &Run, dirs: &TaskDirs, stream: &str, mut output: ScriptedOutput) {
     let path = dirs.logs.join(format!("{}.{stream}.0", dirs.log_name));
-    while let Some(bytes) = speech.next().await {
+    while let Some(bytes) = output.next().await {
         let file = fs::OpenOptions::new().create(true).append(true).open(&path);
         let written = file.and_then(|mut file| file.write_all(&bytes));
         if written.is_err() || run.exit().is_some() {

@@ -95,9 +95,9 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
         search_path: search_path.map(str::to_owned),
     };
     let untrusted = |distrust| CommandError::Untrusted { command: command.to_owned(), distrust };
-    let ground = SearchRoot::open(task_dir, trust)?;
+    let root = SearchRoot::open(task_dir, trust)?;
     if command.starts_with('/') {
-        return match program_at(&ground, PathBuf::from(command), Metadata::is_file)? {
+        return match program_at(&root, PathBuf::from(command), Metadata::is_file)? {
             Some(Ok(found)) => Ok(found),
             Some(Err(distrust)) => Err(untrusted(distrust)),
             None => Err(not_found(None)),
@@ -105,7 +105,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     }
     let mut passed_over = None;
     for place in ["local", ""] {
-        match ground.below(&Path::new(place).join(command))? {
+        match root.below(&Path::new(place).join(command))? {
             Some(Ok(target)) => return accepted(target, trust),
             Some(Err(distrust)) if command.contains('/') => return Err(untrusted(distrust)),
             Some(Err(distrust)) => drop(passed_over.get_or_insert(distrust)),
@@ -117,7 +117,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     }
     // A relative entry would refer to the agent's own directory, which does not concern the task.
     for dir in search_path.split(':').filter(|dir| dir.starts_with('/')) {
-        match program_at(&ground, Path::new(dir).join(command), is_executable)? {
+        match program_at(&root, Path::new(dir).join(command), is_executable)? {
             Some(Ok(found)) => return Ok(Found { passed_over, ..found }),
             Some(Err(distrust)) => drop(passed_over.get_or_insert(distrust)),
             None => {}
@@ -128,15 +128,15 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
 
 /// The program at an absolute path, if any.
 fn program_at(
-    ground: &SearchRoot<'_>,
+    root: &SearchRoot<'_>,
     path: PathBuf,
     is_there: fn(&Metadata) -> bool,
 ) -> Result<Option<Result<Found, Distrust>>, CommandError> {
     if !metadata(&path)?.is_some_and(|meta| is_there(&meta)) {
         return Ok(None);
     }
-    match ground.absolute(&path)? {
-        Reached::File(target) => accepted(*target, ground.trust()).map(|found| Some(Ok(found))),
+    match root.absolute(&path)? {
+        Reached::File(target) => accepted(*target, root.trust()).map(|found| Some(Ok(found))),
         Reached::Untrusted(distrust) => Ok(Some(Err(distrust))),
         Reached::Outside => Ok(Some(Ok(Found { path, entry: None, passed_over: None }))),
         Reached::Nothing => Ok(None),

@@ -125,8 +125,8 @@ fn a_running_task_is_owed_what_its_parts_have_changed() {
     life.outcome(PROBE, Outcome::Present(Some(Arc::new(now))));
     assert_eq!(signals(&life), 1, "the next agent sends it again: {:?}", life.issued);
     life.outcome(READER, made(5));
-    let told = life.state.durable.tasks[0].events.iter().map(|event| event.message.clone());
-    assert!(told.into_iter().any(|message| message == "the probe has changed"));
+    let recorded = life.state.durable.tasks[0].events.iter().map(|event| event.message.clone());
+    assert!(recorded.into_iter().any(|message| message == "the probe has changed"));
     assert!(matches!(life.state.durable.tasks[0].run, Run::Stopping { then: AfterStop::Restart, .. }));
 }
 

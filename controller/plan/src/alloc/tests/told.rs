@@ -68,11 +68,11 @@ fn a_task_that_never_ran_says_why() {
     life.write(|writer| writer.exited("build", 1, exit(3)));
     life.settle();
     for index in [1, 2] {
-        let told = events(&life, index);
+        let recorded = events(&life, index);
         assert_eq!(
-            told.last(),
+            recorded.last(),
             Some(&("Killing", String::from("Not started: task build failed"))),
-            "{told:?}"
+            "{recorded:?}"
         );
         let known = &life.state.durable.tasks[index];
         let view = crate::alloc::show::task_view(known);
@@ -100,8 +100,8 @@ fn an_interrupt_is_told_when_it_is_sent() {
             life.settle();
         }
         life.outcome(Part::Task(0, TaskPart::Prestop), Outcome::Done(None));
-        let told: Vec<&str> = events(&life, 0).iter().map(|(kind, _)| *kind).collect();
-        assert_eq!(told, expected);
+        let recorded: Vec<&str> = events(&life, 0).iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(recorded, expected);
     }
 }
 
@@ -118,8 +118,8 @@ fn a_task_whose_restart_becomes_its_end_is_told_to_be_killed() {
     std_alloc::sync::Arc::make_mut(&mut stopped).desired = Desired::Stop;
     let mut life = Bench::new(&stopped, life.state);
     life.settle();
-    let told = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
-    assert_eq!(told.collect::<Vec<_>>(), ["Restart Signaled", "Killing"]);
+    let recorded = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
+    assert_eq!(recorded.collect::<Vec<_>>(), ["Restart Signaled", "Killing"]);
 }
 
 /// Tasks that had ended are started again with all others, and record the same event.
@@ -135,8 +135,12 @@ fn a_restart_of_all_tasks_is_told_by_those_that_have_ended() {
         life.write(|writer| writer.restart(&scope).expect("it runs"));
         life.settle();
         let pre = &life.state.durable.tasks[1];
-        let told: Vec<&str> = pre.events.iter().map(|event| event.message.as_str()).collect();
-        assert_eq!((told, pre.restarts), (expected.clone(), u32::from(!expected.is_empty())), "{scope:?}");
+        let recorded: Vec<&str> = pre.events.iter().map(|event| event.message.as_str()).collect();
+        assert_eq!(
+            (recorded, pre.restarts),
+            (expected.clone(), u32::from(!expected.is_empty())),
+            "{scope:?}"
+        );
     }
 }
 
@@ -151,7 +155,10 @@ fn servers_hear_of_a_signal_in_the_words_of_stock_clients() {
         let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
         let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
         life.write(|writer| writer.signal(None, "SIGHUP").expect("it runs"));
-        let told: Vec<_> = life.state.durable.tasks[0].events.iter().collect();
-        assert_eq!((told[0].message.as_str(), told[0].details["signal"].as_str()), (message, "SIGHUP"));
+        let recorded: Vec<_> = life.state.durable.tasks[0].events.iter().collect();
+        assert_eq!(
+            (recorded[0].message.as_str(), recorded[0].details["signal"].as_str()),
+            (message, "SIGHUP")
+        );
     }
 }

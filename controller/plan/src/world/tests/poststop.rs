@@ -98,7 +98,7 @@ fn the_job_says_what_it_waits_for_and_how_that_ends() {
     let key = bench.job().key.clone();
     bench.ask(Command::Delete { job: key.clone() });
     bench.settle();
-    let said = bench.convergence(&key).message;
+    let shown = bench.convergence(&key).message;
     let expected = "is being deleted, j.g[0]: task tidy: runs last and has no time limit; to end it: herdlet stop --force 'j.g[0]'";
-    assert_eq!(said, expected);
+    assert_eq!(shown, expected);
 }

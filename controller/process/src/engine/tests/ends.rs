@@ -105,8 +105,8 @@ async fn where_nothing_may_be_started_any_more_what_runs_is_looked_after() {
         let record = first.begin(bench.shell("exec sleep 1000")).await;
         drop(first);
         let second = bench.agent_that(Availability::Disabled, None);
-        let told = second.driver.fingerprint().next().await.unwrap();
-        assert_eq!((told.health, told.attributes.len()), (Health::Undetected, 0));
+        let reported = second.driver.fingerprint().next().await.unwrap();
+        assert_eq!((reported.health, reported.attributes.len()), (Health::Undetected, 0));
         assert!(matches!(second.recover(None).await, Recovered::Running));
         let another = TaskConfig { id: id(2), ..bench.shell("echo > ran") };
         let refused = second.driver.start(another).await.unwrap_err();

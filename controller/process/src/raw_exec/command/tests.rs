@@ -372,13 +372,13 @@ fn a_link_of_a_stranger_is_not_followed() {
 // Regression: the start was retried for ever.
 #[test]
 fn what_can_t_be_made_executable_is_an_error_of_the_task() {
-    let Some(ground) = TestEnv::mounting() else { return };
+    let Some(env) = TestEnv::mounting() else { return };
     let mount = |arguments: &[&str]| {
         let mut command = std::process::Command::new("mount");
-        assert!(command.args(arguments).arg(ground.path()).status().unwrap().success());
+        assert!(command.args(arguments).arg(env.path()).status().unwrap().success());
     };
     mount(&["-t", "tmpfs", "tmpfs"]);
-    let bench = Bench::within(ground.path());
+    let bench = Bench::within(env.path());
     bench.write("web/local/tool", 0o644);
     mount(&["-o", "remount,ro"]);
     let error = bench.find("tool").unwrap_err();

@@ -223,9 +223,9 @@ impl<'g> Walk<'g> {
 
     /// Enters a directory.
     fn enter(&mut self, name: OsString, dir: Opened) -> Result<(), CommandError> {
-        let is_ground =
+        let is_alloc_dir =
             |stat: &Stat| (stat.st_dev, stat.st_ino) == (self.ground.stat.st_dev, self.ground.stat.st_ino);
-        if is_ground(&dir.stat) {
+        if is_alloc_dir(&dir.stat) {
             if self.stage == Stage::Before {
                 self.is_direct = true;
             }
