@@ -309,7 +309,7 @@ fn seen(sight: Observation) -> Outcome {
     }
 }
 
-/// Facts that expire after this time, if ever.
+/// Facts to renew after this time; never if none.
 fn renewed(renew_in: Option<std::time::Duration>) -> Arc<Facts> {
     let nanos = |left: std::time::Duration| i64::try_from(left.as_nanos()).unwrap_or(i64::MAX);
     let length = |left| herdlet_api_types::Duration(nanos(left));

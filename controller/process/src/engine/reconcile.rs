@@ -10,7 +10,7 @@ use crate::{process_tree, supervisor};
 /// The result of checking a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is in its cgroup.
+    /// It runs, and is in its cgroup if there is one.
     Present,
     /// It had drifted, and was repaired without touching the task.
     Repaired,
