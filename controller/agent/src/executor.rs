@@ -259,10 +259,10 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
                 (TaskPart::Process | TaskPart::Prestop, None) => {
                     process::perform(&context, &task, &verb, &AttemptContext { inputs, launch }).await
                 }
-                (_, _) => fatal(format!("{verb:?}: this part knows no such verb")),
+                (_, _) => fatal(format!("perform {verb:?}: this part does not support it")),
             }
         }
-        (_, None) => fatal(format!("{verb:?}: this part knows no such verb")),
+        (_, None) => fatal(format!("perform {verb:?}: this part does not support it")),
     }
 }
 

@@ -63,7 +63,7 @@ pub async fn perform(
         Verb::Signal { attempt, signal } => done(driver.signal(&attempt_id(*attempt), signal).await),
         Verb::Prestop { attempt } => prestop(workload, driver.as_ref(), &attempt_id(*attempt)).await,
         Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Withdraw => {
-            fatal(format!("{verb:?} a process: there is no such thing"))
+            fatal(format!("perform {verb:?}: processes do not support it"))
         }
     }
 }
