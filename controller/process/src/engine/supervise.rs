@@ -211,7 +211,7 @@ impl Shared {
         })
     }
 
-    /// After the main process has ended, its supervisor owes the exit: presses it. Never returns.
+    /// Presses the supervisor to record the exit once the main process has ended. Never returns.
     async fn press_when_owed(&self, id: &AttemptId, shim: Option<&PidFd>) -> Infallible {
         let record =
             self.attempts().record(id).ok().flatten().filter(|record| record.state == State::Running);

@@ -1,5 +1,5 @@
-//! Resolves a path name by name with open directories. Inspects every object it passes in an allocation's directory, and every
-//! object that links there lead to.
+//! Resolves a path, one name at a time, with open directories. Inspects every object it passes in an allocation's directory, and
+//! every object that links there lead to.
 //!
 //! In: the directory of an allocation, a path. Out: the file and its directory, both open, or why it is not trusted. The walk
 //! holds a bounded number of descriptors and names, however deeply a task nests or links. Directories above the allocation's
