@@ -1,9 +1,9 @@
-"""What python-nomad, which was written for Nomad, can do with an agent of ours.
+"""Calls an agent through python-nomad, a client of Nomad's API.
 
 usage: python_nomad.py PORT TOKEN
 
-The agent runs the service job `web` with one task `t`, which prints `hello` and then sleeps. Each part says what it has seen;
-the first thing that is not as Nomad has it ends the whole with what was found instead.
+The agent runs the service job `web` with one task `t`, which prints `hello` and then sleeps. Each part prints a line. The first
+difference from Nomad ends the script with the value found.
 """
 
 import json
@@ -15,24 +15,24 @@ from nomad.api import exceptions
 
 
 def until(what, look):
-    """What `look` answers, once it answers anything."""
+    """Calls `look` until it returns a value, and returns the value."""
     end = time.monotonic() + 30
     while time.monotonic() < end:
         found = look()
         if found:
             return found
         time.sleep(0.1)
-    raise AssertionError(f"did not come: {what}")
+    raise AssertionError(f"timed out waiting for {what}")
 
 
 def refused(kind, ask):
-    """The status and text with which something is refused."""
+    """Returns status and text of a refused request."""
     try:
         ask()
     except kind as error:
         response = error.nomad_resp
         return response.status_code, response.text
-    raise AssertionError("it was not refused")
+    raise AssertionError("the request was not refused")
 
 
 def running(api):
@@ -122,7 +122,7 @@ def events(api):
 
 
 def scaling(api):
-    # The client has no call for it yet, but one for any path.
+    # The client has no method for scaling yet, but one for any path.
     def scale(count, message=""):
         wanted = {"Count": count, "Target": {"Group": "g"}, "Message": message}
         return api.job.request("web", "scale", json=wanted, method="post").json()
@@ -133,12 +133,12 @@ def scaling(api):
     before = api.job.get_job("web")["Version"]
     answer = scale(2, "more")
     assert api.evaluation.get_evaluation(answer["EvalID"])["TriggeredBy"] == "job-scaling"
-    until("two", lambda: status()["Running"] == 2)
+    until("two running allocations", lambda: status()["Running"] == 2)
     group = status()
     assert (group["Desired"], group["Events"][0]["PreviousCount"], group["Events"][0]["Message"]) == (2, 1, "more"), group
     assert api.job.get_job("web")["Version"] == before + 1
     scale(1)
-    until("one", lambda: len(status()["Events"]) == 2)
+    until("the event of scaling to one", lambda: len(status()["Events"]) == 2)
 
 
 def changes(api):
