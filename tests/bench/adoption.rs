@@ -6,7 +6,7 @@ use super::{ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 
-/// `kill -9` with 200 tasks running, and a new agent: until it knows all of them again.
+/// `kill -9` with 200 running tasks: the time until a new agent has adopted all of them.
 pub(super) fn after_kill(table: &mut Table, ground: &BenchDirs) {
     let mut bench = Bench::new(ground);
     bench.submit("service", COUNT, r#"{command: sleep, args: ["100000"]}"#);
@@ -22,7 +22,7 @@ pub(super) fn after_kill(table: &mut Table, ground: &BenchDirs) {
     after.sort_unstable();
     let same = if before == after { "same processes" } else { "OTHER PROCESSES" };
     table.row(
-        "kill -9 with 200 running, started again: all adopted",
+        "kill -9 with 200 running tasks, restart: all adopted",
         format_args!("{:.2} s, {same}", took.as_secs_f64()),
         "≤ 0.2 s",
         "",

@@ -1,4 +1,4 @@
-//! What checks cost that the agent itself makes.
+//! Costs of checks that the agent itself runs.
 
 use std::{
     fmt::Write as _,
@@ -15,17 +15,17 @@ use herdlet_e2e::wait;
 
 use super::{cost, ground::BenchDirs, job::Bench, table::Table};
 
-/// So many services, each with a check.
+/// Number of services, each with a check.
 const COUNT: usize = 1_000;
-/// So many of them hang, where there is room for others beside them.
+/// Number of hanging checks in the benchmark with others.
 const HANGING: usize = 900;
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long they are watched.
+/// Duration of the measurement.
 const REST: Duration = Duration::from_secs(60);
-/// By then every check has been made a few times, and what only the start needed was given back.
+/// By then every check has run a few times, and the agent has released the memory that its start needed.
 const SETTLED: Duration = Duration::from_secs(35);
 
-/// 1,000 http checks, one every ten seconds each.
+/// 1,000 HTTP checks, each every ten seconds.
 pub(super) fn http(table: &mut Table, ground: &BenchDirs) {
     let target = Target::start(Answers::Always);
     let bench = Bench::new(ground);
@@ -41,17 +41,17 @@ pub(super) fn http(table: &mut Table, ground: &BenchDirs) {
     let cpu = cost::cpu([bench.agent.pid()]).saturating_sub(cpu).as_secs_f64();
     let made = target.request_count() - made;
     table.row(
-        &format!("{COUNT} http checks, each every {} s: processor time of the agent", INTERVAL.as_secs()),
+        &format!("{COUNT} HTTP checks, each every {} s: processor time of the agent", INTERVAL.as_secs()),
         format_args!("{:.2} % of a core", 100.0 * cpu / began.elapsed().as_secs_f64()),
         "≤ 3 %",
         format!("{:.0} µs for each of {made}", cpu * 1e6 / made as f64),
     );
     let grown = cost::pss_kib([bench.agent.pid()]).saturating_sub(before) as f64 / 1024.0;
-    table.row(&format!("{COUNT} http checks: memory (PSS)"), format_args!("{grown:.1} MB"), "≤ 10 MB", "");
+    table.row(&format!("{COUNT} HTTP checks: memory (PSS)"), format_args!("{grown:.1} MB"), "≤ 10 MB", "");
     bench.agent.finish();
 }
 
-/// 1,000 targets that take a request and never answer, and one that answers.
+/// 900 targets that accept a request and never respond, and one that responds.
 pub(super) fn hanging(table: &mut Table, ground: &BenchDirs) {
     let (silent, healthy) = (Target::start(Answers::Never), Target::start(Answers::Always));
     let bench = Bench::new(ground);
@@ -66,18 +66,18 @@ pub(super) fn hanging(table: &mut Table, ground: &BenchDirs) {
     wait::pause(REST);
     let made = healthy.request_count() - made;
     table.row(
-        &format!("a check every second beside {} whose targets hang: how often it is made", HANGING),
-        format_args!("{:.2} a second", made as f64 / began.elapsed().as_secs_f64()),
+        &format!("a check every second beside {} with hanging targets: rate", HANGING),
+        format_args!("{:.2} per second", made as f64 / began.elapsed().as_secs_f64()),
         "≥ 0.95",
         "",
     );
     bench.agent.finish();
 }
 
-/// Groups of a job: each may have so many services at most.
+/// Groups of the job: the number of services of one group is limited.
 const GROUPS: usize = 10;
 
-/// Tasks that sleep, with so many services together; `more` are further ones.
+/// A job of sleeping tasks with `count` services in total, and the services in `more`.
 fn manifest(count: usize, service: impl Fn(usize) -> String, more: &str) -> String {
     let mut text =
         String::from("apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: bench}\nspec:\n  groups:\n");
@@ -107,14 +107,14 @@ fn checked(index: usize, port: u16, interval: &str) -> String {
     format!("        - {{name: s{index}, port: {port}, checks: [{check}]}}\n")
 }
 
-/// Whether a target answers.
+/// Whether a target responds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answers {
     Always,
     Never,
 }
 
-/// A server of this process.
+/// A server in this process.
 struct Target {
     port: u16,
     asked: Arc<AtomicUsize>,
@@ -133,7 +133,7 @@ impl Target {
                 match answers {
                     Answers::Never => open.push(stream),
                     Answers::Always => {
-                        // Who asks and goes away is none of this one's business.
+                        // Ignore clients that disconnect.
                         let _ = stream.read(&mut [0; 1_024]);
                         let _ = stream
                             .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");

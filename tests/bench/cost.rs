@@ -1,19 +1,19 @@
-//! What processes have cost so far, from /proc: processor time to the nanosecond (by their clocks), memory by shares (PSS),
-//! bytes written.
+//! Costs of processes so far, from /proc: processor time in nanoseconds (from their clocks), memory by shares (PSS), bytes
+//! written.
 //!
-//! Processes that are gone are not seen; whoever measures looks while they live.
+//! Ended processes do not count: measure while they live.
 
 use std::{fs, path::PathBuf, time::Duration};
 
-/// Processor time of these processes, threads that have ended included.
+/// Processor time of these processes, including ended threads.
 pub(super) fn cpu(pids: impl IntoIterator<Item = u32>) -> Duration {
     pids.into_iter().filter_map(process_cpu).sum()
 }
 
-/// The clock of a process (`clock_getcpuclockid(3)`); none where it is gone.
+/// The clock of a process (`clock_getcpuclockid(3)`); `None` if it is gone.
 #[expect(unsafe_code, reason = "the clock of another process has no safe interface")]
 fn process_cpu(pid: u32) -> Option<Duration> {
-    // Linux makes the number from the pid: its complement, and 2 for the scheduler's own account.
+    // Linux computes the id from the pid: its complement, and 2 for the scheduler's time.
     let clock = (!i32::try_from(pid).ok()? << 3) | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `timespec`, or nothing.
@@ -22,7 +22,7 @@ fn process_cpu(pid: u32) -> Option<Duration> {
     told.then(|| Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0)))
 }
 
-/// How often all present threads of these processes were put on a core by themselves (`status`).
+/// Voluntary context switches of all threads of these processes (`status`).
 pub(super) fn wake_ups(pids: impl IntoIterator<Item = u32>) -> u64 {
     let counts = pids.into_iter().flat_map(threads).filter_map(|thread| {
         let text = fs::read_to_string(thread.join("status")).ok()?;
@@ -35,7 +35,7 @@ pub(super) fn wake_ups(pids: impl IntoIterator<Item = u32>) -> u64 {
     counts.sum()
 }
 
-/// Memory of these processes, what is shared counted by shares, in KiB.
+/// Memory of these processes in KiB, shared pages by shares.
 pub(super) fn pss_kib(pids: impl IntoIterator<Item = u32>) -> u64 {
     let sizes = pids.into_iter().filter_map(|pid| {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
@@ -45,14 +45,14 @@ pub(super) fn pss_kib(pids: impl IntoIterator<Item = u32>) -> u64 {
     sizes.sum()
 }
 
-/// Bytes that a process has given to the disk.
+/// Bytes that a process has written to the disk.
 pub(super) fn written(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
     line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Present threads of a process.
+/// Number of threads of a process.
 pub(super) fn thread_count(pid: u32) -> usize {
     threads(pid).len()
 }

@@ -1,4 +1,4 @@
-//! What the agent writes to its database, by the kernel's own account: strace(1) watches the calls on that one file.
+//! The agent's writes to its database: strace(1) traces the system calls on that file.
 
 use std::{
     fs,
@@ -13,13 +13,13 @@ use super::{ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 
-/// Bytes and waits for the disk while 200 tasks are started.
+/// Bytes written and waits for the disk while 200 tasks start.
 pub(super) fn writes(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     let database = bench.agent.home.state().join("state.db");
     let trace = bench.agent.home.path().join("trace");
     let Some(mut strace) = attach(bench.agent.pid(), &database, &trace) else {
-        eprintln!("what is written to the database is not measured: strace can't be run");
+        eprintln!("cannot measure writes to the database: strace does not run");
         return bench.agent.finish();
     };
     let before =
@@ -48,9 +48,9 @@ pub(super) fn writes(table: &mut Table, ground: &BenchDirs) {
     bench.agent.finish();
 }
 
-/// Bytes that a line of the trace tells as written.
+/// Bytes written according to a line of the trace.
 fn written(call: &str) -> Option<u32> {
-    // A call that another thread's interrupted is told in two lines; the second has the result.
+    // A call that another thread interrupts is in two lines; the second has the result.
     let is_write = call.contains("pwrite64") && call.contains(") = ");
     is_write.then(|| call.rsplit("= ").next()?.trim().parse().ok()).flatten()
 }
@@ -74,7 +74,7 @@ fn attach(pid: u32, file: &Path, trace: &Path) -> Option<Child> {
     Some(child)
 }
 
-/// It writes what it knows when it is told to end.
+/// Ends strace, which then writes its output.
 fn detach(strace: &mut Child) {
     let pid = i32::try_from(strace.id()).ok().and_then(Pid::from_raw);
     if let Some(strace) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) {

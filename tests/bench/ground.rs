@@ -1,9 +1,8 @@
-//! Where measures take place.
+//! The directories of a run.
 //!
-//! Each gets a directory in a part of the disk of its own: ext4 takes long to find an inode where many were deleted within
-//! the last minutes, and what an earlier measure has deleted must not cost the next one. Records of attempts are in memory,
-//! as on a machine whose `/run` is. Mounts are in a namespace of their own: an agent reads the mount table whenever anybody
-//! mounts something.
+//! Each benchmark gets a directory in a separate part of the disk: ext4 searches long for an inode if many were deleted in
+//! the last minutes, so an earlier benchmark would slow down the next one. Records of attempts are in memory, as in `/run`.
+//! Mounts are in a private namespace, because an agent reads the mount table whenever any process mounts something.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +13,7 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-/// The place of one run of the benchmarks.
+/// The directories of one run.
 pub(super) struct BenchDirs {
     disk: TempDir,
     memory: TempDir,
@@ -23,17 +22,21 @@ pub(super) struct BenchDirs {
 impl BenchDirs {
     pub(super) fn new() -> Self {
         if let Err(error) = own_mounts() {
-            eprintln!("mounts that others make cost the agent time: {error}");
+            eprintln!(
+                "cannot create a mount namespace, so mounts of other processes slow the agent down: {error}"
+            );
         }
         let disk = tempfile::Builder::new().prefix("hb").tempdir_in("/tmp").expect("a temporary directory");
         let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         if let Err(error) = scatter(disk.path()) {
-            eprintln!("what measures delete may slow down later ones: {error}");
+            eprintln!(
+                "cannot scatter directories on the disk, so deletions may slow later benchmarks down: {error}"
+            );
         }
         Self { disk, memory }
     }
 
-    /// Below it each directory is far from its siblings.
+    /// The parent of directories that are far apart on the disk.
     pub(super) fn disk(&self) -> &Path {
         self.disk.path()
     }
@@ -43,20 +46,20 @@ impl BenchDirs {
         tempfile::tempdir_in(self.disk()).expect("a temporary directory")
     }
 
-    /// Where agents keep what lives as long as the boot.
+    /// The runtime directory of agents.
     pub(super) fn runtime(&self) -> PathBuf {
         self.memory.path().to_owned()
     }
 }
 
-#[expect(unsafe_code, reason = "other kinds of unsharing than this one are dangerous")]
+#[expect(unsafe_code, reason = "only other kinds of unsharing are dangerous")]
 fn own_mounts() -> rustix::io::Result<()> {
     // SAFETY: descriptors stay shared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
 }
 
-/// Tells ext4 that directories below have nothing to do with one another (`chattr +T`).
+/// Makes ext4 scatter the directories below (`chattr +T`).
 fn scatter(dir: &Path) -> rustix::io::Result<()> {
     let dir = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     let flags = rustix::fs::ioctl_getflags(&dir)?;

@@ -1,4 +1,4 @@
-//! The agent and the jobs that measures use.
+//! The agent and the jobs of the benchmarks.
 
 use std::{
     path::PathBuf,
@@ -14,25 +14,25 @@ use herdlet_e2e::{
 
 use super::ground::BenchDirs;
 
-/// Far beyond what anything here may take.
+/// Far longer than any step should take.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Between two looks: each takes time from what is measured.
+/// Interval between polls, each of which takes processor time.
 const BETWEEN: Duration = Duration::from_millis(4);
 
-/// An agent whose tasks are started, followed and counted.
+/// An agent under test.
 pub(super) struct Bench {
     pub(super) agent: Agent,
     instance: String,
 }
 
 impl Bench {
-    /// A fresh agent that has come to rest.
+    /// Starts an agent and waits until it is idle.
     pub(super) fn new(ground: &BenchDirs) -> Self {
         Self::with(ground, |setup| setup)
     }
 
-    /// The same, started differently.
+    /// Like [`Self::new`], with changed settings.
     pub(super) fn with(ground: &BenchDirs, change: impl FnOnce(Setup) -> Setup) -> Self {
         let setup = change(Setup { ground: ground.disk().to_owned(), ..Setup::default() });
         let agent =
@@ -42,7 +42,7 @@ impl Bench {
         Self { agent, instance }
     }
 
-    /// Submits a job of `count` tasks; the answer says that it is accepted and durable.
+    /// Submits a job of `count` tasks; returns once the agent has stored it durably.
     pub(super) fn submit(&self, kind: &str, count: usize, config: &str) {
         self.apply(&manifest(kind, count, config));
     }
@@ -54,19 +54,19 @@ impl Bench {
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
-    /// Waits until the agent says that all `count` tasks run.
+    /// Waits until the agent reports that all `count` tasks run.
     pub(super) fn until_running(&self, count: usize) {
-        // The machine is asked first: that costs the agent nothing, and little else.
+        // Check the machine first: that is cheap, and costs the agent nothing.
         self.until(|bench| host::attempt_count(&bench.instance) >= count);
         self.until(|bench| bench.counted("running") == count);
     }
 
-    /// Waits until the agent says that all `count` tasks have ended well.
+    /// Waits until the agent reports that all `count` tasks are complete.
     pub(super) fn until_complete(&self, count: usize) {
         self.until(|bench| bench.counted("complete") == count);
     }
 
-    /// Takes the job away.
+    /// Deletes the job.
     pub(super) fn delete(&self) {
         let answer = self.ask("DELETE", "/v1/job/bench?purge=true", "");
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -77,7 +77,7 @@ impl Bench {
         self.until(|bench| bench.tasks().is_empty());
     }
 
-    /// Waits until nothing at all is left of the job: no supervisor, no cgroup, no directory.
+    /// Waits until the job has no supervisor, cgroup or directory.
     pub(super) fn until_removed(&self) {
         self.until_gone();
         self.until(|bench| {
@@ -87,7 +87,7 @@ impl Bench {
         });
     }
 
-    /// Tasks' processes.
+    /// The processes of tasks.
     pub(super) fn tasks(&self) -> Vec<u32> {
         host::members(&self.instance).into_iter().map(|member| member.pid).collect()
     }
@@ -105,12 +105,12 @@ impl Bench {
         pids
     }
 
-    /// Where allocations have their directories.
+    /// The directory of all allocations.
     pub(super) fn allocs(&self) -> PathBuf {
         self.agent.home.state().join("alloc")
     }
 
-    /// The page of metrics says so.
+    /// The value of a metric.
     pub(super) fn metric(&self, name: &str) -> f64 {
         self.agent.metric(name, "")
     }
@@ -121,13 +121,13 @@ impl Bench {
 
     fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         let headers = [("Content-Type", "application/json")];
-        http::request(&self.agent.peer(), method, path, &headers, body).expect("the agent answers")
+        http::request(&self.agent.peer(), method, path, &headers, body).expect("a response of the agent")
     }
 
     fn until(&self, reached: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !reached(self) {
-            assert!(Instant::now() < deadline, "not reached in {LIMIT:?}:\n{}", self.agent.log());
+            assert!(Instant::now() < deadline, "timed out after {LIMIT:?}:\n{}", self.agent.log());
             wait::pause(BETWEEN);
         }
     }

@@ -1,4 +1,4 @@
-//! What the machine itself can do: the same programs with the same log files, started by nothing but `posix_spawn`.
+//! The machine itself: the same programs with the same log files, started with `posix_spawn` alone.
 
 use std::{
     fs::File,
@@ -11,18 +11,18 @@ use std::{
 
 use super::{cost, ground::BenchDirs};
 
-/// As many starts at a time as the agent makes.
+/// Concurrent starts, as in the agent.
 const PARALLEL: usize = 8;
 
-/// What plain starts took.
+/// The costs of plain starts.
 pub(super) struct Spawns {
-    /// From the first to the last.
+    /// The time from the first to the last.
     pub(super) took: Duration,
-    /// Processor time of all processes together, the starter's share too.
+    /// Processor time of all processes, including this one.
     pub(super) cpu: Duration,
 }
 
-/// Starts `count` times `program`, each with a stdout and a stderr file of its own, and ends them.
+/// Starts `program` `count` times, each with its own files for stdout and stderr, and ends them.
 pub(super) fn spawns(ground: &BenchDirs, count: usize, program: &str, arguments: &[&str]) -> Spawns {
     let dir = ground.dir();
     let next = AtomicUsize::new(0);
@@ -47,7 +47,7 @@ pub(super) fn spawns(ground: &BenchDirs, count: usize, program: &str, arguments:
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker ends")).collect()
     });
     let took = began.elapsed();
-    // Their own first steps are part of what is counted for the agent's tasks too.
+    // Includes the first instructions of the programs, as in the measurement of the agent's tasks.
     thread_rest();
     let cpu = cost::cpu(children.iter().map(Child::id)) + cost::cpu([std::process::id()]).saturating_sub(own);
     for child in &mut children {
@@ -57,7 +57,7 @@ pub(super) fn spawns(ground: &BenchDirs, count: usize, program: &str, arguments:
     Spawns { took, cpu }
 }
 
-/// What one wait for the disk takes that comes after a rest, as a lone commit's does: the median.
+/// Median time of one wait for an idle disk, as for a single commit.
 pub(super) fn sync(ground: &BenchDirs) -> Duration {
     const TRIES: usize = 40;
     let dir = ground.dir();
@@ -65,7 +65,7 @@ pub(super) fn sync(ground: &BenchDirs) -> Duration {
     let mut taken: Vec<Duration> = (0..TRIES)
         .map(|turn| {
             herdlet_e2e::wait::pause(Duration::from_millis(20));
-            // As much as a commit writes, to pages that are there already.
+            // As many bytes as a commit, to existing pages.
             file.write_all_at(&[0; 28 << 10], (turn as u64 % 2) << 15).expect("a write");
             let began = Instant::now();
             file.sync_data().expect("a sync");

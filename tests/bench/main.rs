@@ -1,24 +1,24 @@
-//! What herdlet costs on this machine, beside what the machine itself can do:
+//! Benchmarks of herdlet on this machine, compared with the machine itself:
 //! `cargo run --profile dist -p herdlet-tests --bin bench [-- MEASURE…]`.
 //!
-//! In: names of measures (all of them by default; `--list` shows them), the released program. Out: a table as each figure
-//! comes in. Every figure has a goal; where a goal is a share of what the machine can do, the machine is measured in the
-//! same run. Nothing fails because a machine is slow: it is printed, and a person reads it.
+//! In: names of benchmarks (default: all; `--list` lists them), the released program. Out: a table, row by row. Every
+//! figure has a goal. If a goal is relative to the machine, the same run measures the machine. A slow machine is no failure:
+//! a person judges the figures.
 //!
-//! - [`starts`]: tasks started, stopped, run to their end; one task's latency.
-//! - [`durable`]: what is written to the database.
-//! - [`rest`]: what an agent costs that has nothing to do, with and without tasks.
+//! - [`starts`]: tasks that are started, stopped, run to their end; one task's latency.
+//! - [`durable`]: writes to the database.
+//! - [`rest`]: costs of an idle agent, with and without tasks.
 //! - [`adoption`]: a killed agent that finds its tasks again.
-//! - [`checks`]: what checks cost that the agent makes.
-//! - [`output`]: how fast a task can write its log.
-//! - [`services`]: services in a Consul; left out where there is none.
-//! - [`node`]: a node of stand-in servers, and thousands of simulated ones.
-//! - [`machine`]: what the same work costs without herdlet.
-//! - [`ground`]: where it takes place.
-//! - [`cost`]: what processes have cost so far, read from /proc.
-//! - [`table`]: how it is printed.
+//! - [`checks`]: costs of checks.
+//! - [`output`]: throughput of a task's log.
+//! - [`services`]: services in a Consul; left out if there is none.
+//! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
+//! - [`machine`]: costs of the same work without herdlet.
+//! - [`ground`]: the directories of a run.
+//! - [`cost`]: costs of processes, read from /proc.
+//! - [`table`]: output.
 
-#![expect(clippy::expect_used, reason = "a measure that can't go on says why and ends")]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot continue ends with the reason")]
 
 mod adoption;
 mod checks;
@@ -39,7 +39,7 @@ use std::process::ExitCode;
 use ground::BenchDirs;
 use table::Table;
 
-/// A measure: prints one row or more.
+/// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
 const MEASURES: [(&str, Measure); 19] = [
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(unknown) = wanted.iter().find(|name| !MEASURES.iter().any(|(known, _)| known == name)) {
-        eprintln!("no measure {unknown:?}; --list shows all");
+        eprintln!("there is no benchmark {unknown:?}; --list lists all");
         return ExitCode::from(2);
     }
     let ground = BenchDirs::new();

@@ -1,7 +1,7 @@
-//! What being a node costs: an agent as a node of stand-in servers on loopback, and many simulated ones in one process.
+//! Costs of a node: an agent as a node of stand-in servers on loopback, and many simulated nodes in one process.
 //!
-//! The servers gather reports for 50 ms, as stock ones do, and hand out what changed at once. They run in this process, so that on few
-//! cores they take their share of what is measured.
+//! The servers collect reports for 50 ms, as stock ones do, and send changes at once. They run in this process, so on few cores they take
+//! time from the measured processes.
 
 use std::{
     fs::File,
@@ -34,31 +34,31 @@ use super::{
     table::{Table, quantile},
 };
 
-/// Far beyond what anything here may take.
+/// Far longer than any step should take.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Single allocations for the latency.
 const SINGLES: usize = 60;
-/// Until what a start needed for a while has gone.
+/// By then the agent has released the memory that starts needed.
 const SETTLED: Duration = Duration::from_secs(25);
-/// So many nodes are simulated.
+/// Number of simulated nodes.
 const NODES: usize = 5_000;
-/// So many allocations has each of them.
+/// Number of allocations on each of them.
 const EACH: usize = 10;
-/// How long simulated nodes are watched.
+/// Duration of the measurement of simulated nodes.
 const WATCHED: Duration = Duration::from_secs(90);
 
-/// Servers, and an agent that is a node of theirs.
+/// Servers, and a way to start an agent as their node.
 struct Servers {
     runtime: Runtime,
     cluster: Cluster,
     _listeners: Vec<Listener>,
-    /// What was sent to them, in bytes.
+    /// Bytes that nodes have sent to them.
     sent: Arc<AtomicU64>,
     address: String,
 }
 
 impl Servers {
-    /// Servers behind a door that counts what is sent to them.
+    /// Starts servers behind a proxy that counts the bytes sent to them.
     fn counting() -> Self {
         let servers = Self::start();
         let address = counted(servers.address.clone(), &servers.sent);
@@ -94,20 +94,20 @@ impl Servers {
         (bench, node)
     }
 
-    /// Places so many allocations in one change.
+    /// Places `count` allocations in one change.
     fn place(&self, node: &NodeId, job: &Job, count: usize) -> Vec<AllocId> {
         let _guard = self.runtime.enter();
         self.cluster.write(|state| (0..count).map(|_| state.place(node, job, "g")).collect())
     }
 
-    /// Waits until all of these are so, as far as servers know.
+    /// Waits until servers know this status of all of these allocations.
     fn until(&self, ids: &[AllocId], status: &ClientStatus) {
         let all = |state: &State| {
             ids.iter().all(|id| state.allocs.get(id).is_some_and(|alloc| alloc.client_status == *status))
         };
         let reached =
             self.runtime.block_on(async { tokio::time::timeout(LIMIT, self.cluster.until(all)).await });
-        reached.expect("it takes too long");
+        reached.expect("the status within the time limit");
     }
 
     fn stop(&self, ids: &[AllocId]) {
@@ -126,14 +126,14 @@ impl Servers {
     }
 }
 
-/// One allocation at a time: from its placing to its task's own first act, and until the servers know that it runs.
+/// One allocation at a time: from its placement to its task's first action, and until the servers know that it runs.
 pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     let servers = Servers::start();
     let (bench, node) = servers.agent(ground);
     let (send, acts) = mpsc::sync_channel(1);
     let fifo = bench.agent.home.path().join("acts");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("a fifo");
-    // Held open for writing too, so that reading never ends.
+    // Also open for writing, so that reading never ends.
     let mut acting = File::options().read(true).write(true).open(&fifo).expect("the fifo");
     thread::spawn(move || {
         while acting.read(&mut [0]).is_ok_and(|len| len == 1) && send.send(Instant::now()).is_ok() {}
@@ -142,11 +142,11 @@ pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     let job = job("single", "service", &json!({ "command": "/bin/sh", "args": ["-c", script] }));
     let (mut acted, mut known) = (Vec::new(), Vec::new());
     for _ in 0..SINGLES {
-        // A lone start is one that finds the machine at rest, and reports long after the last.
+        // Wait until the machine is idle, and the previous report is long past.
         wait::pause(Duration::from_millis(400));
         let began = Instant::now();
         let ids = servers.place(&node, &job, 1);
-        acted.push((acts.recv_timeout(LIMIT).expect("the task's act") - began).as_secs_f64() * 1000.0);
+        acted.push((acts.recv_timeout(LIMIT).expect("the task's action") - began).as_secs_f64() * 1000.0);
         servers.until(&ids, &ClientStatus::Running);
         known.push(began.elapsed().as_secs_f64() * 1000.0);
         servers.stop(&ids);
@@ -155,14 +155,14 @@ pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     acted.sort_by(f64::total_cmp);
     known.sort_by(f64::total_cmp);
     table.row(
-        "node: one allocation, from its placing to its task's first act, median / p95",
+        "node: one allocation, from its placement to its task's first action, median / p95",
         format_args!("{:.1} / {:.1} ms", quantile(&acted, 0.5), quantile(&acted, 0.95)),
         "≤ 12 / 20 ms",
         "",
     );
     table.row(
         "node: one allocation, until the servers know that it runs, median",
-        format_args!("{:.1} ms (50 ms of it the servers gather reports)", quantile(&known, 0.5)),
+        format_args!("{:.1} ms (of which servers collect reports for 50 ms)", quantile(&known, 0.5)),
         "≤ 80 ms",
         "",
     );
@@ -170,7 +170,7 @@ pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     bench.agent.finish();
 }
 
-/// So many allocations at once.
+/// `count` allocations at once.
 pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     let servers = Servers::counting();
     let (bench, node) = servers.agent(ground);
@@ -184,13 +184,13 @@ pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     wait::pause(Duration::from_secs(2));
     let bytes = servers.sent.load(Ordering::Relaxed) - sent;
     table.row(
-        &format!("node: {count} allocations placed at once, all running as the servers know"),
+        &format!("node: {count} allocations placed at once, until the servers know that all run"),
         format_args!("{:.2} s", took.as_secs_f64()),
         if count <= 200 { "≤ 0.8 s" } else { "≤ 2.0 s" },
         "",
     );
     table.row(
-        &format!("node: bytes sent to servers for the start of {count}, each"),
+        &format!("node: bytes sent to servers for each start, of {count}"),
         format_args!("{:.0} B", ratio(bytes, count)),
         "≤ 1,500 B",
         "",
@@ -204,7 +204,7 @@ pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     );
     servers.stop(&ids);
     table.row(
-        &format!("node: heartbeats during start, rest and stop of {count}"),
+        &format!("node: heartbeats while {count} start, run and stop"),
         format_args!("{} in {:.0} s", beats(&servers) - beaten, life.elapsed().as_secs_f64()),
         "one each TTL (10 to 20 s)",
         "",
@@ -249,7 +249,7 @@ pub(super) fn simulated(table: &mut Table, _ground: &BenchDirs) {
     }
     let busy = cost::cpu([pid]).saturating_sub(cpu);
     let loaded = cost::pss_kib([pid]);
-    // Noted by the servers for each node, so that none is overlooked that was late between two looks.
+    // The servers record this for each node, so polling misses none.
     let missed = |state: &State| {
         state.nodes.values().filter(|known| known.node.last_missed_heartbeat_index > 0).count()
     };
@@ -269,7 +269,7 @@ pub(super) fn simulated(table: &mut Table, _ground: &BenchDirs) {
         "",
     );
     table.row(
-        &format!("simulate: nodes ready at the worst moment of {} s, processor time", WATCHED.as_secs()),
+        &format!("simulate: minimum of ready nodes in {} s, processor time", WATCHED.as_secs()),
         format_args!(
             "{least} of {NODES}, {:.1} % of a core",
             busy.as_secs_f64() / WATCHED.as_secs_f64() * 100.0
@@ -277,12 +277,12 @@ pub(super) fn simulated(table: &mut Table, _ground: &BenchDirs) {
         "all",
         "",
     );
-    table.row("simulate: nodes of which a heartbeat ever came too late", format_args!("{late}"), "0", "");
+    table.row("simulate: nodes with late heartbeats", format_args!("{late}"), "0", "");
     host::signal(pid, rustix::process::Signal::TERM);
     let _ = simulation.0.wait();
 }
 
-/// Is ended in any case.
+/// A child process, killed when dropped.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
@@ -302,7 +302,7 @@ fn job(id: &str, kind: &str, config: &serde_json::Value) -> Job {
     Job::new(jobs::value(&job).expect("a job"))
 }
 
-/// Thousands of nodes connect: as many files as the system allows.
+/// Raises the limit of open files to the maximum, because thousands of nodes connect.
 fn every_file() {
     let known = getrlimit(Resource::Nofile);
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse().ok());
@@ -314,7 +314,7 @@ fn every_file() {
     }
 }
 
-/// A door before a server that counts what passes towards it.
+/// Starts a proxy before a server that counts the bytes sent to it.
 fn counted(server: String, sent: &Arc<AtomicU64>) -> String {
     let door = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let address = door.local_addr().expect("a bound socket has an address").to_string();

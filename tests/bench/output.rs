@@ -1,4 +1,4 @@
-//! How fast a task can write its log.
+//! Throughput of a task's log.
 
 use std::{
     process::{Command, Stdio},
@@ -7,10 +7,10 @@ use std::{
 
 use super::{ground::BenchDirs, job::Bench, table::Table};
 
-/// What a task writes, in MiB.
+/// Output of a task, in MiB.
 const MIB: u32 = 2_048;
 
-/// One task that writes its log in pieces of 4 KiB and of 64 KiB, beside the same writer into `| cat > file`.
+/// One task that writes its log in pieces of 4 KiB and of 64 KiB, compared with the same writer piped to `cat > file`.
 pub(super) fn throughput(table: &mut Table, ground: &BenchDirs) {
     for (name, piece, count) in [("4 KiB", 4 << 10, MIB << 8), ("64 KiB", 64 << 10, MIB << 4)] {
         let writer = format!("dd if=/dev/zero bs={piece} count={count} 2>/dev/null");
@@ -33,7 +33,7 @@ pub(super) fn throughput(table: &mut Table, ground: &BenchDirs) {
     }
 }
 
-/// What `| cat > file` does, in MiB/s. Nothing is rotated here: it is one file that grows.
+/// Throughput of `| cat > file` in MiB/s: one growing file, without rotation.
 fn piped(ground: &BenchDirs, writer: &str) -> f64 {
     let dir = ground.dir();
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! What an agent costs while nothing happens.
+//! Costs of an agent without events.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use super::{cost, ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 200;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
-/// By then it has given back what only the start needed, and threads without work have ended.
+/// By then the agent has released the memory that its start needed, and idle threads have ended.
 const SETTLED: Duration = Duration::from_secs(12);
-/// How often the agent looks at all directories (`LOOK_PERIOD` in `controller/agent/src/watch/drift.rs`).
+/// How often the agent inspects all directories (`LOOK_PERIOD` in `controller/agent/src/watch/drift.rs`).
 const LOOK_PERIOD: Duration = Duration::from_secs(30);
-/// How many looks are waited for.
+/// Number of inspections to wait for.
 const LOOKS: u32 = 2;
-/// How long nothing happens.
+/// Duration of the measurement.
 const REST: Duration = Duration::from_secs(60);
 
-/// An agent without any work.
+/// An idle agent without tasks.
 pub(super) fn idle_memory(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     let pid = bench.agent.pid();
@@ -31,21 +31,21 @@ pub(super) fn idle_memory(table: &mut Table, ground: &BenchDirs) {
     bench.agent.finish();
 }
 
-/// 200 tasks that sleep: memory for each, and a minute in which nothing happens.
+/// 200 sleeping tasks: memory for each, and a minute without events.
 pub(super) fn with_tasks(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     wait::pause(SETTLED);
     let before = cost::pss_kib([bench.agent.pid()]);
     bench.submit("service", COUNT, SLEEP);
     bench.until_running(COUNT);
-    // Until tasks have been healthy for long enough, and threads that were needed for starting have gone.
+    // Until tasks have been healthy for long enough, and threads that starts needed have ended.
     wait::pause(2 * SETTLED);
     let supervisors = bench.supervisors();
     let grown = cost::pss_kib([bench.agent.pid()]).saturating_sub(before);
     let each = (grown + cost::pss_kib(supervisors.iter().copied())) / COUNT as u64;
     let threads: usize = supervisors.iter().map(|pid| cost::thread_count(*pid)).sum();
     table.row(
-        "memory for each running task beyond its own (PSS)",
+        "memory for each running task, without the task's own (PSS)",
         format_args!("{each} KB, {:.1} processes, {:.1} threads", per(supervisors.len()), per(threads)),
         "≤ 200 KB, ≤ 1 process, ≤ 1 thread",
         "",
@@ -58,7 +58,7 @@ pub(super) fn with_tasks(table: &mut Table, ground: &BenchDirs) {
     let woken = cost::wake_ups(pids.iter().copied()).saturating_sub(woken);
     table.row(
         &format!(
-            "{COUNT} running, nothing happens for {} s: processor time, whole tree",
+            "{COUNT} running, no events for {} s: processor time, whole process tree",
             began.elapsed().as_secs()
         ),
         format_args!("{:.3} s, {woken} wake-ups", cpu.as_secs_f64()),
@@ -68,19 +68,19 @@ pub(super) fn with_tasks(table: &mut Table, ground: &BenchDirs) {
     bench.agent.finish();
 }
 
-/// 1,000 tasks that sleep, and what it costs to look at all that was made for them, which is done every 30 s.
+/// The inspection of all parts of 1,000 sleeping tasks, every 30 s.
 pub(super) fn inspection(table: &mut Table, ground: &BenchDirs) {
     const MANY: usize = 1_000;
     let bench = Bench::new(ground);
     bench.submit("service", MANY, SLEEP);
     bench.until_running(MANY);
-    // Until what follows a start has been done.
+    // Until the work after a start is done.
     wait::pause(Duration::from_secs(45));
     let cpu = cost::cpu([bench.agent.pid()]);
     wait::pause(LOOK_PERIOD * LOOKS);
     let cpu = (cost::cpu([bench.agent.pid()]).saturating_sub(cpu)) / LOOKS;
     table.row(
-        "a look at 1,000 running tasks, nothing changed: processor time",
+        "an inspection of 1,000 running tasks, nothing changed: processor time",
         format_args!("{:.1} ms", cpu.as_secs_f64() * 1000.0),
         "≤ 10 ms",
         "",
@@ -88,7 +88,7 @@ pub(super) fn inspection(table: &mut Table, ground: &BenchDirs) {
     bench.agent.finish();
 }
 
-/// Memory after 200 tasks came and went.
+/// Memory after 200 tasks have run and were removed.
 pub(super) fn memory_comes_back(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     wait::pause(SETTLED);
@@ -97,7 +97,7 @@ pub(super) fn memory_comes_back(table: &mut Table, ground: &BenchDirs) {
     bench.until_running(COUNT);
     bench.delete();
     bench.until_removed();
-    // What attempts leave behind is kept for a minute.
+    // The agent keeps leftovers of attempts for a minute.
     wait::pause(Duration::from_secs(85));
     let after = cost::pss_kib([bench.agent.pid()]);
     table.row(

@@ -1,4 +1,4 @@
-//! What services cost: a real Consul, a thousand tasks that run, and a version of their job that registers one for each.
+//! Costs of services: a real Consul, a thousand running tasks, and a new version of their job that registers a service for each.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use super::{cost, ground::BenchDirs, job::Bench, table::Table};
 
 const COUNT: usize = 1_000;
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
-/// Until what a start or a registration needed for a while has gone.
+/// By then the agent has released the memory that starts and registrations needed.
 const SETTLED: Duration = Duration::from_secs(25);
-/// Both sides look at each other in this time, the agent twice.
+/// Duration of the measurement: the agent lists the services twice, and Consul synchronizes once.
 const REST: Duration = Duration::from_secs(60);
-/// Between two looks of ours, which cost Consul time too.
+/// Interval between polls of this benchmark, which cost Consul time too.
 const BETWEEN: Duration = Duration::from_millis(250);
 
 /// A thousand services.
@@ -31,14 +31,18 @@ pub(super) fn a_thousand(table: &mut Table, ground: &BenchDirs) {
     let began = Instant::now();
     bench.submit("service", COUNT, &format!("{SLEEP}\n      services: [{{name: bench, provider: consul}}]"));
     while consul.services().len() < COUNT {
-        assert!(began.elapsed() < Duration::from_secs(300), "{} are registered", consul.services().len());
+        assert!(
+            began.elapsed() < Duration::from_secs(300),
+            "only {} services are registered",
+            consul.services().len()
+        );
         wait::pause(BETWEEN);
     }
     let took = began.elapsed();
     wait::pause(SETTLED);
     let (ours_then, theirs_then) = spent();
     table.row(
-        &format!("{COUNT} services registered in Consul, one for each task that runs"),
+        &format!("{COUNT} services registered in Consul, one for each running task"),
         format_args!(
             "{:.1} s; processor time {:.2} s",
             took.as_secs_f64(),
@@ -58,7 +62,7 @@ pub(super) fn a_thousand(table: &mut Table, ground: &BenchDirs) {
     wait::pause(REST);
     let (ours_then, theirs_then) = spent();
     table.row(
-        &format!("{COUNT} services, nothing happens for {} s: processor time", REST.as_secs()),
+        &format!("{COUNT} services, no events for {} s: processor time", REST.as_secs()),
         format_args!("{:.3} s", ours_then.saturating_sub(ours).as_secs_f64()),
         "≤ 0.3 s",
         format_args!("Consul: {:.3} s", theirs_then.saturating_sub(theirs).as_secs_f64()),

@@ -1,4 +1,4 @@
-//! Many tasks started and stopped, tasks that end by themselves, and how long one takes.
+//! Starting and stopping many tasks, tasks that end by themselves, and the latency of one task.
 
 use std::{
     fs::File,
@@ -22,10 +22,10 @@ use super::{
 
 const SLEEP: &str = r#"{command: sleep, args: ["100000"]}"#;
 
-/// Single starts that are measured.
+/// Number of single starts.
 const SINGLES: usize = 40;
 
-/// `count` tasks that sleep: started, stopped, and what that cost.
+/// Costs of starting and stopping `count` sleeping tasks.
 pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     let plain = machine::spawns(ground, count, "sleep", &["100000"]);
     let plain_rate = rate(count, plain.took);
@@ -47,13 +47,13 @@ pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
         format_args!("{plain_rate:.0}/s"),
     );
     table.row(
-        &format!("{count} tasks: processor time each, whole tree"),
+        &format!("{count} tasks: processor time for each, whole process tree"),
         format_args!("{:.2} ms", each_ms(cpu, count)),
         "≤ 2.5 ms",
         format_args!("{:.2} ms", each_ms(plain.cpu, count)),
     );
     table.row(
-        &format!("{count} tasks: given to the disk by the agent, each (directories too)"),
+        &format!("{count} tasks: written to the disk by the agent for each (including directories)"),
         format_args!("{:.1} KiB", ratio(written, count) / 1024.0),
         "",
         "",
@@ -66,7 +66,7 @@ pub(super) fn many(table: &mut Table, ground: &BenchDirs, count: usize) {
     table.row(
         &format!("{count} tasks stopped, all processes gone"),
         format_args!(
-            "{:.2} s (nothing left at all: {:.2} s)",
+            "{:.2} s (everything removed: {:.2} s)",
             stopped.as_secs_f64(),
             began.elapsed().as_secs_f64()
         ),
@@ -93,22 +93,22 @@ pub(super) fn batch(table: &mut Table, ground: &BenchDirs) {
     bench.agent.finish();
 }
 
-/// One task at a time: from before the request until the task's own first act, which is to say so through a fifo.
+/// One task at a time: from before the request until the task's first action, a write to a fifo.
 pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     let bench = Bench::new(ground);
     let (send, acts) = mpsc::sync_channel(1);
     let fifo = bench.agent.home.path().join("acts");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).expect("a fifo");
-    // Held open for writing too, so that reading never ends.
+    // Also open for writing, so that reading never ends.
     let mut acting = File::options().read(true).write(true).open(&fifo).expect("the fifo");
     thread::spawn(move || {
         while acting.read(&mut [0]).is_ok_and(|len| len == 1) && send.send(Instant::now()).is_ok() {}
     });
     let script = format!("printf x > {}", fifo.display());
-    let act = || acts.recv_timeout(Duration::from_secs(60)).expect("the task's act");
+    let act = || acts.recv_timeout(Duration::from_secs(60)).expect("the task's action");
     let (mut taken, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..SINGLES {
-        // A lone start is one that finds the machine at rest.
+        // Wait until the machine is idle.
         wait::pause(Duration::from_millis(50));
         let began = Instant::now();
         bench.submit("batch", 1, &format!("{{command: /bin/sh, args: [-c, \"{script}\"]}}"));
@@ -125,11 +125,11 @@ pub(super) fn latency(table: &mut Table, ground: &BenchDirs) {
     taken.sort_by(f64::total_cmp);
     plain.sort_by(f64::total_cmp);
     table.row(
-        "one task, from the request to its first act, median / p95",
+        "one task, from the request to its first action, median / p95",
         format_args!("{:.1} / {:.1} ms", quantile(&taken, 0.5), quantile(&taken, 0.95)),
         "≤ 4 / 8 ms",
         format_args!(
-            "{:.1} / {:.1} ms (the shell itself); {:.1} ms (its wait for the disk)",
+            "{:.1} / {:.1} ms (the shell itself); {:.1} ms (a wait for the disk)",
             quantile(&plain, 0.5),
             quantile(&plain, 0.95),
             machine::sync(ground).as_secs_f64() * 1000.0

@@ -1,12 +1,12 @@
-//! The table: a Markdown row for each figure, as soon as it is known.
+//! The table: a Markdown row for each figure, as soon as it is measured.
 
 use std::{fmt::Display, fs, thread};
 
-/// The table that is being printed.
+/// The output table.
 pub(super) struct Table;
 
 impl Table {
-    /// Says on what machine and prints the head.
+    /// Prints the machine and the head of the table.
     pub(super) fn begin() -> Self {
         let model = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = model.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
@@ -19,12 +19,12 @@ impl Table {
             kernel.trim(),
             load.split(' ').next().unwrap_or("?")
         );
-        println!("| measure | herdlet | goal | the machine itself |");
+        println!("| benchmark | herdlet | goal | the machine itself |");
         println!("| --- | --- | --- | --- |");
         Self
     }
 
-    /// Prints a row; `machine` is empty where nothing can be compared.
+    /// Prints a row; `machine` is empty if there is no comparison.
     pub(super) fn row(&mut self, measure: &str, value: impl Display, goal: &str, machine: impl Display) {
         println!("| {measure} | {value} | {goal} | {machine} |");
     }

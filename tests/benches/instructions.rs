@@ -1,10 +1,10 @@
-//! How many instructions each operation takes: `cargo bench -p herdlet-tests --bench instructions [-- WORD…]`.
+//! Counts the instructions of each operation: `cargo bench -p herdlet-tests --bench instructions [-- WORD…]`.
 //!
-//! In: words that the operations' names hold; all of them by default. Out: a line for each. Counts are the same on a busy
-//! machine, where times are noise. Needs valgrind: this program runs itself under callgrind, doing the operation a few times
-//! and then some more; the difference is what the operation takes.
+//! In: parts of operations' names (default: all operations). Out: a line for each. Unlike times, the counts are also valid
+//! on a busy machine. Needs valgrind: this program runs itself under callgrind with different numbers of repetitions; the
+//! difference is the count of one operation.
 
-#![expect(clippy::expect_used, reason = "an operation that can't be done says why and ends")]
+#![expect(clippy::expect_used, reason = "an operation that fails ends the program with the reason")]
 
 mod operations;
 
@@ -12,10 +12,10 @@ use std::process::{Command, ExitCode};
 
 use operations::{ALL, Operation};
 
-/// Tells the program that it is being watched: which operation to do, and how often.
+/// The variable with the operation and the number of repetitions, for the program under callgrind.
 const WATCHED: &str = "HERDLET_BENCH_WATCHED";
 
-/// Times before it counts, so that what happens only at first is left out.
+/// Repetitions before counting, to exclude first-time work.
 const WARM: u64 = 3;
 
 fn main() -> ExitCode {
@@ -47,7 +47,7 @@ fn do_it(operation: &Operation, times: u64) {
     }
 }
 
-/// Small operations are done more often: the queue's cost differs from key to key.
+/// Repeats small operations more often, because the cost of the queue depends on the key.
 fn count(index: usize) -> Result<u64, String> {
     let few = watch(index, WARM)?;
     let one = watch(index, WARM + 1)?.saturating_sub(few);
@@ -55,7 +55,7 @@ fn count(index: usize) -> Result<u64, String> {
     Ok(watch(index, WARM + more)?.saturating_sub(few) / more)
 }
 
-/// Instructions of a whole run.
+/// Counts the instructions of a run.
 fn watch(index: usize, times: u64) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")

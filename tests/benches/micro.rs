@@ -1,8 +1,8 @@
-//! How long each operation takes, and what memory it asks for: `cargo bench -p herdlet-tests --bench micro [-- NAME…]`.
+//! Measures time and allocations of each operation: `cargo bench -p herdlet-tests --bench micro [-- NAME…]`.
 //!
-//! `cargo test` does each operation once.
+//! `cargo test` runs each operation once.
 
-#![expect(clippy::expect_used, reason = "an operation that can't be done says why and ends")]
+#![expect(clippy::expect_used, reason = "an operation that fails ends the program with the reason")]
 
 mod operations;
 

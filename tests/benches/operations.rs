@@ -1,7 +1,7 @@
-//! THE TABLE of operations that are measured alone, by time ([`micro`](../micro.rs)) and by instructions
+//! THE TABLE of single operations, for benchmarks of time ([`micro`](../micro.rs)) and of instructions
 //! ([`instructions`](../instructions.rs)).
 //!
-//! A new part joins by a line in [`ALL`].
+//! To add an operation, add a line to [`ALL`].
 
 mod codec;
 mod planner;
@@ -9,12 +9,12 @@ mod runtime;
 
 use std::fmt;
 
-/// Something that can be done any number of times.
+/// An operation that can be repeated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation {
-    /// What is done, in a few words.
+    /// A short description.
     pub(crate) name: &'static str,
-    /// Makes everything ready; what it returns does it once.
+    /// Prepares the operation; the returned function runs it once.
     pub(crate) ready: fn() -> Box<dyn FnMut()>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) const ALL: [Operation; 15] = [
     Operation { name: "apply and plan one job until its task runs", ready: planner::start_one },
     Operation { name: "apply and plan one job until its 200 tasks run", ready: planner::start_many },
     Operation { name: "adopt 1000 running tasks after a restart", ready: planner::adopt },
-    Operation { name: "wake and take back, 1000 keys waiting", ready: runtime::wake_and_cancel },
+    Operation { name: "wake and cancel, 1000 keys waiting", ready: runtime::wake_and_cancel },
     Operation { name: "wake and fall due, 1000 keys waiting", ready: runtime::wake_and_pop },
     Operation { name: "one turn of 1000 events for 1000 keys", ready: runtime::turn },
     Operation { name: "encode an allocation's state", ready: codec::encode_state },

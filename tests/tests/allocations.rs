@@ -53,7 +53,7 @@ fn planning_a_converged_allocation_allocates_nothing() {
     let mut life = Life::new(1, Faults::default());
     life.want_volumes();
     life.apply(vec![job("web", JobType::Service, vec![web])]);
-    life.pass(30).expect("a good life");
+    life.pass(30).expect("a life without violations");
     let now = life.now();
     let world = life.world();
     let (spec, state) = world.alloc_specs().next().expect("an allocation");
@@ -67,5 +67,5 @@ fn planning_a_converged_allocation_allocates_nothing() {
     }
     let (allocated, took) = (COUNT.get() - before, began.elapsed() / PLANS);
     println!("a plan takes {took:?}");
-    assert_eq!(allocated, 0, "planning what has converged allocates");
+    assert_eq!(allocated, 0, "planning a converged allocation must not allocate memory");
 }

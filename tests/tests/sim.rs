@@ -15,7 +15,7 @@ fn every_life_keeps_the_promises() {
         Ok(lived) => {
             println!("{} steps in {} lives", lived.steps, lived.lives);
             for (what, lives) in lived.met.iter() {
-                assert!(lives > 0, "no life met with {what}");
+                assert!(lives > 0, "no simulation covered {what}");
             }
         }
         Err(broken) => {
@@ -29,7 +29,7 @@ fn every_life_keeps_the_promises() {
 fn the_same_seed_gives_the_same_life() {
     let log = |seed| {
         let mut life = life_of(seed).logged();
-        life.live(100).expect("a good life");
+        life.live(100).expect("a life without violations");
         life.log().to_vec()
     };
     assert_eq!(log(7), log(7));

@@ -35,7 +35,7 @@ fn tell(name: &str, story: impl Fn() -> Told) {
         return std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == text, "{name} is told differently now; see it with UPDATE_STORIES=1\n{text}");
+    assert!(kept == text, "the log of {name} has changed; if this is intended, set UPDATE_STORIES=1\n{text}");
 }
 
 fn life() -> Life {

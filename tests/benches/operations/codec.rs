@@ -1,4 +1,4 @@
-//! Operations on what is stored: values of the state database, and the record of an attempt.
+//! Operations on stored data: values of the state database, and the record of an attempt.
 
 use std::hint::black_box;
 
@@ -58,13 +58,13 @@ fn stored(kind: fn(&RecordValue) -> bool) -> RecordValue {
 fn encode(kind: fn(&RecordValue) -> bool) -> Box<dyn FnMut()> {
     let value = stored(kind);
     Box::new(move || {
-        black_box(code::encode_value(black_box(&value)).expect("a value that can be written"));
+        black_box(code::encode_value(black_box(&value)).expect("an encodable value"));
     })
 }
 
 fn decode<T: DeserializeOwned>(kind: fn(&RecordValue) -> bool) -> Box<dyn FnMut()> {
-    let bytes = code::encode_value(&stored(kind)).expect("a value that can be written");
+    let bytes = code::encode_value(&stored(kind)).expect("an encodable value");
     Box::new(move || {
-        black_box(code::decode::<T>(black_box(&bytes)).expect("a value that can be read"));
+        black_box(code::decode::<T>(black_box(&bytes)).expect("a decodable value"));
     })
 }

@@ -1,4 +1,4 @@
-//! Operations of the planner, with hands that always do at once what they are told.
+//! Operations of the planner, with an executor that completes every action at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,10 +29,10 @@ use herdlet_tests::sim::{
     life::{Faults, Life},
 };
 
-/// The one moment in which everything here happens.
+/// The time of all operations.
 const NOW: Now = Now { boot: BootId(1), boot_ns: 1_000_000_000, wall: UnixNanos(1_700_000_000_000_000_000) };
 
-/// Two tasks, a volume and a checked service, all as it should be.
+/// A converged allocation with two tasks, a volume and a service with a check.
 pub(super) fn converged() -> Box<dyn FnMut()> {
     let mut httpd = task("httpd", None, 0);
     httpd.volume_mounts.push(VolumeMount {
@@ -47,7 +47,7 @@ pub(super) fn converged() -> Box<dyn FnMut()> {
     let mut life = Life::new(1, Faults::default());
     life.want_volume();
     life.apply(vec![job("web", JobType::Service, vec![web])]);
-    life.pass(30).expect("a good life");
+    life.pass(30).expect("a life without violations");
     Box::new(move || {
         let world = life.world();
         let (spec, state) = world.alloc_specs().next().expect("an allocation");
@@ -113,7 +113,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A world in which the job's tasks run, and what it has stored.
+/// A world in which the job's tasks run, and its stored records.
 fn started(job: &Job) -> (World, Vec<(RecordKey, RecordValue)>) {
     let (mut world, mut dirty) = (World::new(settings()), BTreeSet::new());
     let command = Command::Apply { jobs: vec![job.clone()], volumes: Vec::new() };
@@ -128,8 +128,8 @@ fn started(job: &Job) -> (World, Vec<(RecordKey, RecordValue)>) {
     (world, stored.into_iter().collect())
 }
 
-/// Goes on until there is nothing left to do. As under the agent's runtime, a key is planned once a turn, and again in the next
-/// if need be.
+/// Runs turns until the world has converged. As in the agent's runtime, a key is planned once in a turn, and again in the next turn
+/// if necessary.
 fn settle(world: &mut World, dirty: &mut BTreeSet<Key>, event: Event) -> Vec<Record> {
     let (mut turn, mut records) = (Turn::default(), Vec::new());
     world.apply(NOW, event, dirty, &mut turn);

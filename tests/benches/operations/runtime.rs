@@ -1,13 +1,13 @@
-//! Operations of the runtime, with a world that only remembers when it wants to be woken.
+//! Operations of the runtime, with a world that only schedules wakes.
 
 use std::hint::black_box;
 
 use herdlet_runtime::{self as runtime, Dirty, Now, Reconciler, Release, Turn, Wake, WakeQueue};
 
-/// Keys that wait for something.
+/// Number of waiting keys.
 const KEYS: u64 = 1_000;
 
-/// Between the wakes of two keys.
+/// Interval between the wakes of two keys.
 const STEP_NS: u64 = 1_000_000;
 
 pub(super) fn wake_and_cancel() -> Box<dyn FnMut()> {
@@ -50,7 +50,7 @@ fn waiting() -> WakeQueue<u64> {
     queue
 }
 
-/// Marks the key of each event, and asks for it to be woken a minute later.
+/// Marks the key of each event, and wakes it a minute later.
 struct Alarms;
 
 struct Nothing;

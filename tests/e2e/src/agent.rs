@@ -163,8 +163,12 @@ impl Agent {
         let _ = std::fs::remove_file(&notify);
         let ready = UnixDatagram::bind(&notify).expect("a notification socket");
         std::fs::set_permissions(&notify, std::fs::Permissions::from_mode(0o666)).expect("its mode");
-        ready.set_read_timeout(Some(Duration::from_millis(100))).expect("its timeout");
-        let log = File::options().create(true).append(true).open(self.log_path()).expect("the agent's log");
+        ready.set_read_timeout(Some(Duration::from_millis(100))).expect("a read timeout");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("a readable log of the agent");
         let mut command = match &self.shell {
             None => self.command(&self.agent_arguments()),
             Some(script) => {
@@ -233,7 +237,7 @@ impl Agent {
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!("the agent did not end after SIGTERM:\n{}", self.log_tail());
+                panic!("the agent did not exit after SIGTERM:\n{}", self.log_tail());
             }
             wait::pause(Duration::from_millis(5));
         }
@@ -255,7 +259,6 @@ impl Agent {
     ///
     /// # Panics
     /// If that takes too long.
-    /// When that takes too long.
     #[track_caller]
     pub fn until_printed(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + wait::PATIENCE;
@@ -264,7 +267,7 @@ impl Agent {
             if output.code == 0 && wanted(&output.stdout) {
                 return output.stdout;
             }
-            assert!(Instant::now() < deadline, "waited in vain: {arguments:?} prints {output:?}");
+            assert!(Instant::now() < deadline, "timed out: the output of {arguments:?} is {output:?}");
             wait::pause(Duration::from_millis(25));
         }
     }
@@ -357,7 +360,7 @@ impl Agent {
             }
             assert!(
                 Instant::now() < deadline,
-                "waited in vain: {name} {what}; it is {:#}\n{}",
+                "timed out: expected that {name} {what}; found {:#}\n{}",
                 alloc.map(|alloc| alloc.0).unwrap_or_default(),
                 self.log_tail()
             );
@@ -420,7 +423,7 @@ impl Agent {
             if wanted(&log) {
                 return log;
             }
-            assert!(Instant::now() < deadline, "waited in vain: {kind} of {task} in {alloc} is {log:?}");
+            assert!(Instant::now() < deadline, "timed out: {kind} of {task} in {alloc} is {log:?}");
             wait::pause(Duration::from_millis(25));
         }
     }
@@ -451,7 +454,7 @@ impl Agent {
         {
             assert!(
                 Instant::now() < deadline,
-                "left: {:?} {:?}\n{}",
+                "directories remain: {:?} {:?}\n{}",
                 self.members(),
                 host::mounts_below(&self.home.state()),
                 self.log_tail()

@@ -154,14 +154,14 @@ impl Running {
     pub fn finish_within(mut self, limit: Duration) -> Output {
         let deadline = std::time::Instant::now() + limit;
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+            if let Some(status) = self.child.try_wait().expect("a waitable child") {
                 break status;
             }
             if std::time::Instant::now() > deadline {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 panic!(
-                    "{} did not end within {limit:?}\nstdout:\n{}\nstderr:\n{}",
+                    "{} did not exit within {limit:?}\nstdout:\n{}\nstderr:\n{}",
                     self.shown,
                     self.stdout(),
                     self.stderr()
@@ -182,7 +182,7 @@ pub fn code(status: ExitStatus) -> i32 {
 pub fn reachable(home: &Home, program: &Path) -> PathBuf {
     let link = home.path().join("herdlet");
     if !link.exists() && std::fs::hard_link(program, &link).is_err() {
-        std::fs::copy(program, &link).expect("the program can be copied");
+        std::fs::copy(program, &link).expect("a copy of the program");
     }
     link
 }

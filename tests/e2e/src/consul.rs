@@ -58,7 +58,7 @@ impl Consul {
     /// If it can't be started.
     pub fn launch(&mut self) {
         self.begin();
-        wait::until_true("consul has a leader and lets us register", || self.is_ready());
+        wait::until_true("Consul has a leader and accepts registrations", || self.is_ready());
     }
 
     /// Starts it.
@@ -79,7 +79,7 @@ impl Consul {
         command.args(["agent", "-dev", "-bind=127.0.0.1", "-log-level=err"]);
         command.arg(format!("-http-port={http}")).args(["-hcl", &config]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.child = Some(command.spawn().expect("consul can be started"));
+        self.child = Some(command.spawn().expect("a started Consul"));
     }
 
     /// Returns whether it has a leader and its API answers.
@@ -94,7 +94,7 @@ impl Consul {
     /// # Panics
     /// If it isn't running.
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("consul runs").id()
+        self.child.as_ref().expect("a running Consul").id()
     }
 
     /// Freezes it: the kernel still accepts connections, but nothing is answered.
@@ -172,7 +172,7 @@ impl Consul {
     fn send(&self, method: &str, path: &str, body: &str) -> Answer {
         let answer =
             http::request(&Peer::Port(self.ports[0]), method, path, &[("X-Consul-Token", TOKEN)], body);
-        let answer = answer.expect("consul answers");
+        let answer = answer.expect("a response of Consul");
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
         answer
     }

@@ -45,7 +45,7 @@ pub fn component(variable: &str) -> Option<PathBuf> {
         .or_else(|| from_setup(variable))
         .filter(|path| path.exists());
     if path.is_none() {
-        leave_out(&format!("{variable} names no existing file; run tests/setup"));
+        leave_out(&format!("{variable} is not the path of an existing file; run tests/setup"));
     }
     path
 }
@@ -73,7 +73,10 @@ pub fn program(name: &str) -> Option<PathBuf> {
 ///
 /// If `HERDLET_TEST_REQUIRE=1`.
 pub fn leave_out(why: &str) {
-    assert!(env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"), "required here: {why}");
+    assert!(
+        env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"),
+        "HERDLET_TEST_REQUIRE=1 requires this test, but {why}"
+    );
     eprintln!("left out: {why}");
 }
 

@@ -61,7 +61,7 @@ pub fn restarts(times: u64) -> Outcome {
     ));
     let began = Instant::now();
     let until = |wanted: u64| {
-        fs::remove_file(&hold).expect("the task is let go");
+        fs::remove_file(&hold).expect("removal of the file that holds the task");
         agent.members().iter().for_each(|member| host::signal(member.pid, rustix::process::Signal::KILL));
         // A restart takes long on a busy disk, but it does happen.
         while let restarts = restarted(&agent)
@@ -69,7 +69,7 @@ pub fn restarts(times: u64) -> Outcome {
         {
             wait::until_true("the task is restarted", || restarted(&agent) > restarts);
         }
-        fs::write(&hold, "").expect("the task is held");
+        fs::write(&hold, "").expect("a file that holds the task");
         wait::until_true("the task runs", || agent.members().len() == 1 && converged(&agent));
     };
     until(times / 10);
@@ -124,12 +124,12 @@ impl Outcome {
             took.as_secs_f64(),
             "",
             "after 1/10",
-            "in the end"
+            "at the end"
         );
         for ((name, before), (_, after)) in before.named().into_iter().zip(after.named()) {
             text.push_str(&format!("{name:<16}{before:>12}{after:>12}\n"));
         }
-        grown.iter().for_each(|words| text.push_str(&format!("grown: {words}\n")));
+        grown.iter().for_each(|words| text.push_str(&format!("has grown: {words}\n")));
         text
     }
 }
@@ -139,7 +139,7 @@ impl Figures {
         let instance = agent.home.instance().expect("an instance has a name");
         let process = format!("/proc/{}", agent.pid());
         let entries =
-            |dir: &str| fs::read_dir(format!("{process}/{dir}")).expect("an agent is looked at").count();
+            |dir: &str| fs::read_dir(format!("{process}/{dir}")).expect("a readable directory").count();
         let state = fs::metadata(agent.home.state().join("state.db")).expect("an agent has a database");
         let traces = oracle::traces(agent, &instance);
         let (mounts, paths): (BTreeSet<_>, BTreeSet<_>) = traces
@@ -152,7 +152,7 @@ impl Figures {
             memory_kib: anonymous_kib(&process),
             paths: paths.len(),
             mounts: mounts.len(),
-            state_kib: usize::try_from(state.len() / 1024).expect("a database is not that large"),
+            state_kib: usize::try_from(state.len() / 1024).expect("a size that fits"),
             processes: agent.members().len() + host::supervisors(&instance).len(),
         }
     }
@@ -206,7 +206,7 @@ fn at_rest(agent: &Agent, good: impl Fn(Figures) -> bool) -> Figures {
 }
 
 fn restarted(agent: &Agent) -> u64 {
-    agent.alloc("flat.g[0]").expect("the allocation is there").restarts("t")
+    agent.alloc("flat.g[0]").expect("the allocation").restarts("t")
 }
 
 fn converged(agent: &Agent) -> bool {
@@ -215,10 +215,11 @@ fn converged(agent: &Agent) -> bool {
 }
 
 fn anonymous_kib(process: &str) -> usize {
-    let text = fs::read_to_string(format!("{process}/smaps_rollup")).expect("an agent's memory is told");
+    let text = fs::read_to_string(format!("{process}/smaps_rollup"))
+        .expect("readable memory statistics of the agent");
     let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:"));
     let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.parse().ok()).expect("what is anonymous is told")
+    kib.and_then(|kib| kib.parse().ok()).expect("a line with anonymous memory")
 }
 
 fn manifest(command: &[&str], group: &str) -> String {

@@ -46,7 +46,7 @@ impl Home {
             fs::create_dir_all(&path).expect("a directory");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
             if user == User::Nobody {
-                chown(&path, Some(NOBODY), Some(NOBODY)).expect("its owner");
+                chown(&path, Some(NOBODY), Some(NOBODY)).expect("a change of the owner");
             }
         }
         home
@@ -86,7 +86,7 @@ impl Home {
     /// If it can't be written.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path().join(name);
-        fs::write(&path, text).expect("a file can be written");
+        fs::write(&path, text).expect("a writable file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("its mode");
         path
     }
@@ -214,7 +214,7 @@ fn until_empty(left: impl Fn() -> Vec<String>) {
         }
         assert!(
             std::time::Instant::now() < deadline,
-            "left after {:?}:\n{}",
+            "not removed after {:?}:\n{}",
             wait::PATIENCE,
             left.join("\n")
         );

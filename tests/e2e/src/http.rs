@@ -38,7 +38,8 @@ impl Answer {
     /// # Panics
     /// If it isn't JSON.
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {}", self.body))
+        serde_json::from_str(&self.body)
+            .unwrap_or_else(|error| panic!("the body is not JSON ({error}): {}", self.body))
     }
 }
 

@@ -35,7 +35,6 @@ pub fn free<const N: usize>() -> [u16; N] {
 ///
 /// # Panics
 /// If all ranges are in use.
-/// When all are in use.
 pub fn for_tasks() -> String {
     const FIRST: u16 = 20_000;
     let found = (0..1_000).find_map(|_| {
@@ -72,7 +71,7 @@ mod tests {
     #[test]
     fn a_port_is_given_once() {
         let [port] = free();
-        assert_eq!(reserved(port), None, "nobody listens on it yet, and it is not given again");
+        assert_eq!(reserved(port), None, "no process listens on the port yet, and it is returned only once");
         let [other] = free();
         assert_ne!(port, other);
     }

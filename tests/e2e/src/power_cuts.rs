@@ -1,5 +1,5 @@
-//! Cuts the power of a virtual machine at random moments, again and again. What it had acknowledged must
-//! exist after each cut.
+//! Cuts the power of a virtual machine at random moments, again and again. All acknowledged changes must exist
+//! after each cut.
 //!
 //! In: a seed and the number of cuts. Out: the result of each, and every violation. The disk is simulated: it
 //! has a volatile cache. A write is durable once a flush was answered; of later writes, a cut keeps the first

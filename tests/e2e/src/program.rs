@@ -34,9 +34,9 @@ pub fn program() -> &'static Path {
 
 fn build() -> PathBuf {
     // target/<profile>/deps/<this test>, or target/<profile>/<this program>
-    let own = env::current_exe().expect("a process knows its program");
+    let own = env::current_exe().expect("the path of this program");
     let profile =
-        own.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).expect("programs lie in target/<profile>");
+        own.ancestors().skip(1).find(|dir| !dir.ends_with("deps")).expect("a program in target/<profile>");
     let program = profile.join("herdlet");
     let built = fs::metadata(&program).and_then(|found| found.modified()).ok();
     let sources = ["controller", "api-types", "Cargo.lock"].map(|part| newest(&project().join(part)));
@@ -46,14 +46,14 @@ fn build() -> PathBuf {
     eprintln!("building {}", program.display());
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(project()).args(["build", "--quiet", "--package", "herdlet", "--bin", "herdlet"]);
-    cargo.arg("--target-dir").arg(profile.parent().expect("a profile lies in a target directory"));
+    cargo.arg("--target-dir").arg(profile.parent().expect("a target directory around the profile"));
     match profile.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => {}
         Some(name) => {
             cargo.args(["--profile", name]);
         }
     }
-    let status = cargo.status().expect("cargo can be started");
+    let status = cargo.status().expect("a run of cargo");
     assert!(status.success(), "cargo build -p herdlet failed");
     program
 }

@@ -96,26 +96,26 @@ pub fn leave(dir: &Path, name: Option<String>) -> PathBuf {
     agent.apply(JOBS);
     agent.cli(&["wait", "stays", "shared", "done", "ended", "gone"]).success();
     agent.cli(&["delete", "gone", "--wait"]).success();
-    fs::write(agent.home.state().join("volumes/v/precious"), "kept\n").expect("the volume takes a file");
+    fs::write(agent.home.state().join("volumes/v/precious"), "kept\n").expect("a file in the volume");
     let ends = agent.single("ended.g[0]", "t");
     let instance = agent.home.instance().expect("an instance has a name");
     agent.kill();
     host::signal(ends.pid, Signal::TERM);
-    wait::until_true("its supervisor has written that down", || host::supervisors(&instance).len() == LIVING);
+    wait::until_true("its supervisor has recorded the end", || host::supervisors(&instance).len() == LIVING);
     let whole = agent.home.path().join("fixture");
     let records = whole.join("records");
     fs::create_dir_all(&records).expect("a directory");
     run("cp", &["-a", "--one-file-system", &text(&agent.home.state()), &text(&whole)]);
     // The contents of mounts are not part of the state directory.
     for mounted in host::mounts_below(&agent.home.state()) {
-        let below = mounted.strip_prefix(agent.home.path()).expect("it is below the state directory");
+        let below = mounted.strip_prefix(agent.home.path()).expect("a path below the state directory");
         run("sh", &["-c", "rm -rf \"$0\"/*", &text(&whole.join(below))]);
     }
     for entry in fs::read_dir(home::runtime(&instance).join("attempts")).expect("records").flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_file())
             && !entry.file_name().to_string_lossy().starts_with('.')
         {
-            fs::copy(entry.path(), records.join(entry.file_name())).expect("a record can be copied");
+            fs::copy(entry.path(), records.join(entry.file_name())).expect("a copy of the record");
         }
     }
     let path = dir.join(format!("{name}.tar.gz"));
@@ -148,17 +148,17 @@ pub const PAUSE: Duration = Duration::from_millis(300);
 /// Installs another file with the same program in place of the previous one.
 pub fn install(dir: &Path, number: u64) -> PathBuf {
     let (path, fresh) = (dir.join("herdlet-installed"), dir.join("herdlet-fresh"));
-    let mut bytes = fs::read(program()).expect("the program can be read");
+    let mut bytes = fs::read(program()).expect("a readable program");
     // The kernel ignores bytes after the end of the program.
     bytes.extend_from_slice(&number.to_le_bytes());
-    fs::write(&fresh, bytes).expect("the program can be written");
+    fs::write(&fresh, bytes).expect("a writable program");
     run("chmod", &["755", &text(&fresh)]);
-    fs::rename(&fresh, &path).expect("the program can be replaced");
+    fs::rename(&fresh, &path).expect("replacement of the program");
     path
 }
 
 fn run(name: &str, arguments: &[&str]) {
-    let output = Command::new(name).args(arguments).output().expect("the tool can be started");
+    let output = Command::new(name).args(arguments).output().expect("a run of the tool");
     assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

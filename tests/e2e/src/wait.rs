@@ -20,7 +20,7 @@ pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = probe() {
             return answer;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out after {PATIENCE:?}; expected: {what}");
         pause(INTERVAL);
     }
 }

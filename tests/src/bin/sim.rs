@@ -60,7 +60,7 @@ fn main() -> ExitCode {
                 println!("{line}");
             }
             println!("seed {seed}: {why}");
-            println!("again, from its beginning: HERDLET_SIM_LOG=1 sim {seed}..{}", seed + 1);
+            println!("to reproduce it with the whole log: HERDLET_SIM_LOG=1 sim {seed}..{}", seed + 1);
             ExitCode::FAILURE
         }
     }

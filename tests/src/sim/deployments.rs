@@ -23,11 +23,14 @@ pub fn show(was: Option<&JobView>, is: &JobView) -> Result<(), String> {
     }
     let running = is.deployments.iter().filter(|one| one.is_running());
     if let Some(stray) = running.clone().find(|one| one.job_version != is.version) {
-        return Err(format!("the deployment of {} version {} runs on", is.key.id, stray.job_version));
+        return Err(format!(
+            "the deployment of {} version {} still runs, but the job has another version",
+            is.key.id, stray.job_version
+        ));
     }
     match went_back(is) {
         Some(to) if is.past.iter().any(|past| past.version == to && past.job != is.job) => {
-            Err(format!("{} went back to version {to} and says something else", is.key.id))
+            Err(format!("{} was reverted to version {to}, but differs from it", is.key.id))
         }
         Some(_) | None => Ok(()),
     }

@@ -70,17 +70,17 @@ impl Invariants {
     pub fn show(&mut self, view: &AllocView) -> Result<(), String> {
         let (id, name) = (view.spec.id, || view.spec.name());
         if is_unfit(&view.spec.job) {
-            return Err(format!("{} was made although this node does not meet its constraint", name()));
+            return Err(format!("{} was created although this node does not satisfy its constraint", name()));
         }
         if view.spec.job.stop {
-            return Err(format!("{} was made of a job that is stopped", name()));
+            return Err(format!("{} was created for a stopped job", name()));
         }
         if self.gone.contains(&id) {
-            return Err(format!("{} comes back although it was gone", name()));
+            return Err(format!("{} exists again after it was forgotten", name()));
         }
         match self.terminal.get(&id) {
             Some(was) if *was != view.status => {
-                return Err(format!("{} was {was:?} and is now {:?}", name(), view.status));
+                return Err(format!("{} changed from the final status {was:?} to {:?}", name(), view.status));
             }
             Some(_) => {}
             None if view.status.is_terminal() => {
@@ -137,7 +137,7 @@ impl Invariants {
     ) -> Result<(), String> {
         let Subject::Alloc(alloc, part) = &action.subject else { return Ok(()) };
         let Some(known) = stored else {
-            return Err(format!("{:?} of {} before it was adopted", action.verb, alloc.name()));
+            return Err(format!("{:?} of {} before the attempt was adopted", action.verb, alloc.name()));
         };
         self.note_services(alloc.id, *part, &action.verb);
         gives_back(action, known)?;
@@ -206,7 +206,7 @@ impl Invariants {
             && self.registered.get(&alloc.id) != Some(&true)
             && !self.asking.contains(&alloc.id)
         {
-            return Err(format!("{} starts before the group's services were asked for", name()));
+            return Err(format!("{} starts before the group's services were requested", name()));
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl Invariants {
         if matches!(state.run, Run::Stopping { then: AfterStop::RestartUnhealthy, .. })
             && !may_be_unhealthy(group, task, known)
         {
-            return Err(format!("{} is killed by a check of what has not started", name()));
+            return Err(format!("{} is killed by a check of a task that has not started", name()));
         }
         if known.stop.is_none() {
             self.may_restart(alloc, index, known, machine, passed)?;
@@ -285,7 +285,7 @@ impl Invariants {
         }
         let stand = known.may_be_held(Part::Services) && self.registered.get(&alloc.id) == Some(&true);
         if stand && !self.asking.contains(&alloc.id) {
-            return Err(format!("{} is killed while its group's services stand", name()));
+            return Err(format!("{} is killed while its group's services are registered", name()));
         }
         let delays = group.shutdown_delay.as_nanos() + task.shutdown_delay.as_nanos();
         let due = if known.no_shutdown_delay { 0 } else { delays };
@@ -339,7 +339,7 @@ fn gives_back(action: &Action, known: &Durable) -> Result<(), String> {
     let Some(handle) = stored.and_then(|launch| launch.handle.as_ref()) else { return Ok(()) };
     let given = action.launch.as_ref().filter(|launch| launch.attempt == attempt);
     if given.and_then(|launch| launch.handle.as_ref()) != Some(handle) {
-        return Err(format!("{:?} of {} without what its start has told", action.verb, alloc.name()));
+        return Err(format!("{:?} of {} without the stored handle of its start", action.verb, alloc.name()));
     }
     Ok(())
 }

@@ -181,7 +181,7 @@ impl Launches {
             }
             let named = moment % PERIOD == 0;
             if !named && moment != made {
-                return Err(format!("{name} is launched at {made}, for no moment of its job"));
+                return Err(format!("{name} is launched at {made}, which is not a moment of its job"));
             }
             let (last, again) = self.last.get(&parent).copied().unwrap_or((i64::MIN, 0));
             let again = again + u32::from(moment <= last);

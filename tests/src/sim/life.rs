@@ -402,7 +402,7 @@ impl Life {
                 break;
             }
         }
-        Err(format!("it never comes to \"{text}\""))
+        Err(format!("the log never contains \"{text}\""))
     }
 
     /// The published view of an allocation by its name; the newest with that name.

@@ -403,7 +403,10 @@ impl Machine {
                 (false, _) => Outcome::Absent,
             },
             Verb::Ask if of_catalogue && self.things.contains(&thing) => {
-                return Err(format!("{part:?} of {} is asked for and was sent before", alloc.name()));
+                return Err(format!(
+                    "{part:?} of {} is queried although a request was sent before",
+                    alloc.name()
+                ));
             }
             Verb::Ask if of_catalogue => Outcome::Absent,
             verb @ (Verb::Ask

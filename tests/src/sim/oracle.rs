@@ -138,7 +138,7 @@ impl Life {
             self.moment()?;
         }
         let why = self.unsettled().map(|view| format!("job {} is {:?}", view.key, view.convergence));
-        never_comes(format!("{when}: never settles; {why:?}"))
+        never_comes(format!("{when}: does not settle: {why:?}"))
     }
 
     /// A job that has neither converged nor failed, and does not wait for a legitimate reason such as a taken port.
@@ -258,7 +258,7 @@ impl Life {
             return never_comes(why);
         }
         if let Some(stuck) = self.jobs.values().find_map(|job| deployments::stuck(job)) {
-            return never_comes(format!("a deployment never ends: {stuck:?}"));
+            return never_comes(format!("a deployment does not end: {stuck:?}"));
         }
         let stopped = |key| self.jobs.get(key).is_some_and(|view: &Arc<JobView>| view.job.stop);
         let mut live = self.machine.live().map(|(_, attempt)| &attempt.alloc);
@@ -268,7 +268,7 @@ impl Life {
         let shown: Vec<&str> = self.jobs.keys().map(|key| &*key.id).collect();
         let wanted: Vec<&str> = self.wanted.keys().map(String::as_str).collect();
         if shown != wanted {
-            return never_comes(format!("{shown:?} exist, {wanted:?} are wanted"));
+            return never_comes(format!("found jobs {shown:?}, expected {wanted:?}"));
         }
         Ok(())
     }
@@ -279,12 +279,15 @@ impl Life {
             let known_until = self.machine.token_known_until(*id, *index);
             if known_until.is_some_and(|until| until < self.now_ns) {
                 let (name, task) = (attempt.alloc.name(), index);
-                return never_comes(format!("task {task} of {name} is left with a token that has expired"));
+                return never_comes(format!("task {task} of {name} has an expired token"));
             }
             let (_, task) = spec_of(&attempt.alloc, *index)?;
             if !self.machine.probes.is_known((*id, *index), task) {
                 let name = attempt.alloc.name();
-                return never_comes(format!("task {} of {name} does not know its probe", task.name));
+                return never_comes(format!(
+                    "task {} of {name} does not know the newest value of its probe",
+                    task.name
+                ));
             }
         }
         Ok(())
@@ -336,7 +339,9 @@ impl Life {
             if converged(view) && converged(other) {
                 let (mine, theirs) = (self.inventory(key), clean.inventory(key));
                 if mine != theirs {
-                    return never_comes(format!("job {key} has {mine:?}, without its history {theirs:?}"));
+                    return never_comes(format!(
+                        "job {key} has {mine:?}, but {theirs:?} in a simulation without faults"
+                    ));
                 }
             }
         }
@@ -370,11 +375,11 @@ impl Life {
 
     fn check_nothing_left(&self) -> Result<(), Violation> {
         if let Some((key, _)) = self.machine.live().next() {
-            return never_comes(format!("{key:?} lives on"));
+            return never_comes(format!("{key:?} still runs"));
         }
         let mut records = self.machine.attempts.iter();
         if let Some((key, _)) = records.find(|(_, known)| known.phase != Phase::Tombstone) {
-            return never_comes(format!("the record of {key:?} is left"));
+            return never_comes(format!("the record of {key:?} remains"));
         }
         if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
             let Thing::Part(id, part) = thing else { return Ok(()) };
@@ -382,7 +387,7 @@ impl Life {
         }
         let mut stored = self.stored.keys();
         match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {
-            Some(key) => never_comes(format!("stored still: {key:?}")),
+            Some(key) => never_comes(format!("still stored: {key:?}")),
             None => Ok(()),
         }
     }

@@ -107,5 +107,7 @@ fn facts(value: u64) -> Arc<Facts> {
 
 fn input((_, index): Key, part: TaskPart, inputs: &[Input]) -> Result<u64, String> {
     let given = inputs.iter().find(|input| input.part == Part::Task(index, part));
-    given.map(|input| input.facts.revision.0).ok_or(format!("{part:?} of task {index} is read and not given"))
+    given
+        .map(|input| input.facts.revision.0)
+        .ok_or(format!("{part:?} of task {index} is read, but the action lacks its facts"))
 }

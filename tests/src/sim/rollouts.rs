@@ -65,7 +65,7 @@ impl Rollouts {
                 if after != Some(before)
                     && was.is_some_and(|was| was.spec.deployment == is.spec.deployment) =>
             {
-                Err(format!("{} was healthy: {before}, and is now {after:?}", is.spec.name()))
+                Err(format!("the health of {} changed from {before} to {after:?}", is.spec.name()))
             }
             _ => Ok(()),
         }
@@ -110,20 +110,22 @@ fn may_take(
     let canaries_stand =
         |newest: &Arc<Deployment>| newest.groups.get(&group.name).is_some_and(DeploymentGroup::is_canarying);
     if deployment.is_some_and(canaries_stand) {
-        return Err(format!("{} is taken while canaries stand", spec.name()));
+        return Err(format!("{} is replaced while canaries exist", spec.name()));
     }
     let slots: Vec<Option<&AllocView>> =
         (0..group.count).map(|index| newest(allocs, job, &group.name, index)).collect();
     let between = slots.iter().filter(|slot| is_between(job, group, **slot)).count();
     if between > update.max_parallel as usize {
         let (name, most) = (spec.name(), update.max_parallel);
-        return Err(format!("{name} is taken, the {between}th between versions, not {most}"));
+        return Err(format!(
+            "{name} is replaced, so {between} slots are between versions; the maximum is {most}"
+        ));
     }
     let proved_bad = |slot: &&&AllocView| {
         is_current(job, group, slot) && is_bad(slot) && !newly_bad.contains(&slot.spec.id)
     };
     match slots.iter().flatten().find(proved_bad) {
-        Some(bad) => Err(format!("{} is taken although {} is bad", spec.name(), bad.spec.name())),
+        Some(bad) => Err(format!("{} is replaced although {} is bad", spec.name(), bad.spec.name())),
         None => Ok(()),
     }
 }

@@ -47,7 +47,7 @@ impl Rooms {
         let counted = live.iter().filter(|(id, _)| !forgotten.contains(id));
         let total = counted.map(|(_, view)| held(view)).fold(Room::default(), Room::plus);
         if total.check(ROOM, ROOM).is_err() {
-            return Err(format!("more was given than there is: {total:?}"));
+            return Err(format!("more resources are allocated than exist: {total:?}"));
         }
         let ended = self.live.iter().filter(|(id, _)| !live.contains_key(id)).map(|(_, key)| key.clone());
         let [newest, _] = std::mem::take(&mut self.makers);
@@ -88,7 +88,7 @@ impl Rooms {
         }
         let given: Vec<String> = placed.iter().filter(comes_later).map(|view| view.spec.name()).collect();
         let (first, why) = (&first.key, &first.convergence.message);
-        Err(format!("{first} waits for room ({why}), and {} were given {taken:?}", given.join(", ")))
+        Err(format!("{first} waits for resources ({why}), but {} got {taken:?}", given.join(", ")))
     }
 }
 

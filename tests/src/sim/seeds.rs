@@ -77,7 +77,7 @@ pub struct Broken {
 pub fn live(seed: u64) -> Result<Lived, Broken> {
     attempt(life_of(seed)).map_err(|(why, _)| {
         let (why, log) = match attempt(life_of(seed).logged()) {
-            Ok(_) => (Violation::Safety(format!("{why}; but not once more")), Vec::new()),
+            Ok(_) => (Violation::Safety(format!("{why}; not reproduced in a second run")), Vec::new()),
             Err(broken) => broken,
         };
         Broken { seed, why, log }
@@ -158,7 +158,7 @@ fn attempt(mut life: Life) -> Result<Lived, (Violation, Vec<String>)> {
             return Ok(Lived { lives: 1, steps, commits, met, cpu: Duration::ZERO });
         }
         Ok(Err(why)) => why,
-        Err(payload) => Violation::Safety(format!("it panics: {}", message(&*payload))),
+        Err(payload) => Violation::Safety(format!("panic: {}", message(&*payload))),
     };
     Err((why, life.log().to_vec()))
 }

@@ -32,9 +32,9 @@ fn modules_form_no_cycle_but_the_known_ones() {
     let found: BTreeSet<String> = crates().iter().flat_map(of_crate).collect();
     let known: BTreeSet<String> = include_str!("cycles.txt").lines().map(str::to_owned).collect();
     let new: Vec<&String> = found.difference(&known).collect();
-    assert!(new.is_empty(), "these modules use each other; let one of them define what both need: {new:#?}");
+    assert!(new.is_empty(), "these modules use each other; move the shared items into one of them: {new:#?}");
     let broken: Vec<&String> = known.difference(&found).collect();
-    assert!(broken.is_empty(), "these cycles are gone: remove them from cycles.txt: {broken:#?}");
+    assert!(broken.is_empty(), "these cycles no longer exist; remove them from cycles.txt: {broken:#?}");
 }
 
 /// Returns the source folders of the crates.

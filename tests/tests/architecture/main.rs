@@ -128,7 +128,10 @@ fn crates_depend_only_on_those_below_them() {
         let allowed: BTreeSet<String> = allowed.split(' ').map(|name| format!("herdlet-{name}")).collect();
         let mut used = table_keys(&format!("controller/{name}/Cargo.toml"), "[dependencies]");
         used.retain(|name| name.starts_with("herdlet"));
-        assert_eq!(used, allowed, "dependencies of herdlet-{name}; list here what it needs, and only that");
+        assert_eq!(
+            used, allowed,
+            "dependencies of herdlet-{name}; update this list to exactly what the crate needs"
+        );
     }
 }
 
@@ -160,7 +163,7 @@ fn no_path_of_nomad_has_a_route_beside_the_table() {
             assert!(is_own || is_of_table, "{name} has a route beside the table: {path:.60}");
         }
     }
-    assert!(routes > 20, "the routes are elsewhere: {routes}");
+    assert!(routes > 20, "the file of the routes has moved: {routes}");
 }
 
 #[test]
@@ -174,14 +177,14 @@ fn the_rpc_stands_alone() {
     let used = table_keys("controller/rpc/Cargo.toml", "[dependencies]");
     assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the RPC depends on {used:?}");
     let words = ["herdlet_plan", "herdlet_api_types", "herdlet_runtime", "herdlet::", "AllocId"];
-    nowhere(&sources("controller/rpc/src"), &words, "the RPC carries messages, whatever they are about");
+    nowhere(&sources("controller/rpc/src"), &words, "the RPC does not depend on the contents of messages");
 }
 
 #[test]
 fn being_a_node_needs_only_the_rpc() {
     let used = table_keys("controller/nomad/Cargo.toml", "[dependencies]");
     let ours: Vec<_> = used.iter().filter(|name| name.starts_with("herdlet")).collect();
-    assert_eq!(ours, ["herdlet-rpc"], "how allocations run is for whoever is behind the seam");
+    assert_eq!(ours, ["herdlet-rpc"], "herdlet-nomad is independent of how allocations run");
     let words =
         ["Instant::now", "SystemTime", "Chance::new", "async ", ".await", "Pool", "tokio::spawn", "std::fs"];
     let decisions = sources("controller/nomad/src/decide");
@@ -230,7 +233,7 @@ fn no_static_is_the_state_of_an_agent() {
         }
     }
     let known = STATICS.iter().map(|(file, name, _)| ((*file).to_owned(), (*name).to_owned()));
-    assert_eq!(found, known.collect(), "make it a field of what it belongs to, or give the reason here");
+    assert_eq!(found, known.collect(), "make the static a field of its owner, or list it here with a reason");
 }
 
 #[test]

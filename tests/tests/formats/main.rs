@@ -45,8 +45,8 @@ fn assert_golden(file: &str, lines: &[String]) {
     let difference: Vec<String> =
         gone.map(|line| format!("- {line}")).chain(new.map(|line| format!("+ {line}"))).collect();
     panic!(
-        "{file} differs (where no line is named: the order or a count). Keep the written name with \
-         #[serde(rename)] or #[arg(long)]; where the change is meant, set HERDLET_WRITE_FORMATS=1.\n{}",
+        "{file} differs (without lines below: in the order or a count). Keep the written name with \
+         #[serde(rename)] or #[arg(long)]. If the change is intended, set HERDLET_WRITE_FORMATS=1.\n{}",
         difference.join("\n")
     );
 }

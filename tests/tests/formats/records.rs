@@ -26,19 +26,19 @@ fn stored_records_keep_their_bytes() {
         assert_golden(FILE, &choose());
     }
     let text = fs::read_to_string(root().join("tests/fixtures/formats").join(FILE)).expect("a golden file");
-    assert!(text.lines().count() > 50, "the golden file holds few records");
+    assert!(text.lines().count() > 50, "the golden file has too few records");
     for (at, line) in text.lines().enumerate() {
         let (kind, hex) = line.split_once(' ').expect("a kind and bytes");
         let bytes = unhex(hex);
         match again(kind, &bytes) {
             Ok(written) if written == bytes => {}
             Ok(written) => panic!(
-                "record {} ({kind}) is written otherwise than before\nbefore: {}\nnow:    {}",
+                "record {} ({kind}) encodes to other bytes than before\nbefore: {}\nnow:    {}",
                 at + 1,
                 String::from_utf8_lossy(&bytes),
                 String::from_utf8_lossy(&written)
             ),
-            Err(error) => panic!("record {} ({kind}) can no longer be read: {error:?}", at + 1),
+            Err(error) => panic!("cannot decode record {} ({kind}) any more: {error:?}", at + 1),
         }
     }
 }
@@ -77,7 +77,7 @@ fn choose() -> Vec<String> {
     let mut chosen = Vec::new();
     for seed in 0..LIVES {
         let mut life = life_of(seed).with_journal();
-        life.live(MOMENTS).expect("a life that keeps the promises");
+        life.live(MOMENTS).expect("a life without violations");
         for value in life.journal() {
             let kind = kind_of(value);
             let bytes = code::encode_value(value).expect("a value that can be written");
@@ -103,7 +103,7 @@ fn words(bytes: &[u8]) -> Vec<String> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a String takes all");
+        write!(text, "{byte:02x}").expect("writing to a String succeeds");
         text
     })
 }

@@ -29,7 +29,7 @@ fn serialized_names_stay() {
         });
     }
     names.lines.sort();
-    assert!(names.lines.len() > 300, "only {} types were found", names.lines.len());
+    assert!(names.lines.len() > 300, "found only {} types", names.lines.len());
     assert_golden("wire-names.txt", &names.lines);
 }
 

@@ -88,7 +88,7 @@ async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
     let before = report_counts(&world, &ids);
     let number = node.end().await;
     world
-        .until(60, "they are unknown", |state| {
+        .until(60, "the allocations are unknown", |state| {
             state.allocs.values().all(|alloc| alloc.client_status == ClientStatus::Unknown)
         })
         .await;

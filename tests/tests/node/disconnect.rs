@@ -65,7 +65,7 @@ impl Story {
         let first: BTreeSet<&AllocId> = self.first.iter().collect();
         let key = &self.key;
         self.world
-            .until(200, "others run", |state| {
+            .until(200, "other allocations run", |state| {
                 let of_job = state.allocs.values().filter(|alloc| alloc.job_id == key.1);
                 let others = of_job.filter(|alloc| !first.contains(&alloc.id));
                 let running = others.filter(|alloc| alloc.client_status == ClientStatus::Running);
@@ -95,7 +95,7 @@ impl Story {
 async fn without_a_policy_all_200_are_killed_and_replaced() {
     let story = Story::begin(json!({})).await;
     story.away(300, ClientStatus::Lost).await;
-    assert_eq!(story.here(&ClientStatus::Running), MANY, "nobody has told the node to stop them");
+    assert_eq!(story.here(&ClientStatus::Running), MANY, "no server has requested the node to stop them");
     story.back().await;
     story.until_all_first(ClientStatus::Complete).await;
     story.until_others_run().await;
@@ -132,7 +132,7 @@ async fn after_lost_after_all_200_are_killed_and_replaced() {
     story.away(0, ClientStatus::Unknown).await;
     story.until_all_first(ClientStatus::Lost).await;
     sleep(seconds(60)).await;
-    assert_eq!(story.here(&ClientStatus::Running), MANY, "nobody has told the node to stop them");
+    assert_eq!(story.here(&ClientStatus::Running), MANY, "no server has requested the node to stop them");
     story.back().await;
     story.until_all_first(ClientStatus::Complete).await;
     story.until_others_run().await;
@@ -152,9 +152,9 @@ async fn flaws_16_and_17_all_200_stop_on_their_node_to_the_tick() {
         story.world.cluster.set_down(0, true);
         let last = story.node.contact.borrow().last.unwrap().at;
         sleep((last + seconds(89)).saturating_duration_since(Instant::now())).await;
-        assert_eq!(story.here(&ClientStatus::Running), MANY, "their time is not over");
+        assert_eq!(story.here(&ClientStatus::Running), MANY, "the time limit has not passed");
         sleep(seconds(3)).await;
-        assert_eq!(story.here(&ClientStatus::Complete), MANY, "it is");
+        assert_eq!(story.here(&ClientStatus::Complete), MANY, "the time limit has passed");
         sleep(seconds(60)).await;
         story.back().await;
         story.until_all_first(ClientStatus::Complete).await;
@@ -178,7 +178,7 @@ async fn with_others_running_meanwhile_those_stay_that_reconcile_names() {
         let other = story.world.ready_node(1).await;
         story
             .world
-            .until(200, "it is missed", |state| {
+            .until(200, "the servers have missed the node", |state| {
                 state.allocs.values().filter(|alloc| alloc.client_status == ClientStatus::Unknown).count()
                     == MANY
             })

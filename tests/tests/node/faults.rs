@@ -114,7 +114,7 @@ async fn tokens_that_a_crash_has_lost_are_given_again() {
     let node = world.ready_node(0).await;
     let key = world.submit(&forever());
     let is_running = |alloc: &Allocation| alloc.client_status == ClientStatus::Running;
-    world.until(90, "it runs", |state| state.allocs.values().any(is_running)).await;
+    world.until(90, "the allocation runs", |state| state.allocs.values().any(is_running)).await;
     let id = world.cluster.allocs_of(&key)[0].id.clone();
     let file = node.paths.server_tokens(&id.as_str().parse().map(herdlet_api_types::AllocId).unwrap());
     let signed = std::fs::read(&file).unwrap();

@@ -203,7 +203,11 @@ async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_t
     }
     world.cluster.stop(&gone);
     within(200, "servers hold it no more", || !holds(&gone)).await;
-    assert_ne!(world.cluster.client_status(&gone), ClientStatus::Complete, "the servers have removed it");
+    assert_ne!(
+        world.cluster.client_status(&gone),
+        ClientStatus::Complete,
+        "the servers have removed the service"
+    );
     // An unconfirmed removal is repeated once more, and not after that.
     within(300, "the faults are used up", || world.cluster.requests(REMOVED).len() >= 2).await;
     let asked = world.cluster.requests(REMOVED).len();
@@ -284,7 +288,7 @@ async fn flaw_54_what_comes_with_a_reconnection_is_done() {
     assert_eq!(ids.len(), 2);
     world.cluster.set_down(0, true);
     world
-        .until(60, "they are unknown", |state| {
+        .until(60, "the allocations are unknown", |state| {
             state.allocs.values().all(|alloc| alloc.client_status == ClientStatus::Unknown)
         })
         .await;
@@ -316,14 +320,14 @@ async fn flaw_55_a_failure_is_told_of_the_incarnation_that_failed() {
     assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
     let told = |state: &State| state.allocs[&id].task_states["main"].clone();
     world
-        .until(20, "it runs again", |state| {
+        .until(20, "the task runs again", |state| {
             told(state).state == RunState::Running && told(state).restarts == 1
         })
         .await;
     assert_eq!((node.starts(&id), world.cluster.read(told).failed), (2, false));
     assert_eq!(world.cluster.client_status(&id), ClientStatus::Running);
     // It fails once more, now permanently: nothing restarts it.
-    world.until(60, "it has failed for good", |state| told(state).failed).await;
+    world.until(60, "the task has failed permanently", |state| told(state).failed).await;
     assert_eq!((node.starts(&id), world.cluster.client_status(&id)), (2, ClientStatus::Failed));
     refuse_restarts(&node, &id).await;
     let node = world.again(node).await;

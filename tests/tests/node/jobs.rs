@@ -34,7 +34,7 @@ async fn tasks_of_old_jobs_have_ports_of_their_own_and_know_those_of_the_others(
     let key = world.submit(&job);
     let runs =
         |state: &State| state.allocs.values().any(|alloc| alloc.client_status == ClientStatus::Running);
-    world.until(90, "it runs", runs).await;
+    world.until(90, "the allocation runs", runs).await;
     let id = world.cluster.allocs_of(&key)[0].id.clone();
     within(30, "both have spoken", || {
         !output(&node, &id, "web").is_empty() && !output(&node, &id, "cache").is_empty()
@@ -90,7 +90,7 @@ async fn what_may_not_run_longer_has_completed_then_over_a_restart_of_the_agent(
     world.reaches(&id, ClientStatus::Running).await;
     let node = world.again(node).await;
     world
-        .until(200, "it has completed", |state| state.allocs[&id].client_status == ClientStatus::Complete)
+        .until(200, "a complete job", |state| state.allocs[&id].client_status == ClientStatus::Complete)
         .await;
     let why = world.cluster.read(|state| state.allocs[&id].client_description.clone());
     assert_eq!(why, "allocation exceeded max_run_duration");

@@ -134,21 +134,28 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
         assert!(starts <= 1, "{} was started {starts} times", alloc.id);
         assert!(
             starts == 1 || alloc.client_status != ClientStatus::Running,
-            "{} runs by report only",
+            "{} is reported as running, but never started",
             alloc.id
         );
         // An allocation that was stopped before its node heard of it never reached the node.
         let status = node.status(&alloc.id);
-        assert!(status.is_none_or(|status| status == alloc.client_status), "{} is else here", alloc.id);
+        assert!(
+            status.is_none_or(|status| status == alloc.client_status),
+            "the node has another status of {}",
+            alloc.id
+        );
         (placed, ran) = (placed + 1, ran + starts);
     }
     for node in &nodes {
         for view in node.agent.model.allocs() {
             let id = AllocId::from(view.spec.id.to_string());
-            assert!(here.iter().any(|alloc| alloc.id == id), "{id} was forgotten by servers and is here");
+            assert!(
+                here.iter().any(|alloc| alloc.id == id),
+                "servers have forgotten {id}, but the node has it"
+            );
         }
     }
-    assert!(collected.0.values().all(|(_, starts)| *starts <= 1), "one was started twice");
+    assert!(collected.0.values().all(|(_, starts)| *starts <= 1), "an allocation was started twice");
     cluster.read(|state| {
         for (id, reports) in &state.reports {
             let ended = reports.iter().position(ClientStatus::is_terminal).unwrap_or(reports.len());

@@ -77,7 +77,7 @@ fn many_starts(flags: &Flags) -> ExitCode {
     let program = env::current_exe().unwrap_or_default();
     let outcome = starting::run(trials, tasks, flags.seed(), &program);
     println!(
-        "{} trials of {tasks} tasks, {} to {} of them begun at the kill: {} ran twice at a time, {} began again",
+        "{} trials of {tasks} tasks, {} to {} of them started before the kill: {} ran twice at the same time, {} were restarted",
         outcome.trials, outcome.begun_at_kill.0, outcome.begun_at_kill.1, outcome.twice, outcome.again
     );
     outcome.broken.iter().for_each(|words| println!("{words}"));

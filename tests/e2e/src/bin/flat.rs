@@ -1,4 +1,4 @@
-//! Tests whether an agent grows over many restarts and updates: `cargo run --release -p herdlet-tests --bin
+//! Tests whether an agent grows over many restarts and updates: `cargo run --release -p herdlet-e2e --bin
 //! flat -- [RESTARTS [UPDATES]]`, by default 10000 and 1000. Needs root.
 //!
 //! In: the numbers of restarts and updates. Out: the agent's resources after a tenth of them and at the end,

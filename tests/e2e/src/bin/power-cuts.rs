@@ -57,7 +57,7 @@ fn campaign(arguments: &[String]) -> ExitCode {
     let began = Instant::now();
     match Life::new(seed, &Components { agent, program, kernel, modules }).live(cuts) {
         Ok(()) => {
-            println!("{cuts} power cuts, nothing broken, in {} s", began.elapsed().as_secs());
+            println!("{cuts} power cuts without a violation in {} s", began.elapsed().as_secs());
             ExitCode::SUCCESS
         }
         Err(broken) => {

@@ -1,4 +1,4 @@
-//! Runs an agent with the servers and the command line of stock Nomad: `cargo run -p herdlet-tests --bin
+//! Runs an agent with the servers and the command line of stock Nomad: `cargo run -p herdlet-e2e --bin
 //! stock-nomad -- [--only TEXT] NOMAD…`. Needs root.
 //!
 //! In: stock `nomad` programs of any release. Out: a line for each story with its duration and failure, if

@@ -113,7 +113,7 @@ impl Campaign {
                 let all_points = so_far / 500 * 500 + 500;
                 if done.load(Ordering::Relaxed) >= all_points {
                     let rate = done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64();
-                    eprintln!("{all_points} points, {} broken, {rate:.1} points/s", all.broken.len());
+                    eprintln!("{all_points} points, {} violations, {rate:.1} points/s", all.broken.len());
                 }
                 all.took = began.elapsed();
                 drop(all);
@@ -181,7 +181,7 @@ impl Campaign {
             }));
             let broken = match buried {
                 Ok(records) if self.burial == Burial::AfterTombstones => {
-                    records.into_iter().map(|path| format!("a record is left: {}", path.display())).collect()
+                    records.into_iter().map(|path| format!("a record remains: {}", path.display())).collect()
                 }
                 Ok(_) => Vec::new(),
                 Err(panic) => vec![panic_text(&*panic)],
@@ -223,11 +223,11 @@ impl Outcome {
         for moment in MOMENTS {
             row(moment.as_str(), &|point| point.moment == Some(moment));
         }
-        row("nothing came in time", &|point| point.moment.is_none());
+        row("no event in time", &|point| point.moment.is_none());
         row("all", &|_| true);
         let seeds: BTreeSet<u64> = self.broken.iter().map(|(seed, _)| *seed).collect();
         text.push_str(&format!(
-            "\n{} points in {} lives, {:.0} s, {:.1} points/s; pids of tasks that strangers had: {}; lives with something broken: {}\n",
+            "\n{} points in {} lives, {:.0} s, {:.1} points/s; pids of tasks that unrelated processes had: {}; lives with violations: {}\n",
             self.reached(),
             self.lives,
             self.took.as_secs_f64(),

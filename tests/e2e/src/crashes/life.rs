@@ -138,7 +138,7 @@ impl Life {
     pub fn end(&mut self) -> Vec<String> {
         for name in std::mem::take(&mut self.wanted.laid).into_keys() {
             std::fs::remove_file(operation::file(&self.agent, &name))
-                .expect("a file is taken out of the folder");
+                .expect("removal of a file from the folder");
         }
         for name in std::mem::take(&mut self.wanted.asked).into_keys() {
             self.agent.cli(&["delete", &name]).success();

@@ -170,10 +170,10 @@ impl Begun {
             Operation::Lay(work) => {
                 let text = work.manifest(program, journal);
                 let written = agent.home.write("laid.yaml", &text);
-                fs::rename(written, file(agent, &work.name)).expect("a file is laid into the folder");
+                fs::rename(written, file(agent, &work.name)).expect("a new file in the folder");
             }
             Operation::Take(name) => {
-                fs::remove_file(file(agent, name)).expect("a file is taken out of the folder");
+                fs::remove_file(file(agent, name)).expect("removal of a file from the folder");
             }
             Operation::Apply(_)
             | Operation::Update(_)
@@ -256,7 +256,9 @@ pub fn settle(
         RequestOutcome::Open if is(&after) => after,
         RequestOutcome::Open if is(&before) => before,
         RequestOutcome::Accepted | RequestOutcome::Open => {
-            return Err(format!("{operation:?} was {fate:?}; before {before:?}; shown is {shown:?}"));
+            return Err(format!(
+                "{operation:?} was {fate:?}; the state before is {before:?}, the agent reports {shown:?}"
+            ));
         }
     };
     match found {
@@ -269,7 +271,7 @@ pub fn settle(
 /// Returns word and count of a job, or `None` if it does not exist or is being deleted.
 pub fn current_version(peer: &Peer, name: &str) -> Result<Option<(String, u64)>, String> {
     let answer = http::get(peer, &format!("/v1/job/{name}"));
-    let answer = answer.ok_or_else(|| format!("the agent tells nothing of {name}"))?;
+    let answer = answer.ok_or_else(|| format!("the agent reports nothing about {name}"))?;
     if answer.status == 404 {
         return Ok(None);
     }
@@ -279,7 +281,7 @@ pub fn current_version(peer: &Peer, name: &str) -> Result<Option<(String, u64)>,
     }
     let count = job["TaskGroups"][0]["Count"].as_u64();
     let found = word_of(&job).zip(count);
-    found.map(Some).ok_or_else(|| format!("{name} has no word: {}", answer.body))
+    found.map(Some).ok_or_else(|| format!("{name} has no version word: {}", answer.body))
 }
 
 /// Returns a running allocation of the job.

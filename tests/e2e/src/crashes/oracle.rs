@@ -68,7 +68,7 @@ pub fn judge(life: &mut Life) -> Vec<String> {
             && is != was
             && !touched
         {
-            broken.push(format!("{key:?} was {was:?} and is {is:?}, though nobody touched it"));
+            broken.push(format!("{key:?} changed from {was:?} to {is:?} without an operation"));
         }
     }
     life.known = now;
@@ -93,7 +93,7 @@ pub fn judge_end(life: &mut Life) -> Vec<String> {
         let path = format!("/v1/herdlet/volume/{name}?purge=true");
         let answer = http::request(&life.agent.peer(), "DELETE", &path, &[], "");
         if answer.as_ref().is_none_or(|answer| answer.status != 200) {
-            broken.push(format!("volume {name} can't be deleted: {answer:?}"));
+            broken.push(format!("cannot delete the volume {name}: {answer:?}"));
         }
     }
     broken.extend(until_bare(&life.agent, &life.instance, &life.bare));
@@ -125,7 +125,7 @@ pub fn until_bare(agent: &Agent, instance: &str, bare: &BTreeSet<PathBuf>) -> Ve
         let left: Vec<String> = traces(agent, instance)
             .difference(bare)
             .filter(|path| !is_tombstone(path) && !is_kept(path))
-            .map(|path| format!("left: {}", path.display()))
+            .map(|path| format!("not removed: {}", path.display()))
             .collect();
         if left.is_empty() || Instant::now() > deadline {
             return left;
@@ -186,7 +186,7 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
     wanted.sort();
     let mut open = Vec::new();
     if is != wanted {
-        open.push(format!("wanted is {wanted:?}; there is {is:?}"));
+        open.push(format!("expected {wanted:?}, found {is:?}"));
     }
     let attempts = host::members(instance)
         .into_iter()
@@ -194,7 +194,7 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
         .collect::<BTreeSet<_>>();
     let cgroups: BTreeSet<String> = host::attempts(instance).into_iter().collect();
     if cgroups != attempts {
-        open.push(format!("cgroups {cgroups:?} for the attempts {attempts:?}"));
+        open.push(format!("found cgroups {cgroups:?}, expected {attempts:?}"));
     }
     let supervisors = host::supervisors(instance).len();
     if supervisors != wanted.len() {
@@ -205,7 +205,7 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
     for work in all.jobs().filter(|work| work.kind == JobType::Batch) {
         for place in work.places() {
             if !begun.contains(&(place.clone(), work.word.clone())) {
-                open.push(format!("{place} of {} has not begun", work.word));
+                open.push(format!("{place} of {} has not started", work.word));
             }
         }
     }
@@ -220,7 +220,7 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
 /// Returns violations in the numbers of starts of each task.
 fn counted(life: &Life) -> Vec<String> {
     let mut broken: Vec<String> =
-        life.journal.twice().iter().map(|line| format!("two at a time: {line:?}")).collect();
+        life.journal.twice().iter().map(|line| format!("two processes at the same time: {line:?}")).collect();
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     for line in life.journal.begun() {
         *counts.entry((line.place, line.word)).or_default() += 1;
@@ -230,8 +230,9 @@ fn counted(life: &Life) -> Vec<String> {
         let name = place.split('/').next().unwrap_or_default().to_owned();
         let asked = life.restarts.get(&(name, word.clone())).copied().unwrap_or(0);
         if version > life.bereaved && times > 1 + asked {
-            broken
-                .push(format!("{place} of {word} has begun {times} times; {asked} restarts were asked for"));
+            broken.push(format!(
+                "{place} of {word} has started {times} times; {asked} restarts were requested"
+            ));
         }
     }
     broken
@@ -242,7 +243,7 @@ fn complaints(agent: &Agent) -> Vec<String> {
     let words = ["panicked", "set aside", "rebuilt", "damaged", "ERROR"];
     let log = agent.log();
     let said = log.lines().filter(|line| words.iter().any(|word| line.contains(word)));
-    said.map(|line| format!("said: {line}")).collect()
+    said.map(|line| format!("unexpected log line: {line}")).collect()
 }
 
 fn is_empty(agent: &Agent) -> bool {

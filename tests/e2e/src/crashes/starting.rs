@@ -40,10 +40,10 @@ pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
         let begun = Begun::begin(Operation::Apply(work.clone()), &wanted, &agent, program, journal.dir());
         wait::until_true("the request is answered", || begun.is_answered());
         let (operation, fate) = begun.end();
-        assert_eq!(fate, RequestOutcome::Accepted, "an agent at rest accepts a job");
+        assert_eq!(fate, RequestOutcome::Accepted, "an idle agent accepts a job");
         // A random point during the starts, however long they take.
         let enough = usize::try_from(rng.below(count)).unwrap_or(0);
-        wait::until_true("some have begun", || journal.begun().len() >= enough);
+        wait::until_true("some tasks have started", || journal.begun().len() >= enough);
         wait::pause(Duration::from_micros(rng.below(3_000)));
         agent.kill();
         let at_kill = journal.begun().len() as u64;
@@ -63,7 +63,7 @@ pub fn run(trials: u64, count: u64, seed: u64, program: &Path) -> Outcome {
             break;
         }
         if (trial + 1).is_multiple_of(10) {
-            eprintln!("{} trials, {} twice, {} again", trial + 1, outcome.twice, outcome.again);
+            eprintln!("{} trials, {} ran twice, {} restarted", trial + 1, outcome.twice, outcome.again);
         }
     }
     agent.finish();

@@ -48,7 +48,7 @@ fn let_go(mut stranger: Child) -> Option<String> {
     let _ = stranger.wait();
     match ended {
         Ok(None) => None,
-        Ok(Some(status)) => Some(format!("stranger {pid} was ended: {status}")),
-        Err(error) => Some(format!("stranger {pid} is not there: {error}")),
+        Ok(Some(status)) => Some(format!("unrelated process {pid} was killed: {status}")),
+        Err(error) => Some(format!("unrelated process {pid} does not exist: {error}")),
     }
 }

@@ -94,7 +94,9 @@ impl Journal {
 /// # Panics
 /// If the arguments are others.
 pub fn run(arguments: &[String]) {
-    let [dir, place, word, kind] = arguments else { panic!("task DIR PLACE WORD KIND, not {arguments:?}") };
+    let [dir, place, word, kind] = arguments else {
+        panic!("expected task DIR PLACE WORD KIND, found {arguments:?}")
+    };
     let place_taken = Journal::new(PathBuf::from(dir)).begin(place, word);
     if kind == JobType::Batch.as_str() {
         wait::pause(Duration::from_millis(u64::from(std::process::id() % 16)));

@@ -184,7 +184,7 @@ mod tests {
     fn sector(disk: &Disk, number: u64) -> u8 {
         let mut bytes = vec![0; SECTOR_LEN];
         disk.read(number * SECTOR_LEN as u64, &mut bytes).unwrap();
-        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a sector is whole");
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a sector is complete");
         bytes[0]
     }
 
@@ -210,7 +210,7 @@ mod tests {
             assert!(kept[0] == 1 && [1, 2, 3].contains(&kept[1]) && [0, 3].contains(&kept[2]), "{kept:?}");
             seen.insert(kept);
         }
-        assert_eq!(seen.len(), 6, "each of them: {seen:?}");
+        assert_eq!(seen.len(), 6, "every outcome occurred: {seen:?}");
     }
 
     #[test]

@@ -83,14 +83,14 @@ impl Life {
                 drop(boot);
                 let kept = self.machine.keep();
                 return Err(format!(
-                    "after cut {number}: {}\n{log}\nkept: {}",
+                    "after cut {number}: {}\n{log}\nfiles: {}",
                     broken.join("\n"),
                     kept.display()
                 ));
             }
             let reached = began.elapsed().as_secs();
             if number == cuts {
-                println!("after cut {number}: as wanted {reached} s after power on");
+                println!("after cut {number}: converged {reached} s after power on");
                 break;
             }
             let (operation, fate) = self.operate(&boot)?;
@@ -99,7 +99,7 @@ impl Life {
                 None => self.interrupt(boot, &operation),
             };
             println!(
-                "after cut {number}: as wanted {reached} s after power on; cut {} in {} ({}): {} sectors kept, {} lost",
+                "after cut {number}: converged {reached} s after power on; cut {} in {} ({}): {} sectors kept, {} lost",
                 number + 1,
                 operation.as_str(),
                 if fate == RequestOutcome::Open { "not answered" } else { "answered" },
@@ -205,17 +205,17 @@ impl Life {
         tasks(&facts["begun"]).into_iter().for_each(|task| *begun.entry(task).or_default() += 1);
         for (task, times) in &begun {
             if *times > 1 {
-                broken.push(format!("{task:?} has begun {times} times in this boot"));
+                broken.push(format!("{task:?} has started {times} times in this boot"));
             }
             if self.complete.contains(task) {
-                broken.push(format!("{task:?} was complete and has begun again"));
+                broken.push(format!("{task:?} was complete and has started again"));
             }
         }
         let words =
             ["panicked", "set aside", "rebuilt", "damaged", "ERROR", "EXT4-fs error", "the agent ended"];
         let log = boot.log();
         let said = log.lines().filter(|line| words.iter().any(|word| line.contains(word)));
-        broken.extend(said.map(|line| format!("said: {line}")));
+        broken.extend(said.map(|line| format!("unexpected log line: {line}")));
         let batches = self.wanted.jobs().filter(|work| work.kind == JobType::Batch);
         self.complete = batches
             .flat_map(|work| work.places().into_iter().map(|place| (place, work.word.clone())))
@@ -226,7 +226,7 @@ impl Life {
     /// Returns the differences to the wanted state.
     fn unreached(&self, boot: &Boot) -> (Value, Vec<String>) {
         let Some(facts) = boot.facts() else {
-            return (Value::Null, vec!["nobody tells what runs".to_owned()]);
+            return (Value::Null, vec!["the guest does not report its processes".to_owned()]);
         };
         let mut open = Vec::new();
         let services = self.wanted.jobs().filter(|work| work.kind == JobType::Service);
@@ -237,19 +237,19 @@ impl Life {
         let mut is = tasks(&facts["running"]);
         is.sort();
         if is != wanted {
-            open.push(format!("wanted is {wanted:?}; there is {is:?}"));
+            open.push(format!("expected {wanted:?}, found {is:?}"));
         }
         if facts["supervisors"].as_u64() != Some(wanted.len() as u64) {
             open.push(format!("{} supervisors for {} tasks", facts["supervisors"], wanted.len()));
         }
         if facts["strays"].as_array().is_none_or(|list| !list.is_empty()) {
-            open.push(format!("cgroups in which nothing runs: {}", facts["strays"]));
+            open.push(format!("cgroups without processes: {}", facts["strays"]));
         }
         for name in operation::ASKED {
             let wanted = self.wanted.asked.get(name).map(|work| (work.word.clone(), work.count));
             match operation::current_version(&boot.agent, name) {
                 Ok(shown) if shown == wanted => {}
-                shown => open.push(format!("{name}: wanted is {wanted:?}, shown is {shown:?}")),
+                shown => open.push(format!("{name}: expected {wanted:?}, the agent reports {shown:?}")),
             }
         }
         let known = shown::allocs(&boot.agent);
@@ -279,7 +279,7 @@ fn until_ready(boot: &mut Boot) -> Result<(), String> {
             return Err("the machine went off by itself".to_owned());
         }
         if Instant::now() > deadline {
-            return Err(format!("no agent answers within {LIMIT:?}"));
+            return Err(format!("no agent responds within {LIMIT:?}"));
         }
         wait::pause(Duration::from_millis(100));
     }

@@ -100,7 +100,7 @@ impl Machine {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .expect("qemu can be started");
+            .expect("a started qemu");
         Boot { qemu, agent: Peer::Guarded(agent, TOKEN), facts, log }
     }
 
@@ -123,8 +123,8 @@ impl Machine {
     /// If the disk can't be written.
     pub fn cut(&mut self, boot: Boot, rng: &mut Rng) -> Cut {
         drop(boot);
-        wait::until_true("the disk is left alone", || self.gone.load(Ordering::SeqCst) == self.boots);
-        self.disk().cut(rng).expect("the disk can be written")
+        wait::until_true("the disk has no client", || self.gone.load(Ordering::SeqCst) == self.boots);
+        self.disk().cut(rng).expect("a writable disk")
     }
 
     /// Keeps its directory for debugging.
@@ -184,7 +184,7 @@ fn pack(components: &Components, dir: &Path) {
         wanted.push((entry.path(), guest.join("modules").join(entry.file_name())));
     }
     for program in [&components.agent, &components.program] {
-        let told = Command::new("ldd").arg(program).output().expect("ldd can be started");
+        let told = Command::new("ldd").arg(program).output().expect("a run of ldd");
         for word in
             String::from_utf8_lossy(&told.stdout).split_whitespace().filter(|word| word.starts_with('/'))
         {

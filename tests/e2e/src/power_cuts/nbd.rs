@@ -60,7 +60,7 @@ fn talk(client: &mut UnixStream, disk: &Mutex<Disk>) -> io::Result<()> {
         let offset = u64::from_be_bytes(take(client)?);
         let len = u32::from_be_bytes(take(client)?) as usize;
         if magic != REQUEST_MAGIC || len > LEN_MAX {
-            return Err(io::Error::other(format!("no request: magic {magic:x}, {len} bytes")));
+            return Err(io::Error::other(format!("not a request: magic {magic:x}, {len} bytes")));
         }
         bytes.clear();
         if matches!(command, READ | WRITE) {

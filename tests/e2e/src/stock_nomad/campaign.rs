@@ -110,7 +110,7 @@ impl Chapter {
             Err(words) => {
                 outcome.failed += u32::try_from(stories.len()).unwrap_or(u32::MAX);
                 println!(
-                    "  failed {:6.1} s  it can't begin, and none of its {} stories: {words}",
+                    "  failed {:6.1} s  the environment did not start, so {} stories did not run: {words}",
                     began.elapsed().as_secs_f32(),
                     stories.len()
                 );
@@ -130,14 +130,14 @@ impl Chapter {
                     outcome.failed += 1;
                     println!("  failed {took:6.1} s  {}: {words}\n{}", story.title, ground.logs());
                     if let Err(words) = caught(|| ground.mend()) {
-                        println!("  what it left can't be cleared: {words}");
+                        println!("  failed to clean up: {words}");
                     }
                 }
             }
         }
         if let Err(words) = caught(|| ground.finish()) {
             outcome.failed += 1;
-            println!("  failed           its end: {words}");
+            println!("  failed           end of the environment: {words}");
         }
     }
 }

@@ -126,7 +126,7 @@ impl StockCluster {
         self.agent.set_arguments(vec!["--config".to_owned(), path.display().to_string()]);
         let began = Instant::now();
         self.agent.launch();
-        self.node = self.until("our node is ready", || {
+        self.node = self.until("the agent's node is ready", || {
             let nodes = self.json(&["node", "status", "-json"]);
             let is_ours = |node: &&Value| is(node, "Status", "ready") && !is(node, "Name", stock::CLIENT);
             nodes.as_array()?.iter().find(is_ours).map(|node| text(node, "ID"))
@@ -175,7 +175,7 @@ impl StockCluster {
         let output = self.at(ApiSide::Server, arguments);
         assert!(
             output.code == 0,
-            "`nomad {}` came to {}:\n{}{}",
+            "`nomad {}` ended with {}:\n{}{}",
             arguments.join(" "),
             output.code,
             output.stdout,
@@ -265,7 +265,7 @@ impl StockCluster {
                 (output.code == 0 || seen.contains("No job")).then_some(())
             });
         }
-        self.until_true("what the story ran has ended", || self.agent.members().is_empty());
+        self.until_true("the jobs of the story have ended", || self.agent.members().is_empty());
     }
 
     /// Cleans up after a failed story: stopped processes continue, and the node is eligible again.
@@ -308,7 +308,7 @@ impl StockCluster {
             }
         }
         if !self.agent.has_ended() {
-            self.until_true("what has ended is collected", || {
+            self.until_true("ended allocations are collected", || {
                 self.at(ApiSide::Server, &["system", "gc"]);
                 self.agent.allocs().is_empty()
             });

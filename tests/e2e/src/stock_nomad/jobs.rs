@@ -134,7 +134,7 @@ impl StockCluster {
     /// Waits until a task's log on the node contains `wanted`.
     #[track_caller]
     pub fn logged(&self, alloc: &str, task: &str, wanted: &str) {
-        self.until_true(&format!("{task} has written {wanted:?}"), || {
+        self.until_true(&format!("the log of {task} contains {wanted:?}"), || {
             self.agent.task_log(alloc, task, "stdout").contains(wanted)
         });
     }

@@ -35,7 +35,8 @@ impl Program {
         let output = Command::new(&path).arg("version").output();
         let output = output.map_err(|error| format!("{}: {error}", path.display()))?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let version = version(&said).ok_or_else(|| format!("{} is no nomad: {said}", path.display()))?;
+        let version =
+            version(&said).ok_or_else(|| format!("{} is not a nomad program: {said}", path.display()))?;
         Ok(Self { path, version })
     }
 }

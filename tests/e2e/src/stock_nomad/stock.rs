@@ -63,7 +63,7 @@ impl Stock {
         let log = File::options().create(true).append(true).open(log).expect("a log");
         let mut command = command::prepare(home, User::Same, &self.program, &["agent", "-config", &file]);
         command.stdout(log.try_clone().expect("the log, twice")).stderr(log).stdin(Stdio::null());
-        self.child = Some(command.spawn().expect("the program can be started"));
+        self.child = Some(command.spawn().expect("a started program"));
     }
 
     /// Returns whether it has exited.

@@ -88,7 +88,7 @@ fn more_and_fewer_copies_leave_the_others_alone() {
     assert_eq!(agent.members().len(), 4);
     assert_eq!(agent.single("scaled.g[0]", "t"), zero);
     agent.apply_and_wait(&job("scaled", "service", "count: 1", &[sleeper("t", "")]));
-    wait::until_true("one copy is left", || agent.members() == [zero.clone()]);
+    wait::until_true("one copy remains", || agent.members() == [zero.clone()]);
     agent.finish();
 }
 
@@ -106,11 +106,11 @@ fn restarts_of_one_task_of_the_running_ones_and_of_all() {
     wait::until_true("a is another process", || {
         agent.members().iter().any(|m| m.task == "a" && m.pid != a.pid)
     });
-    assert_eq!(agent.single("again.g[0]", "b"), b, "b was left alone");
+    assert_eq!(agent.single("again.g[0]", "b"), b, "b was not restarted");
 
     agent.until_running("again.g[0]", "a");
     agent.cli(&["restart", "again", "--wait"]).success();
-    assert_ne!(agent.single("again.g[0]", "b").pid, b.pid, "what was waited for");
+    assert_ne!(agent.single("again.g[0]", "b").pid, b.pid, "b was restarted");
     let alloc = agent.until_alloc("again.g[0]", "runs again", |alloc| {
         alloc.state("a") == "running" && alloc.state("b") == "running"
     });
@@ -118,7 +118,7 @@ fn restarts_of_one_task_of_the_running_ones_and_of_all() {
     assert_eq!(
         started(&alloc.events("once")),
         1,
-        "what had ended was left alone: {:?}",
+        "an ended task was not restarted: {:?}",
         alloc.events("once")
     );
 
@@ -144,7 +144,7 @@ fn a_failing_task_is_started_again_by_its_policy_and_then_fails_for_good() {
     let policy = "restart: {attempts: 2, interval: 10m, delay: 100ms, mode: fail}";
     let path = agent.manifest(&job("weak", "batch", policy, &[shell("t", "echo try; exit 3", "")]));
     let output = agent.cli(&["apply", "--wait", "-f", &path.display().to_string()]);
-    assert_eq!(output.code, 1, "failed for good: {output:?}");
+    assert_eq!(output.code, 1, "failed permanently: {output:?}");
     let alloc = agent.until_alloc("weak.g[0]", "failed", |alloc| alloc.status() == "failed");
     assert_eq!(alloc.restarts("t"), 2);
     assert_eq!(alloc.exit_codes("t"), [3, 3, 3]);
@@ -165,7 +165,7 @@ fn logs_run_on_over_restarts_of_the_task_and_are_followed() {
     follow.until_stdout("out ");
     let first = agent.until_running("talker.g[0]", "t").first().unwrap().pid;
     agent.cli(&["restart", "talker"]).success();
-    wait::until_true("both lives are followed", || follow.stdout().matches("out ").count() == 2);
+    wait::until_true("both outputs are followed", || follow.stdout().matches("out ").count() == 2);
     let id = agent.alloc("talker.g[0]").unwrap().id();
     agent.until_logged(&id, "t", "stderr", |said| said.matches("err ").count() == 2);
     agent.until_logged(&id, "t", "stdout", |said| said.contains("bye "));
@@ -198,7 +198,7 @@ fn exec_gives_output_input_and_exit_code_and_a_terminal_where_asked() {
     assert!(output.stdout.starts_with("out\nhost.g[0]\n") && output.stdout.contains("no tty"), "{output:?}");
     assert!(output.stderr.contains("err"), "{output:?}");
     let instance = agent.home.instance().unwrap();
-    assert!(output.stdout.contains(&instance), "it runs in the instance's cgroups: {output:?}");
+    assert!(output.stdout.contains(&instance), "the command runs in the instance's cgroups: {output:?}");
 
     assert_eq!(agent.cli(&["exec", "host", "--", "/does/not/exist"]).code, 127);
     assert_eq!(agent.cli(&["exec", "nothing", "--", "true"]).code, 125);
@@ -223,7 +223,7 @@ fn exec_gives_output_input_and_exit_code_and_a_terminal_where_asked() {
         assert_eq!(output.code, 5, "{output:?}");
         assert!(output.stdout.contains("/dev/pts/") && output.stdout.contains("typed-42"), "{output:?}");
     }
-    assert_eq!(agent.single("host.g[0]", "t"), member, "the task was not touched, and no session is left");
+    assert_eq!(agent.single("host.g[0]", "t"), member, "the task is unchanged, and no session remains");
     agent.finish();
 }
 
@@ -300,7 +300,7 @@ fn sigterm_leaves_tasks_running_and_a_new_agent_takes_them_over_without_a_word()
     let started = host::start_time(member.pid);
     let status = agent.terminate();
     assert!(status.success(), "{status}");
-    assert!(!agent.home.socket().exists(), "the socket goes with the agent");
+    assert!(!agent.home.socket().exists(), "the socket is removed when the agent exits");
     assert_eq!(host::start_time(member.pid), started);
     agent.launch();
     let after = agent.until_alloc("long.g[0]", "runs", |alloc| alloc.status() == "running");
@@ -316,7 +316,7 @@ fn sigterm_leaves_tasks_running_and_a_new_agent_takes_them_over_without_a_word()
         assert_eq!(line, format!("tick {expected}"));
     }
     let count = log.lines().count();
-    wait::until_true("it ticks on", || {
+    wait::until_true("the task keeps ticking", || {
         agent.task_log(&after.id(), "talker", "stdout").lines().count() > count + 2
     });
     agent.finish();
@@ -398,7 +398,7 @@ fn bad_input_changes_nothing_and_each_command_has_its_own_code_for_it() {
         {
             let output = agent.cli(&command);
             assert_eq!(output.code, code, "{what}: {command:?}: {output:?}");
-            assert!(output.stderr.contains(&path), "{what}: no place: {output:?}");
+            assert!(output.stderr.contains(&path), "{what}: no position: {output:?}");
             assert!(output.stderr.contains(hint), "{what}: no hint {hint:?}: {output:?}");
         }
     }
@@ -451,7 +451,7 @@ fn the_address_of_a_nomad_is_never_used() {
     command.env("NOMAD_ADDR", format!("http://{}", nomad.local_addr().unwrap()));
     command.env_remove("HERDLET_ADDR").env("XDG_RUNTIME_DIR", agent.home.path());
     herdlet_e2e::command::Running::start(command).finish();
-    assert!(nomad.accept().is_err(), "nobody called");
+    assert!(nomad.accept().is_err(), "no connection to NOMAD_ADDR");
     agent.finish();
 }
 

@@ -118,11 +118,11 @@ fn a_check_whose_word_is_ignored_tells_only_whether_requests_may_be_sent() {
     touch(&agent, "apart", "t", "odd");
     let services = || agent.cli(&["get", "services"]).success().stdout;
     wait::until_true("both warn", || services().matches("warning").count() == 2);
-    assert_eq!(listed("front") + listed("back"), 2, "a warning is no failure");
+    assert_eq!(listed("front") + listed("back"), 2, "a warning is not a failure");
     assert_eq!(agent.cli(&["status", "--check"]).code, 0);
     touch(&agent, "apart", "t", "bad");
     wait::until_true("neither is listed", || listed("front") + listed("back") == 0);
-    assert_ne!(agent.cli(&["status", "--check"]).code, 0, "one of them counts");
+    assert_ne!(agent.cli(&["status", "--check"]).code, 0, "one of the failing checks affects the status");
     agent.cli(&["exec", "apart", "--", "rm", "local/bad", "local/odd"]).success();
     wait::until_true("both are listed", || listed("front") + listed("back") == 2);
     assert_eq!(agent.single("apart.g[0]", "t"), member);
@@ -153,7 +153,7 @@ fn what_checks_have_said_outlives_the_agent() {
         (!health.is_null()).then_some((health, stale))
     });
     assert_eq!(first.0, "passing");
-    wait::until_true("it was made anew", || results(&agent) == ("passing".into(), Value::Null));
+    wait::until_true("the check was created again", || results(&agent) == ("passing".into(), Value::Null));
     agent.finish();
 }
 
@@ -189,7 +189,7 @@ fn what_a_command_says_is_told_to_consul() {
         let alloc = http::get(&agent.peer(), &format!("/v1/client/allocation/{}/checks", member.alloc));
         alloc.is_some_and(|answer| answer.body.contains("\"success\""))
     };
-    wait::until_true("it passes, as the agent knows", healthy);
+    wait::until_true("the agent knows that it passes", healthy);
     consul.launch();
     wait::until_true("it passes again", || status(&consul) == "passing");
     assert_eq!(agent.single("told.g[0]", "t"), member);

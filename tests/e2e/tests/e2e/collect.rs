@@ -65,21 +65,24 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     let pids = agent.members();
     let names = |told: &[(String, String)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let dry = collected(&agent, &["--dry-run"]);
-    assert_eq!(names(&dry), ["good", "bad", "good.g[0]", "bad.g[0]"], "the failed one last");
-    assert!(dry.iter().all(|(_, due)| due.is_empty()), "four hours and fifty of them: {dry:?}");
+    assert_eq!(names(&dry), ["good", "bad", "good.g[0]", "bad.g[0]"], "the failed one comes last");
+    assert!(
+        dry.iter().all(|(_, due)| due.is_empty()),
+        "below the limits of age and number none is due: {dry:?}"
+    );
 
     // Removes only one directory, like Nomad's clients.
     let path = format!("/v1/client/allocation/{}/gc", bad.id());
     assert_eq!(http::get(&agent.peer(), &path).unwrap().status, 200);
     until_true("its directory is gone", || !dir(&agent, &bad.id()).exists());
     let known = http::get(&agent.peer(), &format!("/v1/allocation/{}", bad.id())).unwrap().json();
-    assert_eq!(known["ClientStatus"], "failed", "it is remembered");
+    assert_eq!(known["ClientStatus"], "failed", "the allocation is still known");
     let logs = agent.cli(&["logs", "bad"]);
     assert!(logs.code == 1 && logs.stderr.contains("was collected"), "{}", logs.stderr);
     agent.crash();
-    assert!(!dir(&agent, &bad.id()).exists(), "and not made again");
+    assert!(!dir(&agent, &bad.id()).exists(), "the directory is not created again");
 
-    assert_eq!(names(&collected(&agent, &[])), ["good", "bad"], "with all that they had");
+    assert_eq!(names(&collected(&agent, &[])), ["good", "bad"], "their allocations are collected too");
     agent.cli(&["wait", "--for=deleted", "good"]).success();
     agent.cli(&["wait", "--for=deleted", "bad"]).success();
     assert_eq!(collected(&agent, &[]), []);
@@ -92,7 +95,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     let said = agent.cli(&["drift", "wbe"]).ended(1).stderr;
     assert!(said.contains("there is no job or allocation \"wbe\"") && said.contains("\"web\""), "{said}");
     agent.cli(&["drift", "web"]).success();
-    assert_eq!(agent.members(), pids, "web runs on");
+    assert_eq!(agent.members(), pids, "web keeps running");
     assert_eq!(agent.metric("herdlet_collected_total", "kind=\"job\",reason=\"request\""), 2.0);
     agent.cli(&["delete", "web", "--wait"]).success();
     agent.finish();
@@ -118,7 +121,7 @@ fn rules_collect_by_themselves_and_spare_what_a_folder_wants() {
     for _ in 0..2 {
         agent.crash();
         let again = agent.until_alloc("owned.g[0]", "complete", |alloc| alloc.status() == "complete");
-        assert_eq!(again.id(), owned.id(), "it does not run again");
+        assert_eq!(again.id(), owned.id(), "the job does not run again");
     }
     std::fs::remove_file(folder.join("owned.yaml")).unwrap();
     agent.cli(&["wait", "--for=deleted", "owned"]).success();

@@ -76,7 +76,7 @@ fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() 
     let group = format!("network: {{ports: {{p: {{}}}}}}\nservices: [{}]", services.join(", "));
     agent.apply(&job("three", "service", &group, &[sleeper("t", "")]));
     let member = agent.single("three.g[0]", "t");
-    wait::until_true("the servers know both", || consul.known("web") == 1 && consul.known("plain") == 1);
+    wait::until_true("servers know both", || consul.known("web") == 1 && consul.known("plain") == 1);
     let explained = wait::until("an explanation", || {
         let said = agent.cli(&["explain", "three"]).stdout;
         said.contains("403").then_some(said)
@@ -101,12 +101,12 @@ fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() 
     agent.crash();
     assert_eq!(agent.single("three.g[0]", "t"), member);
     agent.cli(&["delete", "three", "--wait"]).success();
-    wait::until_true("the servers know none", || {
+    wait::until_true("Consul's servers know no service", || {
         ["web", "refused", "plain"].iter().all(|name| consul.known(name) == 0)
     });
     let shown = format!("{}{explained}", agent.log());
     for secret in [own, web, other, right] {
-        assert!(!shown.contains(&secret), "a token was told");
+        assert!(!shown.contains(&secret), "a token is shown");
     }
     agent.finish();
 }
@@ -152,7 +152,7 @@ fn nobody_elses_entry_is_touched_by_apply_roll_delete_and_sweep() {
         json!({ "herdlet-instance": instance, "herdlet-alloc": "99999999-2222-3333-4444-555555555555" });
     consul
         .put("/v1/agent/service/register", &json!({ "ID": left, "Name": "left", "Meta": meta }).to_string());
-    wait::until_true("what nobody wants is gone", || consul.ids("left").is_empty());
+    wait::until_true("leftover services are gone", || consul.ids("left").is_empty());
     assert_eq!(ours(), 1);
     // A new version of the tasks, a change of the service alone, a crash, a deletion.
     agent.apply_and_wait(&job(
@@ -162,13 +162,13 @@ fn nobody_elses_entry_is_touched_by_apply_roll_delete_and_sweep() {
         &[sleeper("t", "env: {A: b}")],
     ));
     agent.apply_and_wait(&simple("mine", ", tags: [new]"));
-    wait::until_true("one is left", || ours() == 1);
+    wait::until_true("one service remains", || ours() == 1);
     agent.crash();
     agent.until_running("mine.g[0]", "t");
     assert_eq!(of_theirs(), before);
     agent.cli(&["delete", "mine", "--wait"]).success();
     agent.crash();
-    wait::until_true("none is left", || ours() == 0);
+    wait::until_true("no service remains", || ours() == 0);
     assert_eq!(of_theirs(), before);
     agent.finish();
     assert_eq!(of_theirs(), before);
@@ -198,15 +198,15 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
     let unlisted = agent.cli(&["get", "services"]).success().stderr;
     assert!(unlisted.starts_with("not listed because they are in Consul: comes, "), "{unlisted}");
     let warns = |agent: &Agent| agent.cli(&["status"]).success().stdout.contains("has not answered for");
-    wait::until_true("its silence is told", || warns(&agent));
+    wait::until_true("the status reports that Consul does not respond", || warns(&agent));
     // The agent that deleted the job is killed before Consul continues; the next one finishes the deletion.
     agent.crash();
     consul.thaw();
-    wait::until_true("what came is there, what went is not", || {
+    wait::until_true("new services are registered, removed ones are not", || {
         consul.known("comes") == 1 && consul.known("goes") == 0 && consul.known("stays") == 1
     });
     wait::until_true("the deleted job is forgotten", || !agent.cli(&["get", "jobs"]).stdout.contains("goes"));
-    wait::until_true("nothing is left to warn of", || !warns(&agent));
+    wait::until_true("the status has no warning", || !warns(&agent));
     assert_eq!(agent.single("stays.g[0]", "t"), stays);
     assert_eq!(agent.single("comes.g[0]", "t"), comes);
     agent.finish();
@@ -226,7 +226,7 @@ fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_
         let answer = consul.get("/v1/catalog/service/told").unwrap().json();
         answer[0]["ServiceTags"].clone()
     };
-    wait::until_true("it is known", || tags() == json!(["first"]));
+    wait::until_true("the service is registered", || tags() == json!(["first"]));
     for fault in Manner::FAULTS {
         // No request succeeds until the proxy forwards again, so nothing may wait for success.
         proxy.set(fault);
@@ -234,12 +234,12 @@ fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_
         agent.apply(&simple("told", &format!(", tags: [{tag}]")));
         agent.apply(&simple("beside", ""));
         agent.until_running("beside.g[0]", "t");
-        wait::until_true("it was asked", || proxy.answer_count() > 0);
+        wait::until_true("the proxy received a request", || proxy.answer_count() > 0);
         assert_eq!(agent.single("told.g[0]", "t"), member, "{fault:?}");
         agent.cli(&["delete", "beside"]).success();
         proxy.set(Manner::Passed);
-        wait::until_true(&format!("after {fault:?} the change is told"), || tags() == json!([tag]));
-        wait::until_true("and the other is gone", || consul.known("beside") == 0);
+        wait::until_true(&format!("after {fault:?} the change is registered"), || tags() == json!([tag]));
+        wait::until_true("the other service is gone", || consul.known("beside") == 0);
         // Delays grow with each failed attempt, and are reset once all services are seen to be registered.
         agent.cli(&["wait", "told"]).success();
         assert_eq!(agent.single("told.g[0]", "t"), member, "{fault:?}");
@@ -262,7 +262,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
         job("many", "service", &format!("count: {COUNT}\n{update}\n{service}"), &tasks)
     };
     agent.apply_and_wait(&text(1));
-    wait::until_true("all are known", || consul.known("many") == COUNT);
+    wait::until_true("all services are registered", || consul.known("many") == COUNT);
     agent.apply(&text(2));
     for round in 0..10 {
         consul.stop();
@@ -270,7 +270,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
         consul.begin();
         wait::pause(Duration::from_millis(300 + 250 * (round % 4)));
     }
-    wait::until_true("it has converged", || agent.cli(&["wait", "many", "--timeout", "5s"]).code == 0);
+    wait::until_true("the job has converged", || agent.cli(&["wait", "many", "--timeout", "5s"]).code == 0);
     // One process per allocation, started once.
     let wanted: BTreeMap<String, u64> = (agent.allocs().iter())
         .filter(|alloc| alloc.desired() == "run")
@@ -331,7 +331,7 @@ fn a_task_that_failed_at_first_is_registered_with_each_of_its_processes() {
     });
     for restarts in 3..6 {
         // Not while its script runs, which would then fail once more.
-        let member = wait::until("it has succeeded", || {
+        let member = wait::until("the task has succeeded", || {
             let member = agent.single("late.g[0]", "t");
             host::arguments(member.pid)
                 .is_some_and(|words| words.contains(&"100000".to_owned()))

@@ -250,11 +250,13 @@ fn a_database_that_fell_back_over_a_deletion_takes_it_down_once_more_and_harms_n
     std::fs::write(&database, older).unwrap();
 
     agent.launch();
-    wait::until_true("forgotten again", || !agent.cli(&["get", "jobs"]).success().stdout.contains("goes"));
+    wait::until_true("the job is forgotten again", || {
+        !agent.cli(&["get", "jobs"]).success().stdout.contains("goes")
+    });
     assert_eq!(
         agent.members(),
         [member],
-        "what stays is the same process, and nothing of the other was begun"
+        "the job that stays has the same process, and no task of the other has started"
     );
     assert!(
         !agent.log().contains("task is starting alloc=\"goes.g[0]\" task=\"t\" attempt=2"),

@@ -105,7 +105,7 @@ fn with_manual_health_somebody_decides_by_the_api() {
     let manual = |script: &str| version_within("healthy_deadline: 5m", script, update);
     let mut agent = Agent::start();
     agent.apply(&manual(GOOD));
-    until_true("it says what it waits for", || {
+    until_true("explain shows what it waits for", || {
         let status = agent.cli(&["status", "web"]).success().stdout;
         status.contains("/v1/deployment/allocation-health/")
             && newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 0
@@ -119,7 +119,7 @@ fn with_manual_health_somebody_decides_by_the_api() {
     assert_eq!(newest(&agent)["Status"], "successful");
 
     agent.apply(&manual("sleep 0; exec sleep 100000"));
-    until_true("the next one runs", || {
+    until_true("the next version runs", || {
         agent.allocs().iter().any(|alloc| alloc.status() == "running" && alloc.desired() == "run")
             && newest(&agent)["Status"] == "running"
             && newest(&agent)["TaskGroups"]["g"]["PlacedAllocs"] == 1

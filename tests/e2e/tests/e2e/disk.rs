@@ -116,7 +116,11 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     // A query is still answered.
     let explained = agent.cli(&["explain", "old"]);
     assert_eq!(explained.code, 0, "{explained:?}");
-    assert_eq!(agent.members(), std::slice::from_ref(&member), "what runs runs on, nothing new was started");
+    assert_eq!(
+        agent.members(),
+        std::slice::from_ref(&member),
+        "running tasks keep running, and nothing new starts"
+    );
 
     disk.free();
     // The open request took effect by itself.
@@ -147,7 +151,7 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
 
     // Returns with READY=1, long before the service manager's timeout.
     agent.launch();
-    let status = wait::until("told what is wrong", || {
+    let status = wait::until("the status names the cause", || {
         http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.body.contains("No space left"))
     });
     assert_eq!(status.status, 200);
@@ -179,7 +183,7 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
     // Nothing can be stored before it exits, so nothing may wait for that.
     let status = agent.terminate();
     assert!(status.success(), "{status:?}");
-    assert_ne!(asked.finish().code, 0, "nothing was promised");
+    assert_ne!(asked.finish().code, 0, "the change was not accepted");
     assert_eq!(agent.members(), [member]);
     disk.free();
     agent.launch();
@@ -204,13 +208,13 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
     agent.apply(&job("dump", "batch", "", &[shell("t", &fills, "")]));
     let dump = agent.until_alloc("dump.g[0]", "running", |alloc| alloc.state("t") == "running");
     let dir = agent.home.state().join("alloc").join(dump.id());
-    wait::until_true("it has written", || {
+    wait::until_true("the task has written", || {
         fs::metadata(dir.join("t/local/much")).is_ok_and(|file| file.len() == 4 << 20)
     });
     disk.fill();
     fs::write(&full, "").unwrap();
     // Its end is committed, then its directory is removed.
-    wait::until_true("there is room", || !dir.exists());
+    wait::until_true("there is space", || !dir.exists());
     assert!(agent.metric("herdlet_collected_total", "") >= 1.0);
     assert_eq!(agent.metric("herdlet_state_degraded", ""), 0.0);
     agent.apply_and_wait(&job("new", "service", "", &[sleeper("t", "")]));

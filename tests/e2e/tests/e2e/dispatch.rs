@@ -76,7 +76,7 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
 
     agent.cli(&["delete", "import", "--wait"]).success();
     let left = agent.cli(&["get", "jobs", "-o", "name"]).success().stdout;
-    assert_eq!(left.lines().count(), 2, "children go on without their parent: {left}");
+    assert_eq!(left.lines().count(), 2, "children continue without their parent: {left}");
     for child in left.lines() {
         agent.cli(&["delete", child, "--wait"]).success();
     }

@@ -65,7 +65,7 @@ fn over_tcp(server: u16, name: &str, kind: u16) -> DnsAnswer {
 
 fn read(answer: &[u8]) -> DnsAnswer {
     let number = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
-    assert_eq!((number(0), answer[2] & 0x82), (0x4711, 0x80), "an answer to this, and whole");
+    assert_eq!((number(0), answer[2] & 0x82), (0x4711, 0x80), "a complete answer to this query");
     let mut told = DnsAnswer { rcode: answer[3] & 15, ..DnsAnswer::default() };
     // Skip the question: name, type and class.
     let mut at = after_name(answer, 12) + 4;
@@ -75,7 +75,7 @@ fn read(answer: &[u8]) -> DnsAnswer {
         match kind {
             A => drop(told.addresses.insert(<[u8; 4]>::try_from(&answer[data..data + 4]).unwrap().into())),
             SRV => drop(told.ports.insert(number(data + 4))),
-            other => panic!("a record of type {other}"),
+            other => panic!("unexpected record of type {other}"),
         }
         at = data + length;
     }
@@ -140,7 +140,7 @@ services:
     let text = |release: &str| {
         job("web", "service", group, &[shell("t", &script, &format!("env: {{RELEASE: {release}}}"))])
     };
-    assert_eq!(over_udp(server, "web.service.herdlet", A).rcode, 3, "there is no such service yet");
+    assert_eq!(over_udp(server, "web.service.herdlet", A).rcode, 3, "the service does not exist yet");
     agent.apply_and_wait(&text("first"));
     let found = |name: &str| over_udp(server, name, SRV).ports.len();
     wait::until_true("both are listed", || found("web.service.herdlet") == 2);
@@ -161,7 +161,7 @@ services:
 
     agent.cli(&["delete", "web", "--wait"]).success();
     assert_eq!(over_udp(server, "web.service.herdlet", A), DnsAnswer { rcode: 3, ..DnsAnswer::default() });
-    assert_eq!(over_tcp(server, "example.org", A).rcode, 5, "it asks nobody else");
+    assert_eq!(over_tcp(server, "example.org", A).rcode, 5, "queries for other zones are refused");
     agent.finish();
 }
 

@@ -44,7 +44,7 @@ fn with_volume(agent: &mut Agent) -> (Member, std::path::PathBuf) {
 fn assert_used_kernel_events(began: Instant) {
     assert!(
         began.elapsed() < Duration::from_secs(80),
-        "not seen before the rare looks: {:?}",
+        "not detected before the periodic inspections: {:?}",
         began.elapsed()
     );
 }
@@ -65,7 +65,9 @@ fn an_unmounted_volume_is_mounted_again_without_touching_the_task() {
     wait::until_true("it is mounted again", || is_ours(&point));
     assert_eq!(agent.single("drift.g[0]", "t"), member);
     wait::until_true("it is counted", || agent.metric("herdlet_drift_detected_total", "mount") > detected);
-    wait::until_true("the repair too", || agent.metric("herdlet_drift_repaired_total", "mount") >= 1.0);
+    wait::until_true("the repair is counted", || {
+        agent.metric("herdlet_drift_repaired_total", "mount") >= 1.0
+    });
     agent.until_printed(&["drift", "drift.g"], |told| {
         let line = told.lines().find(|line| line.contains(" mount "));
         line.is_some_and(|line| line.contains("drift.g[0]") && line.contains("repaired after"))
@@ -88,7 +90,7 @@ fn something_that_was_mounted_over_ours_is_taken_away_again() {
     let mut agent = Agent::start();
     let (member, point) = with_volume(&mut agent);
     rustix::mount::mount("none", &point, "tmpfs", MountFlags::empty(), None).unwrap();
-    wait::until_true("ours is what is seen", || is_ours(&point));
+    wait::until_true("the agent's mount is on top", || is_ours(&point));
     assert_eq!(agent.single("drift.g[0]", "t"), member);
     assert_eq!(fs::read_to_string(agent.home.state().join("volumes/data/file")).unwrap(), "ours");
     agent.finish();
@@ -126,9 +128,13 @@ fn a_mount_that_is_not_ours_in_our_place_is_replaced() {
     fs::write(other.join("precious"), "theirs").unwrap();
     rustix::mount::mount_bind(&other, &point).unwrap();
     agent.launch();
-    wait::until_true("ours is what is seen", || is_ours(&point));
+    wait::until_true("the agent's mount is on top", || is_ours(&point));
     assert_eq!(agent.single("drift.g[0]", "t"), member);
-    assert_eq!(fs::read_to_string(other.join("precious")).unwrap(), "theirs", "and theirs is unharmed");
+    assert_eq!(
+        fs::read_to_string(other.join("precious")).unwrap(),
+        "theirs",
+        "files of others are unchanged"
+    );
     agent.finish();
 }
 
@@ -146,8 +152,8 @@ fn a_cgroup_that_was_taken_away_comes_back_with_its_task_in_it() {
     fs::create_dir(&elsewhere).unwrap();
     fs::write(elsewhere.join("cgroup.procs"), member.pid.to_string()).unwrap();
     wait::until_true("the cgroup can be removed", || fs::remove_dir(&cgroup).is_ok());
-    wait::until_true("the task is back in a cgroup of ours", || agent.members() == [member.clone()]);
-    wait::until_true("ours to remove", || fs::remove_dir(&elsewhere).is_ok());
+    wait::until_true("the task is in a cgroup of the agent again", || agent.members() == [member.clone()]);
+    wait::until_true("the agent removes the cgroup", || fs::remove_dir(&elsewhere).is_ok());
     assert_eq!(agent.alloc("moved.g[0]").unwrap().restarts("t"), 0);
     wait::until_true("it is counted", || agent.metric("herdlet_drift_repaired_total", "") >= 1.0);
     agent.finish();
@@ -198,7 +204,7 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
         }
         fs::remove_dir_all(&moved).unwrap();
         agent.until_alloc(&alloc, "fails", |alloc| alloc.failed("t"));
-        assert!(!dir.exists(), "it is not made anew");
+        assert!(!dir.exists(), "the directory is not created again");
         assert!(!host::is_alive(member.pid));
     }
     assert_used_kernel_events(began);
@@ -240,10 +246,10 @@ fn a_replaced_volume_directory_is_mounted_again_without_touching_the_task() {
     let data = agent.home.state().join("volumes/data");
     let old = agent.home.path().join("old");
     fs::rename(&data, &old).unwrap();
-    wait::until_true("it is told what to do", || {
+    wait::until_true("explain shows what to do", || {
         agent.cli(&["explain", "drift"]).stdout.contains("restore it")
     });
-    assert!(is_ours(&point), "the task keeps what it has");
+    assert!(is_ours(&point), "the task keeps its mount");
     fs::create_dir(&data).unwrap();
     fs::write(data.join("file"), "new").unwrap();
     wait::until_true("the new one is mounted", || {

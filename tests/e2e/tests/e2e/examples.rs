@@ -100,7 +100,11 @@ fn volume_shares_one_and_gives_one_to_each_allocation() {
         let journal = fs::read_dir(&volumes)
             .unwrap()
             .filter_map(|entry| fs::read_to_string(entry.unwrap().path().join("log")).ok());
-        assert_eq!(journal.filter(|text| text.trim() == line).count(), 1, "a journal of its own");
+        assert_eq!(
+            journal.filter(|text| text.trim() == line).count(),
+            1,
+            "each allocation has its own journal"
+        );
     }
     agent.finish();
 }
@@ -192,11 +196,11 @@ fn check_restart_restarts_what_is_stuck() {
     agent.apply_and_wait(&patient("check-restart"));
     let before = agent.single("check-restart.worker[0]", "worker");
     agent.cli(&["exec", "check-restart", "--", "touch", "local/stuck"]).success();
-    let told = wait::until("that it will be restarted", || {
+    let told = wait::until("the announcement of a restart", || {
         let told = agent.cli(&["explain", "check-restart"]).success().stdout;
         told.contains("restarts unless check moves of service worker passes").then_some(told)
     });
-    assert!(told.contains("it is stuck"), "what the check said: {told}");
+    assert!(told.contains("it is stuck"), "the output of the check is shown: {told}");
     wait::until_true("it is another process", || {
         agent.members().iter().any(|member| member.alloc == before.alloc && member.pid != before.pid)
     });

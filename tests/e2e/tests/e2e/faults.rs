@@ -109,7 +109,11 @@ fn a_disk_that_fails_harms_no_task_and_is_used_again_when_it_works_again() {
     assert_ne!(refused.code, 0, "{refused:?}");
     assert!(refused.stderr.contains("Input/output error"), "{refused:?}");
     until_cause_shown(&agent, "Input/output error");
-    assert_eq!(agent.members(), std::slice::from_ref(&member), "what runs runs on, nothing new was started");
+    assert_eq!(
+        agent.members(),
+        std::slice::from_ref(&member),
+        "running tasks keep running, and nothing new starts"
+    );
 
     device.mend();
     agent.apply_and_wait(&fs::read_to_string(path).unwrap());
@@ -155,8 +159,8 @@ fn a_disk_that_hangs_harms_no_task_and_keeps_none_from_being_stopped() {
     let stays = agent.single("stays.g[0]", "t");
     device.hang();
     let asked = agent.spawn(&["delete", "old"]);
-    wait::until_true("the task is stopped all the same", || !host::is_alive(member.pid));
-    let status = http::get(&agent.peer(), "/v1/herdlet/status").expect("questions are answered");
+    wait::until_true("the task is stopped nevertheless", || !host::is_alive(member.pid));
+    let status = http::get(&agent.peer(), "/v1/herdlet/status").expect("queries are answered");
     assert_eq!(status.status, 200);
     until_cause_shown(&agent, "state");
     device.go_on();
@@ -184,9 +188,9 @@ fn an_agent_without_descriptors_starts_nothing_twice_and_goes_on_when_it_has_som
     prlimit(pid, Resource::Nofile, few).unwrap();
     let path = agent.manifest(&job("new", "service", "count: 10", &[sleeper("t", "")])).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
-    wait::until_true("it lacks descriptors", || agent.log().contains("Too many open files"));
+    wait::until_true("the agent lacks descriptors", || agent.log().contains("Too many open files"));
     wait::pause(Duration::from_secs(1));
-    assert!(agent.members().contains(&member), "what runs runs on");
+    assert!(agent.members().contains(&member), "running tasks keep running");
     assert!(host::is_alive(agent.pid()), "{}", agent.log_tail());
     prlimit(pid, Resource::Nofile, before).unwrap();
     let _ = asked.finish();
@@ -213,7 +217,7 @@ fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
     group.limit("0");
     let path = agent.manifest(&job("new", "service", "count: 3", &[sleeper("t", "")])).display().to_string();
     agent.cli(&["apply", "-f", &path]).success();
-    let why = wait::until("told why nothing starts", || {
+    let why = wait::until("the reason why nothing starts", || {
         let said = agent.cli(&["explain", "new"]).stdout;
         said.contains("Resource temporarily unavailable").then_some(said)
     });
@@ -307,7 +311,7 @@ impl Drop for Pids {
 
 /// Waits until the status names the cause.
 fn until_cause_shown(agent: &Agent, cause: &str) {
-    wait::until("the cause is told", || {
+    wait::until("the status names the cause", || {
         let answer = http::get(&agent.peer(), "/v1/herdlet/status").filter(|answer| answer.status == 200)?;
         answer.json()["degraded"].as_str()?.contains(cause).then_some(())
     });

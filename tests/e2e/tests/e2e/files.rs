@@ -13,7 +13,7 @@ fn files_are_looked_at_and_an_allocation_is_replaced() {
     let script = "echo hello > local/greeting; ln -s /etc/passwd local/link; exec sleep 100000";
     agent.apply_and_wait(&job("web", "service", "", &[shell("t", script, "kill_timeout: 5s")]));
     let listed = || agent.cli(&["fs", "ls", "web/t", "local"]).success().stdout;
-    wait::until_true("the file is there", || listed().contains("link"));
+    wait::until_true("the file exists", || listed().contains("link"));
     assert!(listed().contains("greeting"), "{}", listed());
     assert_eq!(agent.cli(&["fs", "cat", "web", "t/local/greeting"]).success().stdout, "hello\n");
     assert!(agent.cli(&["fs", "stat", "web.g[0]", "alloc/logs"]).success().stdout.contains("logs/"));
@@ -28,7 +28,9 @@ fn files_are_looked_at_and_an_allocation_is_replaced() {
     let old = agent.alloc("web.g[0]").unwrap().id();
     let told = agent.cli(&["stop", "web.g[0]"]).success().stdout;
     assert_eq!(told, "web.g[0] stopping; its job replaces it if that can be placed\n");
-    wait::until_true("it is replaced", || agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != old));
+    wait::until_true("the allocation is replaced", || {
+        agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != old)
+    });
     agent.cli(&["wait", "web"]).success();
     agent.finish();
 }

@@ -26,14 +26,14 @@ fn a_folder_of_manifests_is_kept_true() {
     let two = agent.single("two.g[0]", "t");
     // A faulty file changes neither its own job nor others.
     std::fs::write(folder.join("two.yaml"), "apiVersion: herdlet/v1\nkind: Jop\n").unwrap();
-    wait::until_true("the bad file is told", || agent.log().contains("two.yaml"));
+    wait::until_true("the status names the invalid file", || agent.log().contains("two.yaml"));
     wait::pause(Duration::from_millis(300));
     assert!(host::is_alive(one.pid) && host::is_alive(two.pid));
     std::fs::remove_file(folder.join("one.yaml")).unwrap();
     wait::until_true("the job of the removed file is stopped", || !host::is_alive(one.pid));
     assert!(host::is_alive(two.pid));
     std::fs::remove_file(folder.join("two.yaml")).unwrap();
-    wait::until_true("the other one too", || !host::is_alive(two.pid));
+    wait::until_true("the other job is stopped too", || !host::is_alive(two.pid));
     agent.finish();
 }
 
@@ -57,17 +57,19 @@ fn a_folder_behind_a_link_is_the_one_that_the_link_leads_to_now() {
     std::os::unix::fs::symlink("2", ground.join("next")).unwrap();
     std::fs::rename(ground.join("next"), &link).unwrap();
     let two = agent.single("two.g[0]", "t");
-    wait::until_true("what the link led to before is stopped", || !host::is_alive(one.pid));
+    wait::until_true("the jobs of the link's former target are stopped", || !host::is_alive(one.pid));
     // A recreated directory is empty for a moment.
     std::fs::rename(ground.join("2"), ground.join("away")).unwrap();
-    wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
+    wait::until_true("the status reports the missing folder", || agent.log().contains("cannot be listed"));
     std::fs::create_dir(ground.join("2")).unwrap();
-    wait::until_true("it is found empty", || agent.log().contains("is another directory than before"));
+    wait::until_true("the status reports the empty folder", || {
+        agent.log().contains("is another directory than before")
+    });
     assert!(host::is_alive(two.pid));
     std::fs::remove_dir(ground.join("2")).unwrap();
     std::fs::rename(ground.join("away"), ground.join("2")).unwrap();
     std::fs::remove_file(ground.join("2/job.yaml")).unwrap();
-    wait::until_true("what was removed is stopped", || !host::is_alive(two.pid));
+    wait::until_true("the jobs of removed files are stopped", || !host::is_alive(two.pid));
     agent.finish();
 }
 
@@ -85,7 +87,7 @@ fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
         let of_it = |line: &&str| line.contains("ERROR") && line.contains("later");
         agent.log().lines().filter(of_it).map(str::to_owned).collect()
     };
-    wait::until_true("it is said", || !complaints(&agent).is_empty());
+    wait::until_true("the status reports it", || !complaints(&agent).is_empty());
     // Longer than the interval between searches for it.
     wait::pause(Duration::from_secs(6));
     let said = complaints(&agent);
@@ -119,16 +121,16 @@ fn what_is_mounted_over_a_folder_is_read() {
     let one = agent.single("one.g[0]", "t");
     // Not on the folder itself but on its parent: a disk that is mounted late.
     mount("none", &over, "tmpfs", MountFlags::empty(), None).unwrap();
-    wait::until_true("it is missed", || agent.log().contains("cannot be listed"));
+    wait::until_true("the status reports the missing folder", || agent.log().contains("cannot be listed"));
     std::fs::rename(agent.home.path().join("other/job.yaml"), agent.home.path().join("job.yaml")).unwrap();
     std::fs::create_dir(&folder).unwrap();
     std::fs::copy(agent.home.path().join("job.yaml"), folder.join("two.yaml")).unwrap();
     let two = agent.single("two.g[0]", "t");
-    assert!(host::is_alive(one.pid), "a disk that hides its file removes nothing");
+    assert!(host::is_alive(one.pid), "a disk that hides a file removes no job");
     unmount(&over, UnmountFlags::DETACH).unwrap();
-    wait::until_true("what is under it is read again", || !host::is_alive(two.pid));
+    wait::until_true("the folder below the mount is read again", || !host::is_alive(two.pid));
     assert!(host::is_alive(one.pid));
     std::fs::remove_file(folder.join("job.yaml")).unwrap();
-    wait::until_true("its job is stopped", || !host::is_alive(one.pid));
+    wait::until_true("the job of the mounted folder is stopped", || !host::is_alive(one.pid));
     agent.finish();
 }

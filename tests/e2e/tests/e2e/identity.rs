@@ -45,7 +45,7 @@ fn tokens_are_signed_say_who_the_task_is_and_for_whom_and_end_in_time() {
     let dir = agent.home.state().join("alloc").join(&member.alloc).join("t/secrets");
     let file = dir.join("nomad_api.jwt");
     let token = fs::read_to_string(&file).unwrap();
-    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o077, 0, "for its owner's eyes");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o077, 0, "only the owner can read it");
     let environment = fs::read(format!("/proc/{}/environ", member.pid)).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();
     let variable =
@@ -92,7 +92,7 @@ fn a_token_is_replaced_before_it_ends_without_touching_the_task() {
     let path = agent.manifest(&job("renewed", "service", "", &[sleeper("t", identities)]));
     let output = agent.cli(&["apply", "--wait", "-f", &path.display().to_string()]);
     if output.code == 2 {
-        eprintln!("so short a ttl is refused: {}", output.stderr);
+        eprintln!("a ttl this short is refused: {}", output.stderr);
         agent.finish();
         return;
     }

@@ -45,7 +45,7 @@ fn policies_and_services_change_under_a_task_that_runs_on() {
     });
     assert_eq!((agent.single("kept.g[0]", "t"), ids(&agent)), (first.clone(), before.clone()));
     let alloc = http::get(&agent.peer(), "/v1/job/kept/allocations").unwrap().json()[0].clone();
-    assert_eq!(alloc["JobVersion"], 1, "it stands for the new version");
+    assert_eq!(alloc["JobVersion"], 1, "the allocation has the new version");
 
     agent.apply_and_wait(&manifest("", "restart: {attempts: 1}"));
     wait::until_true("no service", || {

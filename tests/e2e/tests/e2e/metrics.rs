@@ -36,7 +36,7 @@ impl Page {
         let mut page = Self::default();
         let (mut family, mut helped, mut done) = (String::new(), BTreeSet::new(), false);
         for line in text.strip_suffix('\n').expect_line("the page ends with a line").split('\n') {
-            assert!(!done, "{line}: after the end");
+            assert!(!done, "{line}: follows the end mark");
             if line == "# EOF" {
                 assert_eq!(format, Format::OpenMetrics, "{line}");
                 done = true;
@@ -44,14 +44,14 @@ impl Page {
                 let (name, help) = rest.split_once(' ').expect_line(line);
                 assert!(
                     helped.insert(name.to_owned()) && !help.is_empty(),
-                    "{line}: helped twice or not at all"
+                    "{line}: not exactly one HELP line"
                 );
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').expect_line(line);
-                assert!(helped.contains(name), "{line}: before its help");
+                assert!(helped.contains(name), "{line}: precedes its HELP line");
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 family = name.to_owned();
-                assert!(page.families.insert(family.clone(), kind.to_owned()).is_none(), "{line}: twice");
+                assert!(page.families.insert(family.clone(), kind.to_owned()).is_none(), "{line}: duplicate");
             } else if let Some(rest) = line.strip_prefix("# UNIT ") {
                 assert_eq!(format, Format::OpenMetrics, "{line}");
                 let (name, unit) = rest.split_once(' ').expect_line(line);
@@ -60,7 +60,7 @@ impl Page {
                 page.sample(line, &family, format);
             }
         }
-        assert_eq!(done, format == Format::OpenMetrics, "the end is marked");
+        assert_eq!(done, format == Format::OpenMetrics, "the page has an end mark");
         page
     }
 
@@ -76,7 +76,7 @@ impl Page {
         assert_eq!(suffix == "_bucket", labels.contains_key("le"), "{line}");
         assert!(name.ends_with("_total") == (self.families[family] == "counter"), "{line}");
         let value: f64 = value.parse().expect_line(line);
-        assert!(self.samples.insert((name, labels), value).is_none(), "{line}: twice");
+        assert!(self.samples.insert((name, labels), value).is_none(), "{line}: duplicate");
     }
 
     /// Checks that buckets are cumulative and that the last one equals the count.
@@ -113,13 +113,13 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>, String) {
             let (label, after) = rest.split_once("=\"").expect_line(line);
             assert!(is_name(label) && !label.contains(':'), "{line}");
             let (value, after) = quoted(after, line);
-            assert!(labels.insert(label.to_owned(), value).is_none(), "{line}: a label twice");
+            assert!(labels.insert(label.to_owned(), value).is_none(), "{line}: duplicate label");
             rest = after.strip_prefix(',').unwrap_or(after);
         }
         rest = &rest[1..];
     }
     let value = rest.strip_prefix(' ').expect_line(line);
-    assert!(!value.contains(' '), "{line}: times are not told");
+    assert!(!value.contains(' '), "{line}: has a timestamp");
     (name.to_owned(), labels, value.to_owned())
 }
 
@@ -132,12 +132,12 @@ fn quoted<'t>(text: &'t str, line: &str) -> (String, &'t str) {
             '\\' => value.push(match chars.next().map(|(_, escaped)| escaped) {
                 Some('n') => '\n',
                 Some(escaped @ ('"' | '\\')) => escaped,
-                other => panic!("{line}: escape {other:?}"),
+                other => panic!("{line}: unknown escape {other:?}"),
             }),
             plain => value.push(plain),
         }
     }
-    panic!("{line}: a value has no end")
+    panic!("{line}: unterminated value")
 }
 
 fn is_name(text: &str) -> bool {

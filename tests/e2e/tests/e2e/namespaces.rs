@@ -1,9 +1,9 @@
 //! The network and mount namespaces of the tests.
 //!
-//! Before `main`, while there is one thread, the process enters namespaces of its own: its ports, abstract sockets and mounts
-//! are seen by no other process of the machine, and go with the last process of the test. A runner that starts a process per
-//! test thereby isolates each test from all others. Without root, or where a container forbids it,
-//! the tests run in the namespaces of the machine; in CI that is a failure.
+//! Before `main`, while there is one thread, the process enters new namespaces. No other process of the machine sees its
+//! ports, abstract sockets and mounts; the kernel removes them with the last process of the test. A runner that starts a
+//! process for each test thereby isolates each test from all others. Without root, or if a container forbids it, the tests
+//! run in the namespaces of the machine; in CI that is a failure.
 
 use std::{ffi::c_int, io};
 
@@ -24,7 +24,7 @@ extern "C" fn enter() {
         return;
     }
     let Err(error) = isolate() else { return };
-    eprintln!("failed to enter namespaces of the tests: {error}");
+    eprintln!("cannot create namespaces for the tests: {error}");
     let is_required = std::env::var_os("HERDLET_TEST_REQUIRE").is_some();
     if is_required || error.kind() != io::ErrorKind::PermissionDenied {
         std::process::abort();

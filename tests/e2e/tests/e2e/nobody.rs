@@ -40,7 +40,7 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
     }
     let said = agent.cli(&["status"]).success();
     let everything = format!("{}{}{}", said.stdout, said.stderr, agent.log());
-    assert!(everything.contains("isolation"), "it is said that nothing isolates: {everything}");
+    assert!(everything.contains("isolation"), "the missing isolation is reported: {everything}");
     let pids = servers(&agent.home);
     assert_eq!(pids.len(), 2);
     // After a kill and a restart, the same processes keep running.
@@ -48,7 +48,7 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
     agent.cli(&["wait", "web"]).success();
     assert_eq!(servers(&agent.home), pids);
     agent.cli(&["delete", "web", "--wait"]).success();
-    wait::until_true("no server is left", || servers(&agent.home).is_empty());
+    wait::until_true("no web server is left", || servers(&agent.home).is_empty());
     agent.finish();
 }
 

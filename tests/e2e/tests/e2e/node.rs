@@ -103,13 +103,13 @@ impl NodeTest {
             for key in &jobs {
                 self.cluster.stop_job(key, true);
             }
-            self.until("all has ended", || self.agent.members().is_empty());
+            self.until("all allocations have ended", || self.agent.members().is_empty());
             self.cluster.write(|state| {
                 let ids: Vec<AllocId> = state.allocs.keys().cloned().collect();
                 ids.iter().for_each(|id| state.collect(id));
             });
         }
-        self.until("nothing is left", || self.agent.allocs().is_empty());
+        self.until("nothing remains", || self.agent.allocs().is_empty());
         self.agent.finish();
     }
 }
@@ -150,7 +150,7 @@ fn a_job_of_the_servers_runs_is_updated_outlives_the_agent_and_ends() {
         let healthy = ground.cluster.alloc(&first.id).and_then(|alloc| alloc.deployment_status?.healthy);
         healthy == Some(true)
     });
-    ground.until("its deployment is over", || ground.cluster.deployment(&key) == "successful");
+    ground.until("its deployment has ended", || ground.cluster.deployment(&key) == "successful");
     let member = ground.agent.single("web.g[0]", "t");
     assert_eq!(host::arguments(member.pid).unwrap(), ["/bin/sleep", "100001"]);
     let port = first.allocated_resources.unwrap().shared.ports[0].value;
@@ -162,10 +162,10 @@ fn a_job_of_the_servers_runs_is_updated_outlives_the_agent_and_ends() {
     ground.agent.crash();
     ground
         .until("the node is ready again", || ground.cluster.status(&ground.node) == Some(NodeStatus::Ready));
-    assert_eq!(ground.agent.single("web.g[0]", "t").pid, member.pid, "it was adopted");
+    assert_eq!(ground.agent.single("web.g[0]", "t").pid, member.pid, "the agent adopted the process");
 
     ground.submit(&service("web", 100_002));
-    ground.until("another one runs", || {
+    ground.until("another process runs", || {
         let other = ground.cluster.allocs_of(&key).into_iter().find(|alloc| alloc.id != first.id);
         other.is_some_and(|alloc| alloc.client_status == ClientStatus::Running)
     });

@@ -66,7 +66,7 @@ fn simulate_fails_where_no_node_is_ready_and_says_why() {
     let why =
         format!("error: no node is ready: failed to reach a server: connect to {gone}: Connection refused");
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with(&why) && said.lines().count() == 2, "nothing is said for each node: {said}");
+    assert!(said.starts_with(&why) && said.lines().count() == 2, "no message for each node: {said}");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn whoever_follows_a_jobs_logs_hears_what_takes_the_place_of_what_ends() {
         logs.until_stdout(name);
     }
     agent.cli(&["delete", "chat", "--wait"]).success();
-    assert_eq!(logs.finish().code, 0, "it ends with the job");
+    assert_eq!(logs.finish().code, 0, "the command ends with the job");
     agent.finish();
 }
 

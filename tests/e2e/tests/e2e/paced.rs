@@ -64,18 +64,18 @@ fn until_paced(agent: &mut Agent) -> (Instant, String, String) {
         let (began, before) = (Instant::now(), paced(agent));
         let [high, low, given_up] = ["high", "low", "given-up"].map(|name| format!("{name}-{round}"));
         agent.apply(&of_priority(&high, 80));
-        wait::until_true("the highest runs", || is_running(agent, &high));
-        assert_eq!(paced(agent), before, "the highest waits for nobody");
+        wait::until_true("the job of the highest priority runs", || is_running(agent, &high));
+        assert_eq!(paced(agent), before, "the highest priority does not wait");
         agent.apply(&[of_priority(&low, 20), of_priority(&given_up, 10)].join("---\n"));
         let (wait, run) =
             (|| paced(agent) >= before + 2.0, || is_running(agent, &low) && is_running(agent, &given_up));
-        wait::until_true("the others wait, or were too late", || wait() || run());
+        wait::until_true("the others wait, or came too late", || wait() || run());
         if wait() {
             return (began, low, given_up);
         }
         agent.cli(&["delete", "--wait", &high, &low, &given_up]).success();
     }
-    panic!("none of a hundred waits");
+    panic!("none of a hundred jobs waits");
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn under_pressure_the_highest_priority_starts_first_and_what_waits_can_be_delete
     assert!(!was_started || began.elapsed() > Duration::from_secs(10), "{}", agent.log_tail());
 
     pressure.set(0);
-    wait::until_true("the rest follows", || is_running(&agent, &low));
+    wait::until_true("the other jobs run", || is_running(&agent, &low));
     assert_eq!(paced(&agent), waiting);
     agent.finish();
 }

@@ -34,7 +34,7 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let (port, path) = wait::until("the browser can be asked", || {
+        let (port, path) = wait::until("the browser responds", || {
             let text = fs::read_to_string(profile.join("DevToolsActivePort")).ok()?;
             let (port, path) = text.split_once('\n')?;
             Some((port.parse::<u16>().ok()?, path.trim().to_owned()))
@@ -100,22 +100,25 @@ fn the_page_is_true_while_it_is_open_and_says_when_it_is_not() {
     let profile = agent.home.path().join("browser");
     let mut browser = Browser::open(&chromium, &profile, &address);
     let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
-    browser.until("the job is there", &says("1/1 converged"));
+    browser.until("the page shows the job", &says("1/1 converged"));
     // The ticket is used up, and no longer in the URL.
     assert_eq!(browser.value("location.search"), "");
 
     agent.apply_and_wait(&job("second", "service", "", &[sleeper("t", "")]));
-    browser.until("the other comes by itself", &says("2/2 converged"));
+    browser.until("the page shows the other job without a reload", &says("2/2 converged"));
     browser.value("document.getElementById('job-second').open = true");
     browser.value("document.querySelector('#job-second > details').open = true");
     browser.until("a row opens its explanation", &says("waiting for nothing"));
 
     agent.kill();
-    browser.until("the agent is gone", "document.body.classList.contains('stale')");
-    browser.until("which is told", &says("The agent does not answer: this is its last known state."));
+    browser.until("the agent has exited", "document.body.classList.contains('stale')");
+    browser.until(
+        "the page reports that the agent is gone",
+        &says("The agent does not answer: this is its last known state."),
+    );
     agent.launch();
-    browser.until("it is back", "!document.body.classList.contains('stale')");
-    browser.until("what was open is open", "document.getElementById('job-second').open");
+    browser.until("the agent is back", "!document.body.classList.contains('stale')");
+    browser.until("open rows are still open", "document.getElementById('job-second').open");
 
     drop(browser);
     door.signal(rustix::process::Signal::INT);

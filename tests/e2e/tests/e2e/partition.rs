@@ -48,7 +48,9 @@ impl Net {
         let own = fs::read_link("/proc/self/ns/net").unwrap();
         for child in [&net.servers, &net.router, &net.agent] {
             let link = format!("/proc/{}/ns/net", child.id());
-            wait::until_true("it has a namespace", || fs::read_link(&link).is_ok_and(|of| of != own));
+            wait::until_true("the process has a network namespace", || {
+                fs::read_link(&link).is_ok_and(|of| of != own)
+            });
         }
         let router = net.router.id();
         let (servers, agent) = (net.servers.id(), net.agent.id());
@@ -193,7 +195,7 @@ impl PartitionTest {
     /// Blocks these directions until the servers have missed the node, and for some heartbeats more.
     fn part(&self, nets: &[&str]) {
         nets.iter().for_each(|net| self.net.drop_to(net));
-        wait::until_true("the node is missed", || {
+        wait::until_true("the servers have missed the node", || {
             self.cluster.status(&self.node).is_some_and(|status| status != NodeStatus::Ready)
         });
         wait::pause(Duration::from_secs(3));
@@ -201,13 +203,15 @@ impl PartitionTest {
 
     fn join(&self, nets: &[&str]) {
         nets.iter().for_each(|net| self.net.pass_to(net));
-        wait::until_true("the node is back", || self.cluster.status(&self.node) == Some(NodeStatus::Ready));
+        wait::until_true("the node is ready again", || {
+            self.cluster.status(&self.node) == Some(NodeStatus::Ready)
+        });
     }
 
     /// Checks that replacements placed before the node reported its allocations end without being started.
     fn never_ran_elsewhere(&self, key: &Key, id: &AllocId) {
         let others = || self.cluster.allocs_of(key).into_iter().filter(|alloc| alloc.id != *id);
-        wait::until_true("nothing else is wanted of it", || {
+        wait::until_true("the servers want no other allocations on the node", || {
             others().all(|alloc| alloc.desired_status.is_terminal() && alloc.client_status.is_terminal())
         });
         for alloc in others() {
@@ -241,8 +245,13 @@ fn past_its_ttl_a_node_behind_a_wall_does_what_each_job_says() {
         ground.part(ways);
         ground.reaches(&lost.1, &ClientStatus::Lost);
         ground.reaches(&stays.1, &ClientStatus::Unknown);
-        wait::until_true("the node stops what may not run alone", || !host::is_alive(stops.2));
-        assert!(host::is_alive(lost.2) && host::is_alive(stays.2), "nobody has told it to stop the others");
+        wait::until_true("the node stops allocations that may not run without servers", || {
+            !host::is_alive(stops.2)
+        });
+        assert!(
+            host::is_alive(lost.2) && host::is_alive(stays.2),
+            "no server has requested to stop the others"
+        );
         ground.join(ways);
         ground.until_replaced(&lost.0, &lost.1, lost.2);
         ground.until_replaced(&stops.0, &stops.1, stops.2);
@@ -284,13 +293,13 @@ impl PartitionTest {
             let _guard = self.runtime.enter();
             let jobs: Vec<_> = self.cluster.read(|state| state.jobs.keys().cloned().collect());
             jobs.iter().for_each(|key| self.cluster.stop_job(key, true));
-            wait::until_true("all has ended", || self.agent.members().is_empty());
+            wait::until_true("all allocations have ended", || self.agent.members().is_empty());
             self.cluster.write(|state| {
                 let ids: Vec<AllocId> = state.allocs.keys().cloned().collect();
                 ids.iter().for_each(|id| state.collect(id));
             });
         }
-        wait::until_true("nothing is left", || self.agent.allocs().is_empty());
+        wait::until_true("nothing remains", || self.agent.allocs().is_empty());
         self.agent.finish();
     }
 }

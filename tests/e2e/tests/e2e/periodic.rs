@@ -111,7 +111,7 @@ fn each_moment_is_launched_once_also_over_a_crash() {
         all.iter().map(|job| job.strip_prefix("tick/periodic-").unwrap().parse().unwrap()).collect();
     assert_eq!(moments.len(), all.len(), "no moment is launched twice: {all:?}");
     let missed = moments.iter().filter(|moment| **moment > killed + 1 && **moment < killed + 5);
-    assert!(missed.count() == 0, "killed at {killed}, and what was missed is launched once, late: {all:?}");
+    assert!(missed.count() == 0, "killed at {killed}: missed moments are launched once, late: {all:?}");
 
     let off = manifest.replace("  type: batch\n", &periodic.replace("}\n", ", enabled: false}\n"));
     let path = agent.home.write("tick.yaml", &off);

@@ -33,7 +33,7 @@ fn a_group_waits_for_what_this_machine_is_not() {
     let mut agent = Agent::start();
     agent.apply(&wanting("${attr.kernel.name}", "plan9"));
     let why = "picky.g: ${attr.kernel.name} is \"linux\" on this node, but must be \"plan9\"";
-    until_true("it says why", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
+    until_true("the reason is shown", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
     let explained = agent.cli(&["explain", "picky"]).success().stdout;
     assert!(explained.contains(why), "{explained}");
     assert_eq!(get(&agent, "/v1/job/picky")["Status"], "pending");
@@ -51,11 +51,11 @@ fn a_group_waits_for_what_this_machine_is_not() {
     let pid = agent.cli(&["get", "allocs", "picky", "-o", "name"]).success().stdout;
 
     agent.apply(&wanting("${attr.kernel.name}", "plan9"));
-    until_true("it says why again", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
+    until_true("the reason is shown again", || agent.cli(&["status"]).stdout.contains("${attr.kernel.name}"));
     assert_eq!(
         agent.cli(&["get", "allocs", "picky", "-o", "name"]).success().stdout,
         pid,
-        "what runs runs on"
+        "running tasks keep running"
     );
     agent.cli(&["delete", "picky", "--wait"]).success();
     agent.finish();
@@ -78,7 +78,7 @@ fn the_example_runs_where_what_it_names_is_so() {
     let asked_for = fs::read_to_string(example("placement")).unwrap().replace("value: 1}", "value: 9999}");
     agent.apply(&asked_for);
     let why = "must be at least \"9999\"";
-    until_true("it says why", || agent.cli(&["explain", "placement"]).stdout.contains(why));
+    until_true("the reason is shown", || agent.cli(&["explain", "placement"]).stdout.contains(why));
     agent.cli(&["delete", "placement", "--wait"]).success();
     agent.finish();
 }
@@ -104,7 +104,7 @@ fn what_does_not_fit_waits_for_what_ends() {
     assert!(planned.contains(&format!("group g would wait: {lacking}")), "{planned}");
     agent.apply(&hungry("second", most));
     let why = format!("second.g[0] wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
-    until_true("it says why", || agent.cli(&["explain", "second"]).stdout.contains(&why));
+    until_true("the reason is shown", || agent.cli(&["explain", "second"]).stdout.contains(&why));
     let failed = failed(&agent, "second");
     assert_eq!(failed["DimensionExhausted"], json!({ "memory": 1 }), "{failed}");
     let metrics = http::get(&agent.peer(), "/v1/metrics?format=prometheus").unwrap().body;

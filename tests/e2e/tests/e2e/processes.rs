@@ -44,7 +44,7 @@ fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
         "",
         &[shell("t", script, "kill_timeout: 1s"), sleeper("other", "")],
     ));
-    let family = wait::until("the whole family", || {
+    let family = wait::until("all processes of the task", || {
         let members: Vec<_> = agent.members().into_iter().filter(|member| member.task == "t").collect();
         (members.len() >= 5).then_some(members)
     });
@@ -58,11 +58,11 @@ fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
     host::signal(main, rustix::process::Signal::KILL);
     agent.until_alloc("family.g[0]", "was restarted", |alloc| alloc.restarts("t") == 1);
     for member in &family {
-        wait::until_true("the old family is gone", || !host::is_alive(member.pid));
+        wait::until_true("the old processes are gone", || !host::is_alive(member.pid));
     }
     assert_eq!(agent.single("family.g[0]", "other"), other);
 
-    let family = wait::until("the new family", || {
+    let family = wait::until("the new processes", || {
         let members: Vec<_> = agent.members().into_iter().filter(|member| member.task == "t").collect();
         (members.len() >= 5).then_some(members)
     });
@@ -117,7 +117,7 @@ fn a_pid_that_now_belongs_to_somebody_else_is_never_signalled() {
     let strangers: Vec<Bystander> =
         supervisors.iter().chain([&member.pid]).filter_map(|pid| born_as(*pid)).collect();
     if strangers.is_empty() {
-        eprintln!("the pids could not be had again; only their absence is shown");
+        eprintln!("the pids could not be reused; the test only checks their absence");
     }
     agent.launch();
     agent.until_alloc("gone.g[0]", "failed", |alloc| alloc.failed("t"));
@@ -167,7 +167,7 @@ fn a_supervisor_that_is_killed_takes_its_task_along_and_the_policy_starts_it_ane
     agent.until_alloc("orphaned.g[0]", "was restarted", |alloc| {
         alloc.restarts("t") == 1 && alloc.state("t") == "running"
     });
-    assert!(!host::is_alive(member.pid), "never two copies");
+    assert!(!host::is_alive(member.pid), "two copies never run");
     agent.single("orphaned.g[0]", "t");
     agent.finish();
 }

@@ -54,7 +54,7 @@ fn what_is_no_longer_in_a_set_is_deleted_and_nothing_else() {
     let report: Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(report["pruned"][0]["id"], "old");
     assert_eq!(report["jobs"][0]["change"], "unchanged");
-    assert!(told.stderr.contains("owned.yaml"), "what a folder owns stays: {}", told.stderr);
+    assert!(told.stderr.contains("owned.yaml"), "jobs of a folder stay: {}", told.stderr);
     agent.cli(&["wait", "old", "--for=deleted"]);
     assert_eq!(jobs(&agent), ["free", "owned", "web"]);
 

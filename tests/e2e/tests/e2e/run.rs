@@ -104,7 +104,7 @@ fn ctrl_c_stops_the_tasks_by_their_own_signals_and_leaves_nothing() {
     run.signal(Signal::INT);
     let output = run.finish();
     assert_eq!(output.code, 130, "{}", output.stderr);
-    assert!(output.stdout.contains("bye"), "the last words are shown: {output:?}");
+    assert!(output.stdout.contains("bye"), "the last output is shown: {output:?}");
     home.until_no_trace();
 }
 

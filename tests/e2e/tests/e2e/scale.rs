@@ -29,10 +29,10 @@ fn a_scaled_count_stays_until_a_manifest_says_otherwise() {
     for name in ["scaled.g[1]", "scaled.g[2]"] {
         agent.until_running(name, "t");
     }
-    assert_eq!(agent.single("scaled.g[0]", "t"), first, "what runs is left alone");
+    assert_eq!(agent.single("scaled.g[0]", "t"), first, "running allocations are unchanged");
 
     agent.crash();
-    wait::until_true("three run", || status(&agent)["Running"] == 3);
+    wait::until_true("three allocations run", || status(&agent)["Running"] == 3);
     let shown = status(&agent);
     assert_eq!((&shown["Desired"], &shown["Placed"]), (&json!(3), &json!(3)));
     let event = &shown["Events"][0];
@@ -51,7 +51,7 @@ fn a_scaled_count_stays_until_a_manifest_says_otherwise() {
         assert!(refused.code == 1 && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
     agent.apply_and_wait(&manifest(1));
-    wait::until_true("one runs", || status(&agent)["Placed"] == 1);
+    wait::until_true("one allocation runs", || status(&agent)["Placed"] == 1);
     assert_eq!(agent.single("scaled.g[0]", "t"), first);
     agent.cli(&["delete", "scaled", "--wait"]).success();
     agent.finish();
@@ -72,6 +72,6 @@ fn a_job_that_a_folder_owns_is_not_scaled() {
     assert!(refused.code == 1 && refused.stderr.contains(&file.display().to_string()), "{}", refused.stderr);
     assert_eq!(status(&agent)["Desired"], 1);
     std::fs::remove_file(&file).unwrap();
-    wait::until_true("it is gone", || agent.allocs().is_empty());
+    wait::until_true("the job is gone", || agent.allocs().is_empty());
     agent.finish();
 }

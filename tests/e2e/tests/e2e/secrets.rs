@@ -31,7 +31,7 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
     let dir = agent.home.state().join("alloc").join(&member.alloc);
     let token = fs::read_to_string(dir.join("t/secrets/nomad_api.jwt")).unwrap();
     let output = agent.cli(&["exec", "discreet", "--", "sh", "-c", "echo $PASSWORD"]).success();
-    assert_eq!(output.stdout.trim(), SECRET, "it is there");
+    assert_eq!(output.stdout.trim(), SECRET, "the task has the secret");
     agent.cli(&["restart", "discreet"]).success();
     wait::until_true("it was restarted", || agent.members().iter().any(|other| other.pid != member.pid));
     agent.crash();
@@ -44,9 +44,9 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
         }
     }
     let log = agent.log();
-    assert!(log.len() > 500, "there is a log at all");
+    assert!(log.len() > 500, "the log is not empty");
     for secret in [SECRET, token.trim(), token_after.trim(), "consul-secret-0815"] {
-        assert!(!log.contains(secret), "the log of the agent tells {secret}");
+        assert!(!log.contains(secret), "the agent's log contains {secret}");
     }
     let shown = |path: &str| http::get(&agent.peer(), path).unwrap().body;
     for path in [
@@ -57,7 +57,7 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
         "/v1/herdlet/status",
     ] {
         for secret in [token.trim(), token_after.trim(), "consul-secret-0815"] {
-            assert!(!shown(path).contains(secret), "{path} tells a token");
+            assert!(!shown(path).contains(secret), "{path} contains a token");
         }
     }
     assert!(!shown("/v1/metrics").contains(SECRET) && !shown("/v1/herdlet/status").contains(SECRET));
@@ -65,7 +65,7 @@ fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_
     assert_eq!(http::socket_mode(&agent.home.socket()), Some(0o600));
     let mut open = Vec::new();
     find_readable(&agent.home.state(), &mut open);
-    assert!(open.is_empty(), "others may enter: {open:?}");
+    assert!(open.is_empty(), "other users can enter: {open:?}");
     agent.finish();
 }
 

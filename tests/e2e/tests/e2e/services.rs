@@ -43,10 +43,13 @@ fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
     let main = agent.members().first().unwrap().pid;
 
     agent.cli(&["delete", "ordered"]).success();
-    wait::until_true("the registration is taken back", || consul.ids("ordered").is_empty());
+    wait::until_true("the service is deregistered", || consul.ids("ordered").is_empty());
     // The shutdown_delay comes between the two.
     wait::pause(Duration::from_millis(300));
-    assert!(!agent.task_log(&alloc, "t", "stdout").contains("asked"), "it goes before the signal");
+    assert!(
+        !agent.task_log(&alloc, "t", "stdout").contains("asked"),
+        "the service is deregistered before the signal"
+    );
     assert!(host::is_alive(main));
     agent.cli(&["delete", "ordered", "--no-shutdown-delay"]).success();
     wait::until_true("it has ended", || !host::is_alive(main));
@@ -102,7 +105,7 @@ fn entries_of_others_are_left_alone_and_ours_come_back_when_taken_away() {
     let id = wait::until("the registration", || consul.ids("mine").pop());
     let repaired = agent.metric("herdlet_drift_repaired_total", "service");
     consul.put(&format!("/v1/agent/service/deregister/{id}"), "");
-    wait::until_true("it comes back", || consul.ids("mine") == [id.clone()]);
+    wait::until_true("the service is registered again", || consul.ids("mine") == [id.clone()]);
     assert_eq!(agent.single("mine.g[0]", "t"), member);
     wait::until_true("the repair is counted", || {
         agent.metric("herdlet_drift_repaired_total", "service") > repaired
@@ -170,7 +173,7 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
         &[shell("t", &script, "")],
     ));
     let member = agent.single("checked.g[0]", "t");
-    assert_eq!(agent.cli(&["wait", "checked", "--timeout", "1500ms"]).code, 3, "it answers 404");
+    assert_eq!(agent.cli(&["wait", "checked", "--timeout", "1500ms"]).code, 3, "the check gets 404");
     let explained = agent.cli(&["explain", "checked"]).success().stdout;
     assert!(explained.contains("alive") || explained.contains("check"), "{explained}");
     let file = agent.home.state().join("alloc").join(&member.alloc).join("t/local/alive");
@@ -185,7 +188,7 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
     std::fs::remove_file(&file).unwrap();
     wait::until_true("it is degraded", || agent.cli(&["status", "--check"]).code != 0);
     assert_eq!(agent.single("checked.g[0]", "t"), member);
-    assert_eq!(listed(), Some(0), "whoever routes by it must not be led there");
+    assert_eq!(listed(), Some(0), "a router must not use a failing instance");
     agent.cli(&["delete", "checked", "--wait"]).success();
     let gone = http::get(&agent.peer(), "/v1/service/checked").unwrap();
     assert!(gone.status == 404 || gone.json().as_array().is_some_and(Vec::is_empty));
@@ -217,7 +220,7 @@ fn an_entry_that_somebody_deletes_is_put_back_while_it_is_wanted() {
     };
     let repaired = agent.metric("herdlet_drift_repaired_total", "service");
     assert_eq!(delete(&agent), 200);
-    wait::until_true("it is put back", || listed(&agent) == [id.clone()]);
+    wait::until_true("the service is registered again", || listed(&agent) == [id.clone()]);
     wait::until_true("the repair is counted", || {
         agent.metric("herdlet_drift_repaired_total", "service") > repaired
     });
@@ -259,9 +262,12 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     wait::until_true("another process runs", || agent.members().iter().any(|member| member.pid != first.pid));
     let restarted = Instant::now();
     let is_overdue = |agent: &Agent| agent.metric("herdlet_overdue", "alloc") > 0.0;
-    assert_eq!(listed(&agent), Some(0), "nobody knows yet whether it answers");
-    assert!(!is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(14), "it has its time again");
-    assert_eq!(agent.cli(&["wait", "again", "--timeout", "1500ms"]).code, 3, "it does not answer");
+    assert_eq!(listed(&agent), Some(0), "the check has not run yet");
+    assert!(
+        !is_overdue(&agent) || restarted.elapsed() > Duration::from_secs(14),
+        "the deadline starts again"
+    );
+    assert_eq!(agent.cli(&["wait", "again", "--timeout", "1500ms"]).code, 3, "the check does not pass");
     // The roll-out is over: only the check is pending, and every output shows the allocation as not healthy.
     let row = |arguments: &[&str]| {
         let text = agent.cli(arguments).success().stdout;
@@ -273,7 +279,7 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
     let described = row(&["describe", "again"]).1;
     assert!(described.contains("found healthy at "), "{described}");
     assert!(described.contains("  health: waits for passing checks"), "{described}");
-    wait::until_true("get services says so", || row(&["get", "services"]).0.contains("again critical 0/1"));
+    wait::until_true("get services shows it", || row(&["get", "services"]).0.contains("again critical 0/1"));
     let wide = row(&["service", "list", "-verbose"]).0;
     assert!(wide.contains(" alive: "), "{wide}");
     let events = row(&["get", "events", "again"]).1;
@@ -310,16 +316,16 @@ fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
     wait::until_true("a is another process", || {
         agent.members().iter().any(|m| m.task == "a" && m.pid != a.pid)
     });
-    assert_eq!(created(&consul), Some(before), "the same entry");
+    assert_eq!(created(&consul), Some(before), "the entry of b is unchanged");
     agent.until_running("both.g[0]", "a");
     agent.cli(&["restart", "both"]).success();
-    wait::until_true("it was taken back, and registered again", || {
+    wait::until_true("it was deregistered and registered again", || {
         consul.ids("both").len() == 1 && created(&consul).is_some_and(|index| index != before)
     });
     agent.finish();
 }
 
-/// A fake of the part of Consul's API that an agent needs, which refuses to deregister until it is told to.
+/// A fake of the part of Consul's API that an agent needs, which refuses to deregister until the test allows it.
 struct Refusing {
     address: String,
     willing: std::sync::Arc<std::sync::atomic::AtomicBool>,
@@ -398,11 +404,11 @@ fn a_consul_that_refuses_to_take_back_keeps_nothing_but_the_jobs_name_and_the_re
     agent.cli(&["delete", "stubborn"]).success();
     wait::until_true("its processes are gone", || agent.members().is_empty());
     wait::until_true("its directory is gone", || !dir.exists());
-    wait::until_true("the job says why it is still there", || {
+    wait::until_true("the job shows why it is not deleted yet", || {
         let jobs = agent.cli(&["status", "stubborn"]).success().stdout;
         jobs.contains("403") && jobs.contains("being deleted")
     });
-    wait::until_true("explain says so too", || agent.cli(&["explain", "stubborn"]).stdout.contains("403"));
+    wait::until_true("explain shows it too", || agent.cli(&["explain", "stubborn"]).stdout.contains("403"));
     consul.willing.store(true, std::sync::atomic::Ordering::SeqCst);
     wait::until_true("forgotten", || !agent.cli(&["get", "jobs"]).success().stdout.contains("stubborn"));
     agent.finish();
@@ -425,7 +431,7 @@ fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
         consul.put("/v1/agent/service/register", &body);
     }
     agent.launch();
-    wait::until_true("ours is gone", || consul.ids("ours").is_empty());
+    wait::until_true("the agent's own service is gone", || consul.ids("ours").is_empty());
     assert_eq!(consul.ids("theirs").len(), 1);
     agent.finish();
 }
@@ -482,7 +488,9 @@ fn a_shutdown_delay_that_runs_is_cut_short_also_by_an_agent_that_was_killed() {
         agent.cli(&["explain", "slow"]).stdout.contains("shutdown_delay of 1h0m0s runs")
     });
     agent.cli(&["signal", "slow", "--signal", "SIGHUP"]).success();
-    wait::until_true("it hears of it", || agent.task_log(&alloc, "t", "stdout").contains("heard"));
+    wait::until_true("the task receives the signal", || {
+        agent.task_log(&alloc, "t", "stdout").contains("heard")
+    });
     assert!(host::is_alive(member.pid));
     agent.cli(&["delete", "slow", "--no-shutdown-delay"]).success();
     agent.crash();
@@ -491,7 +499,7 @@ fn a_shutdown_delay_that_runs_is_cut_short_also_by_an_agent_that_was_killed() {
     agent.finish();
 }
 
-/// Also after a crash of the agent: what the driver has told of a start outlives it.
+/// Also after a crash of the agent: the driver's report of a start is stored.
 #[test]
 fn a_service_has_the_address_that_its_driver_made() {
     if !is_root() {

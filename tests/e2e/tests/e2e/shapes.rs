@@ -10,7 +10,7 @@ use crate::common::{is_root, job, shell, sleeper, volume};
 #[track_caller]
 fn document(output: &Output) -> Value {
     let document: Value = serde_json::from_str(&output.stdout)
-        .unwrap_or_else(|error| panic!("no JSON ({error}): {}{}", output.stdout, output.stderr));
+        .unwrap_or_else(|error| panic!("not JSON ({error}): {}{}", output.stdout, output.stderr));
     if document.is_object() {
         assert_eq!(document["apiVersion"], "herdlet/v1");
     }
@@ -104,7 +104,7 @@ fn what_goes_wrong_is_told_by_the_code_and_on_stderr() {
     assert_eq!((output.code, output.stdout.as_str()), (2, ""));
     assert!(output.stderr.contains(":4:"), "{}", output.stderr);
 
-    // A failed wait still prints what was accepted.
+    // A failed wait still prints the accepted changes.
     let failing = job(
         "failing",
         "batch",

@@ -50,7 +50,7 @@ fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
     group.limit("60");
     agent.apply(&manifest());
     // If supervisors are not in the agent's cgroup, all tasks start.
-    let is_short = wait::until("the limit is met, or all tasks run", || {
+    let is_short = wait::until("a start hits the limit, or all tasks run", || {
         let is_short = agent.cli(&["explain", "many"]).stdout.contains("Resource temporarily unavailable");
         (is_short || agent.members().len() == TASKS).then_some(is_short)
     });
@@ -75,7 +75,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
     let path = agent.manifest(&manifest()).display().to_string();
     let asked = agent.spawn(&["apply", "-f", &path]);
     // Its API may lack descriptors too.
-    wait::until_true("the limit is met", || {
+    wait::until_true("a start hits the limit", || {
         let is_met = agent.log().matches("Too many open files").count() > 1
             || fs::read_dir(format!("/proc/{}/fd", agent.pid())).is_ok_and(|open| open.count() >= 95);
         assert!(is_met || agent.members().len() < TASKS, "all tasks run within the limit");
@@ -114,7 +114,7 @@ fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some(
     prlimit(pid, Resource::Nofile, Rlimit { current, ..before }).unwrap();
     // Long enough for the delay and several attempts. A shorter pause would prove less, but fail nothing.
     wait::pause(std::time::Duration::from_secs(8));
-    assert_eq!(agent.members().len(), 1, "it waits for its command");
+    assert_eq!(agent.members().len(), 1, "the task waits for its prestop command");
     assert!(!mark.exists());
     prlimit(pid, Resource::Nofile, before).unwrap();
     wait::until_true("the command has run", || mark.exists());
@@ -154,11 +154,11 @@ fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything()
     let alloc = agent.alloc("checked.g[0]").unwrap();
     assert_eq!(alloc.restarts("t"), 0, "{}", agent.log_tail());
     assert_eq!(agent.single("checked.g[0]", "t"), member);
-    assert!(is_listed(), "its checks count as before");
+    assert!(is_listed(), "its checks affect the status as before");
     assert_eq!(agent.log().matches("a check could not run").count(), 1);
     drop(listener);
     // The checks run again.
-    wait::until_true("the check fails that has nobody to ask", || {
+    wait::until_true("the check without a server fails", || {
         agent.alloc("checked.g[0]").is_some_and(|alloc| alloc.restarts("t") > 0)
     });
     agent.finish();

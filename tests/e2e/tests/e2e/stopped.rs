@@ -33,7 +33,7 @@ fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
     let first = agent.alloc("web.g[0]").unwrap().id();
     let told = agent.cli(&["stop", "web", "--wait"]).success().stdout;
     assert_eq!(told, "job/web stopped (version 1)\n");
-    assert!(agent.members().is_empty(), "nothing of it runs");
+    assert!(agent.members().is_empty(), "no process of the job runs");
     assert_eq!(row(&agent), ["web", "service", "1", "0/0", "stopped"]);
     assert_eq!((&nomad(&agent)["Stop"], &nomad(&agent)["Status"]), (&true.into(), &"dead".into()));
     assert_eq!(agent.cli(&["logs", "web"]).success().stdout, "hello\n");
@@ -47,7 +47,7 @@ fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
     assert_eq!(differs, "~ job/web\n  - spec.stop: true\n  group g: create 1\n");
     agent.cli(&["apply", "-f", &file, "--wait"]).success();
     let second = agent.alloc("web.g[0]").unwrap();
-    assert!(second.id() != first, "another one follows");
+    assert!(second.id() != first, "a new allocation starts");
     assert_eq!((&nomad(&agent)["Stop"], &nomad(&agent)["Status"]), (&false.into(), &"running".into()));
 
     agent.cli(&["job", "stop", "-detach=false", "web"]).success();
@@ -66,7 +66,10 @@ fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
     agent.until_running("web.g[0]", "t");
     let sixth = agent.alloc("web.g[0]").unwrap().id();
     agent.cli(&["stop", "web.g[0]", "--wait"]).success();
-    assert!(agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != sixth), "another one has its place");
+    assert!(
+        agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != sixth),
+        "another allocation replaces it"
+    );
 
     http::request(&agent.peer(), "DELETE", "/v1/job/web?purge=true", &[], "").unwrap();
     agent.cli(&["wait", "web", "--for=deleted"]).success();
@@ -99,7 +102,7 @@ fn a_job_that_a_folder_owns_is_stopped_by_its_file() {
     agent.finish();
 }
 
-/// Nothing limits a poststop task: a job with one that hangs could not be deleted, and nothing said why.
+/// Nothing limits a poststop task: a job with one that hangs could not be deleted, and no output named the reason.
 #[test]
 fn a_poststop_task_that_hangs_is_ended_by_asking_once_more_or_by_force() {
     if !is_root() {

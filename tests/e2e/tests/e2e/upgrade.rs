@@ -131,7 +131,7 @@ fn assert_closed_around(agent: &Agent, old: &[(String, Record)]) {
         if let Some((uid, _)) = user_of(task) {
             let uses = "echo x > \"$d/$t/local/own\"; echo x > \"$d/alloc/data/$t\"; ls \"$d/root\"; ls \"$d/$t/secrets\"";
             let uses = format!("t={task}; {uses}");
-            wait::until_true("its user goes on using it", || run_as(uid, &alloc, &uses));
+            wait::until_true("its user can still use it", || run_as(uid, &alloc, &uses));
             assert!(!run_as(uid, &alloc, "echo x > \"$d/root/local/planted\""), "{attempt}");
         }
     }
@@ -260,7 +260,7 @@ fn the_agent_is_replaced_under_load_and_no_task_notices() {
     let answer =
         http::request(&peer, "POST", "/v1/herdlet/apply", &[("Content-Type", "application/json")], &body);
     assert_eq!(answer.map(|answer| answer.status), Some(200));
-    wait::until_true("what was wanted last runs alone", || {
+    wait::until_true("only the last accepted version runs", || {
         let others: Vec<_> = agent.members().into_iter().filter(|member| !still.contains(member)).collect();
         matches!(others.as_slice(), [one] if host::arguments(one.pid).is_some_and(|words| words.contains(&"300000".to_owned())))
     });

@@ -57,7 +57,7 @@ fn a_job_goes_back_to_an_older_version_also_after_the_agent_was_killed() {
         let refused = agent.cli(arguments);
         assert!(refused.code == code && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
     }
-    assert_eq!(kept(&agent).len(), 5, "what was refused changed nothing");
+    assert_eq!(kept(&agent).len(), 5, "refused requests changed nothing");
     agent.cli(&["delete", "painted", "--wait"]).success();
     agent.finish();
 }

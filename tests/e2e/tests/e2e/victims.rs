@@ -144,7 +144,7 @@ fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|part| part.trim().parse().ok()).collect();
     if numbers < vec![6, 14] {
-        eprintln!("left out: pid namespaces have no pid_max of their own in Linux {}", release.trim());
+        eprintln!("left out: pid namespaces have no own pid_max in Linux {}", release.trim());
         return;
     }
     let script = "echo 1000 > /proc/sys/kernel/pid_max && exec \"$0\" --points 75 --agents 3 --strangers 300 --reused 20 --tombstones 0";
@@ -158,5 +158,5 @@ fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
     eprintln!("{said}");
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     let whole = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
-    assert!(whole.trim().parse::<u32>().unwrap() > 1000, "the machine's own is as it was");
+    assert!(whole.trim().parse::<u32>().unwrap() > 1000, "the machine's pid_max is unchanged");
 }

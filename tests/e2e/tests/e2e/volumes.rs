@@ -84,7 +84,11 @@ fn a_volume_that_is_not_there_is_waited_for_and_named() {
         (output.code == 0 && output.stdout.contains("later")).then_some(output.stdout)
     });
     assert!(agent.members().is_empty(), "{explained}");
-    assert_eq!(agent.cli(&["wait", "early", "--timeout", "1s"]).code, 3, "timed out, still trying");
+    assert_eq!(
+        agent.cli(&["wait", "early", "--timeout", "1s"]).code,
+        3,
+        "timed out while the agent still tries"
+    );
     agent.apply(&volume("later").replace("---\n", ""));
     agent.cli(&["wait", "early"]).success();
     assert_eq!(agent.members().len(), 1);

@@ -29,7 +29,7 @@ fn changes_are_told_as_they_come_also_by_an_agent_that_was_killed_meanwhile() {
     agent.crash();
     agent.cli(&["delete", "first", "--wait"]).success();
     jobs.until_stdout("(removed)");
-    wait::until_true("a document of what is gone", || {
+    wait::until_true("a document for the removed object", || {
         documents(&allocs).iter().any(|one| one["change"] == "removed" && one["object"].is_null())
     });
     assert_eq!(documents(&allocs)[0]["change"], "added");
@@ -74,7 +74,10 @@ fn what_has_happened_is_kept_with_its_cause() {
     assert!(told.iter().all(|one| one["job"]["id"] == "broken"));
     agent.cli(&["delete", "broken", "--wait"]).success();
     let after = agent.cli(&["get", "events", "broken.g[0]"]).success().stdout;
-    assert!(after.contains("broken.g[0]") && !after.contains("calm"), "also of what is gone: {after}");
+    assert!(
+        after.contains("broken.g[0]") && !after.contains("calm"),
+        "events of removed allocations are listed: {after}"
+    );
     agent.cli(&["delete", "calm", "--wait"]).success();
     agent.finish();
 }
@@ -111,12 +114,12 @@ fn events_name_what_made_them_over_a_life_and_two_agents() {
     agent.cli(&["rollback", "life", "--to", "2", "--wait"]).success();
     has(&agent, "life.g[0]", "back to version 2, as version 4");
     agent.cli(&["restart", "life"]).success();
-    wait::until_true("the restart is told", || {
+    wait::until_true("the restart is printed", || {
         causes(&agent, "life").iter().any(|line| line.contains("User requested"))
     });
     agent.cli(&["wait", "life"]).success();
     agent.cli(&["stop", "life.g[0]"]).success();
-    wait::until_true("what follows it says so", || {
+    wait::until_true("the next event names the cause", || {
         causes(&agent, "life").iter().any(|line| line.contains(": stopped by request"))
     });
     agent.cli(&["wait", "life"]).success();

@@ -128,14 +128,14 @@ impl Life {
             self.world.reconcile(now, &key, &mut self.dirty, &mut turn);
             for (key, at) in turn.wakes.drain(..) {
                 if at <= now.boot_ns {
-                    return Err(format!("{key:?} asks to be woken in the past"));
+                    return Err(format!("{key:?} schedules a wake in the past"));
                 }
                 self.wakes.push((key, at));
             }
             self.planned.push(key);
         }
         if self.idle_turns > 50 && !again.is_empty() {
-            return Err(format!("{again:?} are planned over and over"));
+            return Err(format!("{again:?} are planned again and again"));
         }
         self.dirty = again;
         self.commit(turn)
@@ -227,7 +227,7 @@ impl Life {
         let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
         let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
         if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
-            return Err(format!("two operations at once on {:?}", action.op.target));
+            return Err(format!("two concurrent operations on {:?}", action.op.target));
         }
         let slow = self.faults.slow_one_in > 0 && self.rng.one_in(self.faults.slow_one_in);
         if slow {
@@ -334,7 +334,7 @@ impl Life {
         let mut events = view.tasks.iter().flat_map(|task| task.events.iter());
         match events.find(|event| event.message.ends_with("directory is gone")) {
             Some(event) if !self.machine.robbed.contains(&id) && !self.machine.forgotten.contains(&id) => {
-                Err(format!("of {} it is said that its {}", view.spec.name(), event.message))
+                Err(format!("{} wrongly reports that its {}", view.spec.name(), event.message))
             }
             Some(_) | None => Ok(()),
         }
@@ -395,7 +395,7 @@ impl Life {
             self.met.note(Kind::CollectJob);
             let wanted = self.wanted.remove(&*key.id);
             if wanted.is_some_and(|job| !job.ends()) {
-                return Err(format!("{key} is not over and was collected"));
+                return Err(format!("{key} was collected before its end"));
             }
         }
         for id in allocs {
@@ -404,7 +404,7 @@ impl Life {
                 && self.allocs.get(id).is_some_and(|view| !view.status.is_terminal())
             {
                 let name = self.tale.name_of(*id);
-                return Err(format!("{name} was collected while attempt {attempt} of task {index} lives"));
+                return Err(format!("{name} was collected while attempt {attempt} of task {index} runs"));
             }
         }
         Ok(())
@@ -424,7 +424,7 @@ impl Life {
             job.parent_id() == Some(&*parent.id) && job.dispatched().is_some_and(|(_, of)| of == token)
         });
         if let Some(twin) = twin.filter(|_| !token.is_empty()) {
-            return Err(format!("{token} has made {} and {}", twin.id, child.id));
+            return Err(format!("the token {token} has created {} and {}", twin.id, child.id));
         }
         // A child that was deleted within the turn that created it is not published.
         if let Some(view) = self.jobs.get(child) {

@@ -87,7 +87,7 @@ impl Machine {
                 let Some(known) = self.attempts.get_mut(&key) else { return Ok(Outcome::Done(None)) };
                 match known.phase {
                     Phase::Live => {
-                        return Err(format!("{}/{} is destroyed while it lives", alloc.name(), task.name));
+                        return Err(format!("{}/{} is destroyed while it runs", alloc.name(), task.name));
                     }
                     // The fence remains for a late supervisor.
                     Phase::Tombstone => {}
@@ -135,7 +135,7 @@ impl Machine {
             let known = &known.alloc;
             *other == index && same_slot(known) && !beside(alloc, known) && !beside(known, alloc)
         }) {
-            return Err(format!("{} starts while {other:?} lives", name()));
+            return Err(format!("{} starts while {other:?} runs", name()));
         }
         let before_start =
             PartSet::needed_by(task).rows().filter(|row| row.before_start != BeforeStart::Nothing);

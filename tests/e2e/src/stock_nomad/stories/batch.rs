@@ -63,7 +63,7 @@ pub(super) fn periodic(ground: &mut StockCluster) {
     let body = format!("{ONCE}{}", shell("t", "echo now", ""));
     ground.run("yearly", &job("yearly", "batch", &format!("{when}{}", group("g", &body))));
     ground.ok(&["job", "periodic", "force", "-detach", "yearly"]);
-    let child = ground.until("its child is there", || {
+    let child = ground.until("its child exists", || {
         let jobs = ground.get("/v1/jobs?prefix=yearly/periodic-")?;
         jobs.as_array()?.first().map(|job: &Value| text(job, "ID"))
     });

@@ -83,7 +83,7 @@ pub(super) fn migrates(ground: &mut StockCluster) {
         });
         let node = text(&ground.alloc(&id), "NodeID");
         ground.ok(&["node", "drain", "-enable", "-yes", "-deadline", "30s", &node]);
-        ground.until_true("another one runs", || ground.single("moves", "g") != id);
+        ground.until_true("another allocation runs", || ground.single("moves", "g") != id);
         ground.ok(&["node", "drain", "-disable", "-yes", &node]);
     }
 }
@@ -118,7 +118,7 @@ pub(super) fn moves(ground: &mut StockCluster) {
         client.terminate();
     }
     ground.agent.launch();
-    ground.until_true("the node is ready, and the same", || ready(ground, CLIENT).as_ref() == Some(&node));
+    ground.until_true("the same node is ready", || ready(ground, CLIENT).as_ref() == Some(&node));
     ground.ok(&["node", "drain", "-disable", "-yes", &node]);
     let next = ground.single("work", "g");
     ground.pid(&next, "t");

@@ -49,7 +49,7 @@ pub(super) fn silent(ground: &mut StockCluster) {
         ids.into_iter().find(|other| *other != id)
     });
     ground.pid(&next, "t");
-    assert!(ground.pids(&id, "t").is_empty(), "expected nothing of {id}");
+    assert!(ground.pids(&id, "t").is_empty(), "expected no process of {id}");
 }
 
 pub(super) fn kept_by_max(ground: &mut StockCluster) {
@@ -88,7 +88,7 @@ fn stopped(ground: &mut StockCluster, lines: &str) {
     let (stays, stops) = (ground.pid(&stays, "t"), ground.pid(&stops, "t"));
     ground.servers.iter().for_each(|server: &Stock| server.signal(Signal::STOP));
     ground.until_true("it has ended", || !host::is_alive(stops));
-    assert!(host::is_alive(stays), "expected that what doesn't ask for it goes on");
+    assert!(host::is_alive(stays), "expected that allocations without this setting keep running");
     ground.servers.iter().for_each(|server| server.signal(Signal::CONT));
     ground.until_true("the node is ready", || ground.node_is(&ground.node) == "ready");
     ground.single("stays", "g");

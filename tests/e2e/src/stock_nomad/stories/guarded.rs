@@ -130,7 +130,7 @@ pub(super) fn works(ground: &mut StockCluster) {
     assert_has(&ground.at(ApiSide::Node, &["node", "status", "-self"]).stdout, &[&ground.node]);
     assert!(
         text(&ground.json(&["node", "status", "-json", &ground.node]), "NodeClass") == "edge",
-        "expected a node of its class"
+        "expected a node of the class edge"
     );
 }
 
@@ -141,7 +141,7 @@ pub(super) fn no_certificate(ground: &mut StockCluster) {
         let output = Running::start(command).finish();
         assert!(
             output.code != 0 && output.stderr.contains("certificate"),
-            "expected that {door:?} wants a certificate, found {output:?}"
+            "expected that {door:?} requires a certificate, found {output:?}"
         );
     }
 }
@@ -206,14 +206,14 @@ pub(super) fn leader(ground: &mut StockCluster) {
     let led = leading(ground);
     let index = ground.rpc.iter().position(|server| *server == led).unwrap_or_default();
     ground.servers[index].kill();
-    ground.until_true("another leads", || {
+    ground.until_true("another server leads", || {
         let now = leading(ground);
         !now.is_empty() && now != led
     });
     ground.run("next", &sleeper("next", 2));
     ground.running("next", "g", 2);
     ground.deployment("next", 0, "successful");
-    assert!(ground.node_is(&ground.node) == "ready", "expected a node that is ready");
+    assert!(ground.node_is(&ground.node) == "ready", "expected a ready node");
     assert!(ground.single("guarded", "g") == id, "{}", states(&ground.allocs("guarded")));
     assert!(ground.pid(&id, "t") == before, "expected the same process");
     ground.servers[index].start_again(&ground.agent.home);

@@ -34,7 +34,7 @@ pub(super) fn order(ground: &mut StockCluster) {
         let state = &alloc["TaskStates"][task];
         assert!(
             state["State"] == "dead" && state["Failed"] == false,
-            "expected {task} to have ended well, found {state}"
+            "expected that {task} succeeded, found {state}"
         );
     }
     assert_has(&order(ground), &["post\nlast\n"]);
@@ -48,6 +48,6 @@ pub(super) fn leader(ground: &mut StockCluster) {
     let state = &alloc["TaskStates"]["follows"];
     assert!(
         state["State"] == "dead" && state["Failed"] == false,
-        "expected that it was ended, found {state}"
+        "expected that the agent ended it, found {state}"
     );
 }

@@ -21,10 +21,7 @@ pub(super) fn ready(ground: &mut StockCluster) {
         &["raw_exec", "kernel.name", "cpu.arch", "unique.network.ip-address", "nomad.version"],
     );
     let driver = shown.lines().find(|line| line.trim_start().starts_with("raw_exec")).unwrap_or_default();
-    assert!(
-        driver.matches("true").count() >= 2,
-        "expected a driver that is detected and healthy, found {driver:?}"
-    );
+    assert!(driver.matches("true").count() >= 2, "expected a detected and healthy driver, found {driver:?}");
     assert_has(
         &ground.ok(&["node", "status", "-stats", &ground.node]),
         &["Host Resource Utilization", "CPU Stats"],
@@ -43,7 +40,7 @@ pub(super) fn metadata(ground: &mut StockCluster) {
 pub(super) fn node_api(ground: &mut StockCluster) {
     let file = ground.job_file("own", &sleeper("own", 1));
     let plan = ground.at(ApiSide::Node, &["job", "plan", &file]);
-    assert!(plan.code == 1, "expected that something would change, found {plan:?}");
+    assert!(plan.code == 1, "expected changes in the plan, found {plan:?}");
     let run = ground.at(ApiSide::Node, &["job", "run", "-detach", &file]);
     assert!(run.code == 0, "{run:?}");
     let alloc = ground.single("own", "g");
@@ -72,7 +69,7 @@ pub(super) fn drained(ground: &mut StockCluster) {
     ground.until_true("nothing runs", || ground.agent.members().is_empty());
     assert!(
         is(&ground.json(&["node", "status", "-json", &node]), "SchedulingEligibility", "ineligible"),
-        "expected a node that takes no work"
+        "expected an ineligible node"
     );
     ground.ok(&["node", "drain", "-disable", "-yes", &node]);
     ground.running("moves", "g", 2);

@@ -75,12 +75,12 @@ pub(super) fn exec(ground: &mut StockCluster) {
     let output = run(&["/no/such/command"]);
     assert!(
         output.code != 0 && output.stderr.contains("/no/such/command"),
-        "expected that it fails and names the command, found {output:?}"
+        "expected a failure that names the command, found {output:?}"
     );
     let output = ground.at(ApiSide::Server, &["alloc", "exec", "-task", "nobody", &alloc, "true"]);
     assert!(
         output.code != 0 && output.stderr.contains("nobody"),
-        "expected that it names the task, found {output:?}"
+        "expected a failure that names the task, found {output:?}"
     );
     let input = ground.write("txt", "words from here\n");
     let mut command = ground.command(
@@ -90,7 +90,10 @@ pub(super) fn exec(ground: &mut StockCluster) {
     );
     command.stdin(File::open(input).map_or(Stdio::null(), Stdio::from));
     let output = Running::start(command).finish();
-    assert!(output.code == 0 && output.stdout == "words from here\n", "expected them back, found {output:?}");
+    assert!(
+        output.code == 0 && output.stdout == "words from here\n",
+        "expected the typed lines in the output, found {output:?}"
+    );
 }
 
 pub(super) fn terminal(ground: &mut StockCluster) {
@@ -127,7 +130,7 @@ pub(super) fn verbs(ground: &mut StockCluster) {
         || matches!(ground.pids(&alloc, "quiet").as_slice(), [pid] if *pid != before),
     );
     let unknown = ground.at(ApiSide::Server, &["alloc", "restart", &alloc, "nobody"]);
-    assert!(unknown.code != 0, "expected that a restart of nobody is refused, found {unknown:?}");
+    assert!(unknown.code != 0, "expected that a restart of an unknown task is refused, found {unknown:?}");
     ground.ok(&["alloc", "stop", "-detach", &alloc]);
     ground.becomes(&alloc, "complete");
     let next = ground.single("talk", "g");

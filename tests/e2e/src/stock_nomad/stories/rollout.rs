@@ -35,7 +35,7 @@ pub(super) fn promoted(ground: &mut StockCluster) {
     });
     assert!(
         ground.running("canary", "g", 3).iter().filter(|id| old.contains(id)).count() == 2,
-        "expected the old ones"
+        "expected the old allocations"
     );
     ground.ok(&["job", "promote", "-detach", "canary"]);
     ground.deployment("canary", 1, "successful");

@@ -11,7 +11,7 @@ pub(super) fn three(ground: &mut StockCluster) {
     ground.deployment("three", 0, "successful");
     let allocs = ground.allocs("three");
     let healthy = allocs.iter().filter(|alloc| alloc["DeploymentStatus"]["Healthy"] == true).count();
-    assert!(healthy == 3, "expected three that are healthy, found {healthy} of {}", states(&allocs));
+    assert!(healthy == 3, "expected three healthy allocations, found {healthy} of {}", states(&allocs));
     for id in &ids {
         ground.pid(id, "t");
     }
@@ -44,7 +44,7 @@ pub(super) fn system(ground: &mut StockCluster) {
     let tasks = command("t", &["/bin/sleep", "100000"], "");
     ground.run("everywhere", &job("everywhere", "system", &group("g", &tasks)));
     let id = ground.single("everywhere", "g");
-    assert!(is(&ground.alloc(&id), "NodeID", &ground.node), "expected it on our node");
+    assert!(is(&ground.alloc(&id), "NodeID", &ground.node), "expected the allocation on the agent's node");
     ground.ok(&["job", "stop", "-detach", "everywhere"]);
     ground.becomes(&id, "complete");
 }

@@ -22,7 +22,7 @@ pub(super) fn listed(ground: &mut StockCluster) {
     ground.until_true("it is listed", || ground.ok(&["service", "list"]).contains("page"));
     assert_has(&ground.ok(&["service", "info", "-verbose", "page"]), &[&id, "127.0.0.1", "blue"]);
     ground.ok(&["job", "stop", "-detach", "page"]);
-    ground.until_true("it is listed no more", || !ground.ok(&["service", "list"]).contains("page"));
+    ground.until_true("it is no longer listed", || !ground.ok(&["service", "list"]).contains("page"));
 }
 
 pub(super) fn checked(ground: &mut StockCluster) {

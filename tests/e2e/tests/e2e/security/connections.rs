@@ -29,7 +29,7 @@ fn connections_of_strangers_do_not_keep_tasks_from_being_started() {
     agent.apply_and_wait(&job("anyway", "service", "", &tasks));
     assert_eq!(agent.members().len(), 10);
     drop(held);
-    wait::until_true("there is room again", || {
+    wait::until_true("the listener accepts connections again", || {
         http::get(&http::Peer::Port(ports[1]), "/healthz").is_some_and(|answer| answer.status == 200)
     });
     agent.finish();

@@ -157,7 +157,7 @@ fn directories_that_somebody_opens_are_closed_again_under_their_tasks() {
     let open_all =
         || dirs.iter().for_each(|dir| fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).unwrap());
     open_all();
-    herdlet_e2e::wait::until_true("they are closed", || !dirs.iter().any(open));
+    herdlet_e2e::wait::until_true("the directories are closed", || !dirs.iter().any(open));
     // The same while no agent runs, with the contents opened too.
     agent.kill();
     open_all();
@@ -165,7 +165,7 @@ fn directories_that_somebody_opens_are_closed_again_under_their_tasks() {
     fs::set_permissions(alloc.join("web/local"), fs::Permissions::from_mode(0o1777)).unwrap();
     agent.launch();
     let inner = [alloc.join("alloc/data"), alloc.join("web/local")];
-    herdlet_e2e::wait::until_true("all are closed", || !dirs.iter().chain(&inner).any(open));
+    herdlet_e2e::wait::until_true("all directories are closed", || !dirs.iter().chain(&inner).any(open));
     all_hold(&agent, &alloc, "bin");
     assert_eq!(["root", "web", "db"].map(|task| agent.single("victim.g[0]", task)), members);
     agent.finish();
@@ -266,8 +266,8 @@ fn on_a_file_system_without_lists_tasks_run_and_strangers_get_nothing() {
                 ["", "alloc", "alloc/data", "alloc/data/tool", "alloc/tmp", "alloc/logs", "alloc.json"]
                     .map(str::to_owned);
             for path in own.chain(shared).chain(logs) {
-                assert!(reads("root", &path), "{job}: {path} is not there");
-                assert!(!reads("bin", &path), "{job}: a stranger reads {path}");
+                assert!(reads("root", &path), "{job}: {path} does not exist");
+                assert!(!reads("bin", &path), "{job}: another user reads {path}");
             }
             assert!(reads("nobody", "web/local/own") && reads("nobody", "web/secrets/own"));
             assert_eq!(reads("nobody", "alloc/data/tool"), job == "alone");

@@ -61,11 +61,11 @@ fn a_set_user_id_program_gives_no_rights_where_a_task_asks_for_none() {
         let script = format!("echo runs as $({who} -u); exec sleep 100000");
         agent.apply(&job(name, "service", "", &[task(&script, keys, &check)]));
         let alloc = agent.single(&format!("{name}.g[0]"), "t").alloc;
-        wait::until_true("the task has said who it is", || {
+        wait::until_true("the task has printed its user", || {
             agent.cli(&["logs", name]).stdout == format!("runs as {uid}\n")
         });
         let checked = agent.home.state().join("alloc").join(alloc).join("t/local/checked");
-        wait::until_true("its script check runs as it", || {
+        wait::until_true("its script check runs as its user", || {
             fs::read_to_string(&checked).is_ok_and(|text| text.trim() == uid)
         });
         let session = agent.cli(&["exec", name, "--", &who, "-u"]).success();
@@ -100,13 +100,15 @@ fn a_task_that_forks_without_end_stops_at_its_limit_and_hurts_nobody() {
     // The inner shell exits at the first refused fork.
     let script = "(while :; do sleep 100000 & done) 2>/dev/null; echo refused; exec sleep 100000";
     agent.apply(&job("bomb", "service", "", &[task(script, ", pids_limit: 20", "")]));
-    wait::until_true("it is refused more", || agent.cli(&["logs", "bomb"]).stdout == "refused\n");
+    wait::until_true("the task cannot create more processes", || {
+        agent.cli(&["logs", "bomb"]).stdout == "refused\n"
+    });
     let instance = agent.home.instance().unwrap();
     let bomb = agent.until_running("bomb.g[0]", "t").into_iter().next().unwrap();
     let processes = host::pids_below(&host::cgroup_of(&instance, &bomb)).len();
     // The exit of the inner shell has freed one process.
     assert!((18..=20).contains(&processes), "{processes} processes");
-    assert_eq!(host::supervisors(&instance).len(), 2, "both supervisors live");
+    assert_eq!(host::supervisors(&instance).len(), 2, "both supervisors are alive");
     assert_eq!(agent.single("calm.g[0]", "t"), calm);
     agent.apply_and_wait(&job("later", "service", "", &[sleeper("t", "")]));
     agent.cli(&["delete", "bomb", "--wait"]).success();
@@ -120,8 +122,9 @@ fn no_process_of_the_agents_user_reads_its_memory_or_descriptors() {
     }
     let mut agent = Agent::start_with(Setup::nobody());
     agent.apply_and_wait(&job("own", "service", "", &[shell("t", "echo $$; exec sleep 100000", "")]));
-    let own =
-        wait::until("the task has said its pid", || agent.cli(&["logs", "own"]).stdout.trim().parse().ok());
+    let own = wait::until("the task has printed its pid", || {
+        agent.cli(&["logs", "own"]).stdout.trim().parse().ok()
+    });
     let readable = |pid: u32| {
         let script = format!(
             "for file in environ maps auxv; do cat /proc/{pid}/$file >/dev/null 2>&1 && echo $file; done; \
@@ -134,7 +137,7 @@ fn no_process_of_the_agents_user_reads_its_memory_or_descriptors() {
     // Whether memory is writable depends on the machine (yama).
     assert!(
         readable(own).starts_with("environ\nmaps\nauxv\nfd\n"),
-        "a task is as open as any process of its user"
+        "the user of a task can inspect it like any own process"
     );
     // The agent still uses its own descriptors, and commands still work.
     agent.cli(&["status", "own"]).success();
@@ -156,11 +159,9 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
     let script = "ulimit -c; exec sleep 100000";
     agent.apply_and_wait(&job("own", "service", "", &[task(script, "", "")]));
     let own = agent.single("own.g[0]", "t");
-    wait::until_true("a task has the limit that the agent has", || {
-        agent.cli(&["logs", "own"]).stdout == "unlimited\n"
-    });
+    wait::until_true("a task has the agent's limit", || agent.cli(&["logs", "own"]).stdout == "unlimited\n");
     let owner = |pid: u32| fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid();
-    assert_eq!(owner(own.pid), 65534, "a task's memory is its user's");
+    assert_eq!(owner(own.pid), 65534, "the memory of a task belongs to its user");
     if pattern.trim() == "core" {
         agent.apply(&job(
             "faulty",
@@ -173,7 +174,7 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
         let has_core = fs::read_dir(dir)
             .unwrap()
             .any(|entry| entry.unwrap().file_name().as_encoded_bytes().starts_with(b"core"));
-        assert!(has_core, "tasks may leave cores");
+        assert!(has_core, "tasks may dump core");
     }
     let cwd = fs::read_link(format!("/proc/{}/cwd", agent.pid())).unwrap();
     // Checks first that this machine writes core files at all, whatever the pattern.
@@ -184,7 +185,7 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
         .status()
         .unwrap();
     if !control.core_dumped() {
-        environment::leave_out(&format!("no process leaves a core: kernel.core_pattern is {pattern:?}"));
+        environment::leave_out(&format!("no process can dump core here: kernel.core_pattern is {pattern:?}"));
     }
     // Not SEGV, which the Rust runtime catches once.
     host::signal(agent.pid(), Signal::ABORT);
@@ -193,7 +194,7 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
     let names: Vec<_> = fs::read_dir(&cwd).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!names.iter().any(|name| name.as_encoded_bytes().starts_with(b"core")), "{names:?}");
     agent.launch();
-    assert_eq!(agent.single("own.g[0]", "t"), own, "and the task runs on");
+    assert_eq!(agent.single("own.g[0]", "t"), own, "the task keeps running");
     agent.finish();
 }
 
@@ -212,7 +213,7 @@ fn capabilities_that_the_agent_passes_on_are_not_those_of_another_user() {
         let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         u64::from_str_radix(value.trim(), 16).unwrap()
     };
-    assert_ne!(set(agent.pid(), "CapInh:"), 0, "the agent has some to pass on");
+    assert_ne!(set(agent.pid(), "CapInh:"), 0, "the agent has capabilities that it could pass on");
     let pid = agent.single("plain.g[0]", "t").pid;
     for name in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
         assert_eq!(set(pid, name), 0, "{name}");

@@ -44,7 +44,7 @@ fn a_task_of_another_user_has_no_key_of_the_agents() {
     let script = format!("grep -c {name} /proc/keys; exec sleep 100000");
     for (job_name, user, keys) in [("own", "", "1\n"), ("others", "user: nobody", "0\n")] {
         agent.apply_and_wait(&job(job_name, "service", "", &[shell("t", &script, user)]));
-        wait::until_true("it has counted the keys that it may use", || {
+        wait::until_true("the task has counted the keys that it can use", || {
             let said = agent.cli(&["logs", job_name]).stdout;
             assert!(said.is_empty() || said == keys, "{job_name}: {said}");
             !said.is_empty()
@@ -71,7 +71,7 @@ fn unpacker(dir: &std::path::Path) -> Child {
         .spawn()
         .unwrap();
     let status = format!("/proc/{}/status", child.id());
-    wait::until_true("it waits for the archive, behind its filter", || {
+    wait::until_true("the process waits for the archive, with its filter", || {
         let text = fs::read_to_string(&status).unwrap();
         text.contains("Seccomp:\t2") && text.contains("State:\tS")
     });
@@ -108,7 +108,7 @@ fn whoever_takes_over_the_process_that_unpacks_makes_no_other_system_call() {
     let mut child = unpacker(dir.path());
     let pid = i32::try_from(child.id()).unwrap();
     let held = injection::StoppedProcess::stop(pid);
-    assert_eq!(held.call(libc::SYS_getpid, [0; 6]), i64::from(pid), "what is allowed works");
+    assert_eq!(held.call(libc::SYS_getpid, [0; 6]), i64::from(pid), "allowed system calls work");
     let refused = -i64::from(libc::EPERM);
     let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let code = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
@@ -131,7 +131,7 @@ fn whoever_takes_over_the_process_that_unpacks_makes_no_other_system_call() {
         assert_eq!(held.call(number, arguments), refused, "{what}");
     }
     let memory = [0, 4096, libc::PROT_READ as u64, anonymous, u64::MAX, 0];
-    assert!(held.call(libc::SYS_mmap, memory) > 0, "memory without code");
+    assert!(held.call(libc::SYS_mmap, memory) > 0, "memory without execution is allowed");
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -215,12 +215,12 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
     let config = agent.home.write("mine.yaml", &config).display().to_string();
     agent.set_arguments(vec!["--config".to_owned(), config.clone()]);
     agent.launch();
-    wait::until_true("warned of the file", || {
+    wait::until_true("the log warns about the file", || {
         agent.log().lines().any(|line| {
             line.contains("WARN") && line.contains(&*theirs.to_string_lossy()) && line.contains("uid 65534")
         })
     });
-    wait::until_true("warned of the volume", || {
+    wait::until_true("the log warns about the volume", || {
         agent
             .log()
             .lines()
@@ -238,7 +238,7 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
         fs::write(&path, "# nothing\n").unwrap();
         give_away(&path);
     }
-    wait::until_true("warned of all files in one line", || {
+    wait::until_true("the log warns about all files in one line", || {
         agent.log().lines().any(|line| {
             line.contains("9 files are used although other users can change them: more-0.yaml, more-1.yaml, ")
                 && line.contains(" and 4 more; the first: ")
@@ -251,7 +251,7 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
     }
     assert!(said.contains("it trusts root\n"), "{said}");
     fs::remove_file(&theirs).unwrap();
-    wait::until_true("gone with its file", || agent.members().is_empty());
+    wait::until_true("the job of the removed file is gone", || agent.members().is_empty());
     // A state directory that others can change is a failure.
     set_mode(&agent.home.path().join("way"), 0o755);
     let exposed = make(agent.home.path().join("exposed"), OPEN);

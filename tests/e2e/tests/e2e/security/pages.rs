@@ -117,7 +117,7 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
     assert_eq!(
         status(port, &restart, &[&own, CLOSE, "Content-Length: 0\r\n"]),
         200,
-        "as the command line asks"
+        "a request like the command line's"
     );
     wait::until_true("it was restarted", || !host::is_alive(before));
     ground.stop(&key);
@@ -135,7 +135,7 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
     for _ in 0..3 {
         let (code, answer) = request_with_body(metrics, "GET /metrics", &[rebound, CLOSE]);
         assert!(code == 421 && answer.contains("http.allowed_hosts"), "{answer}");
-        assert!(!answer.contains("token"), "none is known on this listener: {answer}");
+        assert!(!answer.contains("token"), "this listener has no token: {answer}");
     }
     let log = agent.log();
     let reported: Vec<_> = log.lines().filter(|line| line.contains("unknown host name")).collect();
@@ -146,7 +146,11 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
     assert_eq!(status(metrics, "GET /metrics", &["Host: app.localhost\r\n", CLOSE]), 200);
     assert_eq!(status(api, "GET /v1/jobs", &[rebound, CLOSE, page]), 401);
     let right = format!("X-Nomad-Token: {TOKEN}\r\n");
-    assert_eq!(status(api, "GET /v1/jobs", &[rebound, CLOSE, page, &right]), 200, "no page knows it");
+    assert_eq!(
+        status(api, "GET /v1/jobs", &[rebound, CLOSE, page, &right]),
+        200,
+        "a valid token is accepted: no page knows it"
+    );
     let guess = |n: u32| {
         status(
             api,
@@ -155,9 +159,9 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
         )
     };
     let slowed = (0..10_000).find(|n| guess(*n) == 429).expect("guesses are limited");
-    assert!(slowed >= 10, "a slip is forgiven");
+    assert!(slowed >= 10, "a few wrong tokens are not limited");
     let ours = http::request(&http::Peer::Guarded(api, TOKEN), "GET", "/v1/jobs", &[], "").unwrap();
-    assert_eq!(ours.status, 200, "from the same address");
+    assert_eq!(ours.status, 200, "a valid token from the same address is accepted");
     assert!(agent.log().contains("a request had a wrong token"), "{}", agent.log());
     assert!(
         agent.metric("herdlet_authentication_failures_total", "reason=\"wrong\"") >= f64::from(slowed + 1)

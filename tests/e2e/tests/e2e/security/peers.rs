@@ -85,7 +85,7 @@ fn a_certificate_that_nobody_has_signed_is_refused_unless_a_check_says_otherwise
         assert!(said.contains("ertificate") && !said.contains("500"), "{host}: {said}");
     }
     let said = ask("localhost", &certificate);
-    assert!(said.contains("500"), "by that name, and trusted: {said}");
+    assert!(said.contains("500"), "the certificate is trusted for that name: {said}");
     let [port] = ports::free();
     let strict = check(server.port, "strict", ", protocol: https");
     let lax = check(server.port, "lax", ", protocol: https, tls_skip_verify: true");
@@ -127,7 +127,7 @@ fn what_a_check_says_is_shown_and_not_obeyed_by_a_terminal() {
         let output = agent.cli(arguments);
         output.stdout + &output.stderr
     };
-    wait::until_true("what it says is known", || {
+    wait::until_true("the check has a result", || {
         shown(&["describe", "rude", "-o", "json"]).contains("obeyed")
     });
     let views: [&[&str]; 6] = [

@@ -58,7 +58,7 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
         plant(&task.join(place), &mark);
     }
     let checks = lines("checks");
-    wait::until_true("checks go on", || lines("checks") >= checks + 2);
+    wait::until_true("checks continue", || lines("checks") >= checks + 2);
     let said = agent.cli(&["exec", "victim", "--", "sh", "-c", "echo from the shell"]).success();
     assert_eq!(said.stdout, "from the shell\n");
     agent.cli(&["exec", "victim", "--", "/bin/sleep", "0"]).success();
@@ -72,7 +72,7 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
         "{refused:?}"
     );
     agent.cli(&["restart", "victim"]).success();
-    wait::until_true("it has begun again", || lines("begun") == 2);
+    wait::until_true("the task has started again", || lines("begun") == 2);
     assert!(!mark.exists());
     assert!(agent.log().contains("skipped a program"), "{}", agent.log());
     agent.finish();
@@ -94,7 +94,7 @@ fn exchanging_a_program_for_a_link_makes_nothing_else_executable() {
     ));
     let task = task_dir(&agent, "race");
     let log = task.join("../alloc/logs/t.stdout.0");
-    wait::until_true("there is a log", || log.exists());
+    wait::until_true("the log exists", || log.exists());
     let before = mode(&log);
     let (tool, link) = (task.join("local/tool"), task.join("local/link"));
     fs::write(&tool, "#!/bin/sh\n").unwrap();

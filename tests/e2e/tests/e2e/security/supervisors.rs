@@ -70,11 +70,11 @@ impl Forgery {
         command.arg(program).arg(wait).arg(attempts).arg(name);
         let forgery = Self(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
         let arguments = format!("herdlet-shim\0run\0{name}\0").into_bytes();
-        wait::until_true("it looks as a supervisor", || {
+        wait::until_true("the process looks like a supervisor", || {
             fs::read(format!("/proc/{}/cmdline", forgery.pid())).is_ok_and(|found| found == arguments)
         });
         let status = fs::read_to_string(format!("/proc/{}/status", forgery.pid())).unwrap();
-        assert!(status.contains("Uid:\t65534\t0\t0\t0\n"), "set-user-id programs act here: {status}");
+        assert!(status.contains("Uid:\t65534\t0\t0\t0\n"), "set-user-id programs work here: {status}");
         host::signal(forgery.pid(), Signal::STOP);
         forgery
     }
@@ -152,7 +152,7 @@ fn a_set_user_id_program_of_another_user_gives_no_record_to_a_task() {
         let members = agent.members();
         !members.is_empty() && !members.contains(&member)
     });
-    assert!(victim.try_wait().unwrap().is_none(), "what the forged record named was killed");
+    assert!(victim.try_wait().unwrap().is_none(), "the process in the forged record was killed");
     victim.kill().unwrap();
     victim.wait().unwrap();
     drop(forgery);
@@ -262,7 +262,7 @@ fn an_agent_with_other_cgroups_does_not_start_while_tasks_run_that_have_no_super
     assert!(said.contains("no record in") && said.contains("with its cgroup parent as before"), "{said}");
     assert_eq!(host::members(&instance), members, "{said}");
     agent.launch();
-    wait::until_true("they are ended, and begun again", || {
+    wait::until_true("the tasks have ended and started again", || {
         let now = agent.members();
         !now.is_empty() && now.iter().all(|member| !members.contains(member))
     });

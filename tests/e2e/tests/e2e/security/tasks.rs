@@ -58,7 +58,9 @@ fn removing_what_a_task_has_filled_with_links_removes_nothing_else() {
     let group = "volumes: {data: {type: host, source: filled}}";
     let task = shell("t", &plant, "volume_mounts: [{volume: data, destination: local/data}]");
     agent.apply_and_wait(&format!("{}{}", volume("filled"), job("filling", "service", group, &[task])));
-    wait::until_true("it has planted", || agent.cli(&["logs", "filling"]).stdout.contains("planted"));
+    wait::until_true("the task has planted its links", || {
+        agent.cli(&["logs", "filling"]).stdout.contains("planted")
+    });
     agent.cli(&["delete", "filling", "--wait", "--purge"]).success();
     assert!(!agent.home.state().join("volumes/filled").exists());
     assert_eq!(fs::read_to_string(victim.join("deep/file")).unwrap(), PRECIOUS);
@@ -86,7 +88,7 @@ fn what_the_agent_was_told_by_its_environment_is_in_no_task() {
         |pid: u32| String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/environ")).unwrap()).into_owned();
     let of_task = environment(member.pid);
     assert!(of_task.contains("tasks-secret-0815") && !of_task.contains("agents-secret-4711"), "{of_task}");
-    assert!(!of_task.contains("NOTIFY_SOCKET"), "a task could say that the agent is ready: {of_task}");
+    assert!(!of_task.contains("NOTIFY_SOCKET"), "the task could report the agent as ready: {of_task}");
     for supervisor in host::supervisors(&agent.home.instance().unwrap()) {
         assert_eq!(environment(supervisor), "", "a supervisor needs no environment");
     }
