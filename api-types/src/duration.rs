@@ -416,7 +416,7 @@ mod tests {
             "99999999999999999999s",
             "0x10s",
         ] {
-            assert!(parse_duration(text).is_err(), "{text:?} was read");
+            assert!(parse_duration(text).is_err(), "{text:?} is accepted");
         }
     }
 

@@ -63,7 +63,7 @@ fn a_task_overrides_single_fields_of_its_group() {
         "name": "g", "restart": {"attempts": 10, "interval": "10m", "delay": "1s", "mode": "delay"},
         "tasks": [{"name": "a", "driver": "mock", "restart": {"attempts": 0}}, {"name": "b", "driver": "mock"}],
     }]}));
-    let [a, b] = job.groups[0].tasks.as_slice() else { panic!("two tasks") };
+    let [a, b] = job.groups[0].tasks.as_slice() else { panic!("expected two tasks") };
     assert_eq!(
         (a.restart.attempts, a.restart.delay, a.restart.mode),
         (0, Duration::from_secs(1), RestartMode::Delay)
@@ -80,7 +80,7 @@ fn a_group_overrides_single_fields_of_the_jobs_update() {
             {"name": "a", "update": {"max_parallel": 3}, "tasks": []}, {"name": "b", "tasks": []},
         ],
     }));
-    let [a, b] = job.groups.as_slice() else { panic!("two groups") };
+    let [a, b] = job.groups.as_slice() else { panic!("expected two groups") };
     let (a, b) = (a.update.as_ref().unwrap(), b.update.as_ref().unwrap());
     assert_eq!((a.max_parallel, a.min_healthy_time), (3, Duration::from_secs(2)));
     assert_eq!((b.max_parallel, b.healthy_deadline), (2, Duration::from_secs(300)));
@@ -117,11 +117,13 @@ fn services_get_names_and_checks() {
         ],
         "tasks": [{"name": "t", "driver": "mock", "services": [{"name": "${BASE}-${NOMAD_PORT_http}"}]}],
     }]}));
-    let [first, second] = job.groups[0].services.as_slice() else { panic!("two services") };
+    let [first, second] = job.groups[0].services.as_slice() else { panic!("expected two services") };
     assert_eq!((first.name.as_str(), first.provider), ("web-g-group", Provider::Nomad));
     assert_eq!(first.checks[0].name, "service: \"web-g-group\" check");
     assert_eq!((second.name.as_str(), second.provider), ("web-g-x", Provider::Consul));
-    let CheckKind::Http { method, protocol, .. } = &second.checks[0].kind else { panic!("an http check") };
+    let CheckKind::Http { method, protocol, .. } = &second.checks[0].kind else {
+        panic!("expected an HTTP check")
+    };
     assert_eq!((method.as_str(), protocol.as_str()), ("GET", "https"));
     assert_eq!(job.groups[0].tasks[0].services[0].name, "web-g-t-${NOMAD_PORT_http}");
     comes_back(&job);

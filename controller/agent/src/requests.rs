@@ -240,7 +240,7 @@ mod tests {
         let TestEnv { requests, store: _store, mut arrivals } = test_env(StoreHealth::Ok);
         let asked = tokio::spawn(async move { requests.ask(delete()).await });
         tokio::time::sleep(STORE_WAIT_MAX * 3).await;
-        let Some(Input::Request(_, sender)) = arrivals.take() else { panic!("no request") };
+        let Some(Input::Request(_, sender)) = arrivals.take() else { panic!("no request arrived") };
         sender.send(Answer { reply: Reply::Accepted { index: 7 }, index: CommitIndex(7) }).unwrap();
         assert_eq!(asked.await.unwrap().unwrap().index, CommitIndex(7));
     }

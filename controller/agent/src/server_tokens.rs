@@ -320,7 +320,7 @@ mod tests {
         let read_again = &tokens.identities(id, "a/b").unwrap()["aws"];
         assert_eq!((read_again.token.reveal(), read_again.renew_at), ("a.b.c", Some(7)));
         fs::write(&path, "half").unwrap();
-        assert!(tokens.identities(id, "a/b").unwrap().is_empty(), "it is requested again");
+        assert!(tokens.identities(id, "a/b").unwrap().is_empty(), "the token is requested again");
         tokens.forget_identities(id).unwrap();
         assert!(!path.exists());
     }

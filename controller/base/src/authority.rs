@@ -193,7 +193,7 @@ mod tests {
             origin.is_some_and(|origin| Authority::parse(host).unwrap().is_of(&origin))
         };
         assert!(is_of("10.0.0.7:4646", "http://10.0.0.7:4646"));
-        assert!(is_of("10.0.0.7:4646", "https://10.0.0.7:4646"), "a proxy may speak TLS for us");
+        assert!(is_of("10.0.0.7:4646", "https://10.0.0.7:4646"), "a proxy may terminate TLS");
         assert!(is_of("box", "http://box") && is_of("BOX.", "https://box"));
         assert!(is_of("box:80", "http://box") && is_of("box:443", "https://box"));
         assert!(is_of("[::1]:4646", "http://[::1]:4646"));

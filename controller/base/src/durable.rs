@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(synced.take(), [Path::new("a"), Path::new("a/b"), Path::new("a/b/c")]);
         make_dirs(&ground.path().join("a/b/c"), 0o700, &sync).unwrap();
         make_dirs(&ground.path().join("a/d"), 0o700, &sync).unwrap();
-        assert_eq!(synced.take(), [Path::new("a/d")], "what is there costs nothing");
+        assert_eq!(synced.take(), [Path::new("a/d")], "existing directories need no sync");
         fs::write(ground.path().join("file"), "").unwrap();
         assert!(make_dirs(&ground.path().join("file"), 0o700, &sync).is_err());
         assert!(make_dirs(&ground.path().join("file/x"), 0o700, &sync).is_err());

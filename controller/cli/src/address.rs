@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(
             local(&[("HERDLET_SOCKET", "/s")], false).unwrap(),
             "unix:///s",
-            "where the agent makes it"
+            "the socket of the agent"
         );
     }
 }

@@ -501,7 +501,11 @@ mod tests {
         let told: Vec<_> =
             told.iter().map(|one| (one.group.as_str(), one.change, one.because.join(" "))).collect();
         assert_eq!(told[0], ("same", GroupKind::Nothing, String::new()));
-        assert_eq!(told[1], ("more", GroupKind::Nothing, String::new()), "others are made beside them");
+        assert_eq!(
+            told[1],
+            ("more", GroupKind::Nothing, String::new()),
+            "new allocations are created beside them"
+        );
         assert_eq!((told[2].0, told[2].1), ("policy", GroupKind::InPlace));
         assert!(told[2].2.starts_with("update"), "{}", told[2].2);
         assert_eq!(told[3], ("work", GroupKind::Replace, "tasks[httpd].env.A".to_owned()));

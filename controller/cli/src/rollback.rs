@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(
             choose(&view, &kept, None).unwrap(),
             (7, 4),
-            "what has failed is gone back to by number alone"
+            "a failed version is restored by number only"
         );
         assert_eq!(choose(&view, &kept, Some(5)).unwrap(), (7, 5));
     }

@@ -19,7 +19,7 @@ pub fn feed(text: &[u8]) -> Result<Problems, Problems> {
     // Loading the same text twice gives the same config.
     match load(&[text, text]) {
         Ok(twice) => assert_eq!(once.file, twice.file),
-        Err(problems) => panic!("said twice it is wrong: {problems}"),
+        Err(problems) => panic!("the same file twice is invalid: {problems}"),
     }
     let warnings = once.warnings.clone();
     let surroundings = Surroundings { variable: &|_| None, root: true, host_name: "box" };

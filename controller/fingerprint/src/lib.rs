@@ -239,7 +239,7 @@ mod tests {
             Some("22.04")
         );
         assert_eq!(exact_bytes(2, Some(2 * MIB + 7)), 2 * MIB + 7);
-        assert_eq!(exact_bytes(1, Some(2 * MIB + 7)), MIB, "less is offered");
+        assert_eq!(exact_bytes(1, Some(2 * MIB + 7)), MIB, "the smaller value is used");
         for (numbers, told) in [(&[][..], ""), (&[3], "3"), (&[0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11")] {
             assert_eq!(ranges(numbers.iter().copied()), told);
         }

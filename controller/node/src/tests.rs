@@ -117,7 +117,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
 
 async fn within<T>(what: impl Future<Output = T>) -> T {
     // Longer than anything here takes.
-    tokio::time::timeout(Duration::from_secs(180), what).await.expect("it takes too long")
+    tokio::time::timeout(Duration::from_secs(180), what).await.expect("completion in time")
 }
 
 async fn ready(cluster: &Cluster, node: &NodeId) {
@@ -168,7 +168,7 @@ async fn what_servers_place_runs_ends_and_is_forgotten_as_they_say() {
     cluster.stop(&service);
     reaches(&cluster, &service, ClientStatus::Complete).await;
     let id = super::runner::parse(&service).unwrap();
-    assert!(agent.model.alloc(&id).is_some(), "it is kept until servers forget it");
+    assert!(agent.model.alloc(&id).is_some(), "the allocation is kept until servers forget it");
     cluster.write(|state| state.collect(&service));
     let gone = async {
         while agent.model.alloc(&id).is_some() {
@@ -255,7 +255,7 @@ async fn an_identity_that_servers_sign_is_kept_over_restarts_and_renewed_when_du
     assert_eq!(
         (std::fs::read_to_string(&file).unwrap(), asked()),
         (first.clone(), 1),
-        "no other one is requested"
+        "no other identity is requested"
     );
     agent.stop().await;
 
@@ -328,7 +328,7 @@ async fn an_agent_whose_node_leaves_ends_what_servers_have_placed() {
     reaches(&cluster, &service, ClientStatus::Running).await;
     let id = super::runner::parse(&service).unwrap();
     let ended = || super::leave::ended(&agent.model, false);
-    assert!(ended().now_or_never().is_none(), "it runs");
+    assert!(ended().now_or_never().is_none(), "the allocation runs");
     cluster.stop(&service);
     within(ended()).await;
     assert!(agent.model.alloc(&id).unwrap().status.is_terminal());
@@ -390,7 +390,11 @@ async fn a_sticky_disk_goes_along_on_the_same_node() {
         let next = replace(&cluster, &node, &job, &first, None);
         cluster.stop(&first);
         reaches(&cluster, &next, ClientStatus::Running).await;
-        assert_eq!(cluster.client_status(&first), ClientStatus::Complete, "it ended before");
+        assert_eq!(
+            cluster.client_status(&first),
+            ClientStatus::Complete,
+            "the first allocation ended before"
+        );
         assert_eq!(
             (filled(dir.path(), &next), filled(dir.path(), &first)),
             ([keeps; 2], [!keeps; 2]),
@@ -418,7 +422,11 @@ async fn a_disk_migrates_to_another_node_where_the_token_is_right_and_begins_emp
         let next = replace(&cluster, &new_node, &job, &first, Some(token));
         cluster.stop(&first);
         reaches(&cluster, &next, ClientStatus::Running).await;
-        assert_eq!(cluster.client_status(&first), ClientStatus::Complete, "it ended before");
+        assert_eq!(
+            cluster.client_status(&first),
+            ClientStatus::Complete,
+            "the first allocation ended before"
+        );
         assert_eq!(filled(here.path(), &next), [is_right && migrates; 2], "{id}");
         assert_eq!(
             filled(there.path(), &first),

@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(Identity::load_signed(&state).unwrap(), "header.claims.signature".into());
         assert_eq!(fs::metadata(state.join(SIGNED)).unwrap().permissions().mode() & 0o777, 0o600);
         fs::write(state.join(SIGNED), "x".repeat(16 * 1024 + 1)).unwrap();
-        assert!(Identity::load_signed(&state).unwrap().is_empty(), "a part of a token is none");
+        assert!(Identity::load_signed(&state).unwrap().is_empty(), "a part of a token is not accepted");
         Identity::keep_signed(&state, &Secret::default()).unwrap();
         assert!(Identity::load_signed(&state).unwrap().is_empty());
     }

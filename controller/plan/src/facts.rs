@@ -214,7 +214,7 @@ mod tests {
         let mut state = AllocState::default();
         assert_eq!(state.fact(PART), Fact::Unknown);
         state.parts.set_part(PART, PartState::Up);
-        assert_eq!(state.fact(PART), Fact::NONE, "it is up and has produced none");
+        assert_eq!(state.fact(PART), Fact::NONE, "an active part without facts");
         state.parts.set_part(PART, PartState::Suspect(Noticed::Event));
         assert_eq!(state.fact(PART), Fact::Unknown);
     }

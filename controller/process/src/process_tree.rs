@@ -184,7 +184,10 @@ mod tests {
     fn this_process_is_found_with_its_child() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pids = members(std::process::id());
-        assert!(children_by_parent(std::process::id()).contains(&child.id()), "both ways");
+        assert!(
+            children_by_parent(std::process::id()).contains(&child.id()),
+            "both functions find the child"
+        );
         assert!(pids.contains(&child.id()) && pids.contains(&std::process::id()));
         assert!(memory(&pids).usage.unwrap() > 0);
         child.kill().unwrap();

@@ -186,7 +186,10 @@ mod tests {
         );
         assert_eq!((high, other, middle, low), (0, 0, 10, 20));
         assert_eq!(pace.held_total(), 2);
-        assert!(machine.asked.load(Ordering::SeqCst) <= 21, "once a second for all waiting turns");
+        assert!(
+            machine.asked.load(Ordering::SeqCst) <= 21,
+            "at most one query a second for all waiting turns"
+        );
     }
 
     #[tokio::test(start_paused = true)]

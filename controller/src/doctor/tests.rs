@@ -42,7 +42,7 @@ fn what_does_not_close_off_a_process_that_unpacks_is_named() {
 fn dynamic_ports_stay_apart_from_those_of_connections() {
     let config = config(|_| {});
     assert_eq!(ports(&config, "32768\t60999\n").verdict, Verdict::Ok);
-    assert_eq!(ports(&config, "").verdict, Verdict::Ok, "where nothing is known");
+    assert_eq!(ports(&config, "").verdict, Verdict::Ok, "the range is unknown");
     let finding = ports(&config, "1024 65535");
     assert_eq!(finding.verdict, Verdict::Warning);
     assert!(finding.message.contains("20000-32000"), "{}", finding.message);
@@ -149,11 +149,11 @@ fn the_token_and_certificates_are_read_as_an_agent_would() {
         config(|flags| (flags.listen, flags.token_file) = (Some(address.to_owned()), Some(token.clone())))
     };
     let judged = |address: &str| listener(&on(address)).map(|finding| finding.verdict);
-    assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Failure), "no token");
+    assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Failure), "the token is missing");
     std::fs::write(&token, "0123456789abcdef").unwrap();
     std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(judged("127.0.0.1:1"), Some(Verdict::Ok));
-    assert_eq!(judged("0.0.0.0:1"), Some(Verdict::Warning), "in plain text to others");
+    assert_eq!(judged("0.0.0.0:1"), Some(Verdict::Warning), "plain text beyond loopback");
     let files = herdlet_config::TlsFiles { certificate: token.clone(), key: token.clone(), clients: None };
     let finding = listener(&Config { tls: Some(files), ..on("0.0.0.0:1") }).unwrap();
     assert!(finding.verdict == Verdict::Failure && finding.message.contains("there is no certificate in it"));

@@ -96,8 +96,8 @@ pub(super) fn check_positions(name: &str, data: &[u8], problems: &Problems) {
             continue;
         }
         let length = lines.get(line - 1).map(|line| line.chars().count());
-        let length = length.unwrap_or_else(|| panic!("no line {line}: {problem}"));
-        assert!((1..=length + 1).contains(&column), "no column {column} in line {line}: {problem}");
+        let length = length.unwrap_or_else(|| panic!("line {line} does not exist: {problem}"));
+        assert!((1..=length + 1).contains(&column), "line {line} has no column {column}: {problem}");
     }
 }
 

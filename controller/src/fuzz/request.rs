@@ -79,7 +79,7 @@ fn check(data: &[u8], answers: &[u8]) {
     let mut rest = answers;
     while !rest.is_empty() {
         let end = rest.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-        let end = end.unwrap_or_else(|| panic!("half an answer: {}", String::from_utf8_lossy(rest)));
+        let end = end.unwrap_or_else(|| panic!("incomplete response: {}", String::from_utf8_lossy(rest)));
         let head = std::str::from_utf8(&rest[..end]).unwrap().to_ascii_lowercase();
         rest = &rest[end + 4..];
         let status = head.strip_prefix("http/1.1 ").or_else(|| head.strip_prefix("http/1.0 "));

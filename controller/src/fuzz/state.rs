@@ -109,7 +109,7 @@ pub(super) fn plan_all(world: &mut World, mut dirty: BTreeSet<Key>) {
         for record in &turn.records {
             if let Record::Put(key, value) = record {
                 let (table, place) = code::place(key);
-                assert_eq!(code::key_at(table, &place).as_ref(), Some(key), "it would not be found again");
+                assert_eq!(code::key_at(table, &place).as_ref(), Some(key), "the key must be recoverable");
                 self::record(table, &place, &code::encode_value(value).unwrap());
             }
         }
@@ -122,7 +122,7 @@ pub(super) fn plan_all(world: &mut World, mut dirty: BTreeSet<Key>) {
 /// A record has one place, and means the same when written again.
 fn record(table: Table, place: &str, bytes: &[u8]) {
     let Some(key) = code::key_at(table, place) else { return };
-    assert_eq!(code::place(&key), (table, place.to_owned()), "two places for one record");
+    assert_eq!(code::place(&key), (table, place.to_owned()), "one place for each record");
     match key {
         RecordKey::Meta => same::<Meta>(bytes),
         RecordKey::Job(_) => same::<JobState>(bytes),

@@ -43,7 +43,7 @@ fn spec(blob: &[u8]) {
     let Ok(spec) = Spec::decode(blob) else { return };
     assert!(blob.len() <= SPEC_LEN_MAX);
     if let Some(name) = name {
-        assert_eq!(spec.record, Some(name), "the name that is taken when the rest is bad");
+        assert_eq!(spec.record, Some(name), "the name is also read if the rest is invalid");
     }
     for name in [spec.record, spec.stdout, spec.stderr].into_iter().flatten() {
         let name = name.to_bytes();

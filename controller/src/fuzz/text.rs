@@ -41,7 +41,7 @@ fn duration(text: &str) {
     let Ok(nanos) = parse_duration(text) else { return };
     assert_eq!(parse_duration(&format_duration(nanos)), Ok(nanos));
     let span = Span(Duration(nanos));
-    assert_eq!(parse_duration(&span.to_string()), Ok(nanos), "as manifests are written: {span}");
+    assert_eq!(parse_duration(&span.to_string()), Ok(nanos), "in the form of manifests: {span}");
     let shown = Duration(nanos).rounded();
     assert!(shown.0.abs_diff(nanos) <= 1_000_000_000, "{nanos} is shown as {shown}");
 }
@@ -104,10 +104,10 @@ fn names(text: &str) {
     assert!(!part.contains(['/', '.', '\0']));
     assert_eq!(paths::decode(&part).as_deref(), Some(text));
     if let Some(name) = paths::decode(text) {
-        assert_eq!(paths::encode(&name), text, "two file names for one thing");
+        assert_eq!(paths::encode(&name), text, "one file name for each name");
     }
     if let Some((alloc, task, attempt)) = paths::parse_attempt_name(text) {
-        assert_eq!(paths::attempt_name(&alloc, &task, attempt), text, "two file names for one attempt");
+        assert_eq!(paths::attempt_name(&alloc, &task, attempt), text, "one file name for each attempt");
     }
 }
 

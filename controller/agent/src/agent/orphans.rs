@@ -241,6 +241,6 @@ mod tests {
         assert!(matches!(whole.of(&forgotten), RecordState::Forgotten));
         let part = memory(Extent::Part);
         assert_eq!((leaks(&part, true), leaks(&part, false)), ([None; 3], [None; 3]));
-        assert!(matches!(part.of(&forgotten), RecordState::Unknown), "its directory stays too");
+        assert!(matches!(part.of(&forgotten), RecordState::Unknown), "its directory is kept too");
     }
 }

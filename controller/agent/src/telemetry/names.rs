@@ -201,7 +201,7 @@ mod tests {
     fn names_and_helps_keep_the_rules() {
         let mut seen = std::collections::BTreeSet::new();
         for Metric { name, help, kind, measure, labels } in ALL {
-            assert!(seen.insert(name), "{name} twice");
+            assert!(seen.insert(name), "{name} is defined twice");
             let plain = |text: &str| text.chars().all(|char| char == '_' || char.is_ascii_lowercase());
             assert!(plain(name) && labels.iter().all(|label| plain(label)), "{name}");
             assert!(

@@ -208,7 +208,7 @@ fn check(page: &str, format: Format) {
     for line in page.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             let (name, help) = rest.split_once(' ').unwrap();
-            assert!(helped.insert(name) && !help.is_empty(), "{name}: helped twice or not at all");
+            assert!(helped.insert(name) && !help.is_empty(), "{name}: not exactly one HELP line");
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
             assert!(helped.contains(name), "{name}: type before help");
@@ -220,7 +220,7 @@ fn check(page: &str, format: Format) {
             let name = line.split(['{', ' ']).next().unwrap();
             let (identity, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<f64>().is_ok(), "{line}");
-            assert!(samples.insert(identity), "{identity}: twice");
+            assert!(samples.insert(identity), "{identity}: duplicate");
             let expected: Vec<String> = match (families[current], format) {
                 ("counter", Format::OpenMetrics) => vec![format!("{current}_total")],
                 ("counter" | "gauge", _) => vec![current.to_owned()],

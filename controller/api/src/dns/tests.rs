@@ -170,7 +170,7 @@ fn a_name_leads_to_the_instances_that_are_listed() {
     assert!(told.authority.is_empty() && told.opt.is_none());
     assert_eq!(ground.udp("web.default.service.herdlet", AAAA).data(), ["2001:db8::5"]);
     assert_eq!(ground.udp("web.prod.service.herdlet", A).data(), ["192.0.2.6"]);
-    assert_eq!(ground.udp("a.web.prod.service.herdlet", A).data(), ["192.0.2.6"], "those with a tag");
+    assert_eq!(ground.udp("a.web.prod.service.herdlet", A).data(), ["192.0.2.6"], "instances with a tag");
     assert_eq!(ground.udp("b.web.prod.service.herdlet", A).rcode, Rcode::NXDOMAIN);
     // The answer repeats the case of the query (0x20 encoding).
     let told = ground.udp("wEb.sERVICE.Herdlet", A);
@@ -283,7 +283,7 @@ fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
     assert!(told.additional.len() < 8 && told.len <= 512);
     let firsts: BTreeSet<String> =
         (0..64).map(|_| ground.ask(&plain, Over::Tcp).answer.remove(0).1).collect();
-    assert!(firsts.len() > 8, "everybody has a turn at being the first");
+    assert!(firsts.len() > 8, "the first instance changes");
 }
 
 #[test]
@@ -306,8 +306,8 @@ fn what_is_no_query_is_refused_or_not_answered() {
     }
     assert_eq!(rcode(&changed(2, 0x11)), Rcode::NOTIMP, "another opcode");
     assert_eq!(rcode(&changed(5, 0)), Rcode::FORMERR, "no question");
-    assert_eq!(rcode(&changed(5, 2)), Rcode::FORMERR, "two of them, of which one is missing");
-    assert_eq!(rcode(&changed(3, 0x70)), Rcode::NOERROR, "bits that we don't know");
+    assert_eq!(rcode(&changed(5, 2)), Rcode::FORMERR, "two questions announced, one sent");
+    assert_eq!(rcode(&changed(3, 0x70)), Rcode::NOERROR, "unknown bits");
     assert_eq!(rcode(&changed(12, 0xc0)), Rcode::FORMERR, "a name that points to itself");
     let told = ground.ask(&with_opt(good.clone(), 1, 512), Over::Loopback);
     assert_eq!((told.opt, told.answer.len()), (Some((1_232, 16)), 0), "BADVERS");
@@ -355,11 +355,15 @@ fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question()
     // A truncated answer is marked so. TCP, and UDP from this machine, return it whole.
     let many = with_opt(query("web.service.herdlet", A), 0, 4_096);
     let told = room(many.clone());
-    assert!(told.is_truncated() && !told.answer.is_empty(), "as much as has room is there");
+    assert!(told.is_truncated() && !told.answer.is_empty(), "the answer contains as much as fits");
     assert_eq!(ground.ask(&many, Over::Tcp).answer.len(), 64);
     assert!(ground.ask(&many, Over::Loopback).answer.len() > told.answer.len());
     let told = room(query("one.service.herdlet", A));
-    assert_eq!((told.is_truncated(), told.data()), (false, vec!["192.0.2.200"]), "a small answer is whole");
+    assert_eq!(
+        (told.is_truncated(), told.data()),
+        (false, vec!["192.0.2.200"]),
+        "a small answer is complete"
+    );
 }
 
 #[tokio::test]
@@ -377,7 +381,10 @@ async fn one_address_does_not_take_all_connections() {
         exchanged(&mut stream, &query).await;
         held.push(stream);
     }
-    assert!(is_over(&mut TcpStream::connect(address).await.unwrap()).await, "it has its share");
+    assert!(
+        is_over(&mut TcpStream::connect(address).await.unwrap()).await,
+        "the address already has its share"
+    );
     let other = tokio::net::TcpSocket::new_v4().unwrap();
     other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
     exchanged(&mut other.connect(address).await.unwrap(), &query).await;
@@ -443,7 +450,7 @@ async fn connections_end_where_nothing_is_asked_nothing_makes_sense_or_their_tim
     };
     let (address, ..) = serving(idle).await;
     let mut silent = TcpStream::connect(address).await.unwrap();
-    assert!(is_over(&mut silent).await, "nothing is asked");
+    assert!(is_over(&mut silent).await, "no query within the time limit");
     // Clients that send byte by byte, too much, or garbage.
     for bytes in [&[0, 40, 1][..], &[0xff, 0xff], &[0, 1, 1]] {
         let mut bad = TcpStream::connect(address).await.unwrap();
@@ -468,5 +475,5 @@ async fn connections_end_where_nothing_is_asked_nothing_makes_sense_or_their_tim
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, talks).await.expect("it has its time and no more");
+    tokio::time::timeout(PATIENCE, talks).await.expect("the end of the connection");
 }

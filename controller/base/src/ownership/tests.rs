@@ -29,7 +29,7 @@ fn is_root() -> bool {
 
 fn left_out(what: &str) -> bool {
     let is_required = std::env::var_os("HERDLET_TEST_REQUIRE").is_some_and(|value| value == "1");
-    assert!(!is_required, "required here: {what}");
+    assert!(!is_required, "HERDLET_TEST_REQUIRE=1 requires {what}");
     eprintln!("left out: {what} is missing");
     false
 }
@@ -262,7 +262,7 @@ fn an_agent_that_is_not_root_may_trust_the_group_of_its_volume() {
     assert!(refused.contains("so group 2000 could change it"), "{refused}");
     assert!(refused.contains("HERDLET_TRUSTED_GROUPS=2000"), "{refused}");
     judged(guard(1_000, "2000")).unwrap();
-    assert!(!why(judged(guard(0, ""))).contains(TRUSTED_GROUPS), "root can take the right from the group");
+    assert!(!why(judged(guard(0, ""))).contains(TRUSTED_GROUPS), "root can remove the right of the group");
 }
 
 fn stranger(uid: u32, users: &str, groups: &str) -> TrustPolicy {
@@ -353,7 +353,7 @@ fn a_command_is_given_only_if_the_agents_user_can_run_it() {
     assert!(refused.contains("if no other user needs to write there, run `chmod o-w /"), "{refused}");
     chown(&dir, Some(0), None).unwrap();
     for uid in [0, NOBODY] {
-        assert!(!judged(uid).contains("chmod"), "what serves all users stays as it is");
+        assert!(!judged(uid).contains("chmod"), "the advice does not change directories of all users");
     }
 }
 

@@ -26,7 +26,7 @@ fn a_directory_gets_its_mode_whatever_the_umask_and_keeps_it() {
     assert_eq!(
         temp.path().join("a").metadata().unwrap().mode() & 0o7777,
         0o777,
-        "one that exists is opened no further"
+        "an existing directory gets no further rights"
     );
 }
 
@@ -167,7 +167,7 @@ fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
         .spawn()
         .unwrap();
     while !temp.path().join("tree/x/20").exists() {
-        assert_eq!(stranger.try_wait().unwrap(), None, "the stranger could add nothing at all");
+        assert_eq!(stranger.try_wait().unwrap(), None, "the other user could add nothing");
         std::thread::yield_now();
     }
     dir.remove_tree(OsStr::new("tree")).unwrap();

@@ -188,7 +188,11 @@ fn the_same_can_be_said_in_json_and_in_several_files() {
     assert_eq!(config.cluster.as_ref().unwrap().servers, ["10.0.0.1", "10.0.0.2"]);
     let volumes: Vec<_> = config.host_volumes.iter().map(|volume| volume.path.to_str().unwrap()).collect();
     assert_eq!(volumes, ["/b", "/x"]);
-    assert_eq!(config.drivers.availability("raw_exec"), Availability::Disabled, "what comes later counts");
+    assert_eq!(
+        config.drivers.availability("raw_exec"),
+        Availability::Disabled,
+        "a later file overrides an earlier one"
+    );
     assert_eq!(config.state_dir, std::path::Path::new("/ours"));
     assert!(config.warnings.is_empty());
 }
@@ -260,7 +264,7 @@ fn what_is_not_used_or_not_known_is_a_warning() {
     assert_eq!(
         config.drivers.availability("raw_exec"),
         Availability::Disabled,
-        "a shell of the machine is asked for by name"
+        "raw_exec must be enabled explicitly"
     );
 }
 

@@ -106,7 +106,7 @@ spec:
     let job = &set.jobs[0].object;
     assert_eq!(job.labels["v"], "1.10");
     assert_eq!((job.meta["on"].as_str(), job.meta["n"].as_str()), ("off", "0x10"));
-    let [task, mock] = job.groups[0].tasks.as_slice() else { panic!("two tasks") };
+    let [task, mock] = job.groups[0].tasks.as_slice() else { panic!("expected two tasks") };
     assert_eq!(task.user.as_deref(), Some("1000"));
     assert_eq!(
         (task.env["PORT"].as_str(), task.env["VERSION"].as_str(), task.env["FLAG"].as_str()),
@@ -228,11 +228,7 @@ fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
     assert_eq!(config("60s", "60s"), config("1m", "60s"));
     assert_eq!(config("0", "60s"), config("0s", "60s"));
     assert_ne!(config("61s", "60s"), config("1m", "60s"));
-    assert_ne!(
-        config("1m", "60s"),
-        config("1m", "1m"),
-        "of an argument nobody says that it is a length of time"
-    );
+    assert_ne!(config("1m", "60s"), config("1m", "1m"), "arguments are not compared as durations");
 }
 
 #[test]

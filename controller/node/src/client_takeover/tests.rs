@@ -62,7 +62,7 @@ fn tasks_that_are_not_over_stay_nomads() {
     let ground = TestEnv::new(&example());
     let error = ground.identity().unwrap_err().to_string();
     assert!(error.contains("1 of them, such as alloc-0001") && error.contains("node drain -self"), "{error}");
-    assert!(!ground.own().exists(), "nothing was taken");
+    assert!(!ground.own().exists(), "no identity was copied");
     // Also if the user has gone back to Nomad after the takeover.
     fs::write(ground.client().join("state.db"), over()).unwrap();
     drop(ground.identity().unwrap());

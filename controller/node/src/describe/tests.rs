@@ -281,7 +281,7 @@ async fn a_driver_that_comes_or_goes_changes_the_node() {
     let mut node = describer.watch();
     let following = async {
         describer.follow_drivers(&registry).await;
-        unreachable!("the registry lives on");
+        unreachable!("the registry still exists");
     };
     let changes = async {
         assert!(node.borrow_and_update().drivers.is_empty());

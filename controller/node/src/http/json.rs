@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn bodies_are_read() {
         let body = json!({ "Payload": "YWJj", "Meta": { "a": null }, "Count": 3, "List": [true, 0.5] });
-        let Value::Map(fields) = read(&body, "").unwrap() else { panic!("no map") };
+        let Value::Map(fields) = read(&body, "").unwrap() else { panic!("expected a map") };
         let of = |name: &str| fields.iter().find(|(key, _)| *key == text(name)).unwrap().1.clone();
         assert_eq!(of("Payload"), Value::Bytes(b"abc".to_vec()));
         assert_eq!(of("Meta"), Value::Map(vec![(text("a"), Value::Nil)]));

@@ -121,7 +121,7 @@ async fn what_is_of_this_node_is_answered_here_and_of_another_by_servers() {
         ("x-content-type-options", "nosniff"),
         ("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox"),
     ] {
-        assert_eq!(read.headers()[name], value, "a task's file is no page of this origin");
+        assert_eq!(read.headers()[name], value, "a task's file is not a page of this origin");
     }
     assert!(node.cluster.asked.lock().unwrap().is_empty());
     // Requests about another node and its allocation.
@@ -295,7 +295,7 @@ async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() 
         assert_eq!(ask(node, Method::GET, &exec, &headers).await, expected, "{origin} {token}");
         assert!(
             expected == 101 || node.cluster.asked.lock().unwrap().len() == asked,
-            "nothing was passed on"
+            "the call was not forwarded"
         );
     }
     for node in [&open, &closed] {
@@ -315,7 +315,7 @@ async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() 
         "there are no ACLs: any token would do"
     );
     assert_eq!(ask(&open, Method::GET, "/v1/jobs", &[("host", "ui.example")]).await, 200);
-    assert_eq!(ask(&open, Method::GET, "/v1/jobs", &[]).await, 200, "as the command line asks");
+    assert_eq!(ask(&open, Method::GET, "/v1/jobs", &[]).await, 200, "a request like the command line's");
     assert_eq!(ask(&closed, Method::GET, "/v1/jobs", &[name, boss]).await, 200, "NOMAD_ADDR may be a name");
     assert_eq!(ask(&closed, Method::GET, "/v1/jobs", &[name]).await, 421);
     assert_eq!(ask(&closed, Method::GET, "/v1/jobs", &[name, ("x-nomad-token", "guessed")]).await, 421);
@@ -330,7 +330,7 @@ async fn tokens_that_no_server_knows_are_guesses() {
             403 => told += 1,
             other => break assert_eq!(other, 429),
         }
-        assert!(told < 10_000, "they are not limited");
+        assert!(told < 10_000, "wrong tokens are not limited");
     }
     assert!(told >= 10);
     assert_eq!(node.ask(Method::GET, "/v1/agent/self", "boss", "").await.status().as_u16(), 200);

@@ -9,15 +9,15 @@ async fn it_counts_over_restarts_from_the_last_answer() {
     let dir = tempfile::tempdir().unwrap();
     let (wall, now) = (SystemTime::now(), Instant::now());
     let mut memory = Memory::read(dir.path(), wall, now);
-    assert_eq!(memory.due(LIMIT), now + LIMIT, "nothing is known of before: from the start");
+    assert_eq!(memory.due(LIMIT), now + LIMIT, "without stored contact the time counts from the start");
     memory.on_contact(now + Duration::from_secs(5), wall + Duration::from_secs(5), Duration::from_secs(25));
     let short = memory.due(Duration::from_secs(1));
-    assert_eq!(short, now + Duration::from_secs(30), "the next heartbeat has its time");
+    assert_eq!(short, now + Duration::from_secs(30), "the next heartbeat gets its time");
     memory.keep().await;
     let later = Memory::read(dir.path(), wall + Duration::from_secs(45), now);
     assert_eq!(later.due(LIMIT), now + Duration::from_secs(20));
     let much_later = Memory::read(dir.path(), wall + Duration::from_secs(4_500), now);
-    assert_eq!(much_later.due(LIMIT), now, "at once");
+    assert_eq!(much_later.due(LIMIT), now, "the limit has passed");
     let set_back = Memory::read(dir.path(), wall - Duration::from_secs(4_500), now);
     assert_eq!(set_back.due(LIMIT), now + LIMIT);
 }

@@ -152,7 +152,7 @@ async fn a_disk_comes_whole_with_its_owners_and_once() {
     assert_eq!(fs::read(ground.came().join("alloc/data/large")).unwrap(), vec![7; 300_000]);
     let stat = own.metadata().unwrap();
     assert!(!is_root || (stat.uid(), stat.gid()) == (1234, 4321), "{stat:?}");
-    assert_eq!(fs::read_dir(ground.mover.paths.allocs()).unwrap().count(), 1, "nothing else is left");
+    assert_eq!(fs::read_dir(ground.mover.paths.allocs()).unwrap().count(), 1, "nothing else remains");
     // A disk that has already arrived is not requested again, as after a kill.
     ground.fetch(disk.spec.id, "127.0.0.1:1", &token).await.unwrap();
 }

@@ -146,11 +146,11 @@ fn what_is_not_built_is_named_by_its_path() {
     let spec = read(&of_group(json!({ "Tasks": [task] })));
     let refused = spec.server.clone().unwrap().refused.clone().unwrap();
     assert!(refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("not built"), "{refused}");
-    assert_eq!(spec.group().unwrap().tasks[0].name, "main", "its task is there to fail");
+    assert_eq!(spec.group().unwrap().tasks[0].name, "main", "it has a task, which fails");
     assert!(spec.group().unwrap().update.is_none());
     let mut alloc = of_group(json!({ "Tasks": [task] }));
     alloc.deployment_id = "5f5f5f5f-1111-4000-8000-000000000000".to_owned();
-    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment must learn that it has failed");
+    assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment must get its failure");
 }
 
 #[test]

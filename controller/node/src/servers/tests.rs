@@ -112,7 +112,7 @@ async fn a_name_stands_for_its_addresses_and_none_counts_twice() {
 #[tokio::test]
 async fn consul_knows_servers_where_none_are_named() {
     let consul = consul(4_747).await;
-    assert!(find(&cluster(&["192.0.2.7"]), Some(&consul)).await.len() == 1, "it is not asked");
+    assert!(find(&cluster(&["192.0.2.7"]), Some(&consul)).await.len() == 1, "Consul is not queried");
     assert!(find(&cluster(&[]), Some(&consul)).await.is_empty());
     assert_eq!(texts(&find(&cluster(&[]), Some(&consul)).await), ["127.0.0.1:4747"]);
     assert!(find(&Cluster { client_auto_join: false, ..cluster(&[]) }, Some(&consul)).await.is_empty());

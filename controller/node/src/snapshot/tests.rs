@@ -78,7 +78,7 @@ fn the_token_is_what_servers_make_and_no_other() {
     }
     assert!(!snapshots.is_token("5ae3a8c6-9a4e-4b6f-9d2f-0c1d2e3f4a5c", &expected.into()));
     let nameless = Snapshots::new(disk.paths.clone(), Secret::default(), CancellationToken::new());
-    assert!(!nameless.is_token(id, &expected.into()), "a node without a secret gives nothing away");
+    assert!(!nameless.is_token(id, &expected.into()), "a node without a secret refuses all requests");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -112,7 +112,7 @@ async fn a_cut_snapshot_does_not_look_like_a_whole_one() {
     let answer = snapshots.answer(&disk.spec).await;
     snapshots.closing.cancel();
     let read = axum::body::to_bytes(answer.into_body(), usize::MAX).await;
-    let Err(error) = read else { panic!("it looks whole") };
+    let Err(error) = read else { panic!("an incomplete archive must not look complete") };
     let why = error.to_string();
     assert!(why.contains("aborted"), "{why}");
 }

@@ -104,10 +104,10 @@ mod tests {
         assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
         assert!(standing.awaits_reports());
         standing.on_updates_acknowledged();
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Expected, "it is ready");
+        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Expected, "the node is ready");
         assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
         assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost);
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost, "before any report");
+        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost, "no report was sent");
     }
 
     #[test]

@@ -16,10 +16,10 @@ async fn allocations_come_change_and_go() {
     runs(&cluster, &a).await;
     runs(&cluster, &b).await;
     cluster.stop(&a);
-    within(5, "it has stopped", || cluster.client_status(&a) == ClientStatus::Complete).await;
+    within(5, "the allocation has stopped", || cluster.client_status(&a) == ClientStatus::Complete).await;
     assert_eq!(living.bench.ids(), [a.clone(), b.clone()], "its status is kept");
     cluster.write(|state| state.collect(&a));
-    within(5, "it is gone", || living.bench.ids() == [b.clone()]).await;
+    within(5, "the allocation is gone", || living.bench.ids() == [b.clone()]).await;
     // Our own reports move the index, but nothing is fetched for them.
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     living.report(&b, ClientStatus::Running, "news");
@@ -90,7 +90,7 @@ async fn an_index_of_zero_does_not_make_a_node_ask_without_pause() {
     assert!(!living.contact.borrow().is_listed);
     let asked = cluster.seen("Node.GetClientAllocs").len();
     assert!((9..=20).contains(&asked), "{asked}");
-    within(60, "a list counts", || living.contact.borrow().is_listed).await;
+    within(60, "the node accepts a list", || living.contact.borrow().is_listed).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,8 +103,8 @@ async fn what_was_deleted_while_the_agent_was_down_is_removed_at_its_start() {
     cluster.write(|state| state.collect(&gone));
     let fetched = cluster.seen("Alloc.GetAllocs").len();
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-    within(5, "it is gone", || second.bench.ids() == [kept.clone()]).await;
-    assert_eq!(cluster.seen("Alloc.GetAllocs").len(), fetched, "what is known need not be fetched");
+    within(5, "the allocation is gone", || second.bench.ids() == [kept.clone()]).await;
+    assert_eq!(cluster.seen("Alloc.GetAllocs").len(), fetched, "known allocations are not fetched again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn what_is_gone_here_is_not_fetched_until_servers_change_it() {
     sleep(seconds(400)).await;
     assert_eq!((living.bench.ids(), cluster.seen("Alloc.GetAllocs").len()), (vec![b.clone()], fetched));
     cluster.stop(&a);
-    within(5, "it is listed again", || living.bench.ids().len() == 2).await;
+    within(5, "both are listed again", || living.bench.ids().len() == 2).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,7 +152,7 @@ async fn a_thousand_allocations_come_in_one_list() {
     let jobs: Vec<_> = living.bench.see(|seen| seen.allocs.values().map(|alloc| alloc.job.clone()).collect());
     assert!(
         jobs.windows(2).all(|pair| std::ptr::eq(pair[0].value(), pair[1].value())),
-        "they share their job"
+        "the allocations share their job"
     );
 }
 
@@ -163,7 +163,7 @@ async fn allocations_are_heard_of_though_answers_break_off() {
         cluster.fault("Alloc.GetAllocs", 2, &fault);
         cluster.fault("Node.GetClientAllocs", 2, &fault);
         let id = cluster.place(&living.id, "job");
-        within(200, "it runs", || cluster.client_status(&id) == ClientStatus::Running).await;
+        within(200, "the allocation runs", || cluster.client_status(&id) == ClientStatus::Running).await;
     }
 }
 
@@ -197,11 +197,11 @@ async fn a_purged_node_stops_what_servers_have_given_up_and_removes_nothing() {
     }
     let purged = Instant::now();
     cluster.write(|state| state.purge(&living.id));
-    within(3, "it finds out by the list", || cluster.status(&living.id).is_some()).await;
+    within(3, "the node registers again", || cluster.status(&living.id).is_some()).await;
     ready(&cluster, &living.id).await;
     assert!(purged.elapsed() < seconds(15), "{:?}", purged.elapsed());
     for id in &ids {
-        within(5, "it has stopped", || cluster.client_status(id) == ClientStatus::Complete).await;
+        within(5, "the allocation has stopped", || cluster.client_status(id) == ClientStatus::Complete).await;
     }
     assert_eq!((living.bench.ids(), living.bench.see(|seen| seen.removed.len())), (ids, 0));
 }
@@ -215,7 +215,7 @@ async fn an_empty_list_of_a_server_that_lies_is_not_believed() {
     // Also for the first list after a start.
     cluster.fault("Node.GetClientAllocs", 1, &Fault::EmptyList(2_000_000));
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-    within(30, "a list counts", || second.contact.borrow().is_listed).await;
+    within(30, "the node accepts a list", || second.contact.borrow().is_listed).await;
     cluster.fault("Node.GetClientAllocs", 1, &Fault::EmptyList(3_000_000));
     let other = cluster.place(&second.id, "other");
     runs(&cluster, &other).await;
@@ -238,10 +238,10 @@ async fn servers_that_were_restored_from_an_older_state_are_followed_after_some_
         state.place(&living.id, &job("new"), "group")
     });
     within(330, "the conflict is reported", || living.contact.borrow().disbelieved.is_some()).await;
-    assert_eq!(living.bench.ids().len(), 6, "nothing is done at once");
+    assert_eq!(living.bench.ids().len(), 6, "the list is not applied at once");
     within(1_500, "the new ones run", || cluster.client_status(&new) == ClientStatus::Running).await;
     assert!(begun.elapsed() > seconds(300), "{:?}", begun.elapsed());
-    assert_eq!(living.bench.ids(), [old.clone(), new], "servers know no other");
+    assert_eq!(living.bench.ids(), [old.clone(), new], "servers know no other allocation");
     assert_eq!(cluster.status(&living.id), Some(herdlet_nomad::wire::NodeStatus::Ready));
     within(5, "earlier reports are repeated", || cluster.reports(&old).len() == 2).await;
 }
@@ -262,7 +262,7 @@ async fn batches_that_are_too_large_are_fetched_in_parts_and_what_is_too_large_b
     let why = living.bench.see(|seen| seen.unreadable.clone());
     assert!(why.len() == 1 && why[0].0 == ids[7] && why[0].1.contains("more than"), "{why:?}");
     let asked: Vec<_> = cluster.seen("Alloc.GetAllocs").iter().map(|seen| seen.server).collect();
-    assert!(asked.windows(2).all(|pair| pair[0] == pair[1]), "it is no server's fault: {asked:?}");
+    assert!(asked.windows(2).all(|pair| pair[0] == pair[1]), "other servers are not tried: {asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,7 +278,7 @@ async fn a_newer_copy_that_can_not_be_read_is_told_and_the_older_one_goes_on() {
     assert_eq!(cluster.reports(&id), [ClientStatus::Running]);
     cluster.write(|state| state.unreadable.clear());
     cluster.stop(&id);
-    within(5, "it can be read", || cluster.client_status(&id) == ClientStatus::Complete).await;
+    within(5, "the allocation is complete", || cluster.client_status(&id) == ClientStatus::Complete).await;
 }
 
 /// Each allocation comes with a copy of its job.
@@ -302,9 +302,9 @@ async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
     runs(&cluster, &a).await;
     runs(&cluster, &b).await;
     cluster.stop(&b);
-    within(5, "it has stopped", || cluster.client_status(&b) == ClientStatus::Complete).await;
+    within(5, "the allocation has stopped", || cluster.client_status(&b) == ClientStatus::Complete).await;
     cluster.write(|state| state.collect_quietly(&b));
-    within(400, "it is gone", || living.bench.ids() == std::slice::from_ref(&a)).await;
+    within(400, "the allocation is gone", || living.bench.ids() == std::slice::from_ref(&a)).await;
     assert_eq!(living.contact.borrow().disbelieved, None);
 }
 
@@ -326,7 +326,7 @@ async fn connections_may_break_at_any_byte() {
         for server in [0, 1] {
             cluster.set_down(server, false);
         }
-        within(200, "it runs", || cluster.client_status(&id) == ClientStatus::Running).await;
+        within(200, "the allocation runs", || cluster.client_status(&id) == ClientStatus::Running).await;
         placed.push(id);
     }
     assert_eq!((living.bench.ids(), living.bench.see(|seen| seen.removed.len())), (placed, 0));

@@ -105,7 +105,7 @@ async fn a_wrong_secret_is_refused_and_tried_again() {
     cluster.fault("Node.GetClientAllocs", 1, &Fault::Error("node secret ID does not match".to_owned()));
     let id = cluster.place(&third.id, "job");
     runs(&cluster, &id).await;
-    within(120, "it registers", || cluster.seen("Node.Register").len() > before).await;
+    within(120, "the node registers", || cluster.seen("Node.Register").len() > before).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,7 +133,7 @@ async fn a_server_that_goes_down_is_left_for_another_before_the_ttl_is_over() {
     runs(&cluster, &id).await;
     sleep(seconds(60)).await;
     assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
-    assert_eq!(living.bench.see(|seen| seen.again), 1, "only at the beginning");
+    assert_eq!(living.bench.see(|seen| seen.again), 1, "only at the start");
     assert_ne!(cluster.seen("Node.UpdateStatus").last().unwrap().server, used);
 }
 
@@ -147,7 +147,7 @@ async fn a_server_that_hangs_costs_no_heartbeat() {
             assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
         }
     }
-    assert_eq!(living.bench.see(|seen| seen.again), 1, "only at the beginning");
+    assert_eq!(living.bench.see(|seen| seen.again), 1, "only at the start");
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,7 +181,7 @@ async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
         sleep(Duration::from_millis(200)).await;
     }
     sleep(seconds(12)).await;
-    assert_eq!(registrations(), 2, "once for all");
+    assert_eq!(registrations(), 2, "one registration for all changes");
     assert_eq!(cluster.read(|state| state.nodes[&living.id].node.meta["number"].clone()), "4");
     // Servers refuse this description.
     let mut node = described();
@@ -204,20 +204,20 @@ async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
         let id = cluster.place(&living.id, "job");
         runs(&cluster, &id).await;
         cluster.set_down(0, true);
-        within(60, "it is missed", || cluster.status(&living.id) != Some(NodeStatus::Ready)).await;
+        within(60, "the node is missed", || cluster.status(&living.id) != Some(NodeStatus::Ready)).await;
         let expected = if outlive { ClientStatus::Unknown } else { ClientStatus::Lost };
         assert_eq!(cluster.client_status(&id), expected);
-        assert_eq!(living.bench.ids(), std::slice::from_ref(&id), "it runs on");
+        assert_eq!(living.bench.ids(), std::slice::from_ref(&id), "the allocation keeps running");
         cluster.set_down(0, false);
         let contact = living.contact.clone();
         within(60, "a heartbeat is answered", || contact.borrow().is_in_reach && contact.borrow().losses > 0)
             .await;
         // Servers make the node ready with a heartbeat after the reports.
-        within(2, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
+        within(2, "the node is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
         let expected = if outlive { ClientStatus::Running } else { ClientStatus::Complete };
         within(30, "the report arrives", || cluster.client_status(&id) == expected).await;
         sleep(seconds(60)).await;
-        assert_eq!(contact.borrow().losses, 1, "becoming ready is no loss");
+        assert_eq!(contact.borrow().losses, 1, "becoming ready is not a lost contact");
     }
 }
 
@@ -231,7 +231,7 @@ async fn a_second_outage_is_a_second_loss() {
     for loss in 1..=3 {
         cluster.set_down(0, true);
         let is_away = || cluster.status(&living.id) == Some(NodeStatus::Disconnected);
-        within(60, "it is missed", is_away).await;
+        within(60, "the node is missed", is_away).await;
         cluster.set_down(0, false);
         within(60, "the loss is counted", || losses() == loss).await;
     }
@@ -247,9 +247,9 @@ async fn an_agent_that_begins_anew_after_its_ttl_is_ready_as_soon_as_it_has_told
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     let bench = living.end().await;
-    within(60, "it is missed", || cluster.client_status(&id) == ClientStatus::Unknown).await;
+    within(60, "the node is missed", || cluster.client_status(&id) == ClientStatus::Unknown).await;
     let living = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-    within(3, "it is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
+    within(3, "the node is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Running);
     assert_eq!(living.contact.borrow().losses, 0);
 }
@@ -328,7 +328,7 @@ async fn another_identity_is_asked_for_once_and_is_no_sign_of_a_missed_heartbeat
     sleep(seconds(60)).await;
     assert_eq!(queries.signed(), first);
     queries.renew_identity();
-    within(30, "there is another", || queries.signed() != first).await;
+    within(30, "another identity", || queries.signed() != first).await;
     let second = queries.signed();
     sleep(seconds(60)).await;
     assert_eq!((queries.signed(), contact.borrow().losses), (second, 0));
@@ -347,7 +347,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
     cluster.set_hung(used, true);
     let new = cluster.place(&living.id, "new");
     living.report(&id, ClientStatus::Complete, "");
-    within(40, "it is listed", || cluster.client_status(&new) == ClientStatus::Running).await;
+    within(40, "the allocation runs", || cluster.client_status(&new) == ClientStatus::Running).await;
     within(15, "the report arrives", || cluster.client_status(&id) == ClientStatus::Complete).await;
     // A second server hangs; one is left.
     let used = cluster.seen("Node.UpdateStatus").last().unwrap().server;
@@ -357,7 +357,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
         assert_eq!(cluster.status(&living.id), Some(NodeStatus::Ready));
     }
     let last = cluster.place(&living.id, "last");
-    within(40, "it is listed", || cluster.client_status(&last) == ClientStatus::Running).await;
+    within(40, "the allocation runs", || cluster.client_status(&last) == ClientStatus::Running).await;
 }
 
 #[tokio::test(start_paused = true)]

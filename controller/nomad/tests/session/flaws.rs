@@ -77,7 +77,7 @@ async fn flaw_6_the_first_list_after_a_start_is_the_leaders() {
     sleep(seconds(20)).await;
     assert!(!second.contact.borrow().is_listed, "no leader has listed its allocations");
     cluster.lead(Some(2));
-    within(60, "it is listed", || second.contact.borrow().is_listed).await;
+    within(60, "the node has a list", || second.contact.borrow().is_listed).await;
     sleep(seconds(60)).await;
     assert_eq!((second.bench.ids(), second.bench.see(|seen| seen.removed.len())), (ids, 0));
 }
@@ -93,7 +93,7 @@ async fn flaw_7_what_was_deleted_just_before_the_first_question_goes() {
         // With the last one the list becomes empty, and the leader confirms it.
         cluster.write(|state| state.collect(&gone));
         let again = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-        within(5, "it is gone", || !again.bench.ids().contains(&gone)).await;
+        within(5, "the allocation is gone", || !again.bench.ids().contains(&gone)).await;
         again.end().await;
     }
 }
@@ -111,9 +111,13 @@ async fn flaw_8_what_was_complete_does_not_run_again_after_a_restart() {
     cluster.write(|state| state.change(&id, |alloc| alloc.desired_description = "still wanted".to_owned()));
     bench.see(|seen| seen.started.clear());
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-    within(5, "it is listed", || second.contact.borrow().is_listed).await;
+    within(5, "the node has a list", || second.contact.borrow().is_listed).await;
     sleep(seconds(30)).await;
-    assert_eq!(second.bench.see(|seen| seen.started.get(&id).copied()), None, "servers know that it is over");
+    assert_eq!(
+        second.bench.see(|seen| seen.started.get(&id).copied()),
+        None,
+        "servers know that it has ended"
+    );
     assert_eq!(cluster.client_status(&id), ClientStatus::Complete);
 }
 
@@ -146,7 +150,11 @@ async fn flaws_16_and_17_the_last_answered_heartbeat_is_known_to_the_tick() {
     let last = living.contact.borrow().last.unwrap();
     sleep(seconds(300)).await;
     let contact = living.contact.borrow().clone();
-    assert_eq!((contact.last, contact.is_in_reach), (Some(last), false), "a failure moves nothing");
+    assert_eq!(
+        (contact.last, contact.is_in_reach),
+        (Some(last), false),
+        "a failure does not change the last contact"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,7 +195,7 @@ async fn flaw_46_a_wait_for_another_allocation_outlives_servers_and_can_be_given
     }
     assert!(!wait.is_finished());
     other.ends(&id, ClientStatus::Complete);
-    within(60, "it ends", || wait.is_finished()).await;
+    within(60, "the wait ends", || wait.is_finished()).await;
     life.abort();
 }
 
@@ -197,14 +205,18 @@ async fn flaw_54_what_comes_with_a_reconnection_is_handed_over_whole() {
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
     cluster.set_down(0, true);
-    within(60, "it is unknown", || cluster.client_status(&id) == ClientStatus::Unknown).await;
+    within(60, "the allocation is unknown", || cluster.client_status(&id) == ClientStatus::Unknown).await;
     let new = Job::new(with(job("job").value().clone(), "Version", Value::Uint(7)));
     cluster.write(|state| state.change(&id, |alloc| alloc.job = new));
     cluster.set_down(0, false);
     ready(&cluster, &living.id).await;
     within(30, "the report arrives", || cluster.client_status(&id) == ClientStatus::Running).await;
     let alloc = living.bench.see(|seen| seen.allocs[&id].clone());
-    assert_eq!((alloc.job.version(), alloc.client_status), (7, ClientStatus::Unknown), "both at once");
+    assert_eq!(
+        (alloc.job.version(), alloc.client_status),
+        (7, ClientStatus::Unknown),
+        "job and status arrive together"
+    );
     assert_eq!(alloc.desired_status, DesiredStatus::Run);
     assert_eq!(living.bench.see(|seen| seen.started[&id]), 1);
 }

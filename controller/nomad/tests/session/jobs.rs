@@ -56,7 +56,7 @@ fn running(cluster: &Cluster, key: &Key) -> Vec<Allocation> {
 }
 
 async fn run(cluster: &Cluster, key: &Key, count: usize) {
-    within(60, "they run", || running(cluster, key).len() == count).await;
+    within(60, "the allocations run", || running(cluster, key).len() == count).await;
 }
 
 fn names(allocs: &[Allocation]) -> Vec<&str> {
@@ -85,17 +85,21 @@ async fn a_service_is_placed_scaled_and_stopped() {
             .map(|alloc| alloc.allocated_resources.as_ref().unwrap().shared.ports[0].clone())
             .collect();
         ports.sort_by_key(|port| port.value);
-        assert_eq!(ports.iter().map(|port| port.value).collect::<Vec<_>>(), [20_000, 20_001], "two on each");
+        assert_eq!(
+            ports.iter().map(|port| port.value).collect::<Vec<_>>(),
+            [20_000, 20_001],
+            "two on each node"
+        );
         assert!(ports.iter().all(|port| port.to == port.value && port.label == "http"));
     }
     let resources = allocs[0].allocated_resources.clone().unwrap();
     assert_eq!((resources.tasks["main"].memory.memory_mb, resources.shared.disk_mb), (32, 300));
-    within(5, "it is healthy", || cluster.deployment(&key) == "successful").await;
+    within(5, "the job is healthy", || cluster.deployment(&key) == "successful").await;
     assert_eq!(cluster.submit(&web(4, "one")).unwrap(), key);
-    assert_eq!(cluster.allocs_of(&key).len(), 4, "the same once more changes nothing");
+    assert_eq!(cluster.allocs_of(&key).len(), 4, "submitting the same job again changes nothing");
     // Scaling down changes the remaining allocations in place.
     cluster.submit(&web(2, "one")).unwrap();
-    within(10, "two are left", || names(&running(&cluster, &key)) == ["shop.web[0]", "shop.web[1]"]).await;
+    within(10, "two remain", || names(&running(&cluster, &key)) == ["shop.web[0]", "shop.web[1]"]).await;
     let left = running(&cluster, &key);
     assert!(left.iter().all(|alloc| alloc.job.version() == 1 && allocs.iter().any(|it| it.id == alloc.id)));
     cluster.stop_job(&key, true);
@@ -111,7 +115,7 @@ async fn an_update_goes_one_by_one_as_allocations_turn_healthy() {
     let _nodes = nodes(&cluster, 2).await;
     let key = cluster.submit(&web(3, "one")).unwrap();
     run(&cluster, &key, 3).await;
-    within(5, "it is healthy", || cluster.deployment(&key) == "successful").await;
+    within(5, "the job is healthy", || cluster.deployment(&key) == "successful").await;
     cluster.submit(&web(3, "two")).unwrap();
     let old = |alloc: &&Allocation| alloc.job.version() == 0;
     let mut least = 3;
@@ -165,7 +169,7 @@ async fn a_drained_node_gives_all_away_and_system_jobs_last() {
     run(&cluster, &system, 2).await;
     let node = nodes[0].id.clone();
     cluster.write(|state| state.drain(&node, Some(DrainStrategy::default())));
-    within(60, "it is empty", || {
+    within(60, "the node is empty", || {
         let is_on = |alloc: &Allocation| alloc.node_id == node;
         !running(&cluster, &key).iter().any(is_on) && !running(&cluster, &system).iter().any(is_on)
     })
@@ -202,12 +206,12 @@ async fn what_is_out_of_reach_is_lost_or_unknown_as_its_job_says() {
         let id = running(&cluster, &key)[0].id.clone();
         let bench = away.end().await;
         let there = live(pool(Lan::new(&cluster), &["s1"]), identity(2), Bench::default());
-        within(40, "it is missed", || cluster.client_status(&id) == expected).await;
+        within(40, "the node is missed", || cluster.client_status(&id) == expected).await;
         sleep(seconds(90)).await;
         assert_eq!(running(&cluster, &key).len(), others, "{disconnect}");
         let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
-        within(60, "it is settled", || cluster.client_status(&id) == back).await;
-        within(60, "and ready", || cluster.status(&second.id) == Some(NodeStatus::Ready)).await;
+        within(60, "the allocation is settled", || cluster.client_status(&id) == back).await;
+        within(60, "the node is ready", || cluster.status(&second.id) == Some(NodeStatus::Ready)).await;
         run(&cluster, &key, 1).await;
         assert_eq!(second.bench.see(|seen| seen.started[&id]), 1);
         drop(there);

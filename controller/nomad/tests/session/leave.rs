@@ -65,7 +65,7 @@ impl World {
     }
 
     async fn drains(&self) {
-        within(30, "it is being drained", || self.is_draining()).await;
+        within(30, "the node is draining", || self.is_draining()).await;
     }
 
     fn is_draining(&self) -> bool {
@@ -84,11 +84,11 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
     assert!(!strategy.started_at.is_zero() && !strategy.force_deadline.is_zero());
     assert_eq!(node.scheduling_eligibility, Eligibility::Ineligible);
     sleep(seconds(600)).await;
-    assert!(!left.is_finished(), "servers decide when the drain ends, whatever has ended here");
+    assert!(!left.is_finished(), "servers decide when the drain ends");
     let asked = world.cluster.seen("Node.GetNode").len();
     assert!(asked <= 5, "the query is not repeated without need: {asked}");
     world.cluster.stop(&world.alloc);
-    within(5, "it has left", || left.is_finished()).await;
+    within(5, "the node has left", || left.is_finished()).await;
     left.await.unwrap().unwrap();
     assert_eq!(world.cluster.client_status(&world.alloc), ClientStatus::Complete);
 }
@@ -103,7 +103,7 @@ async fn what_servers_stop_at_the_deadline_ends_before_the_node_has_left() {
         world.drains().await;
         world.cluster.write(|state| state.drain(&world.node, None));
         sleep(seconds(20)).await;
-        assert!(!left.is_finished(), "its tasks have their time to end");
+        assert!(!left.is_finished(), "its tasks have time to end");
         sleep(seconds(60)).await;
         let found = left.await.unwrap();
         assert!(if has_left { found.is_ok() } else { matches!(found, Err(DrainError::Left)) }, "{found:?}");

@@ -14,7 +14,7 @@ async fn allocations_run_over_loopback() {
     let listeners = cluster.listen().await.unwrap();
     let addresses: Vec<_> = listeners.iter().map(|listener| &listener.address[..]).collect();
     let living = live(pool(Network::default(), &addresses), identity(1), Bench::default());
-    within(10, "it is listed", || living.contact.borrow().is_listed).await;
+    within(10, "the node has a list", || living.contact.borrow().is_listed).await;
     let ids = cluster.place_many(&living.id, "job", 50);
     for id in &ids {
         runs(&cluster, id).await;

@@ -28,7 +28,7 @@ async fn a_changed_status_is_told_at_once_and_events_within_a_second() {
     within(5, "the report arrives", || updates(&cluster) == 2).await;
     assert!((900..=1_050).contains(&event.elapsed().as_millis()), "{:?}", event.elapsed());
     sleep(seconds(5)).await;
-    assert_eq!(updates(&cluster), 2, "both in one");
+    assert_eq!(updates(&cluster), 2, "both reports in one call");
     let end = Instant::now();
     living.report(&id, ClientStatus::Complete, "");
     within(5, "the report arrives", || updates(&cluster) == 3).await;
@@ -102,7 +102,7 @@ async fn nothing_is_told_before_the_first_list() {
     let second = live(pool(Lan::new(&cluster), &["s0"]), identity(1), bench);
     second.report(&id, ClientStatus::Failed, "meanwhile");
     second.reports.report(AllocReport { id: "unknown".into(), ..AllocReport::default() });
-    within(60, "it is registered", || second.contact.borrow().is_registered).await;
+    within(60, "the node is registered", || second.contact.borrow().is_registered).await;
     while !second.contact.borrow().is_listed {
         assert_eq!(updates(&cluster), before);
         sleep(Duration::from_millis(100)).await;
@@ -126,7 +126,7 @@ async fn a_slow_server_holds_nobody_up() {
     sleep(seconds(2)).await;
     living.report(&id, ClientStatus::Complete, "");
     let other = cluster.place(&living.id, "other");
-    within(5, "it is listed", || living.bench.ids().contains(&other)).await;
+    within(5, "the allocation is listed", || living.bench.ids().contains(&other)).await;
     sleep(seconds(30)).await;
     assert_eq!(cluster.client_status(&id), ClientStatus::Complete);
     ready(&cluster, &living.id).await;

@@ -104,7 +104,7 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
     };
     let (_node, _, task, cancel) = begin(Secret::default(), Secret::default());
     sleep(seconds(60)).await;
-    assert_eq!(cluster.status(&identity(1).id), None, "it has no introduction token");
+    assert_eq!(cluster.status(&identity(1).id), None, "the node has no introduction token");
     cancel.cancel();
     task.await.unwrap();
     let (_node, signed, task, cancel) = begin(introduction, Secret::default());
@@ -122,7 +122,7 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
     assert_eq!(*again.borrow(), first);
     // The identity is no longer valid.
     cluster.write(|state| state.signed.clear());
-    within(90, "it has got another one", || {
+    within(90, "the node has a new one", || {
         let now = again.borrow().clone();
         !now.is_empty() && now != first
     })
@@ -151,8 +151,8 @@ async fn answers_of_wrong_types_and_of_none_stop_nothing() {
         }
         let new = cluster.place(&living.id, "new");
         // A truncated response is waited for as long as any other.
-        within(700, "it runs", || cluster.client_status(&new) == ClientStatus::Running).await;
-        within(60, "and the node is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
+        within(700, "the allocation runs", || cluster.client_status(&new) == ClientStatus::Running).await;
+        within(60, "the node is ready", || cluster.status(&living.id) == Some(NodeStatus::Ready)).await;
     }
     assert_eq!(living.bench.see(|seen| (seen.removed.len(), seen.unreadable.len())), (0, 0));
     assert_eq!(cluster.client_status(&id), ClientStatus::Running);
@@ -167,9 +167,10 @@ async fn servers_may_leave_fields_out_and_send_others() {
             runs(&cluster, id).await;
         }
         cluster.stop(&ids[0]);
-        within(5, "it has stopped", || cluster.client_status(&ids[0]) == ClientStatus::Complete).await;
+        within(5, "the allocation has stopped", || cluster.client_status(&ids[0]) == ClientStatus::Complete)
+            .await;
         cluster.write(|state| state.collect(&ids[0]));
-        within(5, "it is gone", || living.bench.ids() == ids[1..]).await;
+        within(5, "the allocation is gone", || living.bench.ids() == ids[1..]).await;
         let told = living.contact.borrow().eligibility.clone();
         let unsaid = told == herdlet_nomad::wire::Eligibility::Unsaid;
         assert_eq!(unsaid, fields == Fields::Of(1, 1), "{told}");

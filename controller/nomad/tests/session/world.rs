@@ -126,5 +126,5 @@ pub(crate) fn seconds(seconds: u64) -> Duration {
 }
 
 pub(crate) async fn runs(cluster: &Cluster, id: &AllocId) {
-    within(30, "it runs", || cluster.client_status(id) == ClientStatus::Running).await;
+    within(30, "the allocation runs", || cluster.client_status(id) == ClientStatus::Running).await;
 }

@@ -250,7 +250,7 @@ mod tests {
         );
         assert_eq!(Room::of(&group), Room { cpu_mhz: 600, memory_mib: 240, disk_mib: 0 });
         let mut silent = fixture::group("g", 1, vec![fixture::task("t")]);
-        assert!(Room::of(&silent).is_empty(), "what is not written is not asked for");
+        assert!(Room::of(&silent).is_empty(), "omitted resources are not requested");
         silent.disk_mib = 1_000;
         assert_eq!(Room::of(&silent).disk_mib, 1_000);
     }
@@ -292,7 +292,7 @@ mod tests {
             }
         }
         assert_eq!(order, ["rolling", "dear", "old", "new", "stranger"]);
-        assert!(!line.is_anothers_turn(&key("stranger")), "nobody is in line");
+        assert!(!line.is_anothers_turn(&key("stranger")), "the queue is empty");
     }
 
     #[test]
@@ -305,13 +305,13 @@ mod tests {
         line.join(&key("b"), 50, 2, false);
         assert_eq!(first(&line), "a");
         line.join(&key("b"), 50, 2, true);
-        assert_eq!(first(&line), "b", "it has made room");
+        assert_eq!(first(&line), "b", "it freed the resources");
         line.join(&key("b"), 50, 2, false);
-        assert_eq!(first(&line), "b", "which is not taken from it");
+        assert_eq!(first(&line), "b", "b keeps this place");
         line.join(&key("a"), 90, 1, true);
         assert_eq!(first(&line), "a");
         line.join(&key("a"), 10, 1, true);
-        assert_eq!(first(&line), "b", "its priority is lower now");
+        assert_eq!(first(&line), "b", "a has a lower priority now");
         assert_eq!(line.ranks.len(), 2);
     }
 
@@ -321,11 +321,11 @@ mod tests {
         let mut line = Line::default();
         line.join(&key("short"), 50, 1, false);
         line.close(key("short"));
-        assert!(line.is_anothers_turn(&key("short")), "more may become free");
+        assert!(line.is_anothers_turn(&key("short")), "more resources may become free");
         assert!(line.is_anothers_turn(&key("stranger")));
         line.join(&key("rolling"), 10, 2, true);
         assert!(!line.is_anothers_turn(&key("rolling")));
-        assert_eq!(line.planned(&key("rolling")), [], "the line is closed");
+        assert_eq!(line.planned(&key("rolling")), [], "the queue is closed");
         line.open(&key("short"));
         assert!(!line.is_anothers_turn(&key("short")));
     }

@@ -145,14 +145,14 @@ mod tests {
         let anew = Launches::until(ahead).seen(now);
         assert_eq!(anew, Launches { until: ahead, anew: Some(now) });
         let due = UnixNanos(HOUR + 5 * MINUTE);
-        assert_eq!(anew.seen(due), anew, "it begins once");
+        assert_eq!(anew.seen(due), anew, "launches start over once");
         assert_eq!(anew.next(&every_five(), now), Next::At(due));
         assert_eq!(anew.next(&every_five(), due), Next::Launch(due));
         let further = UnixNanos(HOUR - 30 * day);
-        assert_eq!(anew.seen(further).anew, Some(further), "it is set back once more");
+        assert_eq!(anew.seen(further).anew, Some(further), "the clock is set back again");
         for ahead in [day, day / 2] {
             let launches = Launches::until(UnixNanos(HOUR + ahead));
-            assert_eq!(launches.seen(UnixNanos(HOUR)), launches, "it may be a clock that was set back");
+            assert_eq!(launches.seen(UnixNanos(HOUR)), launches, "the clock may have been set back");
         }
         let launches = Launches::until(UnixNanos(HOUR + day));
         assert_eq!(launches.seen(UnixNanos(HOUR + 2 * day)), launches);

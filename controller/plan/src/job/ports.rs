@@ -191,12 +191,12 @@ mod tests {
         let group = group(&[("a", DYNAMIC), ("b", DYNAMIC), ("c", DYNAMIC), ("d", DYNAMIC)]);
         let mut first = BTreeSet::new();
         for id in 0..32 {
-            let mut ports = assigned(&group, id, &PortClaims::default()).expect("four are free");
+            let mut ports = assigned(&group, id, &PortClaims::default()).expect("four free ports");
             first.insert(ports[0]);
             ports.sort_unstable();
             assert_eq!(ports, [20_000, 20_001, 20_002, 20_003]);
         }
-        assert_eq!(first.len(), 4, "allocations begin at different ones");
+        assert_eq!(first.len(), 4, "allocations start with different ports");
         let mut held = PortClaims::default();
         held.take(&holding(&[20_002]));
         assert_eq!(assigned(&group, 1, &held), Err(NoPorts::Exhausted));

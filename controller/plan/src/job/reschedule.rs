@@ -157,9 +157,9 @@ mod tests {
             past = follow(at(second), &policy, &past, policy.delay);
         }
         assert_eq!(due(at(109), &policy, &past), None);
-        assert!(due(at(110), &policy, &past).is_some(), "the first of them counts no longer");
+        assert!(due(at(110), &policy, &past).is_some(), "the first one no longer counts");
         let rebooted = Now { boot: BootId(2), boot_ns: 1, wall: at(60).wall };
-        assert_eq!(due(rebooted, &policy, &past), None, "a reboot is no interval");
+        assert_eq!(due(rebooted, &policy, &past), None, "a reboot does not end the interval");
         assert_eq!(follow(at(115), &policy, &past, policy.delay).len(), 2);
         // Once bound to the new boot they use its clock, whatever the wall clock shows.
         past.iter_mut().for_each(|one| one.rebase(rebooted));

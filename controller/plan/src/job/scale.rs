@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn one_group_gets_another_count() {
-        let job = scaled(&web(), "a", 5).expect("it may");
+        let job = scaled(&web(), "a", 5).expect("an accepted count");
         assert_eq!((job.groups[0].count, job.groups[1].count), (5, 1));
         assert_eq!(scaled(&web(), "a", 0).map(|job| job.groups[0].count), Ok(0));
     }
@@ -89,8 +89,8 @@ mod tests {
             };
             assert!(told.contains(why), "{told}");
         }
-        assert!(scaled(&job, "b", 1).is_ok(), "a fixed port is there once");
-        let most = u32::try_from(ALLOCATIONS_MAX).expect("it fits");
+        assert!(scaled(&job, "b", 1).is_ok(), "a fixed port exists once");
+        let most = u32::try_from(ALLOCATIONS_MAX).expect("a number that fits");
         assert!(scaled(&web(), "b", most - 2).is_ok());
         assert!(scaled(&web(), "b", most - 1).is_err());
         assert!(scaled(&web(), "b", u32::MAX).is_err());
@@ -113,7 +113,7 @@ mod tests {
         current.groups[0].count = 7;
         new.groups[1].name = "c".to_owned();
         new.groups[1].count = 4;
-        let kept = with_counts_of(new.clone(), &current).expect("it may");
+        let kept = with_counts_of(new.clone(), &current).expect("an accepted count");
         assert_eq!((kept.groups[0].count, kept.groups[1].count), (7, 4));
         new.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 3 });
         assert!(with_counts_of(new, &current).is_err());

@@ -151,7 +151,7 @@ mod tests {
             let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
             while let Some(part) = next.pop() {
                 for source in sources(part) {
-                    assert_ne!(source, start, "{start:?} reads itself by way of {part:?}");
+                    assert_ne!(source, start, "{start:?} reads itself through {part:?}");
                     if seen.insert(source) {
                         next.push(source);
                     }

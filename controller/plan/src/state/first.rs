@@ -117,7 +117,7 @@ mod tests {
         let attempts: std_alloc::vec::Vec<u32> =
             state.durable.tasks.iter().map(|task| task.newest()).collect();
         assert_eq!(attempts, [1, 1, 1, 1, 0, 1]);
-        assert_eq!(state.durable.tasks[0].attempt, 0, "it is not known to have begun");
+        assert_eq!(state.durable.tasks[0].attempt, 0, "the attempt is not known to have started");
         assert!(!state.leaves_first_unstored(at(1)));
     }
 
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(tasks, [("ran", 3, &begun), ("other", 0, &Run::Waiting)]);
         assert_eq!(known.healthy_by.map(|by| by.boot_ns), Some(at(25).boot_ns));
         let nothing = Durable::rebuilt(&spec, |_, _| None, at(5));
-        assert_eq!(nothing.stage, Stage::Init, "its lifecycle begins anew");
+        assert_eq!(nothing.stage, Stage::Init, "its lifecycle starts over");
     }
 
     #[test]

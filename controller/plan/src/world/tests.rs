@@ -120,8 +120,8 @@ impl Bench {
     }
 
     fn task(&self, alloc: AllocId, index: TaskIndex) -> String {
-        let (spec, _) = self.world.allocation(alloc).expect("it is known");
-        spec.group().expect("it has a group").tasks[usize::from(index)].name.clone()
+        let (spec, _) = self.world.allocation(alloc).expect("a known object");
+        spec.group().expect("a known group").tasks[usize::from(index)].name.clone()
     }
 
     fn id(&self) -> AllocId {
@@ -203,7 +203,7 @@ impl Bench {
         self.world.apply(self.now, Event::Command { request: 1, command }, &mut self.dirty, &mut self.turn);
         let grown = self.world.meta.index - before;
         self.plan();
-        (self.turn.replies.pop().expect("an answer").1, grown)
+        (self.turn.replies.pop().expect("a reply").1, grown)
     }
 }
 
@@ -228,7 +228,7 @@ fn an_apply_tells_what_it_changed() {
     assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
     assert_eq!(grown, 1);
     let (_, again) = bench.ask(Command::Delete { job: job.key() });
-    assert_eq!(again, 0, "it was being deleted already");
+    assert_eq!(again, 0, "the job was already being deleted");
     assert_eq!(told(&mut bench, &job, data(true)), (3, Updated, 0, true));
 }
 
@@ -245,13 +245,13 @@ impl Bench {
 
     /// The job's verdict.
     pub(super) fn convergence(&self, key: &JobKey) -> Convergence {
-        self.world.jobs.get(key).expect("it is known").convergence(key, &self.world.allocs)
+        self.world.jobs.get(key).expect("a known object").convergence(key, &self.world.allocs)
     }
 
     /// The job's newest view.
     fn job(&self) -> JobView {
         let job = self.world.jobs.values().next().and_then(|job| job.shown.clone());
-        JobView::clone(&job.expect("it was shown"))
+        JobView::clone(&job.expect("a published view"))
     }
 
     /// A task's process ends, and its restart begins.

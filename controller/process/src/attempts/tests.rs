@@ -100,7 +100,7 @@ async fn a_supervisor_that_was_late_to_name_itself_is_not_dead() {
     let record = Record { state: State::Running, shim, ..Record::claimed() };
     fs::write(dir.path().join(id().name()), record.to_bytes()).unwrap();
     let soon = Duration::from_millis(100);
-    assert!(tokio::time::timeout(soon, attempts.ended(&id(), None)).await.is_err(), "it lives");
+    assert!(tokio::time::timeout(soon, attempts.ended(&id(), None)).await.is_err(), "the attempt still runs");
     child.kill().unwrap();
     assert_eq!(attempts.ended(&id(), None).await.unwrap(), SupervisionEnd::SupervisorDied(record));
     child.wait().unwrap();

@@ -110,7 +110,7 @@ mod tests {
         let inode = |fd: BorrowedFd<'_>| fstat(fd).unwrap().st_ino;
         for _ in 0..3 {
             let all: Vec<_> = (0..SETS).map(|_| places.take([file.as_fd()].into_iter()).unwrap()).collect();
-            assert!(places.take([file.as_fd()].into_iter()).is_none(), "all are in use");
+            assert!(places.take([file.as_fd()].into_iter()).is_none(), "all places are in use");
             for reserved in &all {
                 let set = reserved.set.as_ref().unwrap();
                 assert_eq!(inode(set[0].as_fd()), inode(file.as_fd()));

@@ -329,7 +329,7 @@ mod tests {
         let top = tops.find(|top| top.join("cgroup.controllers").exists());
         let cgroup = top.map(|top| top.join(format!("herdlet-spawn-{}", std::process::id())));
         let Some(cgroup) = cgroup.filter(|cgroup| fs::create_dir(cgroup).is_ok()) else {
-            eprintln!("left out: no cgroup can be made here");
+            eprintln!("left out: cannot create a cgroup");
             return;
         };
         let (pid, pidfd) = start("/usr/bin/sleep", c"1000", &cgroup).unwrap();

@@ -20,7 +20,7 @@ fn five_and_a_half_megabytes_leave_the_last_three_files() {
     assert_eq!(
         bench.times_names(),
         ["t.stdout.3.times", "t.stdout.4.times", "t.stdout.5.times"],
-        "their times go with the files"
+        "times are removed with their files"
     );
     for name in ["t.stdout.3", "t.stdout.4"] {
         let text = bench.log(name);
@@ -42,7 +42,7 @@ fn no_byte_is_lost_or_twice_there_however_fast_they_come() {
     let counted = |last: u32| (1..=last).map(|number| format!("{number}\n")).collect::<String>();
     let written = counted(1_000_000) + &counted(2_000_000).repeat(3);
     assert!(kept == written, "{} bytes of {}", kept.len(), written.len());
-    assert!(files >= written.len() >> 20, "no file is too long");
+    assert!(files >= written.len() >> 20, "every file is within its limit");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn a_tombstone_that_races_with_a_start_has_one_winner() {
         }
     }
     println!("{cancelled} of 40 were cancelled");
-    assert!(fs::read_dir(bench.path("run")).unwrap().count() == 40, "nothing is left lying about");
+    assert!(fs::read_dir(bench.path("run")).unwrap().count() == 40, "no other files remain");
 }
 
 #[test]

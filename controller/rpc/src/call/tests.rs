@@ -179,7 +179,7 @@ async fn who_drops_a_call_resets_its_stream() {
         }
     };
     tokio::select! {
-        _ = call => panic!("it hangs"),
+        _ = call => panic!("the call must not end"),
         () = begun => {}
     }
     // The other side completes the call, and the connection remains usable.

@@ -175,7 +175,7 @@ async fn both_ways_of_a_stream_end_with_their_connection() {
         mux.close();
         for task in tasks {
             let ended = tokio::time::timeout(Duration::from_secs(60), task).await;
-            assert!(ended.expect("it is woken").unwrap(), "{writes_last}");
+            assert!(ended.expect("a wake in time").unwrap(), "{writes_last}");
         }
     }
 }
@@ -239,7 +239,7 @@ async fn a_driver_that_panics_is_no_more() {
             buf: &mut tokio::io::ReadBuf<'_>,
         ) -> Poll<std::io::Result<()>> {
             let read = std::pin::Pin::new(&mut self.0).poll_read(cx, buf);
-            assert!(read.is_pending(), "as asked");
+            assert!(read.is_pending(), "the reader waits as configured");
             read
         }
     }
@@ -272,7 +272,7 @@ async fn a_driver_that_panics_is_no_more() {
     assert!(mux.lost().is_none());
     peer.write_all(b"x").await.unwrap();
     let read = tokio::time::timeout(Duration::from_secs(60), stream.read_u8()).await;
-    assert!(read.expect("it is woken").is_err());
+    assert!(read.expect("a wake in time").is_err());
     assert!(matches!(mux.ended().await, Lost::Closed));
     assert!(mux.lost().is_some() && mux.open().await.is_err());
 }

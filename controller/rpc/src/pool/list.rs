@@ -101,7 +101,7 @@ mod tests {
         let first = list.first().unwrap();
         assert!(list.failed(&first) && !list.failed(&first));
         let after = list.all();
-        assert_eq!(after.last(), Some(&first), "it has moved once");
+        assert_eq!(after.last(), Some(&first), "the server has moved once");
         assert!(!list.replace(servers("c b a b"), &mut chance) && list.all() == after);
         assert!(!list.replace(Vec::new(), &mut chance) && list.all() == after);
         assert!(list.replace(servers("a b d"), &mut chance) && !list.contains(&servers("c")[0]));

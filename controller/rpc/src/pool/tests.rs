@@ -336,7 +336,7 @@ async fn queries_that_block_leave_room_for_others() {
         assert_eq!(began.elapsed(), within);
     };
     tokio::select! {
-        _ = blocked => panic!("they hang"),
+        _ = blocked => panic!("the calls must not end"),
         () = others => {}
     }
 }

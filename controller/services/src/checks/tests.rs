@@ -273,7 +273,7 @@ async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
     let mut before = usize::MAX;
     while before != count.load(Ordering::SeqCst) {
         before = count.load(Ordering::SeqCst);
-        assert!(before < 10_000, "it goes on");
+        assert!(before < 10_000, "the check keeps running");
         assert!(tokio::time::timeout(Duration::from_millis(200), reports.recv()).await.is_err());
     }
     // Consul runs its own checks.

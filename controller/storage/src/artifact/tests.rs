@@ -183,7 +183,7 @@ async fn what_was_fetched_goes_with_the_task_s_directory() {
     assert!(ground.has(&all));
     fs::remove_dir_all(ground.path("local")).unwrap();
     dir.up().unwrap();
-    assert!(!ground.has(&all), "it is fetched again");
+    assert!(!ground.has(&all), "the artifact is fetched again");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn addresses_are_taken_apart_as_go_getter_does() {
         ("http://h/a", &[("archive", "rar")], "`archive` must be `false` or one of bz2"),
         ("http://h/a?filename=../b", &[], "`filename` must be the name of a file"),
     ] {
-        let Err(error) = Source::parse(text, &options(given)) else { panic!("{text} is taken") };
+        let Err(error) = Source::parse(text, &options(given)) else { panic!("{text} is accepted") };
         assert!(error.to_string().starts_with(expected), "{text}: {error}");
     }
 }

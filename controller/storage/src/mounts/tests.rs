@@ -329,7 +329,7 @@ fn a_volume_directory_that_was_replaced_is_mounted_anew_and_one_that_is_gone_is_
     assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "volume is gone"));
     let error = world.mounts.up(&wanted).unwrap_err();
     assert!(matches!(error, MountError::NoSource { .. }) && error.class() == Class::Retry, "{error}");
-    assert_eq!(world.ground.mounted().len(), 1, "what is mounted is left to the task");
+    assert_eq!(world.ground.mounted().len(), 1, "the existing mount is kept for the task");
     fs::create_dir(&world.volume).unwrap();
     fs::write(world.volume.join("index.html"), "new").unwrap();
     assert!(is_foreign(&world.mounts.inspect(&wanted).unwrap(), "something else"));

@@ -307,7 +307,7 @@ fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
         assert!(aside[0].ends_with("damaged/default.a.json.20231114T221320Z"), "{aside:?}");
         drop(opened);
         fs::remove_file(paths(dir.path()).database()).unwrap();
-        assert_eq!(jobs(&open(dir.path()).records).len(), 3, "written again");
+        assert_eq!(jobs(&open(dir.path()).records).len(), 3, "the files are written again");
     }
 }
 

@@ -98,7 +98,7 @@ mod tests {
         let guesses = Guesses::by(clock.clone());
         let right = |peer| (0..100).filter(|_| !guesses.is_too_many(peer)).count();
         assert_eq!(right(peer(1)), 10);
-        assert_eq!(right(peer(2)), 10, "others are not limited by that");
+        assert_eq!(right(peer(2)), 10, "other addresses are not limited");
         clock.advance(PERIOD);
         assert_eq!(right(peer(1)), 1);
         clock.advance(PERIOD * 100);
@@ -112,10 +112,10 @@ mod tests {
         let most = u32::try_from(PEERS_MAX).unwrap();
         assert!((0..most).all(|number| !guesses.is_too_many(peer(number))));
         let passed = (most..3 * most).filter(|number| !guesses.is_too_many(peer(*number))).count();
-        assert_eq!(passed, 10, "those beyond are one");
+        assert_eq!(passed, 10, "further addresses share one limit");
         assert_eq!(guesses.by_peer.len(), PEERS_MAX);
         clock.advance(PERIOD * 11);
-        assert!(!guesses.is_too_many(peer(7 * most)), "what is long ago is forgotten");
+        assert!(!guesses.is_too_many(peer(7 * most)), "old guesses are forgotten");
         assert_eq!(guesses.by_peer.len(), 1);
     }
 

@@ -51,7 +51,7 @@ mod tests {
         assert!(reports.is_due("a.example"));
         assert!(!reports.is_due("a.example"));
         let due = (0..10_000).filter(|n| reports.is_due(&format!("{n}.example"))).count();
-        assert_eq!(due, NAMES_MAX - 1 + 1, "one beyond the bound in this minute");
+        assert_eq!(due, NAMES_MAX - 1 + 1, "one more than the limit in this minute");
         assert_eq!(reports.logged.lock().unwrap().len(), NAMES_MAX);
     }
 }

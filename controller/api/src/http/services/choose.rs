@@ -75,9 +75,9 @@ mod tests {
             let choice = Choice { number: 2, key };
             let before = ids(&choice, 0..10);
             assert_eq!(before.len(), 2);
-            assert_eq!(before, ids(&choice, (0..10).rev()), "in whatever order they are found");
+            assert_eq!(before, ids(&choice, (0..10).rev()), "independent of the order");
             let without = ids(&choice, (0..10).filter(|id| *before[0] != format!("s{id}")));
-            assert_eq!(without[0], before[1], "only the place of what has gone is given to another");
+            assert_eq!(without[0], before[1], "only the place of the removed one is reassigned");
             chosen.extend(before);
         }
         assert!(chosen.len() > 4, "keys are spread: {chosen:?}");

@@ -35,7 +35,10 @@ async fn metrics_are_told_to_no_name_that_was_made_to_lead_here() {
     let refused = reqwest::Client::new().get(url()).header(NAME.0, NAME.1).send().await.unwrap();
     assert_eq!(refused.headers()["x-content-type-options"], "nosniff");
     let text = refused.text().await.unwrap();
-    assert!(text.contains("http.allowed_hosts") && !text.contains("token"), "no token is known here: {text}");
+    assert!(
+        text.contains("http.allowed_hosts") && !text.contains("token"),
+        "this listener has no token: {text}"
+    );
 }
 
 /// Forty clients that requested the metrics page in a loop blocked both of the agent's threads.
@@ -90,9 +93,9 @@ async fn guesses_are_slowed_down_and_a_right_token_never() {
     let mut guesses = 0;
     while ask("0123456789abcdef0124").await != StatusCode::TOO_MANY_REQUESTS {
         guesses += 1;
-        assert!(guesses < 10_000, "they are not limited");
+        assert!(guesses < 10_000, "wrong tokens are not limited");
     }
-    assert!(guesses >= 10, "a slip is forgiven");
+    assert!(guesses >= 10, "a few wrong tokens are not limited");
     assert_eq!(ask(TOKEN).await, 200);
     let page = ground.telemetry.page(herdlet_agent::telemetry::Format::Text, Vec::new());
     let counted = format!("herdlet_authentication_failures_total{{reason=\"wrong\"}} {}", guesses + 1);

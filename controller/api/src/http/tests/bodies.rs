@@ -60,7 +60,7 @@ async fn no_answer_is_lost_on_any_route_whether_its_body_is_read_or_not() {
     let tcp = ground.tcp(router(Arc::clone(&ground.shared)), None).await;
     let tcp = tcp.trim_start_matches("http://");
     let paths = paths();
-    assert!(paths.len() > 80, "the table is read");
+    assert!(paths.len() > 80, "the table of routes has too few entries");
     let bodies: [&[u8]; 2] = [b"{}", &[b' '; 200 * 1024]];
     let mut lost = Vec::new();
     for path in &paths {
@@ -121,9 +121,9 @@ async fn a_body_that_is_large_or_late_closes_the_connection_after_the_answer_was
         let answer = answer(&mut client).await;
         assert!(answer.contains("connection: close"), "{answer}");
         if is_late {
-            client.write_all(&body).await.expect("what still comes is taken");
+            client.write_all(&body).await.expect("the rest of the body");
         }
-        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "our side has ended");
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "the agent's side has ended");
         // The server stops reading after a moment.
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert!(client.write_all(b" ").await.is_err());

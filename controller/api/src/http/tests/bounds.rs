@@ -35,9 +35,9 @@ async fn tcp_wants_the_token() {
     assert_eq!(status(ask().header("authorization", "Basic eDp5")).await, 401);
     assert_eq!(status(ask().bearer_auth("0123456789abcdef0123")).await, 200);
     assert_eq!(status(ask().header("x-nomad-token", "0123456789abcdef0123")).await, 200);
-    assert_eq!(status(http.get(format!("{base}/nothing"))).await, 401, "nothing is told without a token");
+    assert_eq!(status(http.get(format!("{base}/nothing"))).await, 401, "every path needs a token");
     let keys = http.get(format!("{base}/.well-known/jwks.json")).send().await.unwrap();
-    assert_eq!(keys.status().as_u16(), 200, "but public keys are public");
+    assert_eq!(keys.status().as_u16(), 200, "public keys need no token");
     assert_eq!(keys.headers()["cache-control"], "public, max-age=3600");
     assert_eq!(keys.json::<serde_json::Value>().await.unwrap()["keys"][0]["kid"], "k1");
     assert_eq!(status(http.post(format!("{base}/.well-known/jwks.json"))).await, 405);

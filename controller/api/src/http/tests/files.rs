@@ -35,7 +35,7 @@ async fn files_are_listed_described_and_read() {
     let ask = async |what: &str, query: &str| ground.get(&format!("/v1/client/fs/{what}/{id}?{query}")).await;
     let list: Vec<Value> = serde_json::from_str(&ask("ls", "path=/").await.1).unwrap();
     let names: Vec<_> = list.iter().map(|info| info["Name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["a.b", "alloc"], "tasks are called what they are called");
+    assert_eq!(names, ["a.b", "alloc"], "names of tasks are not encoded");
     assert_eq!((&list[0]["IsDir"], &list[0]["FileMode"]), (&json!(true), &json!("drwxr-xr-x")));
     let inner: Vec<Value> = serde_json::from_str(&ask("ls", "path=a.b/local").await.1).unwrap();
     assert_eq!(inner.len(), 3);
@@ -70,7 +70,7 @@ async fn files_are_listed_described_and_read() {
         assert!(text.contains(says), "{what} {query}: {text}");
         assert!(
             !text.contains(ground.dir.path().to_str().unwrap()),
-            "where it lies is nobody's business: {text}"
+            "the path on the disk is not shown: {text}"
         );
     }
     drop(task);
@@ -113,7 +113,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
         for what in ["cat", "readat", "stream", "ls"] {
             let url = format!("/v1/client/fs/{what}/{id}?path={path}&follow=false&limit=5");
             let asked = ground.get(&url);
-            let (status, text) = tokio::time::timeout(PATIENCE, asked).await.expect("it hangs");
+            let (status, text) = tokio::time::timeout(PATIENCE, asked).await.expect("a response in time");
             assert!([400, 403, 404].contains(&status), "{what} {path}: {status} {text}");
             assert!(!text.contains("secret") && !text.contains("root:"), "{what} {path}: {text}");
         }
@@ -121,7 +121,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
     let link: Value =
         serde_json::from_str(&ground.get(&format!("/v1/client/fs/stat/{id}?path=a.b/local/file")).await.1)
             .unwrap();
-    assert_eq!(link["FileMode"], "Lrwxrwxrwx", "of a link itself is told that it is one");
+    assert_eq!(link["FileMode"], "Lrwxrwxrwx", "stat does not follow a link");
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn a_followed_file_is_told_as_it_grows_shrinks_and_goes() {
         .await
         .unwrap();
     let mut next = async || loop {
-        let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("nothing came");
+        let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("a piece in time");
         let Some(piece) = piece.unwrap() else { return Value::Null };
         let frame: Value = serde_json::from_slice(&piece).unwrap();
         if frame != json!({}) {
@@ -151,5 +151,5 @@ async fn a_followed_file_is_told_as_it_grows_shrinks_and_goes() {
     assert_eq!(next().await["Data"], "eA==");
     std::fs::remove_file(&path).unwrap();
     assert_eq!(next().await["FileEvent"], "file deleted");
-    assert_eq!(next().await, Value::Null, "and that is its end");
+    assert_eq!(next().await, Value::Null, "the stream ends after the deletion");
 }

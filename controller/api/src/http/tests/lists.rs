@@ -38,7 +38,7 @@ async fn lists_come_in_pages_in_either_direction() {
     ] {
         assert_eq!(ground.get(&format!("/v1/allocations?{query}")).await.0, status, "{query}");
     }
-    assert!(ground.get("/v1/jobs?pretty").await.1.contains("\n  "), "for people");
+    assert!(ground.get("/v1/jobs?pretty").await.1.contains("\n  "), "the output is indented");
 }
 
 #[tokio::test]

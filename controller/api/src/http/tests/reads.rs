@@ -143,7 +143,7 @@ async fn a_blocking_query_waits_for_the_next_commit() {
     let answer = waiting.await.unwrap();
     assert_eq!(answer.headers()["x-nomad-index"], "6");
     assert_eq!(answer.json::<Vec<Value>>().await.unwrap()[0]["Version"], 1);
-    assert_eq!(ground.get("/v1/jobs?index=6&wait=1ms").await.0, 200, "time ran out: the same again");
+    assert_eq!(ground.get("/v1/jobs?index=6&wait=1ms").await.0, 200, "the wait is over: the same response");
     assert_eq!(ground.get("/v1/jobs?index=x").await.0, 400);
     assert_eq!(ground.get("/v1/jobs?index=6&wait=soon").await.0, 400);
 }

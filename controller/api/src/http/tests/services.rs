@@ -45,12 +45,12 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
     let waiting = wait(before);
     pause().await;
     ground.shared.catalog.up(&owner, vec![registration(&view, "s1")]);
-    assert_eq!(index().await.1, 0, "it has not been checked yet");
+    assert_eq!(index().await.1, 0, "its check has not run yet");
     let known: Vec<Value> =
         serde_json::from_str(&ground.get(&format!("/v1/allocation/{}/services", view.spec.id)).await.1)
             .unwrap();
-    assert_eq!(known[0]["ID"], "s1", "but it is there");
-    assert!(!waiting.is_finished(), "nothing was listed");
+    assert_eq!(known[0]["ID"], "s1", "the allocation lists it");
+    assert!(!waiting.is_finished(), "the list has not changed");
     // Not a commit: the index of the model stays the same.
     let passing = AllocView { checks: vec![result(CheckStatus::Success)], ..view.clone() };
     ground.show(5, &[], std::slice::from_ref(&passing));
@@ -63,7 +63,11 @@ async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of
     let failing = AllocView { checks: vec![result(CheckStatus::Failure)], ..view };
     ground.show(6, &[], &[failing]);
     assert_eq!(waiting.await.unwrap(), 0);
-    assert_eq!(wait("99999".to_owned()).await.unwrap(), 0, "an index of another life is answered at once");
+    assert_eq!(
+        wait("99999".to_owned()).await.unwrap(),
+        0,
+        "an index of another agent gets an answer at once"
+    );
     let services: Vec<Value> = serde_json::from_str(&ground.get("/v1/services").await.1).unwrap();
     assert_eq!(services[0]["Services"], json!([{ "ServiceName": "front", "Tags": ["a"] }]));
     for (filter, count) in [("Tags%20contains%20a", 1), ("ServiceName%20!=%20front", 0)] {
@@ -119,7 +123,7 @@ async fn a_waiting_reader_sleeps_through_changes_of_other_services() {
     let [listed, all, chosen] = readers;
     assert_eq!((listed.await.unwrap().len(), all.await.unwrap().len()), (2, 2));
     if chosen.is_finished() {
-        assert_eq!(chosen.await.unwrap()[0]["ID"], "s2", "it weighs more");
+        assert_eq!(chosen.await.unwrap()[0]["ID"], "s2", "s2 has the higher weight");
     }
 }
 
@@ -146,7 +150,7 @@ async fn all_instances_are_shown_to_who_asks_for_all_and_as_many_as_are_chosen()
     assert_eq!(ids("?all=true&filter=ID%20!=%20s0").await, ["s1", "s2"]);
     assert_eq!(ids("?all=true&namespace=*").await.len(), 3);
     assert!(ids("?all=true&namespace=other").await.is_empty());
-    assert_eq!(ids("?choose=2%7Ckey").await, ["s1"], "never one that is not listed");
+    assert_eq!(ids("?choose=2%7Ckey").await, ["s1"], "only listed instances are chosen");
     let chosen = ids("?all&choose=2%7Ckey").await;
     assert_eq!((chosen.len(), &chosen), (2, &ids("?all&choose=2%7Ckey").await));
     let refused = ground.get("/v1/service/front?choose=2").await;

@@ -15,13 +15,13 @@ use super::*;
 
 /// The next item. Fails after a time that only a bug can exceed.
 async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> Option<T> {
-    tokio::time::timeout(PATIENCE, stream.next()).await.expect("nothing came")
+    tokio::time::timeout(PATIENCE, stream.next()).await.expect("an item in time")
 }
 
 async fn text(stream: &mut (impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin), wanted: &str) {
     let mut seen = String::new();
     while seen.len() < wanted.len() {
-        let bytes = next(stream).await.expect("the log ended").unwrap();
+        let bytes = next(stream).await.expect("the end of the log").unwrap();
         seen.push_str(std::str::from_utf8(&bytes).unwrap());
     }
     assert_eq!(seen, wanted);
@@ -128,7 +128,7 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     };
     ground.shared.closing.cancel();
     ground.tasks.close();
-    tokio::time::timeout(PATIENCE, ground.tasks.wait()).await.expect("the server hangs");
+    tokio::time::timeout(PATIENCE, ground.tasks.wait()).await.expect("a response of the server");
     // A truncated log looked like a complete one.
     let end = loop {
         match next(&mut events).await {
@@ -140,14 +140,14 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
     let told = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
     assert_eq!(told, "the connection to the agent broke: the agent closed it before the answer was complete");
     // Either it was answered, or it came too late and was refused.
-    let _ = tokio::time::timeout(PATIENCE, waiting).await.expect("the query hangs");
+    let _ = tokio::time::timeout(PATIENCE, waiting).await.expect("a response to the query");
 }
 
 /// The next line of a stream, without the empty objects of an idle one.
 pub(super) async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
     loop {
-        let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("nothing came");
-        let piece = piece.unwrap().expect("it ended");
+        let piece = tokio::time::timeout(PATIENCE, answer.chunk()).await.expect("an item in time");
+        let piece = piece.unwrap().expect("an open stream");
         let line: serde_json::Value = serde_json::from_slice(&piece).unwrap();
         if line != serde_json::json!({}) {
             return line;
@@ -187,7 +187,7 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     ground.shared.model.publisher().offer(CommitIndex(9), vec![View::JobGone(db.key())]);
     let other = job("zoo", "back", "pg");
     ground.show(10, &[new(job_view(&other, 0), 10)], &[]);
-    assert_eq!(line(&mut jobs).await["Events"][0]["Key"], "zoo", "a deletion is told once");
+    assert_eq!(line(&mut jobs).await["Events"][0]["Key"], "zoo", "a deletion is sent once");
     // A resumed stream has the changes since, or everything if they are no longer known.
     let mut resumed = follow("topic=Job&index=9").await;
     assert_eq!(line(&mut resumed).await["Events"][0]["Type"], "JobDeregistered");
@@ -266,5 +266,5 @@ async fn what_the_monitor_can_not_tell_is_refused() {
     }
     let mut frames = ground.http().get("http://localhost/v1/agent/monitor").send().await.unwrap();
     assert_eq!(frames.headers()["content-type"], "application/json");
-    assert!(!frames.chunk().await.unwrap().unwrap().is_empty(), "an idle one says that it is there");
+    assert!(!frames.chunk().await.unwrap().unwrap().is_empty(), "an idle stream sends a sign of life");
 }

@@ -94,7 +94,7 @@ async fn certificates_are_read_anew_and_those_that_make_no_sense_are_not_used() 
         assert!(shown().await == agent);
     }
     std::fs::write(&key, CLIENT_KEY).unwrap();
-    assert!(shown().await == other, "now they belong together");
+    assert!(shown().await == other, "certificate and key match now");
     std::fs::remove_file(&key).unwrap();
     assert!(shown().await == other);
 }
@@ -109,7 +109,7 @@ async fn who_never_shakes_hands_keeps_nobody_out() {
     // The server closes the connection; until then it occupies the only slot.
     silent.write_all(&[0x16, 3, 1]).await.unwrap();
     let ended = tokio::time::timeout(PATIENCE, silent.read_to_end(&mut half)).await;
-    assert!(ended.is_ok(), "it is not held open");
+    assert!(ended.is_ok(), "the agent closes the connection");
     // On a busy machine, another client's handshake may also take longer than the limit.
     let let_in = async { while client(&address, None).jobs().await.is_err() {} };
     tokio::time::timeout(PATIENCE, let_in).await.unwrap();

@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(told(90, 75), None);
         let soon = told(90, 77).unwrap();
         assert!(soon.starts_with("expires in 13 days, at 1970-04-01T00:00:00"), "{soon}");
-        assert_eq!(told(7, 5), None, "it is renewed every few days");
+        assert_eq!(told(7, 5), None, "a short-lived certificate gets no warning");
         assert!(told(5, 4).unwrap().starts_with("expires in 24 hours"));
         let later = Validity { from: DAY, until: 9 * DAY }.warning(UnixNanos(0)).unwrap();
         assert!(later.starts_with("is valid only from 1970-01-02T00:00:00"), "{later}");

@@ -88,7 +88,7 @@ fn what_is_converted_is_the_same_job_and_says_its_defaults() {
             "attempts:",
             "shutdown_delay:",
         ] {
-            assert!(written.contains(field), "{name} says no {field}\n{written}");
+            assert!(written.contains(field), "{name} does not contain {field}\n{written}");
         }
     }
 }

@@ -14,7 +14,7 @@ fn bad_manifests() {
         let (name, rest) = case.split_once('\n').unwrap();
         let (text, _) = rest.split_once("\n>>>\n").unwrap_or_else(|| panic!("{name}: no >>>"));
         let problems = match read(text) {
-            Ok(_) => panic!("{name}: nothing is wrong with it"),
+            Ok(_) => panic!("{name}: the manifest is valid"),
             Err(problems) => problems,
         };
         write!(now, "### {name}\n{text}\n>>>\n{problems}\n\n").unwrap();
@@ -25,7 +25,7 @@ fn bad_manifests() {
         let line = golden.lines().zip(now.lines()).position(|(old, new)| old != new);
         assert!(
             golden == now,
-            "bad.txt differs from what is told now at line {line:?}; see UPDATE_GOLDEN in bad.rs"
+            "bad.txt differs from the current messages at line {line:?}; see UPDATE_GOLDEN in bad.rs"
         );
     }
 }

@@ -90,7 +90,7 @@ impl Cluster {
                 Ok(map(&[("ACLRoles", map(&[("r1", role)]))]))
             }
             "ACL.GetPolicies" => {
-                let Some(Value::List(names)) = body.get("Names") else { panic!("no names") };
+                let Some(Value::List(names)) = body.get("Names") else { panic!("expected a list of names") };
                 let known = |name: &Value| match name.as_text().unwrap() {
                     "reader" => Some("namespace \"default\" { capabilities = [\"read-job\",\"read-logs\"] }"),
                     "anonymous" if caller.is_empty() => Some("namespace \"open\" { policy = \"read\" }"),
@@ -106,7 +106,7 @@ impl Cluster {
                 Ok(map(&[("Policies", map(&[("_:/default/web", rules)]))]))
             }
             "ACL.GetClaimPolicies" => Err(error("Permission denied")),
-            other => panic!("asked {other}"),
+            other => panic!("unexpected call {other}"),
         }
     }
 }
@@ -178,11 +178,11 @@ async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
     cluster.away.store(true, Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(3_600)).await;
     assert!(resolve(&resolver, READER).await.is_ok());
-    assert!(matches!(resolve(&resolver, OPERATOR).await, Err(Denied::Unsaid(_))), "nothing is cached for it");
+    assert!(matches!(resolve(&resolver, OPERATOR).await, Err(Denied::Unsaid(_))), "the token is not cached");
     cluster.away.store(false, Ordering::SeqCst);
     cluster.forgets.store(true, Ordering::SeqCst);
     tokio::time::advance(Duration::from_secs(31)).await;
-    assert_eq!(resolve(&resolver, READER).await, Err(Denied::Unknown), "a token that is revoked is gone");
+    assert_eq!(resolve(&resolver, READER).await, Err(Denied::Unknown), "a revoked token is not cached");
     // The denial is cached for a while too.
     let asked = cluster.asked.load(Ordering::SeqCst);
     assert_eq!(resolve(&resolver, READER).await, Err(Denied::Unknown));

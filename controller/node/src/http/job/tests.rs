@@ -4,7 +4,7 @@ use super::*;
 use crate::test_recordings;
 
 fn completed(job: Json) -> Json {
-    let Json::Object(mut job) = job else { panic!("no object") };
+    let Json::Object(mut job) = job else { panic!("expected an object") };
     complete(&mut job);
     Json::Object(job)
 }
@@ -77,7 +77,7 @@ fn what_a_job_does_not_say_is_filled_in() {
         (&"SIGHUP".into(), &"SIGUSR1".into())
     );
     assert_eq!(task["VolumeMounts"].as_array().unwrap().len(), 1);
-    assert_eq!(task["Config"], json!({ "image": "httpd" }), "whatever driver it is");
+    assert_eq!(task["Config"], json!({ "image": "httpd" }), "independent of the driver");
 }
 
 #[test]
@@ -134,7 +134,9 @@ fn a_whole_job_of_stock_servers_stays_what_it_is() {
         });
         let jobs = first.into_iter();
         for job in jobs.filter(|job| matches!(job, herdlet_rpc::codec::Value::Map(_))) {
-            let Json::Object(whole) = super::super::json::to_json(&job, "Job") else { panic!("no object") };
+            let Json::Object(whole) = super::super::json::to_json(&job, "Job") else {
+                panic!("expected an object")
+            };
             let mut again = whole.clone();
             complete(&mut again);
             for (name, value) in &again {

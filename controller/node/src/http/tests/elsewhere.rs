@@ -52,7 +52,7 @@ async fn what_goes_on_elsewhere_comes_through_servers() {
         Ok(answer) => answer.text().await.is_err(),
         Err(_) => true,
     };
-    assert!(is_cut, "it does not look like a whole file");
+    assert!(is_cut, "a truncated file must not look complete");
     for path in ["logs/x?type=stdout", "logs/x?task=a&type=both", "cat/x", "stream/x?path=a&origin=middle"] {
         assert_eq!(node.get(&format!("/v1/client/fs/{path}")).await.0, 400, "{path}");
     }

@@ -87,7 +87,7 @@ impl Servers for Arc<Cluster> {
             if question.method == "Allocations.Exec" {
                 let typed: Value = stream.receive().await.unwrap().unwrap();
                 let data = typed.get("Stdin").unwrap().get("Data").unwrap().clone();
-                let Value::Text(data) = data else { panic!("no text was typed") };
+                let Value::Text(data) = data else { panic!("expected typed text") };
                 stream.send(&payload(&format!("{{\"heard\":\"{data}\"}}"))).await.unwrap();
             }
             stream.finish().await.unwrap();
@@ -188,6 +188,6 @@ impl Node {
     }
 
     pub(super) fn last_call(&self) -> (String, Value) {
-        self.cluster.asked.lock().unwrap().pop().expect("servers were asked")
+        self.cluster.asked.lock().unwrap().pop().expect("a call to the servers")
     }
 }

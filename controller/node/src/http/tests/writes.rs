@@ -16,7 +16,7 @@ async fn changes_are_told_to_servers() {
     assert_eq!(answer.text().await.unwrap(), r#"{"EvalID":"e1","Index":9}"#);
     let (_, body) = node.last_call();
     assert_eq!((body.get("JobID"), body.get("Purge")), (Some(&text("web")), Some(&Value::Bool(true))));
-    assert_eq!(body.get("MinQueryIndex"), None, "nothing is waited for");
+    assert_eq!(body.get("MinQueryIndex"), None, "the call does not wait for a change");
     node.answers("Node.UpdateDrain", map(&[]));
     let drain =
         r#"{"DrainSpec":{"Deadline":3600000000000,"IgnoreSystemJobs":true},"MarkEligible":false,"Other":1}"#;
@@ -34,7 +34,7 @@ async fn the_identity_of_the_node_is_told_and_renewed() {
     let told = r#"{"Claims":{"sub":"n1"}}"#.to_owned();
     let renew = "/v1/client/identity/renew";
     assert_eq!(node.ask(Method::POST, renew, "", "").await.status(), 403);
-    assert!(node.cluster.asked.lock().unwrap().is_empty(), "what is denied is not done");
+    assert!(node.cluster.asked.lock().unwrap().is_empty(), "a denied request has no effect");
     let answer = node.ask(Method::GET, "/v1/client/identity", "boss", "").await;
     assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, told));
     let answer = node.ask(Method::POST, renew, "boss", "").await;

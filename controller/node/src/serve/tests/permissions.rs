@@ -68,7 +68,7 @@ async fn plain_calls_need_what_stock_clients_ask_for() {
         let arguments = [("AllocID", text(ID)), ("AuthToken", text("unknown"))];
         assert_eq!(ground.call(method, &arguments).await.unwrap_err(), "ACL token not found", "{method}");
     }
-    assert!(ground.commands.lock().unwrap().len() >= 4, "what is denied is not done");
+    assert!(ground.commands.lock().unwrap().len() >= 4, "a denied call has no effect");
     let asked =
         ground.call("Allocations.Stats", &[("AllocID", text(ID)), ("AuthToken", text("broken"))]).await;
     assert!(asked.unwrap_err().contains("read the ACL policy \"p\""));

@@ -125,14 +125,16 @@ async fn usage_is_told_by_task_and_of_the_machine() {
     assert_eq!(cpu.get("Percent"), Some(&Value::Float(100.0)));
     assert_eq!(cpu.get("TotalTicks"), Some(&Value::Float(2_000.0)), "in MHz");
     let one = ground.call("Allocations.Stats", &[of(ID), ("Task", text("two"))]).await.unwrap();
-    let Some(Value::Map(tasks)) = one.get("Stats").unwrap().get("Tasks").cloned() else { panic!("no tasks") };
+    let Some(Value::Map(tasks)) = one.get("Stats").unwrap().get("Tasks").cloned() else {
+        panic!("expected tasks")
+    };
     assert_eq!(tasks.iter().map(|(name, _)| name.as_text().unwrap()).collect::<Vec<_>>(), ["two"]);
     let unknown = ground.call("Allocations.Stats", &[of(ID), ("Task", text("nope"))]).await;
     assert_eq!(unknown.unwrap_err(), "unknown task name \"nope\"");
     let host = ground.call("ClientStats.Stats", &[]).await.unwrap();
     let host = host.get("HostStats").unwrap();
     assert!(matches!(host.get("Memory").unwrap().get("Total"), Some(Value::Uint(1_000_000..))));
-    let Some(Value::List(processors)) = host.get("CPU") else { panic!("no processors") };
+    let Some(Value::List(processors)) = host.get("CPU") else { panic!("expected processors") };
     assert!(!processors.is_empty());
 }
 
@@ -150,7 +152,7 @@ async fn files_are_listed_and_described_within_the_allocation() {
     std::os::unix::fs::symlink("/etc", web.join("local/etc")).unwrap();
     let at = |path: &str| [of(ID), ("Path", text(path))];
     let listed = ground.call("FileSystem.List", &at("/web/local")).await.unwrap();
-    let Some(Value::List(files)) = listed.get("Files") else { panic!("no files") };
+    let Some(Value::List(files)) = listed.get("Files") else { panic!("expected files") };
     let names: Vec<_> = files.iter().map(|file| file.get("Name").unwrap().as_text().unwrap()).collect();
     assert_eq!(names, ["etc", "link", "text"]);
     let described = ground.call("FileSystem.Stat", &at("web/local/text")).await.unwrap();
@@ -197,14 +199,14 @@ async fn the_machine_is_told_of_to_nobody_unless_that_is_wanted() {
     let host = ground.call("Agent.Host", &[]).await.unwrap();
     assert_eq!(host.get("AgentID"), Some(&text("n1")));
     let Some(Value::Map(variables)) = host.get("HostData").unwrap().get("Environment").cloned() else {
-        panic!("no environment")
+        panic!("expected an environment")
     };
     assert!(
         variables.iter().all(|(name, _)| name.as_text() != Some("CARGO_MANIFEST_DIR")),
-        "they may be secret"
+        "other variables may be secret"
     );
     let Some(Value::List(addresses)) = host.get("HostData").unwrap().get("Network").cloned() else {
-        panic!("no addresses")
+        panic!("expected addresses")
     };
     assert!(addresses.iter().any(|address| address.get("string") == Some(&text("127.0.0.1/8"))));
     let error = ground.call("Agent.Profile", &[("Profile", text("heap"))]).await.unwrap_err();

@@ -195,7 +195,7 @@ async fn files_and_logs_are_told_in_the_recorded_frames() {
         let first = stream.receive::<StreamFrame>().await.unwrap().unwrap();
         match error {
             Some(theirs) => {
-                let ours = first.error.unwrap_or_else(|| panic!("{args}: no error"));
+                let ours = first.error.unwrap_or_else(|| panic!("{args}: expected an error"));
                 if theirs.message.starts_with("failed to list") {
                     // 1.1 lists files that no longer exist.
                     assert_eq!(ours.code, Some(404), "{args}");
@@ -243,7 +243,9 @@ fn ran(frames: impl IntoIterator<Item = StreamFrame>) -> Ran {
             ran.failed = true;
             continue;
         }
-        let Json::Object(said) = serde_json::from_slice(&frame.payload).unwrap() else { panic!("no object") };
+        let Json::Object(said) = serde_json::from_slice(&frame.payload).unwrap() else {
+            panic!("expected an object")
+        };
         for (name, to) in [("stdout", &mut ran.stdout), ("stderr", &mut ran.stderr)] {
             let Some(of) = said.get(name) else { continue };
             if let Some(data) = of.get("data") {

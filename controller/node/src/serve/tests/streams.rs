@@ -158,8 +158,8 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         ("Agent.MonitorExport", vec![("ServiceName", text("nomad"))], 500, "journalctl"),
     ] {
         let (told, error) = ground.read_stream(method, &arguments).await;
-        let (found, message) = error.unwrap_or_else(|| panic!("{method} {says}: no error"));
-        assert!(told.is_empty() && message.contains(says), "{method}: {message}, not {says}");
+        let (found, message) = error.unwrap_or_else(|| panic!("{method} {says}: expected an error"));
+        assert!(told.is_empty() && message.contains(says), "{method}: expected {says}, found {message}");
         assert_eq!(found, Some(code), "{method} {says}");
     }
     // The limit for texts that servers put into a close frame.
@@ -233,7 +233,7 @@ async fn until_ended(file: &std::path::Path, way: &str) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(WAIT, ended).await.unwrap_or_else(|_| panic!("{way}: {pid} lives"));
+    tokio::time::timeout(WAIT, ended).await.unwrap_or_else(|_| panic!("{way}: {pid} still runs"));
 }
 
 /// This also holds for a command that ignores a large input.

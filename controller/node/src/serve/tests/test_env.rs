@@ -312,7 +312,7 @@ pub(super) async fn all(stream: &mut Framed<Stream>) -> (Vec<u8>, Option<(Option
 
 /// The next frame; `None` at the end.
 pub(super) async fn next(stream: &mut Framed<Stream>) -> Option<StreamFrame> {
-    tokio::time::timeout(WAIT, stream.receive()).await.expect("nothing came").unwrap()
+    tokio::time::timeout(WAIT, stream.receive()).await.expect("a frame in time").unwrap()
 }
 
 pub(super) fn map(fields: &[(&str, Value)]) -> Value {

@@ -33,7 +33,7 @@ fn rows() -> impl Iterator<Item = Row<'static>> {
             "honoured" => Becomes::Honoured,
             "passed" => Becomes::PassedOver,
             "refused" => Becomes::Refused,
-            other => panic!("{other:?} is no verdict"),
+            other => panic!("{other:?} is not a verdict"),
         };
         Row { becomes, values: rest.split(" & ").map(value).collect() }
     })
@@ -69,7 +69,7 @@ fn pointer(path: &str) -> String {
         "N" => "/TaskGroups/0/Networks/0",
         "S" => "/TaskGroups/0/Services/0",
         "C" => "/TaskGroups/0/Services/0/Checks/0",
-        other => panic!("{other:?} is no place"),
+        other => panic!("{other:?} is not a field"),
     };
     format!("{place}/{rest}")
 }

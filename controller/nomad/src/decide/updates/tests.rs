@@ -80,15 +80,15 @@ fn nothing_goes_twice() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     assert!(updates.report(running("a", ""), t));
     updates.begin(t);
-    assert!(!updates.report(running("a", ""), t), "it is under way");
+    assert!(!updates.report(running("a", ""), t), "the report is in flight");
     updates.report(running("a", "x"), t);
-    assert!(!updates.report(running("a", ""), t), "and is the newest again");
+    assert!(!updates.report(running("a", ""), t), "the report in flight is the newest again");
     updates.done(7);
     assert_eq!(updates.due(t), None);
-    assert!(!updates.report(running("a", ""), t), "servers have it");
+    assert!(!updates.report(running("a", ""), t), "servers have the report");
     updates.report(running("a", "x"), t);
     updates.report(running("a", ""), t);
-    assert_eq!(updates.due(t), None, "what servers have is the newest again");
+    assert_eq!(updates.due(t), None, "servers already have the newest report");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn nothing_goes_before_the_first_list_and_nothing_that_servers_do_not_have() {
     updates.listed(ids.iter(), &[]);
     assert_eq!(updates.due(t), None);
     updates.open();
-    assert_eq!(updates.due(t), Some(t), "a failure of which servers may not know");
+    assert_eq!(updates.due(t), Some(t), "servers may not know this failure");
     assert_eq!(sent(&mut updates, t), ["a:failed", "b:running"]);
     updates.done(7);
     assert!(!updates.report(running("gone", "x"), t));
@@ -145,12 +145,12 @@ fn what_servers_have_changed_is_told_again() {
     let ids: [AllocId; 2] = ["a".into(), "b".into()];
     updates.listed(ids.iter(), &[fetched("a", ClientStatus::Unknown)]);
     assert!(updates.report(running("a", ""), t + CALM));
-    assert_eq!(updates.due(t + CALM), Some(t + TICK), "at once");
+    assert_eq!(updates.due(t + CALM), Some(t + TICK), "due with the next tick");
     updates.begin(t + CALM);
     updates.done(7);
     updates.missed();
     assert!(updates.report(running("a", ""), t + 2 * CALM));
-    assert!(!updates.report(report("b", ClientStatus::Complete, ""), t), "an end is an end");
+    assert!(!updates.report(report("b", ClientStatus::Complete, ""), t), "a final status does not change");
 }
 
 #[test]
@@ -193,14 +193,14 @@ fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it(
         } else {
             list(&mut updates, &["a"], ClientStatus::Unknown);
         }
-        assert!(updates.report(running("a", ""), t), "once more");
+        assert!(updates.report(running("a", ""), t), "the report is sent again");
         if miss {
             updates.done(7);
         } else {
             updates.failed(std::mem::take(&mut reports), t, &mut chance);
             updates.release();
         }
-        assert_eq!(updates.due(t), Some(t + TICK), "at once");
+        assert_eq!(updates.due(t), Some(t + TICK), "due with the next tick");
         assert_eq!(sent(&mut updates, t + TICK), ["a:running"]);
         updates.done(7);
         assert_eq!(updates.due(t + TICK), None);

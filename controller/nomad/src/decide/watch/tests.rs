@@ -21,7 +21,7 @@ fn counts(watch: &mut Watch, answer: ClientAllocsResponse) -> Option<Listing> {
     match watch.listed(answer).unwrap() {
         Meaning::Nothing => None,
         Meaning::Counts(listing) => Some(listing),
-        Meaning::Doubtful => panic!("it is doubtful"),
+        Meaning::Doubtful => panic!("the list is doubtful"),
     }
 }
 
@@ -59,12 +59,12 @@ fn names(text: &str) -> Vec<String> {
 fn only_newer_lists_count() {
     let mut watch = Watch::new([]);
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
-    assert_eq!(take(&mut watch, list(0, &[])), None, "an index of nothing");
+    assert_eq!(take(&mut watch, list(0, &[])), None, "an index without a change");
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
     assert_eq!(take(&mut watch, list(10, &[("a", 5), ("b", 10)])), Some((names("a b"), names(""))));
     assert_eq!(watch.question(), Question { index: 10, allow_stale: true });
     assert!(is_doubtful(&mut watch, list(9, &[])), "a server that lags behind");
-    assert_eq!(take(&mut watch, list(9, &[("a", 5), ("b", 10)])), None, "one that has nothing new");
+    assert_eq!(take(&mut watch, list(9, &[("a", 5), ("b", 10)])), None, "a server without news");
     assert_eq!(take(&mut watch, list(11, &[("a", 5), ("b", 10)])), Some((names(""), names(""))));
     assert_eq!(
         take(&mut watch, list(12, &[("a", 5), ("b", 12), ("c", 12)])),
@@ -145,7 +145,7 @@ fn a_list_that_is_not_there_is_no_empty_one() {
 fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
     let mut watch = Watch::new([("a".into(), 5)]);
     let now = Instant::now();
-    assert!(is_doubtful(&mut watch, list(90, &[])), "also the first one");
+    assert!(is_doubtful(&mut watch, list(90, &[])), "the first list too");
     let mut confirmed = |before, answer, after| {
         let found = watch.confirmed(&node(before), answer, &node(after), |_| false, now);
         found.map(|listing| {
@@ -155,12 +155,12 @@ fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
     for (before, after) in [(0, 0), (0, 80), (80, 0), (3, 80)] {
         assert_eq!(confirmed(before, list(91, &[]), after), Err(Unfit::Unregistered), "{before} {after}");
     }
-    assert_eq!(confirmed(3, list(91, &[("a", 5)]), 3), Ok(Some(0)), "it is there after all");
+    assert_eq!(confirmed(3, list(91, &[("a", 5)]), 3), Ok(Some(0)), "the allocation exists after all");
     assert_eq!(confirmed(3, list(4, &[]), 3), Err(Unfit::Older { found: 4, known: 5 }), "other servers");
     assert_eq!(confirmed(3, ClientAllocsResponse { allocs: None, ..list(91, &[]) }, 3), Err(Unfit::NoList));
-    assert_eq!(confirmed(3, list(91, &[]), 3), Ok(Some(1)), "it is gone");
+    assert_eq!(confirmed(3, list(91, &[]), 3), Ok(Some(1)), "the allocation is gone");
     let mut none = Watch::default();
-    assert!(!is_doubtful(&mut none, list(90, &[])), "nothing is lost by it");
+    assert!(!is_doubtful(&mut none, list(90, &[])), "no allocation is lost");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
             listing.fetch.iter().map(ToString::to_string).collect::<Vec<_>>()
         }));
     }
-    assert_eq!(watch.question(), Question { index: 0, allow_stale: false }, "the leader is asked");
+    assert_eq!(watch.question(), Question { index: 0, allow_stale: false }, "the leader is queried");
     let older = Err(Unfit::Older { found: 20, known: 50 });
     assert!(said[..5].iter().all(|said| *said == older), "{said:?}");
     assert_eq!(said[5..], [Ok(names("c d")), Ok(names("c d"))]);
@@ -214,7 +214,7 @@ fn what_was_collected_while_nobody_asked_is_removed() {
     for allocs in [&[("a", 4)][..], &[("b", 50)], &[("a", 5), ("c", 3)]] {
         assert!(matches!(confirmed(allocs, true), Err(Unfit::Older { .. })), "{allocs:?}");
     }
-    assert!(confirmed(&[("a", 5)], false).is_err(), "it runs");
+    assert!(confirmed(&[("a", 5)], false).is_err(), "the allocation runs");
     let listing = confirmed(&[("a", 5)], true).unwrap().unwrap();
     assert!(!listing.is_restored());
     let desired = watch.desired(&listing, Vec::new(), Vec::new());

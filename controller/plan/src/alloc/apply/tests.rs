@@ -151,14 +151,14 @@ fn what_a_lost_attempt_counts_for() {
     };
     let earlier = |run| TaskState { run, ..running() };
     let desk = recover(running());
-    assert!(is_backing_off(desk.main()), "as any exit");
+    assert!(is_backing_off(desk.main()), "like any exit");
     assert_eq!((desk.main().counted, desk.main().exit.as_ref().map(|exit| exit.code)), (1, Some(-1)));
     let desk = recover(earlier(Run::Running { attempt: 1, boot: BootId(0) }));
     assert_eq!((&desk.main().run, desk.main().counted), (&Run::Waiting, 0), "a reboot counts for nothing");
     let Run::Stopping { step, .. } = stopping(AfterStop::Dead).run else { return };
     let then = AfterStop::Dead;
     let run = Run::Stopping { attempt: 1, boot: BootId(0), ran: true, step, then };
-    assert_eq!(recover(earlier(run)).main().run, Run::Dead, "it was to end anyway");
+    assert_eq!(recover(earlier(run)).main().run, Run::Dead, "it was being stopped anyway");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn an_attempt_that_is_newer_than_what_is_remembered_is_looked_for() {
     }
     let mut desk = Desk::new(running());
     desk.write(|writer| writer.on_attempt_found("main", 1));
-    assert_eq!(desk.main(), &TaskState { name: "main".into(), ..running() }, "it is known");
+    assert_eq!(desk.main(), &TaskState { name: "main".into(), ..running() }, "the attempt is known");
 }
 
 #[test]
@@ -232,7 +232,11 @@ fn why_tasks_are_stopped_is_told_to_those_that_live() {
         let mut desk = Desk::with(vec![running(), failed(), pending()]);
         desk.write(|writer| writer.change(Change::Stop(because(reason))));
         assert_eq!(desk.event_kinds(0), Vec::from_iter(kind));
-        assert_eq!((desk.event_kinds(1), desk.event_kinds(2)), (vec![], vec![]), "dead, and poststop");
+        assert_eq!(
+            (desk.event_kinds(1), desk.event_kinds(2)),
+            (vec![], vec![]),
+            "dead tasks and poststop tasks get no event"
+        );
         assert_eq!(desk.notes, [Note::Disruption { job: desk.spec.job_key.clone(), cause }]);
     }
 }
@@ -249,7 +253,7 @@ fn a_driver_is_heard() {
 #[test]
 fn signals_are_operations_of_their_own() {
     let mut desk = Desk::new(running());
-    desk.write(|writer| writer.signal(None, "SIGHUP")).expect("two run");
+    desk.write(|writer| writer.signal(None, "SIGHUP")).expect("two running tasks");
     let sent: Vec<_> = desk.issued.iter().map(|issued| (issued.part, issued.generation)).collect();
     assert_eq!(sent, [(PROCESS, 8), (Part::Task(1, TaskPart::Process), 9)]);
     assert!(desk.write(|writer| writer.signal(Some("stop"), "SIGHUP")).is_err());
@@ -332,17 +336,17 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 
     let ended = recovered(Recovered::Exited(exit(1)));
     assert!(is_backing_off(ended.main()), "{:?}", ended.main().run);
-    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts like any other");
+    assert_eq!((ended.main().attempt, ended.main().counted), (1, 1), "it counts like any other attempt");
 
     let never = recovered(Recovered::NotStarted);
     assert_eq!((&never.main().run, never.main().attempt), (&Run::Waiting, 0));
     assert_eq!(*never.state.parts.get(PROCESS), PartState::Absent);
-    assert!(never.state.maybe_begun.contains(&0), "its start may still come");
+    assert!(never.state.maybe_begun.contains(&0), "its start may still arrive");
 
     let lost = recovered(Recovered::Lost { why: "its record is gone".to_owned() });
     assert_eq!((&lost.main().run, lost.main().attempt, lost.main().used), (&Run::Waiting, 0, 1));
-    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "it does not count");
-    assert_eq!(*lost.state.parts.get(PROCESS), PartState::Up, "what it left is removed");
+    assert_eq!((lost.main().counted, lost.main().exit.clone()), (0, None), "a lost attempt does not count");
+    assert_eq!(*lost.state.parts.get(PROCESS), PartState::Up, "its leftovers are removed");
 }
 
 #[test]
@@ -453,7 +457,7 @@ fn what_changed_while_no_agent_ran_is_owed() {
         desk.write(|writer| writer.outcome(part, 8, Outcome::Present(Some(Arc::new(found)))));
         let known = desk.main().owed.get(&TaskPart::Identity).map(|owed| owed.action.clone());
         assert_eq!(known, owed, "{mode:?} {revision}");
-        assert!(!desk.main().restart_requested, "it is stored before it is done");
+        assert!(!desk.main().restart_requested, "the request is stored first");
         desk.write(|writer| writer.change(Change::Task(0, TaskChange::Settle(TaskPart::Identity))));
         assert_eq!(desk.main().restart_requested, owed.is_some() && mode == ChangeMode::Restart);
         desk.write(|writer| writer.outcome(PROCESS, 9, Outcome::Done(None)));

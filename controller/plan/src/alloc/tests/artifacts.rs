@@ -77,7 +77,7 @@ fn what_can_not_be_had_counts_as_a_failed_start() {
         assert!(failed.unwrap().details["download_error"].ends_with("404 Not Found"));
         life.now = at(100 + 20 * u64::from(round));
         life.settle();
-        assert!(life.state.parts.get(ARTIFACTS).is_busy(), "it is tried again");
+        assert!(life.state.parts.get(ARTIFACTS).is_busy(), "the download is retried");
     }
     life.outcome(ARTIFACTS, refused(FailureClass::Recoverable));
     let known = &life.state.durable.tasks[0];
@@ -124,12 +124,12 @@ fn a_stop_ends_a_download_and_the_task_with_it() {
     life.generation = 1;
     life.settle();
     assert_eq!(life.issued, ["Withdraw"]);
-    assert!(life.state.parts.get(ARTIFACTS).is_busy(), "nothing is removed under it");
+    assert!(life.state.parts.get(ARTIFACTS).is_busy(), "the directory is not removed during a download");
     assert_eq!(life.state.durable.tasks[0].run, Run::Dead);
     life.outcome(ARTIFACTS, refused(FailureClass::Recoverable));
     let known = &life.state.durable.tasks[0];
     assert!(known.run == Run::Dead && !known.failed);
-    assert_eq!(life.issued, ["Withdraw", "Down"], "the directory goes");
+    assert_eq!(life.issued, ["Withdraw", "Down"], "the directory is removed");
 }
 
 /// An agent died that may have started the first attempt. Its successor could not fetch the artifacts any more, and

@@ -25,7 +25,7 @@ fn a_user_restart_takes_no_attempt() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("a running task"));
     life.settle();
     life.write(|writer| writer.exited("main", 1, exit(130)));
     let main = &life.state.durable.tasks[0];
@@ -40,9 +40,9 @@ fn every_restart_waits_for_the_tasks_shutdown_delay() {
     let spec = alloc(vec![slow]);
     type Ask = fn(&mut Writer<'_>);
     let asks: [(&str, Ask); 4] = [
-        ("one task", |writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs")),
-        ("what runs", |writer| writer.restart(&RestartScope::Running).expect("it runs")),
-        ("all tasks", |writer| writer.restart(&RestartScope::All).expect("it runs")),
+        ("one task", |writer| writer.restart(&RestartScope::Task("main".to_string())).expect("running")),
+        ("what runs", |writer| writer.restart(&RestartScope::Running).expect("a running task")),
+        ("all tasks", |writer| writer.restart(&RestartScope::All).expect("a running task")),
         ("a check", |writer| {
             writer.change(Change::Unhealthy { task: Some(0), check: String::new(), said: String::new() });
         }),
@@ -105,9 +105,9 @@ fn a_restart_keeps_the_stop_order_and_starts_nothing_that_has_to_wait() {
         for (known, name) in life.state.durable.tasks.iter_mut().zip(["proxy", "db", "app", "lead"]) {
             known.name = name.into();
         }
-        life.write(|writer| writer.restart(&scope).expect("it runs"));
+        life.write(|writer| writer.restart(&scope).expect("a running task"));
         assert_eq!(restart_order(&mut life), ["lead", "app", "db", "proxy"], "{scope:?}");
-        assert!(life.state.durable.restart.is_none(), "{scope:?}: it is over");
+        assert!(life.state.durable.restart.is_none(), "{scope:?}: the restart is over");
         assert!(life.issued.iter().any(|verb| verb == "Start { attempt: 2 }"), "{:?}", life.issued);
     }
 }
@@ -124,7 +124,7 @@ fn one_task_restarts_without_the_others() {
     for (known, name) in life.state.durable.tasks.iter_mut().zip(["db", "app"]) {
         known.name = name.into();
     }
-    life.write(|writer| writer.restart(&RestartScope::Task("db".to_string())).expect("it runs"));
+    life.write(|writer| writer.restart(&RestartScope::Task("db".to_string())).expect("a running task"));
     assert_eq!(restart_order(&mut life), ["db"]);
     assert!(matches!(life.state.durable.tasks[1].run, Run::Running { .. }));
 }
@@ -163,7 +163,7 @@ fn a_start_under_way_is_taken_back_when_its_task_is_to_end() {
     life.spec = &unwanted;
     life.settle();
     assert_eq!(life.issued, ["Start { attempt: 1 }", "Withdraw"]);
-    assert_eq!(life.generation, start, "it goes by the number of the start");
+    assert_eq!(life.generation, start, "it refers to the number of the start");
     life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why: String::new() });
     life.now = at(101);
     life.settle();
@@ -179,13 +179,13 @@ fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+    life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("a running task"));
     life.settle();
     life.write(|writer| writer.exited("main", 1, exit(130)));
     life.settle();
     assert_eq!(life.issued.len(), 1, "{:?}", life.issued);
     life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why: String::new() });
-    assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"], "what is left of it is removed at once");
+    assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"], "its leftovers are removed at once");
     life.outcome(PROCESS, Outcome::Done(None));
     assert_eq!(life.issued[2..], ["Start { attempt: 2 }"]);
 }
@@ -203,7 +203,7 @@ fn an_exit_may_come_before_the_word_of_the_start() {
     let main = &life.state.durable.tasks[0];
     let kinds: Vec<&str> = main.events.iter().map(|event| event.kind.as_str()).collect();
     assert_eq!(kinds, ["Started", "Terminated", "Restarting"]);
-    assert_eq!(main.counted, 1, "the doubled exit counts once");
+    assert_eq!(main.counted, 1, "a repeated exit counts once");
     assert_eq!(life.issued[1..], ["Destroy { attempt: 1 }"]);
 }
 
@@ -252,7 +252,7 @@ fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
         let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
         let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
         if restart {
-            life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+            life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("running"));
         }
         life.settle();
         let told = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
@@ -305,7 +305,7 @@ fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
         let mut life = restarted(&spec, 1);
         life.now = at(asked_at);
         life.settle();
-        life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("it runs"));
+        life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("a running task"));
         life.settle();
         life.write(|writer| writer.exited("main", 2, exit(0)));
         life.settle();
@@ -313,9 +313,9 @@ fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
         life.outcome(PROCESS, Outcome::Done(None));
         life.outcome(PROCESS, Outcome::Started(Launch::of(3)));
         assert_eq!(life.state.durable.tasks[0].attempt, 3);
-        assert_eq!(converged(&life), counts_after == 0, "asked for at {asked_at} s");
+        assert_eq!(converged(&life), counts_after == 0, "requested at {asked_at} s");
         life.now = at(asked_at + counts_after);
-        assert!(converged(&life), "asked for at {asked_at} s");
+        assert!(converged(&life), "requested at {asked_at} s");
     }
 }
 
@@ -459,7 +459,7 @@ fn a_process_that_should_not_live_gets_its_time_to_end() {
         life.settle();
         life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
         let Run::Stopping { step: StopStep::Kill { until }, .. } = &life.state.durable.tasks[0].run else {
-            panic!("it is not being stopped")
+            panic!("expected a task that is being stopped")
         };
         assert_eq!(until.remaining(at(100)), Duration::from_secs(given), "30 s are the agent's limit");
     }
@@ -560,7 +560,7 @@ fn a_start_that_failed_tells_when_and_why() {
         PROCESS,
         Outcome::Failed { class: FailureClass::NoProgram, why: "no such file".to_string() },
     );
-    let exit = life.state.durable.tasks[0].exit.clone().expect("it ended");
+    let exit = life.state.durable.tasks[0].exit.clone().expect("an exit");
     assert_eq!((exit.code, &*exit.error, exit.at), (127, "no such file", at(103).wall));
 }
 

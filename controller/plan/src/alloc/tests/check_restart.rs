@@ -247,7 +247,8 @@ fn what_is_waited_for_is_told() {
     life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Failure)));
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
-    let wait = told.waits.iter().find(|wait| wait.message.contains("alive")).expect("it is explained");
+    let wait =
+        told.waits.iter().find(|wait| wait.message.contains("alive")).expect("the explanation of the check");
     assert_eq!(
         (&*wait.part, &*wait.message, wait.until),
         ("task main", "restarts unless check alive of service web passes", Some(at(120).wall))
@@ -283,5 +284,5 @@ fn what_is_stale_counts_only_where_nothing_else_is_known() {
     life.write(|writer| writer.checked(stale(CheckStatus::Success)));
     let known = &life.state.checks.results["alive"];
     assert_eq!((known.status, known.stale), (CheckStatus::Failure, true));
-    assert!(life.state.checks.failing_since_ns.is_empty(), "and it restarts nothing");
+    assert!(life.state.checks.failing_since_ns.is_empty(), "the check restarts nothing");
 }

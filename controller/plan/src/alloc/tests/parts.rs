@@ -91,13 +91,15 @@ fn an_overdue_operation_keeps_its_part() {
     let running = life.generation;
     for (generation, expected) in [(running - 1, false), (running, true)] {
         life.write(|writer| writer.outcome(Part::Dir, generation, Outcome::Overdue));
-        let PartState::Busy { overdue, .. } = life.state.parts.get(Part::Dir) else { panic!("it runs on") };
+        let PartState::Busy { overdue, .. } = life.state.parts.get(Part::Dir) else {
+            panic!("expected an operation in progress")
+        };
         assert_eq!(*overdue, expected);
         life.settle();
     }
     assert_eq!(life.issued, ["Up"]);
     life.outcome(Part::Dir, Outcome::Done(None));
-    assert_eq!(life.issued, ["Up", "Up"], "it has ended, and the next part begins");
+    assert_eq!(life.issued, ["Up", "Up"], "the operation has ended, and the next part starts");
 }
 
 #[test]
@@ -211,9 +213,9 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
     };
     assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
-    let told = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal under way");
+    let told = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal in flight");
     let signal = told(&bench);
-    assert_eq!(look(&mut bench), 1, "once as long as it is under way");
+    assert_eq!(look(&mut bench), 1, "one signal while it is in flight");
     // The signal was released, and whether it arrived is unknown: it is sent once more.
     bench.crash();
     assert_eq!(look(&mut bench), 1);
@@ -221,7 +223,7 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
     bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
     bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
-    assert_eq!(look(&mut bench), 0, "it was notified");
+    assert_eq!(look(&mut bench), 0, "the process was notified");
 }
 
 #[test]
@@ -266,7 +268,7 @@ fn a_part_waits_for_what_it_needs_without_an_operation() {
     let missing = || Outcome::Pending { on: "the key colour".to_string(), ask_in: Duration::from_secs(60) };
     life.settle();
     life.outcome(part, missing());
-    assert_eq!(life.issued, ["Up"], "nothing is started without it");
+    assert_eq!(life.issued, ["Up"], "no task starts without it");
     for (second, asked) in [(159, 1), (160, 2)] {
         life.now = at(second);
         life.settle();
@@ -275,7 +277,7 @@ fn a_part_waits_for_what_it_needs_without_an_operation() {
     life.outcome(part, missing());
     let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
     let told = show::explain(life.now, &spec, &life.state, &plan);
-    let wait = told.waits.iter().find(|wait| wait.part == "task main: tokens").expect("it waits");
+    let wait = told.waits.iter().find(|wait| wait.part == "task main: tokens").expect("the wait for tokens");
     assert_eq!((&*wait.message, wait.since), ("waits for the key colour", Some(at(100).wall)));
     life.write(|writer| writer.drift(part, Noticed::Event));
     life.settle();

@@ -50,12 +50,16 @@ fn a_start_waits_for_a_part_that_waits_and_no_operation_runs_meanwhile() {
     let wait = Outcome::Pending { on: "a key".to_string(), ask_in: Duration::from_secs(30) };
     life.outcome(PROBE, wait);
     assert!(matches!(life.state.parts.get(PROBE), PartState::Pending { .. }));
-    assert_eq!(*life.state.parts.get(READER), PartState::Absent, "it is not created without its source");
+    assert_eq!(
+        *life.state.parts.get(READER),
+        PartState::Absent,
+        "the reader is not created without its source"
+    );
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
     assert!(plan.waits.contains(&Waiting::Part(PROBE)) && plan.wake_ns == Some(at(130).boot_ns));
     life.now = at(130);
     life.settle();
-    assert!(life.state.parts.get(PROBE).is_busy(), "it is asked again");
+    assert!(life.state.parts.get(PROBE).is_busy(), "the operation is retried");
 }
 
 #[test]
@@ -63,7 +67,7 @@ fn each_part_is_brought_up_with_what_it_reads_and_the_attempt_remembers_that() {
     let spec = probing();
     let mut life = life(&spec);
     life.settle();
-    assert!(life.state.durable.may_be_held(PROBE), "stored before it is asked for");
+    assert!(life.state.durable.may_be_held(PROBE), "the state is stored first");
     life.outcome(PROBE, made(4));
     assert!(life.state.parts.get(READER).is_busy());
     life.outcome(READER, made(4));
@@ -72,7 +76,7 @@ fn each_part_is_brought_up_with_what_it_reads_and_the_attempt_remembers_that() {
         [&READER],
         "an inspection finds the other"
     );
-    let launch = life.state.launch(PROCESS).expect("it begins");
+    let launch = life.state.launch(PROCESS).expect("a launch");
     assert_eq!(launch.revisions, [(PROBE, Revision(4)), (READER, Revision(4))].into());
 }
 
@@ -93,7 +97,7 @@ fn a_new_agent_knows_what_is_stored_and_looks_for_the_rest_before_a_start() {
         life.outcome(part, Outcome::Present(None));
     }
     assert!(!starts(&life), "{:?}", life.issued);
-    let Outcome::Done(facts) = made(4) else { panic!("it produces facts") };
+    let Outcome::Done(facts) = made(4) else { panic!("expected facts") };
     life.outcome(PROBE, Outcome::Present(facts));
     life.outcome(READER, made(4));
     assert!(starts(&life), "{:?}", life.issued);
@@ -108,13 +112,16 @@ fn a_running_task_is_owed_what_its_parts_have_changed() {
     life.write(|writer| writer.drift(PROBE, Noticed::Event));
     life.settle();
     life.outcome(PROBE, Outcome::Absent);
-    assert!(life.state.fact(PROBE) != Fact::Unknown, "its last good value stays");
+    assert!(life.state.fact(PROBE) != Fact::Unknown, "the last good value is kept");
     let signals = |life: &Bench<'_>| life.issued.iter().filter(|verb| verb.starts_with("Signal")).count();
     assert_eq!(signals(&life), 0);
     life.outcome(PROBE, made(5));
     assert_eq!(signals(&life), 1, "{:?}", life.issued);
-    assert!(life.state.durable.tasks[0].owed.contains_key(&TaskPart::Probe), "until it has arrived");
-    assert!(life.state.parts.get(READER).is_busy(), "it reads what has changed");
+    assert!(
+        life.state.durable.tasks[0].owed.contains_key(&TaskPart::Probe),
+        "the notification is owed until it arrives"
+    );
+    assert!(life.state.parts.get(READER).is_busy(), "the reader is created again");
     restored(&mut life);
     life.settle();
     life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));

@@ -111,7 +111,7 @@ fn a_task_whose_restart_becomes_its_end_is_told_to_be_killed() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let mut life =
         Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])));
-    life.write(|writer| writer.restart(&RestartScope::Running).expect("it runs"));
+    life.write(|writer| writer.restart(&RestartScope::Running).expect("a running task"));
     life.settle();
     assert!(matches!(life.state.durable.tasks[0].run, Run::Stopping { then: AfterStop::Restart, .. }));
     let mut stopped = spec.clone();
@@ -132,7 +132,7 @@ fn a_restart_of_all_tasks_is_told_by_those_that_have_ended() {
         (RestartScope::All, vec!["User requested all tasks to restart", "Task restarting in 0s"]),
     ] {
         let mut life = Bench::new(&spec, known(vec![running(), dead()], Stage::WaitAlloc, parts.clone()));
-        life.write(|writer| writer.restart(&scope).expect("it runs"));
+        life.write(|writer| writer.restart(&scope).expect("a running task"));
         life.settle();
         let pre = &life.state.durable.tasks[1];
         let recorded: Vec<&str> = pre.events.iter().map(|event| event.message.as_str()).collect();
@@ -154,7 +154,7 @@ fn servers_hear_of_a_signal_in_the_words_of_stock_clients() {
         std_alloc::sync::Arc::make_mut(&mut spec).server = is_of_servers.then(|| server.into());
         let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
         let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
-        life.write(|writer| writer.signal(None, "SIGHUP").expect("it runs"));
+        life.write(|writer| writer.signal(None, "SIGHUP").expect("a running task"));
         let recorded: Vec<_> = life.state.durable.tasks[0].events.iter().collect();
         assert_eq!(
             (recorded[0].message.as_str(), recorded[0].details["signal"].as_str()),

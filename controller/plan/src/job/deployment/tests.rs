@@ -62,7 +62,7 @@ impl Bench {
         bench.put(1, 0, Some(true));
         bench.put(2, 0, Some(true));
         let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
-        bench.state.deployments.push(begun.expect("something is replaced"));
+        bench.state.deployments.push(begun.expect("a deployment"));
         bench
     }
 
@@ -73,7 +73,7 @@ impl Bench {
     /// Puts an allocation of the new version into this slot.
     fn replace(&mut self, index: usize, number: u8, healthy: Option<bool>) {
         self.put(number, 1, healthy);
-        let slots = self.state.slots.get_mut("g").expect("its slots");
+        let slots = self.state.slots.get_mut("g").expect("the slots of the group");
         slots[index].alloc = Some(id(number));
         self.state.deployments[0].place(at(0), "g", id(number), false);
     }
@@ -167,7 +167,7 @@ fn every_healthy_allocation_extends_the_deadline_and_without_one_it_fails() {
     assert_eq!(bench.end(109).0, DeploymentStatus::Running, "an unhealthy one has until then to be replaced");
     assert_eq!(bench.group().unhealthy_allocs, 1);
     assert_eq!(bench.end(110), (DeploymentStatus::Failed, "Failed due to progress deadline", None));
-    assert_eq!(bench.turn(111), [], "what has ended rests");
+    assert_eq!(bench.turn(111), [], "an ended deployment does not change");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn without_a_deadline_the_first_unhealthy_allocation_fails_it() {
     let mut bench = Bench::new(|update| update.progress_deadline = Duration::ZERO);
     bench.replace(0, 3, None);
     assert_eq!(bench.end(1), (DeploymentStatus::Running, "Deployment is running", None));
-    bench.allocs.get_mut(&id(3)).expect("there").known = Durable {
+    bench.allocs.get_mut(&id(3)).expect("the allocation").known = Durable {
         status: herdlet_api_types::alloc::ClientStatus::Failed,
         tasks: vec![failed()],
         ..known(None)
@@ -220,11 +220,11 @@ fn healthy_canaries_wait_for_somebody_beyond_the_deadline() {
     bench.canary(3, Some(true));
     bench.turn(1);
     assert_eq!(bench.end(500).0, DeploymentStatus::Running);
-    assert_eq!(bench.state.deployments[0].wake_ns(at(500)), None, "nothing is due any more");
+    assert_eq!(bench.state.deployments[0].wake_ns(at(500)), None, "no deadline remains");
     bench.state.deployments[0].promote(at(600), "g");
     assert_eq!((bench.group().promoted, &*bench.deployment().description), (true, "Deployment is running"));
     assert_eq!(bench.end(659).0, DeploymentStatus::Running);
-    assert_eq!(bench.end(660).0, DeploymentStatus::Failed, "the second did not come");
+    assert_eq!(bench.end(660).0, DeploymentStatus::Failed, "the second allocation was not healthy in time");
 }
 
 #[test]
@@ -278,10 +278,10 @@ fn one_is_begun_where_a_service_with_update_is_new_or_changes() {
         let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
         begun.map(|known| known.deployment.groups["g"].desired_canaries)
     };
-    assert_eq!(begun(|_| {}), Some(3), "its work is replaced");
+    assert_eq!(begun(|_| {}), Some(3), "its allocations are replaced");
     assert_eq!(begun(|bench| bench.allocs.clear()), Some(0), "a new job needs no canaries");
-    assert_eq!(begun(|bench| bench.old = bench.job.clone()), Some(0), "nor does what is taken over");
-    assert_eq!(begun(|bench| bench.state.version = 0), None, "all stand for it already");
+    assert_eq!(begun(|bench| bench.old = bench.job.clone()), Some(0), "adopted allocations need none");
+    assert_eq!(begun(|bench| bench.state.version = 0), None, "all allocations already have this version");
     assert_eq!(begun(|bench| bench.job.kind = JobType::Batch), None);
     assert_eq!(begun(|bench| bench.job.groups[0].update = None), None);
     assert_eq!(begun(|bench| bench.job.groups[0].count = 0), None);
@@ -316,7 +316,7 @@ fn it_goes_on_while_a_slot_holds_another_than_was_counted() {
     bench.state.version = 2;
     let find = |id| bench.find(id);
     let counted = bench.state.deployments[0].counted(at(2), &bench.ids(), &find);
-    assert!(!is_complete(&bench.job, &bench.state, &counted, &find), "both stand for an older version");
+    assert!(!is_complete(&bench.job, &bench.state, &counted, &find), "both have an older version");
     let state = JobState { version: 1, ..bench.state.clone() };
     assert!(is_complete(&bench.job, &state, &counted, &find));
 }
@@ -335,17 +335,17 @@ fn what_turns_bad_or_is_stopped_is_counted_no_longer() {
     bench.put(3, 1, Some(true));
     bench.turn(3);
     assert_eq!(counted(&bench), (1, 2));
-    bench.allocs.get_mut(&id(4)).expect("there").desired = Desired::Stop;
+    bench.allocs.get_mut(&id(4)).expect("the allocation").desired = Desired::Stop;
     bench.turn(4);
-    assert_eq!(counted(&bench).0, 1, "the one that was bad proved nothing");
-    bench.allocs.get_mut(&id(3)).expect("there").desired = Desired::Stop;
+    assert_eq!(counted(&bench).0, 1, "an unhealthy allocation does not count");
+    bench.allocs.get_mut(&id(3)).expect("the allocation").desired = Desired::Stop;
     bench.turn(5);
     assert_eq!(counted(&bench).0, 0);
     bench.put(5, 1, Some(true));
     bench.turn(6);
     bench.allocs.clear();
     bench.turn(7);
-    assert!(bench.state.deployments[0].judged.is_empty(), "of what is forgotten nothing is kept");
+    assert!(bench.state.deployments[0].judged.is_empty(), "verdicts of forgotten allocations are removed");
 }
 
 #[test]

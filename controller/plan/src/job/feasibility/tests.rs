@@ -91,7 +91,7 @@ fn all_that_keeps_a_group_away_is_told_in_one_go() {
 
 #[test]
 fn what_is_distinct_looks_at_other_allocations() {
-    assert!(!is_distinct(&job(), &job().groups[0]), "nothing is");
+    assert!(!is_distinct(&job(), &job().groups[0]), "the job has no such constraint");
     let may = |change: &dyn Fn(&mut Job), of_job, of_group| {
         let mut job = job();
         change(&mut job);

@@ -91,7 +91,7 @@ fn steps_of(
 ) -> (Vec<AllocId>, Vec<Step>) {
     let mut old = (*alloc(vec![task("main", Lifecycle::Main)]).job).clone();
     let count = slots.iter().filter(|slot| slot.left.is_none()).count();
-    old.groups[0].count = u32::try_from(count).expect("a few");
+    old.groups[0].count = u32::try_from(count).expect("a small number");
     old.groups[0].update = Some(update.clone());
     old.groups[0].reschedule = stands.map(|stands| stands.reschedule).unwrap_or_default();
     let mut new = old.clone();
@@ -145,7 +145,7 @@ fn steps_of(
         let (Some(canary_of), Some(index)) = (slot.canary_of, slot.left) else { continue };
         let beside = state.slots.get_mut("g").and_then(|slots| slots.get_mut(index as usize));
         beside.expect("a slot").canary = Some(*id);
-        let known = state.deployments.first_mut().expect("it has canaries");
+        let known = state.deployments.first_mut().expect("a deployment with canaries");
         if canary_of == CanaryOf::This {
             known.place(at(0), "g", *id, true);
             of.set(Some(AllocDeployment { id: known.deployment.id, canary: true }));
@@ -188,7 +188,11 @@ fn nothing_follows_a_promoted_canary_before_what_it_stood_beside_has_ended() {
     for forgotten in [false, true] {
         let canary = || Slotted { forgotten, ..slotted(false, Desired::Stop, failed(), None) };
         assert_eq!(next(&[canary(), beside(0, running())]), (vec![], vec![]), "{forgotten}");
-        assert_eq!(next(&[canary(), beside(1, running())]), (vec![], vec![0]), "it is another's slot");
+        assert_eq!(
+            next(&[canary(), beside(1, running())]),
+            (vec![], vec![0]),
+            "the slot belongs to another allocation"
+        );
         assert_eq!(next(&[canary(), beside(0, dead())]), (vec![], vec![0]), "{forgotten}");
     }
 }
@@ -199,7 +203,7 @@ fn a_canary_waits_for_what_has_left_its_slot() {
     let left = |task| Slotted { left: Some(0), ..slotted(true, Desired::Gone, task, None) };
     let update = Update { canary: 1, ..fixture::update() };
     let canaries = |slots: &[Slotted]| canaries(slots, &update);
-    assert!(canaries(&[old(), old(), left(running())]).is_empty(), "three would live in one slot");
+    assert!(canaries(&[old(), old(), left(running())]).is_empty(), "three allocations would run in one slot");
     assert_eq!(canaries(&[old(), old(), left(dead())]), [0]);
 }
 
@@ -328,7 +332,7 @@ fn what_has_failed_in_a_deployment_is_followed_only_where_that_goes_on() {
         assert_eq!(follows(broken(), &deploys(status, joined)), followed, "{status:?} {joined}");
     }
     let endless = Deploys { progress_deadline: Duration::ZERO, ..deploys(Running, true) };
-    assert_eq!(follows(broken(), &endless), None, "it is about to fail its deployment");
+    assert_eq!(follows(broken(), &endless), None, "its deployment is about to fail");
     let never = Deploys { reschedule: ReschedulePolicy::default(), ..deploys(Successful, true) };
     assert_eq!(follows(broken(), &never), None);
     // A promised replacement is not created once the deployment has failed.
@@ -336,9 +340,9 @@ fn what_has_failed_in_a_deployment_is_followed_only_where_that_goes_on() {
     let promised = Durable { followed: Some(Followed::At(due)), ..broken() };
     assert_eq!(follows(promised, &deploys(Failed, true)), Some(false));
     let ending = Durable { tasks: vec![failed(), running()], ..broken() };
-    assert_eq!(follows(ending, &deploys(Successful, true)), None, "another task of it still runs");
+    assert_eq!(follows(ending, &deploys(Successful, true)), None, "another of its tasks still runs");
     let done = Durable { status: ClientStatus::Complete, tasks: vec![dead()], ..broken() };
-    assert_eq!(follows(done, &deploys(Successful, true)), None, "its work is done");
+    assert_eq!(follows(done, &deploys(Successful, true)), None, "its job is complete");
 }
 
 #[test]

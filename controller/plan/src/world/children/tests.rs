@@ -63,7 +63,7 @@ fn a_parameterized_job_runs_nothing_and_its_children_do() {
     assert_eq!(bench.convergence(&key).state, ConvergenceState::Converged);
     let (one, two) = (made(dispatch(&mut bench, "")), made(dispatch(&mut bench, "")));
     bench.settle();
-    assert_ne!(one, two, "also within the same second");
+    assert_ne!(one, two, "ids differ within a second");
     assert_eq!(names(&bench).len(), 4);
     assert_eq!(bench.world.children(&key).count(), 2);
     let child = &bench.world.jobs[&one].current;
@@ -115,7 +115,9 @@ fn a_parent_that_is_stopped_takes_no_dispatch_and_its_children_go_on() {
     bench.settle();
     bench.ask(Command::Stop { job: import().key() });
     bench.settle();
-    let Reply::Refused(Refusal::Conflict(why)) = dispatch(&mut bench, "") else { panic!("it is stopped") };
+    let Reply::Refused(Refusal::Conflict(why)) = dispatch(&mut bench, "") else {
+        panic!("expected a refusal: the job is stopped")
+    };
     assert_eq!(why, "job \"import\" is stopped; start it: herdlet start import");
     let runs = |(_, alloc): (_, &crate::world::allocs::AllocEntry)| alloc.spec.desired == Desired::Run;
     assert!(bench.world.allocs.of_job(&child).all(runs));

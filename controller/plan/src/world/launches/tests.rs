@@ -72,7 +72,7 @@ fn each_moment_is_launched_once_also_over_restarts() {
     assert_eq!(children(&bench), [child(FIRST)]);
     // Two were missed meanwhile: one launch makes up for them.
     bench.restart(at(FIRST + 700));
-    assert_eq!(children(&bench), [child(FIRST)], "not before every source has spoken");
+    assert_eq!(children(&bench), [child(FIRST)], "not before all sources are complete");
     bench.see(Event::Desired(crate::event::DesiredChange::Complete));
     bench.settle();
     assert_eq!(children(&bench), [child(FIRST), child(FIRST + 700)]);
@@ -187,7 +187,7 @@ fn a_job_says_when_it_is_launched_next_and_is_woken_then() {
     assert_eq!(wakes.last().map(|(_, wake)| *wake), Some(at(FIRST + 300).boot_ns));
     bench.ask(Command::Delete { job: key.clone() });
     bench.comes(at(FIRST + 600));
-    assert!(children(&bench).len() == 1, "a deleted job is launched no more, its children go on");
+    assert!(children(&bench).len() == 1, "a deleted job is not launched again; its children continue");
 }
 
 #[test]

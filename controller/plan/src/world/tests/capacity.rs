@@ -63,7 +63,7 @@ fn a_successor_gets_the_room_that_its_predecessor_made_and_nothing_is_stopped_fo
     bench.apply(vec![wanting("dear", 600, 90)], Vec::new());
     bench.apply(vec![wanting("web", 700, 10)], Vec::new());
     bench.settle();
-    assert!(runs(&bench, "web") && !runs(&bench, "dear"), "who is rolled out is not starved");
+    assert!(runs(&bench, "web") && !runs(&bench, "dear"), "a rolling update is not starved");
     bench.apply(vec![wanting("web", 2_000, 10)], Vec::new());
     bench.settle();
     let kept = bench.world.allocs.of_job(&key("web")).find(|(_, alloc)| alloc.spec.desired == Desired::Run);
@@ -82,7 +82,7 @@ fn what_was_promised_to_a_successor_is_given_to_nobody_else() {
     // Nothing has ended yet, and 400 MiB are free.
     bench.apply(vec![wanting("web", 900, 50)], Vec::new());
     bench.apply(vec![wanting("other", 300, 90)], Vec::new());
-    assert!(!runs(&bench, "web") && !runs(&bench, "other"), "the first one is on its way out");
+    assert!(!runs(&bench, "web") && !runs(&bench, "other"), "the first one is being stopped");
     assert_eq!(taken_after_a_restart(&bench), 900);
     bench.settle();
     assert!(runs(&bench, "web") && !runs(&bench, "other"));
@@ -101,9 +101,9 @@ fn what_was_promised_is_free_again_once_less_is_wanted() {
         // The first one is being stopped, and stays for a while.
         bench.apply(vec![wanting("web", 900, 50)], Vec::new());
         bench.apply(vec![wanting("other", 300, 10)], Vec::new());
-        assert!(!runs(&bench, "other"), "it is promised to web");
+        assert!(!runs(&bench, "other"), "the resources are reserved for web");
         bench.apply(vec![follower], Vec::new());
-        assert!(runs(&bench, "other"), "500 MiB are free beside the old one of web");
+        assert!(runs(&bench, "other"), "500 MiB are free beside web's old allocation");
     }
 }
 
@@ -145,7 +145,7 @@ fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
     bench.settle();
     bench.apply(vec![wanting("other", 600, 10)], Vec::new());
     bench.settle();
-    assert!(runs(&bench, "other"), "what has failed takes no room");
+    assert!(runs(&bench, "other"), "failed allocations hold no resources");
     bench.now = at(6);
     bench.dirty.insert(Key::Job(key("web")));
     bench.plan();
@@ -155,7 +155,7 @@ fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
     bench.ask(Command::Delete { job: key("other") });
     bench.settle();
     let of_web = bench.world.allocs.of_job(&key("web")).find(|(id, _)| *id != first);
-    let (_, second) = of_web.expect("it follows");
+    let (_, second) = of_web.expect("a replacement");
     assert_eq!((second.spec.previous, second.spec.rescheduled.len()), (Some(first), 1));
 }
 
@@ -204,7 +204,7 @@ fn a_restart_keeps_what_was_promised_to_successors_and_promises_nothing_to_other
     assert!(!runs(&bench, "web"));
     assert_eq!(taken_after_a_restart(&bench), 700);
     bench.ask(Command::Delete { job: key("web") });
-    assert_eq!(taken_after_a_restart(&bench), 600, "nothing follows");
+    assert_eq!(taken_after_a_restart(&bench), 600, "no replacement follows");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn who_is_left_alone_keeps_nobody_waiting() {
     bench.world.apply(bench.now, event, &mut bench.dirty, &mut bench.turn);
     bench.dirty.clear();
     bench.world.reconcile(bench.now, &Key::Job(key("b")), &mut bench.dirty, &mut bench.turn);
-    assert!(!runs(&bench, "b"), "it is the other's turn");
+    assert!(!runs(&bench, "b"), "the other job is first in the queue");
     bench.dirty.clear();
     bench.world.quarantine(bench.now, &Key::Job(key("a")), "a defect", &mut bench.dirty, &mut bench.turn);
     bench.plan();

@@ -14,7 +14,7 @@ fn collect(bench: &mut Bench) -> (usize, Vec<AllocId>) {
     let Reply::Collected { jobs, allocs, .. } =
         bench.ask(Command::Collect { jobs: vec![key()], allocs: all }).0
     else {
-        panic!("nothing is refused");
+        panic!("expected a collection");
     };
     (jobs.len(), allocs)
 }
@@ -23,7 +23,7 @@ fn collect_allocs(bench: &mut Bench) -> Vec<AllocId> {
     let all = bench.world.allocs.iter().map(|(id, _)| id).collect();
     let Reply::Collected { allocs, .. } = bench.ask(Command::Collect { jobs: Vec::new(), allocs: all }).0
     else {
-        panic!("nothing is refused");
+        panic!("expected a collection");
     };
     allocs
 }
@@ -51,13 +51,13 @@ fn what_runs_is_never_collected() {
     assert_eq!(collect(&mut bench), (0, Vec::new()));
     let mut bench = Bench::new();
     bench.apply(batch(), Vec::new());
-    assert_eq!(collect(&mut bench), (0, Vec::new()), "it has not begun");
+    assert_eq!(collect(&mut bench), (0, Vec::new()), "the job has not started");
     bench.settle();
-    assert_eq!(collect(&mut bench), (0, Vec::new()), "it runs");
+    assert_eq!(collect(&mut bench), (0, Vec::new()), "the job runs");
     let parent = Job { parameterized: Some(Default::default()), ..batch().remove(0) };
     let mut bench = Bench::new();
     bench.apply(vec![parent], Vec::new());
-    assert_eq!(collect(&mut bench), (0, Vec::new()), "it is there to make children");
+    assert_eq!(collect(&mut bench), (0, Vec::new()), "the parent is kept for its children");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_allocation_that_is_collected_is_not_made_again() {
     assert_eq!(removes.map(|action| action.verb.clone()).collect::<Vec<_>>(), [Verb::Down]);
     assert!(bench.last_view().is_some_and(|view| view.collected && view.status.is_terminal()));
     assert_eq!(bench.convergence(&key()).state, ConvergenceState::Converged);
-    assert_eq!(collect_allocs(&mut bench), [], "once is enough");
+    assert_eq!(collect_allocs(&mut bench), [], "a collected allocation is not collected again");
     bench.restart(at(60));
     assert_eq!(bench.id(), id);
     assert!(!bench.settle().iter().any(|action| matches!(action.verb, Verb::Start { .. } | Verb::Up)));
@@ -122,7 +122,7 @@ fn only_what_is_collected_is_a_change() {
     let index = |bench: &mut Bench, allocs| {
         let Reply::Collected { index, .. } = bench.ask(Command::Collect { jobs: Vec::new(), allocs }).0
         else {
-            panic!("nothing is refused");
+            panic!("expected a collection");
         };
         index
     };
@@ -138,7 +138,7 @@ fn a_job_that_is_left_alone_is_not_collected_and_holds_up_nobody() {
     more.groups[0].count = 2;
     bench.world.jobs.get_mut(&key()).expect("the job").current = more.into();
     let has_finished = |bench: &Bench| bench.world.has_finished(bench.now, &key(), &bench.world.jobs[&key()]);
-    assert!(!has_finished(&bench), "another is to come");
+    assert!(!has_finished(&bench), "another allocation is pending");
     bench.world.jobs.get_mut(&key()).expect("the job").quarantine = Some("a defect".to_owned());
     assert!(has_finished(&bench));
     assert_eq!(collect(&mut bench).0, 0);

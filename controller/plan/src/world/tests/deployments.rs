@@ -28,7 +28,7 @@ fn version(number: u64, canary: u32) -> Vec<Job> {
 
 fn deployment(bench: &Bench) -> Deployment {
     let job = bench.world.jobs.values().next().expect("the job");
-    Deployment::clone(&job.state.deployment().expect("it has one").deployment)
+    Deployment::clone(&job.state.deployment().expect("a deployment").deployment)
 }
 
 /// The allocations of the deployment, by group.
@@ -175,9 +175,9 @@ fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
         bench.apply(rolling(1, update), Vec::new());
         bench.settle();
         let bad = of(&bench, deployment(&bench).id)[0];
-        let entry = bench.world.allocs.get_mut(bad).expect("it is there");
+        let entry = bench.world.allocs.get_mut(bad).expect("the allocation");
         entry.state.durable.health = Some(crate::state::Health { healthy: false, at: bench.now.wall });
-        entry.verdict.as_mut().expect("it was shown").message = "it is bad".to_owned();
+        entry.verdict.as_mut().expect("a published verdict").message = "it is bad".to_owned();
         let name = if canary > 0 { "j.a[0] (canary)" } else { "j.a[0]" };
         let (state, reason, more) = if auto_revert {
             (Progressing, Reason::Health, "; its deployment will fail and revert the job")
@@ -226,8 +226,9 @@ fn what_a_deployment_takes_over_proves_itself_once_more() {
     jobs[0].groups[0].tasks[0].env.insert("VERSION".to_owned(), "1".to_owned());
     bench.now = at(15);
     bench.apply(jobs, Vec::new());
-    let kept = bench.world.allocs.iter().find(|(_, alloc)| alloc.spec.group == "b").expect("it runs on").0;
-    let (spec, state) = bench.world.allocation(kept).expect("it is there");
+    let kept =
+        bench.world.allocs.iter().find(|(_, alloc)| alloc.spec.group == "b").expect("the allocation of b").0;
+    let (spec, state) = bench.world.allocation(kept).expect("the allocation");
     assert_eq!(spec.job_version, 1);
     assert_eq!(spec.deployment.map(|of| of.id), Some(deployment(&bench).id));
     assert_eq!(state.durable.health.map(|health| health.at), Some(at(15).wall));

@@ -50,8 +50,8 @@ fn services_whose_tags_alone_differ_are_told_so_and_checked_on() {
     let asked = bench.settle();
     let up = |part| (part, &Verb::Up);
     assert_eq!(done(&asked), [up(Part::Services), up(Part::Task(0, TaskPart::Services))]);
-    let (_, state) = bench.world.allocation(id).expect("it goes on");
-    assert_eq!(state.checks.results.len(), 2, "who lists only what passes lists them all the time");
+    let (_, state) = bench.world.allocation(id).expect("the allocation");
+    assert_eq!(state.checks.results.len(), 2, "readers of passing services see them all the time");
 }
 
 #[test]
@@ -69,13 +69,9 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
     let asked = bench.settle();
     let (checks, services) = (Part::Checks, Part::Services);
     assert_eq!(done(&asked), [(services, &Verb::Up), (checks, &Verb::Up)]);
-    let (spec, state) = bench.world.allocation(id).expect("it goes on");
+    let (spec, state) = bench.world.allocation(id).expect("the allocation");
     assert_eq!((spec.job_version, spec.desired), (1, Desired::Run));
-    assert_eq!(
-        state.checks.results.len(),
-        2,
-        "what is known holds until the checks that are wanted are known"
-    );
+    assert_eq!(state.checks.results.len(), 2, "old results count until the new checks have results");
 
     let task = |part| Part::Task(0, part);
     bench.apply(serving(vec![slower], Vec::new()), Vec::new());
@@ -86,7 +82,7 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
     assert_eq!(seen, [(services, &Verb::Down), (checks, &Verb::Down)]);
     assert_eq!(bench.world.allocs.iter().count(), 1);
     bench.restart(at(9));
-    assert!(bench.settle().iter().all(|action| action.verb != Verb::Down), "nothing is left to take back");
+    assert!(bench.settle().iter().all(|action| action.verb != Verb::Down), "nothing remains to deregister");
 }
 
 #[test]
@@ -115,7 +111,8 @@ fn a_promoted_canary_is_listed_as_the_others_are_without_a_moment_of_absence() {
         healthy(&mut bench, old);
         bench.apply(rolled("green", 1, canary_tags), Vec::new());
         bench.settle();
-        let canary = bench.world.allocations().map(|(spec, _)| spec.id).find(|id| *id != old).expect("made");
+        let canary =
+            bench.world.allocations().map(|(spec, _)| spec.id).find(|id| *id != old).expect("a canary");
         bench.see(passing(canary, None));
         healthy(&mut bench, canary);
         let scope = crate::event::PromoteScope::All;
@@ -125,7 +122,7 @@ fn a_promoted_canary_is_listed_as_the_others_are_without_a_moment_of_absence() {
             asked.iter().filter(|action| matches!(action.op.target, Target::Alloc(id, _) if id == canary));
         let of_canary: Vec<Action> = of_canary.cloned().collect();
         assert_eq!(done(&of_canary), wanted);
-        assert_eq!(bench.world.allocation(canary).expect("it goes on").1.checks.results.len(), 1);
+        assert_eq!(bench.world.allocation(canary).expect("the allocation").1.checks.results.len(), 1);
     }
 }
 
@@ -149,7 +146,7 @@ fn what_only_policies_differ_in_asks_for_nothing() {
     jobs[0].groups[0].tasks[0].restart.attempts = 7;
     bench.apply(jobs, Vec::new());
     assert!(done(&bench.settle()).is_empty());
-    let (spec, _) = bench.world.allocation(bench.id()).expect("it goes on");
+    let (spec, _) = bench.world.allocation(bench.id()).expect("the allocation");
     assert_eq!((spec.job_version, spec.job.groups[0].tasks[0].restart.attempts), (1, 7));
     assert_eq!(bench.convergence(&one_task()[0].key()).state, ConvergenceState::Converged);
 }

@@ -72,7 +72,7 @@ fn what_is_scaled_while_it_is_stopped_has_that_count_once_it_runs() {
     stop(&mut bench);
     let (group, note) = ("g".to_owned(), Default::default());
     ask(&mut bench, Command::Scale { job: key(), group, count: Some(2), note });
-    assert_eq!(desired(&bench).len(), 1, "it is stopped still");
+    assert_eq!(desired(&bench).len(), 1, "the job is still stopped");
     ask(&mut bench, Command::Start { job: key() });
     let running = desired(&bench).into_iter().filter(|(desired, _)| *desired == Desired::Run);
     assert_eq!(running.count(), 2);
@@ -136,7 +136,7 @@ fn it_is_collected_once_all_of_it_has_ended() {
     };
     let mut bench = running();
     bench.ask(Command::Stop { job: key() });
-    assert_eq!(collect(&mut bench), 0, "it still ends");
+    assert_eq!(collect(&mut bench), 0, "the job is still stopping");
     bench.settle();
     assert_eq!(collect(&mut bench), 1);
     bench.settle();
@@ -191,7 +191,7 @@ fn canaries_are_stopped_with_their_job_and_stay_until_they_are_collected() {
     let (reply, _) = bench.ask(Command::Collect { jobs: Vec::new(), allocs: all });
     let Reply::Collected { allocs, .. } = reply else { panic!("{reply:?}") };
     bench.settle();
-    assert_eq!((allocs.len(), desired(&bench).len()), (2, 0), "nothing else of them is kept");
+    assert_eq!((allocs.len(), desired(&bench).len()), (2, 0), "nothing else is kept");
     ask(&mut bench, Command::Start { job: key() });
     assert_eq!(desired(&bench), [(Desired::Run, String::new())]);
 }

@@ -41,7 +41,7 @@ fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
     let mut bench = running();
     let id = bench.id();
     bench.report(&["it does not work: no answer"]);
-    assert!(bench.settle().is_empty(), "nothing of a running task is touched");
+    assert!(bench.settle().is_empty(), "running tasks are unchanged");
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc: id, task: String::from("main"), attempt: 1, result });
     // The restart delay is over.
@@ -52,7 +52,7 @@ fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
     assert_eq!(bench.starts(), 0);
     bench.dirty.insert(Key::Alloc(id));
     bench.plan();
-    let shown = bench.last_view().expect("it is shown").convergence;
+    let shown = bench.last_view().expect("a published view").convergence;
     assert_eq!(shown.reason, Some(Reason::Dependency));
     let expected = format!("waits for the driver {}: it does not work: no answer", driver());
     assert!(shown.message.ends_with(&expected), "{}", shown.message);
@@ -79,7 +79,7 @@ fn an_attempt_that_was_not_started_yet_waits_too() {
         }
     }
     let start = bench.turn.actions.pop().expect("a start");
-    let failed = fail(&start).expect("it fails");
+    let failed = fail(&start).expect("a failure");
     bench.see(Event::Outcome(start.op, failed));
     bench.report(&["it is gone"]);
     bench.now = at(3_600);

@@ -29,7 +29,7 @@ fn bench() -> Bench {
 /// Why the job waits, and the constraint that Nomad would name.
 fn block_reason(bench: &Bench) -> (Option<Reason>, String, Vec<String>) {
     let view = bench.job();
-    let why = view.unplaced.get("g").expect("the group waits");
+    let why = view.unplaced.get("g").expect("a waiting group");
     (view.convergence.reason, view.convergence.message.clone(), why.filtered_by.clone())
 }
 
@@ -50,11 +50,11 @@ fn a_group_waits_for_a_node_that_meets_its_constraint() {
 fn nothing_is_stopped_for_a_version_that_may_not_run_here() {
     let mut bench = bench();
     bench.apply(one_task(), Vec::new());
-    let id = bench.world.allocations().next().expect("it was made").0.id;
+    let id = bench.world.allocations().next().expect("an allocation").0.id;
     let mut next = constrained("windows");
     next.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
     bench.apply(vec![next], Vec::new());
-    let (alloc, _) = bench.world.allocation(id).expect("it is kept");
+    let (alloc, _) = bench.world.allocation(id).expect("the allocation");
     assert_eq!((alloc.desired, alloc.job_version), (Desired::Run, 0));
     assert_eq!(block_reason(&bench).0, Some(Reason::Constraint));
 }
@@ -79,7 +79,7 @@ fn a_version_that_may_not_run_here_takes_nothing_over() {
     bench.settle();
     let id = bench.id();
     let stands = |bench: &Bench| {
-        let (alloc, _) = bench.world.allocation(id).expect("it is kept");
+        let (alloc, _) = bench.world.allocation(id).expect("the allocation");
         (alloc.desired, alloc.job_version, bench.world.allocations().count())
     };
     bench.apply(vec![constrained("windows")], Vec::new());

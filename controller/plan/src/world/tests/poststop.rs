@@ -60,7 +60,7 @@ fn asking_once_more_leaves_a_poststop_task_that_has_not_begun() {
     let (alloc, key) = (bench.id(), bench.job().key.clone());
     bench.ask(Command::Delete { job: key.clone() });
     bench.ask(Command::Delete { job: key });
-    assert_eq!(started(&bench.settle()), [1], "its time has only just come");
+    assert_eq!(started(&bench.settle()), [1], "the task starts only now");
     assert!(!ended(&bench, alloc));
 }
 
@@ -78,7 +78,7 @@ fn by_force_no_poststop_task_begins() {
         }
         assert_eq!(started(&bench.settle()).len(), 0, "crash: {crash}");
         assert!(ended(&bench, alloc), "crash: {crash}");
-        assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Job(key) }).1, 0, "nothing is left to end");
+        assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Job(key) }).1, 0, "nothing remains to end");
     }
 }
 

@@ -18,7 +18,7 @@ fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() 
             bench.world.quarantine(bench.now, &Key::Alloc(alloc), "index out of bounds", dirty, turn);
         }
         bench.plan();
-        let shown = bench.last_view().expect("it was shown");
+        let shown = bench.last_view().expect("a published view");
         assert!(shown.quarantined);
         let shown = shown.convergence;
         assert_eq!(shown.state, ConvergenceState::Failed);

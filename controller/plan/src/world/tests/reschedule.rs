@@ -44,7 +44,7 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
     assert!(verdict.message.ends_with("a replacement starts 5s later"), "{}", verdict.message);
     let wakes = bench.turn.wakes.iter().filter(|(key, _)| matches!(key, Key::Job(_)));
     assert!(wakes.clone().any(|(_, at_ns)| *at_ns == at(6).boot_ns));
-    let shown = bench.last_view().expect("it has changed");
+    let shown = bench.last_view().expect("a published view");
     assert_eq!(shown.reschedule_at, Some(at(6).wall));
 
     // Neither another agent nor a change of the clock brings it nearer.
@@ -52,12 +52,12 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
     bench.pass(Now { wall: at(9_999).wall, ..at(5) });
     assert_eq!(bench.other_than(&[first]), None);
     bench.pass(at(6));
-    let second = bench.other_than(&[first]).expect("it follows");
-    let (spec, _) = bench.world.allocation(second).expect("there");
+    let second = bench.other_than(&[first]).expect("a replacement");
+    let (spec, _) = bench.world.allocation(second).expect("the replacement");
     assert_eq!((spec.previous, spec.index), (Some(first), 0));
-    let [event] = &spec.rescheduled[..] else { panic!("one event: {:?}", spec.rescheduled) };
+    let [event] = &spec.rescheduled[..] else { panic!("expected one event: {:?}", spec.rescheduled) };
     assert_eq!((event.previous, event.delay), (first, Duration::from_secs(5)));
-    let (before, _) = bench.world.allocation(first).expect("kept for its logs");
+    let (before, _) = bench.world.allocation(first).expect("the failed allocation, kept for its logs");
     assert_eq!((before.next, before.desired), (Some(second), Desired::Stop));
     assert_eq!(before.desired_description, "alloc was rescheduled because it failed");
 
@@ -75,7 +75,11 @@ fn a_newer_version_that_changes_no_work_decides_anew() {
     let mut job = fragile();
     job.groups[0].reschedule.attempts = 0;
     bench.apply(vec![job.clone()], Vec::new());
-    assert_eq!(bench.convergence(&job.key()).state, ConvergenceState::Failed, "none is allowed any more");
+    assert_eq!(
+        bench.convergence(&job.key()).state,
+        ConvergenceState::Failed,
+        "no reschedule is allowed any more"
+    );
     bench.pass(at(100));
     assert_eq!(bench.other_than(&[first]), None);
     job.groups[0].reschedule.attempts = 1;
@@ -91,7 +95,7 @@ fn a_newer_version_with_other_work_does_not_wait_and_begins_anew() {
     job.groups[0].tasks[0].env.insert("A".to_owned(), "1".to_owned());
     bench.apply(vec![job], Vec::new());
     bench.settle();
-    let second = bench.other_than(&[first]).expect("it replaces the failed one at once");
+    let second = bench.other_than(&[first]).expect("an immediate replacement");
     assert!(bench.world.allocation(second).is_some_and(|(spec, _)| spec.rescheduled.is_empty()));
 }
 
@@ -122,13 +126,13 @@ fn what_follows_is_explained() {
 fn an_allocation_remembers_only_the_attempts_that_still_count() {
     let (mut bench, first) = broken();
     bench.pass(at(6));
-    let second = bench.other_than(&[first]).expect("it follows");
+    let second = bench.other_than(&[first]).expect("a replacement");
     bench.now = at(9_000);
     bench.fail(second);
     bench.settle();
     bench.pass(at(9_005));
-    let third = bench.other_than(&[first, second]).expect("it follows");
-    let (spec, _) = bench.world.allocation(third).expect("there");
+    let third = bench.other_than(&[first, second]).expect("a replacement");
+    let (spec, _) = bench.world.allocation(third).expect("the replacement");
     let previous: Vec<AllocId> = spec.rescheduled.iter().map(|event| event.previous).collect();
     assert_eq!(previous, [second]);
 }

@@ -10,7 +10,7 @@ fn scale(bench: &mut Bench, count: Option<u32>) -> Reply {
     let (job, group) = (one_task()[0].key(), "g".to_owned());
     let (reply, grown) = bench.ask(Command::Scale { job, group, count, note });
     let is_refused = matches!(reply, Reply::Refused(_));
-    assert_eq!(grown > 0, !is_refused, "what is noted is a change too");
+    assert_eq!(grown > 0, !is_refused, "a recorded event is a change too");
     bench.settle();
     reply
 }
@@ -24,7 +24,7 @@ fn events(bench: &Bench) -> Vec<(Option<u32>, u32)> {
 fn a_scaled_group_has_its_count_in_a_new_version_and_over_a_restart() {
     let mut bench = running();
     let first = bench.id();
-    let Reply::Applied { jobs, .. } = scale(&mut bench, Some(3)) else { panic!("it may") };
+    let Reply::Applied { jobs, .. } = scale(&mut bench, Some(3)) else { panic!("expected success") };
     assert_eq!(jobs[0].version, 1);
     assert_eq!(bench.world.allocs.iter().count(), 3);
     assert!(bench.world.allocation(first).is_some_and(|(spec, _)| spec.desired == Desired::Run));
@@ -47,7 +47,7 @@ fn counts_are_kept_where_that_is_asked_for() {
     assert_eq!((bench.job().version, bench.job().job.groups[0].count), (2, 3));
     let other = job_of("new");
     let (reply, _) = bench.ask(Command::ApplyWithCounts { job: other.into() });
-    assert!(matches!(reply, Reply::Applied { .. }), "a job that is new has its own: {reply:?}");
+    assert!(matches!(reply, Reply::Applied { .. }), "a new job has its own count: {reply:?}");
 }
 
 fn job_of(id: &str) -> Job {
@@ -69,13 +69,15 @@ fn a_group_that_is_rolled_out_is_not_scaled() {
     let mut jobs = one_task();
     jobs[0].groups[0].update = Some(fixture::update());
     bench.apply(jobs, Vec::new());
-    let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, Some(3)) else { panic!("it goes on") };
+    let Reply::Refused(Refusal::Invalid(why)) = scale(&mut bench, Some(3)) else {
+        panic!("expected a refusal during a roll-out")
+    };
     assert!(
         why.contains("can't be scaled while its deployment") && why.to_string().contains("deployment fail j"),
         "{why}"
     );
     assert!(events(&bench).is_empty() && bench.job().version == 0);
-    assert!(matches!(scale(&mut bench, Some(1)), Reply::Applied { .. }), "nothing changes by it");
+    assert!(matches!(scale(&mut bench, Some(1)), Reply::Applied { .. }), "the count does not change");
 }
 
 /// The child of a dispatched job could be scaled, and then ran its work twice.
@@ -86,7 +88,7 @@ fn a_child_is_not_scaled() {
     let parent = Job { parameterized: Some(Default::default()), ..job("j", JobType::Batch, vec![group]) };
     bench.apply(vec![parent.clone()], Vec::new());
     let dispatch = Command::Dispatch { job: parent.key(), dispatch: Default::default() };
-    let Reply::Dispatched { job: child, .. } = bench.ask(dispatch).0 else { panic!("it may") };
+    let Reply::Dispatched { job: child, .. } = bench.ask(dispatch).0 else { panic!("expected success") };
     let scale = |bench: &mut Bench, job: &JobKey, count| {
         let (job, group, note) = (job.clone(), "g".to_owned(), ScalingNote::default());
         bench.ask(Command::Scale { job, group, count, note }).0
@@ -96,9 +98,9 @@ fn a_child_is_not_scaled() {
         "is a child of \"j\" and can't be scaled; scale \"j\" instead: its next children get the new count";
     assert_eq!(why, format!("job \"{child}\" {expected}"));
     assert_eq!(bench.world.jobs[&child].current.groups[0].count, 1);
-    assert!(matches!(scale(&mut bench, &child, None), Reply::Applied { .. }), "what is said is noted");
+    assert!(matches!(scale(&mut bench, &child, None), Reply::Applied { .. }), "a message alone is recorded");
     assert!(matches!(scale(&mut bench, &parent.key(), Some(2)), Reply::Applied { .. }));
     let dispatch = Command::Dispatch { job: parent.key(), dispatch: Default::default() };
-    let Reply::Dispatched { job: child, .. } = bench.ask(dispatch).0 else { panic!("it may") };
+    let Reply::Dispatched { job: child, .. } = bench.ask(dispatch).0 else { panic!("expected success") };
     assert_eq!(bench.world.jobs[&child].current.groups[0].count, 2);
 }

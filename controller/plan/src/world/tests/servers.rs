@@ -64,10 +64,10 @@ fn it_runs_stops_and_goes_as_the_server_says() {
     assert_eq!(bench.status(), [TaskStatus::Running]);
     bench.restart(at(2));
     bench.settle();
-    assert_eq!(bench.status(), [TaskStatus::Running], "it is adopted by the next agent");
+    assert_eq!(bench.status(), [TaskStatus::Running], "the next agent adopts the task");
     bench.deliver(server_alloc(12, Desired::Stop));
     assert_eq!(bench.status(), [TaskStatus::Dead]);
-    assert_eq!(bench.desired(), Some(Desired::Stop), "it is kept until the server forgets it");
+    assert_eq!(bench.desired(), Some(Desired::Stop), "the allocation is kept until the server forgets it");
     let id = bench.id();
     bench.see(Event::Desired(DesiredChange::AllocGone(id)));
     bench.settle();
@@ -92,9 +92,9 @@ fn words_that_are_known_change_nothing_and_what_was_to_stop_never_runs_again() {
 fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Stop));
-    assert_eq!(bench.status(), [TaskStatus::Dead], "its servers and whoever follows it wait for its end");
+    assert_eq!(bench.status(), [TaskStatus::Dead], "servers and its successor wait for its end");
     let (_, state) = bench.world.allocations().next().unwrap();
-    assert!(state.durable.tasks.iter().all(|task| task.newest() == 0), "no attempt was made");
+    assert!(state.durable.tasks.iter().all(|task| task.newest() == 0), "no attempt was started");
     assert_eq!(state.durable.status, ClientStatus::Complete);
     let id = bench.id();
     bench.see(Event::Desired(DesiredChange::AllocGone(id)));
@@ -127,7 +127,7 @@ fn another_text_of_its_job_leaves_its_tasks_running() {
     spec.server = spec.server.map(|server| ServerSide { job: job.into(), ..(*server).clone() }.into());
     bench.deliver(spec);
     assert_eq!((attempts(&bench), bench.status()), (before, vec![TaskStatus::Running]));
-    let (spec, state) = bench.world.allocations().next().expect("it is there");
+    let (spec, state) = bench.world.allocations().next().expect("the allocation");
     assert_eq!(spec.group().map(|group| group.services.len()), Some(1));
     assert_eq!(state.parts.get(Part::Services), &PartState::Up, "its services are registered");
 }

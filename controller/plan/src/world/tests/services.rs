@@ -41,9 +41,9 @@ fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
         let mut bench = Bench::new();
         bench.apply(served(), Vec::new());
         assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Ask]);
-        let (_, state) = bench.world.allocation(bench.id()).expect("it is known");
+        let (_, state) = bench.world.allocation(bench.id()).expect("the allocation");
         assert!(matches!(state.durable.tasks[0].run, crate::state::Run::Running { .. }), "no task waits");
-        assert_eq!(bench.last_view().expect("it was shown").convergence.state, ConvergenceState::Waiting);
+        assert_eq!(bench.last_view().expect("a published view").convergence.state, ConvergenceState::Waiting);
         if restarts {
             next_agent(&mut bench);
             assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Ask]);
@@ -88,7 +88,7 @@ fn it_is_asked_again_and_gets_what_it_should_hold_once_it_answers() {
     bench.dirty.insert(Key::Alloc(bench.id()));
     bench.plan();
     assert_eq!(verbs(&bench.settle()), [&Verb::Ask, &Verb::Up]);
-    assert_eq!(bench.last_view().expect("it was shown").convergence.state, ConvergenceState::Converged);
+    assert_eq!(bench.last_view().expect("a published view").convergence.state, ConvergenceState::Converged);
 }
 
 /// Everything that may have been sent is deregistered, whether or not it arrived.
@@ -106,7 +106,7 @@ fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
         }
         delete(&mut bench);
         assert_eq!(verbs(&bench.settle_but(refused)), [&Verb::Down]);
-        let (_, state) = bench.world.allocation(bench.id()).expect("it is remembered");
+        let (_, state) = bench.world.allocation(bench.id()).expect("the allocation");
         assert!(crate::job::placed::has_ended(&state.durable), "its tasks don't wait");
         bench.now = at(5_000);
         bench.dirty.insert(Key::Alloc(bench.id()));

@@ -26,7 +26,10 @@ fn a_stopped_allocation_is_replaced_and_its_job_goes_on() {
     let next = bench.world.allocs.iter().find(|(_, entry)| entry.spec.previous == Some(old));
     let next = next.map(|(id, entry)| (id, entry.spec.desired, entry.spec.job_version));
     assert_eq!(next.map(|(_, desired, version)| (desired, version)), Some((Desired::Run, 0)));
-    assert!(matches!(stop(&mut bench, old), Reply::Refused(Refusal::Conflict(_))), "it has ended");
+    assert!(
+        matches!(stop(&mut bench, old), Reply::Refused(Refusal::Conflict(_))),
+        "the allocation has ended"
+    );
     assert!(!bench.job().deleting);
 }
 
@@ -79,14 +82,14 @@ fn a_delay_that_runs_ends_when_somebody_asks_for_it() {
         let mut bench = delayed();
         bench.ask(asked.clone());
         bench.now = at(100);
-        assert!(!begin_stop(&mut bench), "its delay runs: {asked:?}");
+        assert!(!begin_stop(&mut bench), "its delay is running: {asked:?}");
         assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 1);
         assert!(begin_stop(&mut bench), "{asked:?}");
-        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "asked for once more, nothing changes");
+        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "a second request changes nothing");
         bench.settle();
         let left = bench.world.allocations().any(|(_, state)| !has_ended(&state.durable));
         assert!(!left, "{asked:?}");
-        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "what is gone needs nothing");
+        assert_eq!(skip(&mut bench, Ending::Job(key.clone())), 0, "a removed job needs nothing");
     }
 }
 
@@ -102,7 +105,7 @@ fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
     bench.plan();
     bench.settle();
     let step = |bench: &Bench| {
-        let (_, state) = bench.world.allocation(alloc).expect("it is known");
+        let (_, state) = bench.world.allocation(alloc).expect("the allocation");
         match &state.durable.tasks[0].run {
             Run::Stopping { step, .. } => Some(core::mem::discriminant(step)),
             Run::Waiting
@@ -122,9 +125,9 @@ fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
     bench.turn.actions.clear();
     assert_eq!(skip(&mut bench, Ending::Alloc(alloc)), 1);
     assert!(begin_stop(&mut bench));
-    assert!(matches!(bench.ask(signal).0, Reply::Refused(Refusal::Conflict(_))), "it is asked to end");
+    assert!(matches!(bench.ask(signal).0, Reply::Refused(Refusal::Conflict(_))), "the task is being stopped");
     bench.restart(at(3_701));
-    let (_, state) = bench.world.allocation(alloc).expect("it is known");
+    let (_, state) = bench.world.allocation(alloc).expect("the allocation");
     assert!(state.durable.no_shutdown_delay);
     assert_eq!(step(&bench), Some(core::mem::discriminant(&StopStep::Kill { until })));
 }
@@ -139,7 +142,7 @@ fn without_its_delay_nothing_waits_and_what_takes_its_place_has_its_own() {
     bench.settle();
     assert!(bench.world.allocation(old).is_none_or(|(_, state)| has_ended(&state.durable)));
     let next = bench.world.allocations().find(|(spec, _)| spec.previous == Some(old));
-    let (_, state) = next.expect("its job goes on");
+    let (_, state) = next.expect("the allocation of its job");
     assert!(!state.durable.no_shutdown_delay);
 }
 
@@ -152,12 +155,12 @@ fn what_goes_on_after_all_has_its_delay_when_it_ends() {
     bench.ask(Command::Delete { job: key.clone() });
     assert_eq!(skip(&mut bench, Ending::Job(key)), 1);
     let (text, hurried) = (Job::clone(&bench.job().job), |bench: &Bench| {
-        let (spec, state) = bench.world.allocation(alloc).expect("it is kept");
+        let (spec, state) = bench.world.allocation(alloc).expect("the allocation");
         (spec.desired, state.durable.no_shutdown_delay)
     });
     assert_eq!(hurried(&bench), (Desired::Run, true));
     bench.apply(vec![text], Vec::new());
     assert_eq!(hurried(&bench), (Desired::Run, false));
     bench.restart(at(3));
-    assert_eq!(hurried(&bench), (Desired::Run, false), "it is stored");
+    assert_eq!(hurried(&bench), (Desired::Run, false), "the request is stored");
 }

@@ -7,10 +7,12 @@ use super::*;
 #[test]
 fn the_index_of_the_last_change_is_stored_with_it() {
     let bench = running();
-    let Some(RecordValue::Meta(meta)) = bench.stored.get(&RecordKey::Meta) else { panic!("no counters") };
+    let Some(RecordValue::Meta(meta)) = bench.stored.get(&RecordKey::Meta) else {
+        panic!("expected counters")
+    };
     assert_eq!(*meta, *bench.world.meta);
     let Some(RecordValue::AllocState(state)) = bench.stored.get(&RecordKey::AllocState(bench.id())) else {
-        panic!("no state")
+        panic!("expected a state")
     };
     assert!(state.modify_index > 0 && state.modify_index <= meta.index);
 }

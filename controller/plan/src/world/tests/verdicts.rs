@@ -8,7 +8,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.apply(one_task(), Vec::new());
     bench.now = at(2);
     bench.settle();
-    let shown = bench.last_view().expect("it was shown").convergence;
+    let shown = bench.last_view().expect("a published view").convergence;
     assert_eq!((shown.state, shown.since), (ConvergenceState::Converged, at(2).moment()));
     let job = |bench: &Bench| bench.world.jobs.values().next().and_then(|job| job.shown.clone());
     assert_eq!(job(&bench).map(|job| job.convergence.state), Some(ConvergenceState::Converged));
@@ -26,7 +26,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     assert_eq!(bench.last_view().map(|view| view.convergence.since), Some(at(2).moment()));
     bench.dirty.insert(Key::Alloc(alloc));
     bench.plan();
-    assert!(bench.last_view().is_none(), "nothing has changed that is shown");
+    assert!(bench.last_view().is_none(), "nothing visible has changed");
     // Its process ends: from now on it has not converged, whatever it waits for.
     bench.now = at(5);
     let result = crate::fixture::exit(1);
@@ -35,7 +35,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
     bench.now = at(6);
     let action = bench.turn.actions.remove(0);
     bench.see(Event::Outcome(action.op, Outcome::Done(None)));
-    let shown = bench.last_view().expect("it was shown").convergence;
+    let shown = bench.last_view().expect("a published view").convergence;
     assert_ne!(shown.state, ConvergenceState::Converged);
     assert_eq!(shown.since, at(5).moment());
 }
@@ -67,7 +67,7 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
     assert_eq!(bench.converged(), [(9, "exit")]);
     bench.see(Event::Drift { alloc: bench.id(), part: Part::Dir, by: Noticed::Periodic });
     let look = bench.turn.actions.remove(0);
-    assert_eq!(since(&bench).0, ConvergenceState::Converged, "a look is no change");
+    assert_eq!(since(&bench).0, ConvergenceState::Converged, "an inspection is not a change");
     bench.see(Event::Outcome(look.op, Outcome::Foreign { why: "a file".to_owned() }));
     bench.settle();
     assert_eq!(since(&bench).0, ConvergenceState::Converged);
@@ -107,7 +107,7 @@ fn a_job_is_shown_when_it_looks_different() {
     bench.apply(jobs, Vec::new());
     bench.settle();
     let old = bench.world.allocs.iter().find(|(_, entry)| entry.spec.desired != Desired::Run);
-    let (old, _) = old.expect("the replaced one is kept for its logs");
+    let (old, _) = old.expect("the replaced allocation, kept for its logs");
     assert_eq!(bench.job().allocs.len(), 2);
     shown(&mut bench);
     let mut open = OpenTurn { now: bench.now, dirty: &mut bench.dirty, turn: &mut bench.turn };

@@ -54,7 +54,11 @@ fn a_version_is_kept_while_an_allocation_was_made_from_it() {
         jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_string());
         bench.apply(jobs.clone(), Vec::new());
     }
-    assert_eq!(stored_versions(&bench), [0, 4, 5, 6, 7, 8, 9], "the first one's allocation still ends");
+    assert_eq!(
+        stored_versions(&bench),
+        [0, 4, 5, 6, 7, 8, 9],
+        "the first job's allocation is still stopping"
+    );
 }
 
 /// An apply arrives, and nothing is planned yet.
@@ -99,7 +103,7 @@ fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
     ] {
         let Reply::Refused(Refusal::Conflict(told) | Refusal::NotFound(told)) = revert(&mut bench, to, prior)
         else {
-            panic!("{to} is taken")
+            panic!("reverting to {to} must fail")
         };
         assert_eq!(told, why);
     }

@@ -32,13 +32,13 @@ fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
     let mut bench = Bench::new();
     bench.apply(jobs, Vec::new());
     bench.settle();
-    let shown = bench.last_view().expect("it was shown");
+    let shown = bench.last_view().expect("a published view");
     assert_eq!(shown.convergence.state, ConvergenceState::Waiting);
     assert_eq!(shown.convergence.message, "group: waits for volume \"data\"");
-    assert_eq!(shown.tasks[0].attempt, 0, "nothing was started");
+    assert_eq!(shown.tasks[0].attempt, 0, "no task was started");
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();
-    let shown = bench.last_view().expect("it was shown");
+    let shown = bench.last_view().expect("a published view");
     assert_eq!((shown.convergence.state, shown.tasks[0].attempt), (ConvergenceState::Converged, 1));
     // Running tasks are left alone when the volume disappears, and nothing else is started before it is back.
     bench.world.ctx.volumes.get_mut("data").expect("the volume").part = PartState::Absent;
@@ -112,7 +112,7 @@ fn a_volume_is_defined_in_one_place_and_keeps_its_data_where_it_is() {
         bench.settle();
         bench.turn.replies.clear();
         bench.apply(Vec::new(), vec![asked.clone()]);
-        let (_, reply) = bench.turn.replies.pop().expect("an answer");
+        let (_, reply) = bench.turn.replies.pop().expect("a reply");
         assert_eq!(matches!(reply, Reply::Applied { .. }), accepted, "{known:?}, {used}: {reply:?}");
         let now = &bench.world.ctx.volumes["data"].state.spec;
         assert_eq!(*now == asked, accepted || asked == data(false));
@@ -220,5 +220,5 @@ fn what_runs_waits_no_more_once_its_volume_is_known_again() {
     // All parts are present, and the volume's outcome arrives last.
     bench.turn.actions.sort_by_key(|action| matches!(action.op.target, Target::Volume(_)));
     bench.settle();
-    assert_eq!(bench.last_view().expect("it was shown").convergence.state, ConvergenceState::Converged);
+    assert_eq!(bench.last_view().expect("a published view").convergence.state, ConvergenceState::Converged);
 }

@@ -147,7 +147,7 @@ async fn a_plugins_task_without_a_handle_is_destroyed_and_lost() {
     let second = open();
     second.set_earlier(&[id()].into());
     assert!(matches!(second.recover(recovery()).await.unwrap(), Recovered::Lost { .. }));
-    assert!(lock(&plugin.0).is_empty(), "it is destroyed by its id");
+    assert!(lock(&plugin.0).is_empty(), "the driver destroys it by its id");
     // Passed in too late, the handle identifies nothing.
     let late = Recovery { handle: started.handle, ..recovery() };
     assert!(matches!(second.recover(late).await.unwrap(), Recovered::Lost { .. }));

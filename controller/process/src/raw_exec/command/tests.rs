@@ -203,7 +203,7 @@ fn links_are_followed_to_programs_of_the_machine_and_of_the_task() {
     symlink("/bin/sh", bench.path("web/local/venv/bin/python3")).unwrap();
     for command in ["local/venv/bin/python", "venv/bin/python", python.to_str().unwrap()] {
         let found = bench.find(command).unwrap();
-        assert_eq!(found.path, python, "as the program is to see it");
+        assert_eq!(found.path, python, "the path that the program gets");
         let real = fs::canonicalize("/bin/sh").unwrap();
         assert_eq!(found.entry.unwrap().name, real.file_name().unwrap());
     }
@@ -280,7 +280,7 @@ fn access_control_lists_count() {
         Err(AclError::Unsupported) => return leave_out("access control lists in the temporary directory"),
         set => set.unwrap(),
     }
-    assert_eq!(bench.mode("web/local") & 0o020, 0o020, "the mode shows the mask");
+    assert_eq!(bench.mode("web/local") & 0o020, 0o020, "the mode is the mask of the list");
     assert_eq!(bench.found_path("tool"), bench.path("web/local/tool"));
     let users = vec![(DAEMON, Perm::ALL), (NOBODY, Perm::ALL)];
     set(&Acl { users, ..readable.clone() }).unwrap();

@@ -215,7 +215,10 @@ mod tests {
         };
         let numbers = futures_util::future::join_all((0..1_000).map(one)).await;
         assert!(numbers.iter().max() <= Some(&3) && asked.load(Ordering::SeqCst) <= 3, "{numbers:?}");
-        assert!(shared.last.lock().await.answer.is_none(), "nobody waits for it");
+        assert!(
+            shared.last.lock().await.answer.is_none(),
+            "the listing is dropped when nothing waits for it"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -130,7 +130,7 @@ async fn an_agent_that_is_not_there_is_worth_another_try_and_soon_said() {
         assert!(error.to_string().contains("refused"), "{error}");
         assert!(!format!("{error} {error:?} {consul:?}").contains("s3cret"));
     }
-    assert!(consul.holds(&owner(1)), "nobody knows that it is gone");
+    assert!(consul.holds(&owner(1)), "the removal is not confirmed");
 }
 
 #[tokio::test]
@@ -288,7 +288,7 @@ impl Agent {
         let Some(program) = program else {
             assert!(
                 std::env::var_os("HERDLET_TEST_REQUIRE").is_none_or(|value| value != "1"),
-                "required here: Consul"
+                "HERDLET_TEST_REQUIRE=1 requires Consul"
             );
             eprintln!("left out: HERDLET_TEST_CONSUL names no program");
             return None;
@@ -299,7 +299,7 @@ impl Agent {
                 return Some(agent);
             }
         }
-        panic!("Consul ends again and again");
+        panic!("Consul exits again and again");
     }
 
     /// An agent that answers; `None` if it has exited.
@@ -410,7 +410,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
         assert_eq!(consul.inspect(&owner(1), &wanted).await.unwrap(), Observation::Absent);
     }
     // The leftovers of an instance are removed, and nothing else.
-    assert_eq!(consul.sweep(&BTreeSet::new()).await.unwrap(), 0, "it should be there");
+    assert_eq!(consul.sweep(&BTreeSet::new()).await.unwrap(), 0, "the service must not be removed");
     let another = self::consul(&agent.address, None);
     assert_eq!(another.sweep(&BTreeSet::from([of_task.id.clone()])).await.unwrap(), 0);
     assert_eq!(another.sweep(&BTreeSet::new()).await.unwrap(), 1);
@@ -451,7 +451,7 @@ async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("the agent takes over the tags");
+    tokio::time::timeout(PATIENCE, told).await.expect("tags from the agent");
     for port in [2, 3] {
         let wanted = [open("own"), other(port)];
         consul.up(&owner(1), &wanted).await.unwrap();

@@ -73,6 +73,6 @@ async fn a_check_that_could_not_be_made_keeps_its_result_and_is_made_again_soon(
     checks.up(&owner(), &[registration(Provider::Nomad, vec![rare])]);
     let result = next(&mut reports).await;
     assert_eq!(result.status, CheckStatus::Success);
-    assert_eq!(scripts.asked.lock().unwrap().len(), 4, "three runs could not be made");
+    assert_eq!(scripts.asked.lock().unwrap().len(), 4, "three runs failed for lack of resources");
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

@@ -145,7 +145,7 @@ fn where_one_part_can_not_come_none_does_and_none_is_lost() {
     let after: Vec<_> =
         disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(encode("we/b"))).collect();
     assert_eq!((after.len(), &after), (3, &before));
-    assert!(!disks.paths.task(&id(2), "db").exists(), "it would look like one that has lost its files");
+    assert!(!disks.paths.task(&id(2), "db").exists(), "an empty directory would look like lost files");
 }
 
 #[test]

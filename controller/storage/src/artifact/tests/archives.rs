@@ -87,11 +87,7 @@ async fn archives_are_unpacked_by_what_their_names_end_in() {
         let files = ground.files();
         let mode = |path: &str| files.get(path).copied();
         assert_eq!(mode("local/pkg"), Some(0o750), "{name}");
-        assert_eq!(
-            mode("local/pkg/bin/tool"),
-            Some(0o755),
-            "without what would make it run as its owner, and written to by nobody else"
-        );
+        assert_eq!(mode("local/pkg/bin/tool"), Some(0o755), "no set-user-id bit, and not writable by others");
         assert_eq!(mode(&format!("local/pkg/{}", "n".repeat(180))), Some(0o600));
         assert_eq!(fs::read(ground.path("local/pkg/twice")).unwrap(), b"second");
         assert_eq!(fs::read_link(ground.path("local/pkg/bin/alias")).unwrap(), Path::new("../bin/tool"));

@@ -137,7 +137,7 @@ fn a_page_may_change_what_it_came_from_and_nothing_else() {
     for method in ["POST", "PUT", "DELETE", "PATCH", "TRACE", "ANYTHING"] {
         assert_eq!(ask(method, "http://box:4646"), 200);
         assert_eq!(ask(method, "https://BOX.:4646"), 200);
-        assert_eq!(ask(method, "https://nomad.example.org"), 200, "it is named in the config");
+        assert_eq!(ask(method, "https://nomad.example.org"), 200, "the config names the host");
         assert_eq!(ask(method, "https://nomad.example.org:4646"), 200, "with any port");
         assert_eq!(ask(method, "https://ui.example:8443"), 200);
         for origin in [
@@ -158,11 +158,11 @@ fn a_page_may_change_what_it_came_from_and_nothing_else() {
         }
     }
     for method in ["GET", "HEAD", "OPTIONS"] {
-        assert_eq!(ask(method, "http://evil.example"), 200, "what it reads, the browser keeps from it");
+        assert_eq!(ask(method, "http://evil.example"), 200, "the browser hides the response from the page");
     }
     let two = [("host", "box"), ("origin", "http://box"), ("origin", "http://evil.example")];
     assert_eq!(code(&head("POST", "/", &two)), 403);
-    assert_eq!(code(&head("POST", "/", &[("host", "box")])), 200, "a command line is no page");
+    assert_eq!(code(&head("POST", "/", &[("host", "box")])), 200, "a command line is not a page");
     let old = versioned(Version::HTTP_10, ("POST", "/", &[("origin", "http://box")]));
     assert_eq!(code(&old), 403, "without a host nothing is of the same origin");
 }
@@ -177,7 +177,7 @@ fn conversations_and_collections_count_as_changes() {
     for path in ["/v1/client/gc", "/v1/client/allocation/x/gc", "/v1/client/gc?node_id=n1"] {
         for method in ["GET", "HEAD"] {
             assert_eq!(code(&head(method, path, &page)), 403, "{path}");
-            assert_eq!(code(&head(method, path, &page[..1])), 200, "as Nomad's command line asks");
+            assert_eq!(code(&head(method, path, &page[..1])), 200, "a request like Nomad's command line's");
         }
     }
     for path in ["/v1/herdlet/gc", "/v1/job/gc", "/v1/client/stats"] {
@@ -200,7 +200,7 @@ fn a_picture_collects_nothing() {
     for site in ["same-origin", "none"] {
         assert_eq!(ask("GET", &[("sec-fetch-site", site), browser]), 200, "{site}");
     }
-    assert_eq!(ask("GET", &[browser]), 403, "over plain HTTP nothing names the page");
+    assert_eq!(ask("GET", &[browser]), 403, "over plain HTTP the browser does not name the page");
     assert_eq!(ask("GET", &[browser, ("origin", "http://box")]), 200);
     assert_eq!(ask("GET", &[browser, ("origin", "http://evil.example")]), 403);
     for program in ["Go-http-client/1.1", "curl/8.5.0"] {

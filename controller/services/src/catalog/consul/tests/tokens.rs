@@ -131,7 +131,7 @@ async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
     let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
     assert_eq!(event, CatalogEvent::Changed(owner(1)));
     let Observation::Foreign { why } = consul.inspect(&owner(1), &wanted).await.unwrap() else {
-        panic!("not seen")
+        panic!("expected a foreign entry")
     };
     assert!(why.contains("a token other than its current one"), "{why}");
     consul.up(&owner(1), &wanted).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("the servers hear of it");
+    tokio::time::timeout(PATIENCE, told).await.expect("an update of Consul's servers");
     stop.cancel();
     watch.await.unwrap();
 }
