@@ -59,13 +59,11 @@ fn killed_between_intent_and_start() {
         life.apply(vec![web()]);
         life.pass(10)?;
         let (alloc, scope) = (alloc_of(&life, "web.g[0]"), RestartScope::Running);
-        life.chapter(
-            "A task is restarted, and the agent dies when the second start is committed and asked for.",
-        );
+        life.chapter("A task is restarted. The agent dies when the second start is committed and requested.");
         life.request(Command::Restart { alloc, scope });
         life.until("httpd start 2")?;
         life.crash()?;
-        life.chapter("The next agent looks before it does anything: the same attempt runs once.");
+        life.chapter("The next agent inspects first: the same attempt runs once.");
         life.pass(10)?;
         assert_eq!(life.machine().live().count(), 1);
         Ok(life)
@@ -76,18 +74,18 @@ fn killed_between_intent_and_start() {
 fn killed_between_the_first_start_and_its_commit() {
     tell("killed-between-first-start-and-commit", || {
         let mut life = life();
-        life.chapter("A job is applied, its task runs, and the agent dies before it has heard of that.");
+        life.chapter("A job is applied, its task runs, and the agent dies before it learns of the start.");
         life.apply(vec![web()]);
         while life.machine().live().count() < 1 {
             life.moment()?;
         }
         life.crash()?;
-        life.chapter("Nothing is stored of the attempt. The next agent looks for it, and keeps it.");
+        life.chapter(
+            "No record of the attempt is stored. The next agent searches for the attempt and keeps it.",
+        );
         life.pass(10)?;
         assert_eq!(life.machine().live().count(), 1);
-        life.chapter(
-            "The same again, and the job is deleted before the agent has looked: the task is stopped.",
-        );
+        life.chapter("The same again, but the job is deleted before the inspection: the task is stopped.");
         life.apply(vec![herdlet_api_types::job::Job { id: "two".to_owned(), ..web() }]);
         while life.machine().live().count() < 2 {
             life.moment()?;
@@ -106,19 +104,23 @@ fn what_was_fetched_is_not_fetched_again() {
         let mut life = life();
         let mut site = web();
         site.groups[0].tasks[0].artifacts.push(fixture::artifact("https://example.test/httpd.tgz"));
-        life.chapter("The agent dies while an artifact of the task is downloaded. The next one begins anew.");
+        life.chapter(
+            "The agent dies while it downloads an artifact. The next agent starts the download again.",
+        );
         life.apply(vec![site]);
         life.until("artifacts")?;
         life.crash()?;
         life.pass(10)?;
-        life.chapter("The task is restarted by another agent, which finds that all is there.");
+        life.chapter("Another agent restarts the task, and finds all parts in place.");
         life.crash()?;
         life.pass(1)?;
         let (alloc, scope) = (alloc_of(&life, "web.g[0]"), RestartScope::Running);
         life.request(Command::Restart { alloc, scope });
         life.pass(10)?;
         assert_eq!(life.machine().live().count(), 1);
-        life.chapter("Another job is deleted while its artifact is downloaded: that is taken back.");
+        life.chapter(
+            "Another job is deleted during the download of its artifact: the download is withdrawn.",
+        );
         let mut other = web();
         other.id = "other".to_owned();
         other.groups[0].tasks[0].artifacts.push(fixture::artifact("https://example.test/other.tgz"));
@@ -150,20 +152,22 @@ fn a_volume_is_unmounted_behind_our_back() {
                 per_alloc: false,
             },
         );
-        life.chapter("The job waits for a volume that comes later.");
+        life.chapter("The job waits for a volume that is applied later.");
         life.apply(vec![site]);
         life.pass(5)?;
         life.want_volume();
         life.pass(5)?;
-        life.chapter("Somebody unmounts it. The mount is repaired, the task is not touched.");
+        life.chapter("A user unmounts it. The agent repairs the mount without touching the task.");
         let (alloc, part) = (alloc_of(&life, "web.g[0]"), Part::Task(0, TaskPart::Mounts));
         life.machine().vanish(&Thing::Part(alloc, part));
         life.see(Event::Drift { alloc, part, by: Noticed::Event });
         life.pass(5)?;
-        life.chapter("A look that finds all in place changes nothing.");
+        life.chapter("An inspection that finds all in place changes nothing.");
         life.see(Event::Drift { alloc, part, by: Noticed::Periodic });
         life.pass(5)?;
-        life.chapter("Somebody removes the task's directory. It is not made anew, empty: the task fails.");
+        life.chapter(
+            "A user removes the task's directory. The agent does not create an empty one: the task fails.",
+        );
         let part = Part::Task(0, TaskPart::Dir);
         life.machine().vanish(&Thing::Part(alloc, part));
         life.see(Event::Drift { alloc, part, by: Noticed::Periodic });
@@ -183,10 +187,10 @@ fn a_bad_version_halts_its_roll_out() {
         };
         life.apply(vec![version(0)]);
         life.pass(10)?;
-        life.chapter("A version that fails comes: one allocation is replaced, the other is kept.");
+        life.chapter("A failing version is applied: one allocation is replaced, the other is kept.");
         life.apply(vec![version(1)]);
         life.pass(60)?;
-        life.chapter("A good version follows: the failed one first, then the other.");
+        life.chapter("A good version is applied: it replaces the failed allocation first, then the other.");
         let mut good = version(0);
         good.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
         life.apply(vec![good]);
@@ -216,13 +220,13 @@ fn a_canary_stands_beside_the_old_ones_until_somebody_promotes_it() {
         let rules = Update { canary: 1, ..update() };
         life.apply(vec![colored("blue", 0, rules.clone())]);
         life.pass(10)?;
-        life.chapter("A new version: one canary, and both old ones go on. The agent is killed meanwhile.");
+        life.chapter("A new version: one canary, and both old allocations keep running. The agent is killed meanwhile.");
         life.apply(vec![colored("green", 0, rules)]);
         life.pass(1)?;
         life.crash()?;
         life.pass(90)?;
         assert_eq!(life.machine().live().count(), 3);
-        life.chapter("Somebody promotes it: it takes its slot, then the other old one is replaced.");
+        life.chapter("A user promotes it: it takes its slot, then the other old allocation is replaced.");
         let job = life.jobs.values().next().ok_or("no job")?;
         let id = job.deployments.first().ok_or("no deployment")?.id;
         life.request(Command::PromoteDeployment { id, scope: PromoteScope::All });
@@ -244,7 +248,7 @@ fn a_canary_that_is_stopped_is_made_anew() {
         let canary = |view: &&Arc<AllocView>| view.spec.deployment.is_some_and(|part| part.canary);
         let first = life.allocs.values().find(canary).map(|view| view.spec.id).ok_or("no canary")?;
         life.chapter(
-            "Somebody stops the canary: another one takes its place, and the deployment waits for that one.",
+            "A user stops the canary: another one replaces it, and the deployment waits for that one.",
         );
         life.request(Command::StopAlloc { alloc: first });
         life.pass(10)?;
@@ -268,7 +272,7 @@ fn a_failed_deployment_takes_the_job_back() {
         life.apply(vec![colored("blue", 0, rules.clone())]);
         life.pass(10)?;
         life.chapter(
-            "A version that fails: a minute later its deployment has failed, and the stable version is back.",
+            "A failing version: a minute later its deployment has failed, and the stable version is back.",
         );
         life.apply(vec![colored("red", 1, rules)]);
         life.pass(100)?;
@@ -287,11 +291,11 @@ fn a_stop_while_the_catalogue_is_down() {
         slow.groups[0].tasks[0].shutdown_delay = Duration::from_secs(2);
         life.apply(vec![slow]);
         life.pass(10)?;
-        life.chapter("The catalogue is down. The stop takes 3s + 2s from its decision, no more.");
+        life.chapter("The catalogue is down. The stop takes no more than 3s + 2s from its decision.");
         life.catalogue_down(60);
         life.delete("web");
         life.until("attempt 1 ends")?;
-        life.chapter("What the catalogue holds is taken back when it answers again.");
+        life.chapter("The registrations are removed when the catalogue answers again.");
         life.pass(90)?;
         assert!(life.jobs.is_empty());
         Ok(life)
@@ -310,10 +314,10 @@ fn restart_of_all_tasks() {
         life.apply(vec![job("web", JobType::Service, vec![group])]);
         life.pass(10)?;
         let alloc = alloc_of(&life, "web.g[0]");
-        life.chapter("All tasks: services go, 3s pass, all end, then the prestart task runs again before the main one.");
+        life.chapter("All tasks: services are deregistered, 3s pass, all tasks end, then prestart runs again before the main task.");
         life.request(Command::Restart { alloc, scope: RestartScope::All });
         life.pass(10)?;
-        life.chapter("One task: the group's services stay.");
+        life.chapter("One task: the group's services stay registered.");
         life.request(Command::Restart { alloc, scope: RestartScope::Task("httpd".to_owned()) });
         life.pass(10)?;
         Ok(life)
@@ -330,7 +334,9 @@ fn the_machine_restarts_before_a_task_began() {
         let group = group("g", 1, vec![task("first", Some(5_000), 0), second]);
         life.apply(vec![job("two", JobType::Batch, vec![group])]);
         life.pass(2)?;
-        life.chapter("The machine restarts while the second task waits for the first; it never had a directory to lose.");
+        life.chapter(
+            "The machine restarts while the second task, which has no directory yet, waits for the first.",
+        );
         life.reboot();
         life.crash()?;
         life.pass(30)?;
@@ -375,7 +381,7 @@ fn one_group_stops_in_order() {
         let tasks = vec![side, leader, task("back", None, 0), front, stop];
         life.apply(vec![job("web", JobType::Service, vec![group("g", 1, tasks)])]);
         life.pass(10)?;
-        life.chapter("Leader first, with its prestop; then front before back, on which it depends; the sidecar last; then poststop.");
+        life.chapter("The leader stops first, with its prestop; then front before back, its dependency; then the sidecar; then poststop.");
         life.delete("web");
         life.pass(20)?;
         assert!(life.jobs.is_empty());
@@ -398,7 +404,7 @@ fn a_stubborn_task_is_killed_on_time() {
         task.services.push(service("own"));
         life.apply(vec![slow]);
         life.pass(10)?;
-        life.chapter("t=0 services go; t=5 the task's own; t=15 the signal; t=45 by force, for the agent caps it at 30s.");
+        life.chapter("t=0: group services; t=5: the task's services; t=15: the signal; t=45: the kill, since the agent caps it at 30s.");
         life.delete("web");
         life.pass(60)?;
         assert!(life.jobs.is_empty());
@@ -414,13 +420,13 @@ fn a_task_ends_while_the_agent_is_dead() {
         life.apply(vec![batch]);
         life.until("is running")?;
         life.chapter(
-            "The agent dies; the task ends meanwhile. Its result is found, and nothing starts again.",
+            "The agent dies, and the task ends meanwhile. The next agent finds the result, and starts nothing.",
         );
         life.machine().pass_time(u64::MAX);
         life.crash()?;
         life.pass(5)?;
         assert_eq!(life.alloc("sum.g[0]").map(|view| view.status), Some(ClientStatus::Complete));
-        life.chapter("Another start of the agent changes nothing.");
+        life.chapter("Another restart of the agent changes nothing.");
         life.crash()?;
         life.pass(5)?;
         Ok(life)
@@ -439,7 +445,7 @@ fn the_state_of_running_tasks_is_lost() {
         life.pass(10)?;
         let alloc = alloc_of(&life, "web.g[0]");
         life.lose_state(alloc)?;
-        life.chapter("It finds their attempts and goes on with them: nothing starts, nothing stops.");
+        life.chapter("It finds their attempts and keeps them: nothing starts, nothing stops.");
         life.pass(10)?;
         let mut live: Vec<u32> = life.machine().live().map(|((_, _, attempt), _)| *attempt).collect();
         live.sort_unstable();
@@ -457,12 +463,12 @@ fn state_damaged_while_tasks_run() {
         let mut side = task("side", None, 0);
         side.lifecycle = Lifecycle::PrestartSidecar;
         let web = group("g", 1, vec![task("httpd", Some(20_000), 0), side]);
-        life.chapter("What is stored about a running allocation is damaged while no agent runs.");
+        life.chapter("The stored state of a running allocation is damaged while no agent runs.");
         life.apply(vec![job("web", JobType::Service, vec![web])]);
         life.pass(10)?;
         let alloc = alloc_of(&life, "web.g[0]");
         life.damage(alloc)?;
-        life.chapter("The agent goes on with what runs. A task that ends starts again beside its sibling.");
+        life.chapter("The agent keeps the running tasks. A task that ends is restarted beside its sibling.");
         life.until("httpd start 2")?;
         life.pass(2)?;
         let live: Vec<u32> = life.machine().live().map(|((_, _, attempt), _)| *attempt).collect();
@@ -481,14 +487,14 @@ fn a_port_is_held_by_another_job() {
             web.groups[0].network = Some(Network { ports: [("http".to_owned(), fixed)].into() });
             web
         };
-        life.chapter("Two jobs want the same host port; the second says what it waits for.");
+        life.chapter("Two jobs request the same host port; the second reports what it waits for.");
         life.apply(vec![on_8080("first")]);
         life.pass(10)?;
         life.apply(vec![on_8080("second")]);
         life.pass(60)?;
         assert!(life.alloc("second.g[0]").is_none());
         life.chapter(
-            "The first is deleted: when its task has ended the port is free, and the second starts.",
+            "The first is deleted: when its task has ended, the port is free, and the second starts.",
         );
         life.delete("first");
         life.pass(10)?;
@@ -501,7 +507,7 @@ fn a_port_is_held_by_another_job() {
 fn launched_once_over_a_kill_and_a_clock_that_is_set() {
     tell("launches", || {
         let mut life = life();
-        life.chapter("A job is due each minute. The agent is killed as soon as it has launched it.");
+        life.chapter("A job is due each minute. The agent is killed right after a launch.");
         let periodic = Periodic {
             crons: vec!["* * * * *".to_owned()],
             time_zone: "UTC".to_owned(),
@@ -513,10 +519,10 @@ fn launched_once_over_a_kill_and_a_clock_that_is_set() {
         life.until("dump start 1")?;
         life.crash()?;
         life.pass(5)?;
-        life.chapter("Somebody sets the clock forth by ten minutes: one launch makes up for all of them.");
+        life.chapter("A user sets the clock ten minutes ahead: one launch replaces all missed ones.");
         life.set_clock_by(600_000_000_000);
         life.pass(5)?;
-        life.chapter("And back: nothing is launched again, until the clock is where it was.");
+        life.chapter("And back: nothing is launched again until the clock has caught up.");
         life.set_clock_by(-300_000_000_000);
         life.pass(420)?;
         let launched: Vec<&str> = life.jobs.keys().skip(1).map(|key| &*key.id).collect();

@@ -52,12 +52,12 @@ impl Moment {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Random => "after a random time",
-            Self::Answer => "at the answer",
+            Self::Answer => "at the response",
             Self::Commit => "at a commit",
             Self::Directory => "at a directory",
             Self::Record => "at a record",
             Self::Cgroup => "at a cgroup",
-            Self::FirstAct => "at a first act",
+            Self::FirstAct => "at a task's first action",
             Self::Starting => "and while starting",
         }
     }

@@ -54,8 +54,8 @@ impl Operation {
             Self::Delete(_) => "delete",
             Self::Restart(_) => "restart",
             Self::Collect => "collect",
-            Self::Lay(_) => "folder: lay",
-            Self::Take(_) => "folder: take",
+            Self::Lay(_) => "folder: write",
+            Self::Take(_) => "folder: remove",
         }
     }
 
@@ -86,7 +86,7 @@ impl Operation {
 
     /// Returns the names of all operations.
     pub fn names() -> [&'static str; 8] {
-        ["apply", "update", "scale", "delete", "restart", "collect", "folder: lay", "folder: take"]
+        ["apply", "update", "scale", "delete", "restart", "collect", "folder: write", "folder: remove"]
     }
 }
 
