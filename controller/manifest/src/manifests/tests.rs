@@ -132,7 +132,7 @@ fn the_published_schema_is_current() {
     let published = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         published == current,
-        "manifests/schema.json is old; run: UPDATE_SCHEMA=1 cargo test -p herdlet the_published"
+        "manifests/schema.json is outdated; run: UPDATE_SCHEMA=1 cargo test -p herdlet-manifest the_published"
     );
 }
 

@@ -1,5 +1,5 @@
 //! Bad manifests and their problems: `bad.txt` is a list of cases, each a manifest, `>>>` and the problems.
-//! `UPDATE_GOLDEN=1 cargo test -p herdlet bad_manifests` updates the problems.
+//! `UPDATE_GOLDEN=1 cargo test -p herdlet-manifest bad_manifests` updates the problems.
 
 use std::fmt::Write;
 
