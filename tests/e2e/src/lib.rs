@@ -22,7 +22,7 @@
 //!
 //! This library must not know the internals of the program.
 
-#![expect(clippy::expect_used, reason = "a test that can't go on says why and ends")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue ends with the reason")]
 
 pub mod agent;
 pub mod command;

@@ -3,7 +3,7 @@
 //! `controller/nomad/tests/session` has the tests that need no agent behind the session, `tests/e2e/tests/e2e`
 //! those that need real processes.
 
-#![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue ends with the reason")]
 
 mod acknowledged;
 mod disconnect;

@@ -157,7 +157,7 @@ impl Life {
         let deadline = Instant::now() + LIMIT;
         loop {
             match operation::settle(&mut self.wanted, operation, fate, &boot.agent) {
-                Err(why) if why.contains("tells nothing") && Instant::now() < deadline => {
+                Err(why) if why.contains("reports nothing") && Instant::now() < deadline => {
                     wait::pause(Duration::from_millis(100));
                 }
                 settled => return settled,

@@ -4,7 +4,7 @@
 //!
 //! Tests that a machine can't run (no root, no Consul) are reported as skipped, and fail in CI.
 
-#![expect(clippy::unwrap_used, reason = "a test that can't go on says why and ends")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue ends with the reason")]
 
 mod agent;
 mod checks;

@@ -489,7 +489,7 @@ impl Life {
                 if lost =>
             {
                 self.met.note(Kind::LostOutcome);
-                let why = "nobody heard how it ended".to_owned();
+                let why = "its end was not recorded".to_owned();
                 Outcome::Failed { class: FailureClass::Retry, why }
             }
             Verb::Up
