@@ -60,12 +60,24 @@ pub struct JobView {
     /// Whether servers have placed it here (node mode): then it is only the part of their job on this machine.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub placed: bool,
+    /// The file of a folder of manifests that defines another version. A revert put this one in force, and it stays
+    /// until the file's definition changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
 }
 
 impl JobView {
-    /// The job's current activity; if it has converged, its next launch.
+    /// Whether the version in force has converged although a file defines another one.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some() && self.convergence.state == ConvergenceState::Converged
+    }
+
+    /// The job's current activity; if it has converged, why it is held, or its next launch.
     pub fn message(&self) -> String {
         let message = &self.convergence.message;
+        if let Some(file) = self.held.as_ref().filter(|_| message.is_empty()) {
+            return held_message(file);
+        }
         match self.next_launch.and_then(rfc3339) {
             Some(at) if message.is_empty() => format!("launched next at {at}"),
             Some(_) | None => message.clone(),
@@ -93,6 +105,14 @@ impl JobView {
         let mut of_it = self.deployments.iter().filter(|known| known.job_version == version);
         of_it.any(|known| known.status == DeploymentStatus::Successful)
     }
+}
+
+/// The state of a job that is held, in output and metrics.
+pub const HELD: &str = "held";
+
+/// Why a job is held, for people.
+pub fn held_message(file: &str) -> String {
+    format!("rolled back; {file} defines another version and takes effect when its definition changes")
 }
 
 /// Why an allocation can't be placed on this node now.

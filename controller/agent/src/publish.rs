@@ -192,9 +192,12 @@ impl ReadModel {
         self.read(|objects| objects.volumes.values().cloned().collect())
     }
 
-    fn remember(&self, view: &View, now: Now) {
+    fn remember(&self, objects: &Objects, view: &View, now: Now) {
         match view {
-            View::Job(view) => self.history.job(view),
+            View::Job(view) => {
+                let before = objects.jobs.get(&view.key).map(|before| &**before);
+                self.history.job(UnixNanos(now.wall_ns), before, view);
+            }
             View::JobGone(key) => self.history.job_gone(key, now.boot_ns),
             View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) => {}
         }
@@ -231,7 +234,7 @@ impl Publisher<View> for ModelPublisher {
         let scenes: Vec<Scene> = {
             let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
             for view in views {
-                self.0.remember(&view, now);
+                self.0.remember(&objects, &view, now);
                 let (object, transition) = objects.put(view);
                 changed.push(ObjectChange { object, index: index.0 });
                 transitions.extend(transition);

@@ -140,6 +140,7 @@ fn waits_for_nothing(command: &Command) -> bool {
     match command {
         Command::Explain { .. } => true,
         Command::Apply { .. }
+        | Command::ApplyFolder { .. }
         | Command::Stop { .. }
         | Command::Start { .. }
         | Command::Delete { .. }

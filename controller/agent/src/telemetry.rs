@@ -278,6 +278,10 @@ impl Shared {
             }),
         )?;
         page.gauges(
+            &names::JOB_HELD,
+            gauges.held.iter().map(|(namespace, job)| ([namespace.as_str(), job], number(1))),
+        )?;
+        page.gauges(
             &names::ALLOCATIONS,
             gauges.allocations.iter().map(|(status, n)| ([*status], number(*n))),
         )?;

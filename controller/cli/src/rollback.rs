@@ -3,7 +3,7 @@
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
-    view::{JobVersion, JobView},
+    view::{JobVersion, JobView, held_message},
 };
 use serde::Serialize;
 
@@ -38,6 +38,9 @@ struct Report {
     to: u64,
     /// The new version with the same job.
     version: u64,
+    /// The file of a folder that is not in force until its definition of the job changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<String>,
 }
 
 pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
@@ -54,7 +57,12 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
-    let report = Report { job: job.clone(), to, version };
+    // The file of a folder is no longer in force: it would be a surprise later.
+    let held = client.jobs().await.ok().and_then(|jobs| known(jobs, &args.job).ok()?.held);
+    if let Some(file) = &held {
+        args.output.line(&format!("job/{job} is {}", held_message(file)));
+    }
+    let report = Report { job: job.clone(), to, version, held };
     let accepted = Accepted::version(&client, job, version, index);
     args.wait.finish(limit, accepted, &report, args.output).await
 }

@@ -10,6 +10,7 @@ use herdlet_api_types::{
     JobKey, UnixNanos,
     api::{AgentStatus, ManifestProblem},
     overview::{JobRow, Overview},
+    view::HELD,
 };
 
 use super::{
@@ -89,7 +90,7 @@ impl Screen<'_> {
             row.outlook(self.now),
         ]);
         if let Some(cell) = cells.get_mut(2) {
-            cell.style = style::of(row.state);
+            cell.style = if row.state_text() == HELD { style::WARNING } else { style::of(row.state) };
         }
         cells
     }
@@ -218,6 +219,7 @@ mod tests {
             deleting: false,
             stopped: false,
             placed: false,
+            held: None,
             state,
             since: UnixNanos(1),
             healthy: 1,

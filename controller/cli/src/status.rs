@@ -8,7 +8,7 @@ use herdlet_api_types::{
     deployment::Deployment,
     overview::{Overview, fate},
     task::{ExitResult, TaskStatus},
-    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
+    view::{AllocView, Convergence, ConvergenceState, HELD, JobView, TaskView, held_message},
 };
 use serde::Serialize;
 
@@ -61,6 +61,9 @@ struct JobReport<'r> {
     /// Whether the job is stopped but kept.
     stopped: bool,
     convergence: &'r Convergence,
+    /// The file that defines another version than the one that a rollback put in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<&'r str>,
     deployment: Option<&'r Deployment>,
 }
 
@@ -124,7 +127,9 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
         Some(status) if !wrongs(status).is_empty() => DEGRADED,
         Some(_) | None => ALL_WELL,
     };
-    let code = of_agent.max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
+    let of_files = if jobs.iter().any(|view| view.held.is_some()) { DEGRADED } else { ALL_WELL };
+    let code =
+        of_agent.max(of_files).max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
@@ -155,6 +160,7 @@ fn report<'r>(
         deleting: view.deleting,
         stopped: view.job.stop,
         convergence: &view.convergence,
+        held: view.held.as_deref(),
         deployment: view.deployments.first().map(|newest| &**newest),
     };
     let of_task = |task: &'r TaskView| TaskReport {
@@ -206,6 +212,9 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
             styled(style::HEADING, &job.key),
             job.version
         ));
+        if let Some(file) = &job.held {
+            show::out(&format!("  {}: {}\n", styled(style::WARNING, HELD), plain(&held_message(file))));
+        }
         deployments::show(job);
         children::show(job, all);
         // Replaced allocations are omitted; `get allocs` lists them.

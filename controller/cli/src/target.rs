@@ -89,7 +89,8 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
             TransitionState::Converged
             | TransitionState::Progressing
             | TransitionState::Waiting
-            | TransitionState::Failed,
+            | TransitionState::Failed
+            | TransitionState::Held,
             _,
         ) => None,
     }
@@ -312,7 +313,7 @@ mod tests {
             at: UnixNanos(1),
             job: JobKey { namespace: "default".into(), id: id.into() },
             name: format!("{id}.g[0]"),
-            alloc: AllocId::from_hash([1; 16]),
+            alloc: Some(AllocId::from_hash([1; 16])),
             state,
             cause: cause.to_owned(),
         };

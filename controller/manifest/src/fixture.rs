@@ -60,6 +60,7 @@ pub fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         past: Vec::new(),
         scaled: Arc::default(),
         placed: false,
+        held: None,
     }
 }
 

@@ -39,7 +39,7 @@ mod write;
 mod tests;
 
 pub use drivers::{DriverRules, Drivers};
-pub use folder::{Folder, FolderFile, read_folder, texts};
+pub use folder::{Folder, FolderFile, hash_of, read_folder, texts};
 pub use nomad::to_manifest_name;
 pub use schema::schema;
 pub use write::{job_to_yaml, volume_to_yaml};

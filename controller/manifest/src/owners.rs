@@ -44,6 +44,7 @@ impl Owners {
     pub fn allow(&self, command: &Command) -> Result<(), Owner> {
         let jobs: Vec<JobKey> = match command {
             Command::Apply { jobs, .. } => jobs.iter().map(|job| job.key()).collect(),
+            Command::ApplyFolder { jobs, .. } => jobs.iter().map(|(job, _)| job.key()).collect(),
             Command::ApplyWithCounts { job } => vec![job.key()],
             Command::Collect { jobs, .. } => jobs.clone(),
             Command::Stop { job }

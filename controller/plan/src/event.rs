@@ -11,7 +11,7 @@ use crate::{
     action::Outcome,
     env::NodeFacts,
     explain::Explanation,
-    job::children::Dispatch,
+    job::{Source, children::Dispatch},
     op::{Op, Part},
 };
 pub use crate::{refusal::Refusal, state::Noticed};
@@ -120,6 +120,14 @@ pub enum Command {
     Apply {
         /// Jobs.
         jobs: Vec<Job>,
+        /// Volumes.
+        volumes: Vec<Volume>,
+    },
+    /// Make what a folder of manifests defines the desired state. A job that was reverted stays so until its
+    /// definition changes.
+    ApplyFolder {
+        /// Jobs with their files.
+        jobs: Vec<(Job, Source)>,
         /// Volumes.
         volumes: Vec<Volume>,
     },

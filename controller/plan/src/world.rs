@@ -7,6 +7,7 @@ mod allocs;
 mod children;
 mod collect;
 pub mod command;
+mod definitions;
 mod deployments;
 mod jobs;
 mod launches;

@@ -61,6 +61,10 @@ impl Trace {
                 let volumes = volumes.iter().map(|volume| format!("volume {}", volume.name));
                 format!("apply {}", jobs.chain(volumes).collect::<Vec<_>>().join(", "))
             }
+            Command::ApplyFolder { jobs, .. } => {
+                let jobs: Vec<String> = jobs.iter().map(|(wanted, _)| job(wanted)).collect();
+                format!("apply from a folder {}", jobs.join(", "))
+            }
             Command::ApplyWithCounts { job: wanted } => {
                 format!("apply {} with the counts there are", job(wanted))
             }

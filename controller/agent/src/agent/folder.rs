@@ -176,7 +176,7 @@ impl FolderSource {
         warnings.extend(exposed);
         // Stored first: jobs that are applied but not recorded could never be removed again.
         self.remember(&union(&before, &owned), place)?;
-        let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
+        let refused = accepted(request(&self.inbox, Command::ApplyFolder { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
             let message =
                 format!("the planner refused the folder as a whole, and nothing was changed: {error:#}");

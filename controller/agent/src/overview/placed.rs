@@ -61,6 +61,7 @@ fn of_servers(model: &ReadModel, key: &JobKey) -> Option<JobView> {
 pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> {
     let (jobs, verb) = match command {
         Command::Apply { jobs, .. } => (jobs.iter().map(|job| job.key()).collect(), "run"),
+        Command::ApplyFolder { jobs, .. } => (jobs.iter().map(|(job, _)| job.key()).collect(), "run"),
         Command::ApplyWithCounts { job } => (vec![job.key()], "run"),
         Command::Stop { job } => (vec![job.clone()], "stop"),
         Command::Start { job } => (vec![job.clone()], "start"),
@@ -118,5 +119,6 @@ fn view(allocs: &[Arc<AllocView>]) -> Option<JobView> {
         past: Vec::new(),
         scaled: Arc::default(),
         placed: true,
+        held: None,
     })
 }

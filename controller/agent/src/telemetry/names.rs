@@ -68,6 +68,8 @@ metrics! {
         "Desired version of the job.";
     JOB_CONVERGED_VERSION = Gauge Number "job_converged_version" ["namespace", "job_name"]
         "Version of the job that last converged while this agent ran; -1 for none.";
+    JOB_HELD = Gauge Number "job_held" ["namespace", "job_name"]
+        "1 for each job that was rolled back and whose file in a folder is not in force until it changes.";
     DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job_name", "cause"]
         "Times that the agent stopped an allocation's tasks, by cause.";
     QUARANTINED = Gauge Number "quarantined" []

@@ -142,7 +142,7 @@ fn jobs(html: &mut String, shared: &Shared, overview: &Overview, now: Now) {
 
 fn job(html: &mut String, row: &JobRow, allocs: &[Arc<AllocView>], now: Now) {
     let name = escaped(&row.key.to_string());
-    let state = row.state.as_str();
+    let state = row.state_text();
     put(
         html,
         format_args!(

@@ -12,7 +12,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     job::{Group, Provider},
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
-    view::{AllocView, ConvergenceState, JobView, TaskView, VolumeView},
+    view::{AllocView, ConvergenceState, HELD, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
 };
 
@@ -52,7 +52,7 @@ pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<L
             let drifts = client.drifts().await?;
             let is_told = |target: &String| {
                 let only = std::slice::from_ref(target);
-                drifts.iter().any(|drift| events::is_meant(&drift.job, &drift.name, drift.alloc, only))
+                drifts.iter().any(|drift| events::is_meant(&drift.job, &drift.name, Some(drift.alloc), only))
             };
             known(client, targets, missing, is_told).await?;
             Ok(drift::list(drifts, targets, form))
@@ -160,6 +160,7 @@ fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7
         (true, _) => "deleting",
         (false, ConvergenceState::Converged) if view.job.stop => "stopped",
         (false, ConvergenceState::Progressing) if view.job.stop => "stopping",
+        (false, ConvergenceState::Converged) if view.held.is_some() => HELD,
         (false, state) => state.as_str(),
     };
     [

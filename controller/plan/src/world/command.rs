@@ -50,6 +50,7 @@ impl World {
     fn try_command(&mut self, open: &mut OpenTurn<'_>, command: Command) -> Result<Reply, Refusal> {
         match command {
             Command::Apply { jobs, volumes } => self.apply_set(open, jobs, volumes),
+            Command::ApplyFolder { jobs, volumes } => self.apply_folder(open, jobs, volumes),
             Command::Delete { job } => self.delete(open, &job, None),
             Command::DeleteVersion { job, version } => self.delete(open, &job, Some(version)),
             Command::Stop { job } => self.stop_job(open, job),
@@ -178,6 +179,7 @@ impl World {
         for job in jobs {
             let key = job.key();
             let (version, change) = self.accept_job(open, job);
+            self.define_job(&key, None);
             applied.push(AppliedJob { job: key, version, change });
         }
         Ok(Reply::Applied { index: self.meta.index, jobs: applied, volumes: changed })

@@ -196,7 +196,7 @@ impl World {
                 Turnout::Revert(version) => {
                     let text = self.jobs.get(key).and_then(|entry| entry.text(version));
                     if let Some(text) = text {
-                        self.accept_job(open, Arc::unwrap_or_clone(text));
+                        self.revert_to(open, Arc::unwrap_or_clone(text));
                     }
                 }
             }

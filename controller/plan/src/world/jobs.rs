@@ -85,6 +85,7 @@ impl World {
                     launches: None,
                     stable: BTreeSet::new(),
                     scaled: Arc::default(),
+                    definition: None,
                 };
                 self.meta.index = index;
                 let entry = JobEntry {
@@ -468,6 +469,7 @@ impl JobEntry {
                 && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
                 && shown.scaled == state.scaled
+                && shown.held.as_deref() == state.held()
                 && shown.next_launch == self.next_launch
                 && shown.deployments.iter().eq(state.deployments.iter().rev().map(|known| &known.deployment))
                 && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
@@ -492,6 +494,7 @@ impl JobEntry {
             scaled: Arc::clone(&state.scaled),
             next_launch: self.next_launch,
             placed: false,
+            held: state.held().map(String::from),
         });
         self.shown = Some(Arc::clone(&view));
         open.turn.views.push(View::Job(view));

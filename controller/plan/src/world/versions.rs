@@ -42,7 +42,7 @@ impl World {
             return Err(Refusal::NotFound(message));
         };
         let job = Job::clone(&old.job);
-        let (version, change) = self.accept_job(open, job);
+        let (version, change) = self.revert_to(open, job);
         let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }

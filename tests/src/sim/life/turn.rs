@@ -354,6 +354,7 @@ impl Life {
                 jobs.iter().for_each(|job| self.launches.apply(job));
                 self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
             }
+            Command::ApplyFolder { .. } => return Err("folders are not simulated".to_owned()),
             Command::Stop { job } => self.is_decided(&job, Kind::StopJob),
             Command::Start { job } => self.is_decided(&job, Kind::StartJob),
             Command::Delete { job } | Command::DeleteVersion { job, .. } => {

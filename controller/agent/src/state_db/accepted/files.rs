@@ -13,7 +13,7 @@ use std::{
 use herdlet_api_types::{AllocId, JobKey, UnixNanos, job::Job, volume::Volume};
 use herdlet_base::{durable, paths};
 use herdlet_plan::{
-    job::JobState,
+    job::{Definition, JobState},
     record::RecordKey,
     shared::volume::{Origin, VolumeIntent, VolumeState},
     state::Durable,
@@ -40,6 +40,9 @@ pub struct JobFile {
     /// The job is being stopped and will be forgotten.
     pub(crate) deleting: bool,
     pub(crate) job: Arc<Job>,
+    /// Where a folder of manifests defines the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<Definition>,
     /// Older versions that allocations still use.
     #[serde(default)]
     pub(crate) older: Vec<OlderVersion>,
@@ -114,6 +117,7 @@ impl JobFile {
             create_index: state.create_index,
             submit_time: state.submit_time,
             deleting: state.deleting,
+            definition: state.definition.clone(),
             job,
             older,
         }

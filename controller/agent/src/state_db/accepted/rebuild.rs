@@ -112,6 +112,7 @@ pub fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) -> Vec<(P
                 slots: slots(key, &loaded.specs, sources.now),
                 deployments: Vec::new(),
                 scaled: Arc::default(),
+                definition: file.definition.clone(),
                 launches: None,
                 stable: BTreeSet::new(),
             };

@@ -55,6 +55,7 @@ impl Bench {
             slots: [("g".to_owned(), vec![slot(1), slot(2)])].into(),
             deployments: Vec::new(),
             launches: None,
+            definition: None,
             scaled: std_alloc::sync::Arc::default(),
             stable: [0].into(),
         };

@@ -115,6 +115,7 @@ fn steps_of(
         )]),
         deployments: Vec::new(),
         launches: None,
+        definition: None,
         scaled: std_alloc::sync::Arc::default(),
         stable: [].into(),
     };

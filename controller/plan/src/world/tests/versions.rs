@@ -1,8 +1,9 @@
 //! Versions of a job: which are kept, and reverting to one.
 
-use std_alloc::string::ToString;
+use std_alloc::{format, string::ToString};
 
 use super::*;
+use crate::job::Source;
 
 /// The job in a number of versions with different work, one after the other.
 fn versions(colors: &[&str]) -> Bench {
@@ -136,4 +137,59 @@ fn a_text_is_written_once() {
     };
     let written: Vec<u64> = bench.turn.records.iter().filter_map(written).collect();
     assert_eq!(written, [1, 2]);
+}
+
+/// A folder is read with its only job painted in a colour, from a file with these bytes.
+fn read_folder(bench: &mut Bench, color: &str, bytes: &str) -> u64 {
+    let mut jobs = one_task();
+    jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_owned());
+    let source = Source {
+        file: "jobs.d/j.yaml".to_owned(),
+        file_hash: bytes.to_owned(),
+        job_hash: format!("job {color}"),
+    };
+    let jobs = jobs.into_iter().map(|job| (job, source.clone())).collect();
+    bench.ask(Command::ApplyFolder { jobs, volumes: Vec::new() });
+    bench.settle();
+    bench.job().version
+}
+
+/// `touch` and a restart of the agent used to bring the bad version back.
+#[test]
+fn a_rolled_back_job_of_a_folder_is_held_until_its_definition_changes() {
+    let mut bench = Bench::new();
+    assert_eq!(read_folder(&mut bench, "red", "1"), 0);
+    assert_eq!(read_folder(&mut bench, "green", "2"), 1);
+    assert_eq!(bench.job().held, None);
+    revert(&mut bench, 0, None);
+    assert_eq!((bench.job().version, bench.job().held.as_deref()), (2, Some("jobs.d/j.yaml")));
+    assert_eq!(read_folder(&mut bench, "green", "2"), 2, "the same file");
+    assert_eq!(read_folder(&mut bench, "green", "2 # comment"), 2, "the same job");
+    assert_eq!(read_folder(&mut bench, "green in a newer release", "2"), 2, "the same bytes");
+    bench.restart(at(9));
+    bench.settle();
+    assert_eq!(bench.job().held.as_deref(), Some("jobs.d/j.yaml"), "it is durable");
+    assert_eq!(read_folder(&mut bench, "green", "2"), 2);
+    assert_eq!(read_folder(&mut bench, "blue", "3"), 3, "a new definition");
+    assert_eq!(bench.job().held, None);
+}
+
+#[test]
+fn a_job_that_is_as_its_file_defines_it_is_not_held() {
+    let mut bench = Bench::new();
+    read_folder(&mut bench, "red", "1");
+    read_folder(&mut bench, "green", "2");
+    revert(&mut bench, 0, None);
+    // Back again: the file is in force.
+    revert(&mut bench, 1, None);
+    assert_eq!((bench.job().version, bench.job().held), (3, None));
+    // The file follows the rollback.
+    revert(&mut bench, 0, None);
+    assert_eq!(read_folder(&mut bench, "red", "3"), 4);
+    assert_eq!((bench.job().version, bench.job().held), (4, None));
+    // A job that no folder defines is never held.
+    bench.apply(one_task(), Vec::new());
+    bench.settle();
+    revert(&mut bench, 4, None);
+    assert_eq!(bench.job().held, None);
 }
