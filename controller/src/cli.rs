@@ -133,7 +133,7 @@ pub enum ClientCommand {
     Delete(delete::DeleteArgs),
     /// List jobs, allocs, tasks, services, volumes, deployments, events or the versions of a job
     #[command(
-        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             show changes as they happen\n  herdlet get events web                 recent events and their causes\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           print a manifest that can be applied"
+        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             show changes as they happen\n  herdlet get events web                 recent events and their causes\n  herdlet get tasks -o name | xargs herdlet describe\n  herdlet get jobs web -o yaml           print a manifest that can be applied\n  herdlet get jobs -l app=shop -o custom-columns=JOB:.key.id,VERSION:.version\n  herdlet get jobs -o jsonpath={.items[*].key.id}"
     )]
     Get(get::GetArgs),
     /// List allocations that have not ended; get allocs lists all
@@ -146,7 +146,7 @@ pub enum ClientCommand {
     Drift(get::OfKindArgs),
     /// Show the state of jobs, and problems
     #[command(
-        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 update whenever something changes\n  herdlet status web --check             for scripts: report by the exit code"
+        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 update whenever something changes\n  herdlet status web db --check          for scripts: report by the exit code"
     )]
     Status(status::StatusArgs),
     /// Watch the state of jobs, with their use of processor and memory
@@ -166,7 +166,7 @@ pub enum ClientCommand {
     Describe(explain::ExplainArgs),
     /// Print the output of tasks
     #[command(
-        after_help = "Examples:\n  herdlet logs -f web\n  herdlet logs web.web[0]/httpd --stderr --tail 50\n  herdlet logs web -o json"
+        after_help = "Examples:\n  herdlet logs -f web\n  herdlet logs -f                        of all jobs, also of those that start later\n  herdlet logs web db --timestamps --tail 50\n  herdlet logs -f -l app=shop\n  herdlet logs web.web[0]/httpd --stderr --tail 50\n  herdlet logs web -o json"
     )]
     Logs(logs::LogsArgs),
     /// Execute a command in a running task
@@ -354,7 +354,7 @@ impl Cli {
     fn settle(mut self, verb: &str) -> Result<Self, Failure> {
         let names_nothing = match &self.command {
             Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
-            Command::Client(ClientCommand::Delete(args)) => args.files.is_empty() && args.names.is_empty(),
+            Command::Client(ClientCommand::Delete(args)) => args.names_nothing(),
             Command::Client(_)
             | Command::Agent(_)
             | Command::Run(_)

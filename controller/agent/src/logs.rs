@@ -21,6 +21,7 @@ use herdlet_base::{
     safe_fs::{Dir, FsError, open_logs},
 };
 use herdlet_shim::rotation::{self, Name};
+pub use herdlet_shim::times::Mark;
 use rustix::fs::{Mode, OFlags};
 
 /// The largest piece returned at once, the size of Nomad's frames.
@@ -234,6 +235,15 @@ impl Follower {
             listing: Listing::default(),
             listings: 0,
         }
+    }
+
+    /// The marks of a file: times of its parts.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn marks(&self, index: u64) -> io::Result<Vec<Mark>> {
+        let mut left = since::MARKS_BYTES_MAX;
+        self.files.marks(index, &mut left)
     }
 
     /// The next available piece; `None` at the end of the log.

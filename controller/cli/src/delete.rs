@@ -14,6 +14,7 @@ use super::{
     failure::{Failure, USAGE},
     here,
     output::Output,
+    selection::{Absent, SelectorFlag},
     variables::VariableArgs,
     wait::{Goal, Limit, WaitReport, WaitTarget, Waited, wait_for_accepted},
 };
@@ -24,6 +25,8 @@ pub struct DeleteArgs {
     /// Jobs; or: volume NAME…
     #[arg(value_name = "JOB")]
     pub names: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// Manifests whose jobs and volumes to delete: files, folders, or - [default for down: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
     pub files: Vec<PathBuf>,
@@ -46,6 +49,13 @@ pub struct DeleteArgs {
     pub connection: Connection,
 }
 
+impl DeleteArgs {
+    /// Whether neither jobs nor volumes are named.
+    pub fn names_nothing(&self) -> bool {
+        self.files.is_empty() && self.names.is_empty() && !self.selector.is_given()
+    }
+}
+
 /// What `-o json` prints.
 #[derive(Default, Serialize)]
 struct Report {
@@ -64,7 +74,7 @@ struct RemovedVolume {
 }
 
 pub async fn run(mut args: DeleteArgs) -> Result<u8, Failure> {
-    if args.files.is_empty() && args.names.is_empty() {
+    if args.names_nothing() {
         args.files = here::manifests()?;
     }
     let mut report = Report::default();
@@ -80,18 +90,18 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     let limit = Limit::from_now(args.timeout);
     let client = args.connection.client()?;
     let purge = if args.purge { Purge::Data } else { Purge::Nothing };
-    if let [word, names @ ..] = args.names.as_slice()
-        && (word == "volume" || word == "volumes")
-        && !names.is_empty()
-    {
-        let names = names.iter().cloned().collect();
+    if let Some(names) = named_volumes(&args.names)? {
         let removal = Removal { purge, missing: Missing::Wrong, output: args.output };
         limit.within("delete volumes", removal.of(&client, names, report)).await?;
         return Ok(0);
     }
     let jobs = limit.within("list the jobs", client.jobs()).await?;
-    let (keys, mut volumes) =
-        if args.files.is_empty() { by_name(args, &jobs)? } else { by_file(args, &jobs)? };
+    let (keys, mut volumes) = if args.files.is_empty() {
+        let names = args.selector.targets(&client, args.names.clone(), Absent::Wrong);
+        (by_name(&limit.within("find it", names).await?, &jobs)?, BTreeSet::new())
+    } else {
+        by_file(args, &jobs)?
+    };
     if args.purge {
         volumes.extend(limit.within("list the volumes", volumes_of(&client, &jobs, &keys)).await?);
     }
@@ -118,9 +128,30 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
+/// The volumes of `volume NAME…` or `volume/NAME…`; none if jobs are named.
+fn named_volumes(names: &[String]) -> Result<Option<BTreeSet<String>>, Failure> {
+    let is_kind = |word: &String| word == "volume" || word == "volumes";
+    let with_kind = |name: &String| name.strip_prefix("volume/").map(str::to_owned);
+    match names {
+        [word, rest @ ..] if is_kind(word) && !rest.is_empty() => Ok(Some(rest.iter().cloned().collect())),
+        names => {
+            let volumes: BTreeSet<String> = names.iter().filter_map(with_kind).collect();
+            if volumes.is_empty() {
+                Ok(None)
+            } else if names.iter().all(|name| with_kind(name).is_some()) {
+                Ok(Some(volumes))
+            } else {
+                Err(Failure::new("jobs and volumes cannot be deleted at once")
+                    .code(USAGE)
+                    .hint("use one command for each"))
+            }
+        }
+    }
+}
+
+fn by_name(names: &[String], jobs: &[JobView]) -> Result<Vec<JobKey>, Failure> {
     let mut keys = Vec::new();
-    for name in &args.names {
+    for name in names {
         let found = jobs.iter().find(|view| view.key.to_string() == *name);
         let found = found.ok_or_else(|| {
             Failure::new(format!("there is no job {name:?}; nothing was deleted"))
@@ -128,7 +159,7 @@ fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         })?;
         keys.push(found.key.clone());
     }
-    Ok((keys, BTreeSet::new()))
+    Ok(keys)
 }
 
 fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {

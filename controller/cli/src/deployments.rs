@@ -14,6 +14,7 @@ use super::{
     client::Client,
     failure::Failure,
     output::Output,
+    selection::plain_name,
     show::{self, styled},
     style,
     table::{Heading, Table},
@@ -208,6 +209,7 @@ async fn fail(args: FailArgs) -> Result<u8, Failure> {
 /// The newest deployment of a job, or a deployment by a prefix of its id.
 async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
     let jobs = client.jobs().await?;
+    let target = plain_name(target, &jobs);
     if let Some(job) = jobs.iter().find(|view| view.key.to_string() == target) {
         let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
         return newest.ok_or_else(|| {

@@ -6,6 +6,7 @@ use clap::Args;
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     alloc::ClientStatus,
+    api::AgentStatus,
     deployment::Deployment,
     overview::fate,
     rfc3339::rfc3339,
@@ -18,17 +19,21 @@ use super::{
     Connection, children, deployments,
     failure::Failure,
     output::{Output, Reader},
+    selection::{Absent, SelectorFlag},
     show::{self, styled},
     style,
     table::{Heading, Table, plain},
-    target,
+    target::{self, Target},
 };
 
 /// Arguments of `herdlet explain` and `herdlet describe`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
-    /// A job, an allocation, or a task
-    target: String,
+    /// Jobs, allocations, or tasks
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -40,6 +45,12 @@ struct Report<'r> {
     /// The target's job; none if the target is an allocation id or the job is unknown.
     job: Option<JobReport>,
     allocs: Vec<AllocReport<'r>>,
+}
+
+/// The reports of several targets.
+#[derive(Serialize)]
+struct Reports<'r> {
+    targets: Vec<Report<'r>>,
 }
 
 #[derive(Serialize)]
@@ -84,38 +95,62 @@ enum Depth {
 
 async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
+    let names = args.selector.targets(&client, args.targets, Absent::Wrong).await?;
     let (jobs, allocs, status) = tokio::try_join!(client.jobs(), client.allocs(), client.status())?;
-    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?;
-    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
-    let mut allocs = Vec::new();
-    for view in &target.allocs {
-        allocs.push((view, client.explain(view.spec.id).await?));
+    let mut targets = Vec::with_capacity(names.len());
+    for name in &names {
+        targets.push(target::find_among(&client, name, &jobs, &allocs).await?);
     }
+    let mut reports = Vec::with_capacity(targets.len());
+    for (number, target) in targets.iter().enumerate() {
+        let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
+        let mut allocs = Vec::new();
+        for view in &target.allocs {
+            allocs.push((view, client.explain(view.spec.id).await?));
+        }
+        warn(&status, job.as_ref(), target);
+        match args.output.reader() {
+            Reader::Person => {
+                if number > 0 {
+                    show::out("\n");
+                }
+                if let Some(view) = &job {
+                    show_job(view, &target.allocs);
+                    children::show(view, &jobs);
+                }
+                show_allocs(target, &allocs, depth);
+            }
+            Reader::Program => reports.push(report(job, allocs, depth)),
+        }
+    }
+    match (args.output.reader(), reports.as_slice()) {
+        (Reader::Person, _) => {}
+        (Reader::Program, [report]) => args.output.document(report)?,
+        (Reader::Program, _) => args.output.document(&Reports { targets: reports })?,
+    }
+    Ok(0)
+}
+
+/// Warns of limits of the job that have no effect on this machine.
+fn warn(status: &AgentStatus, job: Option<&JobView>, target: &Target) {
     let of_alloc = || target.allocs.first().map(|view| &*view.spec.job);
-    let explained = job.as_ref().map(|view| &*view.job).or_else(of_alloc);
+    let explained = job.map(|view| &*view.job).or_else(of_alloc);
     let limits =
         Ineffective::named(&status.missing_controllers).with_max_kill_timeout(status.max_kill_timeout);
     for warning in limits.warnings(explained) {
         herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }
-    match args.output.reader() {
-        Reader::Person => {
-            if let Some(view) = &job {
-                show_job(view, &target.allocs);
-                children::show(view, &jobs);
-            }
-            for (view, explanation) in &allocs {
-                if depth == Depth::Everything {
-                    show_alloc(view);
-                    let of_this = target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id);
-                    of_this.for_each(|(_, task)| show_task(task));
-                }
-                show_explanation(view, explanation);
-            }
+}
+
+fn show_allocs(target: &Target, allocs: &[(&AllocView, Explanation)], depth: Depth) {
+    for (view, explanation) in allocs {
+        if depth == Depth::Everything {
+            show_alloc(view);
+            let of_this = target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id);
+            of_this.for_each(|(_, task)| show_task(task));
         }
-        Reader::Program => args.output.document(&report(job, allocs, depth))?,
+        show_explanation(view, explanation);
     }
-    Ok(0)
 }
 
 fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: Depth) -> Report<'_> {

@@ -32,6 +32,7 @@ pub mod round;
 pub mod scale;
 pub mod schema;
 pub mod screen;
+pub mod selection;
 pub mod show;
 pub mod status;
 pub mod stdout;

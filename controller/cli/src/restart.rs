@@ -9,6 +9,7 @@ use super::{
     failure::{Failure, USAGE},
     output::Output,
     round::{Report, Round},
+    selection::{Absent, SelectorFlag},
     target,
     wait::WaitFlags,
 };
@@ -16,8 +17,11 @@ use super::{
 /// Arguments of `herdlet restart`.
 #[derive(Debug, Clone, Args)]
 pub struct RestartArgs {
-    /// A job, an allocation, or a task
-    target: String,
+    /// Jobs, allocations, or tasks
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// Only this task
     #[arg(long, conflicts_with = "all")]
     task: Option<String>,
@@ -35,8 +39,11 @@ pub struct RestartArgs {
 /// Arguments of `herdlet signal`.
 #[derive(Debug, Clone, Args)]
 pub struct SignalArgs {
-    /// A job, an allocation, or a task
-    target: String,
+    /// Jobs, allocations, or tasks
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// Signal to send
     #[arg(short, long, default_value = "SIGHUP", value_name = "SIGNAL")]
     signal: String,
@@ -52,23 +59,23 @@ pub struct SignalArgs {
 pub async fn restart(args: RestartArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let target = limit.within("find it", target::find(&client, &args.target)).await?.only(args.task)?;
-    let task = target.task.clone();
-    if task.is_some() && args.all {
-        return Err(Failure::new("a task cannot be named together with --all").code(USAGE));
+    let names = limit.within("find it", args.selector.targets(&client, args.targets, Absent::Wrong)).await?;
+    let found = limit.within("find it", target::find_all(&client, &names)).await?;
+    let mut chosen = Vec::new();
+    for (name, target) in names.iter().zip(found) {
+        let target = target.only(args.task.clone())?;
+        if target.task.is_some() && args.all {
+            return Err(Failure::new("a task cannot be named together with --all").code(USAGE));
+        }
+        // `--all` also restarts dead tasks of live allocations.
+        let live = |view: &&AllocView| !view.status.is_terminal();
+        let allocs: Vec<&AllocView> =
+            if args.all { target.allocs.iter().filter(live).collect() } else { target.running(name)? };
+        if allocs.is_empty() {
+            return Err(Failure::new(format!("{name} has ended; apply it again to start it")));
+        }
+        chosen.extend(allocs.into_iter().map(|view| (view.clone(), target.task.clone())));
     }
-    // `--all` also restarts dead tasks of live allocations.
-    let live = |view: &&AllocView| !view.status.is_terminal();
-    let allocs: Vec<&AllocView> =
-        if args.all { target.allocs.iter().filter(live).collect() } else { target.running(&args.target)? };
-    if allocs.is_empty() {
-        return Err(Failure::new(format!("{} has ended; apply it again to start it", args.target)));
-    }
-    let scope = match (&task, args.all) {
-        (Some(task), _) => RestartScope::Task(task.clone()),
-        (None, true) => RestartScope::All,
-        (None, false) => RestartScope::Running,
-    };
     let round = Round {
         client: &client,
         limit,
@@ -76,22 +83,30 @@ pub async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         output: args.output,
         what: "restart it",
         told: "restarting",
-        task: task.as_deref(),
         replaced: false,
     };
-    round.of(&allocs, async |alloc| client.restart(alloc, &scope).await).await
+    let scope = |task: Option<&str>| match (task, args.all) {
+        (Some(task), _) => RestartScope::Task(task.to_owned()),
+        (None, true) => RestartScope::All,
+        (None, false) => RestartScope::Running,
+    };
+    round.of(&chosen, async |alloc, task| client.restart(alloc, &scope(task)).await).await
 }
 
 pub async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let target = target::find(&client, &args.target).await?.only(args.task)?;
-    let task = target.task.clone();
-    // Includes pending allocations: one counts as pending during its `shutdown_delay`.
-    let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
-    let live = if live.is_empty() { target.running(&args.target)? } else { live };
+    let names = args.selector.targets(&client, args.targets, Absent::Wrong).await?;
+    let mut chosen = Vec::new();
+    for (name, target) in names.iter().zip(target::find_all(&client, &names).await?) {
+        let target = target.only(args.task.clone())?;
+        // Includes pending allocations: one counts as pending during its `shutdown_delay`.
+        let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
+        let live = if live.is_empty() { target.running(name)? } else { live };
+        chosen.extend(live.into_iter().map(|view| (view.clone(), target.task.clone())));
+    }
     let mut report = Report::default();
     let touched = async {
-        for view in live {
+        for (view, task) in &chosen {
             client.signal(view.spec.id, task.as_deref(), &args.signal).await?;
             report.add(view, task.as_deref(), "signalled", args.output);
         }

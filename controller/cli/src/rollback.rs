@@ -12,6 +12,7 @@ use super::{
     client::{Client, JobChange},
     failure::Failure,
     output::Output,
+    selection::plain_name,
     wait::{Accepted, WaitFlags},
 };
 
@@ -72,7 +73,8 @@ pub(super) async fn find(client: &Client, name: &str) -> Result<JobView, Failure
 }
 
 pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> {
-    let found = jobs.into_iter().find(|view| view.key.to_string() == name);
+    let plain = plain_name(name, &jobs).to_owned();
+    let found = jobs.into_iter().find(|view| view.key.to_string() == plain);
     found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
 }
 

@@ -17,6 +17,7 @@ use super::{
     children,
     client::Client,
     failure::{Failure, USAGE},
+    selection::{after_job, plain_name},
     show,
 };
 
@@ -37,6 +38,16 @@ const CANDIDATES_LEN_MAX: usize = 10;
 pub(super) async fn find(client: &Client, text: &str) -> Result<Target, Failure> {
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     find_among(client, text, &jobs, &allocs).await
+}
+
+/// Requests the jobs and allocations once, and resolves each text.
+pub(super) async fn find_all(client: &Client, texts: &[String]) -> Result<Vec<Target>, Failure> {
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut found = Vec::with_capacity(texts.len());
+    for text in texts {
+        found.push(find_among(client, text, &jobs, &allocs).await?);
+    }
+    Ok(found)
 }
 
 /// Resolves `text`. On failure, adds what happened to the object, as far as the agent remembers.
@@ -60,11 +71,6 @@ pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], fai
         Some(fate) => failure.hint(fate),
         None => failure,
     }
-}
-
-/// The rest of `text` after the name of this job; none if `text` names another job with this prefix.
-pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
-    text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
 }
 
 /// What happened to the job that `text` names; none if it exists or is unknown. `transitions`: newest first.
@@ -98,6 +104,7 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
 
 /// Resolves `text`.
 pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Target, Failure> {
+    let text = plain_name(text, jobs);
     let keys = jobs.iter().map(|view| &view.key).chain(allocs.iter().map(|view| &view.spec.job_key));
     let mut keys: Vec<(String, &JobKey)> = keys.map(|key| (key.to_string(), key)).collect();
     keys.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.cmp(b)));

@@ -25,6 +25,7 @@ use super::{
     client::{Client, ClientError},
     failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
     output::Output,
+    selection::{Absent, SelectorFlag},
     target,
     watch::{ChangeStep, Shown},
 };
@@ -37,8 +38,10 @@ pub(super) use limit::{Limit, limit};
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
     /// Jobs
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(value_name = "JOB")]
     jobs: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// What to wait for
     #[arg(long = "for", value_enum, default_value = "converged")]
     goal: Goal,
@@ -164,7 +167,8 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
     let listed = async { tokio::try_join!(client.jobs(), client.allocs()) };
     let (jobs, allocs) = limit.within("list what to wait for", listed).await?;
     let mut keys = Vec::new();
-    for name in &args.jobs {
+    let names = args.selector.targets(&client, args.jobs, Absent::Wrong);
+    for name in &limit.within("find them", names).await? {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // A missing job counts as deleted.

@@ -59,7 +59,7 @@ fn with_names_in_zsh(script: &str) -> String {
     let function = format!("_herdlet_jobs() {{\n    compadd -- ${{(f)\"$({NAMES})\"}}\n}}\n\n");
     let mut with_names = String::new();
     for line in script.lines() {
-        let is_name = ["':target -- ", "'::target -- ", "'*::names -- ", "'*::jobs -- "];
+        let is_name = ["':target -- ", "'::target -- ", "'*::targets -- ", "'*::names -- ", "'*::jobs -- "];
         if is_name.iter().any(|start| line.starts_with(start)) {
             with_names.push_str(&line.replace(":_default'", ":_herdlet_jobs'"));
         } else {
@@ -120,7 +120,7 @@ mod tests {
         let zsh = script(Shell::Zsh);
         assert!(
             zsh.contains("_herdlet_jobs() {")
-                && zsh.contains("':target -- A job, an allocation, or a task:_herdlet_jobs'")
+                && zsh.contains("'*::targets -- Jobs, allocations, or tasks:_herdlet_jobs'")
         );
         assert!(script(Shell::Fish).contains("-a \"(timeout 2 herdlet get jobs -o name 2>/dev/null)\""));
     }

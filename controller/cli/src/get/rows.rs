@@ -26,7 +26,7 @@ use crate::{
     deployments,
     failure::{Failure, USAGE},
     missing::Missing,
-    rollback, show, target,
+    rollback, selection, show, target,
 };
 
 pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<Listing, Failure> {
@@ -248,7 +248,7 @@ async fn with_ended(
     // An id names one allocation and not its slot.
     let names_place = |view: &AllocView| {
         let job = view.spec.job_key.to_string();
-        targets.iter().any(|target| target::after_job(target, &job).is_some())
+        targets.iter().any(|target| selection::after_job(target, &job).is_some())
     };
     let mut found: Vec<AllocView> = Vec::new();
     for (view, _) in named {

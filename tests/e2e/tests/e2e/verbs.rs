@@ -2,7 +2,7 @@
 
 use herdlet_e2e::agent::Agent;
 
-use crate::common::{is_root, job, shell, volume};
+use crate::common::{is_root, job, shell, sleeper, volume};
 
 #[test]
 fn nomads_verbs_do_what_they_say() {
@@ -90,5 +90,96 @@ fn somebody_from_compose_needs_no_manual() {
     let (code, told, with) = here(&["down", "--wait"]);
     assert_eq!((code, told.as_str()), (0, "job/web deleting\n"));
     assert!(with.starts_with("using web.yaml\n"), "{with}");
+    agent.finish();
+}
+
+/// A batch job with a label whose task prints this.
+fn printing(name: &str, app: &str, text: &str) -> String {
+    job(name, "batch", "", &[shell("t", &format!("echo {text}"), "")]).replace(
+        &format!("metadata: {{name: {name}}}"),
+        &format!("metadata: {{name: {name}, labels: {{app: {app}}}}}"),
+    )
+}
+
+#[test]
+fn logs_are_read_of_several_jobs_of_all_and_of_selected_ones_with_times() {
+    let mut agent = Agent::start();
+    for (name, app) in [("one", "shop"), ("two", "shop"), ("three", "other")] {
+        let path = agent.manifest(&printing(name, app, &format!("said by {name}"))).display().to_string();
+        assert_eq!(agent.cli(&["apply", "-f", &path, "--wait"]).code, 0);
+    }
+    let said = |arguments: &[&str], names: &[&str]| {
+        let all = ["one", "two", "three"];
+        let text = agent.until_printed(arguments, |text| {
+            names.iter().all(|name| text.contains(&format!("said by {name}")))
+        });
+        for other in all.iter().filter(|other| !names.contains(other)) {
+            assert!(!text.contains(&format!("said by {other}")), "{arguments:?}: {text}");
+        }
+        text
+    };
+    let text = said(&["logs", "one", "two"], &["one", "two"]);
+    assert!(
+        text.contains("one.g[0]/t | said by one\n") && text.contains("two.g[0]/t | said by two\n"),
+        "{text}"
+    );
+    said(&["logs"], &["one", "two", "three"]);
+    said(&["logs", "-l", "app=shop"], &["one", "two"]);
+    said(&["logs", "-l", "app!=shop"], &["three"]);
+    said(&["logs", "job/one"], &["one"]);
+    // All have ended, so following them ends too.
+    said(&["logs", "-f", "one", "job/three"], &["one", "three"]);
+    let id = agent.cli(&["get", "allocs", "one", "-o", "name"]).success().stdout.trim().to_owned();
+    said(&["logs", &format!("alloc/{id}")], &["one"]);
+    let text = said(&["logs", "one", "--timestamps"], &["one"]);
+    let (time, rest) = text.split_at(20);
+    assert!(rest == " said by one\n" && time.starts_with("20") && time.ends_with('Z'), "{text}");
+    let text = said(&["logs", "one", "-t", "-o", "json"], &["one"]);
+    assert!(
+        text.contains(&format!("\"time\":\"{}", &time[..13])) && text.contains("\"line\":\"said by one\""),
+        "{text}"
+    );
+    let none = agent.cli(&["logs", "-l", "app=nothing"]);
+    assert!(
+        none.code == 1 && none.stderr.contains("no job has labels or meta that fit \"app=nothing\""),
+        "{none:?}"
+    );
+    agent.finish();
+}
+
+#[test]
+fn verbs_take_several_targets_kinds_and_selectors() {
+    let mut agent = Agent::start();
+    for name in ["a", "b"] {
+        let text = job(name, "service", "", &[sleeper("t", "")]).replace(
+            &format!("metadata: {{name: {name}}}"),
+            &format!("metadata: {{name: {name}, labels: {{app: x}}}}"),
+        );
+        agent.apply_and_wait(&text);
+    }
+    let told = |arguments: &[&str]| agent.cli(arguments).success().stdout;
+    assert_eq!(told(&["get", "jobs", "-o", "jsonpath={.items[*].key.id}"]), "a b");
+    assert_eq!(told(&["get", "jobs", "job/b", "-o", "custom-columns=J:.key.id,V:.version"]), "J  V\nb  0\n");
+    assert_eq!(told(&["get", "jobs", "-l", "app in (x,y)", "-o", "name"]), "a\nb\n");
+    let both = told(&["restart", "a", "job/b", "--wait"]);
+    assert!(both.contains("a.g[0] restarting") && both.contains("b.g[0] restarting"), "{both}");
+    let both = told(&["signal", "-s", "SIGCONT", "-l", "app=x"]);
+    assert!(both.contains("a.g[0] signalled") && both.contains("b.g[0] signalled"), "{both}");
+    for verb in ["describe", "explain"] {
+        let both = told(&[verb, "job", "a", "b"]);
+        assert!(both.contains("a version 0") && both.contains("b version 0"), "{verb}: {both}");
+    }
+    let both = told(&["status", "a", "b"]);
+    assert!(both.contains("a version 0") && both.contains("b version 0"), "{both}");
+    let wrong = agent.cli(&["stop", "a", "nobody"]);
+    assert!(wrong.code == 1 && wrong.stderr.contains("nobody"), "{wrong:?}");
+    let both = told(&["stop", "a", "b", "--wait"]);
+    assert!(both.contains("job/a stopped") && both.contains("job/b stopped"), "{both}");
+    assert!(told(&["start", "-l", "app=x", "--wait"]).contains("job/b started"));
+    assert_eq!(agent.cli(&["wait", "-l", "app=x"]).code, 0);
+    let nothing = agent.cli(&["restart"]);
+    assert!(nothing.code == 2 && nothing.stderr.contains("no target was named"), "{nothing:?}");
+    let both = told(&["delete", "-l", "app=x", "--wait"]);
+    assert!(both.contains("job/a deleting") && both.contains("job/b deleting"), "{both}");
     agent.finish();
 }

@@ -28,7 +28,7 @@ async fn text(stream: &mut (impl Stream<Item = Result<Vec<u8>, ClientError>> + U
 }
 
 fn whole(follow: bool, tail: Option<u64>) -> LogRequest {
-    LogRequest { task: "httpd".to_owned(), stream: "stdout", follow, tail, since: None }
+    LogRequest { task: "httpd".to_owned(), stream: "stdout", follow, tail, since: None, timestamps: false }
 }
 
 #[tokio::test]
