@@ -91,6 +91,17 @@ impl RawExec {
         if let Some(distrust) = &found.passed_over {
             self.report_passed_over(&task.id, distrust, &found.path);
         }
+        let directory = match &config.work_dir {
+            Some(dir) => task.dirs.task.join(dir),
+            None => task.dirs.task.clone(),
+        };
+        if let Some(why) = no_directory(&directory) {
+            let user = task.user.as_deref().filter(|name| !name.is_empty()).unwrap_or("the agent's user");
+            return Err(DriverError::fatal(format!(
+                "change to the working directory {} as {user}: {why}; create it, or change work_dir in the task's config",
+                directory.display()
+            )));
+        }
         let mut arguments = vec![OsString::from(&config.command)];
         arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
         Ok(Invocation {
@@ -98,12 +109,7 @@ impl RawExec {
             entry: found.entry,
             arguments,
             environment,
-            directory: Some(
-                config
-                    .work_dir
-                    .as_ref()
-                    .map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
-            ),
+            directory: Some(directory),
             user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
             umask: None,
             open_files: None,
@@ -115,6 +121,16 @@ impl RawExec {
             cgroup: None,
             tasks_files: Vec::new(),
         })
+    }
+}
+
+/// Why a path is no directory, if that is certain. Its user's rights are checked at the start.
+fn no_directory(path: &Path) -> Option<&'static str> {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => None,
+        Ok(_) => Some("it is not a directory"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some("it does not exist"),
+        Err(_) => None,
     }
 }
 
@@ -163,7 +179,9 @@ fn is_like(name: &str, pattern: &str) -> bool {
 fn command_error(error: CommandError) -> DriverError {
     match error {
         CommandError::NotFound { .. } => DriverError::no_program(error),
-        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } | CommandError::NotAProgram { .. } => {
+            DriverError::fatal(error)
+        }
         // The offending file may be gone at the next try.
         CommandError::Untrusted { .. } => DriverError::recoverable(error),
         CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),
