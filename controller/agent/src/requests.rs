@@ -35,7 +35,7 @@ pub struct Requests {
     store: watch::Receiver<StoreHealth>,
     state: Arc<Path>,
     owners: Arc<Owners>,
-    /// Reports the ports in use before allocations may be placed.
+    /// Reports the ports in use before allocations may be placed or explained.
     ports: Option<Arc<PortReporter>>,
 }
 
@@ -103,7 +103,7 @@ impl Requests {
                 () = &mut late => return Err(RequestError::Withheld(self.trouble())),
             }
         }
-        if let Some(ports) = self.ports.as_ref().filter(|_| !waits_for_nothing(&command)) {
+        if let Some(ports) = &self.ports {
             ports.report().await;
         }
         let (sender, answer) = oneshot::channel();

@@ -70,6 +70,11 @@ impl PortClaims {
         self.listening = ports;
     }
 
+    /// Whether something listens on the port, as last reported.
+    pub fn is_listening(&self, port: u16) -> bool {
+        self.listening.contains(&port)
+    }
+
     /// Adds the allocation's ports.
     pub fn take(&mut self, alloc: &Allocation) {
         for port in alloc.host_ports() {

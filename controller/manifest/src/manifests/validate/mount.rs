@@ -88,7 +88,12 @@ pub(super) fn of_task(
             }
             Some(FsIsolation::Chroot | FsIsolation::Image) | None => None,
         };
+        // A destination that is refused itself says nothing about the others.
+        let is_sound = |path: &&str| {
+            filesystem != Some(FsIsolation::None) || inside_complaint(path, &task.driver).is_none()
+        };
         let earlier = task.volume_mounts.iter().take(index).map(|other| other.destination.as_str());
+        let earlier = earlier.filter(is_sound);
         let overlap = match filesystem {
             Some(FsIsolation::None) => Overlap::Refused,
             Some(FsIsolation::Chroot | FsIsolation::Image) | None => Overlap::Possible,
