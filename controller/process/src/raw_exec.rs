@@ -95,13 +95,6 @@ impl RawExec {
             Some(dir) => task.dirs.task.join(dir),
             None => task.dirs.task.clone(),
         };
-        if let Some(why) = no_directory(&directory) {
-            let user = task.user.as_deref().filter(|name| !name.is_empty()).unwrap_or("the agent's user");
-            return Err(DriverError::fatal(format!(
-                "change to the working directory {} as {user}: {why}; create it, or change work_dir in the task's config",
-                directory.display()
-            )));
-        }
         let mut arguments = vec![OsString::from(&config.command)];
         arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
         Ok(Invocation {
@@ -121,16 +114,6 @@ impl RawExec {
             cgroup: None,
             tasks_files: Vec::new(),
         })
-    }
-}
-
-/// Why a path is no directory, if that is certain. Its user's rights are checked at the start.
-fn no_directory(path: &Path) -> Option<&'static str> {
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => None,
-        Ok(_) => Some("it is not a directory"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Some("it does not exist"),
-        Err(_) => None,
     }
 }
 

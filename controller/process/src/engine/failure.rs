@@ -31,8 +31,8 @@ pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
 /// What a failed step was about, for people: the directory or the program, and the user. Empty for other steps.
 pub(super) fn place(step: Step, invocation: &Invocation, user: &str) -> String {
     match (step, &invocation.directory) {
-        (Step::Directory, Some(dir)) => format!("the directory is {}, the user {user}", dir.display()),
-        (Step::Exec, _) => format!("the program is {}, the user {user}", invocation.program.display()),
+        (Step::Directory, Some(dir)) => format!("the directory is {}, for {user}", dir.display()),
+        (Step::Exec, _) => format!("the program is {}, for {user}", invocation.program.display()),
         (
             Step::Prepare
             | Step::Cgroup

@@ -173,9 +173,12 @@ impl Shared {
     async fn place(self: &Arc<Self>, step: Step, task: Arc<TaskConfig>) -> String {
         let shared = Arc::clone(self);
         let found = off_thread(move || {
-            let user = task.user.as_deref().filter(|name| !name.is_empty()).unwrap_or("that of the agent");
+            let user = match task.user.as_deref().filter(|name| !name.is_empty()) {
+                Some(name) => format!("user {name}"),
+                None => "the agent's user".to_owned(),
+            };
             let translated = shared.translate.task(&task)?;
-            Ok(place(step, &translated.invocation, user))
+            Ok(place(step, &translated.invocation, &user))
         });
         found.await.unwrap_or_default()
     }

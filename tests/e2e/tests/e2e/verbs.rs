@@ -249,10 +249,7 @@ fn what_cannot_be_executed_is_described() {
         format!("        - name: t\n          driver: raw_exec\n          config: {{{config}}}\n")
     };
     for (config, told) in [
-        (
-            "command: pwd, work_dir: /srv/none",
-            "working directory /srv/none as the agent's user: it does not exist",
-        ),
+        ("command: pwd, work_dir: /srv/none", "the directory is /srv/none, for the agent's user"),
         ("command: /tmp", "permission denied: it is a directory"),
         ("command: /etc/passwd", "permission denied: it is not executable for any user"),
         ("command: echo hi", r#"not found; write its arguments in args (command: "echo", args: ["hi"])"#),
