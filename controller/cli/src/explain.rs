@@ -145,12 +145,7 @@ fn warn(status: &AgentStatus, job: Option<&JobView>, target: &Target) {
     }
 }
 
-async fn show_allocs(
-    client: &Client,
-    target: &Target,
-    allocs: &[(&AllocView, Explanation)],
-    depth: Depth,
-) {
+async fn show_allocs(client: &Client, target: &Target, allocs: &[(&AllocView, Explanation)], depth: Depth) {
     for (view, explanation) in allocs {
         if depth == Depth::Everything {
             show_alloc(view);
