@@ -189,13 +189,13 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet stop web --wait                keep its versions and logs; to start it again: herdlet start web\n  herdlet stop web.web[0]\n  herdlet stop web.web                   stop all allocations of a group at once\n\nTo stop and remove a job: herdlet delete JOB"
     )]
     Stop(stop::StopArgs),
-    /// Start a job that was stopped
+    /// Start jobs that were stopped, or what of them has failed
     #[command(
-        after_help = "Example:\n  herdlet start web --wait\n\nApplying its manifest starts it too, and so does a rollback to a version that is not stopped: herdlet rollback JOB"
+        after_help = "Examples:\n  herdlet start web --wait\n  herdlet start web.web[0]               try a failed allocation again, in a new one\n\nApplying its manifest starts it too, and so does a rollback to a version that is not stopped: herdlet rollback JOB"
     )]
     Start(stop::StartArgs),
     /// Send a signal to tasks
-    #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
+    #[command(after_help = "Examples:\n  herdlet signal web HUP\n  herdlet signal -s SIGUSR1 web/httpd api")]
     Signal(restart::SignalArgs),
     /// Run a child of a parameterized job, with a payload and meta
     #[command(

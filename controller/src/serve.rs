@@ -2,10 +2,11 @@
 //!
 //! In: the config. Out: an exit code. Order of the start: TCP addresses, state directory, drivers, database, loop, API,
 //! folders, readiness. SIGTERM or SIGINT stops it in reverse order. Tasks continue, unless the node leaves its cluster
-//! ([`ending`]).
+//! ([`ending`]). SIGHUP reloads ([`reload`]).
 
 mod ending;
 mod readiness;
+mod reload;
 mod scrape;
 mod warning;
 
@@ -61,6 +62,7 @@ use crate::{consul_config, doctor};
 
 use ending::Signals;
 use readiness::Readiness;
+use reload::{HarmlessSignals, Reloader, Started};
 use scrape::Scraped;
 
 /// Exit code for an invalid config or command line.
@@ -69,17 +71,20 @@ const USAGE: u8 = 2;
 /// Runs the agent until it is asked to end. Returns the exit code.
 pub async fn run_agent(flags: Flags) -> u8 {
     let host = host_name();
-    let config = match Config::load_trusted(flags, &Surroundings::of_process(&host)) {
+    let config = match Config::load_trusted(flags.clone(), &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
             herdlet_base::tell!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
-    if let Err(error) = logs::init(&config.log_level, config.log_format) {
-        herdlet_base::tell!("herdlet: failed to {error}");
-        return USAGE;
-    }
+    let level = match logs::init(&config.log_level, config.log_format) {
+        Ok(level) => level,
+        Err(error) => {
+            herdlet_base::tell!("herdlet: failed to {error}");
+            return USAGE;
+        }
+    };
     logs::log_panics();
     for problem in &config.warnings {
         tracing::warn!("{problem}");
@@ -89,7 +94,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
             "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists trusted users"
         );
     }
-    match run(config).await {
+    match run(config, Started { flags, level }).await {
         Ok(()) => 0,
         Err(error) => {
             tracing::error!("failed to {error:#}");
@@ -98,7 +103,8 @@ pub async fn run_agent(flags: Flags) -> u8 {
     }
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, started: Started) -> anyhow::Result<()> {
+    let harmless = HarmlessSignals::listen()?;
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
     // Before any change: an agent whose addresses are taken must not have started tasks.
@@ -170,6 +176,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let folders = folders(&config, &agent);
     let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
+    let mut reloader = Reloader::new(started, readiness.clone());
+    reloader.token = doors.api.as_ref().map(|(_, token)| token.clone());
+    reloader.tls = doors.tls.iter().chain(&doors.node_tls).cloned().collect();
+    reloader.folders = folders.iter().map(FolderSource::reread).collect();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
     let open = Open::new(&config, telemetry.clone(), closing.clone());
@@ -181,7 +191,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
         alloc_dirs: agent.context.paths.allocs(),
         telemetry: telemetry.clone(),
     });
-    let joined: Arc<OnceLock<Joined>> = Arc::default();
+    let joined = Arc::clone(&reloader.joined);
     let of_node = Arc::clone(&joined);
     let scrape = scrape::scrape(
         telemetry,
@@ -215,6 +225,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     for folder in folders {
         agent.watch(folder.follow());
     }
+    agent.watch(reloader.follow(harmless));
     agent.complete_after(readiness.clone().until_folders_read());
     // Collection needs the folders' ownership: a collected job of a folder would run again.
     agent.watch({
@@ -368,6 +379,7 @@ struct Listeners {
     metrics: Option<Listener>,
     dns: Option<Sockets>,
     node: Option<Listener>,
+    node_tls: Option<Arc<Tls>>,
 }
 
 impl Listeners {
@@ -394,20 +406,21 @@ impl Listeners {
             Some(address) => Some(Sockets::open(&address.to_string()).await?),
             None => None,
         };
+        let mut node_tls = None;
         let node = match &config.cluster {
             Some(cluster) => {
                 let listener = Listener::tcp(&cluster.http.to_string()).await;
                 let listener =
                     listener.context("open the node's HTTP API (`cluster.http_port` sets its port)")?;
-                let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
-                Some(match certificates {
-                    Some(tls) => listener.with_tls(Arc::new(tls)),
+                node_tls = cluster.http_tls.clone().map(Tls::read).transpose()?.map(Arc::new);
+                Some(match &node_tls {
+                    Some(tls) => listener.with_tls(Arc::clone(tls)),
                     None => listener,
                 })
             }
             None => None,
         };
-        Ok(Self { api, tls, metrics, dns, node })
+        Ok(Self { api, tls, metrics, dns, node, node_tls })
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Span, Text};
 #[serde(deny_unknown_fields)]
 pub struct RawExecConfig {
     /// The program: a path, or a name to find in `PATH`.
-    #[cfg_attr(feature = "schema", schemars(extend("x-command" = true)))]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1), extend("x-command" = true)))]
     pub command: String,
     /// Its arguments; `${…}` is replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -97,7 +97,10 @@ block! {
 
 block! {
     /// What happens when a task ends.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["render_templates"])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["render_templates"],
+        "x-hint" = "write {mode: delay} to restart without end, or {attempts: 0, mode: fail} for never",
+    )))]
     pub struct Restart {
         /// Restarts allowed within `interval`; default 2, in `batch` and `sysbatch` jobs 3.
         #[cfg_attr(feature = "schema", schemars(range(max = 1_000_000)))]

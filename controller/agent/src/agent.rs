@@ -221,6 +221,9 @@ impl Agent {
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(clock::watch(inbox.clone()));
+        if let Some(ports) = requests.ports() {
+            eyes.open(async move { ports.follow().await });
+        }
         eyes.open(malloc::give_back_after_changes(Arc::clone(&model)));
         Ok(Self {
             inbox,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use clap::Args;
 use futures_util::TryStreamExt as _;
-use herdlet_api_types::{JobKey, api::Change, view::JobView};
+use herdlet_api_types::{JobKey, api::Change, view::JobView, volume::VolumeKind};
 use herdlet_manifest::manifests::{self, Drivers};
 use serde::Serialize;
 
@@ -218,7 +218,9 @@ enum Missing {
 
 impl Removal {
     async fn of(&self, client: &Client, names: BTreeSet<String>, report: &mut Report) -> Result<(), Failure> {
+        let known = client.volumes().await?;
         for name in names {
+            let spec = known.iter().find(|view| view.spec.name == name).map(|view| &view.spec.kind);
             match client.delete_volume(&name, self.purge).await {
                 Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
                     herdlet_base::tell!("{message}");
@@ -226,20 +228,33 @@ impl Removal {
                 }
                 deleted => deleted?,
             };
-            let (line, data) = match self.purge {
-                Purge::Data => {
-                    wait_until_gone(client, &name).await?;
-                    (format!("volume/{name} deleted with its data"), "removed")
-                }
-                Purge::Nothing => {
-                    let later = format!("to remove it: herdlet delete volume {name} --purge");
-                    (format!("volume/{name} deleted, its data stays; {later}"), "kept")
-                }
-            };
+            if self.purge == Purge::Data {
+                wait_until_gone(client, &name).await?;
+            }
+            let (line, data) = removed(&name, spec, self.purge);
             self.output.line(&line);
             report.volumes.push(RemovedVolume { name, data });
         }
         Ok(())
+    }
+}
+
+/// What became of a deleted volume, in a line and in a word. Only directories that the agent has created are ever removed.
+fn removed(name: &str, kind: Option<&VolumeKind>, purge: Purge) -> (String, &'static str) {
+    match (kind, purge) {
+        (Some(VolumeKind::HostPath { path }), _) => (
+            format!(
+                "volume/{name} deleted; {path} and its content stay, because the agent has not created it"
+            ),
+            "kept",
+        ),
+        (Some(VolumeKind::Mkdir { .. }) | None, Purge::Data) => {
+            (format!("volume/{name} deleted with its data"), "removed")
+        }
+        (Some(VolumeKind::Mkdir { .. }) | None, Purge::Nothing) => {
+            let later = format!("to remove it: herdlet delete volume {name} --purge");
+            (format!("volume/{name} deleted, its data stays; {later}"), "kept")
+        }
     }
 }
 
@@ -255,4 +270,23 @@ async fn wait_until_gone(client: &Client, name: &str) -> Result<(), Failure> {
         }
     }
     Err(Failure::new(format!("the agent ended while it removed the data of volume {name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host path was reported as removed, with the advice to purge what is never purged.
+    #[test]
+    fn a_host_path_is_never_reported_as_removed() {
+        let host = VolumeKind::HostPath { path: "/srv/data".to_owned() };
+        let own = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
+        for purge in [Purge::Data, Purge::Nothing] {
+            let (line, data) = removed("data", Some(&host), purge);
+            assert_eq!(data, "kept");
+            assert!(line.contains("/srv/data and its content stay") && !line.contains("--purge"), "{line}");
+        }
+        assert_eq!(removed("data", Some(&own), Purge::Data).1, "removed");
+        assert!(removed("data", Some(&own), Purge::Nothing).0.contains("herdlet delete volume data --purge"));
+    }
 }

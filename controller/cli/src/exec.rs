@@ -198,7 +198,10 @@ fn refused(error: ClientError, command: &[String]) -> Failure {
     let text = failure.to_string().to_ascii_lowercase();
     let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
         NOT_FOUND
-    } else if text.contains("permission denied") || text.contains("exec format") {
+    } else if text.contains("permission denied")
+        || text.contains("exec format")
+        || text.contains("executable:")
+    {
         CANNOT_RUN
     } else {
         AGENT_FAILED

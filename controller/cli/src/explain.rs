@@ -16,7 +16,9 @@ use herdlet_driver::limits::Ineffective;
 use serde::Serialize;
 
 use super::{
-    Connection, children, deployments,
+    Connection, children,
+    client::Client,
+    deployments, failed_allocs,
     failure::Failure,
     output::{Output, Reader},
     selection::{Absent, SelectorFlag},
@@ -99,7 +101,8 @@ async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failur
     let (jobs, allocs, status) = tokio::try_join!(client.jobs(), client.allocs(), client.status())?;
     let mut targets = Vec::with_capacity(names.len());
     for name in &names {
-        targets.push(target::find_among(&client, name, &jobs, &allocs).await?);
+        let target = target::find_among(&client, name, &jobs, &allocs).await?;
+        targets.push(target.with_failed(name, &jobs, &allocs));
     }
     let mut reports = Vec::with_capacity(targets.len());
     for (number, target) in targets.iter().enumerate() {
@@ -118,7 +121,7 @@ async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failur
                     show_job(view, &target.allocs);
                     children::show(view, &jobs);
                 }
-                show_allocs(target, &allocs, depth);
+                show_allocs(&client, target, &allocs, depth).await;
             }
             Reader::Program => reports.push(report(job, allocs, depth)),
         }
@@ -142,7 +145,12 @@ fn warn(status: &AgentStatus, job: Option<&JobView>, target: &Target) {
     }
 }
 
-fn show_allocs(target: &Target, allocs: &[(&AllocView, Explanation)], depth: Depth) {
+async fn show_allocs(
+    client: &Client,
+    target: &Target,
+    allocs: &[(&AllocView, Explanation)],
+    depth: Depth,
+) {
     for (view, explanation) in allocs {
         if depth == Depth::Everything {
             show_alloc(view);
@@ -150,6 +158,9 @@ fn show_allocs(target: &Target, allocs: &[(&AllocView, Explanation)], depth: Dep
             of_this.for_each(|(_, task)| show_task(task));
         }
         show_explanation(view, explanation);
+        if failed_allocs::has_failed(view) {
+            show_failure(client, view).await;
+        }
     }
 }
 
@@ -210,6 +221,19 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
         Some(at) => show::out(&format!("  next check in {}\n", show::ahead(at))),
         None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
         None => show::out("  next check when one of these ends\n"),
+    }
+}
+
+/// Why the allocation failed, unless its verdict says so, and its last output.
+async fn show_failure(client: &Client, view: &AllocView) {
+    let new = |cause: &&String| !view.convergence.message.contains(cause.as_str());
+    for cause in failed_allocs::causes(view).iter().filter(new) {
+        show::out(&format!("  failed: {cause}\n"));
+    }
+    let lines = failed_allocs::last_output(client, view).await;
+    if !lines.is_empty() {
+        show::out(&format!("  last output; all of it: herdlet logs {}\n", view.spec.id.short()));
+        lines.iter().for_each(|line| show::out(&format!("  {line}\n")));
     }
 }
 

@@ -16,6 +16,7 @@ pub mod dispatch;
 pub mod environment;
 pub mod exec;
 pub mod explain;
+mod failed_allocs;
 pub mod failure;
 pub mod fs;
 pub mod gc;

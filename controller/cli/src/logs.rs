@@ -460,7 +460,7 @@ async fn into_lines<F: Future<Output = bool>>(
 async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool) {
     while let Some(line) = lines.recv().await {
         let Ok(text) = json_line(&line, timestamps) else { continue };
-        stdout::text(text.as_bytes());
+        stdout::bytes(text.as_bytes());
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Round<'r> {
     /// Reads after "failed to".
     pub(super) what: &'r str,
     /// What to print for each allocation.
-    pub(super) told: &'r str,
+    pub(super) told: fn(&AllocView) -> &'static str,
     /// The allocations may be replaced: the wait is for their jobs, not for themselves.
     pub(super) replaced: bool,
 }
@@ -48,14 +48,14 @@ impl Round<'_> {
     pub(super) async fn of(
         self,
         allocs: &[(AllocView, Option<String>)],
-        ask: impl AsyncFn(AllocId, Option<&str>) -> Result<u64, ClientError>,
+        ask: impl AsyncFn(&AllocView, Option<&str>) -> Result<u64, ClientError>,
     ) -> Result<u8, Failure> {
         let mut report = Report::default();
         let touched = self.limit.within(self.what, async {
             let mut index = 0;
             for (view, task) in allocs {
-                index = ask(view.spec.id, task.as_deref()).await?;
-                report.add(view, task.as_deref(), self.told, self.output);
+                index = ask(view, task.as_deref()).await?;
+                report.add(view, task.as_deref(), (self.told)(view), self.output);
             }
             Ok::<_, Failure>(index)
         });

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, io::IsTerminal as _};
 
+use anstream::ColorChoice;
 use anstyle::Style;
 use herdlet_api_types::{
     JobKey, UnixNanos,
@@ -15,7 +16,7 @@ use herdlet_api_types::{
 
 use super::{
     show::{self, styled},
-    style,
+    stdout, style,
     table::plain,
 };
 
@@ -174,8 +175,14 @@ impl Canvas {
                 let clear = if *painted { "\x1b[H" } else { "\x1b[2J\x1b[H" };
                 *painted = true;
                 let rows = size().map_or(usize::MAX, |(rows, _)| rows.saturating_sub(1));
-                let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();
-                show::out(&format!("{clear}{lines}\x1b[J"));
+                let lines = text.lines().take(rows);
+                // Moving the cursor is not colour: NO_COLOR must not turn the screen into a scroll.
+                let shown = |line: &str| match anstream::AutoStream::choice(&std::io::stdout()) {
+                    ColorChoice::Never => anstream::adapter::strip_str(line).to_string(),
+                    ColorChoice::Auto | ColorChoice::AlwaysAnsi | ColorChoice::Always => line.to_owned(),
+                };
+                let lines: String = lines.map(|line| format!("{}\x1b[K\n", shown(line))).collect();
+                stdout::bytes(format!("{clear}{lines}\x1b[J").as_bytes());
             }
         }
     }

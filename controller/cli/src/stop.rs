@@ -1,7 +1,8 @@
 //! `herdlet stop` and `herdlet start`: stops a whole job without deleting it, starts it again, or replaces single
 //! allocations.
 //!
-//! In: a name. Out: a new version of the job that differs only in being stopped; or stopping allocations.
+//! In: names. Out: a new version of each job that differs only in being stopped; or stopping allocations. `start` replaces
+//! allocations that have failed for good.
 
 use clap::Args;
 use herdlet_api_types::{
@@ -43,7 +44,7 @@ pub struct StopArgs {
 /// Arguments of `herdlet start`.
 #[derive(Debug, Clone, Args)]
 pub struct StartArgs {
-    /// Jobs
+    /// Stopped jobs; or jobs and allocations that have failed
     #[arg(value_name = "JOB")]
     jobs: Vec<String>,
     #[command(flatten)]
@@ -55,6 +56,9 @@ pub struct StartArgs {
     #[command(flatten)]
     pub connection: Connection,
 }
+
+/// What happens to a failed allocation: it has nothing to restart, so it is stopped to have another one created.
+pub(super) const RETRIED: &str = "had failed; its job replaces it if that can be placed";
 
 /// The report of several jobs.
 #[derive(Serialize)]
@@ -127,10 +131,10 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
                 wait: &args.wait,
                 output: args.output,
                 what: "stop it",
-                told: "stopping; its job replaces it if that can be placed",
+                told: |_| "stopping; its job replaces it if that can be placed",
                 replaced: true,
             };
-            round.of(&allocs, async |alloc, _| client.stop_alloc(alloc, args.ends).await).await
+            round.of(&allocs, async |view, _| client.stop_alloc(view.spec.id, args.ends).await).await
         }
     }
 }
@@ -138,8 +142,45 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
 pub async fn start(args: StartArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
-    let jobs = limit.within("find it", args.selector.targets(&client, args.jobs, Absent::Wrong)).await?;
-    Decision { client: &client, outcome: JobOutcome::Started, limit }.of(&jobs, &args.wait, args.output).await
+    let names = limit.within("find it", args.selector.targets(&client, args.jobs, Absent::Wrong)).await?;
+    let listed = async { tokio::try_join!(client.jobs(), client.allocs()) };
+    let (known, all) = limit.within("find it", listed).await?;
+    let (mut jobs, mut failed) = (Vec::new(), Vec::new());
+    for name in &names {
+        let target = limit.within("find it", target::find_among(&client, name, &known, &all)).await?;
+        let is_it = |view: &&JobView| target.job.as_ref() == Some(&view.key) && view.key.to_string() == *name;
+        let job = known.iter().find(is_it);
+        let retried: Vec<AllocView> = match &target.task {
+            Some(_) => Vec::new(),
+            None => target.allocs.into_iter().filter(target::can_be_retried).collect(),
+        };
+        match job {
+            Some(job) if job.job.stop || retried.is_empty() => jobs.push(name.clone()),
+            None if retried.is_empty() => {
+                let message = format!("nothing of {name} has failed, so there is nothing to start");
+                return Err(Failure::new(message).hint(format!("see its state: herdlet explain {name}")));
+            }
+            Some(_) | None => failed.extend(retried.into_iter().map(|view| (view, None))),
+        }
+    }
+    if !jobs.is_empty() && !failed.is_empty() {
+        let message = "whole jobs, and failed allocations, which their jobs replace, cannot be started at once";
+        return Err(Failure::new(message).code(USAGE).hint("use one command for each"));
+    }
+    if failed.is_empty() {
+        let decision = Decision { client: &client, outcome: JobOutcome::Started, limit };
+        return decision.of(&jobs, &args.wait, args.output).await;
+    }
+    let round = Round {
+        client: &client,
+        limit,
+        wait: &args.wait,
+        output: args.output,
+        what: "start it",
+        told: |_| RETRIED,
+        replaced: true,
+    };
+    round.of(&failed, async |view, _| client.stop_alloc(view.spec.id, EndFlags::default()).await).await
 }
 
 /// Stopping or starting whole jobs.

@@ -16,6 +16,7 @@ use herdlet_api_types::{
 use super::{
     children,
     client::Client,
+    failed_allocs,
     failure::{Failure, USAGE},
     selection::{after_job, plain_name},
     show,
@@ -48,6 +49,15 @@ pub(super) async fn find_all(client: &Client, texts: &[String]) -> Result<Vec<Ta
         found.push(find_among(client, text, &jobs, &allocs).await?);
     }
     Ok(found)
+}
+
+pub(super) fn is_running(view: &AllocView) -> bool {
+    view.status == ClientStatus::Running
+}
+
+/// Whether it has failed for good and fills a place: if it is stopped, its job creates another one.
+pub(super) fn can_be_retried(view: &AllocView) -> bool {
+    view.status == ClientStatus::Failed && view.fills_a_place()
 }
 
 /// Resolves `text`. On failure, adds what happened to the object, as far as the agent remembers.
@@ -283,6 +293,26 @@ impl Target {
         }
     }
 
+    /// Adds the failed allocations that explain the state of the job's roll-out, if the target is a whole job.
+    pub(super) fn with_failed(mut self, text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Self {
+        let is_whole = |view: &&JobView| {
+            let rest = text.strip_prefix(&view.key.to_string());
+            self.job.as_ref() == Some(&view.key)
+                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let Some(job) = jobs.iter().find(is_whole) else { return self };
+        let of_job = allocs.iter().filter(|view| view.spec.job_key == job.key);
+        for view in failed_allocs::of_rollout(job, of_job) {
+            let has_task =
+                self.task.as_ref().is_none_or(|task| view.tasks.iter().any(|one| *one.name == **task));
+            if has_task && !self.allocs.iter().any(|known| known.spec.id == view.spec.id) {
+                self.allocs.push(view.clone());
+            }
+        }
+        self.allocs.sort_by_key(|view| (view.spec.group.clone(), view.spec.index, view.spec.create_index));
+        self
+    }
+
     /// Every targeted task, with its allocation.
     pub(super) fn tasks(&self) -> impl Iterator<Item = (&AllocView, &herdlet_api_types::view::TaskView)> {
         self.allocs.iter().flat_map(|view| {
@@ -293,16 +323,15 @@ impl Target {
 
     /// The running allocations, or an error if there are none.
     pub(super) fn running(&self, text: &str) -> Result<Vec<&AllocView>, Failure> {
-        let running: Vec<_> =
-            self.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
-        if running.is_empty() {
-            // A failed allocation is not restarted but replaced.
-            let failed = self.allocs.iter().find(|view| view.status == ClientStatus::Failed);
-            let anew = failed.map(|view| format!("; replace it: herdlet stop {}", view.spec.name()));
-            let hint = format!("see why: herdlet explain {text}{}", anew.unwrap_or_default());
-            return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
-        }
-        Ok(running)
+        let running: Vec<_> = self.allocs.iter().filter(|view| is_running(view)).collect();
+        if running.is_empty() { Err(self.nothing_runs(text)) } else { Ok(running) }
+    }
+
+    pub(super) fn nothing_runs(&self, text: &str) -> Failure {
+        let failed = self.allocs.iter().find(|view| can_be_retried(view));
+        let again = failed.map(|view| format!("; try again: herdlet restart {}", view.spec.name()));
+        let hint = format!("see why: herdlet explain {text}{}", again.unwrap_or_default());
+        Failure::new(format!("nothing of {text} is running")).hint(hint)
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::{
     Connection, children,
     client::{Client, ClientError},
+    failed_allocs,
     failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
     output::Output,
     selection::{Absent, SelectorFlag},
@@ -293,6 +294,7 @@ impl Waiting {
         };
         progress.end();
         self.print_outcome(&waited, &shown, began.elapsed());
+        self.print_failed(client, &waited, &shown).await;
         Ok(waited)
     }
 
@@ -440,6 +442,26 @@ impl Waiting {
                 self.open(shown),
                 self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
             ),
+        }
+    }
+
+    /// Prints why the allocations of a failed roll-out failed, and their last output: the agent removes them in time.
+    async fn print_failed(&self, client: &Client, waited: &Waited, shown: &Shown) {
+        match waited {
+            Waited::Failed(_) | Waited::Reverted(_) => {}
+            Waited::Reached | Waited::Superseded(_) | Waited::TimedOut | Waited::Interrupted => return,
+        }
+        for job in self.jobs(shown) {
+            let allocs = shown.allocs_of(&job.key);
+            let mut failed = failed_allocs::of_rollout(job, allocs.iter().copied());
+            if failed.is_empty() && job.convergence.state == ConvergenceState::Failed {
+                let is_current =
+                    |view: &&&AllocView| view.spec.desired == Desired::Run && failed_allocs::has_failed(view);
+                failed.extend(allocs.iter().filter(is_current).copied());
+            }
+            for line in failed_allocs::report(client, &failed).await {
+                herdlet_base::tell!("  {line}");
+            }
         }
     }
 

@@ -28,6 +28,7 @@ mod document;
 mod drivers;
 mod findings;
 mod folder;
+mod foreign_names;
 mod nomad;
 mod prune;
 mod schema;

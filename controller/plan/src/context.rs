@@ -2,6 +2,7 @@
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
+    format,
     string::String,
     vec::Vec,
 };
@@ -80,6 +81,27 @@ impl Context {
     /// Whether this machine has, or will have, such a volume.
     pub(crate) fn has_volume(&self, name: &str) -> bool {
         self.volumes.get(name).is_some_and(|entry| entry.state.fate == VolumeIntent::Desired)
+    }
+
+    /// Why a volume is not ready; `None` while it is being prepared.
+    pub(crate) fn volume_problem(&self, name: &str) -> Option<String> {
+        match self.volumes.get(name) {
+            None => Some(String::from(
+                "there is none; define it in a manifest of kind Volume, or in the agent's config",
+            )),
+            Some(entry) if entry.state.fate != VolumeIntent::Desired => {
+                Some(String::from("it is being removed"))
+            }
+            Some(entry) => match &entry.part {
+                PartState::Failed { why, .. } => Some(format!("failed to {why}")),
+                PartState::Unknown
+                | PartState::Suspect(_)
+                | PartState::Absent
+                | PartState::Up
+                | PartState::Pending { .. }
+                | PartState::Busy { .. } => None,
+            },
+        }
     }
 
     /// Path of a volume's data; `None` while it is not ready.

@@ -1,6 +1,11 @@
 //! Inputs of the planner: desired state, outcomes of operations, observations, requests.
 
-use std_alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, scaling::ScalingNote, service::CheckResult,
@@ -66,6 +71,8 @@ pub enum Event {
         /// The drivers that tasks have to wait for, and why.
         away: BTreeMap<String, String>,
     },
+    /// The ports of this machine on which something listens: new allocations get others.
+    Listening(BTreeSet<u16>),
     /// The wall clock was set: waits for a time of day change.
     ClockSet,
     /// A request; answered after the turn's commit.

@@ -140,6 +140,7 @@ impl World {
         match event {
             Event::Desired(change) => self.desired(open, change),
             Event::Node { facts, away } => self.node_changed(open, *facts, away),
+            Event::Listening(ports) => self.allocs.set_listening(ports),
             Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
                 self.write(open, id, |writer| writer.outcome(part, generation, outcome));

@@ -91,6 +91,10 @@ impl RawExec {
         if let Some(distrust) = &found.passed_over {
             self.report_passed_over(&task.id, distrust, &found.path);
         }
+        let directory = match &config.work_dir {
+            Some(dir) => task.dirs.task.join(dir),
+            None => task.dirs.task.clone(),
+        };
         let mut arguments = vec![OsString::from(&config.command)];
         arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
         Ok(Invocation {
@@ -98,12 +102,7 @@ impl RawExec {
             entry: found.entry,
             arguments,
             environment,
-            directory: Some(
-                config
-                    .work_dir
-                    .as_ref()
-                    .map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
-            ),
+            directory: Some(directory),
             user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
             umask: None,
             open_files: None,
@@ -163,7 +162,9 @@ fn is_like(name: &str, pattern: &str) -> bool {
 fn command_error(error: CommandError) -> DriverError {
     match error {
         CommandError::NotFound { .. } => DriverError::no_program(error),
-        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } | CommandError::NotAProgram { .. } => {
+            DriverError::fatal(error)
+        }
         // The offending file may be gone at the next try.
         CommandError::Untrusted { .. } => DriverError::recoverable(error),
         CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),

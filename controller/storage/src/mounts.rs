@@ -15,7 +15,10 @@ mod link;
 
 use herdlet_base::{
     below::{NotBelow, below},
-    mounts::kernel::{self, Access},
+    mounts::{
+        kernel::{self, Access},
+        table::mounts_below_now,
+    },
     observation::{Class, Observation},
     privileges::{Mounting, Privileges},
     safe_fs::{Crossing, Dir, FsError, Rights},
@@ -184,7 +187,8 @@ impl TaskMounts {
         })
     }
 
-    /// Unmounts all volumes; their data stays. The empty mount points stay too.
+    /// Unmounts all volumes; their data stays. The empty mount points stay too. A destination that can't be reached is no
+    /// error if nothing is mounted in the task directory.
     ///
     /// # Errors
     ///
@@ -192,21 +196,35 @@ impl TaskMounts {
     pub fn down(&self, bindings: &[Binding]) -> Result<(), MountError> {
         let Some(task) = self.open()? else { return Ok(()) };
         for binding in bindings {
-            let parent = match task.open_below(binding.destination.parent(), Crossing::Mounts) {
-                Err(error) if error.is_missing() => continue,
-                parent => parent?,
-            };
-            let name = binding.destination.name();
-            match self.privileges.mounting {
-                Mounting::Possible => kernel::unmount_at_name(&parent, name)?,
-                Mounting::Impossible => {
-                    if parent.read_link(name)?.is_some_and(|target| target == binding.source) {
-                        parent.unlink(name)?;
-                    }
+            match self.down_one(&task, binding) {
+                Ok(()) => {}
+                Err(error) if error.is_missing() => {}
+                // A name that is too long, a file or a link in the way: a retry would not help.
+                Err(error) if error.class() == Class::Fatal && !self.has_mounts(&task)? => {
+                    tracing::debug!(%error, "nothing is mounted at a destination");
                 }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    fn down_one(&self, task: &Dir, binding: &Binding) -> Result<(), FsError> {
+        let parent = task.open_below(binding.destination.parent(), Crossing::Mounts)?;
+        let name = binding.destination.name();
+        match self.privileges.mounting {
+            Mounting::Possible => kernel::unmount_at_name(&parent, name),
+            Mounting::Impossible => match parent.read_link(name)? {
+                Some(target) if target == binding.source => parent.unlink(name),
+                Some(_) | None => Ok(()),
+            },
+        }
+    }
+
+    /// Whether anything but the tmpfs of its secrets is mounted in the task directory.
+    fn has_mounts(&self, task: &Dir) -> Result<bool, MountError> {
+        let mounts = mounts_below_now(&task.real_path()?).map_err(MountError::Table)?;
+        Ok(mounts.iter().any(|mount| !mount.is_ours()))
     }
 
     fn open(&self) -> Result<Option<Dir>, MountError> {

@@ -6,7 +6,7 @@
 use std::{io, sync::Arc, time::Instant};
 
 use herdlet_agent::{
-    logs::{Chunk, Follower, LogFiles, Stream},
+    logs::{Chunk, Follower, Interruption, LogFiles, Stream},
     publish::ReadModel,
 };
 use herdlet_api_types::{AllocId, UnixNanos, task::TaskStatus, view::AllocView};
@@ -184,12 +184,19 @@ impl Reading {
         let offset = chunk.end_offset.saturating_sub(chunk.bytes.len() as u64);
         let last = !self.wanted.follow && self.cut(&mut chunk);
         if !chunk.bytes.is_empty() {
-            let Chunk { index, end_offset, bytes } = chunk;
+            let Chunk { after, index, end_offset, bytes } = chunk;
             let bytes = match &mut self.stamps {
                 Some(stamps) => stamps.stamped(&bytes, offset),
                 None => bytes,
             };
             let file = format!("alloc/logs/{}.{}.{index}", self.wanted.task, self.wanted.kind);
+            if let Some(interruption) = after {
+                let event = match interruption {
+                    Interruption::Truncated => "file truncated",
+                    Interruption::Removed => "file deleted",
+                };
+                pieces.send(form.event(event, &file, 0)).await?;
+            }
             pieces.send(form.data(bytes, &file, end_offset)).await?;
         }
         Ok(if last { PieceOutcome::All } else { PieceOutcome::Some })

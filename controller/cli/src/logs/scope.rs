@@ -45,7 +45,8 @@ pub(super) async fn chosen(
     }
     let mut found = Vec::with_capacity(names.len());
     for name in names {
-        let target = target::find_among(client, name, jobs, allocs).await?.only(task())?;
+        let target = target::find_among(client, name, jobs, allocs).await?;
+        let target = target.with_failed(name, jobs, allocs).only(task())?;
         let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key));
         if let Some(failure) = job.and_then(|parent| children::instead("logs", parent, jobs)) {
             return Err(failure);

@@ -186,8 +186,11 @@ impl Field {
             names.sort();
             return Some(names.join(", "));
         }
-        if self.kind() == "boolean" {
-            return Some("true, false".to_owned());
+        match self.kind().as_str() {
+            "boolean" => return Some("true, false".to_owned()),
+            // The bounds in its schema are those of a number, which only 0 may be.
+            "duration" => return None,
+            _ => {}
         }
         match (self.schema.get("minimum"), self.schema.get("maximum")) {
             (Some(least), Some(most)) => Some(format!("{least} to {most}")),
@@ -258,8 +261,12 @@ pub(super) fn default_of(path: &str) -> Option<String> {
     .then(|| short(value))
 }
 
-/// Fields that even the minimal job must set.
-const DEFAULT_IS_GIVEN: [&str; 16] = [
+/// Fields that even the minimal job must set, or whose default depends on its other values.
+const DEFAULT_IS_GIVEN: [&str; 20] = [
+    "spec.groups.scaling.min",
+    "spec.groups.services.name",
+    "spec.groups.services.port",
+    "spec.groups.services.checks.name",
     "apiVersion",
     "kind",
     "metadata.name",

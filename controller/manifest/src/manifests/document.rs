@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use super::drivers::Drivers;
 use super::findings::Findings;
 use super::prune::{Pruned, typed};
-use super::{Judge, config, unbuilt, validate};
+use super::{Judge, config, foreign_names, unbuilt, validate};
 use crate::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
 
 /// The content of a document.
@@ -116,7 +116,8 @@ enum DocumentKind {
 }
 
 static HEAD: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<Head>);
-pub(super) static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
+pub(super) static JOB: LazyLock<Schema> =
+    LazyLock::new(|| foreign_names::explained(yaml::schema_for::<JobManifest>()));
 static VOLUME: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<VolumeManifest>);
 
 fn kind(document: &Document) -> Option<DocumentKind> {

@@ -12,13 +12,16 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::yaml;
 
+/// Names of real-time signals.
+const REALTIME: &str = "^SIGRT(MIN(\\+([12]?[0-9]|30))?|MAX(-([12]?[0-9]|30))?)$";
+
 /// Returns the schema of a document, a job or a volume. The repository has a copy in `manifests/schema.json`.
 pub fn schema() -> Json {
     let mut schema = yaml::schema_for::<Document>().to_value();
     let rules: Vec<Json> = built_in().into_iter().map(|driver| config_rule(&mut schema, driver)).collect();
     label_patterns(&mut schema);
     if let Some(Json::Object(signal)) = schema.pointer_mut("/$defs/Signal") {
-        signal.insert("enum".to_owned(), json!(SIGNALS));
+        signal.insert("anyOf".to_owned(), json!([{ "enum": SIGNALS }, { "pattern": REALTIME }]));
     }
     if let Some(Json::Object(task)) = schema.pointer_mut("/$defs/TaskSpec") {
         task.insert("allOf".to_owned(), Json::Array(rules));

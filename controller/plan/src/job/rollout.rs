@@ -151,12 +151,17 @@ pub fn plan<'a>(
         kept.push(current);
         kept.extend(find(current).and_then(|placed| placed.previous));
     }
-    for canary in state.slots.values().flatten().filter_map(|slot| slot.canary) {
+    let known_slots = state.slots.iter().filter(|(group, _)| job.group(group).is_some());
+    for canary in known_slots.flat_map(|(_, slots)| slots).filter_map(|slot| slot.canary) {
         // A stopped job's canaries are stopped with it, and kept for their logs.
         if job.stop {
             want(&mut steps, canary, find, Desired::Stop, STOPPED);
-        }
-        if job.stop || is_of_deployment(canary, state.deployment(), find) {
+            kept.push(canary);
+        } else if is_of_deployment(canary, state.deployment(), find) {
+            kept.push(canary);
+        } else if find(canary).is_some_and(|placed| is_bad(placed.known)) {
+            // Its logs show why its version was given up. The next canary in its slot replaces it.
+            want(&mut steps, canary, find, Desired::Stop, OUTDATED);
             kept.push(canary);
         }
     }

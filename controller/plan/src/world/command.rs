@@ -2,7 +2,13 @@
 
 use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 
-use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Job, volume::Volume};
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::{AssignedPort, ClientStatus, Desired},
+    job::Job,
+    view::{Reason, Wait},
+    volume::Volume,
+};
 
 use crate::{
     alloc::{self, show},
@@ -81,16 +87,38 @@ impl World {
             Command::Explain { alloc: id } => {
                 let entry = self.allocs.get(id).ok_or_else(|| no_alloc(id))?;
                 let plan = alloc::plan(open.now, &self.ctx, &entry.spec, &entry.state);
-                Ok(Reply::Explanation(Box::new(show::explain(open.now, &entry.spec, &entry.state, &plan))))
+                let mut explanation = show::explain(open.now, &entry.spec, &entry.state, &plan);
+                explanation.waits.extend(self.ports_in_use(entry));
+                Ok(Reply::Explanation(Box::new(explanation)))
             }
         }
+    }
+
+    /// Ports of an allocation on which another process listens; only known while none of its own tasks runs.
+    fn ports_in_use(&self, entry: &AllocEntry) -> Vec<Wait> {
+        if entry.state.durable.tasks.iter().any(|task| task.live_attempt().is_some()) {
+            return Vec::new();
+        }
+        let in_use = entry.spec.ports.iter().filter(|(_, port)| self.allocs.ports().is_listening(port.value));
+        let wait = |(label, port): (&String, &AssignedPort)| Wait {
+            part: format!("port {label}"),
+            reason: Reason::Port,
+            message: format!("another process of this machine listens on port {}", port.value),
+            since: None,
+            until: None,
+        };
+        in_use.map(wait).collect()
     }
 
     /// Stops an allocation. One that is being stopped already stays so, except that a repeated request ends a poststop task that still
     /// runs.
     fn stop_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> Result<Reply, Refusal> {
         let entry = self.allocs.get_mut(id).ok_or_else(|| no_alloc(id))?;
-        if has_ended(&entry.state.durable) {
+        let is_retried = entry.state.durable.status == ClientStatus::Failed
+            && entry.spec.desired == Desired::Run
+            && entry.spec.policy().owner == Owner::Job;
+        // A failed allocation is stopped to have another one created.
+        if has_ended(&entry.state.durable) && !is_retried {
             return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
         }
         if entry.spec.desired != Desired::Run {

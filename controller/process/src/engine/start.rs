@@ -12,11 +12,11 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{
     Shared, Translated,
-    failure::{is_shortage, start_error, without_record},
+    failure::{is_shortage, place, start_error, without_record},
     off_thread, reconcile,
     supervise::{self, Cause, Live, NeverRan},
 };
-use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
+use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, Step, WhenFull, launch};
 
 const MIB: u64 = 1024 * 1024;
 /// An attempt's name is also the name of a file and a directory.
@@ -135,6 +135,7 @@ impl Shared {
             Some(live) => live,
             None => self.supervise(id, Some(Arc::clone(&config))).await?,
         };
+        let attempted = Arc::clone(&config);
         live.set_config(config);
         let begun = live.begun().await;
         let record = self.attempts().record(id)?;
@@ -142,7 +143,8 @@ impl Shared {
             (_, Some(State::StartFailed { step, errno, .. })) => {
                 self.live().remove(id);
                 self.remove_unused_cgroup(id).await;
-                let error = start_error(step, i32::from(errno));
+                let place = self.place(step, Arc::clone(&attempted)).await;
+                let error = start_error(step, i32::from(errno), &place);
                 if matches!(error, DriverError::Retry(_)) {
                     self.attempts().retract(id)?;
                 }
@@ -165,6 +167,20 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// What a failed step was about.
+    async fn place(self: &Arc<Self>, step: Step, task: Arc<TaskConfig>) -> String {
+        let shared = Arc::clone(self);
+        let found = off_thread(move || {
+            let user = match task.user.as_deref().filter(|name| !name.is_empty()) {
+                Some(name) => format!("user {name}"),
+                None => "the agent's user".to_owned(),
+            };
+            let translated = shared.translate.task(&task)?;
+            Ok(place(step, &translated.invocation, &user))
+        });
+        found.await.unwrap_or_default()
     }
 
     /// Blocking: name services, files, the clone itself.
@@ -237,12 +253,11 @@ fn launch_error(error: LaunchError) -> DriverError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervisor::Step;
     use herdlet_driver::FailureClass as Class;
 
     #[test]
     fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
-        let class = |step, errno| start_error(step, errno).class();
+        let class = |step, errno| start_error(step, errno, "").class();
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
             assert_eq!(class(Step::Exec, errno), Class::Retry);
         }

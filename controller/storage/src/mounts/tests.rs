@@ -272,6 +272,24 @@ fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
     }
 }
 
+/// What was never mounted must not keep the allocation from being removed.
+#[test]
+fn a_destination_that_cannot_exist_is_down_already() {
+    let grounds = [Some(TestEnv::plain()), TestEnv::mounting()];
+    for ground in grounds.into_iter().flatten() {
+        let world = world(ground);
+        fs::create_dir_all(world.task.join("local")).unwrap();
+        fs::write(world.task.join("local/file"), "").unwrap();
+        std::os::unix::fs::symlink("/tmp", world.task.join("local/link")).unwrap();
+        let long = format!("local/{}", "n".repeat(300));
+        for destination in [&long, "local/file/below", "local/link/below"] {
+            let wanted = [binding(&world.volume, destination, Access::ReadWrite)];
+            world.mounts.up(&wanted).unwrap_err();
+            world.mounts.down(&wanted).unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_watch_tells_of_mounts_below_its_directory_only() {
     let Some(ground) = TestEnv::mounting() else { return };

@@ -36,6 +36,7 @@ mod periodic;
 mod placement;
 mod processes;
 mod prune;
+mod reload;
 mod reschedule;
 mod run;
 mod scale;

@@ -183,3 +183,85 @@ fn verbs_take_several_targets_kinds_and_selectors() {
     assert!(both.contains("job/a deleting") && both.contains("job/b deleting"), "{both}");
     agent.finish();
 }
+
+#[test]
+fn verbs_take_several_targets_and_the_signal_may_follow_them() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = "trap 'echo told' HUP; trap 'echo other' 37; echo ready; while :; do sleep 0.05; done";
+    for name in ["one", "two"] {
+        agent.apply_and_wait(&job(name, "service", "", &[shell("t", script, "")]));
+        agent.until_printed(&["logs", name], |said| said.contains("ready"));
+    }
+    agent.cli(&["signal", "one", "two", "HUP"]).success();
+    agent.cli(&["signal", "one", "two", "-s", "RTMIN+3"]).success();
+    for name in ["one", "two"] {
+        agent.until_printed(&["logs", name], |said| said.contains("told") && said.contains("other"));
+    }
+    let told = agent.cli(&["explain", "one", "two"]).success().stdout;
+    assert!(told.contains("one version 0") && told.contains("two version 0"), "{told}");
+    let told = agent.cli(&["describe", "one", "two", "-o", "json"]).success().stdout;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["targets"][1]["job"]["key"]["id"], "two", "{told}");
+    agent.cli(&["restart", "one", "two", "--wait"]).success();
+    let wrong = agent.cli(&["stop", "one", "nobody"]).ended(1);
+    assert!(wrong.stderr.contains("nobody"), "{}", wrong.stderr);
+    let told = agent.cli(&["stop", "one", "two", "--wait"]).success().stdout;
+    assert_eq!(told, "job/one stopped (version 1)\njob/two stopped (version 1)\n");
+    let told = agent.cli(&["start", "one", "two", "--wait"]).success().stdout;
+    assert_eq!(told, "job/one started (version 2)\njob/two started (version 2)\n");
+    agent.finish();
+}
+
+/// Only `stop` of the failed allocation did it, and nothing said so.
+#[test]
+fn what_has_failed_is_tried_again_by_restart_and_start() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let gate = agent.home.path().join("gate");
+    let script = format!("test -e {}", gate.display());
+    agent.apply(&job("once", "batch", "restart: {attempts: 0}", &[shell("t", &script, "")]));
+    let allocs = |agent: &Agent| agent.allocs().len();
+    for (tries, verb) in [(1, "restart"), (2, "start")] {
+        agent.cli(&["wait", "once"]).ended(1);
+        assert_eq!(allocs(&agent).min(2), tries.min(2), "{verb}");
+        if verb == "start" {
+            std::fs::write(&gate, "").unwrap();
+        }
+        let told = agent.cli(&[verb, "once"]).success().stdout;
+        assert!(told.starts_with("once.g[0] had failed"), "{told}");
+    }
+    agent.cli(&["wait", "once", "--for=complete"]).success();
+    agent.finish();
+}
+
+#[test]
+fn what_cannot_be_executed_is_described() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let task = |config: &str| {
+        format!("        - name: t\n          driver: raw_exec\n          config: {{{config}}}\n")
+    };
+    for (config, told) in [
+        ("command: pwd, work_dir: /srv/none", "the directory is /srv/none, for the agent's user"),
+        ("command: /tmp", "permission denied: it is a directory"),
+        ("command: /etc/passwd", "permission denied: it is not executable for any user"),
+        ("command: echo hi", r#"not found; write its arguments in args (command: "echo", args: ["hi"])"#),
+    ] {
+        let manifest = job("bad", "batch", "restart: {attempts: 0}", &[task(config)]);
+        let file = agent.manifest(&manifest).display().to_string();
+        let failed = agent.cli(&["apply", "-f", &file, "--wait"]).ended(1);
+        assert!(failed.stderr.contains(told), "{config}: {}", failed.stderr);
+        agent.cli(&["delete", "bad", "--wait"]).success();
+    }
+    agent.apply_and_wait(&job("good", "service", "", &[shell("t", "sleep 100000", "")]));
+    let refused = agent.cli(&["exec", "good", "--", "/etc/passwd"]).ended(126).stderr;
+    assert!(refused.contains("permission denied: it is not executable"), "{refused}");
+    agent.finish();
+}

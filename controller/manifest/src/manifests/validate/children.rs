@@ -99,7 +99,16 @@ fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Fi
             findings.warning(trail, "matches no day of any month, so it never launches anything");
         }
         Ok(_) if is_over(cron, block.time_zone.as_deref(), herdlet_base::clock::wall_now()) => {
-            findings.warning(trail, "matches only past years, so it no longer launches anything");
+            let never_matches = is_over(cron, block.time_zone.as_deref(), UnixNanos(0));
+            findings.warning(
+                trail,
+                match never_matches {
+                    true => {
+                        "matches only hours that the clocks of its time zone skip, so it never launches anything"
+                    }
+                    false => "matches only past years, so it no longer launches anything",
+                },
+            );
         }
         Ok(_) => {}
         Err(complaint) => findings.problem(trail, complaint),
@@ -171,6 +180,9 @@ mod tests {
             ("0 23 31 12 * 2024", Some("UTC"), "2025-01-01T01:00:00Z", true),
             ("0 23 31 12 * 2024", Some("America/New_York"), "2025-01-01T01:00:00Z", false),
             ("0 3 * * * 2024", Some("Nowhere"), "2026-01-01T00:00:00Z", false),
+            // The clocks skip this hour, so there is no such time at all.
+            ("30 2 28 3 * 2027", Some("Europe/Berlin"), "1970-01-01T00:00:00Z", true),
+            ("30 3 28 3 * 2027", Some("Europe/Berlin"), "1970-01-01T00:00:00Z", false),
         ] {
             assert_eq!(is_over(cron, time_zone, at(now)), expected, "{cron} {time_zone:?} {now}");
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::manifest::Text;
-use herdlet_api_types::manifest::scalar::SIGNALS;
+use herdlet_api_types::manifest::scalar::{SIGNALS, is_signal};
 
 use super::Findings;
 use crate::yaml::{Trail, nearest};
@@ -55,23 +55,30 @@ pub(super) fn plain(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) 
     }
 }
 
+/// The part of a signal's name in which names differ: compared whole, all would be similar.
+fn short_of(name: &str) -> &str {
+    name.trim_start_matches("SIG")
+}
+
 /// Validates the name of a signal.
 pub(super) fn signal(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if SIGNALS.contains(&name) {
+    if is_signal(name) {
         return;
     }
     let known = match name {
-        "1" => Some("SIGHUP"),
-        "2" => Some("SIGINT"),
-        "9" => Some("SIGKILL"),
-        "15" => Some("SIGTERM"),
+        "1" => Some("SIGHUP".to_owned()),
+        "2" => Some("SIGINT".to_owned()),
+        "9" => Some("SIGKILL".to_owned()),
+        "15" => Some("SIGTERM".to_owned()),
         name => {
             let upper = name.to_uppercase();
             let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-            SIGNALS.into_iter().find(|signal| *signal == full).or_else(|| nearest(&full, SIGNALS.into_iter()))
+            let near = || nearest(short_of(&full), SIGNALS.into_iter().map(short_of));
+            let known = is_signal(&full).then(|| full.clone());
+            known.or_else(|| near().map(|near| format!("SIG{near}")))
         }
     };
-    let sentence = "expected the name of a signal such as SIGTERM";
+    let sentence = "expected the name of a signal such as SIGTERM or SIGRTMIN+3";
     findings.problem(
         trail,
         match known {

@@ -224,6 +224,29 @@ fn canaries_stand_beside_what_they_replace_then_where_nothing_is_replaced_then_b
     }
 }
 
+/// A failed canary used to be removed with its logs as soon as a newer version came.
+#[test]
+fn a_failed_canary_of_an_older_version_is_kept_and_one_that_was_good_is_not() {
+    let canary = |desired, task| Slotted {
+        left: Some(0),
+        canary_of: Some(CanaryOf::Older),
+        ..slotted(false, desired, task, None)
+    };
+    let update = Update { canary: 1, ..fixture::update() };
+    let wanted = |canary| {
+        let slots = [slotted(true, Desired::Run, running(), Some(true)), canary];
+        let (ids, steps) = steps_in(Some("i"), &slots, &update, false);
+        let of_canary = |step: Step| match step {
+            Step::Want { alloc, desired, .. } if alloc == ids[1] => Some(desired),
+            _ => None,
+        };
+        steps.into_iter().find_map(of_canary)
+    };
+    assert_eq!(wanted(canary(Desired::Run, failed())), Some(Desired::Stop));
+    assert_eq!(wanted(canary(Desired::Stop, failed())), None);
+    assert_eq!(wanted(canary(Desired::Run, running())), Some(Desired::Gone));
+}
+
 #[test]
 fn a_slot_has_room_for_a_canary_once_its_last_one_has_gone() {
     let old = || slotted(true, Desired::Run, running(), Some(true));

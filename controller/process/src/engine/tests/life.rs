@@ -205,6 +205,11 @@ async fn failed_starts_say_why() {
         assert!(class == fatal && why.starts_with("execute the program: not a program"), "{why}");
         let (class, why) = start(3, json!({"command": "sh", "work_dir": "nowhere"})).await;
         assert!(class == fatal && why.starts_with("change to the working directory: No such file"), "{why}");
+        // It was not named, nor was the user.
+        assert!(
+            why.contains("; the directory is /") && why.ends_with("/nowhere, for the agent's user"),
+            "{why}"
+        );
         let (class, why) = start(4, json!({"command": "sh", "argz": []})).await;
         assert!(class == fatal && why.contains("argz"), "{why}");
         let mut task = bench.shell("true");
