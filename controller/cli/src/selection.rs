@@ -6,7 +6,7 @@
 use std::{fmt, str::FromStr};
 
 use clap::Args;
-use herdlet_api_types::{job::Job, view::JobView};
+use herdlet_api_types::{JobKey, job::Job, view::JobView};
 
 use super::{
     client::Client,
@@ -116,7 +116,7 @@ fn has_kind(text: &str) -> bool {
 /// Removes kinds: `job/web`, and the first word of `job web api`. A job whose own name begins like that keeps it.
 fn plain_names(mut names: Vec<String>, jobs: &[JobView]) -> Vec<String> {
     let is_kind = |word: &String| KINDS.contains(&word.as_str());
-    let is_job = |word: &String| jobs.iter().any(|view| view.key.to_string() == *word);
+    let is_job = |word: &String| job_named(jobs, word).is_some();
     if names.len() > 1 && names.first().is_some_and(|first| is_kind(first) && !is_job(first)) {
         names.remove(0);
     }
@@ -125,16 +125,25 @@ fn plain_names(mut names: Vec<String>, jobs: &[JobView]) -> Vec<String> {
 
 /// Removes the kind from a name such as `job/web`, unless a job has this name.
 pub(super) fn plain_name<'n>(name: &'n str, jobs: &[JobView]) -> &'n str {
-    if jobs.iter().any(|view| after_job(name, &view.key.to_string()).is_some()) {
+    if jobs.iter().any(|view| after_job(name, &view.key).is_some()) {
         return name;
     }
     let mut rests = KINDS.iter().filter_map(|kind| name.strip_prefix(kind)?.strip_prefix('/'));
     rests.find(|rest| !rest.is_empty()).unwrap_or(name)
 }
 
-/// The rest of `text` after the name of this job; none if `text` names another job with this prefix.
-pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
-    text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+/// The job that `name` names: `NAMESPACE/ID`, or `ID` in the default namespace.
+pub(super) fn job_named<'j>(jobs: &'j [JobView], name: &str) -> Option<&'j JobView> {
+    let exact = jobs.iter().find(|view| view.key.full() == name);
+    exact.or_else(|| jobs.iter().find(|view| view.key.to_string() == name))
+}
+
+/// The rest of `text` after a name of this job; none if `text` does not begin with one.
+pub(super) fn after_job<'t>(text: &'t str, job: &JobKey) -> Option<&'t str> {
+    let after = |name: &str| {
+        text.strip_prefix(name).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+    };
+    after(&job.full()).or_else(|| after(&job.to_string()))
 }
 
 impl Selector {
