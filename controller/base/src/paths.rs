@@ -208,7 +208,8 @@ pub fn dir_name(task: &str) -> Cow<'_, str> {
 /// allocations from then keep their directories.
 pub fn task_name_in<'t>(alloc: &Path, task: &'t str) -> Cow<'t, str> {
     let (name, encoded) = (dir_name(task), encode(task));
-    let is_old = *name != *encoded && alloc.join(&encoded).symlink_metadata().is_ok();
+    let may_be_old = *name != *encoded && encoded != SHARED;
+    let is_old = may_be_old && alloc.join(&encoded).symlink_metadata().is_ok();
     if is_old { Cow::Owned(encoded) } else { name }
 }
 
@@ -332,6 +333,9 @@ mod tests {
         assert_eq!(paths.task(&old, "a.b"), paths.alloc(&old).join("a%2Eb"));
         assert_eq!(paths.task(&old, "a.c"), paths.alloc(&old).join("a.c"));
         assert_eq!(paths.task(&new, "a.b"), paths.alloc(&new).join("a.b"));
+        // The shared directory is not that of a task.
+        std::fs::create_dir_all(paths.shared(&new)).unwrap();
+        assert_eq!(paths.task(&new, SHARED), paths.alloc(&new).join("%61lloc"));
     }
 
     #[test]
