@@ -95,7 +95,7 @@ impl SelectorFlag {
             (Some(selector), true) => {
                 let jobs = client.jobs().await?;
                 let fitting = jobs.iter().filter(|view| selector.fits(&view.job));
-                let found: Vec<String> = fitting.map(|view| view.key.to_string()).collect();
+                let found: Vec<String> = fitting.map(|view| name_among(&jobs, &view.key)).collect();
                 if found.is_empty() {
                     return Err(Failure::new(format!("no job has labels or meta that fit {selector:?}", selector = selector.text))
                         .hint("see them: herdlet get jobs -o custom-columns=JOB:.key.id,LABELS:.job.labels,META:.job.meta"));
@@ -130,6 +130,12 @@ pub(super) fn plain_name<'n>(name: &'n str, jobs: &[JobView]) -> &'n str {
     }
     let mut rests = KINDS.iter().filter_map(|kind| name.strip_prefix(kind)?.strip_prefix('/'));
     rests.find(|rest| !rest.is_empty()).unwrap_or(name)
+}
+
+/// The shortest name that names this job and no other.
+fn name_among(jobs: &[JobView], key: &JobKey) -> String {
+    let name = key.to_string();
+    if job_named(jobs, &name).is_none_or(|view| view.key == *key) { name } else { key.full() }
 }
 
 /// The job that `name` names: `NAMESPACE/ID`, or `ID` in the default namespace.
@@ -238,6 +244,21 @@ mod tests {
         let pairs =
             |of: &[(&str, &str)]| of.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         Job { labels: pairs(labels), meta: pairs(meta), ..Job::clone(&job("web", "g", "t")) }
+    }
+
+    // Two jobs have the name `prod/web`: one of namespace `prod`, one whose id has a slash.
+    #[test]
+    fn a_selected_job_is_named_so_that_no_other_is_meant() {
+        let of = |namespace: &str, id: &str| {
+            job_view(&Job { namespace: namespace.into(), ..Job::clone(&job(id, "g", "t")) }.into(), 0)
+        };
+        let jobs = [of("prod", "web"), of("default", "prod/web"), of("default", "web")];
+        let names: Vec<String> = jobs.iter().map(|view| name_among(&jobs, &view.key)).collect();
+        assert_eq!(names, ["prod/web", "default/prod/web", "web"]);
+        for (name, view) in names.iter().zip(&jobs) {
+            assert_eq!(job_named(&jobs, name).map(|view| &view.key), Some(&view.key));
+        }
+        assert_eq!(job_named(&jobs, "default/web").map(|view| &view.key), Some(&jobs[2].key));
     }
 
     #[test]
