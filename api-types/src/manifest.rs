@@ -127,11 +127,11 @@ pub enum VolumeKindName {
 block! {
     /// Identifies the job of a document.
     pub struct Metadata {
-        /// The id: a lower-case DNS label (letters, digits and dashes, at most 63 characters).
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// The id: 1 to 255 bytes without spaces and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "job-id")))]
         pub name: String,
-        /// The job's namespace; default `default`.
-        #[cfg_attr(feature = "schema", schemars(extend("x-name" = "dns-label")))]
+        /// The job's namespace: 1 to 128 letters, digits and dashes; default `default`.
+        #[cfg_attr(feature = "schema", schemars(extend("x-name" = "namespace")))]
         pub namespace: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
@@ -146,8 +146,8 @@ block! {
         "namespace": "a volume belongs to the machine, not to a namespace",
     })))]
     pub struct VolumeMetadata {
-        /// A lower-case DNS label. The name of a volume for a single allocation ends with its index: `"data[0]"`.
-        #[cfg_attr(feature = "schema", schemars(required))]
+        /// 1 to 128 bytes without `/`, `\\` and control characters. The name of a volume for a single allocation ends with its index: `"data[0]"`.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,

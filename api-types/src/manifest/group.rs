@@ -16,8 +16,8 @@ block! {
         "replicas": "did you mean `count`?",
     })))]
     pub struct GroupSpec {
-        /// Unique in the job; a lower-case DNS label.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// Unique in the job: 1 to 128 bytes without `/`, `\\` and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// The number of copies; default 1, or `scaling.min` if set; at most 10000, and 0 or 1 for `system` and `sysbatch` jobs.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]

@@ -103,8 +103,9 @@ impl JobManifest {
     pub fn to_job(&self) -> Job {
         let spec = &self.spec;
         let id = self.metadata.name.clone().unwrap_or_default();
+        let name = spec.name.clone().unwrap_or_else(|| id.clone());
         let outer = Outer {
-            job: &id,
+            job: &name,
             kind: spec.kind.unwrap_or(JobType::Service),
             update: spec.update.as_ref(),
             reschedule: spec.reschedule.as_ref(),
@@ -112,7 +113,6 @@ impl JobManifest {
         let groups = spec.groups.iter().flatten().map(|group| to_group(group, &outer)).collect();
         Job {
             namespace: self.metadata.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-            name: spec.name.clone().unwrap_or_else(|| id.clone()),
             labels: strings(self.metadata.labels.as_ref()),
             kind: outer.kind,
             stop: spec.stop.unwrap_or(false),
@@ -128,6 +128,7 @@ impl JobManifest {
             periodic: spec.periodic.as_ref().map(to_periodic),
             child: None,
             groups,
+            name,
             id,
         }
     }
@@ -347,7 +348,7 @@ fn to_logs(spec: &super::Logs) -> job::Logs {
 /// The names that a service's name may contain.
 #[derive(Clone, Copy)]
 pub(super) struct Names<'a> {
-    /// The job's id.
+    /// The job's name, which is its id unless it has another one.
     pub(super) job: &'a str,
     /// The group's name.
     pub(super) group: &'a str,
@@ -365,10 +366,15 @@ impl Names<'_> {
     /// remain.
     pub(super) fn service(&self, written: Option<&str>) -> String {
         let Self { job, group, task } = self;
+        let Some(written) = written else {
+            return match task {
+                Some(task) => format!("{job}-{group}-{task}"),
+                None => format!("{job}-{group}"),
+            };
+        };
         // Nomad uses "group" as the task name of group services.
         let task = &task.unwrap_or("group");
         let base = format!("{job}-{group}-{task}");
-        let Some(written) = written else { return base };
         [
             ("${JOB}", *job),
             ("${TASKGROUP}", group),

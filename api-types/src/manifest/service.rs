@@ -13,7 +13,7 @@ block! {
         "cluster", "connect", "identity", "kind",
     ])))]
     pub struct Service {
-        /// A DNS label after `${…}` is replaced; default `<job>-<group>-<task>`, with `group` as the task of a group service.
+        /// A DNS label after `${…}` is replaced. Default: `<job>-<group>` for a group's service, `<job>-<group>-<task>` for a task's.
         pub name: String,
         /// The catalogue: `nomad` (built in, the default) or `consul`. All services of a group must use the same.
         pub provider: Provider,

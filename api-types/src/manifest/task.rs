@@ -25,8 +25,8 @@ block! {
         "volumes": "volumes belong to the group; a task mounts them by `volume_mounts`",
     })))]
     pub struct TaskSpec {
-        /// Unique in the group; a lower-case DNS label.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// Unique in the group: 1 to 128 bytes without `/`, `\\` and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// The driver that runs it, for instance `raw_exec`.
         #[cfg_attr(feature = "schema", schemars(required))]

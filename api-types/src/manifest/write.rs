@@ -123,7 +123,7 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         Some((first, rest)) if rest.iter().all(|task| task.restart == first.restart) => &first.restart,
         Some(_) | None => &default,
     };
-    let names = Names { job: &job.id, group: &group.name, task: None };
+    let names = Names { job: &job.name, group: &group.name, task: None };
     let tasks =
         group.tasks.iter().map(|task| from_task(task, &Names { task: Some(&task.name), ..names }, shared));
     GroupSpec {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_base::{observation, paths};
+use herdlet_base::observation;
 use herdlet_driver::{
     self, AttemptId, Device, DriverError, ExecOutcome, FailureClass, KillDefaults, Leftover, Mount,
     MountSupport, Propagation, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
@@ -107,7 +107,7 @@ pub async fn config(
             task: context.paths.task(&alloc.id, &task.name),
             shared: context.paths.shared(&alloc.id),
             logs: context.paths.logs(&alloc.id),
-            log_name: paths::encode(&task.name),
+            log_name: context.paths.task_name(&alloc.id, &task.name).into_owned(),
         },
         logs: task.logs.clone(),
         kill: KillDefaults { signal: task.kill_signal.clone(), timeout: duration(task.kill_timeout) },

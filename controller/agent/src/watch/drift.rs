@@ -420,7 +420,7 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let below = point.strip_prefix(paths.allocs()).ok()?;
     let mut names = below.components().map(|part| part.as_os_str().to_str());
     let id = AllocId(names.next()??.parse().ok()?);
-    let task = paths::decode(names.next()??)?;
+    let task = paths::task_of(names.next()??)?;
     let entry = names.next()??;
     // A stopped allocation is unmounted by the agent itself.
     let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;

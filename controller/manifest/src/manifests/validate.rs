@@ -91,7 +91,6 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         let trail = &groups.item(index);
         one_group(manifest, &GroupContext { spec, group, trail, job, drivers }, findings);
     }
-    network::static_ports(manifest, job, &groups, findings);
 }
 
 /// Validates the part of a server's job that servers don't check for this machine: bounds, and how tasks use
@@ -143,6 +142,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     constraint::spreads(spec.spreads.as_deref(), job.kind, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     network::ports(spec, trail, findings);
+    network::static_ports(spec, trail, findings);
     mount::requests(spec, group, trail, findings);
     service::of_group(context, findings);
     if spec.tasks.is_some() && group.tasks.is_empty() {

@@ -196,6 +196,15 @@ impl World {
                 return Err(Refusal::Conflict(message));
             }
         }
+        for key in jobs.iter().map(Job::key) {
+            let known = self.jobs.get(&key);
+            if let Some(parent) = known.and_then(|known| known.current.parent_id()) {
+                let message = format!(
+                    "job \"{key}\" is a child of job \"{parent}\" and cannot be changed; give your job another name"
+                );
+                return Err(Refusal::Conflict(message));
+            }
+        }
         let mut changed = Vec::new();
         for volume in volumes {
             if self.ctx.volumes.get(&volume.name).is_none_or(|known| known.state.spec != volume) {

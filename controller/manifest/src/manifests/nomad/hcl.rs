@@ -9,7 +9,7 @@ use super::{Fields, defaults, document, problem, text};
 use crate::hcl::{Block, Body};
 use crate::manifests::document::JOB;
 use crate::manifests::drivers::Drivers;
-use crate::yaml::{Document, Node, Position, Problems, Trail, Value};
+use crate::yaml::{Document, Entry, Node, Position, Problems, Trail, Value};
 
 /// Translates the job blocks of a job file.
 pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Document>, Problems) {
@@ -68,6 +68,15 @@ impl Reading<'_> {
         }
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "namespace") {
             metadata.entries.push(spec.entries.remove(at));
+        }
+        if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "id") {
+            let id = spec.entries.remove(at);
+            if let Some(at) = metadata.entries.iter().position(|entry| &*entry.key == "name") {
+                // The label is then only the shown name.
+                let label = metadata.entries.remove(at);
+                spec.insert_default("name", label.value);
+            }
+            metadata.entries.push(Entry { key: "name".into(), ..id });
         }
         defaults::job(&mut spec);
         document(metadata, spec)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use herdlet_api_types::Duration;
 use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service};
 use herdlet_api_types::manifest::{CheckType, Span, service as spec};
+use herdlet_api_types::names::{NameKind, SERVICE_RULE};
 
 use super::text::no_such;
 use super::{Findings, GroupContext, text};
@@ -15,16 +16,44 @@ const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
 /// Methods that an HTTP check may use.
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// Validates the services of a group, and that the whole group uses one catalogue.
+/// Validates the services of a group, that the whole group uses one catalogue, and that ids differ.
 pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
     let GroupContext { spec, group, trail, .. } = *context;
     list(context, spec.services.as_deref(), &group.services, &trail.field("services"), findings);
     let mut first: Option<(Provider, String)> = None;
     let tasks = trail.field("tasks");
     one_provider(&group.services, &trail.field("services"), &mut first, findings);
+    let mut ids = BTreeMap::new();
+    let owner = format!("group-{}", group.name);
+    distinct_ids((&owner, &group.services), &trail.field("services"), &mut ids, findings);
     for (index, task) in group.tasks.iter().enumerate() {
         one_provider(&task.services, &tasks.item(index).field("services"), &mut first, findings);
+        let trail = tasks.item(index);
+        distinct_ids((&task.name, &task.services), &trail.field("services"), &mut ids, findings);
     }
+}
+
+/// An id in a catalogue joins the owner's name, the service's and the port's by dashes, as in Nomad. So services of
+/// different owners can have the same id, and one would replace the other: service `b-c` of task `a`, and service `c`
+/// of task `a-b`. Equal names within one owner are another problem.
+fn distinct_ids(
+    (owner, services): (&str, &[Service]),
+    trail: &Trail<'_>,
+    ids: &mut BTreeMap<String, String>,
+    findings: &mut Findings<'_>,
+) {
+    let mut own = BTreeMap::new();
+    for (index, service) in services.iter().enumerate() {
+        let trail = trail.item(index);
+        let port = service.port.as_deref().unwrap_or_default();
+        let id = format!("{owner}-{}-{port}", service.name);
+        if let Some(place) = ids.get(&id) {
+            let message = format!("gets the same id as the service at `{place}`; rename one of them");
+            findings.problem(&trail, message);
+        }
+        own.insert(id, trail.to_string());
+    }
+    ids.append(&mut own);
 }
 
 fn one_provider(
@@ -118,14 +147,10 @@ fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &m
     if name.contains("${") {
         return;
     }
-    let fits = (1..=63).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        && !name.starts_with('-')
-        && !name.ends_with('-');
-    if fits {
+    if NameKind::Service.accepts(name) {
         return;
     }
-    let rule = "must be 1 to 63 letters, digits and dashes, with no dash at either end";
+    let rule = SERVICE_RULE;
     match &spec.name {
         Some(_) => findings
             .problem(&trail.field("name"), format!("the service's name {rule}; it evaluates to `{name}`")),
