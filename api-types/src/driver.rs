@@ -131,13 +131,22 @@ impl fmt::Debug for Handle {
     }
 }
 
+/// A started attempt: what its driver reports about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Started {
+    /// State that the driver needs to recover the attempt; none if the id is enough.
+    pub handle: Option<Handle>,
+    /// The task's network, if the driver created one.
+    pub network: Option<DriverNetwork>,
+}
+
 /// The state of a recovered attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
     /// It never started; it is safe to start.
     NotStarted,
-    /// Its process runs.
-    Running,
+    /// Its process runs. Repeats what its start returned: an agent may have died before it stored that.
+    Running(Started),
     /// It exited.
     Exited(ExitResult),
     /// It is gone, and its exit is unknown.

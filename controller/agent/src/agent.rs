@@ -150,6 +150,8 @@ impl Agent {
         }
         let now = present::by(clock.now());
         let (mut world, unusable) = World::restore(settings, now, records);
+        let earlier = begun_earlier(&world);
+        let found = drivers::attach_all(&instance.drivers, &earlier).await;
         let known = drivers::Reported::of(&instance.drivers);
         known.apply(now, &bare, &mut world);
         for unusable in &unusable {
@@ -157,11 +159,7 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
-        let earlier = begun_earlier(&world);
-        for (_, entry) in instance.drivers.entries().iter() {
-            entry.driver.set_earlier(&earlier);
-        }
-        let (found, orphans) = reconcile_found(&instance, &memory).await;
+        let (found, orphans) = reconcile_found(&instance, &memory, found).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let model = Arc::new(ReadModel::default());
@@ -215,8 +213,17 @@ impl Agent {
         let mut eyes = Watchers::default();
         eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
         let (news_of_drivers, drivers_news) = mpsc::channel(DRIVER_NEWS_LEN);
-        eyes.open(instance.drivers.clone().follow(news_of_drivers));
-        eyes.open(drivers::pass_on(drivers_news, Arc::clone(&model), inbox.clone(), notes));
+        let recorded = drivers::recorded(earlier, &model);
+        eyes.open(instance.drivers.clone().follow(recorded, news_of_drivers));
+        let reports = drivers::Reports {
+            drivers: instance.drivers.clone(),
+            model: Arc::clone(&model),
+            inbox: inbox.clone(),
+            notes,
+            paths: instance.paths.clone(),
+            extent,
+        };
+        eyes.open(reports.pass_on(drivers_news));
         eyes.open(known.follow_changes(instance.drivers.clone(), bare, inbox.clone()));
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
@@ -303,16 +310,20 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
 }
 
 /// The attempts that an earlier agent may have started.
-fn begun_earlier(world: &World) -> BTreeSet<AttemptId> {
+fn begun_earlier(world: &World) -> drivers::Earlier {
+    let mut all = drivers::Earlier::default();
     let of_alloc = |(spec, state): (&Arc<Allocation>, &AllocState)| {
-        let attempt = |(index, task): (u16, &TaskState)| {
+        for (index, task) in (0..).zip(&state.durable.tasks) {
             let first = state.maybe_begun.contains(&index).then_some(1);
-            let attempt = task.live_attempt().or(first)?;
-            Some(AttemptId { alloc: spec.id, task: task.name.to_string(), attempt })
-        };
-        (0..).zip(&state.durable.tasks).filter_map(attempt).collect::<Vec<_>>()
+            let (Some(attempt), Some(of)) = (task.live_attempt().or(first), spec.task(&task.name)) else {
+                continue;
+            };
+            let id = AttemptId { alloc: spec.id, task: task.name.to_string(), attempt };
+            all.entry(of.driver.clone()).or_default().insert(id);
+        }
     };
-    world.allocations().flat_map(of_alloc).collect()
+    world.allocations().for_each(of_alloc);
+    all
 }
 
 fn declare_volume(volume: Volume) -> Event {

@@ -82,7 +82,7 @@ impl Instance {
         if starts == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash, starts };
+            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash };
             drivers.insert(Arc::new(raw_exec::driver(setup)), starts);
         }
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })

@@ -20,8 +20,7 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use herdlet_api_types::{AllocId, task::ExitResult};
 
 use super::{
-    AttemptId, DriverResult, Exited, Handle, Recovered, Recovery, Started, StopRequest, TaskConfig,
-    TaskDriver,
+    AttemptId, DriverResult, Exited, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
 };
 
 pub use crashes::{
@@ -131,9 +130,10 @@ impl Agent {
     }
 
     /// Recovers an attempt with all data an agent may have stored.
-    async fn recover(&self, config: &TaskConfig, handle: Option<Handle>) -> DriverResult<Recovered> {
+    async fn recover(&self, config: &TaskConfig, started: Option<&Started>) -> DriverResult<Recovered> {
         let (id, config) = (config.id.clone(), Some(config.clone()));
-        self.driver.recover(Recovery { id, config, handle, network: None }).await
+        let Started { handle, network } = started.cloned().unwrap_or_default();
+        self.driver.recover(Recovery { id, config, handle, network }).await
     }
 
     async fn exit(&mut self) -> Exited {
@@ -161,7 +161,9 @@ pub fn attempt_id(attempt: u32) -> AttemptId {
 fn exit_of(recovered: Recovered) -> ExitResult {
     match recovered {
         Recovered::Exited(exit) => exit,
-        other @ (Recovered::NotStarted | Recovered::Running | Recovered::Lost { .. }) => panic!("{other:?}"),
+        other @ (Recovered::NotStarted | Recovered::Running(_) | Recovered::Lost { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 

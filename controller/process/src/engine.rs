@@ -39,10 +39,9 @@ use futures_util::{
 };
 use herdlet_base::error::in_full;
 use herdlet_base::signal;
-use herdlet_driver::Availability;
 use herdlet_driver::{
     self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited,
-    Fingerprint, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    Fingerprint, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
     TaskEvent, Usage,
 };
 
@@ -56,6 +55,9 @@ use supervise::Live;
 /// How a driver translates a task into a process. Process-based drivers differ only here: one that isolates its tasks sets their
 /// root and namespaces in the [`Invocation`] that the supervisor executes.
 pub trait Translate: Debug + Send + Sync + 'static {
+    /// Whether the driver works with these cgroups.
+    fn fingerprint(&self, isolation: &Isolation) -> Fingerprint;
+
     /// The main process of a task. Blocking: it may query name services and search for files.
     ///
     /// # Errors
@@ -87,8 +89,6 @@ pub struct Setup {
     pub isolation: Isolation,
     /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
     pub leash: Option<OwnedFd>,
-    /// Whether tasks may be started. Running tasks are supervised in any case.
-    pub starts: Availability,
 }
 
 /// A driver whose tasks are processes.
@@ -135,22 +135,7 @@ impl TaskDriver for Engine {
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        let Setup { isolation, starts, .. } = &self.shared.setup;
-        let found = match (starts, isolation) {
-            (Availability::Disabled, _) => Fingerprint {
-                health: Health::Undetected,
-                description: "disabled".to_owned(),
-                attributes: BTreeMap::new(),
-            },
-            (Availability::Enabled, isolation) => Fingerprint {
-                health: Health::Healthy,
-                description: match isolation {
-                    Isolation::Cgroups(_) => "Healthy".to_owned(),
-                    Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
-                },
-                attributes: BTreeMap::new(),
-            },
-        };
+        let found = self.shared.translate.fingerprint(&self.shared.setup.isolation);
         stream::once(async { found }).chain(stream::pending()).boxed()
     }
 

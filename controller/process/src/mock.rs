@@ -125,7 +125,7 @@ impl TaskDriver for Mock {
                     self.shared.recover(&spec.id).await?;
                 }
             }
-            Ok(Started { handle: self.shared.notes.handle(&spec.id), network: network(&config) })
+            Ok(self.shared.started(&spec.id, &config))
         }
         .boxed()
     }
@@ -242,16 +242,21 @@ impl Shared {
         run.ok_or_else(|| DriverError::fatal(format!("reach {id}: it is not running")))
     }
 
+    fn started(&self, id: &AttemptId, config: &MockConfig) -> Started {
+        Started { handle: self.notes.handle(id), network: network(config) }
+    }
+
     async fn recover(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
         self.health.send_if_modified(|health| std::mem::replace(health, Health::Healthy) != Health::Healthy);
         if let Some(run) = self.run(id) {
-            return Ok(run.exit().map_or(Recovered::Running, Recovered::Exited));
+            let running = || Recovered::Running(self.started(id, run.config()));
+            return Ok(run.exit().map_or_else(running, Recovered::Exited));
         }
         let take_over = async |entry: Entry| match entry.exit {
             Some(exit) => Ok(Recovered::Exited(exit)),
             None => {
                 self.begin(id, &entry, None);
-                Ok(Recovered::Running)
+                Ok(Recovered::Running(self.started(id, &entry.config)))
             }
         };
         recover_by(&self.notes, id, take_over).await

@@ -22,10 +22,11 @@ use herdlet_base::{
     observation::Class,
     user::{self, Login, UserError},
 };
-use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, read_config};
+use herdlet_driver::{AttemptId, DriverError, DriverResult, Fingerprint, Health, TaskConfig, read_config};
 use rustix::io::Errno;
 
 use crate::{
+    cgroup::Isolation,
     engine::{Engine, Setup, Translate, Translated},
     supervisor::{Invocation, NewPrivileges, User},
 };
@@ -44,6 +45,14 @@ struct RawExec {
 }
 
 impl Translate for RawExec {
+    fn fingerprint(&self, isolation: &Isolation) -> Fingerprint {
+        let description = match isolation {
+            Isolation::Cgroups(_) => "Healthy".to_owned(),
+            Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
+        };
+        Fingerprint { health: Health::Healthy, description, attributes: BTreeMap::new() }
+    }
+
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {
         let config = read_config::<RawExecConfig>(&task.config)?;
         let invocation = self.invocation(task, &config)?;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use herdlet_base::{observation, paths};
 use herdlet_driver::{
-    self, AttemptId, Device, DriverError, ExecOutcome, FailureClass, KillDefaults, Leftover, Mount,
-    MountSupport, Propagation, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
+    self, AttemptId, Availability, Device, DriverError, Entries, Entry, ExecOutcome, FailureClass,
+    KillDefaults, Leftover, Mount, MountSupport, Propagation, Recovered, Recovery, Started, StopRequest,
+    TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
     action::{Outcome, Verb},
@@ -32,13 +33,11 @@ pub async fn perform(
     known: &AttemptContext,
 ) -> Outcome {
     let Some(task) = workload.task() else { return fatal("find the task".to_owned()) };
-    let Some(driver) = context.drivers.get(&task.driver) else {
-        return match context.drivers.entries().away().get(&task.driver) {
-            Some(why) => retry(format!("reach the driver \"{}\": {why}", task.driver)),
-            None => fatal(format!("find the driver: there is no driver \"{}\" on this node", task.driver)),
-        };
-    };
     let attempt_id = |attempt: u32| AttemptId { alloc: workload.alloc.id, task: task.name.clone(), attempt };
+    let driver = match driver_for(&context.drivers.entries(), &task.driver, verb) {
+        Ok(driver) => driver,
+        Err(refused) => return refused,
+    };
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => {
@@ -66,6 +65,25 @@ pub async fn perform(
             fatal(format!("perform {verb:?}: processes do not support it"))
         }
     }
+}
+
+/// The driver that performs a verb, or why none does. Running tasks of a disabled driver are followed and stopped like any other.
+fn driver_for(entries: &Entries, name: &str, verb: &Verb) -> Result<Arc<dyn TaskDriver>, Outcome> {
+    let entry = entries.get(name);
+    let Some(driver) = entry.and_then(Entry::attached) else {
+        let why = entry.and_then(Entry::trouble).or_else(|| entries.away().get(name).cloned());
+        return Err(match why {
+            Some(why) => retry(format!("reach the driver \"{name}\": {why}")),
+            None => fatal(format!("find the driver: there is no driver \"{name}\" on this node")),
+        });
+    };
+    let is_disabled = entry.is_some_and(|entry| entry.availability == Availability::Disabled);
+    if is_disabled && matches!(verb, Verb::Start { .. }) {
+        return Err(fatal(format!(
+            "start the task: the driver {name} is disabled on this agent; enable it with `drivers.{name}.enabled` in the config"
+        )));
+    }
+    Ok(Arc::clone(driver))
 }
 
 /// The config to start an attempt with. Writes the payload before each start, so that it exists after a power cut too.
@@ -155,7 +173,8 @@ async fn start(driver: &dyn TaskDriver, config: TaskConfig, inputs: &[Input]) ->
 async fn recover(driver: &dyn TaskDriver, recovery: Recovery) -> Outcome {
     match driver.recover(recovery).await {
         Ok(recovered) => Outcome::Recovered(recovered),
-        Err(error) if error.is_gone() => Outcome::Recovered(Recovered::NotStarted),
+        // It ran, and nobody saw its end.
+        Err(error) if error.is_gone() => Outcome::Recovered(Recovered::Lost { why: error.why() }),
         Err(error) => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
     }
 }
@@ -212,7 +231,43 @@ fn start_failed(error: &DriverError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use herdlet_api_types::AllocId;
+    use herdlet_driver::{Registry, fixture::StandIn};
+
     use super::*;
+
+    /// The mock started tasks although the config disabled it.
+    #[tokio::test]
+    async fn a_disabled_driver_starts_nothing_and_does_all_else() {
+        let drivers = Registry::new();
+        let stand_in: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
+        drivers.insert(Arc::clone(&stand_in), Availability::Disabled);
+        let of = |verb: Verb| driver_for(&drivers.entries(), "stand_in", &verb);
+        let refused = of(Verb::Start { attempt: 1 }).err();
+        let Some(Outcome::Failed { class: FailureClass::Retry, why }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(why, "reach the driver \"stand_in\": its earlier tasks have not been listed yet");
+        drivers.attach(&stand_in, &BTreeSet::new()).await.unwrap();
+        let refused = of(Verb::Start { attempt: 1 }).err();
+        let Some(Outcome::Failed { class: FailureClass::Fatal, why }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(why.ends_with("enable it with `drivers.stand_in.enabled` in the config"), "{why}");
+        assert!(of(Verb::Recover { attempt: 1 }).is_ok() && of(Verb::Destroy { attempt: 1 }).is_ok());
+    }
+
+    /// A driver that no longer knows an attempt made the planner start it again.
+    #[tokio::test]
+    async fn an_attempt_that_is_gone_is_lost() {
+        let driver = StandIn::default().with_recover(|id| Err(DriverError::Gone(id.clone())));
+        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 };
+        let recovery = Recovery { id, config: None, handle: None, network: None };
+        let outcome = recover(&driver, recovery).await;
+        assert!(matches!(outcome, Outcome::Recovered(Recovered::Lost { .. })), "{outcome:?}");
+    }
 
     #[test]
     fn the_last_line_of_errors_says_why_a_command_has_failed() {

@@ -27,20 +27,21 @@ pub async fn recover_in_every_state(machine: &dyn Machine) {
     let config = machine.task(1, Behaviour::RunsOn);
     agent.driver.set_earlier(&[].into());
     assert_eq!(agent.recover(&config, None).await.unwrap(), Recovered::NotStarted);
-    let handle = agent.run(machine, &config).await.handle;
-    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    let started = agent.run(machine, &config).await;
+    let running = Recovered::Running(started.clone());
+    assert_eq!(agent.recover(&config, Some(&started)).await.unwrap(), running);
     drop(agent);
     let agent = Agent::start(machine);
     agent.driver.set_earlier(&[config.id.clone()].into());
-    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    assert_eq!(agent.recover(&config, Some(&started)).await.unwrap(), running);
     // Recover again, as after drift.
-    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    assert_eq!(agent.recover(&config, Some(&started)).await.unwrap(), running);
     agent.stop(&config.id, LONG).await;
-    let exit = exit_of(agent.recover(&config, handle.clone()).await.unwrap());
+    let exit = exit_of(agent.recover(&config, Some(&started)).await.unwrap());
     drop(agent);
     let agent = Agent::start(machine);
     agent.driver.set_earlier(&[config.id.clone()].into());
-    assert_eq!(exit_of(agent.recover(&config, handle).await.unwrap()), exit);
+    assert_eq!(exit_of(agent.recover(&config, Some(&started)).await.unwrap()), exit);
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
     assert_nothing_is_left(&agent.recover(&config, None).await.unwrap());
 }
@@ -56,10 +57,11 @@ pub async fn ends_are_reported_once(machine: &dyn Machine) {
         assert_eq!(exit_of(agent.recover(&config, None).await.unwrap()), result);
     }
     let config = machine.task(3, Behaviour::RunsOn);
-    let handle = agent.run(machine, &config).await.handle;
+    let started = agent.run(machine, &config).await;
     drop(agent);
     let mut agent = Agent::start(machine);
-    assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
+    let recovered = agent.recover(&config, Some(&started)).await.unwrap();
+    assert_eq!(recovered, Recovered::Running(started));
     agent.stop(&config.id, LONG).await;
     assert_eq!(agent.exit().await.id, config.id);
     // No other exit is reported in between: neither an earlier attempt's nor the same exit again.
@@ -117,7 +119,7 @@ pub async fn failed_start_leaves_nothing(machine: &dyn Machine) {
     let config = machine.task(1, Behaviour::FailsToStart);
     agent.driver.start(config.clone()).await.unwrap_err();
     let recovered = agent.recover(&config, None).await.unwrap();
-    assert_ne!(recovered, Recovered::Running);
+    assert!(!matches!(recovered, Recovered::Running(_)));
     agent.stop(&config.id, Duration::ZERO).await;
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
     assert!(agent.found().await.is_empty());
@@ -131,9 +133,10 @@ pub async fn destroy_leaves_nothing(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::IgnoresSignals);
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
-    let handle = agent.run(machine, &config).await.handle;
+    let started = agent.run(machine, &config).await;
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap_err();
-    assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
+    let recovered = agent.recover(&config, Some(&started)).await.unwrap();
+    assert_eq!(recovered, Recovered::Running(started));
     agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
     agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
     assert!(agent.found().await.is_empty());

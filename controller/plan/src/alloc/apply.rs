@@ -238,15 +238,13 @@ impl Writer<'_> {
                 };
                 self.state.parts.set_part(part, known);
             }
-            // The operation's findings may predate this. Processes are exempt: their exits report what became of them.
-            PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
-                self.state.parts.supersede_part(part);
+            // The operation's findings may predate this. That of a process counts nevertheless, and the process is inspected
+            // once more.
+            PartState::Busy { .. } if matches!(part, Part::Task(_, TaskPart::Process)) => {
+                self.state.parts.note_drift(part, noticed);
             }
-            PartState::Busy { .. }
-            | PartState::Unknown
-            | PartState::Suspect(_)
-            | PartState::Absent
-            | PartState::Failed { .. } => {}
+            PartState::Busy { .. } => self.state.parts.supersede_part(part),
+            PartState::Unknown | PartState::Suspect(_) | PartState::Absent | PartState::Failed { .. } => {}
             // What it waits for may exist now.
             PartState::Pending { .. } => self.state.parts.set_part(part, PartState::Unknown),
         }

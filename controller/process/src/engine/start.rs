@@ -5,8 +5,8 @@ use std::{os::fd::AsFd, sync::Arc};
 use herdlet_api_types::job::LogMode;
 use herdlet_base::safe_fs::open_logs;
 use herdlet_driver::{
-    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
-    limits::Limits, recover_by,
+    AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, limits::Limits,
+    recover_by,
 };
 use rustix::fs::{Mode, OFlags};
 
@@ -32,12 +32,6 @@ impl Shared {
         }
         let config = Arc::new(config);
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
-            if self.setup.starts == Availability::Disabled {
-                return Err(DriverError::fatal(format!(
-                    "start {id}: the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config",
-                    driver = self.info.name,
-                )));
-            }
             let child = off_thread({
                 let (shared, config) = (Arc::clone(self), Arc::clone(&config));
                 move || shared.launch(&config)
@@ -103,7 +97,7 @@ impl Shared {
         {
             tracing::warn!(%id, error = error.why(), "failed to move a task back into its cgroup");
         }
-        live.exit().map_or(Recovered::Running, Recovered::Exited)
+        live.exit().map_or_else(|| Recovered::Running(Started::default()), Recovered::Exited)
     }
 
     /// Waits until the attempt is claimed, by this supervisor or by another that came first.

@@ -72,10 +72,6 @@ impl Bench {
     }
 
     fn agent_on(&self, leash: Option<OwnedFd>) -> Agent {
-        self.agent_that(Availability::Enabled, leash)
-    }
-
-    fn agent_that(&self, starts: Availability, leash: Option<OwnedFd>) -> Agent {
         let isolation = match &self.setup {
             Some(setup) => Isolation::detect(setup),
             None => Isolation::None { why: "a test".into() },
@@ -85,7 +81,6 @@ impl Bench {
             program: Program::install(&self.path("run")).unwrap(),
             isolation,
             leash,
-            starts,
         };
         let driver = raw_exec::driver(setup);
         Agent { exits: driver.exits(), events: driver.events(), driver }

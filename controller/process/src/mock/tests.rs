@@ -93,7 +93,7 @@ async fn it_runs_as_long_and_ends_as_it_was_told() {
     )
     .await
     .unwrap();
-    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running(Started::default()));
     let exited = seen.next().await.unwrap();
     let exit = exited.result;
     assert_eq!((exited.id, exit.code, exit.signal, began.elapsed().as_secs()), (id(), 3, 0, 10));
@@ -153,7 +153,7 @@ async fn it_outlives_the_agent() {
     bench.now.fetch_add(4_000_000_000, Ordering::Relaxed);
     let (second, mut seen) = bench.agent();
     assert_eq!(second.list_attempts().await.unwrap(), [id()]);
-    assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running(Started::default()));
     let began = Instant::now();
     assert_eq!(seen.next().await.unwrap().result.code, 7);
     assert_eq!(began.elapsed().as_secs(), 6);
@@ -171,7 +171,7 @@ async fn a_driver_that_goes_is_recovered_from() {
     assert_eq!(events.next().await, Some(TaskEvent::Drift { id: id() }));
     assert_eq!(health.next().await.unwrap().health, Health::Unhealthy);
     assert!(matches!(mock.signal(&id(), "SIGHUP").await, Err(DriverError::Retry(_))));
-    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running(Started::default()));
     assert_eq!(health.next().await.unwrap().health, Health::Healthy);
     assert!(seen.next().await.unwrap().result.is_success());
 }

@@ -94,3 +94,20 @@ fn an_attempt_that_was_not_started_yet_waits_too() {
     let asked = bench.settle_but(not_started);
     assert_eq!(asked.iter().filter(|action| matches!(action.verb, Verb::Start { .. })).count(), 1);
 }
+
+/// An inspection that failed while the driver was away was repeated half a minute after it was back.
+#[test]
+fn what_failed_without_the_driver_is_tried_again_when_it_is_back() {
+    let mut bench = running();
+    let id = bench.id();
+    bench.report(&["it is gone"]);
+    let part = Part::Task(0, TaskPart::Process);
+    bench.see(Event::Drift { alloc: id, part, by: Noticed::Event });
+    let why = String::from("reach the driver");
+    let failed = Outcome::Failed { class: crate::action::FailureClass::Retry, why };
+    let recovers = |action: &Action| matches!(action.verb, Verb::Recover { .. });
+    let asked = bench.settle_but(|action| recovers(action).then(|| failed.clone()));
+    assert_eq!(asked.iter().filter(|action| recovers(action)).count(), 1);
+    bench.report(&[]);
+    assert_eq!(bench.settle().iter().filter(|action| recovers(action)).count(), 1, "without a wait");
+}

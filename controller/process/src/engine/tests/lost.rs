@@ -65,13 +65,13 @@ fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
         for _ in 0..2 {
             on_a_machine(async {
                 let agent = bench.agent();
-                assert!(matches!(agent.recover(None).await, Recovered::Running));
+                assert!(matches!(agent.recover(None).await, Recovered::Running(_)));
                 assert_eq!(agent.record().task.pid, pid);
             });
         }
         on_a_machine(async {
             let agent = bench.agent();
-            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            assert!(matches!(agent.recover(None).await, Recovered::Running(_)));
             supervisor::open_task(&agent.record())
                 .unwrap()
                 .unwrap()
@@ -103,7 +103,7 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
         // The supervisor does not write to the record that the first agent restored.
         on_a_machine(async {
             let agent = bench.agent();
-            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            assert!(matches!(agent.recover(None).await, Recovered::Running(_)));
             assert_eq!(agent.record().task.pid, pid);
             agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
             assert_eq!(agent.wait().await.code, 7);

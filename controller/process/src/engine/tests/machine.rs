@@ -90,7 +90,7 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     elsewhere.take_in(&pids).unwrap();
     fs::remove_dir(cgroup.dir()).unwrap();
     assert_eq!(agent.event().await, TaskEvent::Drift { id: id(1) });
-    assert_eq!(agent.recover(None).await, Recovered::Running);
+    assert_eq!(agent.recover(None).await, Recovered::Running(Started::default()));
     let repaired = TaskEvent::Repaired { id: id(1), kind: "cgroup", what: "its cgroup was gone".into() };
     assert_eq!(agent.event().await, repaired);
     assert_eq!(cgroup.pids(), pids);

@@ -37,7 +37,9 @@ impl Machine for Mocked {
     fn task(&self, attempt: u32, behaviour: Behaviour) -> TaskConfig {
         let command = json!({ "stdout_string": "out", "exit_code": 4 });
         let config = match behaviour {
-            Behaviour::RunsOn => json!({ "run_for": "9h", "exec_command": command }),
+            Behaviour::RunsOn => {
+                json!({ "run_for": "9h", "exec_command": command, "driver_ip": "192.0.2.7" })
+            }
             Behaviour::IgnoresSignals => json!({ "run_for": "9h", "kill_after": "9h" }),
             Behaviour::Ends(code) => json!({ "exit_code": code }),
             Behaviour::FailsToStart => json!({ "start_error": "no" }),
