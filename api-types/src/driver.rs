@@ -104,6 +104,19 @@ pub struct DriverOptions {
     pub enabled: Option<bool>,
 }
 
+/// The options of `raw_exec`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct RawExecOptions {
+    /// Whether the driver is enabled.
+    pub enabled: Option<bool>,
+    /// User ids as which no task runs, such as `0,100-199`.
+    pub denied_host_uids: Option<String>,
+    /// Group ids as which no task runs.
+    pub denied_host_gids: Option<String>,
+}
+
 /// A network that a driver created for one task, for instance a container's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverNetwork {
@@ -198,7 +211,7 @@ impl DriverInfo {
             limits: Limiting::Cgroups,
             servers: ServerJobs::WhereEnabled,
         };
-        Self::of::<RawExecConfig, DriverOptions>(RAW_EXEC, capabilities)
+        Self::of::<RawExecConfig, RawExecOptions>(RAW_EXEC, capabilities)
     }
 
     /// Simulated tasks.

@@ -46,7 +46,7 @@ use herdlet_node::{
     self,
     member::{Joined, Member},
 };
-use herdlet_plan::event::Command;
+use herdlet_plan::{env::NodeFacts, event::Command};
 use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::{Inbox, Metrics, off_thread};
 use herdlet_services::catalog::Consul;
@@ -350,7 +350,7 @@ fn shared(
         evaluations: Evaluations::default(),
         gc,
         // Includes the attributes that the drivers have set.
-        facts: Facts { node: agent.context.node.clone(), ..facts },
+        facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),

@@ -29,7 +29,7 @@ use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
     job::capacity::Room,
-    state::{AllocState, TaskState},
+    state::AllocState,
     turn::Note,
     world::World,
 };
@@ -42,7 +42,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     executor::{
-        self, Executor, pressure,
+        self, Executor,
+        node::CurrentNode,
+        pressure,
         scripts::InTasks,
         services::{self, Services, sweep_consul},
     },
@@ -143,6 +145,7 @@ impl Agent {
         let bare = node.clone();
         let node = drivers::described(node, &instance.drivers).await;
         settings.node = node.clone();
+        let current = CurrentNode::new(node);
         let host_ip = settings.host_ip.clone();
         let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
         for damaged in &damaged {
@@ -168,7 +171,7 @@ impl Agent {
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
-            node,
+            node: current.clone(),
             host_ip,
             privileges: instance.privileges,
             task_dir_users,
@@ -224,7 +227,11 @@ impl Agent {
             extent,
         };
         eyes.open(reports.pass_on(drivers_news));
-        eyes.open(known.follow_changes(instance.drivers.clone(), bare, inbox.clone()));
+        eyes.open(known.follow_changes(
+            instance.drivers.clone(),
+            drivers::Described { bare, current },
+            inbox.clone(),
+        ));
         eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         eyes.open(clock::watch(inbox.clone()));

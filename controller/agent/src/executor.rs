@@ -5,6 +5,7 @@
 //!
 //! - [`artifacts`]: artifacts of tasks.
 //! - [`identities`]: tokens that servers sign.
+//! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
 //! - [`pressure`]: the pressure on the machine, which paces starts.
 //! - [`places`]: directories, mounts, tokens, volumes.
@@ -13,6 +14,7 @@
 
 pub mod artifacts;
 pub mod identities;
+pub mod node;
 pub mod places;
 pub mod pressure;
 pub mod process;
@@ -36,7 +38,7 @@ use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
+    env::{self, Inputs, TaskDirs, TaskEnv, Variables},
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
@@ -58,7 +60,7 @@ pub struct Context {
     /// Directories and files of this instance.
     pub paths: Paths,
     /// Facts about this machine.
-    pub node: NodeFacts,
+    pub node: node::CurrentNode,
     /// This machine's address, used for services that specify none.
     pub host_ip: String,
     /// The agent's privileges on this machine.
@@ -340,13 +342,13 @@ impl Context {
             host_env: &self.host_env,
             tokens,
             cgroup_parent: self.cgroup_parent.as_deref(),
-            ..Inputs::new(&workload.alloc, &self.node)
+            ..Inputs::new(&workload.alloc, &self.node.get())
         })
     }
 
     /// The environment for resolving group services.
     pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
-        env::build(&Inputs::new(alloc, &self.node))
+        env::build(&Inputs::new(alloc, &self.node.get()))
     }
 }
 

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_api_types::driver::DriverInfo;
+use herdlet_api_types::driver::{DriverInfo, built_in};
 use tokio::sync::watch;
 
 pub use follow::{DriverNews, Recorded};
@@ -174,6 +174,15 @@ impl Entries {
     /// The node attributes that ready drivers contribute.
     pub fn attributes(&self) -> BTreeMap<String, String> {
         self.present.values().flat_map(Entry::attributes).collect()
+    }
+
+    /// The built-in drivers that the config disables. One that was never enabled is not even open.
+    pub fn disabled(&self) -> BTreeSet<String> {
+        let is_off = |name: &String| match self.present.get(name) {
+            Some(entry) => entry.availability == Availability::Disabled,
+            None => !self.departed.contains(name),
+        };
+        built_in().into_iter().map(|info| info.name).filter(is_off).collect()
     }
 
     /// The drivers that tasks have to wait for, with the reason. Disabled drivers are not included: their tasks fail.

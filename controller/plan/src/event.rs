@@ -1,6 +1,11 @@
 //! Inputs of the planner: desired state, outcomes of operations, observations, requests.
 
-use std_alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, scaling::ScalingNote, service::CheckResult,
@@ -65,6 +70,8 @@ pub enum Event {
         facts: Box<NodeFacts>,
         /// The drivers that tasks have to wait for, and why.
         away: BTreeMap<String, String>,
+        /// The drivers that the agent's config disables: their tasks can't be started.
+        disabled: BTreeSet<String>,
     },
     /// The wall clock was set: waits for a time of day change.
     ClockSet,

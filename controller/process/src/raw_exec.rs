@@ -3,6 +3,7 @@
 //! In: a task's `config`. Out: how to run its program: the file, environment, user and directory. The engine does the rest.
 
 mod command;
+mod denied;
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
-    driver::DriverInfo,
+    driver::{DriverInfo, RawExecOptions},
     manifest::{Text, driver::RawExecConfig},
 };
 use herdlet_base::{
@@ -27,19 +28,26 @@ use rustix::io::Errno;
 
 use crate::{
     cgroup::Isolation,
-    engine::{Engine, Setup, Translate, Translated},
+    engine::{Engine, RunningTask, Setup, Translate, Translated},
     supervisor::{Invocation, NewPrivileges, User},
 };
 use command::{CommandError, Distrust, Trust};
+use denied::Denied;
+pub use denied::InvalidIds;
 
 /// Creates the driver. Must be called within a tokio runtime.
-pub fn driver(setup: Setup) -> Engine {
-    Engine::new(DriverInfo::raw_exec(), RawExec::default(), setup)
+///
+/// # Errors
+/// If an option is invalid.
+pub fn driver(setup: Setup, options: &RawExecOptions) -> Result<Engine, InvalidIds> {
+    let translate = RawExec { denied: Denied::of(options)?, ..RawExec::default() };
+    Ok(Engine::new(DriverInfo::raw_exec(), translate, setup))
 }
 
 /// Translates tasks into processes.
 #[derive(Debug, Default)]
 struct RawExec {
+    denied: Denied,
     /// When the log last reported a skipped program, by task. At most [`REPORTED_MAX`] entries.
     reported: Mutex<BTreeMap<(AllocId, String), Instant>>,
 }
@@ -59,10 +67,11 @@ impl Translate for RawExec {
         Ok(Translated { invocation, processes: config.pids_limit.map(u64::from) })
     }
 
-    fn command(&self, task: &TaskConfig, command: &str, args: &[String]) -> DriverResult<Invocation> {
-        let own = read_config::<RawExecConfig>(&task.config)?;
-        let args = args.iter().map(|arg| Text(arg.clone())).collect();
-        self.invocation(task, &RawExecConfig { command: command.to_owned(), args, ..own })
+    fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation> {
+        let own = read_config::<RawExecConfig>(&task.config.config)?;
+        let mut words = command.iter().cloned();
+        let command = words.next().unwrap_or_default();
+        self.invocation(task.config, &RawExecConfig { command, args: words.map(Text).collect(), ..own })
     }
 }
 
@@ -88,6 +97,10 @@ impl RawExec {
             (Some(name), Some(found)) => found.unless_own(name).map_err(no_user)?,
             (_, _) => None,
         };
+        let own = || (rustix::process::geteuid().as_raw(), vec![rustix::process::getegid().as_raw()]);
+        let as_user = |user: &user::Credentials| (user.uid, user.groups.clone());
+        let (uid, gids) = user.as_ref().map_or_else(own, as_user);
+        self.denied.check(uid, &gids)?;
         let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
         let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
         let found = command::find(&command::Lookup {

@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::orphans::{Extent, Found, Leaks, Memory};
 use crate::{
-    executor::services::task_index,
+    executor::{node::CurrentNode, services::task_index},
     planner::{Input, NoteSink},
     publish::ReadModel,
 };
@@ -60,11 +60,19 @@ async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }:
     drivers.set_fingerprint(driver, fingerprint);
 }
 
+/// The node without the attributes of its drivers, and its current facts.
+pub(super) struct Described {
+    pub(super) bare: NodeFacts,
+    pub(super) current: CurrentNode,
+}
+
 /// What the planner knows of drivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reported {
     /// Those that tasks have to wait for, and why.
     away: BTreeMap<String, String>,
+    /// Those that the config disables.
+    disabled: BTreeSet<String>,
     /// What they add to the node.
     attributes: BTreeMap<String, String>,
 }
@@ -75,14 +83,20 @@ impl Reported {
     }
 
     fn at(entries: &Entries) -> Self {
-        Self { away: entries.away(), attributes: entries.attributes() }
+        Self { away: entries.away(), disabled: entries.disabled(), attributes: entries.attributes() }
     }
 
-    /// The node as the planner is to know it; `bare` is without its drivers.
-    fn event(&self, bare: &NodeFacts) -> Event {
-        let mut facts = Box::new(bare.clone());
+    /// The node with its drivers; `bare` is without them.
+    fn node(&self, bare: &NodeFacts) -> NodeFacts {
+        let mut facts = bare.clone();
         facts.attributes.extend(self.attributes.clone());
-        Event::Node { facts, away: self.away.clone() }
+        facts
+    }
+
+    /// The node as the planner is to know it.
+    fn event(&self, bare: &NodeFacts) -> Event {
+        let facts = Box::new(self.node(bare));
+        Event::Node { facts, away: self.away.clone(), disabled: self.disabled.clone() }
     }
 
     /// Before the first plan, so that nothing is started by a driver that is away.
@@ -90,15 +104,16 @@ impl Reported {
         world.apply(now, self.event(bare), &mut BTreeSet::new(), &mut Turn::default());
     }
 
-    /// Reports to the planner what has changed of drivers, until the agent ends.
-    pub(super) async fn follow_changes(self, drivers: Registry, bare: NodeFacts, inbox: Inbox<Input>) {
+    /// Reports what has changed of drivers to the planner and to the environments of tasks, until the agent ends.
+    pub(super) async fn follow_changes(self, drivers: Registry, node: Described, inbox: Inbox<Input>) {
         let mut entries = drivers.watch();
         let mut reported = self;
         loop {
             let now = Self::at(&entries.borrow_and_update());
             if now != reported {
                 report(&reported.away, &now.away);
-                if inbox.send(Input::Event(now.event(&bare))).await.is_err() {
+                node.current.set(now.node(&node.bare));
+                if inbox.send(Input::Event(now.event(&node.bare))).await.is_err() {
                     return;
                 }
                 reported = now;

@@ -110,7 +110,7 @@ pub async fn config(
         ("namespace", alloc.job_key.namespace.to_string()),
         ("job", alloc.job_key.id.to_string()),
         ("group", alloc.group.clone()),
-        ("node", context.node.name.clone()),
+        ("node", context.node.get().name.clone()),
         ("instance", context.instance.0.clone()),
     ];
     Ok(TaskConfig {

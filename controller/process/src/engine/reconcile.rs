@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_driver::{AttemptId, DriverResult, FailureClass, TaskEvent, limits::Limits};
+use herdlet_driver::{AttemptId, DriverResult, FailureClass, limits::Limits};
 
 use super::{Shared, off_thread, retry};
 use crate::{process_tree, supervisor};
@@ -48,7 +48,6 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, id: &AttemptId) -> DriverRes
     })
     .await?;
     let what = if existed { "it had left its cgroup" } else { "its cgroup was gone" };
-    let repaired = TaskEvent::Repaired { id: id.clone(), kind: "cgroup", what: what.to_owned() };
-    shared.attempts().events().send(repaired).await;
+    shared.reports().add_repair(id.clone(), "cgroup", what);
     Ok(Look::Repaired)
 }

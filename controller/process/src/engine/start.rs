@@ -41,6 +41,10 @@ impl Shared {
                 Ok(child) => child,
                 Err(error) => {
                     self.remove_unused_cgroup(&id).await;
+                    let (shared, torn_down) = (Arc::clone(self), id.clone());
+                    if let Err(error) = off_thread(move || shared.translate.tear_down(&torn_down)).await {
+                        tracing::warn!(%id, error = error.why(), "failed to remove what was made for a start");
+                    }
                     return Err(error);
                 }
             };
@@ -182,6 +186,7 @@ impl Shared {
         launch(&Launch {
             program: &self.setup.program,
             record: &task.id.name(),
+            driver: self.number.value(),
             runtime_dir: runtime_dir.as_fd(),
             logs_dir: logs_dir.as_fd(),
             invocation: &invocation,

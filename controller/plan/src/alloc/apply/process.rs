@@ -507,7 +507,9 @@ impl Writer<'_> {
         let (now, until) = (self.now, Deadline::after(self.now, delay));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
-            known.failed_after = Some(known.lived(now));
+            let failures = restart::count_failure(known.failures, known.lived(now));
+            known.failures = Some(failures);
+            known.failed_after = Some(failures.longest);
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }

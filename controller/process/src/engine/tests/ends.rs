@@ -131,7 +131,7 @@ async fn a_pid_that_is_somebody_elses_now_is_not_touched() {
     let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let agent = bench.agent();
     let process = Process { pid: stranger.id(), start_ticks: 1 };
-    let record = Record { state: State::Running, shim: process, task: process, dropped_bytes: 0 };
+    let record = Record { state: State::Running, shim: process, task: process, ..Record::claimed() };
     fs::write(bench.record(), record.to_bytes()).unwrap();
     agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
     let _ = agent.recover(None).await;
