@@ -352,7 +352,7 @@ fn a_driver_has_its_section() {
 #[test]
 fn the_alias_of_a_drivers_section_must_not_contradict_it() {
     let problems = read("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: true}}\n").unwrap_err();
-    let expected = "agent.yaml:1:21: raw_exec.enabled has another value than drivers.raw_exec.enabled";
+    let expected = "agent.yaml:1:21: raw_exec.enabled: has another value than drivers.raw_exec.enabled";
     assert!(problems.contains(expected), "{problems}");
 }
 

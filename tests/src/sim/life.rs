@@ -31,6 +31,7 @@ use super::{
     Rng,
     clock::Clock,
     coverage::{Coverage, Kind},
+    drivers::Driver,
     invariants::Invariants,
     jobs,
     launches::Launches,
@@ -65,6 +66,8 @@ pub struct Faults {
     pub jump_one_in: u64,
     /// Nothing can be stored for up to a minute, per moment.
     pub full_one_in: u64,
+    /// The driver goes away, or comes back, per moment.
+    pub driver_one_in: u64,
     /// A record of an attempt is damaged, per moment; the stored state of an allocation, per crash.
     pub damage_one_in: u64,
 }
@@ -91,6 +94,8 @@ pub struct Life {
     pub(super) turn_ns: u64,
     /// The machine's wall clock.
     pub(super) clock: Clock,
+    /// The driver of all tasks.
+    pub(super) driver: Driver,
     /// Nothing can be stored until this time.
     pub(super) full_until: u64,
     /// Turns that could not be stored, oldest first.
@@ -137,7 +142,7 @@ pub struct Life {
     pub allocs: BTreeMap<AllocId, Arc<AllocView>>,
 }
 
-fn settings() -> Settings {
+pub(super) fn settings() -> Settings {
     Settings {
         instance: InstanceId("0123456789abcdef".to_owned()),
         max_kill_timeout: Duration::from_secs(30),
@@ -164,6 +169,7 @@ impl Life {
             now_ns: SECOND,
             turn_ns: 0,
             clock: Clock::new(),
+            driver: Driver::default(),
             full_until: 0,
             held: Vec::new(),
             met: Coverage::default(),
@@ -329,6 +335,7 @@ impl Life {
         }
         self.world = world;
         self.dirty = self.world.keys();
+        self.describe_node();
         self.machine.start_agent();
         self.find();
         self.events.push(Event::Desired(DesiredChange::Complete));
@@ -441,6 +448,9 @@ impl Life {
         }
         if self.faults.drift_one_in > 0 && self.rng.one_in(self.faults.drift_one_in) {
             self.drift();
+        }
+        if self.faults.driver_one_in > 0 && self.rng.one_in(self.faults.driver_one_in) {
+            self.turn_driver();
         }
         if self.faults.outage_one_in > 0 && self.rng.one_in(self.faults.outage_one_in) {
             let seconds = self.rng.below(300);

@@ -119,6 +119,7 @@ impl Life {
 
     fn end_faults(&mut self) {
         self.faults = Faults::default();
+        self.end_driver_fault();
         self.machine.catalogue_down_until = 0;
         self.full_until = 0;
         self.want_volumes();

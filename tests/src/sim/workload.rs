@@ -11,6 +11,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
+    op::{Part, TaskPart},
     parts::{Medium, WhileRunning},
 };
 
@@ -166,6 +167,9 @@ impl Life {
         if self.rng.one_in(4) {
             return self.kill_something();
         }
+        if self.rng.one_in(8) {
+            return self.doubt_something();
+        }
         let things: Vec<&Thing> = self.machine.things.iter().collect();
         if things.is_empty() {
             return;
@@ -192,6 +196,18 @@ impl Life {
         }
         let by = if self.rng.one_in(2) { Noticed::Event } else { Noticed::Periodic };
         self.post(Event::Drift { alloc, part, by });
+    }
+
+    /// A driver reports that a process may have drifted, also while an operation runs on it.
+    fn doubt_something(&mut self) {
+        let live: Vec<AttemptKey> = self.machine.live().map(|(key, _)| *key).collect();
+        if live.is_empty() {
+            return;
+        }
+        self.met.note(Kind::DoubtedProcess);
+        let (alloc, index, _) = live[self.rng.below(live.len() as u64) as usize];
+        let part = Part::Task(index, TaskPart::Process);
+        self.post(Event::Drift { alloc, part, by: Noticed::Event });
     }
 
     fn kill_something(&mut self) {

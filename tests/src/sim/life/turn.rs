@@ -213,6 +213,7 @@ impl Life {
         let passed = |since| self.clock.since(since, self.now_ns);
         match release {
             Release::Committed | Release::Ahead => {
+                self.may_start_by_driver(&action)?;
                 self.promises.release(&action, known, &self.machine, &passed)?;
             }
             Release::Late => {
@@ -463,6 +464,10 @@ impl Life {
                 _ => FailureClass::Retry,
             };
             flight.outcome = Some(Outcome::Failed { class, why: "the rng said so".to_owned() });
+            return Ok(());
+        }
+        if let Some(outcome) = self.without_driver(&flight.action) {
+            flight.outcome = Some(outcome);
             return Ok(());
         }
         if flight.action.verb == Verb::Up
