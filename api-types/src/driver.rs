@@ -51,6 +51,8 @@ pub struct Capabilities {
     pub fs_isolation: FsIsolation,
     /// Whether it can mount volumes and devices by itself.
     pub mounts: MountSupport,
+    /// Whether a start needs something that takes long to fetch.
+    pub preparation: Preparation,
     /// Whether the limits of a task are enforced.
     pub limits: Limiting,
     /// Whether jobs of servers may use it.
@@ -75,6 +77,15 @@ pub enum MountSupport {
     None,
     /// Yes: it mounts the task's `mounts`.
     All,
+}
+
+/// Whether a start needs something that takes long to fetch, such as an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preparation {
+    /// No.
+    None,
+    /// Yes: the driver is prepared before each start, and only then does the start take its turn among others.
+    Fetches,
 }
 
 /// Whether the limits of a task are enforced.
@@ -208,6 +219,7 @@ impl DriverInfo {
             exec: true,
             fs_isolation: FsIsolation::None,
             mounts: MountSupport::None,
+            preparation: Preparation::None,
             limits: Limiting::Cgroups,
             servers: ServerJobs::WhereEnabled,
         };
@@ -220,7 +232,8 @@ impl DriverInfo {
             signals: true,
             exec: true,
             fs_isolation: FsIsolation::None,
-            mounts: MountSupport::None,
+            mounts: MountSupport::All,
+            preparation: Preparation::Fetches,
             limits: Limiting::None,
             servers: ServerJobs::Never,
         };

@@ -110,7 +110,7 @@ pub struct Agent {
     pub orphans: Orphans,
     /// Live operations and their metrics.
     pub operations: runtime::Operations<executor::OpKey, executor::WorkKind, herdlet_plan::action::Outcome>,
-    eyes: Watchers,
+    watchers: Watchers,
     /// Cancelled when the loop has ended, including by a panic.
     ended: CancellationToken,
 }
@@ -213,11 +213,11 @@ impl Agent {
         for event in found.into_iter().chain(volumes.into_iter().map(declare_volume)) {
             inbox.send(Input::Event(event)).await.context("reach the loop")?;
         }
-        let mut eyes = Watchers::default();
-        eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
+        let mut watchers = Watchers::default();
+        watchers.open(news.follow(Arc::clone(&model), inbox.clone()));
         let (news_of_drivers, drivers_news) = mpsc::channel(DRIVER_NEWS_LEN);
         let recorded = drivers::recorded(earlier, &model);
-        eyes.open(instance.drivers.clone().follow(recorded, news_of_drivers));
+        watchers.open(instance.drivers.clone().follow(recorded, news_of_drivers));
         let reports = drivers::Reports {
             drivers: instance.drivers.clone(),
             model: Arc::clone(&model),
@@ -226,16 +226,16 @@ impl Agent {
             paths: instance.paths.clone(),
             extent,
         };
-        eyes.open(reports.pass_on(drivers_news));
-        eyes.open(known.follow_changes(
+        watchers.open(reports.pass_on(drivers_news));
+        watchers.open(known.follow_changes(
             instance.drivers.clone(),
             drivers::Described { bare, current },
             inbox.clone(),
         ));
-        eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        eyes.open(clock::watch(inbox.clone()));
-        eyes.open(malloc::give_back_after_changes(Arc::clone(&model)));
+        watchers.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        watchers.open(clock::watch(inbox.clone()));
+        watchers.open(malloc::give_back_after_changes(Arc::clone(&model)));
         Ok(Self {
             inbox,
             requests,
@@ -245,7 +245,7 @@ impl Agent {
             isolation: instance.isolation,
             orphans,
             operations,
-            eyes,
+            watchers,
             ended,
         })
     }
@@ -275,18 +275,18 @@ impl Agent {
         tokio::select! {
             biased;
             () = self.ended.cancelled() => anyhow::anyhow!("continue: the main loop has ended unexpectedly"),
-            how = self.eyes.panicked() => anyhow::anyhow!("continue: a part of the agent has panicked: {how}"),
+            how = self.watchers.panicked() => anyhow::anyhow!("continue: a part of the agent has panicked: {how}"),
         }
     }
 
     /// Runs a future alongside the agent and stops it with the agent.
-    pub fn watch(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
-        self.eyes.open(eye);
+    pub fn watch(&mut self, watcher: impl Future<Output = ()> + Send + 'static) {
+        self.watchers.open(watcher);
     }
 
     /// Stops the agent; its tasks keep running.
     pub async fn stop(self) {
-        self.eyes.close().await;
+        self.watchers.close().await;
         self.handle.shutdown.cancel();
         // The loop flushes its commits within its own time limit.
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {

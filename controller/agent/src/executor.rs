@@ -89,6 +89,14 @@ pub struct Context {
 pub struct Executor {
     context: Arc<Context>,
     operations: Operations<OpKey, WorkKind, Outcome>,
+    permits: Permits<WorkKind>,
+}
+
+/// An operation's link to the others.
+struct Control {
+    /// Asks it to end.
+    cancel: CancellationToken,
+    permits: Permits<WorkKind>,
 }
 
 /// The key that serializes operations: their target. Signals never wait for one another.
@@ -140,7 +148,7 @@ impl Executor {
     /// Creates an executor whose operations report to `inbox`, with starts paced by `starts`.
     pub fn new(context: Arc<Context>, inbox: Inbox<Input>, starts: Pace) -> Self {
         let permits = Permits::new(limit_of).paced(BTreeMap::from([(WorkKind::Start, starts)]));
-        Self { context, operations: Operations::new(inbox, permits) }
+        Self { context, operations: Operations::new(inbox, permits.clone()), permits }
     }
 
     /// The live operations and their metrics.
@@ -162,15 +170,16 @@ impl runtime::Executor<PlannedAction> for Executor {
                 self.operations.cancel(&key);
                 continue;
             }
+            let is_prepared = process::is_prepared(&self.context, &action);
             let request = Request {
                 key,
                 generation: action.op.generation,
-                kind: kind_of(&action),
+                kind: if is_prepared { WorkKind::Download } else { kind_of(&action) },
                 priority: priority_of(&action.subject),
-                deadline: duration(action.timeout),
+                deadline: if is_prepared { PREPARE_TIME_MAX } else { duration(action.timeout) },
             };
-            let context = Arc::clone(&self.context);
-            self.operations.start(request, |token| perform(context, action, token));
+            let (context, permits) = (Arc::clone(&self.context), self.permits.clone());
+            self.operations.start(request, |cancel| perform(context, action, Control { cancel, permits }));
         }
     }
 }
@@ -222,7 +231,10 @@ fn limit_of(kind: WorkKind) -> Limit {
     Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
 }
 
-async fn perform(context: Arc<Context>, action: Action, token: CancellationToken) -> Outcome {
+/// How long the preparation of a start may take, such as the pull of a large image, before the operation counts as overdue.
+const PREPARE_TIME_MAX: Duration = Duration::from_secs(3_600);
+
+async fn perform(context: Arc<Context>, action: Action, control: Control) -> Outcome {
     let Action { subject, verb, mounts, inputs, launch, .. } = action;
     let place = PlaceVerb::of(&verb);
     match (subject, place) {
@@ -248,7 +260,7 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
             match (part, place) {
                 (TaskPart::Dir, Some(verb)) => places::task_dir(&context, &task, verb).await,
                 (TaskPart::Artifacts, Some(verb)) => {
-                    artifacts::artifacts(&context, &task, verb, &token).await
+                    artifacts::artifacts(&context, &task, verb, &control.cancel).await
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
@@ -259,7 +271,8 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
                 }
                 (TaskPart::Process | TaskPart::Prestop, None) => {
-                    process::perform(&context, &task, &verb, &AttemptContext { inputs, launch }).await
+                    process::perform(&context, &task, &verb, &AttemptContext { inputs, launch, control })
+                        .await
                 }
                 (_, _) => fatal(format!("perform {verb:?}: this part does not support it")),
             }

@@ -13,6 +13,8 @@ use futures_util::{
     stream::BoxStream,
 };
 
+use tokio_util::sync::CancellationToken;
+
 use super::{
     AttemptId, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited, Fingerprint,
     Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver, Usage,
@@ -31,12 +33,20 @@ pub struct StandIn {
     stats: Option<Box<Stats>>,
     exec: Option<Box<Exec>>,
     recover: Option<Box<Recover>>,
+    preparation: SlowPreparation,
     /// Fingerprints it reports.
     pub fingerprints: Outlet<Fingerprint>,
     /// Exits it reports.
     pub exits: Outlet<Exited>,
     /// The attempts it was handed over, and those that it lists.
     pub earlier: Mutex<BTreeSet<AttemptId>>,
+}
+
+/// Whether preparations last until they are cancelled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SlowPreparation {
+    No,
+    Yes,
 }
 
 impl StandIn {
@@ -48,6 +58,7 @@ impl StandIn {
             stats: None,
             exec: None,
             recover: None,
+            preparation: SlowPreparation::No,
             fingerprints,
             exits,
             earlier: Mutex::default(),
@@ -70,6 +81,12 @@ impl StandIn {
         recover: impl Fn(&AttemptId) -> DriverResult<Recovered> + Send + Sync + 'static,
     ) -> Self {
         Self { recover: Some(Box::new(recover)), ..self }
+    }
+
+    /// Lets preparations last until they are cancelled.
+    #[must_use]
+    pub fn with_slow_preparation(self) -> Self {
+        Self { preparation: SlowPreparation::Yes, ..self }
     }
 
     /// Sets the function that executes commands.
@@ -117,6 +134,21 @@ impl TaskDriver for StandIn {
     fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
         let known = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         async { Ok(known) }.boxed()
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        _: &'a TaskConfig,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, DriverResult<()>> {
+        async move {
+            if self.preparation == SlowPreparation::Yes {
+                cancel.cancelled().await;
+                return Err(DriverError::retry("prepare it: it was withdrawn"));
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     fn start(&self, _: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {

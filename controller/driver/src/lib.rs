@@ -38,19 +38,17 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use herdlet_api_types::task::ExitResult;
+use tokio_util::sync::CancellationToken;
 
-pub use config::{
-    AttemptId, Device, Dns, HostEntry, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig,
-    TaskDirs, read_config,
-};
+pub use config::{AttemptId, Device, KillDefaults, Mount, Propagation, TaskConfig, TaskDirs, read_config};
 pub use error::{BoxError, DriverError, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,
     relay_frames, run_to_end,
 };
 pub use herdlet_api_types::driver::{
-    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, MountSupport, Recovered,
-    Started,
+    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, MountSupport, Preparation,
+    Recovered, Started,
 };
 pub use ledger::{Claim, Earlier, Ledger, recover_by};
 pub use outlet::Outlet;
@@ -80,6 +78,19 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// are its own. Called before any other call about an attempt.
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         let _ = known;
+    }
+
+    /// Fetches what a start of this task needs and what may take long, such as an image. Called before each start, by the agent
+    /// under its permits of downloads, if the driver's [`Preparation`] says so. [`start`](Self::start) holds one of the few
+    /// permits of starts, and must not wait for a network. Repeating it is safe. Leaves nothing of the attempt itself. Ends soon,
+    /// with an error, once `cancel` is cancelled.
+    fn prepare<'a>(
+        &'a self,
+        config: &'a TaskConfig,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, DriverResult<()>> {
+        let _ = (config, cancel);
+        async { Ok(()) }.boxed()
     }
 
     /// Starts an attempt and returns when its process runs. If the attempt has already started, adopts it.

@@ -4,12 +4,12 @@
 //! changes; drift of attempts and repairs are events of the driver. It knows no cgroup and starts nothing.
 //!
 //! - `events`: events from the kernel.
-//! - `attempts_dir`: the directory, recreated after a deletion.
+//! - `directory`: the directory, recreated after a deletion.
 //! - `lost`: restores records that were deleted under a living supervisor.
 //! - `reports`: drift and repairs, by driver.
 //! - `proc_dir`: processes that supervise attempts, and their open files.
 
-mod attempts_dir;
+mod directory;
 mod events;
 mod lost;
 mod proc_dir;
@@ -44,7 +44,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::supervisor::{
     Listed, PidFd, Process, ProcessError, Record, RecordsError, RuntimeDir, State, TombstoneOutcome,
 };
-use attempts_dir::AttemptsDir;
+use directory::AttemptsDir;
 use lost::Mirror;
 pub use lost::Supervised;
 pub use reports::Reports;
@@ -496,7 +496,7 @@ enum Memory {
 /// again. Only a directory on disk can have such records.
 fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<Memory, AttemptsError> {
     let boot = read_boot(boot_file)?;
-    let marker = path.join(attempts_dir::BOOT);
+    let marker = path.join(directory::BOOT);
     let write = || durable::write(&marker, boot.as_bytes());
     let written = |source| AttemptsError::Prepare { path: marker.clone(), source };
     match read_boot(&marker) {

@@ -16,7 +16,7 @@ mod end;
 mod exec;
 mod failure;
 mod ledger;
-mod reconcile;
+mod repair;
 mod start;
 mod stats;
 mod supervise;

@@ -29,6 +29,7 @@ use herdlet_driver::{
     Started, StopRequest, TaskConfig, TaskDriver, TaskEvent, Usage, recover_by,
 };
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use notes::{Entry, Given, Kept, Notes};
 use run::Run;
@@ -101,6 +102,22 @@ impl TaskDriver for Mock {
 
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         self.shared.notes.set_earlier(known);
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        config: &'a TaskConfig,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, DriverResult<()>> {
+        async move {
+            let config = herdlet_driver::read_config::<MockConfig>(&config.config)?;
+            let pull = tokio::time::sleep(config.prepare_block_for.0.to_std());
+            if cancel.run_until_cancelled(pull).await.is_none() {
+                return Err(DriverError::retry("prepare it: it was withdrawn"));
+            }
+            config.prepare_error.map_or(Ok(()), |error| Err(DriverError::recoverable(error)))
+        }
+        .boxed()
     }
 
     fn start(&self, spec: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {

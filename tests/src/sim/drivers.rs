@@ -54,7 +54,7 @@ impl Life {
     fn set_driver(&mut self, away: Option<String>) {
         self.met.note(if away.is_some() { Kind::DriverAway } else { Kind::DriverBack });
         let what = if away.is_some() { "goes away" } else { "is back" };
-        self.tale.note(self.now_ns, || format!("the driver {what}"));
+        self.trace.note(self.now_ns, || format!("the driver {what}"));
         self.driver = Driver { away, changes: self.driver.changes + 1 };
         let event = self.node_event();
         self.see(event);

@@ -410,7 +410,7 @@ impl Life {
         }
         if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
             let Thing::Part(id, part) = thing else { return Ok(()) };
-            return never_comes(format!("left behind: {part:?} of {}", self.tale.name_of(*id)));
+            return never_comes(format!("left behind: {part:?} of {}", self.trace.name_of(*id)));
         }
         let mut stored = self.stored.keys();
         match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {
@@ -427,7 +427,7 @@ impl Life {
             let event = Event::Command { request: 0, command };
             self.world.apply(self.now(), event, &mut BTreeSet::new(), &mut turn);
             for (_, reply) in turn.replies {
-                self.tale.note(self.now_ns, || format!("{reply:?}"));
+                self.trace.note(self.now_ns, || format!("{reply:?}"));
             }
         }
     }

@@ -185,12 +185,12 @@ impl Life {
             Medium::Files if row.while_running == WhileRunning::Leave => return,
             Medium::Mounts if self.rng.one_in(3) => {
                 self.met.note(Kind::Covered);
-                self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
+                self.trace.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
                 self.machine.covered.insert(thing);
             }
             Medium::Files | Medium::Mounts | Medium::Processes | Medium::Catalogue => {
                 self.met.note(Kind::Vanished);
-                self.tale.note(self.now().boot_ns, || format!("{part:?} vanishes"));
+                self.trace.note(self.now().boot_ns, || format!("{part:?} vanishes"));
                 self.machine.vanish(&thing);
             }
         }
@@ -224,7 +224,7 @@ impl Life {
             self.machine.lose(key)
         };
         if let Some(event) = seen {
-            self.tale.event(self.now().boot_ns, &event);
+            self.trace.event(self.now().boot_ns, &event);
             self.post(event);
         }
     }

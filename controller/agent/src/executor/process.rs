@@ -4,18 +4,21 @@ use std::sync::Arc;
 
 use herdlet_base::{observation, paths};
 use herdlet_driver::{
-    self, AttemptId, Availability, Device, DriverError, Entries, Entry, ExecOutcome, FailureClass,
-    KillDefaults, Leftover, Mount, MountSupport, Propagation, Recovered, Recovery, Started, StopRequest,
-    TaskConfig, TaskDirs, TaskDriver,
+    self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
+    FailureClass, KillDefaults, Leftover, Mount, MountSupport, Preparation, Propagation, Recovered, Recovery,
+    Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
-    action::{Outcome, Verb},
+    action::{Action, Outcome, Verb},
     facts::{self, Input},
     interpolate::interpolate_config,
     launch::Launch,
+    op::{Part, Subject},
 };
 
-use crate::executor::{Context, Refusal, Workload, duration, fatal, places, retry};
+use herdlet_runtime::Permit;
+
+use crate::executor::{Context, Control, Refusal, WorkKind, Workload, duration, fatal, places, retry};
 
 /// The planner's knowledge of an attempt.
 pub struct AttemptContext {
@@ -23,6 +26,23 @@ pub struct AttemptContext {
     pub inputs: Vec<Input>,
     /// Its launch record.
     pub launch: Option<Arc<Launch>>,
+    pub(super) control: Control,
+}
+
+/// Whether an operation is the start of a task whose driver may have to fetch something first. It runs as a download, and takes a
+/// permit of starts only once everything is there: a hanging registry delays no other start.
+pub(super) fn is_prepared(context: &Context, action: &Action) -> bool {
+    let (Verb::Start { .. }, Subject::Alloc(alloc, Part::Task(index, _))) = (&action.verb, &action.subject)
+    else {
+        return false;
+    };
+    let task = alloc.group().and_then(|group| group.tasks.get(usize::from(*index)));
+    let entries = context.drivers.entries();
+    task.and_then(|task| entries.get(&task.driver)).is_some_and(|entry| prepares(&entry.info))
+}
+
+fn prepares(driver: &DriverInfo) -> bool {
+    driver.capabilities.preparation == Preparation::Fetches
 }
 
 /// Performs a verb on an attempt.
@@ -41,8 +61,13 @@ pub async fn perform(
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => {
-                start(driver.as_ref(), with_facts(config, driver.as_ref(), &known.inputs), &known.inputs)
+                let config = with_facts(config, driver.as_ref(), &known.inputs);
+                match turn_to_start(driver.as_ref(), &config, &known.control, workload.alloc.job.priority)
                     .await
+                {
+                    Ok(_permit) => start(driver.as_ref(), config, &known.inputs).await,
+                    Err(outcome) => outcome,
+                }
             }
             Err(refusal) => refusal.into(),
         },
@@ -65,6 +90,21 @@ pub async fn perform(
             fatal(format!("perform {verb:?}: processes do not support it"))
         }
     }
+}
+
+/// Prepares a start if its driver needs that, then waits for a permit of starts. The operation of any other start has one.
+async fn turn_to_start(
+    driver: &dyn TaskDriver,
+    config: &TaskConfig,
+    Control { cancel, permits }: &Control,
+    priority: u8,
+) -> Result<Option<Permit>, Outcome> {
+    if !prepares(&driver.info()) {
+        return Ok(None);
+    }
+    driver.prepare(config, cancel).await.map_err(|error| start_failed(&error))?;
+    let permit = cancel.run_until_cancelled(permits.acquire(WorkKind::Start, priority)).await;
+    permit.map(Some).ok_or_else(|| retry("start it: it was withdrawn".to_owned()))
 }
 
 /// The driver that performs a verb, or why none does. Running tasks of a disabled driver are followed and stopped like any other.
@@ -131,9 +171,6 @@ pub async fn config(
         kill: KillDefaults { signal: task.kill_signal.clone(), timeout: duration(task.kill_timeout) },
         mounts: Vec::new(),
         devices: Vec::new(),
-        network: None,
-        dns: None,
-        hosts: Vec::new(),
     })
 }
 
@@ -231,9 +268,19 @@ fn start_failed(error: &DriverError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        num::NonZeroU32,
+    };
 
-    use herdlet_api_types::AllocId;
+    use futures_util::future::{Either, select};
+    use herdlet_api_types::{
+        AllocId,
+        job::{LogMode, Logs, Resources},
+    };
+    use herdlet_runtime::{Limit, Permits};
+    use tokio_util::sync::CancellationToken;
+
     use herdlet_driver::{Registry, fixture::StandIn};
 
     use super::*;
@@ -267,6 +314,53 @@ mod tests {
         let recovery = Recovery { id, config: None, handle: None, network: None };
         let outcome = recover(&driver, recovery).await;
         assert!(matches!(outcome, Outcome::Recovered(Recovered::Lost { .. })), "{outcome:?}");
+    }
+
+    /// Eight pulls from a hanging registry kept every other task from starting.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_preparation_holds_no_permit_of_starts() {
+        let one = Limit { concurrent: NonZeroU32::MIN, rate: None };
+        let permits = Permits::new(move |_| one);
+        let driver = |name: &str| StandIn::new(DriverInfo { name: name.to_owned(), ..DriverInfo::mock() });
+        let control = || Control { cancel: CancellationToken::new(), permits: permits.clone() };
+        let (slow, quick) = (driver("slow").with_slow_preparation(), driver("quick"));
+        let (first, second) = (control(), control());
+        let config = task_config();
+        let pull = std::pin::pin!(turn_to_start(&slow, &config, &first, 50));
+        let start = std::pin::pin!(turn_to_start(&quick, &config, &second, 50));
+        let Either::Right((Ok(Some(permit)), pull)) = select(pull, start).await else { panic!("it waits") };
+        first.cancel.cancel();
+        let Err(Outcome::Failed { class: FailureClass::Retry, why }) = pull.await else {
+            panic!("it starts")
+        };
+        assert!(why.contains("withdrawn"), "{why}");
+        // A start that waits for its permit is withdrawn too.
+        let third = control();
+        third.cancel.cancel();
+        assert!(turn_to_start(&quick, &config, &third, 50).await.is_err());
+        drop(permit);
+    }
+
+    fn task_config() -> TaskConfig {
+        TaskConfig {
+            id: AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 },
+            labels: BTreeMap::new(),
+            env: Vec::new(),
+            config: serde_json::json!({}),
+            user: None,
+            users: Vec::new(),
+            resources: Resources::default(),
+            dirs: TaskDirs {
+                task: "/t".into(),
+                shared: "/t".into(),
+                logs: "/t".into(),
+                log_name: "t".into(),
+            },
+            logs: Logs { max_files: 1, max_file_size_mib: 1, disabled: false, mode: LogMode::Drop },
+            kill: KillDefaults::default(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+        }
     }
 
     #[test]

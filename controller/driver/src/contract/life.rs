@@ -1,8 +1,35 @@
 //! The lifecycle of attempts, within one agent and across a restart.
 
 use super::{Agent, Behaviour, LONG, Machine, assert_nothing_is_left, exit_of};
-use crate::{Exited, Leftover, Recovered};
+use crate::{Exited, Leftover, Preparation, Recovered};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A preparation can be repeated and leaves no attempt. One that takes long delays no other start, and ends when it is cancelled.
+pub async fn preparation_is_cancelled_and_delays_no_start(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    let (config, token) = (machine.task(1, Behaviour::RunsOn), CancellationToken::new());
+    for _ in 0..2 {
+        agent.driver.prepare(&config, &token).await.unwrap();
+    }
+    assert_eq!(agent.recover(&config, None).await.unwrap(), Recovered::NotStarted);
+    let slow = machine.slow_task(2);
+    let prepares = agent.driver.info().capabilities.preparation == Preparation::Fetches;
+    assert_eq!(slow.is_some(), prepares, "a driver that fetches nothing has no slow preparation");
+    if let Some(slow) = slow {
+        let mut pull = agent.driver.prepare(&slow, &token);
+        {
+            let start = std::pin::pin!(agent.run(machine, &config));
+            let first = futures_util::future::select(&mut pull, start).await;
+            assert!(matches!(first, futures_util::future::Either::Right(_)), "the start waits for nothing");
+        }
+        token.cancel();
+        pull.await.unwrap_err();
+        assert_eq!(agent.found().await, std::slice::from_ref(&config.id));
+        assert_eq!(agent.recover(&slow, None).await.unwrap(), Recovered::NotStarted);
+    }
+    agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
+}
 
 /// Starting an attempt that runs adopts it.
 pub async fn start_twice_runs_once(machine: &dyn Machine) {

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{
     Shared, Translated,
     failure::{is_shortage, start_error, without_record},
-    off_thread, reconcile,
+    off_thread, repair,
     supervise::{self, Cause, Live, NeverRan},
 };
 use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
@@ -97,7 +97,7 @@ impl Shared {
             Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
         }
         if live.exit().is_none()
-            && let Err(error) = reconcile::reconcile(self, id).await
+            && let Err(error) = repair::repair(self, id).await
         {
             tracing::warn!(%id, error = error.why(), "failed to move a task back into its cgroup");
         }

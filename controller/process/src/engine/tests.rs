@@ -119,9 +119,6 @@ impl Bench {
             kill: KillDefaults::default(),
             mounts: Vec::new(),
             devices: Vec::new(),
-            network: None,
-            dns: None,
-            hosts: Vec::new(),
         }
     }
 

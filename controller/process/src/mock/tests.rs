@@ -10,8 +10,7 @@ use std::{
 
 use herdlet_api_types::{AllocId, job::LogMode, job::Logs, job::Resources, task::ExitResult};
 use herdlet_driver::{
-    Device, Dns, Earlier, ExecInput, ExecOutput, Handle, HostEntry, KillDefaults, Mount, NetworkIsolation,
-    Propagation, TaskDirs, TerminalSize,
+    Device, Earlier, ExecInput, ExecOutput, Handle, KillDefaults, Mount, Propagation, TaskDirs, TerminalSize,
 };
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
@@ -59,9 +58,6 @@ impl Bench {
             kill: KillDefaults::default(),
             mounts: Vec::new(),
             devices: Vec::new(),
-            network: None,
-            dns: None,
-            hosts: Vec::new(),
         }
     }
 
@@ -223,16 +219,6 @@ async fn a_task_knows_what_it_was_given() {
         task_path: "/dev/zero".into(),
         permissions: "rw".into(),
     }];
-    task.network = Some(NetworkIsolation {
-        path: "/run/netns/a".into(),
-        labels: [("k".to_owned(), "v".to_owned())].into(),
-    });
-    task.dns = Some(Dns {
-        servers: vec!["192.0.2.53".parse().unwrap()],
-        searches: vec!["example.org".into()],
-        options: vec!["ndots:2".into()],
-    });
-    task.hosts = vec![HostEntry { ip: "192.0.2.7".parse().unwrap(), names: vec!["db".into()] }];
     let given = Given::of(&task);
     mock.start(task).await.unwrap();
     // For the agent that started it, and for the next one.

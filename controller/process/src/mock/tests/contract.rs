@@ -58,6 +58,11 @@ impl Machine for Mocked {
         }
     }
 
+    fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
+        let config = json!({ "prepare_block_for": "9h" });
+        Some(TaskConfig { id: attempt_id(attempt), ..self.bench.task(config) })
+    }
+
     fn finds(&self) -> Finds {
         match self.kind {
             Kind::Files | Kind::Engine(_) => Finds::ById,
