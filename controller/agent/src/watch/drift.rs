@@ -108,9 +108,9 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                 Noticed::Periodic
             }
         };
-        let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
+        let (at, shown, watching) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
         // A disk that hangs blocks this inspection and nothing else.
-        let missing = herdlet_runtime::off_thread(move || eyes.inspect_due(&at, &shown)).await;
+        let missing = herdlet_runtime::off_thread(move || watching.inspect_due(&at, &shown)).await;
         let missing = match missing.map_err(JoinError::try_into_panic) {
             Ok(missing) => missing,
             // A panic in a watcher ends the agent.
