@@ -8,7 +8,7 @@ use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task,
+        Job, OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task, Ui,
         Update, VolumeRequest,
     },
     view::{AllocView, ConvergenceState, JobVersion, JobView},
@@ -29,7 +29,7 @@ pub fn job(job: &Job, version: u64) -> Value {
         "Multiregion": null, "Update": null,
         "DispatchIdempotencyToken": job.dispatched().map_or("", |(_, token)| token),
         "ConsulToken": "", "ConsulNamespace": "", "VaultToken": "", "VaultNamespace": "", "NomadTokenID": "",
-        "UI": null, "VersionTag": null, "Status": null, "StatusDescription": null, "Stable": null,
+        "UI": job.ui.as_ref().map(ui), "VersionTag": null, "Status": null, "StatusDescription": null, "Stable": null,
         "SubmitTime": null, "CreateIndex": null, "ModifyIndex": null, "JobModifyIndex": null,
         "TaskGroups": job.groups.iter().map(group).collect::<Vec<_>>(),
     })
@@ -149,13 +149,20 @@ fn group(group: &Group) -> Value {
         "RestartPolicy": group.tasks.first().map(|task| restart(&task.restart)),
         "Networks": networks, "Volumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
         "Services": list(group.services.iter().map(service).collect()),
-        "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
-        "ShutdownDelay": group.shutdown_delay,
+        "EphemeralDisk": {
+            "SizeMB": group.disk_mib, "Sticky": group.kept_disk.sticky, "Migrate": group.kept_disk.migrate,
+        },
+        "ShutdownDelay": group.shutdown_delay, "MaxRunDuration": group.max_run_duration,
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
         "Constraints": constraints(&group.constraints), "Affinities": affinities(&group.affinities), "Spreads": spreads(&group.spreads),
         "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })
+}
+
+fn ui(ui: &Ui) -> Value {
+    let links = ui.links.iter().map(|link| json!({ "Label": link.label, "URL": link.url }));
+    json!({ "Description": ui.description, "Links": list(links.collect()) })
 }
 
 fn reschedule(policy: &ReschedulePolicy) -> Value {
@@ -168,7 +175,7 @@ fn reschedule(policy: &ReschedulePolicy) -> Value {
 
 fn scaling(scaling: &Scaling) -> Value {
     json!({
-        "ID": "", "Type": "horizontal", "Target": null, "Policy": null, "Enabled": scaling.enabled,
+        "ID": "", "Type": "horizontal", "Target": null, "Policy": scaling.policy, "Enabled": scaling.enabled,
         "Min": scaling.min, "Max": scaling.max,
     })
 }
