@@ -35,7 +35,9 @@ pub(super) fn find(text: &str) -> Vec<Repeat> {
             break;
         }
         let Some(byte) = bytes.get(begin).copied() else { break };
-        search.step(byte, begin..scan.at, is_quoted);
+        if !is_quoted {
+            search.step(byte, begin..scan.at);
+        }
         for _ in depth..scan.open.len() {
             search.enter(byte);
         }
@@ -84,10 +86,9 @@ struct Entries {
 }
 
 impl Search<'_> {
-    fn step(&mut self, byte: u8, step: Range<usize>, is_quoted: bool) {
+    fn step(&mut self, byte: u8, step: Range<usize>) {
         let Some(Some(entries)) = self.open.last_mut() else { return };
         match byte {
-            _ if is_quoted => {}
             b',' => self.end(step.end),
             b'\n' => self.end(step.start),
             b'}' => {}

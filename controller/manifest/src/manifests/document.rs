@@ -145,18 +145,19 @@ fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
 }
 
 fn read_volume(document: &Document) -> Outcome {
-    let unbuilt = unbuilt::find(document, &VOLUME, Judge::Here).problems;
-    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME, ("Volume", unbuilt));
+    let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &VOLUME, Judge::Here);
+    let (mut problems, pruned) = structure::<VolumeManifest>(&document, &VOLUME, ("Volume", unbuilt));
     let Some(Pruned { value: manifest, lost }) = pruned else {
-        return Outcome { problems, ..Outcome::default() };
+        return Outcome { problems, warnings, content: None };
     };
-    let mut findings = Findings::new(document, lost);
+    let mut findings = Findings::new(&document, lost);
     validate::volume(&manifest, &mut findings);
     add(&mut problems, findings.problems);
     let content = problems
         .is_empty()
         .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
-    Outcome { content, problems, warnings: findings.warnings }
+    warnings.append(&mut findings.warnings);
+    Outcome { content, problems, warnings }
 }
 
 /// Adds problems of meaning, except at paths that already have a structural problem, which says more.

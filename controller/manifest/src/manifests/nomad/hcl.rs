@@ -97,6 +97,7 @@ impl Reading<'_> {
             let place = shape.field(&attribute.name).or_else(|| shape.values()).unwrap_or_default();
             let value = place.fit(&attribute.value);
             let value = match shape.field(&attribute.name) {
+                Some(_) if values::is_replaced(shape, &attribute.name, &value) => None,
                 Some(_) => values::value(shape, &attribute.name, value),
                 None => Some(value),
             };

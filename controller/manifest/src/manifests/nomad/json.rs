@@ -141,7 +141,8 @@ impl Reading<'_> {
                 ("Config" | "Policy", _) => Arc::clone(value),
                 _ => self.value(&inner, value, &trail),
             };
-            let Some(value) = values::value(shape, &name, value) else { continue };
+            let is_replaced = self.unknown == Unknown::Reported && values::is_replaced(shape, &name, &value);
+            let Some(value) = values::value(shape, &name, value).filter(|_| !is_replaced) else { continue };
             if !fields.insert(&name, position, value) {
                 self.wrong(position, &trail, "is written twice");
             }

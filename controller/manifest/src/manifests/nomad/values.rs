@@ -11,8 +11,10 @@ use super::text;
 use crate::yaml::{Node, Value};
 
 /// Fields in which 0 means the same as an absent field.
-const ZERO_IS_ABSENT: [(&str, &str); 4] =
-    [("Identity", "ttl"), ("Port", "static"), ("Port", "to"), ("TaskSpec", "kill_timeout")];
+const ZERO_IS_ABSENT: [(&str, &str); 3] = [("Identity", "ttl"), ("Port", "static"), ("Port", "to")];
+
+/// Fields in which servers replace 0 by the default.
+const ZERO_IS_DEFAULT: [(&str, &str); 1] = [("TaskSpec", "kill_timeout")];
 
 /// Fields in which a negative number means the same as an absent field: `to = -1` is the host's port.
 const NEGATIVE_IS_ABSENT: [(&str, &str); 7] = [
@@ -47,6 +49,12 @@ pub(super) fn value(block: &Shape<'_>, field: &str, value: Arc<Node>) -> Option<
         | Value::Map(_)
         | Value::Refused => Some(value),
     }
+}
+
+/// Returns whether servers would replace the value of a field by the default.
+pub(super) fn is_replaced(block: &Shape<'_>, field: &str, value: &Node) -> bool {
+    let is_listed = block.block().is_some_and(|name| ZERO_IS_DEFAULT.contains(&(name, field)));
+    is_listed && (value.value == Value::Int(0) || is_zero(&value.text))
 }
 
 /// Returns whether a duration is 0.

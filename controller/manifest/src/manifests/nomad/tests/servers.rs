@@ -171,3 +171,18 @@ fn an_update_with_defaults_is_nothing_to_report_in_a_system_job() {
     let (read, told) = outcome(&job);
     assert!(read.is_some() && told.is_empty(), "{told:?}");
 }
+
+/// `herdlet job inspect` and this agent's `GET /v1/job/ID`.
+#[test]
+fn what_this_agent_prints_is_a_job_file() {
+    for (name, text) in super::CORPUS.into_iter().flatten() {
+        let job = good(name, text);
+        let set = read_set("job.json", &herdlet_api_types::nomad::job(&job, 3).to_string());
+        let set = set.unwrap_or_else(|problems| panic!("{name}: {problems}"));
+        assert_eq!(set.jobs[0].object, job, "{name}");
+    }
+    let yaml = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}";
+    let job = good("a.yaml", yaml);
+    assert_eq!(job.groups[0].update, None);
+    assert_eq!(good("a.json", &herdlet_api_types::nomad::job(&job, 0).to_string()), job);
+}
