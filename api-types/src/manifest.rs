@@ -7,7 +7,7 @@
 //!
 //! Names are those of Nomad's HCL; repeatable blocks are lists with plural names. The fields' doc comments become the
 //! descriptions in the published JSON Schema, so they address the authors of manifests. Our own schema keywords are
-//! those of the YAML reader, and `x-not-built`: fields or values that Nomad has and this release doesn't.
+//! those of the YAML reader; `x-not-built`: fields or values that Nomad has and this release doesn't; and those of `unused`.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
@@ -44,6 +44,8 @@ pub mod task;
 pub mod volume;
 
 mod resolve;
+#[cfg(feature = "schema")]
+mod unused;
 mod whole;
 mod write;
 
@@ -55,7 +57,7 @@ pub use group::{
     EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
     VolumeRequest, VolumeType,
 };
-pub use job::{JobSpec, Parameterized, Periodic};
+pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};
 pub use scalar::{Signal, Span, Text};
 pub use service::{Check, CheckType, Service};
 pub use task::{

@@ -252,7 +252,8 @@ fn removed(name: &str, kind: Option<&VolumeKind>, purge: Purge) -> (String, &'st
             (format!("volume/{name} deleted with its data"), "removed")
         }
         (Some(VolumeKind::Mkdir { .. }) | None, Purge::Nothing) => {
-            let later = format!("to remove it: herdlet delete volume {} --purge", shell_word(name.to_owned()));
+            let later =
+                format!("to remove it: herdlet delete volume {} --purge", shell_word(name.to_owned()));
             (format!("volume/{name} deleted, its data stays; {later}"), "kept")
         }
     }

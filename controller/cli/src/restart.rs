@@ -142,11 +142,7 @@ pub async fn signal(args: SignalArgs) -> Result<u8, Failure> {
 const DEFAULT: &str = "SIGHUP";
 
 /// The targets, and the signal in its full form. Without `--signal`, what follows the first `least` names may be the signal.
-fn targets_and_signal(
-    mut names: Vec<String>,
-    given: Option<String>,
-    least: usize,
-) -> (Vec<String>, String) {
+fn targets_and_signal(mut names: Vec<String>, given: Option<String>, least: usize) -> (Vec<String>, String) {
     let last = names.last().filter(|last| names.len() > least && signal::parse(last).is_ok()).cloned();
     let chosen = match (given, last) {
         (Some(given), _) => given,

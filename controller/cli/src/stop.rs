@@ -165,7 +165,8 @@ pub async fn start(args: StartArgs) -> Result<u8, Failure> {
         }
     }
     if !jobs.is_empty() && !failed.is_empty() {
-        let message = "whole jobs, and failed allocations, which their jobs replace, cannot be started at once";
+        let message =
+            "whole jobs, and failed allocations, which their jobs replace, cannot be started at once";
         return Err(Failure::new(message).code(USAGE).hint("use one command for each"));
     }
     if failed.is_empty() {

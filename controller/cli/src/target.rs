@@ -338,7 +338,8 @@ impl Target {
 
     pub(super) fn nothing_runs(&self, text: &str) -> Failure {
         let failed = self.allocs.iter().find(|view| can_be_retried(view));
-        let again = failed.map(|view| format!("; try again: herdlet restart {}", shell_word(view.spec.name())));
+        let again =
+            failed.map(|view| format!("; try again: herdlet restart {}", shell_word(view.spec.name())));
         let hint =
             format!("see why: herdlet explain {}{}", shell_word(text.to_owned()), again.unwrap_or_default());
         Failure::new(format!("nothing of {text} is running")).hint(hint)

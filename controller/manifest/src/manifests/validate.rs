@@ -75,6 +75,9 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         policy::reschedule(&policy, job.kind, &spec.field("reschedule"), findings);
     }
     children::of_job(manifest, job, &spec, findings);
+    if let Some(ui) = &manifest.spec.ui {
+        text::ui(ui, &spec.field("ui"), findings);
+    }
     if manifest.spec.groups.as_ref().is_some_and(Vec::is_empty) {
         findings.problem(&groups, "a job needs at least one group");
     }
@@ -136,6 +139,9 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     }
     if let Some(restart) = &spec.restart {
         policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);
+    }
+    if let Some(longest) = spec.max_run_duration {
+        policy::max_run_duration(longest, job.kind, &trail.field("max_run_duration"), findings);
     }
     let level = (constraint::Level::Group, job.kind);
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service};
+use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service, Weights};
 use herdlet_api_types::manifest::{CheckType, Span, service as spec};
 use herdlet_api_types::names::{NameKind, SERVICE_RULE};
 
@@ -109,7 +109,7 @@ pub(super) fn list(
         for (field, address) in &service.tagged_addresses {
             text::plain(address, &trail.field("tagged_addresses").field(field), findings);
         }
-        only_consul(spec, service, &trail, findings);
+        only_consul(service, &trail, findings);
         if let Some(task) = &spec.task {
             a_task(context, task, &trail.field("task"), findings);
         }
@@ -127,11 +127,11 @@ pub(super) fn list(
 }
 
 /// Warns of fields that the built-in catalogue, like Nomad's, accepts without effect.
-fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+fn only_consul(service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
-        ("tagged_addresses", spec.tagged_addresses.is_some()),
+        ("tagged_addresses", !service.tagged_addresses.is_empty()),
         ("enable_tag_override", service.enable_tag_override),
-        ("weights", spec.weights.is_some()),
+        ("weights", service.weights != Weights::default()),
     ];
     for (name, _) in
         written.into_iter().filter(|(_, written)| *written && service.provider == Provider::Nomad)
@@ -200,6 +200,7 @@ fn one_check(
         }
     }
     fields_of_kind(spec, trail, findings);
+    task_of_check(context, spec, service, trail, findings);
     thresholds(check, trail, findings);
     restart(spec, check, service, trail, findings);
     for (name, written) in [("notes", &spec.notes), ("tls_server_name", &spec.tls_server_name)] {
@@ -216,13 +217,13 @@ fn one_check(
     }
 }
 
-/// Reports fields that don't apply to the check's type. Nomad writes them out with empty values, which are
-/// accepted.
+/// Reports fields that don't apply to the check's type. As in Nomad, most have no effect; empty ones are written by Nomad
+/// itself.
 fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     use CheckType::{Grpc, Http, Script, Tcp};
     let Some(kind) = spec.kind else { return };
     let counts = |number: Option<u32>| number.is_some_and(|number| number > 0);
-    let fields: [(&str, bool, &[CheckType]); 17] = [
+    let idle: [(&str, bool, &[CheckType]); 13] = [
         ("path", spec.path.is_some(), &[Http]),
         ("method", spec.method.is_some(), &[Http]),
         ("protocol", spec.protocol.is_some(), &[Http]),
@@ -234,18 +235,45 @@ fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings
         ("tls_server_name", spec.tls_server_name.is_some(), &[Http, Grpc]),
         ("command", spec.command.is_some(), &[Script]),
         ("args", spec.args.is_some(), &[Script]),
-        ("task", spec.task.is_some(), &[Script]),
         ("port", spec.port.is_some(), &[Http, Tcp, Grpc]),
         ("address_mode", spec.address_mode.is_some(), &[Http, Tcp, Grpc]),
+    ];
+    let refused: [(&str, bool, &[CheckType]); 3] = [
         ("success_before_passing", counts(spec.success_before_passing), &[Http, Tcp, Grpc]),
         ("failures_before_critical", counts(spec.failures_before_critical), &[Http, Tcp, Grpc]),
         ("failures_before_warning", counts(spec.failures_before_warning), &[Http, Tcp, Grpc]),
     ];
-    for (name, _, kinds) in
-        fields.into_iter().filter(|(_, written, kinds)| *written && !kinds.contains(&kind))
-    {
+    let listed = |kinds: &[CheckType]| {
         let kinds: Vec<String> = kinds.iter().map(|kind| format!("`type: {}`", kind.as_str())).collect();
-        findings.problem(&trail.field(name), format!("is only allowed with {}", kinds.join(", ")));
+        kinds.join(", ")
+    };
+    let is_out_of_place =
+        |(_, written, kinds): &(&str, bool, &[CheckType])| *written && !kinds.contains(&kind);
+    for (name, _, kinds) in idle.into_iter().filter(is_out_of_place) {
+        findings.warning(&trail.field(name), format!("has an effect only with {}", listed(kinds)));
+    }
+    for (name, _, kinds) in refused.into_iter().filter(is_out_of_place) {
+        findings.problem(&trail.field(name), format!("is only allowed with {}", listed(kinds)));
+    }
+}
+
+/// Validates the task of a check that runs no command. Nomad writes it into all checks of a task's services.
+fn task_of_check(
+    context: &GroupContext<'_>,
+    spec: &spec::Check,
+    service: &Service,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let Some(task) = spec.task.as_deref().filter(|task| !task.is_empty()) else { return };
+    let is_of_group = trail.to_string().starts_with(&context.trail.field("services").to_string());
+    if spec.kind == Some(CheckType::Script) || !is_of_group || service.task.as_deref() == Some(task) {
+        return;
+    }
+    let trail = trail.field("task");
+    a_task(context, task, &trail, findings);
+    if spec.check_restart.is_some() {
+        findings.warning(&trail, "has an effect only with `type: script`; write `task` in the service");
     }
 }
 
@@ -318,31 +346,32 @@ fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, finding
         ("tls_server_name", spec.tls_server_name.is_some()),
     ];
     for (name, _) in written.into_iter().filter(|(_, written)| *written && !tls) {
-        findings.problem(&trail.field(name), format!("is only allowed with `{how}`"));
+        findings.warning(&trail.field(name), format!("has an effect only with `{how}`"));
     }
+}
+
+/// Returns whether a path is a whole URL.
+fn is_absolute(path: &str) -> bool {
+    path.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let CheckKind::Http { path, method, protocol, header, .. } = &check.kind else { return };
     match &spec.path {
         None => findings.absent(trail, trail, "`path` is missing"),
-        Some(_) if path.contains("://") => {
-            findings.problem(&trail.field("path"), "write only the path of the URL, beginning with `/`");
+        Some(path) if is_absolute(path) => {
+            findings.problem(&trail.field("path"), "write only the path of the URL, for instance /health");
         }
-        Some(_) if !path.starts_with('/') && !path.starts_with("${") => {
-            findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
+        Some(_) if path.contains(char::is_control) => {
+            findings.problem(&trail.field("path"), "must not contain control characters");
         }
-        Some(_) if path.contains(|char: char| char.is_control() || matches!(char, ' ' | '#')) => {
-            findings.problem(&trail.field("path"), "must not contain spaces, control characters or `#`");
+        Some(_) if path.contains('#') => {
+            findings.warning(&trail.field("path"), "no request contains what follows `#`");
         }
         Some(_) => {}
     }
     if !METHODS.contains(&method.as_str()) && !method.contains("${") {
-        let upper = method.to_uppercase();
-        let message = match METHODS.contains(&upper.as_str()) {
-            true => format!("methods are upper-case; write {upper}"),
-            false => format!("`{method}` is not an HTTP method; the methods are {}", METHODS.join(", ")),
-        };
+        let message = format!("`{method}` is not an HTTP method; the methods are {}", METHODS.join(", "));
         findings.problem(&trail.field("method"), message);
     }
     tls_only(spec, protocol == "https", "protocol: https", trail, findings);
