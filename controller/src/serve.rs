@@ -177,8 +177,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
     let mut reloader = Reloader::new(started, readiness.clone());
-    reloader.token = doors.api.as_ref().map(|(_, token)| token.clone());
-    reloader.tls = doors.tls.iter().chain(&doors.node_tls).cloned().collect();
+    reloader.token = listeners.api.as_ref().map(|(_, token)| token.clone());
+    reloader.tls = listeners.tls.iter().chain(&listeners.node_tls).cloned().collect();
     reloader.folders = folders.iter().map(FolderSource::reread).collect();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();

@@ -123,8 +123,14 @@ pub(super) async fn last_output(client: &Client, view: &AllocView) -> Vec<String
     for task in view.tasks.iter().filter(|task| task.attempt > 0 && (task.failed || !any_failed)) {
         for stream in ["stdout", "stderr"] {
             let name = task.name.to_string();
-            let request =
-                LogRequest { task: name, stream, follow: false, tail: Some(LINES_LEN), since: None };
+            let request = LogRequest {
+                task: name,
+                stream,
+                follow: false,
+                tail: Some(LINES_LEN),
+                since: None,
+                timestamps: false,
+            };
             let Ok(mut pieces) = client.logs(view.spec.id, &request).await else { continue };
             let mut bytes = Vec::new();
             while let Some(Ok(piece)) = pieces.next().await {
