@@ -129,7 +129,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let jobs = set.jobs.into_iter().map(|loaded| anywhere(tried_once(loaded.object)));
     let jobs: Vec<Job> = jobs.collect();
     for (job, group) in jobs.iter().flat_map(|job| job.groups.iter().map(move |group| (job, group))) {
-        feasibility::check(job, group, &agent.context.node)
+        feasibility::check(job, group, &agent.context.node.get())
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {

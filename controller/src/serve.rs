@@ -47,7 +47,7 @@ use herdlet_node::{
     self,
     member::{Joined, Member},
 };
-use herdlet_plan::event::Command;
+use herdlet_plan::{env::NodeFacts, event::Command};
 use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::{Inbox, Metrics, off_thread};
 use herdlet_services::catalog::Consul;
@@ -108,8 +108,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
     // Before any change: an agent whose addresses are taken must not have started tasks.
-    let doors = match Listeners::open(&config).await {
-        Ok(doors) => doors,
+    let listeners = match Listeners::open(&config).await {
+        Ok(listeners) => listeners,
         // An agent with the same state is a better explanation than a taken address.
         Err(error) => match config.state_dir.is_dir().then(|| StateDir::claim(&config.state_dir)) {
             Some(Err(taken @ ClaimError::InUse { .. })) => return Err(taken.into()),
@@ -177,8 +177,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
     let mut reloader = Reloader::new(started, readiness.clone());
-    reloader.token = doors.api.as_ref().map(|(_, token)| token.clone());
-    reloader.tls = doors.tls.iter().chain(&doors.node_tls).cloned().collect();
+    reloader.token = listeners.api.as_ref().map(|(_, token)| token.clone());
+    reloader.tls = listeners.tls.iter().chain(&listeners.node_tls).cloned().collect();
     reloader.folders = folders.iter().map(FolderSource::reread).collect();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
@@ -196,21 +196,21 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let scrape = scrape::scrape(
         telemetry,
         &mut agent,
-        Scraped { folders: problems.clone(), room, tls: doors.tls.clone(), joined: of_node },
+        Scraped { folders: problems.clone(), room, tls: listeners.tls.clone(), joined: of_node },
     );
     let vitals = Sources {
         readiness: readiness.clone(),
         requests: agent.requests.clone(),
         orphans: agent.orphans,
         folders: problems,
-        tls: doors.tls.clone(),
+        tls: listeners.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
         joined: Arc::clone(&joined),
     }
     .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that users can query the agent.
-    let node_door = listen(&open, doors, &shared, &mut faces).await?;
+    let node_door = listen(&open, listeners, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
         // With all drivers: tasks of a disabled driver continue, and the driver itself reports what it can't start.
@@ -361,7 +361,7 @@ fn shared(
         evaluations: Evaluations::default(),
         gc,
         // Includes the attributes that the drivers have set.
-        facts: Facts { node: agent.context.node.clone(), ..facts },
+        facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),
@@ -443,15 +443,15 @@ impl<'c> Open<'c> {
         access: Access,
     ) -> impl Future<Output = ()> + Send + use<> {
         let limits = Limits { per_peer_max: self.config.http.max_conns_per_client, ..Limits::default() };
-        let face = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
-        http::serve(listener, face, self.closing.clone())
+        let frontend = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
+        http::serve(listener, frontend, self.closing.clone())
     }
 }
 
 /// Creates the unix socket, and serves all listeners except the node's, which is returned.
 async fn listen(
     open: &Open<'_>,
-    doors: Listeners,
+    listeners: Listeners,
     shared: &Arc<Shared>,
     faces: &mut JoinSet<()>,
 ) -> anyhow::Result<Option<Listener>> {
@@ -461,16 +461,16 @@ async fn listen(
     }
     let socket = Listener::unix(&config.socket).await?;
     faces.spawn(open.serve(socket, http::router(Arc::clone(shared)), Access::Open));
-    if let (Some((listener, token)), Some((address, _))) = (doors.api, &config.listen) {
+    if let (Some((listener, token)), Some((address, _))) = (listeners.api, &config.listen) {
         tracing::info!(%address, tls = config.tls.is_some(), "listening on TCP");
         warning::of_plain_text(&listener, address);
         faces.spawn(open.serve(listener, http::router(Arc::clone(shared)), Access::Token(token)));
     }
-    if let (Some(listener), Some(address)) = (doors.metrics, &config.metrics_listen) {
+    if let (Some(listener), Some(address)) = (listeners.metrics, &config.metrics_listen) {
         tracing::info!(%address, "serving metrics");
         faces.spawn(open.serve(listener, http::metrics_router(Arc::clone(shared)), Access::Open));
     }
-    if let (Some(sockets), Some(address)) = (doors.dns, &config.dns_listen) {
+    if let (Some(sockets), Some(address)) = (listeners.dns, &config.dns_listen) {
         tracing::info!(%address, "answering DNS for services");
         let zone = Zone {
             model: Arc::clone(&shared.model),
@@ -479,7 +479,7 @@ async fn listen(
         };
         faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), open.closing.clone()));
     }
-    Ok(doors.node)
+    Ok(listeners.node)
 }
 
 fn make_parent(dir: &Path) -> anyhow::Result<()> {

@@ -4,20 +4,27 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use super::unused::{NO_SERVERS, NO_VAULT, OLD, ONE_MACHINE, consul, migrate, vault};
 use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text};
 use crate::job::{DelayFunction, HealthCheck, RestartMode};
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "consul", "disconnect", "max_client_disconnect", "migrate", "prevent_reschedule_on_lost",
-        "stop_after_client_disconnect", "vault",
-    ], "x-misplaced" = {
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets", "vault"], "x-no-effect" = {
+        "disconnect": NO_SERVERS,
+        "max_client_disconnect": NO_SERVERS,
+        "migrate": ONE_MACHINE,
+        "prevent_reschedule_on_lost": NO_SERVERS,
+        "stop_after_client_disconnect": NO_SERVERS,
+    }, "x-default" = { "consul": [consul()], "migrate": [migrate()], "vault": [vault()] }, "x-default-warning" = {
+        "vault": NO_VAULT,
+    }, "x-misplaced" = {
         "replicas": "did you mean `count`?",
     })))]
     pub struct GroupSpec {
-        /// Unique in the job; a lower-case DNS label.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// Unique in the job: 1 to 128 bytes without `/`, `\\` and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// The number of copies; default 1, or `scaling.min` if set; at most 10000, and 0 or 1 for `system` and `sysbatch` jobs.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
@@ -41,6 +48,8 @@ block! {
         pub tasks: Vec<TaskSpec>,
         /// Delay between deregistering the services and stopping the tasks, also when all tasks restart.
         pub shutdown_delay: Span,
+        /// Stop an allocation this long after its creation, as complete; only in `batch` and `sysbatch` jobs. Default no limit.
+        pub max_run_duration: Span,
         /// Values for `NOMAD_META_<key>`; override the job's.
         pub meta: BTreeMap<String, Text>,
         /// The disk space that this group is expected to need.
@@ -56,7 +65,7 @@ block! {
 
 block! {
     /// The range in which a group may be scaled.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["policy", "type"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["type"], "x-default" = { "type": ["horizontal"] })))]
     pub struct Scaling {
         /// Whether an autoscaler should act; only passed on to it. Default true.
         pub enabled: bool,
@@ -66,14 +75,16 @@ block! {
         /// The maximum count.
         #[cfg_attr(feature = "schema", schemars(required, range(max = 10_000)))]
         pub max: u32,
+        /// The rules of an autoscaler; only passed on to it.
+        pub policy: serde_json::Map<String, serde_json::Value>,
     }
 }
 
 block! {
     /// How a new version replaces the old one.
     pub struct Update {
-        /// The number of allocations replaced at the same time; default 1.
-        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
+        /// The number of allocations replaced at the same time; default 1. With 0 all change at once, as without `update`.
+        #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub max_parallel: u32,
         /// How long an allocation must be continuously healthy to count as healthy; default 10s.
         pub min_healthy_time: Span,
@@ -135,9 +146,11 @@ block! {
 
 block! {
     /// Ports of a group.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "cni", "dns", "hostname", "mbits", "reserved_ports", "dynamic_ports",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["cni", "dns", "hostname", "reserved_ports", "dynamic_ports"],
+        "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
+        "x-default" = { "cni": [{}], "dns": [{}] },
+    )))]
     pub struct Network {
         /// `host`: tasks use the machine's network.
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["bridge", "none", "cni/*"])))]
@@ -161,6 +174,7 @@ block! {
     /// A port.
     #[cfg_attr(feature = "schema", schemars(extend(
         "x-not-built" = ["host_network", "ignore_collision"],
+        "x-default" = { "host_network": ["default"] },
         "x-port" = true,
     )))]
     pub struct Port {
@@ -176,9 +190,15 @@ block! {
 
 block! {
     /// A volume that tasks of the group may mount.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "access_mode", "attachment_mode", "mount_options", "sticky",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["access_mode", "attachment_mode", "mount_options"],
+        "x-no-effect" = { "sticky": ONE_MACHINE },
+        "x-default" = {
+            "access_mode": ["single-node-writer", "single-node-multi-writer"],
+            "attachment_mode": ["file-system"],
+            "mount_options": [{}],
+        },
+    )))]
     pub struct VolumeRequest {
         /// `host`: a directory of this machine.
         #[serde(rename = "type")]
@@ -206,10 +226,13 @@ pub enum VolumeType {
 
 block! {
     /// The disk space that a group is expected to need.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["migrate", "sticky"])))]
     pub struct EphemeralDisk {
         /// In MiB, at least 10; default 300. Stored for compatibility with Nomad, not enforced.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub size: u64,
+        /// An allocation takes over `alloc/data` and its tasks' `local` from the one that it replaces; a canary does not. Default false.
+        pub sticky: bool,
+        /// On one machine the same as `sticky`.
+        pub migrate: bool,
     }
 }

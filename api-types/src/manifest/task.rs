@@ -8,15 +8,22 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
+#[cfg(feature = "schema")]
+use super::unused::{NO_VAULT, OLD, VERTICAL, consul, vault};
 use super::{Affinity, Constraint, Restart, Service, Signal, Span, Text};
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "action", "actions", "consul", "csi_plugin", "kind", "scaling", "scalings", "schedule",
-        "secret", "secrets", "template", "templates", "vault",
-    ], "x-misplaced" = {
+        "action", "actions", "consul", "csi_plugin", "kind", "schedule", "secret", "secrets", "template", "templates",
+        "vault",
+    ], "x-no-effect" = {
+        "scaling": VERTICAL,
+        "scalings": VERTICAL,
+    }, "x-default" = { "consul": [consul()], "vault": [vault()] }, "x-default-warning" = {
+        "vault": NO_VAULT,
+    }, "x-misplaced" = {
         "args": "it belongs to `config`",
         "command": "it belongs to `config`",
         "enviroment": "did you mean `env`?",
@@ -25,8 +32,8 @@ block! {
         "volumes": "volumes belong to the group; a task mounts them by `volume_mounts`",
     })))]
     pub struct TaskSpec {
-        /// Unique in the group; a lower-case DNS label.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// Unique in the group: 1 to 128 bytes without `/`, `\\` and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// The driver that runs it, for instance `raw_exec`.
         #[cfg_attr(feature = "schema", schemars(required))]
@@ -166,7 +173,10 @@ block! {
 
 block! {
     /// A mount of a volume in a task.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["propagation_mode", "selinux_label"])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["propagation_mode", "selinux_label"],
+        "x-default" = { "propagation_mode": ["private"] },
+    )))]
     pub struct VolumeMount {
         /// Name of a volume of the group.
         #[cfg_attr(feature = "schema", schemars(required))]
@@ -181,13 +191,16 @@ block! {
 
 block! {
     /// A signed token (JWT) that identifies the task.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["extra_claims"])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["extra_claims", "service_name"],
+        "x-default" = { "extra_claims": [{}] },
+    )))]
     pub struct Identity {
         /// Letters, digits, `-` and `_`; default `default`.
         pub name: String,
-        /// The token's audiences; required except for the default identity.
+        /// The token's audiences; required except for the default identity, which has its own.
         pub aud: Vec<String>,
-        /// How long a token is valid before it is replaced; without it, forever.
+        /// How long a token is valid before it is replaced; without it or with 0, forever.
         pub ttl: Span,
         /// Set `NOMAD_TOKEN_<name>` (`NOMAD_TOKEN` for the default identity).
         pub env: bool,
@@ -204,9 +217,11 @@ block! {
 
 block! {
     /// Resource limits of a task; absent ones are unlimited.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "cores", "device", "devices", "disk", "iops", "network", "networks", "numa", "secrets",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["cores", "device", "devices", "network", "networks", "numa", "secrets"],
+        "x-no-effect" = { "disk": OLD, "iops": OLD },
+        "x-default" = { "numa": [{ "affinity": "none" }] },
+    )))]
     pub struct Resources {
         /// CPU share in MHz.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000_000), extend("x-mhz" = true)))]
@@ -214,14 +229,18 @@ block! {
         /// Memory in MiB, at least 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory: u64,
-        /// Memory in MiB that the task may use if the machine has it available; at least `memory`.
-        #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
-        pub memory_max: u64,
+        /// Memory in MiB that the task may use if the machine has it available; at least `memory`. −1 for no limit; 0, the default, for `memory`.
+        #[cfg_attr(feature = "schema", schemars(range(min = -1, max = 1_073_741_824), extend("x-mib" = true)))]
+        pub memory_max: i64,
     }
 }
 
 block! {
     /// Collection of a task's output.
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-no-effect" = { "enabled": "has no effect: Nomad ignores it too; write `disabled`" },
+        "x-default" = { "enabled": [true] },
+    )))]
     pub struct Logs {
         /// The number of files kept for each stream; default 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]

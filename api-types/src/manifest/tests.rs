@@ -118,8 +118,8 @@ fn services_get_names_and_checks() {
         "tasks": [{"name": "t", "driver": "mock", "services": [{"name": "${BASE}-${NOMAD_PORT_http}"}]}],
     }]}));
     let [first, second] = job.groups[0].services.as_slice() else { panic!("expected two services") };
-    assert_eq!((first.name.as_str(), first.provider), ("web-g-group", Provider::Nomad));
-    assert_eq!(first.checks[0].name, "service: \"web-g-group\" check");
+    assert_eq!((first.name.as_str(), first.provider), ("web-g", Provider::Nomad));
+    assert_eq!(first.checks[0].name, "service: \"web-g\" check");
     assert_eq!((second.name.as_str(), second.provider), ("web-g-x", Provider::Consul));
     let CheckKind::Http { method, protocol, .. } = &second.checks[0].kind else {
         panic!("expected an HTTP check")

@@ -87,7 +87,11 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     }
     fill_services(written.services.as_deref_mut(), &group.services);
     written.shutdown_delay.get_or_insert(Span(group.shutdown_delay));
-    written.ephemeral_disk.get_or_insert(EphemeralDisk { size: Some(group.disk_mib) });
+    written.ephemeral_disk = Some(EphemeralDisk {
+        size: Some(group.disk_mib),
+        sticky: Some(group.kept_disk.sticky),
+        migrate: Some(group.kept_disk.migrate),
+    });
     for (written, task) in written.tasks.iter_mut().flatten().zip(&group.tasks) {
         fill_task(written, task);
     }

@@ -8,7 +8,7 @@ use super::{
     Affinity, ApiVersion, Artifact, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
     GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
     Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service,
-    Signal, Span, Spread, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
+    Signal, Span, Spread, TaskSpec, Text, Ui, UiLink, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
     VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
@@ -52,6 +52,7 @@ impl JobManifest {
                 constraints: from_constraints(&job.constraints),
                 affinities: from_affinities(&job.affinities),
                 spreads: from_spreads(&job.spreads),
+                ui: job.ui.as_ref().map(from_ui),
                 meta: texts(&job.meta),
                 // A child's manifest describes what it runs.
                 parameterized: job
@@ -93,6 +94,12 @@ impl VolumeManifest {
     }
 }
 
+fn from_ui(ui: &job::Ui) -> Ui {
+    let text = |text: &str| unless(text, "").map(Text);
+    let link = |link: &job::UiLink| UiLink { label: text(&link.label), url: text(&link.url) };
+    Ui { description: text(&ui.description), links: non_empty(ui.links.iter().map(link).collect()) }
+}
+
 fn from_parameterized(parameterized: &job::Parameterized) -> Parameterized {
     let keys = |keys: &Vec<String>| non_empty(keys.clone());
     Parameterized {
@@ -123,7 +130,7 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         Some((first, rest)) if rest.iter().all(|task| task.restart == first.restart) => &first.restart,
         Some(_) | None => &default,
     };
-    let names = Names { job: &job.id, group: &group.name, task: None };
+    let names = Names { job: &job.name, group: &group.name, task: None };
     let tasks =
         group.tasks.iter().map(|task| from_task(task, &Names { task: Some(&task.name), ..names }, shared));
     GroupSpec {
@@ -140,11 +147,16 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         services: from_services(&group.services, &names),
         tasks: Some(tasks.collect()),
         shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
+        max_run_duration: group.max_run_duration.map(Span),
         meta: texts(&group.meta),
         constraints: from_constraints(&group.constraints),
         affinities: from_affinities(&group.affinities),
         spreads: from_spreads(&group.spreads),
-        ephemeral_disk: (group.disk_mib != DISK_MIB).then_some(EphemeralDisk { size: Some(group.disk_mib) }),
+        ephemeral_disk: unless_empty(EphemeralDisk {
+            size: (group.disk_mib != DISK_MIB).then_some(group.disk_mib),
+            sticky: yes(group.kept_disk.sticky),
+            migrate: yes(group.kept_disk.migrate),
+        }),
     }
 }
 
@@ -153,6 +165,7 @@ fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {
         enabled: (!scaling.enabled).then_some(false),
         min: (scaling.min != count).then_some(scaling.min),
         max: Some(scaling.max),
+        policy: scaling.policy.as_ref().and_then(|policy| policy.as_object().cloned()),
     }
 }
 
@@ -248,7 +261,7 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         resources: unless_empty(Resources {
             cpu: task.resources.cpu_mhz,
             memory: task.resources.memory_mib,
-            memory_max: task.resources.memory_max_mib.filter(|most| *most != job::Resources::ALL_MEMORY),
+            memory_max: Some(task.resources.memory_max_mb()).filter(|most| *most != 0),
         }),
         logs: from_logs(&task.logs),
         kill_signal: task.kill_signal.clone().map(Signal),

@@ -17,7 +17,6 @@ use std::{
 
 use herdlet_base::{
     directory::{DirectoryWatch, Interests},
-    paths,
     safe_fs::{Dir, FsError, open_logs},
 };
 use herdlet_shim::rotation::{self, Name};
@@ -60,9 +59,9 @@ pub struct LogFiles {
 }
 
 impl LogFiles {
-    /// The files of `task` in `dir`.
+    /// The files in `dir` of the task whose directory has this name.
     pub fn new(dir: PathBuf, task: &str, stream: Stream) -> Self {
-        Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
+        Self { dir, stem: format!("{task}.{}", stream.as_str()) }
     }
 
     /// Whether the directory exists. It is created before a task begins and removed with its allocation.

@@ -14,7 +14,6 @@ mod allocs;
 mod apply;
 mod auth;
 mod body;
-mod child_paths;
 mod deployments;
 mod dispatch;
 mod error;
@@ -27,6 +26,7 @@ mod filter;
 pub mod fixture;
 mod fs;
 mod gc;
+mod job_paths;
 mod jobs;
 mod lingering;
 mod list;
@@ -214,7 +214,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))
         .with_state(shared);
     // Around the routes, because it changes the path before they match.
-    Router::new().fallback_service(routes).layer(middleware::map_request(child_paths::join))
+    Router::new().fallback_service(routes).layer(middleware::map_request(job_paths::join))
 }
 
 /// `/metrics`, `/healthz`, `/readyz` and nothing else, for a listener that needs no token.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use clap::Args;
 use futures_util::TryStreamExt as _;
-use herdlet_api_types::{JobKey, api::Change, view::JobView, volume::VolumeKind};
+use herdlet_api_types::{JobKey, api::Change, names::shell_word, view::JobView, volume::VolumeKind};
 use herdlet_manifest::manifests::{self, Drivers};
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ use super::{
     failure::{Failure, USAGE},
     here,
     output::Output,
-    selection::{Absent, SelectorFlag},
+    selection::{Absent, SelectorFlag, job_named},
     variables::VariableArgs,
     wait::{Goal, Limit, WaitReport, WaitTarget, Waited, wait_for_accepted},
 };
@@ -152,7 +152,7 @@ fn named_volumes(names: &[String]) -> Result<Option<BTreeSet<String>>, Failure> 
 fn by_name(names: &[String], jobs: &[JobView]) -> Result<Vec<JobKey>, Failure> {
     let mut keys = Vec::new();
     for name in names {
-        let found = jobs.iter().find(|view| view.key.to_string() == *name);
+        let found = job_named(jobs, name);
         let found = found.ok_or_else(|| {
             Failure::new(format!("there is no job {name:?}; nothing was deleted"))
                 .hint("list them: herdlet get jobs; volumes that a deleted job left: herdlet get volumes")
@@ -252,7 +252,8 @@ fn removed(name: &str, kind: Option<&VolumeKind>, purge: Purge) -> (String, &'st
             (format!("volume/{name} deleted with its data"), "removed")
         }
         (Some(VolumeKind::Mkdir { .. }) | None, Purge::Nothing) => {
-            let later = format!("to remove it: herdlet delete volume {name} --purge");
+            let later =
+                format!("to remove it: herdlet delete volume {} --purge", shell_word(name.to_owned()));
             (format!("volume/{name} deleted, its data stays; {later}"), "kept")
         }
     }

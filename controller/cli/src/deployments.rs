@@ -14,7 +14,7 @@ use super::{
     client::Client,
     failure::Failure,
     output::Output,
-    selection::plain_name,
+    selection::{job_named, plain_name},
     show::{self, styled},
     style,
     table::{Heading, Table},
@@ -210,7 +210,7 @@ async fn fail(args: FailArgs) -> Result<u8, Failure> {
 async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
     let jobs = client.jobs().await?;
     let target = plain_name(target, &jobs);
-    if let Some(job) = jobs.iter().find(|view| view.key.to_string() == target) {
+    if let Some(job) = job_named(&jobs, target) {
         let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
         return newest.ok_or_else(|| {
             Failure::new(format!("job {target} has no deployment"))
@@ -239,12 +239,12 @@ pub(super) fn of<'j>(
 ) -> Result<Vec<&'j Deployment>, Failure> {
     let mut found = all(jobs);
     // A job's name may also be a prefix of an id, and a job may have no deployment.
-    let is_job = |target: &str| jobs.iter().any(|view| view.key.to_string() == target);
-    let is_meant = |one: &Deployment, target: &str| match is_job(target) {
-        true => one.job_key.to_string() == target,
-        false => one.id.to_string().starts_with(target),
+    let is_meant = |one: &Deployment, target: &str| match job_named(jobs, target) {
+        Some(view) => one.job_key == view.key,
+        None => one.id.to_string().starts_with(target),
     };
-    let is_there = |target: &str| is_job(target) || found.iter().any(|one| is_meant(one, target));
+    let is_there =
+        |target: &str| job_named(jobs, target).is_some() || found.iter().any(|one| is_meant(one, target));
     if let Some(target) = missing.among(targets, is_there) {
         return Err(unknown(target));
     }

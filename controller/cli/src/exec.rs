@@ -8,6 +8,7 @@ use clap::Args;
 use herdlet_api_types::{
     alloc::ClientStatus,
     job::Lifecycle,
+    names::shell_word,
     task::TaskStatus,
     view::{AllocView, JobView, TaskView},
 };
@@ -122,7 +123,7 @@ fn choose<'t>(
         }
     }
     Err(Failure::new(format!("nothing of {text} is running"))
-        .hint(format!("see why: herdlet explain {text}")))
+        .hint(format!("see why: herdlet explain {}", shell_word(text.to_owned()))))
 }
 
 /// Prints output until the command has ended.

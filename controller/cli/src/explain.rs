@@ -8,6 +8,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     api::AgentStatus,
     deployment::Deployment,
+    job::Job,
     overview::fate,
     rfc3339::rfc3339,
     view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
@@ -119,6 +120,9 @@ async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failur
                 }
                 if let Some(view) = &job {
                     show_job(view, &target.allocs);
+                    if depth == Depth::Everything {
+                        show_ui(&view.job);
+                    }
                     children::show(view, &jobs);
                 }
                 show_allocs(&client, target, &allocs, depth).await;
@@ -199,6 +203,17 @@ fn show_job(view: &JobView, allocs: &[AllocView]) {
         show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
     }
     deployments::show(view);
+}
+
+/// The job's description and links.
+fn show_ui(job: &Job) {
+    let Some(ui) = &job.ui else { return };
+    for line in ui.description.lines() {
+        show::out(&format!("  {}\n", plain(line)));
+    }
+    for link in &ui.links {
+        show::out(&format!("  {}: {}\n", plain(&link.label), plain(&link.url)));
+    }
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {

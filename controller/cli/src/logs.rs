@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
     AllocId,
+    names::shell_word,
     nomad::FileInfo,
     parse_duration,
     task::TaskStatus,
@@ -124,7 +125,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     }
     if sources.is_empty() && !args.follow {
         let hint = match names.first() {
-            Some(name) => format!("see why: herdlet explain {name}"),
+            Some(name) => format!("see why: herdlet explain {}", shell_word(name.clone())),
             None => "list the jobs: herdlet get jobs".to_owned(),
         };
         return Err(Failure::new(format!("no task of {what} has been started yet")).hint(hint));
@@ -205,7 +206,7 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
     match asked {
         Ok(_) => {
             Failure::new("the connection to the agent ended before the log did, but the agent still runs")
-                .hint(format!("continue: herdlet logs -f {target}"))
+                .hint(format!("continue: herdlet logs -f {}", shell_word(target.to_owned())))
         }
         Err(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => gone(target),
         // The agent is there but does not answer, or there is another problem.
@@ -222,7 +223,8 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
 
 fn gone(target: &str) -> Failure {
     Failure::new("the agent ended while its logs were being read").hint(format!(
-        "its tasks continue without it, and so do their logs; once it is back: herdlet logs -f {target}"
+        "its tasks continue without it, and so do their logs; once it is back: herdlet logs -f {}",
+        shell_word(target.to_owned())
     ))
 }
 

@@ -12,7 +12,7 @@ use super::{
     client::{Client, JobChange},
     failure::Failure,
     output::Output,
-    selection::plain_name,
+    selection::{job_named, plain_name},
     wait::{Accepted, WaitFlags},
 };
 
@@ -73,15 +73,14 @@ pub(super) async fn find(client: &Client, name: &str) -> Result<JobView, Failure
 }
 
 pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> {
-    let plain = plain_name(name, &jobs).to_owned();
-    let found = jobs.into_iter().find(|view| view.key.to_string() == plain);
+    let found = job_named(&jobs, plain_name(name, &jobs)).cloned();
     found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
 }
 
 /// The current version, and the version to revert to: by default the newest older one that is neither stopped nor has failed.
 /// `kept` is sorted newest first.
 fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
-    let name = &view.key;
+    let (name, word) = (&view.key, view.key.argument());
     let [current, past @ ..] = kept else {
         return Err(Failure::new(format!("no version of {name} is stored")));
     };
@@ -93,7 +92,7 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
         None => Err(Failure::new(format!(
             "no older version of {name} can be restored: each is the same, stopped, or has failed"
         ))
-        .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
+        .hint(format!("list them: herdlet get versions {word}; then: herdlet rollback {word} --to VERSION"))),
     }
 }
 

@@ -85,6 +85,9 @@ fn explained(field: &Field, all: &[Field]) -> String {
     if let Some(unbuilt) = field.unbuilt() {
         line("Not built in this release", &unbuilt);
     }
+    if let Some(names) = field.without_effect() {
+        line("Accepted without effect", &names);
+    }
     let is_inner = |other: &&Field| other.is_directly_in(&field.path) && other.driver == field.driver;
     let inner: Vec<&Field> = all.iter().filter(is_inner).collect();
     if !inner.is_empty() {

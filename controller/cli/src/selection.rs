@@ -6,7 +6,7 @@
 use std::{fmt, str::FromStr};
 
 use clap::Args;
-use herdlet_api_types::{job::Job, view::JobView};
+use herdlet_api_types::{JobKey, job::Job, view::JobView};
 
 use super::{
     client::Client,
@@ -95,7 +95,7 @@ impl SelectorFlag {
             (Some(selector), true) => {
                 let jobs = client.jobs().await?;
                 let fitting = jobs.iter().filter(|view| selector.fits(&view.job));
-                let found: Vec<String> = fitting.map(|view| view.key.to_string()).collect();
+                let found: Vec<String> = fitting.map(|view| name_among(&jobs, &view.key)).collect();
                 if found.is_empty() {
                     return Err(Failure::new(format!("no job has labels or meta that fit {selector:?}", selector = selector.text))
                         .hint("see them: herdlet get jobs -o custom-columns=JOB:.key.id,LABELS:.job.labels,META:.job.meta"));
@@ -116,7 +116,7 @@ fn has_kind(text: &str) -> bool {
 /// Removes kinds: `job/web`, and the first word of `job web api`. A job whose own name begins like that keeps it.
 fn plain_names(mut names: Vec<String>, jobs: &[JobView]) -> Vec<String> {
     let is_kind = |word: &String| KINDS.contains(&word.as_str());
-    let is_job = |word: &String| jobs.iter().any(|view| view.key.to_string() == *word);
+    let is_job = |word: &String| job_named(jobs, word).is_some();
     if names.len() > 1 && names.first().is_some_and(|first| is_kind(first) && !is_job(first)) {
         names.remove(0);
     }
@@ -125,16 +125,31 @@ fn plain_names(mut names: Vec<String>, jobs: &[JobView]) -> Vec<String> {
 
 /// Removes the kind from a name such as `job/web`, unless a job has this name.
 pub(super) fn plain_name<'n>(name: &'n str, jobs: &[JobView]) -> &'n str {
-    if jobs.iter().any(|view| after_job(name, &view.key.to_string()).is_some()) {
+    if jobs.iter().any(|view| after_job(name, &view.key).is_some()) {
         return name;
     }
     let mut rests = KINDS.iter().filter_map(|kind| name.strip_prefix(kind)?.strip_prefix('/'));
     rests.find(|rest| !rest.is_empty()).unwrap_or(name)
 }
 
-/// The rest of `text` after the name of this job; none if `text` names another job with this prefix.
-pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
-    text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+/// The shortest name that names this job and no other.
+fn name_among(jobs: &[JobView], key: &JobKey) -> String {
+    let name = key.to_string();
+    if job_named(jobs, &name).is_none_or(|view| view.key == *key) { name } else { key.full() }
+}
+
+/// The job that `name` names: `NAMESPACE/ID`, or `ID` in the default namespace.
+pub(super) fn job_named<'j>(jobs: &'j [JobView], name: &str) -> Option<&'j JobView> {
+    let exact = jobs.iter().find(|view| view.key.full() == name);
+    exact.or_else(|| jobs.iter().find(|view| view.key.to_string() == name))
+}
+
+/// The rest of `text` after a name of this job; none if `text` does not begin with one.
+pub(super) fn after_job<'t>(text: &'t str, job: &JobKey) -> Option<&'t str> {
+    let after = |name: &str| {
+        text.strip_prefix(name).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
+    };
+    after(&job.full()).or_else(|| after(&job.to_string()))
 }
 
 impl Selector {
@@ -229,6 +244,21 @@ mod tests {
         let pairs =
             |of: &[(&str, &str)]| of.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         Job { labels: pairs(labels), meta: pairs(meta), ..Job::clone(&job("web", "g", "t")) }
+    }
+
+    // Two jobs have the name `prod/web`: one of namespace `prod`, one whose id has a slash.
+    #[test]
+    fn a_selected_job_is_named_so_that_no_other_is_meant() {
+        let of = |namespace: &str, id: &str| {
+            job_view(&Job { namespace: namespace.into(), ..Job::clone(&job(id, "g", "t")) }.into(), 0)
+        };
+        let jobs = [of("prod", "web"), of("default", "prod/web"), of("default", "web")];
+        let names: Vec<String> = jobs.iter().map(|view| name_among(&jobs, &view.key)).collect();
+        assert_eq!(names, ["prod/web", "default/prod/web", "web"]);
+        for (name, view) in names.iter().zip(&jobs) {
+            assert_eq!(job_named(&jobs, name).map(|view| &view.key), Some(&view.key));
+        }
+        assert_eq!(job_named(&jobs, "default/web").map(|view| &view.key), Some(&jobs[2].key));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
+    names::shell_word,
     view::{AllocView, JobView},
 };
 use serde::Serialize;
@@ -18,7 +19,7 @@ use super::{
     output::Output,
     rollback,
     round::Round,
-    selection::{Absent, SelectorFlag},
+    selection::{Absent, SelectorFlag, after_job},
     target,
     wait::{Accepted, Goal, Limit, WaitFlags, WaitTarget},
 };
@@ -99,10 +100,10 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
     for (name, target) in names.iter().zip(found) {
         if let Some(task) = &target.task {
             let message = format!("{task:?} is a task, but only whole allocations can be stopped");
-            let hint = format!("restart the task alone: herdlet restart {name}");
+            let hint = format!("restart the task alone: herdlet restart {}", shell_word(name.clone()));
             return Err(Failure::new(message).code(USAGE).hint(hint));
         }
-        if target.job.as_ref().is_some_and(|job| job.to_string() == *name) {
+        if target.job.as_ref().is_some_and(|job| after_job(name, job) == Some("")) {
             jobs.push(name.clone());
             continue;
         }

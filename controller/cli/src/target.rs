@@ -1,14 +1,21 @@
 //! Resolves TARGET: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for the whole group), each with an optional
 //! `/TASK`, or a prefix of an allocation id with at least eight digits.
 //!
-//! In: the text, and the present jobs and allocations. Out: allocations, and a task if one is named. The longest matching job id
-//! wins, since job ids may contain dots and slashes; a job comes before an allocation id.
+//! In: the text, and the present jobs and allocations. Out: allocations, and a task if one is named.
+//!
+//! Names may contain dots, slashes and brackets, so a text can have several readings. These rules choose one:
+//!
+//! 1. `NAMESPACE/ID` names a job exactly. `ID` alone names one in the default namespace; if the text also is `NAMESPACE/ID` of
+//!    another job, it names that one.
+//! 2. The longest matching job wins over a group or a task of another job; then the longest matching group.
+//! 3. A job wins over an allocation id.
 
 use std::collections::BTreeMap;
 
 use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
+    names::shell_word,
     overview::{Transition, TransitionState},
     view::{AllocView, JobView},
 };
@@ -85,7 +92,7 @@ pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], fai
 
 /// What happened to the job that `text` names; none if it exists or is unknown. `transitions`: newest first.
 fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<String> {
-    let names_it = |job: &JobKey| after_job(text, &job.to_string()).is_some();
+    let names_it = |job: &JobKey| after_job(text, job).is_some();
     if jobs.iter().any(|view| names_it(&view.key)) {
         return None;
     }
@@ -116,12 +123,14 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
 pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Target, Failure> {
     let text = plain_name(text, jobs);
     let keys = jobs.iter().map(|view| &view.key).chain(allocs.iter().map(|view| &view.spec.job_key));
-    let mut keys: Vec<(String, &JobKey)> = keys.map(|key| (key.to_string(), key)).collect();
-    keys.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.cmp(b)));
-    keys.dedup();
+    let readings = keys.filter_map(|key| {
+        after_job(text, key).map(|rest| (rest, key.full() != text[..text.len() - rest.len()], key))
+    });
+    let mut readings: Vec<(&str, bool, &JobKey)> = readings.collect();
+    readings.sort_by_key(|(rest, is_short, key)| (rest.len(), *is_short, *key));
+    readings.dedup();
     let mut near = None;
-    for (name, key) in keys {
-        let Some(rest) = after_job(text, &name) else { continue };
+    for (rest, _, key) in readings {
         match within_job(rest, key, allocs) {
             Ok(target) => return Ok(target),
             Err(failure) => near = near.or(Some(failure)),
@@ -329,8 +338,10 @@ impl Target {
 
     pub(super) fn nothing_runs(&self, text: &str) -> Failure {
         let failed = self.allocs.iter().find(|view| can_be_retried(view));
-        let again = failed.map(|view| format!("; try again: herdlet restart {}", view.spec.name()));
-        let hint = format!("see why: herdlet explain {text}{}", again.unwrap_or_default());
+        let again =
+            failed.map(|view| format!("; try again: herdlet restart {}", shell_word(view.spec.name())));
+        let hint =
+            format!("see why: herdlet explain {}{}", shell_word(text.to_owned()), again.unwrap_or_default());
         Failure::new(format!("nothing of {text} is running")).hint(hint)
     }
 }

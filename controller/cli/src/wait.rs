@@ -188,7 +188,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
                 format!("job {} is of type {} and never completes", endless.key, endless.job.kind.as_str());
             return Err(Failure::new(message)
                 .code(USAGE)
-                .hint(format!("to wait until it runs: herdlet wait {}", endless.key)));
+                .hint(format!("to wait until it runs: herdlet wait {}", endless.key.argument())));
         }
     }
     let waited = match keys.is_empty() {
@@ -434,13 +434,13 @@ impl Waiting {
                 }
                 herdlet_base::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
                 if let Some(tried) = self.of(shown, |wanted, view| !wanted.has_failed(view)).first() {
-                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key);
+                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key.argument());
                 }
             }
             Waited::Interrupted => herdlet_base::tell!(
                 "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
                 self.open(shown),
-                self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
+                self.wanted.first().map(|wanted| wanted.job.argument()).unwrap_or_default(),
             ),
         }
     }
@@ -508,7 +508,7 @@ fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
 
 /// A hint for a failed job.
 fn what_now(failed: &JobView) -> String {
-    let key = &failed.key;
+    let key = failed.key.argument();
     let back = match failed.version {
         0 => String::new(),
         _ => format!("; go back to the previous version: herdlet rollback {key}"),

@@ -186,6 +186,7 @@ impl<'r> Reading<'r> {
             Err(problems) => return self.problems.append(problems),
         };
         self.declared.extend(evaluated.declared);
+        self.set.warnings.extend(evaluated.warnings);
         let (documents, problems) = nomad::from_hcl(source, &evaluated.body, self.drivers);
         let translates = problems.is_empty() && evaluated.problems.is_empty();
         self.problems.append(evaluated.problems);

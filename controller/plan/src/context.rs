@@ -68,11 +68,23 @@ pub struct Context {
     pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
     /// The drivers that tasks have to wait for, and why.
     pub(crate) away: BTreeMap<String, String>,
+    /// The drivers that the agent's config disables.
+    pub(crate) disabled: BTreeSet<String>,
     /// Allocations of this machine whose disk is still to be migrated, each with its successor.
     pub(crate) heirs: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {
+    /// Why this driver can't start a task now, if so.
+    pub(crate) fn driver_trouble(&self, driver: &str) -> Option<String> {
+        if self.disabled.contains(driver) {
+            return Some(format!(
+                "the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config"
+            ));
+        }
+        self.away.get(driver).map(|why| format!("the driver {driver} is away: {why}"))
+    }
+
     /// The first allocation that has to end before this one begins, if any.
     pub(crate) fn awaits(&self, spec: &Allocation) -> Option<AllocId> {
         spec.awaited().find(|id| self.awaited.get(id).is_some_and(|waiting| waiting.contains(&spec.id)))

@@ -70,6 +70,8 @@ pub enum Event {
         facts: Box<NodeFacts>,
         /// The drivers that tasks have to wait for, and why.
         away: BTreeMap<String, String>,
+        /// The drivers that the agent's config disables: their tasks can't be started.
+        disabled: BTreeSet<String>,
     },
     /// The ports of this machine on which something listens: new allocations get others.
     Listening(BTreeSet<u16>),

@@ -121,6 +121,7 @@ impl World {
                 contact: false,
                 awaited: BTreeMap::new(),
                 away: BTreeMap::new(),
+                disabled: BTreeSet::new(),
                 heirs: BTreeMap::new(),
             },
             meta: Tracked::stored(Meta::default()),
@@ -139,7 +140,10 @@ impl World {
         let open = &mut OpenTurn { now, dirty, turn };
         match event {
             Event::Desired(change) => self.desired(open, change),
-            Event::Node { facts, away } => self.node_changed(open, *facts, away),
+            Event::Node { facts, away, disabled } => {
+                self.ctx.disabled = disabled;
+                self.node_changed(open, *facts, away);
+            }
             Event::Listening(ports) => self.allocs.set_listening(ports),
             Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {

@@ -1,8 +1,11 @@
 //! Command lines, targets, and hints.
 
+use std::sync::Arc;
+
 use clap::CommandFactory as _;
 use herdlet_api_types::{
     AllocId,
+    job::Job,
     view::{AllocView, JobView},
 };
 use herdlet_cli::{Address, AddressError, target};
@@ -138,14 +141,19 @@ fn addresses_are_sockets_or_urls() {
 fn landscape() -> (Vec<JobView>, Vec<AllocView>) {
     let (web, web_api, child) =
         (job("web", "web", "httpd"), job("web.api", "front", "httpd"), job("web/dispatch-1", "g", "t"));
+    // Both are `prod/Api_v2`, and `a.b` is a group with a task that look like an index and a task of group `a`.
+    let in_prod = Arc::new(Job { namespace: "prod".to_owned(), ..Job::clone(&job("Api_v2", "a.b", "t_1")) });
+    let with_slash = job("prod/Api_v2", "a", "b");
     let allocs = vec![
         ended(alloc_view(&web, 0, 0x10)),
         alloc_view(&web, 0, 0x11),
         alloc_view(&web, 1, 0x12),
         alloc_view(&web_api, 0, 0x20),
         alloc_view(&child, 0, 0x30),
+        alloc_view(&in_prod, 0, 0x40),
+        alloc_view(&with_slash, 0, 0x50),
     ];
-    ([web, web_api, child].iter().map(|job| job_view(job, 0)).collect(), allocs)
+    ([web, web_api, child, in_prod, with_slash].iter().map(|job| job_view(job, 0)).collect(), allocs)
 }
 
 #[test]
@@ -167,6 +175,15 @@ fn targets_are_found() {
         ("30303030-3030", &[0x30], None),
         ("303030303030", &[0x30], None),
         ("30303030/t", &[0x30], Some("t")),
+        ("default/web", &[0x11, 0x12], None),
+        ("default/web.web[1]", &[0x12], None),
+        ("default/web.api", &[0x20], None),
+        ("prod/Api_v2", &[0x40], None),
+        ("prod/Api_v2/t_1", &[0x40], Some("t_1")),
+        ("prod/Api_v2.a.b[0]/t_1", &[0x40], Some("t_1")),
+        ("prod/Api_v2.a[0]", &[0x50], None),
+        ("default/prod/Api_v2", &[0x50], None),
+        ("default/prod/Api_v2/b", &[0x50], Some("b")),
     ] {
         let found = target::resolve(text, &jobs, &allocs).unwrap();
         let ids: Vec<AllocId> = found.allocs.iter().map(|view| view.spec.id).collect();

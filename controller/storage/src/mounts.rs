@@ -14,7 +14,7 @@ mod bind;
 mod link;
 
 use herdlet_base::{
-    below::{NotBelow, below},
+    below::below,
     mounts::{
         kernel::{self, Access},
         table::mounts_below_now,
@@ -43,13 +43,6 @@ pub enum MountError {
     /// The task directory does not exist.
     #[error("mount volumes in {path}: the task directory is gone")]
     NoTaskDir { path: PathBuf },
-    /// The path is absolute, but the driver has no file system isolation.
-    #[error(
-        "mount a volume at {destination}: the path is absolute, which a task without file system isolation can't \
-         have; make it relative to the task directory, for instance local/{}",
-        last_part(destination)
-    )]
-    Absolute { destination: String },
     /// The path would leave the task directory.
     #[error("mount a volume at {destination:?}: the path is empty or leaves the task directory")]
     Leaves { destination: String },
@@ -81,28 +74,24 @@ impl MountError {
     pub fn class(&self) -> Class {
         match self {
             Self::NoTaskDir { .. } | Self::NoSource { .. } | Self::Table(_) => Class::Retry,
-            Self::Absolute { .. }
-            | Self::Leaves { .. }
-            | Self::Reserved { .. }
-            | Self::Overlap { .. }
-            | Self::Obstacle { .. } => Class::Fatal,
+            Self::Leaves { .. } | Self::Reserved { .. } | Self::Overlap { .. } | Self::Obstacle { .. } => {
+                Class::Fatal
+            }
             Self::Fs(error) => error.class(),
         }
     }
 }
 
 impl Destination {
-    /// Checks `volume_mounts[].destination` for a driver without file system isolation.
+    /// Checks `volume_mounts[].destination` for a driver without file system isolation. An absolute path means the same
+    /// path in the task directory.
     ///
     /// # Errors
     ///
-    /// If it is absolute, leaves the task directory, or is in a directory with another use.
+    /// If it leaves the task directory, or is in a directory with another use.
     pub fn parse(destination: &str) -> Result<Self, MountError> {
         let owned = || destination.to_owned();
-        let path = below(destination).map_err(|why| match why {
-            NotBelow::Absolute => MountError::Absolute { destination: owned() },
-            NotBelow::Leaves => MountError::Leaves { destination: owned() },
-        })?;
+        let path = below(destination).ok_or_else(|| MountError::Leaves { destination: owned() })?;
         let mut parts = path.iter();
         let first = parts.next().unwrap_or_default().to_string_lossy();
         let reserved = |reason| Err(MountError::Reserved { destination: owned(), reason });
@@ -257,10 +246,6 @@ fn check_overlap(bindings: &[Binding]) -> Result<(), MountError> {
         }
     }
     Ok(())
-}
-
-fn last_part(destination: &str) -> &str {
-    destination.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
 /// Rights for directories on the way to a destination: they belong to the task, like its `local`.

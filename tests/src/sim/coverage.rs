@@ -59,6 +59,7 @@ kinds! {
     Outage = "outages of the catalogue",
     Vanished = "vanished objects",
     Covered = "covered mounts",
+    DoubtedProcess = "reports that a process may have drifted",
     Killed = "processes killed",
     SupervisorLost = "supervisors killed",
     Crash = "crashes between commits",
@@ -70,6 +71,8 @@ kinds! {
     ClockBack = "clock set back",
     DiskFull = "full disks",
     StopAhead = "stops ahead of a commit",
+    DriverAway = "drivers that went away",
+    DriverBack = "drivers that came back",
     StateDamaged = "damaged states",
     RecordDamaged = "damaged supervisor records",
 }

@@ -144,7 +144,7 @@ impl Trace {
             Outcome::Pending { on, .. } => format!("waits for {on}"),
             Outcome::Overdue => "overdue".to_owned(),
             Outcome::Recovered(Recovered::NotStarted) => "it never began".to_owned(),
-            Outcome::Recovered(Recovered::Running) => "it lives".to_owned(),
+            Outcome::Recovered(Recovered::Running(_)) => "it lives".to_owned(),
             Outcome::Recovered(Recovered::Exited(result)) => format!("it ended: {}", ended(result)),
             Outcome::Recovered(Recovered::Lost { why }) => format!("it is lost: {why}"),
         };

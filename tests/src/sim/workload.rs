@@ -11,6 +11,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
+    op::{Part, TaskPart},
     parts::{Medium, WhileRunning},
 };
 
@@ -166,6 +167,9 @@ impl Life {
         if self.rng.one_in(4) {
             return self.kill_something();
         }
+        if self.rng.one_in(8) {
+            return self.doubt_something();
+        }
         let things: Vec<&Thing> = self.machine.things.iter().collect();
         if things.is_empty() {
             return;
@@ -181,17 +185,29 @@ impl Life {
             Medium::Files if row.while_running == WhileRunning::Leave => return,
             Medium::Mounts if self.rng.one_in(3) => {
                 self.met.note(Kind::Covered);
-                self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
+                self.trace.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
                 self.machine.covered.insert(thing);
             }
             Medium::Files | Medium::Mounts | Medium::Processes | Medium::Catalogue => {
                 self.met.note(Kind::Vanished);
-                self.tale.note(self.now().boot_ns, || format!("{part:?} vanishes"));
+                self.trace.note(self.now().boot_ns, || format!("{part:?} vanishes"));
                 self.machine.vanish(&thing);
             }
         }
         let by = if self.rng.one_in(2) { Noticed::Event } else { Noticed::Periodic };
         self.post(Event::Drift { alloc, part, by });
+    }
+
+    /// A driver reports that a process may have drifted, also while an operation runs on it.
+    fn doubt_something(&mut self) {
+        let live: Vec<AttemptKey> = self.machine.live().map(|(key, _)| *key).collect();
+        if live.is_empty() {
+            return;
+        }
+        self.met.note(Kind::DoubtedProcess);
+        let (alloc, index, _) = live[self.rng.below(live.len() as u64) as usize];
+        let part = Part::Task(index, TaskPart::Process);
+        self.post(Event::Drift { alloc, part, by: Noticed::Event });
     }
 
     fn kill_something(&mut self) {
@@ -208,7 +224,7 @@ impl Life {
             self.machine.lose(key)
         };
         if let Some(event) = seen {
-            self.tale.event(self.now().boot_ns, &event);
+            self.trace.event(self.now().boot_ns, &event);
             self.post(event);
         }
     }

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use herdlet_api_types::names;
 use herdlet_api_types::{
     JobKey,
     alloc::Desired,
@@ -88,7 +89,11 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> 
     let hint = if verb == "run" {
         "give your job another name, or run it on the cluster: nomad job run FILE".to_owned()
     } else {
-        format!("use the cluster instead: nomad job {verb} -namespace={} {}", job.namespace, job.id)
+        format!(
+            "use the cluster instead: nomad job {verb} -namespace={} {}",
+            job.namespace,
+            names::shell_word(job.id.to_string())
+        )
     };
     Err(ServerJobHint { job, hint })
 }

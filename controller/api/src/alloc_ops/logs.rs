@@ -47,7 +47,7 @@ impl AllocOps {
         has_files(alloc)?;
         let stream = check(alloc, &wanted)?;
         let id = alloc.spec.id;
-        let files = LogFiles::new(self.paths.logs(&id), &wanted.task, stream);
+        let files = LogFiles::new(self.paths.logs(&id), &self.paths.task_name(&id, &wanted.task), stream);
         let place = if wanted.follow { Some(self.bounds.follower()?) } else { None };
         Reading::begin(files, wanted, id, place).await
     }

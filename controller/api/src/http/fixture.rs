@@ -112,7 +112,7 @@ impl ApiFixture {
     }
 
     pub fn serve_for(&self, listener: Listener, router: Router, access: Access, limits: Limits) {
-        let face = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
-        self.tasks.spawn(serve(listener, face, self.shared.closing.clone()));
+        let frontend = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
+        self.tasks.spawn(serve(listener, frontend, self.shared.closing.clone()));
     }
 }

@@ -51,13 +51,13 @@ const SHORT_ID: usize = 8;
 
 /// Whether a target names the job, the group or the allocation; true if there are no targets.
 pub(super) fn is_meant(job: &JobKey, name: &str, alloc: Option<AllocId>, targets: &[String]) -> bool {
-    let job = job.to_string();
+    let (full, job) = (job.full(), job.to_string());
     let group = name.rsplit_once('[').map_or(name, |(group, _)| group);
     let dotted = name.replace('[', ".").replace(']', "");
     let id = alloc.map_or_else(String::new, |id| id.to_string());
     targets.is_empty()
         || targets.iter().any(|target| {
-            [&*job, name, group, &*dotted].contains(&target.as_str())
+            [&*job, &*full, name, group, &*dotted].contains(&target.as_str())
                 || (target.len() >= SHORT_ID && id.starts_with(&target.to_ascii_lowercase()))
         })
 }

@@ -88,11 +88,13 @@ fn chosen_jobs(
     if targets.is_empty() {
         return Ok(jobs);
     }
-    let is_there = |name: &str| jobs.iter().any(|view| view.key.to_string() == name);
+    let is_there = |name: &str| selection::job_named(&jobs, name).is_some();
     if let Some(name) = missing.among(targets, is_there) {
         return Err(Failure::new(format!("there is no job {name:?}")));
     }
-    jobs.retain(|view| targets.contains(&view.key.to_string()));
+    let named = targets.iter().filter_map(|name| selection::job_named(&jobs, name));
+    let named: BTreeSet<JobKey> = named.map(|view| view.key.clone()).collect();
+    jobs.retain(|view| named.contains(&view.key));
     Ok(jobs)
 }
 
@@ -123,7 +125,7 @@ async fn with_fates<T>(
     targets: &[String],
     found: Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let is_missing = |target: &&String| !jobs.iter().any(|view| view.key.to_string() == **target);
+    let is_missing = |target: &&String| selection::job_named(jobs, target).is_none();
     match (found, targets.iter().find(is_missing)) {
         (Ok(found), _) => Ok(found),
         (Err(failure), Some(target)) => Err(target::with_fate(client, target, jobs, failure).await),
@@ -247,8 +249,7 @@ async fn with_ended(
     })?;
     // An id names one allocation and not its slot.
     let names_place = |view: &AllocView| {
-        let job = view.spec.job_key.to_string();
-        targets.iter().any(|target| selection::after_job(target, &job).is_some())
+        targets.iter().any(|target| selection::after_job(target, &view.spec.job_key).is_some())
     };
     let mut found: Vec<AllocView> = Vec::new();
     for (view, _) in named {
@@ -322,9 +323,8 @@ async fn services(
     if let Some(name) = missing.among(names, is_there) {
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
         return Err(match in_consul.get(name) {
-            Some(job) => {
-                failure.hint(format!("it is in Consul; for its checks, see: herdlet describe {job}"))
-            }
+            Some(job) => failure
+                .hint(format!("it is in Consul; for its checks, see: herdlet describe {}", job.argument())),
             None => failure.hint("list them: herdlet get services"),
         });
     }

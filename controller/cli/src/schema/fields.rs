@@ -205,6 +205,12 @@ impl Field {
         let names = self.schema.get("x-not-built")?.as_array()?;
         Some(names.iter().map(short).collect::<Vec<_>>().join(", "))
     }
+
+    /// Nomad's names that are accepted, but have no effect.
+    pub(super) fn without_effect(&self) -> Option<String> {
+        let names = self.schema.get("x-no-effect")?.as_object()?;
+        Some(names.keys().map(String::as_str).collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// A job with every field, for examples.

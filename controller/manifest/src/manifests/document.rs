@@ -16,7 +16,8 @@ use serde::de::DeserializeOwned;
 use super::drivers::Drivers;
 use super::findings::Findings;
 use super::prune::{Pruned, typed};
-use super::{Judge, config, foreign_names, unbuilt, validate};
+use super::unbuilt::{self, Unbuilt};
+use super::{Judge, config, foreign_names, validate};
 use crate::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
 
 /// The content of a document.
@@ -125,11 +126,12 @@ fn kind(document: &Document) -> Option<DocumentKind> {
 }
 
 fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
-    let (mut problems, pruned) = structure::<JobManifest>(document, &JOB, "Job");
+    let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &JOB, judge);
+    let (mut problems, pruned) = structure::<JobManifest>(&document, &JOB, ("Job", unbuilt));
     let Some(Pruned { value: mut manifest, lost }) = pruned else {
-        return Outcome { problems, ..Outcome::default() };
+        return Outcome { problems, warnings, content: None };
     };
-    let mut findings = Findings::new(document, lost);
+    let mut findings = Findings::new(&document, lost);
     config::read(&mut manifest, drivers, &mut findings);
     let job = manifest.to_job();
     match judge {
@@ -139,21 +141,24 @@ fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
     add(&mut problems, findings.problems);
     let content =
         problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
-    Outcome { content, problems, warnings: findings.warnings }
+    warnings.append(&mut findings.warnings);
+    Outcome { content, problems, warnings }
 }
 
 fn read_volume(document: &Document) -> Outcome {
-    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME, "Volume");
+    let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &VOLUME, Judge::Here);
+    let (mut problems, pruned) = structure::<VolumeManifest>(&document, &VOLUME, ("Volume", unbuilt));
     let Some(Pruned { value: manifest, lost }) = pruned else {
-        return Outcome { problems, ..Outcome::default() };
+        return Outcome { problems, warnings, content: None };
     };
-    let mut findings = Findings::new(document, lost);
+    let mut findings = Findings::new(&document, lost);
     validate::volume(&manifest, &mut findings);
     add(&mut problems, findings.problems);
     let content = problems
         .is_empty()
         .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
-    Outcome { content, problems, warnings: findings.warnings }
+    warnings.append(&mut findings.warnings);
+    Outcome { content, problems, warnings }
 }
 
 /// Adds problems of meaning, except at paths that already have a structural problem, which says more.
@@ -166,13 +171,12 @@ fn add(structural: &mut Problems, found: Problems) {
     structural.extend(others);
 }
 
-/// Checks the structure of a document, and types as much of it as is valid.
+/// Checks the structure of a document of a kind, in which these features are unbuilt, and types as much of it as is valid.
 fn structure<T: DeserializeOwned>(
     document: &Document,
     schema: &Schema,
-    kind: &str,
+    (kind, unbuilt): (&str, Vec<Problem>),
 ) -> (Problems, Option<Pruned<T>>) {
-    let unbuilt = unbuilt::find(document, schema);
     let mut problems = Problems::new();
     let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
     // At one place, "not built" says more than "unknown field".

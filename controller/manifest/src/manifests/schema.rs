@@ -19,7 +19,7 @@ const REALTIME: &str = "^SIGRT(MIN(\\+([12]?[0-9]|30))?|MAX(-([12]?[0-9]|30))?)$
 pub fn schema() -> Json {
     let mut schema = yaml::schema_for::<Document>().to_value();
     let rules: Vec<Json> = built_in().into_iter().map(|driver| config_rule(&mut schema, driver)).collect();
-    label_patterns(&mut schema);
+    name_patterns(&mut schema);
     if let Some(Json::Object(signal)) = schema.pointer_mut("/$defs/Signal") {
         signal.insert("anyOf".to_owned(), json!([{ "enum": SIGNALS }, { "pattern": REALTIME }]));
     }
@@ -47,19 +47,28 @@ fn config_rule(schema: &mut Json, driver: DriverInfo) -> Json {
     })
 }
 
-/// Translates our keyword for DNS labels into a `pattern`, which editors understand.
-fn label_patterns(schema: &mut Json) {
+/// Adds a `pattern` beside our keyword for names: editors know it, and it accepts every valid name.
+fn name_patterns(schema: &mut Json) {
     match schema {
         Json::Object(fields) => {
-            if fields.get("x-name").is_some_and(|kind| kind == "dns-label") {
-                fields.insert("pattern".to_owned(), json!("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"));
+            let kind = fields.get("x-name").and_then(Json::as_str);
+            let pattern = kind.and_then(|kind| NAME_PATTERNS.iter().find(|(known, _)| *known == kind));
+            if let Some((_, pattern)) = pattern {
+                fields.insert("pattern".to_owned(), json!(pattern));
             }
-            fields.values_mut().for_each(label_patterns);
+            fields.values_mut().for_each(name_patterns);
         }
-        Json::Array(items) => items.iter_mut().for_each(label_patterns),
+        Json::Array(items) => items.iter_mut().for_each(name_patterns),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
     }
 }
+
+/// Patterns of the kinds of names. They count characters, the rules count bytes.
+const NAME_PATTERNS: [(&str, &str); 3] = [
+    ("job-id", "^[^\\s\\u0000-\\u001f\\u007f]{1,255}$"),
+    ("namespace", "^[a-zA-Z0-9-]{1,128}$"),
+    ("part", "^[^/\\\\\\u0000-\\u001f\\u007f]{1,128}$"),
+];
 
 /// A document of any kind.
 struct Document;

@@ -5,18 +5,19 @@ use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::
 use herdlet_api_types::{
     AllocId, JobKey,
     alloc::{AssignedPort, ClientStatus, Desired},
-    job::Job,
+    job::{Job, Lifecycle, Task},
     view::{Reason, Wait},
     volume::Volume,
 };
 
 use crate::{
     alloc::{self, show},
-    event::{AppliedJob, Command, Ending, Refusal, Reply, VolumeData},
+    event::{AppliedJob, Command, Ending, Refusal, Reply, RestartScope, VolumeData},
     job::placed::has_ended,
     op::Key,
     policy::Owner,
     shared::volume::{Origin, VolumeIntent},
+    state::TaskState,
     turn::OpenTurn,
     world::{JobEntry, World, allocs::AllocEntry, poststop::PoststopScope},
 };
@@ -33,6 +34,10 @@ impl World {
         }
         if job.state.deleting {
             return Ok(self.end_poststop(open, &Ending::Job(key.clone()), PoststopScope::Begun));
+        }
+        // It follows a stop, and so is the second request to end the job.
+        if job.current.stop {
+            self.end_poststop(open, &Ending::Job(key.clone()), PoststopScope::Begun);
         }
         self.delete_job(open, key);
         Ok(Reply::Accepted { index: self.meta.index })
@@ -77,6 +82,7 @@ impl World {
             Command::EndPoststop { of } => Ok(self.end_poststop(open, &of, PoststopScope::All)),
             Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
             Command::Restart { alloc, scope } => {
+                self.may_restart(alloc, &scope)?;
                 let done = self.write(open, alloc, |writer| writer.restart(&scope));
                 self.answer(alloc, done)
             }
@@ -108,6 +114,25 @@ impl World {
             until: None,
         };
         in_use.map(wait).collect()
+    }
+
+    /// A restart first kills a task: if its driver can't start it again now, it is refused.
+    fn may_restart(&self, id: AllocId, scope: &RestartScope) -> Result<(), Refusal> {
+        let entry = self.allocs.get(id).ok_or_else(|| no_alloc(id))?;
+        let tasks = entry.spec.group().map(|group| group.tasks.as_slice()).unwrap_or_default();
+        let restarts = |(task, known): &(&Task, &TaskState)| match scope {
+            RestartScope::Task(name) => task.name == *name,
+            RestartScope::Running => known.live_attempt().is_some(),
+            RestartScope::All => task.lifecycle != Lifecycle::Poststop,
+        };
+        let mut restarted = tasks.iter().zip(&entry.state.durable.tasks).filter(restarts);
+        match restarted.find_map(|(task, _)| Some((task, self.ctx.driver_trouble(&task.driver)?))) {
+            Some((task, why)) => {
+                let (name, task) = (entry.spec.name(), &task.name);
+                Err(Refusal::Conflict(format!("task {task} of {name} can't be restarted: {why}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Stops an allocation. One that is being stopped already stays so, except that a repeated request ends a poststop task that still
@@ -193,6 +218,15 @@ impl World {
             let mut users = self.claims(&volume.name).filter_map(|id| self.allocs.get(id));
             if !same_place && users.any(|entry| entry.may_mount()) {
                 let message = format!("volume \"{}\" is in use: its kind can't be changed", volume.name);
+                return Err(Refusal::Conflict(message));
+            }
+        }
+        for key in jobs.iter().map(Job::key) {
+            let known = self.jobs.get(&key);
+            if let Some(parent) = known.and_then(|known| known.current.parent_id()) {
+                let message = format!(
+                    "job \"{key}\" is a child of job \"{parent}\" and cannot be changed; give your job another name"
+                );
                 return Err(Refusal::Conflict(message));
             }
         }

@@ -368,6 +368,9 @@ impl World {
         }
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
         open.dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
+        if alloc.predecessor().is_some() {
+            self.wait_for_previous_of(&alloc);
+        }
         self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now));
         open.dirty.insert(Key::Alloc(id));
         true

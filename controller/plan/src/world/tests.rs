@@ -30,7 +30,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
 
 use super::*;
 use crate::{
-    action::{Outcome, Recovered, Verb},
+    action::{Outcome, Recovered, Started, Verb},
     event::{Command, Noticed, Refusal, Reply},
     facts::Facts,
     fixture::{at, settings},
@@ -101,7 +101,7 @@ impl Bench {
                     }
                     (_, Verb::Inspect) => Outcome::Present(None),
                     (_, Verb::Ask) => Outcome::Absent,
-                    (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
+                    (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running(Started::default())),
                     (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
                     _ => Outcome::Done(None),
                 };

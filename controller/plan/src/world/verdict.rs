@@ -183,8 +183,10 @@ impl JobEntry {
                     overdue_at: overdue_at(known, name),
                 });
             } else if !group.auto_promote {
-                let message =
-                    format!("group {name}: its canaries are healthy; to promote them: herdlet promote {key}");
+                let message = format!(
+                    "group {name}: its canaries are healthy; to promote them: herdlet promote {}",
+                    key.argument()
+                );
                 worst.weigh(ConvergenceState::Waiting, || plain(Reason::Promotion, &message));
             }
         }

@@ -5,15 +5,15 @@ use std::{os::fd::AsFd, sync::Arc};
 use herdlet_api_types::job::LogMode;
 use herdlet_base::safe_fs::open_logs;
 use herdlet_driver::{
-    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
-    limits::Limits, recover_by,
+    AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, limits::Limits,
+    recover_by,
 };
 use rustix::fs::{Mode, OFlags};
 
 use super::{
     Shared, Translated,
     failure::{is_shortage, place, start_error, without_record},
-    off_thread, reconcile,
+    off_thread, repair,
     supervise::{self, Cause, Live, NeverRan},
 };
 use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, Step, WhenFull, launch};
@@ -32,12 +32,6 @@ impl Shared {
         }
         let config = Arc::new(config);
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
-            if self.setup.starts == Availability::Disabled {
-                return Err(DriverError::fatal(format!(
-                    "start {id}: the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config",
-                    driver = self.info.name,
-                )));
-            }
             let child = off_thread({
                 let (shared, config) = (Arc::clone(self), Arc::clone(&config));
                 move || shared.launch(&config)
@@ -47,6 +41,10 @@ impl Shared {
                 Ok(child) => child,
                 Err(error) => {
                     self.remove_unused_cgroup(&id).await;
+                    let (shared, torn_down) = (Arc::clone(self), id.clone());
+                    if let Err(error) = off_thread(move || shared.translate.tear_down(&torn_down)).await {
+                        tracing::warn!(%id, error = error.why(), "failed to remove what was made for a start");
+                    }
                     return Err(error);
                 }
             };
@@ -99,11 +97,11 @@ impl Shared {
             Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
         }
         if live.exit().is_none()
-            && let Err(error) = reconcile::reconcile(self, id).await
+            && let Err(error) = repair::repair(self, id).await
         {
             tracing::warn!(%id, error = error.why(), "failed to move a task back into its cgroup");
         }
-        live.exit().map_or(Recovered::Running, Recovered::Exited)
+        live.exit().map_or_else(|| Recovered::Running(Started::default()), Recovered::Exited)
     }
 
     /// Waits until the attempt is claimed, by this supervisor or by another that came first.
@@ -204,6 +202,7 @@ impl Shared {
         launch(&Launch {
             program: &self.setup.program,
             record: &task.id.name(),
+            driver: self.number.value(),
             runtime_dir: runtime_dir.as_fd(),
             logs_dir: logs_dir.as_fd(),
             invocation: &invocation,

@@ -20,7 +20,7 @@ use std::{
 use herdlet_base::user::UserError;
 use rustix::io::Errno;
 
-use self::walk::{Reached, SearchRoot, Target};
+use self::walk::{AllocScope, Reached, Target};
 use crate::supervisor::Entry;
 
 pub(super) use trust::{Distrust, Trust};
@@ -99,7 +99,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
     };
     let untrusted = |distrust| CommandError::Untrusted { command: command.to_owned(), distrust };
     let not_program = |why| CommandError::NotAProgram { command: command.to_owned(), why };
-    let root = SearchRoot::open(task_dir, trust)?;
+    let root = AllocScope::open(task_dir, trust)?;
     if command.starts_with('/') {
         return match program_at(&root, PathBuf::from(command), Metadata::is_file)? {
             Some(Ok(found)) => {
@@ -138,7 +138,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
 
 /// The program at an absolute path, if any.
 fn program_at(
-    root: &SearchRoot<'_>,
+    root: &AllocScope<'_>,
     path: PathBuf,
     is_there: fn(&Metadata) -> bool,
 ) -> Result<Option<Result<Found, Distrust>>, CommandError> {

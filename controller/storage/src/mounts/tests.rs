@@ -45,11 +45,12 @@ fn is_foreign(sight: &Observation, part: &str) -> bool {
 
 #[test]
 fn destinations_are_checked_before_anything_is_made() {
-    for good in ["local/site", "data", "./data/", "local/a/b c"] {
+    for good in ["local/site", "data", "./data/", "local/a/b c", "/srv/site"] {
         assert!(Destination::parse(good).is_ok(), "{good}");
     }
     for (bad, part) in [
-        ("/srv/site", "local/site"),
+        ("/", "empty or leaves"),
+        ("/secrets/x", "reserved for secrets"),
         ("", "empty or leaves"),
         (".", "empty or leaves"),
         ("../x", "empty or leaves"),

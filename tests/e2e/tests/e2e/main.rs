@@ -25,6 +25,7 @@ mod folders;
 mod identity;
 mod in_place;
 mod metrics;
+mod names;
 mod namespaces;
 mod nobody;
 mod node;

@@ -57,7 +57,9 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
 }
 
 fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if !job.kind.completes() {
+    // As in Nomad, a disabled schedule may be incomplete, and of any job.
+    let is_enabled = written.enabled != Some(false);
+    if is_enabled && !job.kind.completes() {
         let message = format!(
             "only a batch or sysbatch job can be periodic, this is a {} job; write `type: batch`",
             job.kind.as_str()
@@ -66,6 +68,7 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
     }
     let crons = written.crons.as_deref().unwrap_or_default();
     match (&written.cron, crons) {
+        (None, []) if !is_enabled => {}
         (None, []) => {
             let message = "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\"";
             if !findings.is_unread(&trail.field("crons")) {
@@ -151,8 +154,8 @@ pub(super) fn of_task(
 /// Returns the problem with a path below `local`, if any.
 fn file_complaint(path: &str) -> Option<&'static str> {
     let steps = normal(path);
-    if path.starts_with('/') || steps.contains(&"..") {
-        Some("must be a path inside the task's `local`: relative, without `..`")
+    if steps.contains(&"..") {
+        Some("must be a path inside the task's `local`, without `..`")
     } else if steps.is_empty() || path.ends_with('/') {
         Some("must name a file, for instance input.json")
     } else if path.contains('\0') || path.len() > 1_024 || steps.iter().any(|step| step.len() > 240) {

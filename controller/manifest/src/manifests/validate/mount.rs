@@ -82,16 +82,24 @@ pub(super) fn of_task(
         }
         let destination = trail.field("destination");
         let complaint = match filesystem {
-            Some(FsIsolation::None) => inside_complaint(&mount.destination, &task.driver),
+            Some(FsIsolation::None) => inside_complaint(&mount.destination),
             Some(FsIsolation::Chroot | FsIsolation::Image) if mount.destination.is_empty() => {
                 Some("must not be empty".to_owned())
             }
             Some(FsIsolation::Chroot | FsIsolation::Image) | None => None,
         };
+        if filesystem == Some(FsIsolation::None) && mount.destination.starts_with('/') && complaint.is_none()
+        {
+            let message = format!(
+                "with {} a task sees the machine's own files, so the volume is in the task's directory, at `{}`",
+                task.driver,
+                mount.destination.trim_start_matches('/')
+            );
+            findings.warning(&destination, message);
+        }
         // A destination that is refused itself says nothing about the others.
-        let is_sound = |path: &&str| {
-            filesystem != Some(FsIsolation::None) || inside_complaint(path, &task.driver).is_none()
-        };
+        let is_sound =
+            |path: &&str| filesystem != Some(FsIsolation::None) || inside_complaint(path).is_none();
         let earlier = task.volume_mounts.iter().take(index).map(|other| other.destination.as_str());
         let earlier = earlier.filter(is_sound);
         let overlap = match filesystem {
@@ -134,16 +142,9 @@ fn overlap_complaint<'e>(
     })
 }
 
-/// Returns why a path is not inside the task's directory, if so.
-fn inside_complaint(path: &str, driver: &str) -> Option<String> {
+/// Returns why a path is not inside the task's directory, if so. A leading `/` is that directory.
+fn inside_complaint(path: &str) -> Option<String> {
     let steps = normal(path);
-    if path.starts_with('/') {
-        let name = steps.last().copied().unwrap_or("data");
-        return Some(format!(
-            "with {driver} a task sees the machine's own files, so a volume can only be mounted inside the task's \
-             directory: write a relative path, for instance local/{name}"
-        ));
-    }
     if steps.contains(&"..") {
         return Some("must not leave the task's directory: remove `..`".to_owned());
     }

@@ -15,12 +15,22 @@ const INTERVAL_MIN: Duration = Duration::from_secs(5);
 
 /// Validates the bounds within which a group may be scaled.
 pub(super) fn scaling(group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let Some(scaling) = group.scaling else { return };
+    let Some(scaling) = &group.scaling else { return };
     if scaling.min > scaling.max {
         let message = format!("max ({}) must be at least min ({})", scaling.max, scaling.min);
         findings.problem(&trail.field("scaling"), message);
     } else if let Some(message) = scaling.refuses(group.count) {
         findings.problem(&trail.field("count"), message);
+    }
+}
+
+/// Validates the time after which an allocation is stopped.
+pub(super) fn max_run_duration(longest: Span, kind: JobType, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if !kind.completes() {
+        let message = format!("a {} job runs until it is stopped; remove `max_run_duration`", kind.as_str());
+        findings.of_type(trail, message);
+    } else if longest.0.is_zero() {
+        findings.problem(trail, "must be longer than 0");
     }
 }
 
@@ -105,6 +115,12 @@ pub(super) fn update(
         return findings.of_type(trail, message);
     }
     let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
+    if rules.max_parallel == 0 && update.canary.is_some_and(|canary| canary > 0) {
+        findings.warning(
+            &trail.field("canary"),
+            "has no effect with `max_parallel: 0`: all allocations change at once",
+        );
+    }
     if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
         findings.absent(
             &trail.field("canary"),
@@ -150,20 +166,23 @@ pub(super) fn update(
     }
 }
 
-/// Returns the written fields that only affect deployments.
+/// Returns the fields that only affect deployments, if they are written with other values than the defaults.
 fn deployment_fields(update: &Update) -> Vec<&'static str> {
     written([
-        ("progress_deadline", update.progress_deadline.is_some()),
-        ("auto_revert", update.auto_revert.is_some()),
-        ("auto_promote", update.auto_promote.is_some()),
-        ("canary", update.canary.is_some()),
+        (
+            "progress_deadline",
+            update.progress_deadline.is_some_and(|span| span.0 != UPDATE.progress_deadline),
+        ),
+        ("auto_revert", update.auto_revert == Some(true)),
+        ("auto_promote", update.auto_promote == Some(true)),
+        ("canary", update.canary.is_some_and(|canary| canary > 0)),
         ("health_check", update.health_check == Some(HealthCheck::Manual)),
     ])
 }
 
-/// Returns the written fields that are only stored.
+/// Returns the fields that are only stored, if they are written with other values than the defaults.
 fn idle_fields(update: &Update) -> Vec<&'static str> {
-    written([("stagger", update.stagger.is_some())])
+    written([("stagger", update.stagger.is_some_and(|span| span.0 != UPDATE.stagger))])
 }
 
 fn written<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str> {

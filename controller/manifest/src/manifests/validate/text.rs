@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use herdlet_api_types::manifest::Text;
 use herdlet_api_types::manifest::scalar::{SIGNALS, is_signal};
+use herdlet_api_types::manifest::{Text, Ui};
 
 use super::Findings;
 use crate::yaml::{Trail, nearest};
@@ -60,9 +60,30 @@ fn short_of(name: &str) -> &str {
     name.trim_start_matches("SIG")
 }
 
-/// Validates the name of a signal.
+/// Validates the texts for user interfaces, by Nomad's limits.
+pub(super) fn ui(ui: &Ui, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let description = ui.description.as_ref().map_or("", |text| &text.0);
+    if description.chars().count() > UI_DESCRIPTION_MAX {
+        let message = format!("must have at most {UI_DESCRIPTION_MAX} characters");
+        findings.problem(&trail.field("description"), message);
+    }
+    let links = trail.field("links");
+    for (index, link) in ui.links.iter().flatten().enumerate() {
+        let trail = links.item(index);
+        for (name, text) in [("label", &link.label), ("url", &link.url)] {
+            if let Some(text) = text {
+                plain(&text.0, &trail.field(name), findings);
+            }
+        }
+    }
+}
+
+/// Maximum number of characters of `ui.description`.
+const UI_DESCRIPTION_MAX: usize = 1_000;
+
+/// Validates the name of a signal, which may be in any case.
 pub(super) fn signal(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if is_signal(name) {
+    if is_signal(&name.to_ascii_uppercase()) {
         return;
     }
     let known = match name {

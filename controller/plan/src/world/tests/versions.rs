@@ -2,6 +2,8 @@
 
 use std_alloc::{format, string::ToString};
 
+use herdlet_api_types::{Duration, alloc::ClientStatus};
+
 use super::*;
 use crate::job::Source;
 
@@ -192,4 +194,44 @@ fn a_job_that_is_as_its_file_defines_it_is_not_held() {
     bench.settle();
     revert(&mut bench, 4, None);
     assert_eq!(bench.job().held, None);
+}
+
+#[test]
+fn a_batch_allocation_is_complete_after_its_maximum_run_time() {
+    let mut bench = Bench::new();
+    let mut wanted = job("a", JobType::Batch, vec![group("g", 1, vec![task("main")])]);
+    wanted.groups[0].max_run_duration = Some(Duration::from_secs(60));
+    let key = wanted.key();
+    bench.apply(vec![wanted], Vec::new());
+    for (now, expected) in [(60, ClientStatus::Running), (61, ClientStatus::Complete)] {
+        bench.now = at(now);
+        bench.dirty = bench.world.keys();
+        bench.plan();
+        bench.settle();
+        let all: Vec<_> = bench.world.allocations().map(|(_, state)| state.durable.status).collect();
+        assert_eq!(all, [expected], "after {now} s");
+    }
+    assert_eq!(bench.convergence(&key).state, ConvergenceState::Converged);
+}
+
+/// The new allocation takes over the data after the end of the old one, whose directory stays until then.
+#[test]
+fn a_new_version_takes_over_the_disk_of_the_old_one() {
+    let mut bench = Bench::new();
+    let mut wanted = job("a", JobType::Service, vec![group("g", 1, vec![task("main")])]);
+    wanted.groups[0].kept_disk.sticky = true;
+    bench.apply(vec![wanted.clone()], Vec::new());
+    bench.settle();
+    let first = bench.id();
+    wanted.groups[0].tasks[0].env.insert("COLOR".to_owned(), "red".to_owned());
+    bench.apply(vec![wanted], Vec::new());
+    bench.settle();
+    let heir = bench.world.allocations().find(|(spec, _)| spec.id != first).map(|(spec, _)| spec).unwrap();
+    assert_eq!((heir.previous, heir.predecessor()), (Some(first), Some(first)));
+    assert!(bench.world.ctx.heirs.is_empty());
+    let states: Vec<_> =
+        bench.world.allocations().map(|(spec, state)| (spec.id == first, state.durable.status)).collect();
+    assert!(
+        states.contains(&(true, ClientStatus::Complete)) && states.contains(&(false, ClientStatus::Running))
+    );
 }

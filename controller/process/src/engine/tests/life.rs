@@ -51,7 +51,7 @@ async fn a_task_outlives_the_agent_and_its_end_is_found_later() {
         drop(first);
         let mut second = bench.agent();
         assert_eq!(second.driver.list_attempts().await.unwrap(), [id(1)]);
-        assert_eq!(second.recover(None).await, Recovered::Running);
+        assert_eq!(second.recover(None).await, Recovered::Running(Started::default()));
         fs::write(bench.path("task/go"), "").unwrap();
         assert_eq!(second.notice().await.code, 6);
         drop(second);
@@ -131,7 +131,7 @@ async fn a_supervisor_that_died_unseen_ends_the_attempt() {
         match second.recover(None).await {
             Recovered::Exited(exit) => assert_eq!(exit.error, "supervisor died"),
             // The exit was detected after recovery returned.
-            Recovered::Running => assert_eq!(second.wait().await.error, "supervisor died"),
+            Recovered::Running(_) => assert_eq!(second.wait().await.error, "supervisor died"),
             other @ (Recovered::NotStarted | Recovered::Lost { .. }) => panic!("{other:?}"),
         }
         gone(record.task.pid).await;
