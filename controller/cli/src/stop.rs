@@ -149,7 +149,9 @@ pub async fn start(args: StartArgs) -> Result<u8, Failure> {
     let (mut jobs, mut failed) = (Vec::new(), Vec::new());
     for name in &names {
         let target = limit.within("find it", target::find_among(&client, name, &known, &all)).await?;
-        let is_it = |view: &&JobView| target.job.as_ref() == Some(&view.key) && view.key.to_string() == *name;
+        let is_it = |view: &&JobView| {
+            target.job.as_ref() == Some(&view.key) && after_job(name, &view.key) == Some("")
+        };
         let job = known.iter().find(is_it);
         let retried: Vec<AllocView> = match &target.task {
             Some(_) => Vec::new(),
@@ -159,7 +161,8 @@ pub async fn start(args: StartArgs) -> Result<u8, Failure> {
             Some(job) if job.job.stop || retried.is_empty() => jobs.push(name.clone()),
             None if retried.is_empty() => {
                 let message = format!("nothing of {name} has failed, so there is nothing to start");
-                return Err(Failure::new(message).hint(format!("see its state: herdlet explain {name}")));
+                return Err(Failure::new(message)
+                    .hint(format!("see its state: herdlet explain {}", shell_word(name.clone()))));
             }
             Some(_) | None => failed.extend(retried.into_iter().map(|view| (view, None))),
         }

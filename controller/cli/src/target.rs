@@ -305,9 +305,8 @@ impl Target {
     /// Adds the failed allocations that explain the state of the job's roll-out, if the target is a whole job.
     pub(super) fn with_failed(mut self, text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Self {
         let is_whole = |view: &&JobView| {
-            let rest = text.strip_prefix(&view.key.to_string());
             self.job.as_ref() == Some(&view.key)
-                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                && after_job(text, &view.key).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let Some(job) = jobs.iter().find(is_whole) else { return self };
         let of_job = allocs.iter().filter(|view| view.spec.job_key == job.key);
