@@ -9,6 +9,9 @@ use crate::{
     job::{Group, Job, Migrate, Task},
 };
 
+/// The reason to stop an allocation of a drained node, in Nomad's words.
+pub const DRAINED: &str = "alloc is being migrated";
+
 /// A wanted allocation. Only its desired status changes, and its job version if a newer version leaves its work
 /// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

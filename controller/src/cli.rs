@@ -23,9 +23,9 @@ use clap::{
 };
 
 use herdlet_cli::{
-    Connection, VariableArgs, apply, config, convert, delete, deployments, diff, dispatch, environment, exec,
-    explain, failure, failure::Failure, fs, gc, get, here, job, logs, offline, restart, rollback, scale,
-    schema, show, status, stdout, stop, style, top, wait,
+    Connection, VariableArgs, apply, checks, config, convert, delete, deployments, diff, dispatch, drain,
+    environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, job, logs, monitor,
+    offline, restart, rollback, scale, schema, show, status, stdout, stop, style, top, wait,
 };
 
 use nomad::Translation;
@@ -227,11 +227,32 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet get deployments web\n  herdlet promote web\n  herdlet promote web --group api\n\nAll canaries must be healthy. To abandon the new version instead: herdlet deployment fail web"
     )]
     Promote(deployments::PromoteArgs),
-    /// Promote or fail a deployment
+    /// Promote, fail, pause or resume a deployment
     #[command(
         after_help = "Examples:\n  herdlet deployment promote web\n  herdlet deployment fail web        with auto_revert, the job returns to its last stable version"
     )]
     Deployment(deployments::DeploymentArgs),
+    /// Stop the allocations of this node, and start no new ones
+    #[command(
+        after_help = "Examples:\n  herdlet drain                          one allocation of a group at a time; batch jobs have an hour\n  herdlet drain --deadline 5m --ignore-system\n  herdlet drain --force                  stop everything at once\n  herdlet drain --disable                take new allocations again\n\nJobs are kept, and wait until the node is eligible again."
+    )]
+    Drain(drain::DrainArgs),
+    /// Show or set whether this node takes new allocations
+    #[command(
+        after_help = "Examples:\n  herdlet eligibility\n  herdlet eligibility --disable          what runs continues\n  herdlet eligibility --enable"
+    )]
+    Eligibility(drain::EligibilityArgs),
+    /// List the evaluations of changes, as Nomad has them, or show one
+    #[command(
+        after_help = "Examples:\n  herdlet eval\n  herdlet eval 1f2e3d4c                  its deployment, and what was not placed"
+    )]
+    Eval(eval::EvalArgs),
+    /// Show the last results of checks
+    #[command(after_help = "Examples:\n  herdlet checks web\n  herdlet checks web.web[0] -o json")]
+    Checks(checks::ChecksArgs),
+    /// Follow the agent's log, until Ctrl-C
+    #[command(after_help = "Examples:\n  herdlet monitor\n  herdlet monitor --log-level debug --json")]
+    Monitor(monitor::MonitorArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
     #[command(
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
@@ -400,7 +421,13 @@ impl ClientCommand {
         let is_exec = matches!(self, Self::Exec(_));
         let only_prints = matches!(
             self,
-            Self::Logs(_) | Self::Fs(_) | Self::Top(_) | Self::Get(_) | Self::Ps(_) | Self::Drift(_)
+            Self::Logs(_)
+                | Self::Monitor(_)
+                | Self::Fs(_)
+                | Self::Top(_)
+                | Self::Get(_)
+                | Self::Ps(_)
+                | Self::Drift(_)
         ) || matches!(self, Self::Status(args) if args.watch);
         async move {
             if !is_exec && !only_prints {
@@ -439,6 +466,11 @@ impl ClientCommand {
             Self::Promote(args) => Some(&mut args.connection),
             Self::Deployment(args) => Some(args.verb.connection()),
             Self::Gc(args) => Some(&mut args.connection),
+            Self::Drain(args) => Some(&mut args.connection),
+            Self::Eligibility(args) => Some(&mut args.connection),
+            Self::Eval(args) => Some(&mut args.connection),
+            Self::Checks(args) => Some(&mut args.connection),
+            Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_)
             | Self::Convert(_)
@@ -496,6 +528,11 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Promote(args) => deployments::promote(args).await,
         ClientCommand::Deployment(args) => deployments::run(args).await,
         ClientCommand::Gc(args) => gc::run(args).await,
+        ClientCommand::Drain(args) => drain::drain(args).await,
+        ClientCommand::Eligibility(args) => drain::eligibility(args).await,
+        ClientCommand::Eval(args) => eval::run(args).await,
+        ClientCommand::Checks(args) => checks::run(args).await,
+        ClientCommand::Monitor(args) => monitor::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),

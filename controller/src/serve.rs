@@ -354,6 +354,7 @@ fn shared(
         restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
+        host: herdlet_api::alloc_ops::host::HostSampler::default(),
         manifests: drivers::rules(&agent.context.drivers, Named::Offered),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),

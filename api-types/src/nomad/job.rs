@@ -12,7 +12,7 @@ use crate::{
         Task, Ui, Update, VolumeRequest,
     },
     manifest::defaults::UPDATE,
-    view::{AllocView, ConvergenceState, JobVersion, JobView},
+    view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
 };
 
 use super::{Children, children, job_summary, lifecycle, map};
@@ -47,6 +47,7 @@ pub fn whole_job(view: &JobView) -> Value {
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), view.modify_index.into());
         whole.insert("JobModifyIndex".into(), view.modify_index.into());
+        whole.insert("VersionTag".into(), version_tag(view.tag.as_ref()));
     }
     whole
 }
@@ -60,8 +61,14 @@ pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), version.index.into());
         whole.insert("JobModifyIndex".into(), version.index.into());
+        whole.insert("VersionTag".into(), version_tag(version.tag.as_ref()));
     }
     whole
+}
+
+fn version_tag(tag: Option<&VersionTag>) -> Value {
+    let Some(VersionTag { name, description, tagged_at }) = tag else { return Value::Null };
+    json!({ "Name": name, "Description": description, "TaggedTime": tagged_at.0 })
 }
 
 /// A job in Nomad's list of jobs; `allocs` are its allocations, `children` the counts of its children.

@@ -11,7 +11,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
-    view::{AllocView, JobView, VolumeView},
+    view::{AllocView, JobView, NodeView, VolumeView},
 };
 use herdlet_plan::turn::View;
 use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
@@ -37,6 +37,8 @@ pub enum Object {
     Job(JobKey),
     Alloc(AllocId),
     Volume(String),
+    /// This node: whether it takes new allocations, and its drain.
+    Node,
 }
 
 /// The published state.
@@ -72,6 +74,7 @@ struct Objects {
     jobs: BTreeMap<JobKey, Arc<JobView>>,
     allocs: BTreeMap<AllocId, Arc<AllocView>>,
     volumes: BTreeMap<String, Arc<VolumeView>>,
+    node: Arc<NodeView>,
 }
 
 /// An allocation's view before and after; `None` where it is not published.
@@ -192,6 +195,11 @@ impl ReadModel {
         self.read(|objects| objects.volumes.values().cloned().collect())
     }
 
+    /// This node: whether it takes new allocations, and its drain.
+    pub fn node(&self) -> Arc<NodeView> {
+        self.read(|objects| Arc::clone(&objects.node))
+    }
+
     fn remember(&self, objects: &Objects, view: &View, now: Now) {
         match view {
             View::Job(view) => {
@@ -199,7 +207,7 @@ impl ReadModel {
                 self.history.job(UnixNanos(now.wall_ns), before, view);
             }
             View::JobGone(key) => self.history.job_gone(key, now.boot_ns),
-            View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) => {}
+            View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) | View::Node(_) => {}
         }
     }
 
@@ -298,6 +306,7 @@ impl Objects {
             View::VolumeGone(name) => {
                 self.volumes.remove(&name);
             }
+            View::Node(view) => self.node = view,
         }
         (object, transition)
     }
@@ -349,6 +358,7 @@ fn object_of(view: &View) -> Object {
         View::AllocGone(id) => Object::Alloc(*id),
         View::Volume(view) => Object::Volume(view.spec.name.clone()),
         View::VolumeGone(name) => Object::Volume(name.clone()),
+        View::Node(_) => Object::Node,
     }
 }
 

@@ -162,7 +162,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Dispatch { .. }
         | Command::ForceLaunch { .. }
         | Command::Revert { .. }
-        | Command::ApplyWithCounts { .. }
+        | Command::Register { .. }
         | Command::Scale { .. }
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
@@ -171,6 +171,11 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
+        | Command::SetEligibility { .. }
+        | Command::Drain { .. }
+        | Command::PauseDeployment { .. }
+        | Command::TagVersion { .. }
+        | Command::UntagVersion { .. }
         | Command::PromoteDeployment { .. }
         | Command::SetAllocHealth { .. }
         | Command::FailDeployment { .. } => false,

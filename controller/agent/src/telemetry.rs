@@ -175,7 +175,7 @@ impl Telemetry {
                     Some(view) => self.0.counts().job(&view),
                     None => self.0.counts().job_gone(&key),
                 },
-                Ok(ObjectChange { object: Object::Volume(_), .. }) => {}
+                Ok(ObjectChange { object: Object::Volume(_) | Object::Node, .. }) => {}
                 Err(RecvError::Lagged(_)) => self.see_all(&model),
                 Err(RecvError::Closed) => return,
             }

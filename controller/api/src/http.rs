@@ -16,6 +16,7 @@ mod auth;
 mod body;
 mod deployments;
 mod dispatch;
+mod drain;
 mod error;
 mod evaluations;
 mod event_stream;
@@ -25,17 +26,20 @@ mod filter;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod fs;
+mod fuzzy;
 mod gc;
 mod job_paths;
 mod jobs;
 mod lingering;
 mod list;
 mod logs;
+mod metrics;
 mod monitor;
 mod namespaces;
 mod nodes;
 mod not_built;
 mod payload;
+mod policies;
 mod query;
 mod register;
 mod restoring;
@@ -45,7 +49,9 @@ mod search;
 mod serve;
 mod services;
 mod stats;
+mod statuses;
 mod stream;
+mod tags;
 mod target;
 mod tls;
 mod trigger;
@@ -81,7 +87,7 @@ use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc_ops::bounds::Bounds;
+use crate::alloc_ops::{bounds::Bounds, host::HostSampler};
 
 pub use admission::{Access, Admission, Names, TokenVerdict, Tokens};
 pub use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
@@ -110,6 +116,8 @@ pub struct Shared {
     pub manifests: watch::Receiver<Drivers>,
     /// Limits on what callers may occupy.
     pub bounds: Bounds,
+    /// Measures the machine.
+    pub host: HostSampler,
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,

@@ -12,7 +12,7 @@ mod usage;
 
 use std::{io::ErrorKind, time::Duration};
 
-use futures_util::Stream;
+use futures_util::{Stream, TryStreamExt as _};
 use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
     gc::Collectable,
@@ -148,6 +148,30 @@ impl Client {
         let all: Vec<serde_json::Value> = self.get("/v1/nodes").await?;
         let id = all.first().and_then(|stub| stub["ID"].as_str()).unwrap_or_default();
         self.get(&format!("/v1/node/{id}")).await
+    }
+
+    /// Changes this node: its `drain` or its `eligibility`, in Nomad's form.
+    pub async fn update_node(&self, node: &str, what: &str, body: &serde_json::Value) -> Result<()> {
+        self.put(&format!("/v1/node/{node}/{what}"), body).await
+    }
+
+    /// All evaluations, in Nomad's JSON, oldest first.
+    pub async fn evaluations(&self) -> Result<Vec<serde_json::Value>> {
+        self.get("/v1/evaluations?namespace=*").await
+    }
+
+    /// Streams the agent's log from now on.
+    pub async fn monitor(
+        &self,
+        level: &str,
+        form: LogForm,
+    ) -> Result<impl Stream<Item = Result<Vec<u8>>> + Unpin + use<>> {
+        let request = self
+            .to(Method::GET, "/v1/agent/monitor")
+            .query(&[("plain", true), ("log_json", form == LogForm::Json)]);
+        let answer = self.send(request.query(&[("log_level", level)])).await?;
+        let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
+        Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
     }
 
     /// Ended objects that can be collected.
@@ -309,6 +333,20 @@ fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
         innermost(error)
     };
     ClientError::Broken { why, effect }
+}
+
+/// The form of the agent's log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogForm {
+    Text,
+    Json,
+}
+
+/// Whether a deployment is paused or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    Pause,
+    Resume,
 }
 
 /// Whether to remove the data of a deleted volume.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::Client,
+    client::{Client, Pause},
     failure::Failure,
     output::Output,
     selection::{job_named, plain_name},
@@ -52,6 +52,10 @@ pub enum DeploymentVerb {
     Promote(PromoteArgs),
     /// Mark a deployment as failed; with auto_revert, the job returns to its last stable version
     Fail(FailArgs),
+    /// Pause a deployment: nothing is placed, replaced or promoted until it is resumed
+    Pause(FailArgs),
+    /// Resume a paused deployment
+    Resume(FailArgs),
     /// Show the progress of a deployment, by group
     Status(StatusArgs),
 }
@@ -71,7 +75,7 @@ impl DeploymentVerb {
     pub fn connection(&mut self) -> &mut Connection {
         match self {
             Self::Promote(args) => &mut args.connection,
-            Self::Fail(args) => &mut args.connection,
+            Self::Fail(args) | Self::Pause(args) | Self::Resume(args) => &mut args.connection,
             Self::Status(args) => &mut args.connection,
         }
     }
@@ -117,8 +121,24 @@ pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
     match args.verb {
         DeploymentVerb::Promote(args) => promote(args).await,
         DeploymentVerb::Fail(args) => fail(args).await,
+        DeploymentVerb::Pause(args) => pause(args, Pause::Pause).await,
+        DeploymentVerb::Resume(args) => pause(args, Pause::Resume).await,
         DeploymentVerb::Status(args) => status(args).await,
     }
+}
+
+async fn pause(args: FailArgs, wanted: Pause) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployment = find(&client, &args.target).await?;
+    client.pause_deployment(deployment.id, wanted).await?;
+    let (job, id) = (deployment.job_key, deployment.id);
+    let done = match wanted {
+        Pause::Pause => "paused",
+        Pause::Resume => "resumed",
+    };
+    args.output.line(&format!("deployment {} of job/{job} is {done}", id.short()));
+    args.output.document(&Report { job, deployment: id, reverted_to: None })?;
+    Ok(0)
 }
 
 #[derive(Serialize)]
@@ -148,7 +168,7 @@ fn heading(one: &Deployment) -> String {
         one.id.short(),
         one.job_key,
         one.job_version,
-        one.status.as_str(),
+        one.status_name(),
         one.description
     )
 }
@@ -267,7 +287,7 @@ pub(super) fn row(one: &Deployment, id: String) -> [String; 6] {
         id,
         one.job_key.to_string(),
         one.job_version.to_string(),
-        one.status.as_str().to_owned(),
+        one.status_name().to_owned(),
         healthy,
         one.description.clone(),
     ]
@@ -343,6 +363,7 @@ mod tests {
             status: DeploymentStatus::Running,
             description: "Deployment is running but requires manual promotion".to_owned(),
             groups: [("front".to_owned(), group), ("back".to_owned(), plain)].into(),
+            paused: false,
             reverted_to: None,
             create_index: 1,
             modify_index: 2,

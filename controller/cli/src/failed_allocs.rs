@@ -184,6 +184,7 @@ mod tests {
             status: DeploymentStatus::Running,
             description: String::new(),
             groups: Default::default(),
+            paused: false,
             reverted_to: None,
             create_index: 0,
             modify_index: 0,

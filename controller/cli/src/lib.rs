@@ -5,6 +5,7 @@
 
 pub mod address;
 pub mod apply;
+pub mod checks;
 pub mod children;
 pub mod client;
 pub mod config;
@@ -13,7 +14,9 @@ pub mod delete;
 pub mod deployments;
 pub mod diff;
 pub mod dispatch;
+pub mod drain;
 pub mod environment;
+pub mod eval;
 pub mod exec;
 pub mod explain;
 mod failed_allocs;
@@ -25,6 +28,7 @@ pub mod here;
 pub mod job;
 pub mod logs;
 pub mod missing;
+pub mod monitor;
 pub mod offline;
 pub mod output;
 pub mod restart;

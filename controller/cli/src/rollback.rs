@@ -117,6 +117,7 @@ mod tests {
                 ..Job::clone(&job("web", "front", "httpd"))
             }
             .into(),
+            tag: None,
         };
         let kept = [version(7), version(5), version(4)];
         let view = job_view(&job("web", "front", "httpd"), 7);
@@ -153,6 +154,7 @@ mod tests {
             index: 0,
             submit_time: herdlet_api_types::UnixNanos(0),
             job,
+            tag: None,
         };
         let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
         kept.reverse();

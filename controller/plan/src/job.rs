@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod children;
 pub mod deployment;
 pub mod difference;
+pub(crate) mod drain;
 pub mod feasibility;
 pub mod periodic;
 pub mod placed;
@@ -22,7 +23,7 @@ use std_alloc::{
     vec::Vec,
 };
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos, scaling::ScalingEvents};
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, scaling::ScalingEvents, view::VersionTag};
 use serde::{Deserialize, Serialize};
 
 pub use self::difference::same_work;
@@ -60,6 +61,9 @@ pub struct JobState {
     /// Versions that a deployment has marked as stable.
     #[serde(default)]
     pub stable: BTreeSet<u64>,
+    /// The names of versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<u64, VersionTag>,
     /// Its scaling events.
     #[serde(default)]
     pub scaled: Arc<ScalingEvents>,

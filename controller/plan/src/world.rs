@@ -9,6 +9,7 @@ mod collect;
 pub mod command;
 mod definitions;
 mod deployments;
+mod drain;
 mod jobs;
 mod launches;
 mod node;
@@ -74,6 +75,8 @@ pub struct World {
     /// The queue of jobs that compete for free capacity.
     pub(crate) line: Line,
     pub(crate) generation: u64,
+    /// The node's present state was published.
+    pub(crate) node_is_shown: bool,
     /// Buffer for issued operations, reused across turns.
     issued: Vec<Issued>,
     /// Buffer for plans of allocations, reused across turns.
@@ -130,6 +133,7 @@ impl World {
             short: BTreeSet::new(),
             line: Line::default(),
             generation: 0,
+            node_is_shown: false,
             issued: Vec::new(),
             plan: Plan::default(),
         }
@@ -170,6 +174,9 @@ impl World {
             Event::Command { request, command } => {
                 let reply = self.command(open, command);
                 open.turn.replies.push((request, reply));
+                // A change of the node alone marks no key.
+                self.show_node(open.turn);
+                self.flush_meta(open.turn);
             }
         }
     }
@@ -189,6 +196,7 @@ impl World {
         open.dirty.remove(key);
         // Repeated each time, so that a panic can't lose these keys: only they open the queue.
         open.dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
+        self.show_node(open.turn);
         self.flush_meta(open.turn);
     }
 
@@ -238,6 +246,7 @@ impl World {
             DesiredChange::Contact => self.on_server_allocs(open),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
+                self.show_node(open.turn);
                 for (key, entry) in &mut self.jobs {
                     entry.stale = true;
                     open.dirty.insert(Key::Job(key.clone()));
@@ -358,6 +367,7 @@ impl World {
         if stirs {
             let key = entry.spec.job_key.clone();
             self.mark_stale(open, key);
+            self.follow_drain(open);
         } else if tells {
             open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
@@ -369,6 +379,7 @@ impl World {
         let Some(entry) = self.allocs.remove(id) else { return };
         self.follow(open, id);
         self.cancel_migration(open, &entry.spec);
+        self.follow_drain(open);
         self.mark_stale(open, entry.spec.job_key.clone());
         open.turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         open.turn.records.push(Record::Delete(RecordKey::AllocState(id)));
@@ -379,7 +390,7 @@ impl World {
 
     fn flush_meta(&mut self, turn: &mut Turn) {
         if self.meta.take_touched() {
-            turn.records.push(Record::Put(RecordKey::Meta, RecordValue::Meta(*self.meta)));
+            turn.records.push(Record::Put(RecordKey::Meta, RecordValue::Meta(Meta::clone(&self.meta))));
         }
     }
 }

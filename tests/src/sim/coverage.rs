@@ -22,6 +22,8 @@ kinds! {
     Promote = "deployments promoted by users",
     FailDeployment = "deployments failed by users",
     Judge = "allocations judged by users",
+    Pause = "deployments paused by users",
+    Drain = "drains of the node",
     AutoRevert = "jobs reverted by a failed deployment",
     Canary = "canaries",
     Crowded = "jobs that wait for resources",

@@ -123,6 +123,7 @@ impl Life {
         self.machine.catalogue_down_until = 0;
         self.full_until = 0;
         self.want_volumes();
+        self.go_on();
     }
 
     /// Continues until nothing happens by itself any more, or only timers of a converged system for eight minutes.

@@ -65,8 +65,8 @@ impl Trace {
                 let jobs: Vec<String> = jobs.iter().map(|(wanted, _)| job(wanted)).collect();
                 format!("apply from a folder {}", jobs.join(", "))
             }
-            Command::ApplyWithCounts { job: wanted } => {
-                format!("apply {} with the counts there are", job(wanted))
+            Command::Register { job: wanted, counts, enforced_index } => {
+                format!("register {}: counts {counts:?}, index {enforced_index:?}", job(wanted))
             }
             Command::Scale { job, group, count, .. } => format!("scale {}.{group} to {count:?}", job.id),
             Command::Stop { job } => format!("stop {}", job.id),
@@ -106,6 +106,13 @@ impl Trace {
                 };
                 format!("restart {}: {scope}", self.name_of(*alloc))
             }
+            Command::SetEligibility { eligible } => format!("set eligible: {eligible}"),
+            Command::Drain { drain, mark_eligible, .. } => {
+                format!("drain {drain:?}, eligible: {mark_eligible}")
+            }
+            Command::PauseDeployment { id, paused } => format!("pause {}: {paused}", id.short()),
+            Command::TagVersion { job, version, tag } => format!("tag {} {version:?}: {}", job.id, tag.name),
+            Command::UntagVersion { job, name } => format!("untag {}: {name}", job.id),
             Command::Signal { alloc, task, signal } => {
                 format!("signal {} {task:?} {signal}", self.name_of(*alloc))
             }

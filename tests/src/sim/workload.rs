@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use herdlet_api_types::{
-    AllocId,
+    AllocId, Duration,
     deployment::DeploymentGroup,
     job::{HealthCheck, Job},
     view::{AllocView, JobView},
@@ -11,6 +11,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
+    node::DrainRequest,
     op::{Part, TaskPart},
     parts::{Medium, WhileRunning},
 };
@@ -56,6 +57,7 @@ impl Life {
             }
             4 => self.delete(id),
             5 if self.rng.one_in(2) => self.decide(),
+            5 if self.rng.one_in(3) => self.operate(),
             5 => self.want_volumes(),
             6 if self.rng.one_in(3) => {
                 let data = if self.rng.one_in(2) { VolumeData::Keep } else { VolumeData::Purge };
@@ -117,6 +119,40 @@ impl Life {
                 };
                 self.request(Command::Restart { alloc, scope });
             }
+        }
+    }
+
+    /// An operator drains the node, makes it ineligible or eligible, or pauses a deployment.
+    fn operate(&mut self) {
+        match self.rng.below(4) {
+            0 => {
+                let deadlines = [Duration(-1), Duration(0), Duration::from_secs(300)];
+                let deadline = deadlines[self.rng.below(3) as usize];
+                let drain = Some(DrainRequest { deadline, ignore_system: self.rng.one_in(2) });
+                self.request(Command::Drain { drain, mark_eligible: false, meta: Default::default() });
+            }
+            1 => {
+                let running = self.jobs.values().filter_map(|view| view.deployments.first());
+                let Some(id) = running.filter(|one| one.is_running()).map(|one| one.id).next() else {
+                    return;
+                };
+                self.request(Command::PauseDeployment { id, paused: true });
+            }
+            2 => {
+                let eligible = self.rng.one_in(2);
+                self.request(Command::SetEligibility { eligible });
+            }
+            _ => self.go_on(),
+        }
+    }
+
+    /// The node takes new allocations, and no deployment is paused.
+    pub(super) fn go_on(&mut self) {
+        self.request(Command::Drain { drain: None, mark_eligible: true, meta: Default::default() });
+        let all = self.jobs.values().flat_map(|view| &view.deployments);
+        let paused: Vec<_> = all.filter(|one| one.is_paused()).map(|one| one.id).collect();
+        for id in paused {
+            self.request(Command::PauseDeployment { id, paused: false });
         }
     }
 

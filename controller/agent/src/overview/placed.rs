@@ -63,7 +63,7 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> 
     let (jobs, verb) = match command {
         Command::Apply { jobs, .. } => (jobs.iter().map(|job| job.key()).collect(), "run"),
         Command::ApplyFolder { jobs, .. } => (jobs.iter().map(|(job, _)| job.key()).collect(), "run"),
-        Command::ApplyWithCounts { job } => (vec![job.key()], "run"),
+        Command::Register { job, .. } => (vec![job.key()], "run"),
         Command::Stop { job } => (vec![job.clone()], "stop"),
         Command::Start { job } => (vec![job.clone()], "start"),
         Command::Delete { job } | Command::DeleteVersion { job, .. } => (vec![job.clone()], "stop -purge"),
@@ -80,6 +80,11 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> 
         | Command::EndPoststop { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
+        | Command::SetEligibility { .. }
+        | Command::Drain { .. }
+        | Command::PauseDeployment { .. }
+        | Command::TagVersion { .. }
+        | Command::UntagVersion { .. }
         | Command::PromoteDeployment { .. }
         | Command::SetAllocHealth { .. }
         | Command::FailDeployment { .. } => return Ok(()),
@@ -121,6 +126,7 @@ fn view(allocs: &[Arc<AllocView>]) -> Option<JobView> {
         deployments: Vec::new(),
         unplaced: BTreeMap::new(),
         next_launch: None,
+        tag: None,
         past: Vec::new(),
         scaled: Arc::default(),
         placed: true,

@@ -131,6 +131,7 @@ fn job(version: u64, convergence: Convergence) -> View {
             scaled: Arc::default(),
             unplaced: Default::default(),
             next_launch: None,
+            tag: None,
             past: Vec::new(),
             placed: false,
             held: None,

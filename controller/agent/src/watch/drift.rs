@@ -91,7 +91,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                     watched.shown(id);
                     continue;
                 }
-                Ok(ObjectChange { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
+                Ok(ObjectChange { object: Object::Job(_) | Object::Volume(_) | Object::Node, .. }) => continue,
                 Err(RecvError::Lagged(_)) => {
                     watched.doubt(model.allocs().iter().map(|view| view.spec.id));
                     continue;

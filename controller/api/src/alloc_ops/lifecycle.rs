@@ -34,7 +34,7 @@ impl AllocOps {
     pub async fn signal(&self, alloc: &AllocView, task: &str, signal: &str) -> ApiResult<u64> {
         let name = signal::full_name(signal);
         if !is_signal(&name) {
-            return Err(ApiError::bad(format!("there is no signal {signal:?}")));
+            return Err(ApiError::bad(format!("invalid signal {signal:?}: there is no such signal")));
         }
         if !task.is_empty() && !alloc.tasks.iter().any(|known| *known.name == *task) {
             return Err(ApiError::NotFound(format!("unknown task name {task:?}")));

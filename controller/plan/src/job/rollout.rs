@@ -205,8 +205,10 @@ fn plan_group<'a>(
         running.is_some_and(|known| placed.deployment.is_none_or(|of| of.id != known.deployment.id))
     };
     let mut changing = 0;
-    let mut halted =
-        canarying || deployment.is_some_and(|known| known.deployment.status == DeploymentStatus::Failed);
+    let paused = deployment.is_some_and(|known| known.deployment.is_paused());
+    let mut halted = canarying
+        || paused
+        || deployment.is_some_and(|known| known.deployment.status == DeploymentStatus::Failed);
     for index in 0..count {
         match placed(index) {
             Some((_, placed)) if current(&placed) => {
@@ -229,7 +231,7 @@ fn plan_group<'a>(
         };
         match placed(index) {
             // Missing allocations are created after the promotion: until then the new version is unproven.
-            None if canarying || lingers(index) => {}
+            None if canarying || paused || lingers(index) => {}
             None => steps.push(create(None)),
             Some((alloc, placed)) if current(&placed) => {
                 if placed.version != state.version || joins(&placed) {
@@ -317,6 +319,9 @@ fn plan_canaries<'a>(
         for canary in canaries.filter(|canary| is_of_deployment(*canary, Some(deployment), find)) {
             want(steps, canary, find, Desired::Stop, "canary of a failed deployment");
         }
+        return;
+    }
+    if deployment.deployment.is_paused() {
         return;
     }
     let wanted = usize::try_from(known.desired_canaries).unwrap_or(usize::MAX);

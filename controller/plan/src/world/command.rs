@@ -69,7 +69,9 @@ impl World {
             Command::Dispatch { job, dispatch } => self.dispatch_job(open, &job, *dispatch),
             Command::ForceLaunch { job } => self.force_launch(open, &job),
             Command::Revert { job, to, prior } => self.revert_job(open, &job, to, prior),
-            Command::ApplyWithCounts { job } => self.apply_with_counts(open, *job),
+            Command::Register { job, counts, enforced_index } => {
+                self.register_job(open, *job, counts, enforced_index)
+            }
             Command::Scale { job, group, count, note } => self.scale_job(open, &job, &group, count, note),
             Command::PromoteDeployment { id, scope } => self.promote_deployment(open, id, &scope),
             Command::FailDeployment { id } => self.fail_deployment(open, id),
@@ -81,6 +83,13 @@ impl World {
             Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(open, &of)),
             Command::EndPoststop { of } => Ok(self.end_poststop(open, &of, PoststopScope::All)),
             Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
+            Command::PauseDeployment { id, paused } => self.pause_deployment(open, id, paused),
+            Command::TagVersion { job, version, tag } => self.tag_version(open, &job, version, tag),
+            Command::UntagVersion { job, name } => self.untag_version(open, &job, &name),
+            Command::SetEligibility { eligible } => self.set_eligibility(open, eligible),
+            Command::Drain { drain, mark_eligible, meta } => {
+                Ok(self.set_drain(open, drain, mark_eligible, meta))
+            }
             Command::Restart { alloc, scope } => {
                 self.may_restart(alloc, &scope)?;
                 let done = self.write(open, alloc, |writer| writer.restart(&scope));

@@ -84,6 +84,7 @@ impl World {
                     deployments: Vec::new(),
                     launches: None,
                     stable: BTreeSet::new(),
+                    tags: BTreeMap::new(),
                     scaled: Arc::default(),
                     definition: None,
                 };
@@ -158,12 +159,14 @@ impl World {
             return;
         }
         let launch_ns = self.launch_due(open, key);
+        let drain_ns = self.drain_wake_ns(open.now);
         let mut result = "unchanged";
+        let drains = self.drain_is_due(open.now, key);
         // A mere change of an allocation's convergence does not change the job's plan.
         let is_stale = |entry: &JobEntry| {
             let deployment = entry.state.deployment().filter(|known| known.deployment.is_running());
             let retries = entry.retry.is_some_and(|retry| retry.is_due(open.now));
-            entry.stale || retries || deployment.is_some_and(|known| known.is_due(open.now))
+            entry.stale || drains || retries || deployment.is_some_and(|known| known.is_due(open.now))
         };
         let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
@@ -172,7 +175,9 @@ impl World {
                 result = "changed";
                 continue;
             }
-            let steps = self.plan_job(open.now, key, &allocs);
+            let mut steps = self.plan_job(open.now, key, &allocs);
+            self.hold_back(key, &mut steps);
+            steps.extend(self.drain_steps(open.now, key));
             if steps.contains(&Step::Forget) {
                 self.remove_job(open, key);
                 return;
@@ -203,6 +208,7 @@ impl World {
             entry.state.deployment().and_then(|known| known.wake_ns(open.now)),
             entry.retry.map(|retry| retry.due_ns(open.now)),
             launch_ns,
+            drain_ns,
         ];
         open.turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
         open.dirty.extend(self.line.planned(key).into_iter().map(Key::Waiting));
@@ -471,6 +477,8 @@ impl JobEntry {
                 && shown.quarantined == self.quarantine.is_some()
                 && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
+                && shown.past.iter().map(|past| &past.tag).eq(self.past.values().map(|past| &past.tag))
+                && shown.tag.as_ref() == state.tags.get(&state.version)
                 && shown.scaled == state.scaled
                 && shown.held.as_deref() == state.held()
                 && shown.next_launch == self.next_launch
@@ -493,6 +501,7 @@ impl JobEntry {
             quarantined: self.quarantine.is_some(),
             deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
             unplaced: self.unplaced.clone(),
+            tag: state.tags.get(&state.version).cloned(),
             past: self.past.values().map(Arc::clone).collect(),
             scaled: Arc::clone(&state.scaled),
             next_launch: self.next_launch,

@@ -3,6 +3,7 @@
 mod capacity;
 mod collect;
 mod deployments;
+mod drain;
 mod in_place;
 mod job_stop;
 mod node;

@@ -153,6 +153,12 @@ impl JobEntry {
                     plain(Reason::Error, &format!("{}{why}", deployment.description))
                 });
             }
+            DeploymentStatus::Running if deployment.paused => {
+                let id = deployment.id.short();
+                let message =
+                    format!("its deployment is paused; to resume it: herdlet deployment resume {id}");
+                worst.weigh(ConvergenceState::Waiting, || plain(Reason::Promotion, &message));
+            }
             DeploymentStatus::Running => self.weigh_canaries(key, known, allocs, worst),
             DeploymentStatus::Failed | DeploymentStatus::Successful | DeploymentStatus::Cancelled => {}
         }

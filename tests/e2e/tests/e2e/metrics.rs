@@ -183,7 +183,9 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
         job("busy", "service", "count: 2", &[sleeper("t", "")])
     ));
     let page = |accept: &str| {
-        let answer = http::request(&agent.peer(), "GET", "/v1/metrics", &[("Accept", accept)], "").unwrap();
+        let answer =
+            http::request(&agent.peer(), "GET", "/v1/metrics?format=prometheus", &[("Accept", accept)], "")
+                .unwrap();
         assert_eq!(answer.status, 200);
         answer.body
     };

@@ -324,7 +324,7 @@ impl Life {
                 self.launches.forget(&key);
                 self.jobs.remove(&key);
             }
-            View::Volume(_) | View::VolumeGone(_) => {}
+            View::Volume(_) | View::VolumeGone(_) | View::Node(_) => {}
         }
         Ok(())
     }
@@ -362,7 +362,7 @@ impl Life {
                 self.met.note(Kind::Delete);
                 self.wanted.remove(&*job.id);
             }
-            Command::ApplyWithCounts { job } => self.is_wanted_now(&job.key()),
+            Command::Register { job, .. } => self.is_wanted_now(&job.key()),
             Command::Scale { job, .. } => self.is_decided(&job, Kind::Scale),
             Command::Dispatch { job, dispatch } => {
                 self.dispatched(&job, &dispatch.idempotency_token, reply)?;
@@ -383,7 +383,15 @@ impl Life {
             Command::EndPoststop { .. } => self.met.note(Kind::EndPoststop),
             Command::Collect { .. } => self.collected(reply)?,
             Command::Restart { .. } => self.met.note(Kind::Restart),
-            Command::Signal { .. } | Command::Explain { .. } => {}
+            Command::Drain { drain: Some(_), .. } => self.met.note(Kind::Drain),
+            Command::PauseDeployment { paused: true, .. } => self.met.note(Kind::Pause),
+            Command::SetEligibility { .. }
+            | Command::Drain { drain: None, .. }
+            | Command::PauseDeployment { paused: false, .. }
+            | Command::TagVersion { .. }
+            | Command::UntagVersion { .. }
+            | Command::Signal { .. }
+            | Command::Explain { .. } => {}
         }
         Ok(())
     }

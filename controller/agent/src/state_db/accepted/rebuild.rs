@@ -115,6 +115,7 @@ pub fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) -> Vec<(P
                 definition: file.definition.clone(),
                 launches: None,
                 stable: BTreeSet::new(),
+                tags: BTreeMap::new(),
             };
             loaded.jobs.insert(key.clone(), state);
         }

@@ -58,6 +58,7 @@ impl Bench {
             definition: None,
             scaled: std_alloc::sync::Arc::default(),
             stable: [0].into(),
+            tags: [].into(),
         };
         let mut bench = Self { job, old, state, allocs: BTreeMap::new() };
         bench.put(1, 0, Some(true));

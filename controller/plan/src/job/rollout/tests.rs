@@ -118,6 +118,7 @@ fn steps_of(
         definition: None,
         scaled: std_alloc::sync::Arc::default(),
         stable: [].into(),
+        tags: [].into(),
     };
     let (old, new) = (Arc::new(old), Arc::new(new));
     let of = Cell::new(None);
