@@ -26,6 +26,7 @@ pub mod job;
 pub mod logs;
 pub mod missing;
 pub mod offline;
+pub mod one_off;
 pub mod output;
 pub mod restart;
 pub mod rollback;

@@ -2,6 +2,7 @@
 
 mod capacity;
 mod collect;
+mod depends;
 mod deployments;
 mod in_place;
 mod job_stop;

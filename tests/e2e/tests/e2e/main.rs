@@ -11,6 +11,7 @@ mod checks;
 mod clients;
 mod collect;
 mod common;
+mod compose;
 mod consul;
 mod crash;
 mod deployments;
