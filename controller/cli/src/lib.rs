@@ -42,6 +42,7 @@ pub mod stop;
 pub mod style;
 pub mod table;
 pub mod target;
+mod terminal;
 pub mod top;
 pub mod variables;
 pub mod wait;
