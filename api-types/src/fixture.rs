@@ -181,6 +181,7 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         constraints: Vec::new(),
         affinities: Vec::new(),
         spreads: Vec::new(),
+        depends_on: Vec::new(),
     }
 }
 

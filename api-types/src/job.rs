@@ -280,6 +280,9 @@ pub struct Group {
     /// Distribution of allocations over nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spreads: Vec<Spread>,
+    /// Groups and jobs to wait for before its first allocations are created.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<GroupDependency>,
 }
 
 impl Group {
@@ -441,6 +444,19 @@ impl Lifecycle {
 pub struct Dependency {
     /// A task of the same group.
     pub task: String,
+    /// The condition to wait for.
+    pub condition: DependencyCondition,
+}
+
+/// One entry of a group's `depends_on`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupDependency {
+    /// Another job of the namespace; the group's own if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// A group of that job; all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// The condition to wait for.
     pub condition: DependencyCondition,
 }

@@ -54,15 +54,15 @@ mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use group::{
-    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
-    VolumeRequest, VolumeType,
+    EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, RestartRule,
+    RestartWord, Scaling, Update, VolumeRequest, VolumeType,
 };
 pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};
 pub use scalar::{Signal, Span, Text};
 pub use service::{Check, CheckType, Service};
 pub use task::{
-    Artifact, Dependency, DispatchPayload, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec,
-    VolumeMount,
+    Artifact, Dependency, DispatchPayload, EnvFile, EnvFiles, Hook, Identity, Lifecycle, Logs, Prestop,
+    Resources, TaskSpec, VolumeMount,
 };
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 

@@ -25,7 +25,8 @@ use clap::{
 use herdlet_cli::{
     Connection, VariableArgs, apply, checks, config, convert, delete, deployments, diff, dispatch, drain,
     environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, job, logs, monitor,
-    offline, restart, rollback, scale, schema, show, status, stdout, stop, style, top, wait,
+    offline, one_off, one_off::OneOff, restart, rollback, scale, schema, show, status, stdout, stop, style,
+    top, wait,
 };
 
 use nomad::Translation;
@@ -65,9 +66,9 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Run manifests in a private agent until their batch work is done
     #[command(
-        after_help = "Example:\n  herdlet run hello.yaml\n\nExit code: the first exit code of a task other than 0, in the order of the files; 125 if herdlet failed."
+        after_help = "Examples:\n  herdlet run hello.yaml\n  herdlet run web -- bin/migrate --all    once, with the environment, user and volumes of job web\n  herdlet run shop.api/server -- env\n\nExit code: the first exit code of a task other than 0, in the order of the files; 125 if herdlet failed."
     )]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Clean up after a private agent
     #[command(hide = true)]
     Guard(GuardArgs),
@@ -85,9 +86,12 @@ pub type AgentArgs = herdlet_config::Flags;
 /// Arguments of `herdlet run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Manifests: files, folders, or - for standard input
+    /// Manifests: files, folders, or - for standard input; with a command, one job or task
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Run this command once in the environment of a job that an agent runs
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
     /// Values for variables of HCL job files
     #[command(flatten)]
     pub variables: VariableArgs,
@@ -100,6 +104,8 @@ pub struct RunArgs {
     /// Users, besides those of the tasks, who may enter the directories of every allocation
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub task_dir_users: Vec<String>,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 /// Arguments of the guard.
@@ -151,7 +157,7 @@ pub enum ClientCommand {
     Status(status::StatusArgs),
     /// Watch the state of jobs, with their use of processor and memory
     #[command(
-        after_help = "Example:\n  herdlet top                            until Ctrl-C\n\nCPU is in percent of one core; MEMORY includes everything that counts against the limit."
+        after_help = "Example:\n  herdlet top                            until q or Ctrl-C\n\nKeys: up and down choose a job, enter shows its tasks, a those of all jobs, s sorts by CPU, memory or name.\n\nCPU is in percent of one core; MEMORY includes everything that counts against the limit."
     )]
     Top(top::TopArgs),
     /// Explain why something has not converged, and what happens next: the end of what describe shows
@@ -308,6 +314,7 @@ pub enum ClientCommand {
     #[command(after_help = "Example:\n  herdlet man /usr/local/share/man/man1")]
     Man(man::ManArgs),
     /// Print the version
+    #[command(after_help = "Example:\n  herdlet version -o json")]
     Version(offline::VersionArgs),
 }
 
@@ -385,9 +392,18 @@ impl Cli {
         if names_nothing {
             here::is_meant(verb)?;
         }
+        if let Command::Run(args) = &self.command
+            && args.command.is_empty()
+            && let Some(flag) = args.connection.first_flag()
+        {
+            let message =
+                format!("{flag} is only for `run JOB -- COMMAND`: `run FILE` has an agent of its own");
+            return Err(Failure::new(message));
+        }
         let outer = std::mem::take(&mut self.connection);
         let inner = match &mut self.command {
             Command::Client(command) => command.connection(),
+            Command::Run(args) if !args.command.is_empty() => Some(&mut args.connection),
             Command::Agent(_) | Command::Run(_) | Command::Guard(_) | Command::Unpack(_) => None,
         };
         match (inner, outer.first_flag()) {
@@ -483,6 +499,17 @@ impl ClientCommand {
             | Self::Version(_) => None,
         }
     }
+}
+
+/// Runs a command once in the environment of a job, and returns its exit code.
+pub async fn run_command(args: RunArgs) -> u8 {
+    let RunArgs { files, command, connection, .. } = args;
+    let [target] = files.as_slice() else {
+        let failure = Failure::new("before -- must be one job or task, and after it the command");
+        failure.code(failure::AGENT_FAILED).hint("example: herdlet run web -- bin/migrate").print();
+        return failure::AGENT_FAILED;
+    };
+    one_off::run(OneOff { target: target.display().to_string(), command, connection }).await
 }
 
 /// Runs a command, and returns its exit code.

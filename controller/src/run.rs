@@ -82,6 +82,11 @@ pub async fn run(options: RunOptions) -> u8 {
         Ok(set) => set,
         Err(problems) => {
             herdlet_base::tell!("{problems}");
+            if options.files.first().is_some_and(|first| !first.exists() && first.as_os_str() != "-") {
+                herdlet_base::tell!(
+                    "  to run a command in the environment of a job: herdlet run JOB -- COMMAND"
+                );
+            }
             return AGENT_FAILED;
         }
     };

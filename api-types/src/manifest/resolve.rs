@@ -7,8 +7,8 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 use super::{
-    Affinity, CheckType, Constraint, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule,
-    Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
+    Affinity, CheckType, Constraint, Dependency, GroupDependency, GroupSpec, Hook, JobManifest, Lifecycle,
+    Reschedule, Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
         ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
         MKDIR_MODE, NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name,
@@ -185,7 +185,7 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         (Some(of_job), Some(of_group)) => of_group.over(&of_job.over(&default)),
     };
     let default = default_restart(outer.kind);
-    let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.over(&default));
+    let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.fields.over(&default));
     let names = Names { job: outer.job, group: &name, task: None };
     Group {
         count,
@@ -209,6 +209,7 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         constraints: to_constraints(spec.constraints.as_deref()),
         affinities: to_affinities(spec.affinities.as_deref()),
         spreads: to_spreads(spec.spreads.as_deref()),
+        depends_on: spec.depends_on.iter().flatten().map(to_group_dependency).collect(),
         name,
     }
 }
@@ -282,7 +283,7 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
         lifecycle: spec.lifecycle.as_ref().map(Lifecycle::stage).unwrap_or_default(),
         depends_on: spec.depends_on.iter().flatten().map(to_dependency).collect(),
         prestop: spec.prestop.as_ref().map(to_prestop),
-        restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.over(restart)),
+        restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.fields.over(restart)),
         services: to_services(spec.services.as_deref(), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
         artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
@@ -312,6 +313,14 @@ fn to_dependency(spec: &Dependency) -> job::Dependency {
     job::Dependency {
         task: spec.task.clone().unwrap_or_default(),
         condition: spec.condition.unwrap_or(DependencyCondition::Started),
+    }
+}
+
+fn to_group_dependency(spec: &GroupDependency) -> job::GroupDependency {
+    job::GroupDependency {
+        job: spec.job.clone(),
+        group: spec.group.clone(),
+        condition: spec.condition.unwrap_or(DependencyCondition::Healthy),
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{
 
 #[cfg(feature = "schema")]
 use super::unused::{NO_VAULT, OLD, VERTICAL, consul, vault};
-use super::{Affinity, Constraint, Restart, Service, Signal, Span, Text};
+use super::{Affinity, Constraint, RestartRule, Service, Signal, Span, Text};
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
@@ -25,6 +25,7 @@ block! {
         "vault": NO_VAULT,
     }, "x-misplaced" = {
         "args": "it belongs to `config`",
+        "env_files": "did you mean `env_file`?",
         "command": "it belongs to `config`",
         "enviroment": "did you mean `env`?",
         "environment": "did you mean `env`?",
@@ -45,6 +46,8 @@ block! {
         /// Environment; values may contain `${…}`.
         #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = {"x-name": "variable"})))]
         pub env: BTreeMap<String, Text>,
+        /// Files of variables for `env`, which has priority: lines `KEY=VALUE` by the rules of Compose. Relative to the manifest's directory.
+        pub env_file: EnvFiles,
         /// Values for `NOMAD_META_<key>`; override the group's and the job's.
         pub meta: BTreeMap<String, Text>,
         /// When this task ends, the others of its group are stopped.
@@ -55,8 +58,8 @@ block! {
         pub depends_on: Vec<Dependency>,
         /// A command to run inside the task before its kill signal.
         pub prestop: Prestop,
-        /// When and how often this task is restarted; overrides individual fields of the group's `restart`.
-        pub restart: Restart,
+        /// When and how often this task is restarted; overrides individual fields of the group's `restart`. Also in one word, as in Compose: `always`, `unless-stopped`, `on-failure`, `on-failure:3`, `no`.
+        pub restart: RestartRule,
         /// Services, registered while this task's process is running.
         pub services: Vec<Service>,
         /// Mounts of the group's volumes.
@@ -145,6 +148,22 @@ pub struct Dependency {
     pub task: Option<String>,
     /// The condition to wait for.
     pub condition: Option<DependencyCondition>,
+}
+
+/// `env_file`: a path, or a list of paths and files that may be missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct EnvFiles(pub Vec<EnvFile>);
+
+block! {
+    /// A file of variables.
+    pub struct EnvFile {
+        /// The file, relative to the directory of the manifest.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub path: String,
+        /// Whether it must exist; default true.
+        pub required: bool,
+    }
 }
 
 block! {
@@ -280,6 +299,57 @@ impl schemars::JsonSchema for Dependency {
         schemars::json_schema!({
             "description": "The name of a task of the same group, or a task with a condition.",
             "anyOf": [{ "type": "string" }, generator.subschema_for::<DependencyBlock>()],
+        })
+    }
+}
+
+/// One entry, or a list.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum EnvFileForm {
+    Path(String),
+    File(EnvFile),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum EnvFilesForm {
+    One(EnvFileForm),
+    Several(Vec<EnvFileForm>),
+}
+
+impl From<EnvFileForm> for EnvFile {
+    fn from(form: EnvFileForm) -> Self {
+        match form {
+            EnvFileForm::Path(path) => Self { path: Some(path), required: None },
+            EnvFileForm::File(file) => file,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for EnvFiles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match EnvFilesForm::deserialize(deserializer)? {
+            EnvFilesForm::One(one) => Vec::from([one.into()]),
+            EnvFilesForm::Several(several) => several.into_iter().map(EnvFile::from).collect(),
+        }))
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for EnvFiles {
+    fn schema_name() -> std_alloc::borrow::Cow<'static, str> {
+        "EnvFiles".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let file = generator.subschema_for::<EnvFile>();
+        schemars::json_schema!({
+            "description": "A file of variables, or a list of them.",
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "items": { "anyOf": [{ "type": "string" }, file] } },
+            ],
         })
     }
 }

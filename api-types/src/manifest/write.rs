@@ -6,10 +6,10 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
     Affinity, ApiVersion, Artifact, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
-    GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
-    Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service,
-    Signal, Span, Spread, TaskSpec, Text, Ui, UiLink, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
-    VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
+    GroupDependency, GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata,
+    MkdirParameters, Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart,
+    Scaling, Service, Signal, Span, Spread, TaskSpec, Text, Ui, UiLink, Update, VolumeKindName,
+    VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
         MKDIR_MODE, NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name,
@@ -138,7 +138,8 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         count: (group.count != 1 || group.scaling.is_some()).then_some(group.count),
         scaling: group.scaling.as_ref().map(|scaling| from_scaling(scaling, group.count)),
         update: group.update.as_ref().map(from_update),
-        restart: from_restart(shared, &default),
+        depends_on: non_empty(group.depends_on.iter().map(from_group_dependency).collect()),
+        restart: from_restart(shared, &default).map(Into::into),
         reschedule: from_reschedule(&group.reschedule, &default_reschedule(job.kind)),
         network: group.network.as_ref().map(from_network),
         volumes: non_empty_map(
@@ -196,6 +197,10 @@ fn from_update(update: &job::Update) -> Update {
     }
 }
 
+fn from_group_dependency(one: &job::GroupDependency) -> GroupDependency {
+    GroupDependency { job: one.job.clone(), group: one.group.clone(), condition: Some(one.condition) }
+}
+
 fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart> {
     unless_empty(Restart {
         attempts: (policy.attempts != outer.attempts).then_some(policy.attempts),
@@ -243,13 +248,14 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         driver: Some(task.driver.clone()),
         user: task.user.clone().map(Text),
         config: task.config.as_object().filter(|fields| !fields.is_empty()).cloned(),
+        env_file: None,
         env: texts(&task.env),
         meta: texts(&task.meta),
         leader: yes(task.leader),
         lifecycle: from_stage(task.lifecycle),
         depends_on: non_empty(task.depends_on.iter().map(from_dependency).collect()),
         prestop: task.prestop.as_ref().map(from_prestop),
-        restart: from_restart(&task.restart, restart),
+        restart: from_restart(&task.restart, restart).map(Into::into),
         services: from_services(&task.services, names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
         artifacts: non_empty(task.artifacts.iter().map(from_artifact).collect()),

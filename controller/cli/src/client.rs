@@ -33,7 +33,7 @@ pub use allocs::{LogRequest, RestartScope, Tty};
 pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 pub use jobs::{Dispatch, JobChange};
-pub use usage::Usage;
+pub use usage::{ResourceUsage, Usage};
 
 use super::Address;
 
@@ -57,6 +57,10 @@ pub struct Client {
     token: Option<Zeroizing<String>>,
 }
 
+/// A change that is not answered for so long is followed by a question.
+const PROBE_AFTER: Duration = Duration::from_secs(2);
+/// An endpoint that answers at once.
+const PROBE: &str = "/v1/herdlet/index";
 /// The endpoint of a dry run.
 const PLAN: &str = "/v1/herdlet/plan";
 
@@ -266,11 +270,28 @@ impl Client {
     }
 
     async fn execute(&self, request: Request) -> Result<Response> {
-        let within = match effect_of(&request) {
-            Effect::None => HEAD_MAX,
-            Effect::Open => CHANGE_HEAD_MAX,
-        };
-        self.execute_within(request, within).await
+        match effect_of(&request) {
+            Effect::None => self.execute_within(request, HEAD_MAX).await,
+            Effect::Open => tokio::select! {
+                answer = self.execute_within(request, CHANGE_HEAD_MAX) => answer,
+                silent = self.hangs() => Err(silent),
+            },
+        }
+    }
+
+    /// Resolves if the agent answers nothing at all. A change may take longer than [`HEAD_MAX`], because a slow disk is waited
+    /// for, but meanwhile the agent answers questions.
+    async fn hangs(&self) -> ClientError {
+        let silent =
+            ClientError::Silent { address: self.address.clone(), within: HEAD_MAX, effect: Effect::Open };
+        // Most changes are answered before.
+        tokio::time::sleep(PROBE_AFTER).await;
+        let probe = self.to(Method::GET, PROBE).send();
+        match tokio::time::timeout(HEAD_MAX.saturating_sub(PROBE_AFTER), probe).await {
+            Err(_) => silent,
+            // The change itself reports a broken connection.
+            Ok(Ok(_) | Err(_)) => std::future::pending().await,
+        }
     }
 
     /// The same, with a timeout until the answer begins.
@@ -395,10 +416,11 @@ mod tests {
         let job = JobKey { namespace: "default".into(), id: "x".into() };
         let plan = client.plan(&ApplyRequest::default()).await;
         assert_eq!(silent(plan.unwrap_err()).unwrap(), "within 5 s", "it changes nothing");
-        assert_eq!(
-            silent(client.delete_job(&job, EndFlags::default()).await.unwrap_err()).unwrap(),
-            "within 10 s"
-        );
+        // A change used to be waited for twice as long.
+        let deleted = client.delete_job(&job, EndFlags::default()).await.unwrap_err();
+        assert!(matches!(deleted, ClientError::Silent { effect: Effect::Open, .. }));
+        assert_eq!(silent(deleted).unwrap(), "within 5 s");
+        assert_eq!(silent(client.apply(&ApplyRequest::default()).await.unwrap_err()).unwrap(), "within 5 s");
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;
         assert_eq!(silent(exec.err().unwrap()).unwrap(), "within 5 s");
     }

@@ -25,6 +25,7 @@ pub struct ConfigArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum ConfigVerb {
     /// Print the config that an agent with these flags would have, as a config file
+    #[command(after_help = "Example:\n  herdlet config view --config /etc/herdlet/herdlet.yaml --resolved")]
     View(Box<ViewArgs>),
 }
 

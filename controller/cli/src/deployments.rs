@@ -49,14 +49,17 @@ pub struct DeploymentArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub enum DeploymentVerb {
     /// Promote the canaries, which then replace the old allocations: herdlet promote
+    #[command(after_help = "Example:\n  herdlet deployment promote web --wait")]
     Promote(PromoteArgs),
     /// Mark a deployment as failed; with auto_revert, the job returns to its last stable version
+    #[command(after_help = "Example:\n  herdlet deployment fail web")]
     Fail(FailArgs),
     /// Pause a deployment: nothing is placed, replaced or promoted until it is resumed
     Pause(FailArgs),
     /// Resume a paused deployment
     Resume(FailArgs),
     /// Show the progress of a deployment, by group
+    #[command(after_help = "Example:\n  herdlet deployment status web")]
     Status(StatusArgs),
 }
 

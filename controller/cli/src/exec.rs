@@ -1,7 +1,5 @@
 //! `herdlet exec`: runs a command in a running task, and exits with its exit code.
 
-mod terminal;
-
 use std::io::Write as _;
 
 use clap::Args;
@@ -24,8 +22,8 @@ use super::{
     failure::{AGENT_FAILED, Failure},
     stdout,
     target::{self, Target},
+    terminal::{self, Raw},
 };
-use terminal::Raw;
 
 /// Arguments of `herdlet exec`.
 #[derive(Debug, Clone, Args)]

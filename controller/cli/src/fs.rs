@@ -30,10 +30,13 @@ pub struct FsArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum What {
     /// List a directory
+    #[command(after_help = "Example:\n  herdlet fs ls web local")]
     Ls(FsTarget),
     /// Show the size, mode and age of a file or directory
+    #[command(after_help = "Example:\n  herdlet fs stat web alloc/data")]
     Stat(FsTarget),
     /// Print a file
+    #[command(after_help = "Example:\n  herdlet fs cat web.web[0]/httpd local/config")]
     Cat(File),
     /// Print a file, or list a directory, as Nomad's alloc fs does
     #[command(hide = true)]

@@ -181,6 +181,29 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     }
 }
 
+/// Prints the output of one task as it was written, until the task has ended.
+pub(super) async fn follow_task(client: &Client, view: &AllocView, task: &str) -> Result<(), Failure> {
+    let (sender, receiver) = mpsc::channel(LINES_LEN);
+    let merge = Merge {
+        client: client.clone(),
+        streams: &["stdout", "stderr"],
+        follow: true,
+        tail: None,
+        since: None,
+        timestamps: false,
+        patience: Some(REST),
+        sender,
+    };
+    let source = Source { alloc: view.spec.id, task: task.to_owned(), name: view.spec.task_title(task) };
+    let (read, ()) = tokio::join!(merge.these(vec![source]), print(receiver, false));
+    match read {
+        Ok(()) => Ok(()),
+        Err(Unread::Request(error)) => Err(error.into()),
+        Err(Unread::AgentEnded) => Err(Failure::new("the agent ended")),
+        Err(Unread::Reader(error)) => Err(Failure::new(format!("failed to read a log: {error}"))),
+    }
+}
+
 /// Why a log was not read to its end.
 enum Unread {
     Request(ClientError),

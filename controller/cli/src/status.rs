@@ -153,7 +153,8 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
 fn show_screen(agent: &AgentStatus, overview: &Overview) {
     let warnings = agent.warnings.iter().map(|warning| plain(&format!("warning: {warning}")));
     let wrongs: Vec<String> = wrongs(agent).into_iter().chain(warnings).collect();
-    let screen = Screen { overview, wrongs: &wrongs, loads: None, now: herdlet_base::clock::wall_now() };
+    let screen =
+        Screen { overview, wrongs: &wrongs, loads: None, top: None, now: herdlet_base::clock::wall_now() };
     show::out(&screen.render(screen::columns()));
     show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
 }

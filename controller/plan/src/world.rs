@@ -8,6 +8,7 @@ mod children;
 mod collect;
 pub mod command;
 mod definitions;
+mod depends;
 mod deployments;
 mod drain;
 mod jobs;
@@ -72,6 +73,8 @@ pub struct World {
     pub(crate) allocs: Allocs,
     /// Jobs that wait for ports or capacity held by other allocations.
     pub(crate) short: BTreeSet<JobKey>,
+    /// Jobs with groups that wait for other groups and jobs.
+    pub(crate) dependent: BTreeSet<JobKey>,
     /// The queue of jobs that compete for free capacity.
     pub(crate) line: Line,
     pub(crate) generation: u64,
@@ -131,6 +134,7 @@ impl World {
             jobs: BTreeMap::new(),
             allocs,
             short: BTreeSet::new(),
+            dependent: BTreeSet::new(),
             line: Line::default(),
             generation: 0,
             node_is_shown: false,
@@ -349,7 +353,7 @@ impl World {
         let standing = Some(entry.summary());
         let stirs = entry.standing != standing;
         entry.standing = standing;
-        let mut tells = false;
+        let (mut tells, mut is_published) = (false, false);
         if core::mem::take(&mut entry.changed) || touched {
             let mut convergence = status::convergence(open.now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
@@ -363,6 +367,7 @@ impl World {
             }
             let view = show::view(&entry.spec, &entry.state, convergence);
             open.turn.views.push(View::Alloc(view.into()));
+            is_published = true;
         }
         if stirs {
             let key = entry.spec.job_key.clone();
@@ -371,6 +376,9 @@ impl World {
         } else if tells {
             open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
+        }
+        if is_published {
+            self.wake_dependents(open);
         }
     }
 

@@ -94,6 +94,11 @@ const VERBS: [Verb; 40] = [
     verb("deployment", "resume", "JOB", &["deployment", "resume"], Places::Same),
 ];
 
+/// Noun, verb and our equivalent of each verb of one word, for completions.
+pub(super) fn verbs() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    VERBS.iter().filter(|verb| !verb.verb.contains(' ')).map(|verb| (verb.noun, verb.verb, verb.ours))
+}
+
 /// The result of a translation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Translation {

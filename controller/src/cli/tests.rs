@@ -111,17 +111,21 @@ fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
 }
 
 #[test]
-fn every_command_says_how_it_is_used() {
-    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = command.get_name();
-        let told = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        assert!(name == "version" || told.contains(&format!("herdlet {name} ")), "{name}: {told}");
-        assert!(command.get_about().is_some(), "{name}");
-        for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
-            // Every example must parse. Two spaces separate it from its comment.
-            let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
-            let line = line.split(" | ").next().unwrap_or(line);
-            assert!(parsed(&format!("herdlet {line}")).is_ok(), "{line}");
+fn every_command_and_every_verb_of_one_says_how_it_is_used() {
+    let mut commands: Vec<(String, clap::Command)> = vec![(String::new(), Cli::command())];
+    while let Some((path, command)) = commands.pop() {
+        for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let path = format!("{path}{} ", inner.get_name());
+            let told = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(told.contains(&format!("herdlet {}", path.trim_end())), "{path}: {told}");
+            assert!(inner.get_about().is_some(), "{path}");
+            for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
+                // Every example must parse. Two spaces separate it from its comment.
+                let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
+                let line = line.split(" | ").next().unwrap_or(line);
+                assert!(parsed(&format!("herdlet {line}")).is_ok(), "{line}");
+            }
+            commands.push((path, inner.clone()));
         }
     }
 }

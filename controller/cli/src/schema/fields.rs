@@ -218,6 +218,13 @@ const EXAMPLE: &str = include_str!("example.yaml");
 /// A minimal job, for defaults.
 const LEAST: &str = include_str!("least.yaml");
 
+/// Examples of fields that a document does not keep: reading it replaces them.
+const UNKEPT: [(&str, &str); 3] = [
+    ("spec.groups.tasks.env_file", "env_file: [common.env, {path: local.env, required: false}]\n"),
+    ("spec.groups.tasks.env_file.path", "path: common.env\n"),
+    ("spec.groups.tasks.env_file.required", "required: false\n"),
+];
+
 static EXAMPLES: LazyLock<Vec<Json>> = LazyLock::new(|| documents(EXAMPLE, As::Written));
 static DEFAULTS: LazyLock<Vec<Json>> = LazyLock::new(|| documents(LEAST, As::Whole));
 
@@ -305,6 +312,9 @@ pub(super) fn is_of_another(field: &Field, all: &[Field]) -> bool {
 
 /// The example of a field.
 pub(super) fn example_of(path: &str) -> Option<String> {
+    if let Some((_, example)) = UNKEPT.iter().find(|(known, _)| *known == path) {
+        return Some((*example).to_owned());
+    }
     let steps: Vec<&str> = path.split('.').collect();
     let value = EXAMPLES.iter().find_map(|document| at(document, &steps))?;
     let name = steps.last().copied().unwrap_or_default();

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::drivers::Drivers;
 use super::findings::Findings;
+use super::nearby::{self, Nearby};
 use super::prune::{Pruned, typed};
 use super::unbuilt::{self, Unbuilt};
 use super::{Judge, config, foreign_names, validate};
@@ -43,28 +44,37 @@ pub(super) struct Outcome {
     pub(super) problems: Problems,
     /// Accepted, but worth reporting.
     pub(super) warnings: Vec<Problem>,
+    /// The bytes of files that the document names.
+    pub(super) read: Vec<u8>,
+}
+
+/// What a document is read with.
+pub(super) struct Context<'r> {
+    pub(super) drivers: &'r Drivers,
+    pub(super) judge: Judge,
+    pub(super) nearby: &'r Nearby,
 }
 
 /// Reads a document of any kind.
-pub(super) fn read(document: &mut Document, drivers: &Drivers, judge: Judge) -> Outcome {
+pub(super) fn read(document: &mut Document, context: &Context<'_>) -> Outcome {
     document.ignore_fields("x-");
     if let Some(kind) = kind(document) {
-        return read_kind(kind, document, drivers, judge);
+        return read_kind(kind, document, context);
     }
     let problems = no_kind(document);
     let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
     // The problems of the head already list all kinds. Read the rest as the kind that was probably meant.
-    let rest = read_kind(kind, document, drivers, judge);
-    let mut outcome = Outcome { problems, warnings: rest.warnings, content: None };
+    let rest = read_kind(kind, document, context);
+    let mut outcome = Outcome { problems, warnings: rest.warnings, ..Outcome::default() };
     outcome.problems.add_more(rest.problems.more());
     outcome.problems.extend(rest.problems.into_vec().into_iter().filter(|problem| problem.path != "kind"));
     outcome
 }
 
-fn read_kind(kind: DocumentKind, document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
+fn read_kind(kind: DocumentKind, document: &Document, context: &Context<'_>) -> Outcome {
     match kind {
-        DocumentKind::Job => read_job(document, drivers, judge),
-        DocumentKind::Volume => read_volume(document),
+        DocumentKind::Job => read_job(document, context),
+        DocumentKind::Volume => read_volume(document, context),
     }
 }
 
@@ -125,14 +135,17 @@ fn kind(document: &Document) -> Option<DocumentKind> {
     yaml::from_node(&document.at("kind")?).ok()
 }
 
-fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
+fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
+    let Context { drivers, judge, nearby } = *context;
     let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &JOB, judge);
     let (mut problems, pruned) = structure::<JobManifest>(&document, &JOB, ("Job", unbuilt));
     let Some(Pruned { value: mut manifest, lost }) = pruned else {
-        return Outcome { problems, warnings, content: None };
+        return Outcome { problems, warnings, ..Outcome::default() };
     };
     let mut findings = Findings::new(&document, lost);
+    let read = nearby::read_env_files(&mut manifest, nearby, &mut findings);
     config::read(&mut manifest, drivers, &mut findings);
+    nearby::expand_dir(&mut manifest, nearby, &mut findings);
     let job = manifest.to_job();
     match judge {
         Judge::Here => validate::job(&manifest, &job, drivers, &mut findings),
@@ -142,15 +155,16 @@ fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
     let content =
         problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
     warnings.append(&mut findings.warnings);
-    Outcome { content, problems, warnings }
+    Outcome { content, problems, warnings, read }
 }
 
-fn read_volume(document: &Document) -> Outcome {
+fn read_volume(document: &Document, context: &Context<'_>) -> Outcome {
     let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &VOLUME, Judge::Here);
     let (mut problems, pruned) = structure::<VolumeManifest>(&document, &VOLUME, ("Volume", unbuilt));
-    let Some(Pruned { value: manifest, lost }) = pruned else {
-        return Outcome { problems, warnings, content: None };
+    let Some(Pruned { value: mut manifest, lost }) = pruned else {
+        return Outcome { problems, warnings, ..Outcome::default() };
     };
+    nearby::place_volume(&mut manifest, context.nearby, &document.source);
     let mut findings = Findings::new(&document, lost);
     validate::volume(&manifest, &mut findings);
     add(&mut problems, findings.problems);
@@ -158,7 +172,7 @@ fn read_volume(document: &Document) -> Outcome {
         .is_empty()
         .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
     warnings.append(&mut findings.warnings);
-    Outcome { content, problems, warnings }
+    Outcome { content, problems, warnings, ..Outcome::default() }
 }
 
 /// Adds problems of meaning, except at paths that already have a structural problem, which says more.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Drivers, Reading, Set};
+use super::{Drivers, Nearby, Reading, Set};
 use crate::hcl::Variables;
 use crate::yaml::{Limits, Problem, Problems};
 
@@ -27,7 +27,7 @@ pub struct Folder {
 #[derive(Debug)]
 pub struct FolderFile {
     pub path: PathBuf,
-    /// A hash of its bytes; empty if it could not be read.
+    /// A hash of its bytes and of the files of variables that it names; empty if it could not be read.
     pub hash: String,
     /// Its objects, or all problems, including that an earlier file defines the same job or volume.
     pub content: Result<Set, Problems>,
@@ -54,13 +54,13 @@ pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> 
     paths.sort_by_key(|path| !owns(path));
     let (mut places, variables) = (BTreeMap::new(), Variables::default());
     let files = paths.into_iter().map(|path| {
-        let mut reading = Reading::new(drivers, &variables);
+        let mut reading = Reading { nearby: Nearby::Disk, ..Reading::new(drivers, &variables) };
         reading.places = std::mem::take(&mut places);
         let mut hash = String::new();
         match read_listed(&path) {
             Ok((source, bytes)) => {
-                hash = hash_of(&bytes);
                 reading.text(&source, &bytes);
+                hash = hash_of(&[bytes.as_slice(), &reading.read].concat());
             }
             Err(problem) => reading.problems.push(problem),
         }

@@ -40,7 +40,7 @@ const NAMES: [(&[&str], &str); 36] = [
         &["umask", "UMask"],
         "set it in a shell: config: {command: sh, args: [-c, \"umask 027; exec PROGRAM\"]}",
     ),
-    (&["env_file", "EnvironmentFile", "envFrom"], "write the variables in `env`"),
+    (&["EnvironmentFile", "envFrom"], "did you mean `env_file` of a task?"),
     (&["Environment"], "did you mean `env` of a task?"),
     (&["entrypoint", "ExecStart", "script"], "the program is `command`, with `args`, in `config` of a task"),
     (
@@ -55,7 +55,7 @@ const NAMES: [(&[&str], &str); 36] = [
     (&["Group", "SupplementaryGroups"], "a task has the groups of its `user`"),
     (
         &["Restart", "autorestart", "restartPolicy", "restart_policy"],
-        "did you mean `restart`? It is a map: {mode: delay} restarts without end",
+        "did you mean `restart`? `always` restarts without end",
     ),
     (&["RestartSec", "min_uptime"], "did you mean `delay` of `restart`?"),
     (

@@ -88,7 +88,8 @@ impl JsonSchema for Document {
 /// Maximum length of a chain of references; a longer one is a cycle.
 const PARTS_MAX: usize = 16;
 
-/// Returns a schema and those that it refers to, outermost first.
+/// Returns a schema and those that it refers to, outermost first. Of a value that may be written in a short form (`restart:
+/// always`), the form with fields.
 pub(super) fn parts<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s Map<String, Json>> {
     let mut parts = Vec::new();
     let mut next = Some(schema);
@@ -97,7 +98,22 @@ pub(super) fn parts<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s Map<String,
     {
         parts.push(part);
         let reference = part.get("$ref").and_then(Json::as_str);
-        next = reference.and_then(|reference| root.pointer(reference.strip_prefix('#')?));
+        next = reference
+            .and_then(|reference| referred(root, reference))
+            .or_else(|| form_with_fields(root, part));
     }
     parts
+}
+
+fn referred<'s>(root: &'s Json, reference: &str) -> Option<&'s Json> {
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+/// The alternative that is a map with fields.
+fn form_with_fields<'s>(root: &'s Json, part: &'s Map<String, Json>) -> Option<&'s Json> {
+    let alternatives = part.get("anyOf")?.as_array()?;
+    alternatives.iter().find(|form| {
+        let reference = form.get("$ref").and_then(Json::as_str);
+        reference.and_then(|reference| referred(root, reference)).unwrap_or(form).get("properties").is_some()
+    })
 }

@@ -94,6 +94,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         let trail = &groups.item(index);
         one_group(manifest, &GroupContext { spec, group, trail, job, drivers }, findings);
     }
+    depends::between_groups(job, findings);
 }
 
 /// Validates the part of a server's job that servers don't check for this machine: bounds, and how tasks use
@@ -138,7 +139,8 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
         findings.of_type(&trail.field("count"), message);
     }
     if let Some(restart) = &spec.restart {
-        policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);
+        policy::restart_word(restart, job.kind, &trail.field("restart"), findings);
+        policy::restart(&policy::of_group(&restart.fields, job.kind), &trail.field("restart"), findings);
     }
     if let Some(longest) = spec.max_run_duration {
         policy::max_run_duration(longest, job.kind, &trail.field("max_run_duration"), findings);

@@ -75,6 +75,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         constraints: _,
         affinities,
         spreads,
+        depends_on: _,
     } = old_group;
     found.extend(differing(&[
         ("network", *network != new_group.network),

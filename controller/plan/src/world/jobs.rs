@@ -44,6 +44,7 @@ impl World {
     pub(crate) fn accept_job(&mut self, open: &mut OpenTurn<'_>, job: Job) -> (u64, JobChange) {
         let key = job.key();
         open.dirty.insert(Key::Job(key.clone()));
+        self.wake_dependents(open);
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
             entry.quarantine = None;
@@ -285,6 +286,14 @@ impl World {
 
     fn create_alloc(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, place: NewAlloc<'_>) -> bool {
         let NewAlloc { group, index, previous, canary } = place;
+        // A successor does not wait again: its group has started before.
+        if previous.is_none()
+            && !canary
+            && let Some(why) = self.unmet_dependency(key, group)
+        {
+            self.wait_for_others(key, group, why.of(&format!("{}.{group}", key.id)));
+            return false;
+        }
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let job = Arc::clone(&entry.current);

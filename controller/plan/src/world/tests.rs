@@ -2,6 +2,7 @@
 
 mod capacity;
 mod collect;
+mod depends;
 mod deployments;
 mod drain;
 mod in_place;

@@ -12,6 +12,7 @@ mod clients;
 mod collect;
 mod commands;
 mod common;
+mod compose;
 mod consul;
 mod crash;
 mod deployments;

@@ -5,7 +5,7 @@ use herdlet_api_types::job::{
     DelayFunction, Group, HealthCheck, JobType, ReschedulePolicy, RestartMode, RestartPolicy,
 };
 use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
-use herdlet_api_types::manifest::{Restart, Span, Update};
+use herdlet_api_types::manifest::{Restart, RestartRule, RestartWord, Span, Update};
 
 use super::Findings;
 use crate::yaml::Trail;
@@ -37,6 +37,27 @@ pub(super) fn max_run_duration(longest: Span, kind: JobType, trail: &Trail<'_>, 
 /// Returns the policy of a group's `restart`, with defaults.
 pub(super) fn of_group(restart: &Restart, kind: JobType) -> RestartPolicy {
     restart.over(&default_restart(kind))
+}
+
+/// Checks that a word of Compose can mean in this job what it means there.
+pub(super) fn restart_word(
+    rule: &RestartRule,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let message = match (rule.word, kind.completes()) {
+        (Some(RestartWord::Always), true) => format!(
+            "tasks of a {} job end for good with exit code 0; write `on-failure`, or make it a service job",
+            kind.as_str()
+        ),
+        (Some(RestartWord::OnFailure(_)), false) => format!(
+            "tasks of a {} job are restarted after exit code 0 too; write `always`, or make it a batch job",
+            kind.as_str()
+        ),
+        (Some(RestartWord::No | RestartWord::Always | RestartWord::OnFailure(_)) | None, _) => return,
+    };
+    findings.of_type(trail, message);
 }
 
 /// Validates a restart policy, defaults included.

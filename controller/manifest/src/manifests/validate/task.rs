@@ -26,7 +26,8 @@ pub(super) fn validate(
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     resources(spec, task, &trail.field("resources"), findings);
-    if spec.restart.is_some() {
+    if let Some(restart) = &spec.restart {
+        policy::restart_word(restart, context.job.kind, &trail.field("restart"), findings);
         policy::restart(&task.restart, &trail.field("restart"), findings);
     }
     if let Some(signal) = &spec.kill_signal {

@@ -52,6 +52,13 @@ pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
             let bad = text.is_empty() || text.contains(['=', '\0']);
             bad.then(|| "must not be empty or contain `=`".to_owned())
         }
+        "restart" => {
+            let count = text.strip_prefix("on-failure:").map(str::parse::<u32>);
+            let fits = matches!(text, "no" | "always" | "unless-stopped" | "on-failure")
+                || count.is_some_and(|count| count.is_ok_and(|count| count > 0));
+            let rule = "must be `always`, `unless-stopped`, `on-failure`, `on-failure:COUNT` or `no`, or fields such as {attempts: 3}";
+            (!fits).then(|| rule.to_owned())
+        }
         _ => None,
     }
 }

@@ -5,8 +5,8 @@ use herdlet_api_types::{
     constraint::{Affinity, Constraint, Operator, Spread},
     fixture::{self, group, job, scaling, task},
     job::{
-        ChangeMode, Dependency, DependencyCondition, Identity, JobType, Lifecycle, LogMode, Network, Prestop,
-        Ui, VolumeMount, VolumeRequest,
+        ChangeMode, Dependency, DependencyCondition, GroupDependency, Identity, JobType, Lifecycle, LogMode,
+        Network, Prestop, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -39,7 +39,7 @@ fn old() -> Job {
 /// Which fields require a new allocation when one field of a job changes; empty if it continues.
 #[test]
 fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
-    let in_place: [(&str, Change); 30] = [
+    let in_place: [(&str, Change); 31] = [
         ("nothing", |_| {}),
         ("name", |job| job.name.push('2')),
         ("labels", |job| drop(job.labels.insert("team".to_owned(), "a".to_owned()))),
@@ -56,6 +56,11 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
         ("max_run_duration", |job| job.groups[0].max_run_duration = Some(Duration::from_secs(60))),
         ("update", |job| {
             job.groups[0].update = Some(fixture::update());
+        }),
+        ("group depends_on", |job| {
+            let condition = DependencyCondition::Healthy;
+            let on = GroupDependency { job: Some("db".to_owned()), group: None, condition };
+            job.groups[0].depends_on.push(on);
         }),
         ("services", |job| job.groups[0].services.push(service("web"))),
         ("shutdown_delay", |job| job.groups[0].shutdown_delay = Duration::from_secs(1)),
