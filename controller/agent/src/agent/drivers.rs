@@ -286,3 +286,36 @@ fn rules_of(entries: &Entries, named: Named) -> Drivers {
         Named::All => built_in().iter().chain(here).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use herdlet_driver::{Fingerprint, TaskDriver, fixture::StandIn};
+
+    use super::*;
+
+    /// Tasks had the driver attributes of the agent's start for ever.
+    #[tokio::test]
+    async fn new_attributes_of_a_driver_reach_the_environment_of_tasks() {
+        let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
+        let drivers = Registry::new().with(Arc::clone(&driver));
+        let current = CurrentNode::new(NodeFacts::default());
+        let (inbox, mut arrivals) = Inbox::with_capacity(4);
+        let node = Described { bare: NodeFacts::default(), current: current.clone() };
+        let following = Reported::of(&drivers).follow_changes(drivers.clone(), node, inbox);
+        let _following = tokio::spawn(following);
+        let attributes = BTreeMap::from([("driver.stand_in.version".to_owned(), "7".to_owned())]);
+        let health = Health::Healthy;
+        drivers
+            .set_fingerprint(&driver, Fingerprint { health, description: "Healthy".to_owned(), attributes });
+        let event = loop {
+            match arrivals.take() {
+                Some(event) => break event,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let Input::Event(Event::Node { facts, away, .. }) = event else { panic!("another event") };
+        assert!(away.is_empty());
+        assert_eq!(facts.attributes["driver.stand_in.version"], "7");
+        assert_eq!(current.get().attributes, facts.attributes);
+    }
+}

@@ -27,7 +27,7 @@ impl JobType {
     }
 }
 
-/// Whether a job has a task whose driver gives it an address of its own. Only the driver knows it: an agent that dies before
+/// Whether a job has a task whose driver gives it an address of its own, and fails for a moment while the task runs. Only the driver knows it: an agent that dies before
 /// it has stored the result of the start learns it from the next one's inspection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Addressed {
@@ -148,7 +148,7 @@ impl Work {
         }
         if *addressed == Addressed::Yes {
             text.push_str(&format!(
-                "        - name: m\n          driver: mock\n          config: {{run_for: 240h, driver_ip: {ADDRESS}}}\n          services: [{{name: {name}-m, provider: nomad, port: \"80\", address_mode: driver}}]\n"
+                "        - name: m\n          driver: mock\n          config: {{run_for: 240h, plugin_exit_after: 300ms, driver_ip: {ADDRESS}}}\n          services: [{{name: {name}-m, provider: nomad, port: \"80\", address_mode: driver}}]\n"
             ));
         }
         text
