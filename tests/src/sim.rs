@@ -10,7 +10,6 @@
 //! - [`oracle`]: safety at each step, and liveness after the faults have stopped.
 //! - [`clock`]: the wall clock, which can be changed.
 //! - [`coverage`]: the kinds of events that occurred.
-//! - [`drivers`]: drivers that go away and come back.
 //! - [`workload`]: actions of users, and events behind the agent's back.
 //! - [`probe`]: parts that only tests have.
 //! - [`jobs`]: jobs for simulations.
@@ -25,7 +24,6 @@ pub use herdlet_e2e::random::Rng;
 pub mod clock;
 pub mod coverage;
 pub mod deployments;
-pub mod drivers;
 pub mod invariants;
 pub mod jobs;
 pub mod launches;

@@ -16,7 +16,7 @@ block! {
         "x-default" = { "cluster": ["default"], "namespace": ["default"] },
     )))]
     pub struct Service {
-        /// A DNS label after `${…}` is replaced. Default: `<job>-<group>` for a group's service, `<job>-<group>-<task>` for a task's.
+        /// A DNS label after `${…}` is replaced; by default `<job>-<group>` for a group's service, and `<job>-<group>-<task>` for a task's.
         pub name: String,
         /// The catalogue: `nomad` (built in, the default) or `consul`. All services of a group must use the same.
         pub provider: Provider,

@@ -1,6 +1,7 @@
 //! One simulation: the agent's loop around the planner, with commits, operations in flight and crashes.
 
 mod disk;
+mod driver;
 mod turn;
 
 use std::{
@@ -26,12 +27,11 @@ use herdlet_plan::{
     world::World,
 };
 
-use self::disk::Held;
+use self::{disk::Held, driver::Driver};
 use super::{
     Rng,
     clock::Clock,
     coverage::{Coverage, Kind},
-    drivers::Driver,
     invariants::Invariants,
     jobs,
     launches::Launches,
@@ -142,7 +142,7 @@ pub struct Life {
     pub allocs: BTreeMap<AllocId, Arc<AllocView>>,
 }
 
-pub(super) fn settings() -> Settings {
+fn settings() -> Settings {
     Settings {
         instance: InstanceId("0123456789abcdef".to_owned()),
         max_kill_timeout: Duration::from_secs(30),

@@ -207,7 +207,7 @@ mod tests {
         let loads: BTreeMap<JobKey, Load> = [("web", 1.0, 30), ("db", 9.0, 10), ("cache", 3.0, 20)]
             .map(|(name, cpu_percent, memory)| (row(name).key, Load { cpu_percent, memory }))
             .into();
-        let mut order = |choice: &mut Choice| {
+        let order = |choice: &mut Choice| {
             choice.apply(Key::Sort, &jobs);
             let mut sorted = jobs.clone();
             choice.sort.sort(&mut sorted, &loads);

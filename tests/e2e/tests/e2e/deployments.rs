@@ -86,7 +86,7 @@ fn a_failed_canary_is_kept_and_its_last_lines_are_printed() {
             agent.cli(&["rollback", "web", "--wait"]).success();
             assert!(!shown(&agent, "logs").contains("FATAL"), "another version is the current one");
         }
-        let listed = agent.cli(&["get", "allocs", "web", "-o", "json"]).success().stdout;
+        let listed = agent.cli(&["get", "allocs", "-o", "json"]).success().stdout;
         let listed: Value = serde_json::from_str(&listed).unwrap();
         let canary = listed.as_array().unwrap().iter().find(|one| one["ClientStatus"] == "failed").unwrap();
         let id = canary["ID"].as_str().unwrap();

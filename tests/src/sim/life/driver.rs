@@ -12,14 +12,15 @@ use herdlet_plan::{
     turn::Turn,
 };
 
-use super::{coverage::Kind, life::Life, machine::spec_of};
+use super::{Life, settings};
+use crate::sim::{coverage::Kind, machine::spec_of};
 
 /// The driver of all tasks.
-pub(super) const DRIVER: &str = "mock";
+const DRIVER: &str = "mock";
 
 /// The state of the driver.
 #[derive(Debug, Clone, Default)]
-pub struct Driver {
+pub(in crate::sim) struct Driver {
     /// Why tasks wait for it, if so.
     away: Option<String>,
     /// How often it has changed; shown in an attribute of the node.
@@ -39,13 +40,13 @@ impl Driver {
 
 impl Life {
     /// The driver goes away, or comes back if it is away.
-    pub fn turn_driver(&mut self) {
+    pub(super) fn turn_driver(&mut self) {
         let away = self.driver.away.is_none();
         self.set_driver(away.then(|| "the rng said so".to_owned()));
     }
 
     /// The driver is there again.
-    pub(super) fn end_driver_fault(&mut self) {
+    pub(in crate::sim) fn end_driver_fault(&mut self) {
         if self.driver.away.is_some() {
             self.set_driver(None);
         }
@@ -61,7 +62,7 @@ impl Life {
     }
 
     fn node_event(&self) -> Event {
-        let mut facts = Box::new(super::life::settings().node);
+        let mut facts = Box::new(settings().node);
         facts.attributes.insert(format!("driver.{DRIVER}.changes"), self.driver.changes.to_string());
         let away: BTreeMap<_, _> =
             self.driver.away.iter().map(|why| (DRIVER.to_owned(), why.clone())).collect();
