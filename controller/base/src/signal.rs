@@ -55,7 +55,7 @@ const REALTIME_MIN: i32 = 34;
 pub fn parse(name: &str) -> Result<Signal, UnknownSignal> {
     let name = full_name(name);
     let named = NAMES.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
-    let signal = named.or_else(|| scalar::realtime(&name).map(|position| realtime(position)));
+    let signal = named.or_else(|| scalar::realtime(&name).map(realtime));
     signal.ok_or(UnknownSignal { name })
 }
 

@@ -55,8 +55,10 @@ pub enum DeploymentVerb {
     #[command(after_help = "Example:\n  herdlet deployment fail web")]
     Fail(FailArgs),
     /// Pause a deployment: nothing is placed, replaced or promoted until it is resumed
+    #[command(after_help = "Example:\n  herdlet deployment pause web")]
     Pause(FailArgs),
     /// Resume a paused deployment
+    #[command(after_help = "Example:\n  herdlet deployment resume web")]
     Resume(FailArgs),
     /// Show the progress of a deployment, by group
     #[command(after_help = "Example:\n  herdlet deployment status web")]

@@ -35,7 +35,7 @@ fn offered() -> Command {
         }
         let own = ours.iter().try_fold(&known, |command, word| command.find_subcommand(word));
         let made = match own {
-            Some(own) => visible(own).name(verb),
+            Some(own) => without_aliases(own).name(verb),
             None => Command::new(verb),
         };
         offered = offered.mut_subcommand(noun, |command| match command.find_subcommand(verb) {
@@ -48,11 +48,14 @@ fn offered() -> Command {
 
 /// The command without hidden commands.
 fn visible(command: &Command) -> Command {
+    without_aliases(command).visible_aliases(command.get_visible_aliases().map(leaked).collect::<Vec<_>>())
+}
+
+/// The command without hidden commands and without other names, which may be those of Nomad's verbs.
+fn without_aliases(command: &Command) -> Command {
     let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(visible);
-    let mut shown = Command::new(leaked(command.get_name()))
-        .args(command.get_arguments().cloned())
-        .visible_aliases(command.get_visible_aliases().map(leaked).collect::<Vec<_>>())
-        .subcommands(inner);
+    let mut shown =
+        Command::new(leaked(command.get_name())).args(command.get_arguments().cloned()).subcommands(inner);
     if let Some(about) = command.get_about() {
         shown = shown.about(about.clone());
     }

@@ -358,7 +358,7 @@ mod tests {
                 "herdlet exec -it --task httpd 1234 -- ls -la",
             ),
             ("herdlet alloc exec 1234 -- ls -la", "herdlet exec 1234 -- ls -la"),
-            ("herdlet alloc fs 1234 alloc/logs", "herdlet fs ls 1234 alloc/logs"),
+            ("herdlet alloc fs 1234 alloc/logs", "herdlet fs show 1234 alloc/logs"),
             ("herdlet alloc logs -n=5 1234", "herdlet logs -n=5 1234"),
             ("herdlet alloc signal -s=SIGUSR1 1234", "herdlet signal -s=SIGUSR1 1234"),
             ("herdlet alloc signal -s SIGUSR1 1234 httpd", "herdlet signal -s SIGUSR1 1234/httpd"),

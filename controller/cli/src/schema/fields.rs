@@ -157,6 +157,9 @@ impl Field {
     /// The type in a word or two.
     pub(super) fn kind(&self) -> String {
         let is = |keyword: &str| self.schema.get(keyword).is_some();
+        if let Some(forms) = self.forms() {
+            return forms;
+        }
         let plain = match self.schema.get("type") {
             _ if is("x-duration") => "duration",
             _ if is("x-text") => "text",
@@ -170,6 +173,19 @@ impl Field {
             "object" if !is("properties") => "map".to_owned(),
             other => other.to_owned(),
         }
+    }
+
+    /// The types of a field that may be written in several ways, one of them as a string.
+    fn forms(&self) -> Option<String> {
+        let choices = self.schema.get("anyOf")?.as_array()?;
+        let kind = |choice: &Json| match choice.get("type").and_then(Json::as_str) {
+            Some("array") => Some("list"),
+            Some("string") => Some("string"),
+            Some(_) => None,
+            None => choice.get("$ref").map(|_| "object"),
+        };
+        let kinds: Vec<&str> = choices.iter().map(kind).collect::<Option<_>>()?;
+        (kinds.len() > 1 && kinds.contains(&"string")).then(|| kinds.join(" or "))
     }
 
     /// The allowed values, if they can be listed or bounded.

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 /// A preparation can be repeated and leaves no attempt. One that takes long delays no other start, and ends when it is cancelled.
 pub async fn preparation_is_cancelled_and_delays_no_start(machine: &dyn Machine) {
     let agent = Agent::start(machine);
+    agent.driver.set_earlier(&[].into());
     let (config, token) = (machine.task(1, Behaviour::RunsOn), CancellationToken::new());
     for _ in 0..2 {
         agent.driver.prepare(&config, &token).await.unwrap();

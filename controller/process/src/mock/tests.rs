@@ -78,6 +78,16 @@ fn recovery() -> Recovery {
     Recovery { id: id(), config: None, handle: None, network: None }
 }
 
+#[tokio::test]
+async fn partial_entries_of_a_killed_agent_are_removed() {
+    let bench = Bench::new();
+    drop(bench.agent());
+    let partial = bench.dir.path().join("attempts/.mock/.partial");
+    std::fs::write(&partial, "{").unwrap();
+    drop(bench.agent());
+    assert!(!partial.exists());
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_runs_as_long_and_ends_as_it_was_told() {
     let bench = Bench::new();

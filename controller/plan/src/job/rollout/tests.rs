@@ -237,11 +237,9 @@ fn a_failed_canary_of_an_older_version_is_kept_and_one_that_was_good_is_not() {
     let wanted = |canary| {
         let slots = [slotted(true, Desired::Run, running(), Some(true)), canary];
         let (ids, steps) = steps_in(Some("i"), &slots, &update, false);
-        let of_canary = |step: Step| match step {
-            Step::Want { alloc, desired, .. } if alloc == ids[1] => Some(desired),
-            _ => None,
-        };
-        steps.into_iter().find_map(of_canary)
+        let of_canary = |step: &Step| matches!(step, Step::Want { alloc, .. } if *alloc == ids[1]);
+        let step = steps.into_iter().find(of_canary)?;
+        if let Step::Want { desired, .. } = step { Some(desired) } else { None }
     };
     assert_eq!(wanted(canary(Desired::Run, failed())), Some(Desired::Stop));
     assert_eq!(wanted(canary(Desired::Stop, failed())), None);

@@ -166,9 +166,11 @@ fn a_port_on_which_another_process_listens_is_named_once_the_tasks_have_ended() 
     bench.settle();
     let alloc = bench.id();
     bench.see(Event::Listening([8080].into()));
-    let waits = |bench: &mut Bench| match bench.ask(Command::Explain { alloc }).0 {
-        Reply::Explanation(explained) => explained.waits,
-        other => panic!("{other:?}"),
+    let waits = |bench: &mut Bench| {
+        let Reply::Explanation(explained) = bench.ask(Command::Explain { alloc }).0 else {
+            panic!("no explanation")
+        };
+        explained.waits
     };
     let is_port = |wait: &Wait| wait.part == "port http" && wait.message.contains("listens on port 8080");
     assert!(!waits(&mut bench).iter().any(is_port), "its own task listens there");

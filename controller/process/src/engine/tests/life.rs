@@ -218,7 +218,7 @@ async fn failed_starts_say_why() {
         let why = agent.driver.start(task).await.unwrap_err().why();
         assert_eq!(why, "find user \"no such user\": it does not exist on this machine");
         let mut task = bench.shell("true");
-        task.id.task = "ä".repeat(64);
+        task.id.task = "ä".repeat(128);
         let error = agent.driver.start(task).await.unwrap_err();
         assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
         // Attempts that got a record are recovered as exited; the others were never started.
