@@ -164,7 +164,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     };
     let reading = async {
         if scopes.can_grow() {
-            merge.as_they_grow(&scopes, sources).await
+            merge.follow_all(&scopes, sources).await
         } else {
             merge.these(sources).await
         }
@@ -373,7 +373,7 @@ impl Merge {
     }
 
     /// Follows present and future tasks: of new allocations, and those that start later. Ends when nothing more can come.
-    async fn as_they_grow(self, scopes: &Scopes, sources: Vec<Source>) -> Result<(), Unread> {
+    async fn follow_all(self, scopes: &Scopes, sources: Vec<Source>) -> Result<(), Unread> {
         let mut readers = JoinSet::new();
         let mut known: BTreeSet<(AllocId, String)> = BTreeSet::new();
         for source in sources {
