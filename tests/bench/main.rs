@@ -16,7 +16,7 @@
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
 //! - [`cost`]: costs of processes, read from /proc.
-//! - [`table`]: output.
+//! - [`table`]: the tables that it prints.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot continue ends with the reason")]
 
