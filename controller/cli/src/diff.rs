@@ -497,20 +497,20 @@ mod tests {
         wanted.groups[3].tasks[0].kill_timeout = herdlet_api_types::Duration::from_secs(90);
         wanted.groups[4].name = "new".to_owned();
         let change = change("job/web".to_owned(), Some(&document(&known)), &document(&wanted)).unwrap();
-        let told = groups(Some(&idle(&known)), &wanted, &change.fields);
-        let told: Vec<_> =
-            told.iter().map(|one| (one.group.as_str(), one.change, one.because.join(" "))).collect();
-        assert_eq!(told[0], ("same", GroupKind::Nothing, String::new()));
+        let shown = groups(Some(&idle(&known)), &wanted, &change.fields);
+        let shown: Vec<_> =
+            shown.iter().map(|one| (one.group.as_str(), one.change, one.because.join(" "))).collect();
+        assert_eq!(shown[0], ("same", GroupKind::Nothing, String::new()));
         assert_eq!(
-            told[1],
+            shown[1],
             ("more", GroupKind::Nothing, String::new()),
             "new allocations are created beside them"
         );
-        assert_eq!((told[2].0, told[2].1), ("policy", GroupKind::InPlace));
-        assert!(told[2].2.starts_with("update"), "{}", told[2].2);
-        assert_eq!(told[3], ("work", GroupKind::Replace, "tasks[httpd].env.A".to_owned()));
-        assert_eq!(told[4], ("new", GroupKind::Create, String::new()));
-        assert_eq!(told[5], ("old", GroupKind::Stop, String::new()));
+        assert_eq!((shown[2].0, shown[2].1), ("policy", GroupKind::InPlace));
+        assert!(shown[2].2.starts_with("update"), "{}", shown[2].2);
+        assert_eq!(shown[3], ("work", GroupKind::Replace, "tasks[httpd].env.A".to_owned()));
+        assert_eq!(shown[4], ("new", GroupKind::Create, String::new()));
+        assert_eq!(shown[5], ("old", GroupKind::Stop, String::new()));
         let change = Change { groups: groups(Some(&idle(&known)), &wanted, &change.fields), ..change };
         let replaced =
             "  group work: replace, all at once (it has no `update`), because of tasks[httpd].env.A\n";

@@ -163,11 +163,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
         }
     };
     let reading = async {
-        if scopes.can_grow() {
-            merge.follow_all(&scopes, sources).await
-        } else {
-            merge.these(sources).await
-        }
+        if scopes.can_grow() { merge.follow_all(&scopes, sources).await } else { merge.these(sources).await }
     };
     tokio::select! {
         (read, ()) = async { tokio::join!(reading, printing) } => match read {

@@ -108,7 +108,7 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// [`Leftover::Kill`]; destroying an unknown attempt is not.
     fn destroy<'a>(&'a self, id: &'a AttemptId, leftover: Leftover) -> BoxFuture<'a, DriverResult<()>>;
 
-    /// Lists the attempts of which this driver finds traces on the machine, whichever agent started them.
+    /// Lists the attempts of which this driver finds traces on the machine, regardless of which agent started them.
     fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
         async { Ok(Vec::new()) }.boxed()
     }

@@ -318,20 +318,20 @@ async fn flaw_55_a_failure_is_told_of_the_incarnation_that_failed() {
     within(60, "it has failed and waits", is_waiting).await;
     let reply = restart(&node, &id, RestartScope::All).await;
     assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
-    let told = |state: &State| state.allocs[&id].task_states["main"].clone();
+    let task_state = |state: &State| state.allocs[&id].task_states["main"].clone();
     world
         .until(20, "the task runs again", |state| {
-            told(state).state == RunState::Running && told(state).restarts == 1
+            task_state(state).state == RunState::Running && task_state(state).restarts == 1
         })
         .await;
-    assert_eq!((node.starts(&id), world.cluster.read(told).failed), (2, false));
+    assert_eq!((node.starts(&id), world.cluster.read(task_state).failed), (2, false));
     assert_eq!(world.cluster.client_status(&id), ClientStatus::Running);
     // It fails once more, now permanently: nothing restarts it.
-    world.until(60, "the task has failed permanently", |state| told(state).failed).await;
+    world.until(60, "the task has failed permanently", |state| task_state(state).failed).await;
     assert_eq!((node.starts(&id), world.cluster.client_status(&id)), (2, ClientStatus::Failed));
     refuse_restarts(&node, &id).await;
     let node = world.again(node).await;
     sleep(seconds(60)).await;
-    assert!(world.cluster.read(told).failed && node.starts(&id) == 2);
+    assert!(world.cluster.read(task_state).failed && node.starts(&id) == 2);
     node.end().await;
 }

@@ -340,9 +340,9 @@ fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question()
     ground.add("default/one", "192.0.2.200", None);
     let room = |query: Vec<u8>| {
         let answer = answer(&query, Over::Udp, &ground.zone).unwrap();
-        let told = ParsedAnswer::read(&answer);
+        let parsed = ParsedAnswer::read(&answer);
         assert!(answer.len() <= 3 * query.len(), "{} for {}", answer.len(), query.len());
-        told
+        parsed
     };
     for kind in [A, AAAA, SRV, ANY, SOA] {
         for name in
@@ -354,13 +354,13 @@ fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question()
     }
     // A truncated answer is marked so. TCP, and UDP from this machine, return it whole.
     let many = with_opt(query("web.service.herdlet", A), 0, 4_096);
-    let told = room(many.clone());
-    assert!(told.is_truncated() && !told.answer.is_empty(), "the answer contains as much as fits");
+    let parsed = room(many.clone());
+    assert!(parsed.is_truncated() && !parsed.answer.is_empty(), "the answer contains as much as fits");
     assert_eq!(ground.ask(&many, Over::Tcp).answer.len(), 64);
-    assert!(ground.ask(&many, Over::Loopback).answer.len() > told.answer.len());
-    let told = room(query("one.service.herdlet", A));
+    assert!(ground.ask(&many, Over::Loopback).answer.len() > parsed.answer.len());
+    let parsed = room(query("one.service.herdlet", A));
     assert_eq!(
-        (told.is_truncated(), told.data()),
+        (parsed.is_truncated(), parsed.data()),
         (false, vec!["192.0.2.200"]),
         "a small answer is complete"
     );

@@ -96,14 +96,14 @@ async fn merged(patience: Option<Duration>, pieces: &[(u64, &str)]) -> Vec<(Stri
         tokio::time::sleep(Duration::from_millis(after)).await;
         Ok(bytes)
     });
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     into_lines(Box::pin(pieces), patience, |bytes, end| {
-        told.push((String::from_utf8(bytes).unwrap(), end));
+        lines.push((String::from_utf8(bytes).unwrap(), end));
         std::future::ready(true)
     })
     .await
     .unwrap();
-    told
+    lines
 }
 
 // `logs -f` of a task that prints a prompt did not show it until it was answered.

@@ -324,15 +324,15 @@ async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() 
 #[tokio::test]
 async fn tokens_that_no_server_knows_are_guesses() {
     let node = Node::new(true).await;
-    let mut told = 0;
+    let mut refused = 0;
     loop {
         match node.ask(Method::GET, "/v1/agent/self", "guessed", "").await.status().as_u16() {
-            403 => told += 1,
+            403 => refused += 1,
             other => break assert_eq!(other, 429),
         }
-        assert!(told < 10_000, "wrong tokens are not limited");
+        assert!(refused < 10_000, "wrong tokens are not limited");
     }
-    assert!(told >= 10);
+    assert!(refused >= 10);
     assert_eq!(node.ask(Method::GET, "/v1/agent/self", "boss", "").await.status().as_u16(), 200);
     let anonymous = node.ask(Method::GET, "/v1/agent/self", "", "").await.status().as_u16();
     assert_eq!(anonymous, 403, "a request without a token is not a guess");

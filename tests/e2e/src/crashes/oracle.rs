@@ -79,7 +79,7 @@ pub fn judge(life: &mut Life) -> Vec<String> {
     life.known = now;
     life.disturbed.clear();
     broken.extend(counted(life));
-    broken.extend(complaints(&life.agent));
+    broken.extend(unexpected_lines(&life.agent.log(), &[]));
     broken
 }
 
@@ -254,12 +254,13 @@ fn counted(life: &Life) -> Vec<String> {
     broken
 }
 
-/// Returns log lines that must not occur in such a life.
-fn complaints(agent: &Agent) -> Vec<String> {
-    let words = ["panicked", "set aside", "rebuilt", "damaged", "ERROR"];
-    let log = agent.log();
-    let said = log.lines().filter(|line| words.iter().any(|word| line.contains(word)));
-    said.map(|line| format!("unexpected log line: {line}")).collect()
+/// What an agent's log must not contain in a life whose disk and memory are sound.
+const UNEXPECTED: [&str; 5] = ["panicked", "set aside", "rebuilt", "damaged", "ERROR"];
+
+/// Describes the lines of an agent's log that must not occur, and those with one of `others`.
+pub fn unexpected_lines(log: &str, others: &[&str]) -> Vec<String> {
+    let is_unexpected = |line: &&str| UNEXPECTED.iter().chain(others).any(|text| line.contains(text));
+    log.lines().filter(is_unexpected).map(|line| format!("unexpected log line: {line}")).collect()
 }
 
 fn is_empty(agent: &Agent) -> bool {

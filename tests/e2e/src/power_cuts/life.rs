@@ -21,6 +21,7 @@ use crate::{
     crashes::{
         job::JobType,
         operation::{self, ExpectedState, Operation, Request, RequestOutcome},
+        oracle::unexpected_lines,
     },
     http::{self, Peer},
     random::Rng,
@@ -211,11 +212,7 @@ impl Life {
                 broken.push(format!("{task:?} was complete and has started again"));
             }
         }
-        let words =
-            ["panicked", "set aside", "rebuilt", "damaged", "ERROR", "EXT4-fs error", "the agent ended"];
-        let log = boot.log();
-        let said = log.lines().filter(|line| words.iter().any(|word| line.contains(word)));
-        broken.extend(said.map(|line| format!("unexpected log line: {line}")));
+        broken.extend(unexpected_lines(&boot.log(), &["EXT4-fs error", "the agent ended"]));
         let batches = self.wanted.jobs().filter(|work| work.kind == JobType::Batch);
         self.complete = batches
             .flat_map(|work| work.places().into_iter().map(|place| (place, work.word.clone())))

@@ -184,9 +184,9 @@ fn pack(components: &Components, dir: &Path) {
         wanted.push((entry.path(), guest.join("modules").join(entry.file_name())));
     }
     for program in [&components.agent, &components.program] {
-        let told = Command::new("ldd").arg(program).output().expect("a run of ldd");
+        let listed = Command::new("ldd").arg(program).output().expect("a run of ldd");
         for word in
-            String::from_utf8_lossy(&told.stdout).split_whitespace().filter(|word| word.starts_with('/'))
+            String::from_utf8_lossy(&listed.stdout).split_whitespace().filter(|word| word.starts_with('/'))
         {
             wanted.push((PathBuf::from(word), tree.join(word.trim_start_matches('/'))));
         }

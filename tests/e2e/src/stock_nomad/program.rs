@@ -34,9 +34,9 @@ impl Program {
         let path = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
         let output = Command::new(&path).arg("version").output();
         let output = output.map_err(|error| format!("{}: {error}", path.display()))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let version =
-            version(&said).ok_or_else(|| format!("{} is not a nomad program: {said}", path.display()))?;
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let version = version(&printed)
+            .ok_or_else(|| format!("{} is not a nomad program: {printed}", path.display()))?;
         Ok(Self { path, version })
     }
 }

@@ -196,11 +196,11 @@ fn check_restart_restarts_what_is_stuck() {
     agent.apply_and_wait(&patient("check-restart"));
     let before = agent.single("check-restart.worker[0]", "worker");
     agent.cli(&["exec", "check-restart", "--", "touch", "local/stuck"]).success();
-    let told = wait::until("the announcement of a restart", || {
-        let told = agent.cli(&["explain", "check-restart"]).success().stdout;
-        told.contains("restarts unless check moves of service worker passes").then_some(told)
+    let printed = wait::until("the announcement of a restart", || {
+        let printed = agent.cli(&["explain", "check-restart"]).success().stdout;
+        printed.contains("restarts unless check moves of service worker passes").then_some(printed)
     });
-    assert!(told.contains("it is stuck"), "the output of the check is shown: {told}");
+    assert!(printed.contains("it is stuck"), "the output of the check is shown: {printed}");
     wait::until_true("it is another process", || {
         agent.members().iter().any(|member| member.alloc == before.alloc && member.pid != before.pid)
     });

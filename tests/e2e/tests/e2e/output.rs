@@ -117,11 +117,11 @@ fn simulate_fails_where_no_node_is_ready_and_says_why() {
         .args(["simulate", "--servers", &gone, "--nodes", "20", "--for", "8s"])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
     let why =
         format!("error: no node is ready: failed to reach a server: connect to {gone}: Connection refused");
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.starts_with(&why) && said.lines().count() == 2, "no message for each node: {said}");
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.starts_with(&why) && printed.lines().count() == 2, "no message for each node: {printed}");
 }
 
 #[test]

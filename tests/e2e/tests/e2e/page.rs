@@ -99,22 +99,22 @@ fn the_page_is_true_while_it_is_open_and_says_when_it_is_not() {
     let address = door.stdout().trim().to_owned();
     let profile = agent.home.path().join("browser");
     let mut browser = Browser::open(&chromium, &profile, &address);
-    let says = |text: &str| format!("document.body.innerText.includes({})", json!(text));
-    browser.until("the page shows the job", &says("1/1 converged"));
+    let shows_text = |text: &str| format!("document.body.innerText.includes({})", json!(text));
+    browser.until("the page shows the job", &shows_text("1/1 converged"));
     // The ticket is used up, and no longer in the URL.
     assert_eq!(browser.value("location.search"), "");
 
     agent.apply_and_wait(&job("second", "service", "", &[sleeper("t", "")]));
-    browser.until("the page shows the other job without a reload", &says("2/2 converged"));
+    browser.until("the page shows the other job without a reload", &shows_text("2/2 converged"));
     browser.value("document.getElementById('job-second').open = true");
     browser.value("document.querySelector('#job-second > details').open = true");
-    browser.until("a row opens its explanation", &says("waiting for nothing"));
+    browser.until("a row opens its explanation", &shows_text("waiting for nothing"));
 
     agent.kill();
     browser.until("the agent has exited", "document.body.classList.contains('stale')");
     browser.until(
         "the page reports that the agent is gone",
-        &says("The agent does not answer: this is its last known state."),
+        &shows_text("The agent does not answer: this is its last known state."),
     );
     agent.launch();
     browser.until("the agent is back", "!document.body.classList.contains('stale')");

@@ -50,11 +50,11 @@ fn what_is_no_longer_in_a_set_is_deleted_and_nothing_else() {
     assert!(other.contains("job \"web\" belongs to the set \"shop\""), "{other}");
     assert_eq!(jobs(&agent), ["free", "old", "owned", "web"]);
 
-    let told = agent.cli(&["apply", "-f", &shop_path, "--prune", "shop", "-o", "json"]).success();
-    let report: Value = serde_json::from_str(&told.stdout).unwrap();
+    let applied = agent.cli(&["apply", "-f", &shop_path, "--prune", "shop", "-o", "json"]).success();
+    let report: Value = serde_json::from_str(&applied.stdout).unwrap();
     assert_eq!(report["pruned"][0]["id"], "old");
     assert_eq!(report["jobs"][0]["change"], "unchanged");
-    assert!(told.stderr.contains("owned.yaml"), "jobs of a folder stay: {}", told.stderr);
+    assert!(applied.stderr.contains("owned.yaml"), "jobs of a folder stay: {}", applied.stderr);
     agent.cli(&["wait", "old", "--for=deleted"]);
     assert_eq!(jobs(&agent), ["free", "owned", "web"]);
 

@@ -157,17 +157,17 @@ mod tests {
     #[test]
     fn its_end_is_told_ahead() {
         const DAY: i64 = 86_400;
-        let told = |holds: i64, now: i64| {
+        let warned = |holds: i64, now: i64| {
             Validity { from: 0, until: holds * DAY }.warning(UnixNanos(now * DAY * 1_000_000_000))
         };
-        assert_eq!(told(90, 75), None);
-        let soon = told(90, 77).unwrap();
+        assert_eq!(warned(90, 75), None);
+        let soon = warned(90, 77).unwrap();
         assert!(soon.starts_with("expires in 13 days, at 1970-04-01T00:00:00"), "{soon}");
-        assert_eq!(told(7, 5), None, "a short-lived certificate gets no warning");
-        assert!(told(5, 4).unwrap().starts_with("expires in 24 hours"));
+        assert_eq!(warned(7, 5), None, "a short-lived certificate gets no warning");
+        assert!(warned(5, 4).unwrap().starts_with("expires in 24 hours"));
         let later = Validity { from: DAY, until: 9 * DAY }.warning(UnixNanos(0)).unwrap();
         assert!(later.starts_with("is valid only from 1970-01-02T00:00:00"), "{later}");
-        assert!(told(90, 91).unwrap().starts_with("has expired at 1970-04-01T00:00:00"));
+        assert!(warned(90, 91).unwrap().starts_with("has expired at 1970-04-01T00:00:00"));
     }
 
     #[test]

@@ -243,11 +243,11 @@ fn ran(frames: impl IntoIterator<Item = StreamFrame>) -> Ran {
             ran.failed = true;
             continue;
         }
-        let Json::Object(said) = serde_json::from_slice(&frame.payload).unwrap() else {
+        let Json::Object(fields) = serde_json::from_slice(&frame.payload).unwrap() else {
             panic!("expected an object")
         };
         for (name, to) in [("stdout", &mut ran.stdout), ("stderr", &mut ran.stderr)] {
-            let Some(of) = said.get(name) else { continue };
+            let Some(of) = fields.get(name) else { continue };
             if let Some(data) = of.get("data") {
                 to.extend(STANDARD.decode(data.as_str().unwrap()).unwrap());
             }
@@ -255,8 +255,8 @@ fn ran(frames: impl IntoIterator<Item = StreamFrame>) -> Ran {
                 ran.ends.insert(name.to_owned());
             }
         }
-        if said.get("exited") == Some(&Json::Bool(true)) {
-            assert!(ran.result.replace(said["result"].clone()).is_none());
+        if fields.get("exited") == Some(&Json::Bool(true)) {
+            assert!(ran.result.replace(fields["result"].clone()).is_none());
         }
     }
     ran

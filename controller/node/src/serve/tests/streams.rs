@@ -114,7 +114,7 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
     let file = "FileSystem.Stream";
     let exec = "Allocations.Exec";
     let command = ("Cmd", Value::List(vec![text("/no/such")]));
-    for (method, arguments, code, says) in [
+    for (method, arguments, code, reason) in [
         (logs, vec![], 400, "must provide a valid alloc id"),
         (logs, vec![("AllocID", text("x"))], 404, "Unknown allocation \"x\""),
         (logs, vec![id.clone()], 400, "must provide task name"),
@@ -157,10 +157,10 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         ("Agent.MonitorExport", vec![("OnDisk", Value::Bool(true))], 400, "No nomad log file defined"),
         ("Agent.MonitorExport", vec![("ServiceName", text("nomad"))], 500, "journalctl"),
     ] {
-        let (told, error) = ground.read_stream(method, &arguments).await;
-        let (found, message) = error.unwrap_or_else(|| panic!("{method} {says}: expected an error"));
-        assert!(told.is_empty() && message.contains(says), "{method}: expected {says}, found {message}");
-        assert_eq!(found, Some(code), "{method} {says}");
+        let (data, error) = ground.read_stream(method, &arguments).await;
+        let (found, message) = error.unwrap_or_else(|| panic!("{method} {reason}: expected an error"));
+        assert!(data.is_empty() && message.contains(reason), "{method}: expected {reason}, found {message}");
+        assert_eq!(found, Some(code), "{method} {reason}");
     }
     // The limit for texts that servers put into a close frame.
     let long = ("Cmd", Value::List(vec![text(&format!("/no/such/{}", "x".repeat(200)))]));

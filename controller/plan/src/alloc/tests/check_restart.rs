@@ -246,9 +246,12 @@ fn what_is_waited_for_is_told() {
     let mut life = life(&spec);
     life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Failure)));
     let plan = plan(life.now, &life.ctx, &spec, &life.state);
-    let told = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
-    let wait =
-        told.waits.iter().find(|wait| wait.message.contains("alive")).expect("the explanation of the check");
+    let explained = crate::alloc::show::explain(life.now, &spec, &life.state, &plan);
+    let wait = explained
+        .waits
+        .iter()
+        .find(|wait| wait.message.contains("alive"))
+        .expect("the explanation of the check");
     assert_eq!(
         (&*wait.part, &*wait.message, wait.until),
         ("task main", "restarts unless check alive of service web passes", Some(at(120).wall))

@@ -213,13 +213,13 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
     };
     assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
-    let told = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal in flight");
-    let signal = told(&bench);
+    let in_flight = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal in flight");
+    let signal = in_flight(&bench);
     assert_eq!(look(&mut bench), 1, "one signal while it is in flight");
     // The signal was released, and whether it arrived is unknown: it is sent once more.
     bench.crash();
     assert_eq!(look(&mut bench), 1);
-    let (again, process) = (told(&bench), Part::Task(0, TaskPart::Process));
+    let (again, process) = (in_flight(&bench), Part::Task(0, TaskPart::Process));
     bench.write(|writer| writer.outcome(process, again, Outcome::Done(None)));
     bench.write(|writer| writer.outcome(process, signal, Outcome::Done(None)));
     bench.crash();
@@ -276,8 +276,9 @@ fn a_part_waits_for_what_it_needs_without_an_operation() {
     }
     life.outcome(part, missing());
     let plan = super::plan(life.now, &life.ctx, &spec, &life.state);
-    let told = show::explain(life.now, &spec, &life.state, &plan);
-    let wait = told.waits.iter().find(|wait| wait.part == "task main: tokens").expect("the wait for tokens");
+    let explanation = show::explain(life.now, &spec, &life.state, &plan);
+    let wait =
+        explanation.waits.iter().find(|wait| wait.part == "task main: tokens").expect("the wait for tokens");
     assert_eq!((&*wait.message, wait.since), ("waits for the key colour", Some(at(100).wall)));
     life.write(|writer| writer.drift(part, Noticed::Event));
     life.settle();

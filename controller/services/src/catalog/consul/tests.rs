@@ -441,7 +441,7 @@ async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
     let body = json!({ "Node": node["Node"], "Address": node["Address"], "SkipNodeUpdate": true, "Service": service });
     // The agent adopts them when it next compares itself with the whole catalogue; a changed token triggers that. A
     // pending update of the agent may still overwrite the change.
-    let told = async {
+    let tags_arrive = async {
         for token in ["", MASTER].into_iter().cycle() {
             if tags().await == json!(["theirs"]) {
                 return;
@@ -451,7 +451,7 @@ async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("tags from the agent");
+    tokio::time::timeout(PATIENCE, tags_arrive).await.expect("tags from the agent");
     for port in [2, 3] {
         let wanted = [open("own"), other(port)];
         consul.up(&owner(1), &wanted).await.unwrap();

@@ -22,7 +22,10 @@ async fn what_a_server_fails_to_give_is_not_taken_for_it() {
         (chunked, "fetch http://"),
         (b"nonsense\r\n\r\n".to_vec(), "fetch http://"),
         (Server::ok(&vec![0; 2 << 20]), "it is larger than 1048576 bytes"),
-        (b"HTTP/1.1 302 Found\r\nLocation: /a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec(), "too many redirects"),
+        (
+            b"HTTP/1.1 302 Found\r\nLocation: /a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec(),
+            "too many redirects",
+        ),
         (
             b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n".to_vec(),
             "fetch http://",

@@ -74,18 +74,18 @@ fn a_certificate_that_nobody_has_signed_is_refused_unless_a_check_says_otherwise
     let ask = |host: &str, trusted: &std::path::Path| {
         let mut command = agent.command(&["status", "--addr", &format!("https://{host}:{}", server.port)]);
         command.env("SSL_CERT_FILE", trusted);
-        let said = Running::start(command).finish().stderr;
+        let printed = Running::start(command).finish().stderr;
         // Without log lines and the port, because their timestamps and the port may contain any number.
-        let said = said.lines().filter(|line| !line.contains(" WARN ")).collect::<Vec<_>>().join("\n");
-        said.replace(&server.port.to_string(), "PORT")
+        let printed = printed.lines().filter(|line| !line.contains(" WARN ")).collect::<Vec<_>>().join("\n");
+        printed.replace(&server.port.to_string(), "PORT")
     };
     let nothing = agent.home.write("nothing.pem", "");
     for (host, trusted) in [("localhost", &nothing), ("127.0.0.1", &nothing), ("127.0.0.1", &certificate)] {
-        let said = ask(host, trusted);
-        assert!(said.contains("ertificate") && !said.contains("500"), "{host}: {said}");
+        let printed = ask(host, trusted);
+        assert!(printed.contains("ertificate") && !printed.contains("500"), "{host}: {printed}");
     }
-    let said = ask("localhost", &certificate);
-    assert!(said.contains("500"), "the certificate is trusted for that name: {said}");
+    let printed = ask("localhost", &certificate);
+    assert!(printed.contains("500"), "the certificate is trusted for that name: {printed}");
     let [port] = ports::free();
     let strict = check(server.port, "strict", ", protocol: https");
     let lax = check(server.port, "lax", ", protocol: https, tls_skip_verify: true");

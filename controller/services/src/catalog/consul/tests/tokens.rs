@@ -139,12 +139,12 @@ async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
     // The agent can notify its servers of changes again.
     let moved = Registration { port: 9, ..wanted[0].clone() };
     consul.up(&owner(1), &[moved]).await.unwrap();
-    let told = async {
+    let servers_change = async {
         while ground.agent.get("/v1/catalog/service/web").await[0]["ServicePort"] != 9 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, told).await.expect("an update of Consul's servers");
+    tokio::time::timeout(PATIENCE, servers_change).await.expect("an update of Consul's servers");
     stop.cancel();
     watch.await.unwrap();
 }
