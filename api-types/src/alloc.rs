@@ -9,6 +9,9 @@ use crate::{
     job::{Group, Job, Migrate, Task},
 };
 
+/// The reason to stop an allocation of a drained node, in Nomad's words.
+pub const DRAINED: &str = "alloc is being migrated";
+
 /// A wanted allocation. Only its desired status changes, and its job version if a newer version leaves its work
 /// unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,15 +173,25 @@ impl Allocation {
         self.job.group(&self.group)
     }
 
-    /// The allocations that must end first, if a server has placed it: its predecessor, and those stopped to make room.
+    /// The allocations that must end first: the predecessor whose disk it takes over and, if a server has placed it, any
+    /// predecessor and those stopped to make room.
     pub fn awaited(&self) -> impl Iterator<Item = AllocId> {
         let preempted = self.server.iter().flat_map(|server| server.preempted.iter().copied());
-        self.previous.filter(|_| self.server.is_some()).into_iter().chain(preempted)
+        let previous = if self.server.is_some() { self.previous } else { self.predecessor() };
+        previous.into_iter().chain(preempted)
     }
 
-    /// The predecessor whose disk it takes over, if that is on the same node.
+    /// The predecessor whose disk it takes over, if that is on the same node. A canary runs beside its predecessor, so
+    /// it begins with an empty disk.
     pub fn predecessor(&self) -> Option<AllocId> {
-        self.previous.filter(|_| self.server.as_ref().is_some_and(|server| !server.heritage.is_none()))
+        let keeps = match &self.server {
+            Some(server) => !server.heritage.is_none(),
+            None => {
+                let is_canary = self.deployment.is_some_and(|deployment| deployment.canary);
+                !is_canary && self.group().is_some_and(|group| !group.kept_disk.is_none())
+            }
+        };
+        self.previous.filter(|_| keeps)
     }
 
     /// Ports of one task, if a server has placed it. They are separate from the group's, and tasks may use the same
@@ -215,6 +228,7 @@ fn no_job() -> Arc<Job> {
         constraints: Default::default(),
         affinities: Default::default(),
         spreads: Default::default(),
+        ui: None,
         meta: BTreeMap::new(),
         parameterized: None,
         periodic: None,

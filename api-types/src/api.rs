@@ -30,6 +30,24 @@ pub struct ApplyRequest {
     /// The set that the jobs belong to from then on; none if empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub set: String,
+    /// The files of variables that the manifests name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_files: Vec<EnvFileText>,
+    /// The absolute directories of manifests, by name, where a manifest refers to its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dirs: BTreeMap<String, String>,
+}
+
+/// A file of variables, beside a manifest.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvFileText {
+    /// The name of the manifest.
+    pub manifest: String,
+    /// The path as the manifest names it.
+    pub path: String,
+    /// Its content; `None` if it does not exist.
+    pub text: Option<String>,
 }
 
 /// Response of `POST /v1/herdlet/plan`: the result of an apply of these manifests. Changes nothing.

@@ -21,6 +21,9 @@ pub struct Deployment {
     pub status: DeploymentStatus,
     /// The status in a sentence.
     pub description: String,
+    /// Whether a running one is paused: nothing is placed, replaced or promoted for it, and its deadlines stand still.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub paused: bool,
     /// Groups with an `update` block, by name.
     pub groups: BTreeMap<String, DeploymentGroup>,
     /// The version whose text became the newest version after a failure.
@@ -97,6 +100,16 @@ impl DeploymentGroup {
 }
 
 impl Deployment {
+    /// Nomad's name of its status.
+    pub fn status_name(&self) -> &'static str {
+        if self.is_paused() { "paused" } else { self.status.as_str() }
+    }
+
+    /// Whether it is in progress and paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused && self.is_running()
+    }
+
     /// Whether it is in progress.
     pub fn is_running(&self) -> bool {
         self.status == DeploymentStatus::Running

@@ -51,6 +51,8 @@ pub struct Capabilities {
     pub fs_isolation: FsIsolation,
     /// Whether it can mount volumes and devices by itself.
     pub mounts: MountSupport,
+    /// Whether a start needs something that takes long to fetch.
+    pub preparation: Preparation,
     /// Whether the limits of a task are enforced.
     pub limits: Limiting,
     /// Whether jobs of servers may use it.
@@ -75,6 +77,15 @@ pub enum MountSupport {
     None,
     /// Yes: it mounts the task's `mounts`.
     All,
+}
+
+/// Whether a start needs something that takes long to fetch, such as an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preparation {
+    /// No.
+    None,
+    /// Yes: the driver is prepared before each start, and only then does the start take its turn among others.
+    Fetches,
 }
 
 /// Whether the limits of a task are enforced.
@@ -104,6 +115,19 @@ pub struct DriverOptions {
     pub enabled: Option<bool>,
 }
 
+/// The options of `raw_exec`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct RawExecOptions {
+    /// Whether the driver is enabled.
+    pub enabled: Option<bool>,
+    /// User ids as which no task runs, such as `0,100-199`.
+    pub denied_host_uids: Option<String>,
+    /// Group ids as which no task runs.
+    pub denied_host_gids: Option<String>,
+}
+
 /// A network that a driver created for one task, for instance a container's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverNetwork {
@@ -131,13 +155,22 @@ impl fmt::Debug for Handle {
     }
 }
 
+/// A started attempt: what its driver reports about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Started {
+    /// State that the driver needs to recover the attempt; none if the id is enough.
+    pub handle: Option<Handle>,
+    /// The task's network, if the driver created one.
+    pub network: Option<DriverNetwork>,
+}
+
 /// The state of a recovered attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovered {
     /// It never started; it is safe to start.
     NotStarted,
-    /// Its process runs.
-    Running,
+    /// Its process runs. Repeats what its start returned: an agent may have died before it stored that.
+    Running(Started),
     /// It exited.
     Exited(ExitResult),
     /// It is gone, and its exit is unknown.
@@ -186,10 +219,11 @@ impl DriverInfo {
             exec: true,
             fs_isolation: FsIsolation::None,
             mounts: MountSupport::None,
+            preparation: Preparation::None,
             limits: Limiting::Cgroups,
             servers: ServerJobs::WhereEnabled,
         };
-        Self::of::<RawExecConfig, DriverOptions>(RAW_EXEC, capabilities)
+        Self::of::<RawExecConfig, RawExecOptions>(RAW_EXEC, capabilities)
     }
 
     /// Simulated tasks.
@@ -198,7 +232,8 @@ impl DriverInfo {
             signals: true,
             exec: true,
             fs_isolation: FsIsolation::None,
-            mounts: MountSupport::None,
+            mounts: MountSupport::All,
+            preparation: Preparation::Fetches,
             limits: Limiting::None,
             servers: ServerJobs::Never,
         };

@@ -9,8 +9,8 @@ use crate::{
     alloc::{DiskMigration, ServerSide},
     job::{
         AddressMode, Artifact, ArtifactMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job,
-        JobType, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy, Resources, RestartMode,
-        RestartPolicy, Service, Task, Thresholds, Update, Weights,
+        JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy, Resources,
+        RestartMode, RestartPolicy, Scaling, Service, Task, Thresholds, Update, Weights,
     },
     manifest::defaults::NODE_POOL,
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
@@ -156,6 +156,11 @@ pub fn registration(id: &str, alloc: AllocId) -> Registration {
     }
 }
 
+/// A range for scaling.
+pub fn scaling(min: u32, max: u32) -> Scaling {
+    Scaling { enabled: true, min, max, policy: None }
+}
+
 /// A group with these tasks.
 pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
     Group {
@@ -167,13 +172,16 @@ pub fn group(name: &str, count: u32, tasks: Vec<Task>) -> Group {
         services: Vec::new(),
         tasks,
         shutdown_delay: Duration::ZERO,
+        max_run_duration: None,
         meta: BTreeMap::new(),
         disk_mib: 300,
+        kept_disk: KeptDisk::default(),
         scaling: None,
         reschedule: ReschedulePolicy::default(),
         constraints: Vec::new(),
         affinities: Vec::new(),
         spreads: Vec::new(),
+        depends_on: Vec::new(),
     }
 }
 
@@ -220,6 +228,7 @@ pub fn job(id: &str, kind: JobType, groups: Vec<Group>) -> Job {
         constraints: Vec::new(),
         affinities: Vec::new(),
         spreads: Vec::new(),
+        ui: None,
         meta: BTreeMap::new(),
         parameterized: None,
         periodic: None,

@@ -6,6 +6,8 @@ use std_alloc::{string::String, sync::Arc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::names;
+
 /// A newtype of a UUID in the usual hyphenated form, created from a hash.
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -85,6 +87,20 @@ pub struct JobKey {
     pub id: Arc<str>,
 }
 
+impl JobKey {
+    /// `NAMESPACE/ID`, with the namespace also where it is the default one.
+    pub fn full(&self) -> String {
+        std_alloc::format!("{}/{}", self.namespace, self.id)
+    }
+
+    /// The job as an argument of a command that a person can copy into a shell.
+    pub fn argument(&self) -> String {
+        let name = std_alloc::format!("{self}");
+        names::shell_word(if name.starts_with('-') { self.full() } else { name })
+    }
+}
+
+/// The id, after the namespace if it is not the default one.
 impl fmt::Display for JobKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if &*self.namespace == "default" {

@@ -66,6 +66,9 @@ pub struct Job {
     /// Distribution of all groups' allocations over nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spreads: Vec<Spread>,
+    /// Description and links for user interfaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ui: Option<Ui>,
     /// Job meta, the lowest layer of `NOMAD_META_*`.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
@@ -167,6 +170,24 @@ fn is_default_pool(pool: &str) -> bool {
     pool == NODE_POOL
 }
 
+/// `ui`: a description and links for user interfaces, without effect.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ui {
+    /// Markdown.
+    pub description: String,
+    /// Links in file order.
+    pub links: Vec<UiLink>,
+}
+
+/// A link of [`Ui`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UiLink {
+    /// Its text.
+    pub label: String,
+    /// Its address.
+    pub url: String,
+}
+
 /// How a job's tasks end, and how many copies it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -239,11 +260,17 @@ pub struct Group {
     /// Delay between deregistering the services and stopping the tasks.
     #[serde(default)]
     pub shutdown_delay: Duration,
+    /// Stop an allocation this long after its creation, as complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_run_duration: Option<Duration>,
     /// Group meta, above the job's.
     #[serde(default)]
     pub meta: BTreeMap<String, String>,
     /// `ephemeral_disk.size` in MiB; used for placement, not enforced.
     pub disk_mib: u64,
+    /// Whether an allocation takes over the data of the one that it replaces (`ephemeral_disk`).
+    #[serde(default, skip_serializing_if = "KeptDisk::is_none")]
+    pub kept_disk: KeptDisk,
     /// Node requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<Constraint>,
@@ -253,6 +280,9 @@ pub struct Group {
     /// Distribution of allocations over nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spreads: Vec<Spread>,
+    /// Groups and jobs to wait for before its first allocations are created.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<GroupDependency>,
 }
 
 impl Group {
@@ -272,6 +302,22 @@ impl Group {
         let of_tasks =
             self.tasks.iter().flat_map(|task| task.services.iter().map(move |service| (Some(task), service)));
         self.services.iter().map(|service| (None, service)).chain(of_tasks)
+    }
+}
+
+/// `sticky` and `migrate` of `ephemeral_disk`. On one machine both keep the data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptDisk {
+    /// On the same machine.
+    pub sticky: bool,
+    /// From any machine.
+    pub migrate: bool,
+}
+
+impl KeptDisk {
+    /// Whether each allocation begins with an empty disk.
+    pub fn is_none(&self) -> bool {
+        !self.sticky && !self.migrate
     }
 }
 
@@ -402,6 +448,19 @@ pub struct Dependency {
     pub condition: DependencyCondition,
 }
 
+/// One entry of a group's `depends_on`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupDependency {
+    /// Another job of the namespace; the group's own if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// A group of that job; all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The condition to wait for.
+    pub condition: DependencyCondition,
+}
+
 /// A condition of `depends_on`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -484,7 +543,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Unlimited memory. Only servers use it.
+    /// Unlimited memory.
     pub const ALL_MEMORY: u64 = u64::MAX;
 
     /// `memory_max_mib` in Nomad's encoding: 0 if absent, -1 if unlimited.

@@ -36,6 +36,7 @@ pub mod gc;
 pub mod ids;
 pub mod job;
 pub mod manifest;
+pub mod names;
 pub mod nomad;
 pub mod overview;
 pub mod rfc3339;

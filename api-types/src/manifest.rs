@@ -7,7 +7,7 @@
 //!
 //! Names are those of Nomad's HCL; repeatable blocks are lists with plural names. The fields' doc comments become the
 //! descriptions in the published JSON Schema, so they address the authors of manifests. Our own schema keywords are
-//! those of the YAML reader, and `x-not-built`: fields or values that Nomad has and this release doesn't.
+//! those of the YAML reader; `x-not-built`: fields or values that Nomad has and this release doesn't; and those of `unused`.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
@@ -44,6 +44,8 @@ pub mod task;
 pub mod volume;
 
 mod resolve;
+#[cfg(feature = "schema")]
+mod unused;
 mod whole;
 mod write;
 
@@ -52,15 +54,15 @@ mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use group::{
-    EphemeralDisk, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, Scaling, Update,
-    VolumeRequest, VolumeType,
+    EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, RestartRule,
+    RestartWord, Scaling, Update, VolumeRequest, VolumeType,
 };
-pub use job::{JobSpec, Parameterized, Periodic};
+pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};
 pub use scalar::{Signal, Span, Text};
 pub use service::{Check, CheckType, Service};
 pub use task::{
-    Artifact, Dependency, DispatchPayload, Hook, Identity, Lifecycle, Logs, Prestop, Resources, TaskSpec,
-    VolumeMount,
+    Artifact, Dependency, DispatchPayload, EnvFile, EnvFiles, Hook, Identity, Lifecycle, Logs, Prestop,
+    Resources, TaskSpec, VolumeMount,
 };
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 
@@ -127,11 +129,11 @@ pub enum VolumeKindName {
 block! {
     /// Identifies the job of a document.
     pub struct Metadata {
-        /// The id: a lower-case DNS label (letters, digits and dashes, at most 63 characters).
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// The id: 1 to 255 bytes without spaces and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "job-id")))]
         pub name: String,
-        /// The job's namespace; default `default`.
-        #[cfg_attr(feature = "schema", schemars(extend("x-name" = "dns-label")))]
+        /// The job's namespace: 1 to 128 letters, digits and dashes; default `default`.
+        #[cfg_attr(feature = "schema", schemars(extend("x-name" = "namespace")))]
         pub namespace: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,
@@ -146,8 +148,8 @@ block! {
         "namespace": "a volume belongs to the machine, not to a namespace",
     })))]
     pub struct VolumeMetadata {
-        /// A lower-case DNS label. The name of a volume for a single allocation ends with its index: `"data[0]"`.
-        #[cfg_attr(feature = "schema", schemars(required))]
+        /// 1 to 128 bytes without `/`, `\\` and control characters. The name of a volume for a single allocation ends with its index: `"data[0]"`.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// Labels to select by.
         pub labels: BTreeMap<String, Text>,

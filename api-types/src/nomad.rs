@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 
 use crate::{
     AllocId,
-    alloc::{Allocation as Spec, AssignedPort, Desired, Ports, RescheduleEvent},
+    alloc::{Allocation as Spec, AssignedPort, DRAINED, Desired, Ports, RescheduleEvent},
     job::Lifecycle,
     rfc3339::rfc3339,
     view::{AllocView, TaskView, Unplaced},
 };
 
+mod annotate;
 mod children;
 mod deployment;
 mod diff;
@@ -28,19 +29,27 @@ mod evaluation;
 mod event;
 mod file;
 mod job;
+mod legacy;
 mod node;
+mod pool;
 mod scale;
+mod statuses;
 mod summary;
 
+pub use annotate::{GroupChange, annotate};
 pub use children::Children;
 pub use deployment::deployment;
 pub use diff::{Updates, job_diff};
-pub use evaluation::{Evaluated, evaluation, failed_groups};
+pub use evaluation::{
+    EvalProgress, Evaluated, blocked_eval_id, eval_id, evaluation, failed_groups, scaling_policy_id,
+};
 pub use event::task_event;
 pub use file::FileInfo;
 pub use job::{job, job_status, job_stub, job_version, whole_job};
 pub use node::{Capacity, Inclusion, Machine, node, node_stub};
+pub use pool::{ALL_POOLS, node_pool};
 pub use scale::scale_status;
+pub use statuses::job_statuses;
 pub use summary::job_summary;
 
 /// The node of an allocation, which the allocation itself does not contain.
@@ -330,6 +339,8 @@ pub struct TaskEvent {
 pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
     let spec = &view.spec;
     let (desired_status, desired_description) = desired(spec);
+    let allocated_resources = resources(spec);
+    let [all, shared, of_tasks] = legacy::of_alloc(&allocated_resources);
     Allocation {
         id: spec.id.to_string(),
         namespace: spec.job_key.namespace.to_string(),
@@ -341,14 +352,15 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         job: (!spec.job.id.is_empty()).then(|| job(&spec.job, spec.job_version)),
         job_version: spec.job_version,
         task_group: spec.group.clone(),
-        resources: None,
-        shared_resources: None,
-        task_resources: None,
-        allocated_resources: resources(spec),
+        resources: Some(all),
+        shared_resources: Some(shared),
+        task_resources: Some(of_tasks),
+        allocated_resources,
         metrics: AllocMetric::one_node(),
         desired_status,
         desired_description,
         desired_transition: DesiredTransition {
+            migrate: (spec.desired_description == DRAINED).then_some(true),
             reschedule: reschedules(view),
             no_shutdown_delay: view.no_shutdown_delay.then_some(true),
             ..DesiredTransition::default()
@@ -387,12 +399,16 @@ fn deployment_status(view: &AllocView) -> Option<DeploymentStatus> {
     })
 }
 
-/// The id of the evaluation that will replace this failed allocation: its own id with the bytes reversed.
+/// The id of the evaluation that will replace this failed allocation.
 pub fn followup_eval_id(view: &AllocView) -> Option<String> {
-    view.reschedule_at?;
-    let mut bytes = *view.spec.id.0.as_bytes();
+    view.reschedule_at.map(|_| eval_id_after(view.spec.id))
+}
+
+/// The id of the evaluation that replaces a failed allocation: the id of that with the bytes reversed.
+pub fn eval_id_after(failed: AllocId) -> String {
+    let mut bytes = *failed.0.as_bytes();
     bytes.reverse();
-    Some(AllocId::from_hash(bytes).to_string())
+    AllocId::from_hash(bytes).to_string()
 }
 
 /// In a running deployment it is replaced only if this is set.

@@ -9,7 +9,10 @@ use std_alloc::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AllocId, Duration, JobKey, UnixNanos, view::ConvergenceState};
+use crate::{
+    AllocId, Duration, JobKey, UnixNanos,
+    view::{ConvergenceState, HELD},
+};
 
 /// Response of `GET /v1/herdlet/overview`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +69,9 @@ pub struct JobRow {
     /// Whether it is stopped but kept.
     #[serde(default)]
     pub stopped: bool,
+    /// The file that defines another version than the one that a revert put in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
     /// Whether servers have placed it here (node mode): then only its part on this machine is counted.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub placed: bool,
@@ -93,7 +99,13 @@ impl JobRow {
 
     /// The state for people, including the intention to stop or delete it.
     pub fn progress_text(&self) -> String {
-        format!("{}{}", fate(self.deleting, self.stopped), self.state.as_str())
+        format!("{}{}", fate(self.deleting, self.stopped), self.state_text())
+    }
+
+    /// The state: `held` where a converged job is not what its file defines.
+    pub fn state_text(&self) -> &'static str {
+        let is_held = self.held.is_some() && self.state == ConvergenceState::Converged;
+        if is_held { HELD } else { self.state.as_str() }
     }
 
     /// The next step for people, with the remaining time.
@@ -163,24 +175,24 @@ impl DriftState {
     }
 }
 
-/// A change of an allocation's verdict.
+/// A change of an allocation's verdict, or of whether a job is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
     /// The time.
     pub at: UnixNanos,
     /// The job.
     pub job: JobKey,
-    /// `job.group[index]`.
+    /// `job.group[index]`, or the job.
     pub name: String,
-    /// The allocation's id.
-    pub alloc: AllocId,
+    /// The allocation's id; `None` for an event of a job.
+    pub alloc: Option<AllocId>,
     /// The new verdict.
     pub state: TransitionState,
     /// The cause in a sentence.
     pub cause: String,
 }
 
-/// The verdict on an allocation, or its removal.
+/// The verdict on an allocation or its removal, or that a job is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransitionState {
@@ -194,6 +206,8 @@ pub enum TransitionState {
     Failed,
     /// It was removed completely.
     Gone,
+    /// The job was rolled back: its file is not in force.
+    Held,
 }
 
 impl TransitionState {
@@ -205,6 +219,7 @@ impl TransitionState {
             Self::Waiting => ConvergenceState::Waiting.as_str(),
             Self::Failed => ConvergenceState::Failed.as_str(),
             Self::Gone => "gone",
+            Self::Held => HELD,
         }
     }
 }

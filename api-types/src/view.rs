@@ -7,7 +7,7 @@ use std_alloc::{borrow::Cow, collections::BTreeMap, format, string::String, sync
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AllocId, JobKey, Moment, UnixNanos,
+    AllocId, Duration, JobKey, Moment, UnixNanos,
     alloc::{Allocation, ClientStatus, Desired},
     deployment::{Deployment, DeploymentStatus},
     job::{Group, Job},
@@ -51,6 +51,9 @@ pub struct JobView {
     /// The next launch of a periodic job.
     #[serde(default)]
     pub next_launch: Option<UnixNanos>,
+    /// The name of the current version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<VersionTag>,
     /// The versions that can be restored, oldest first. They have a separate endpoint.
     #[serde(skip)]
     pub past: Vec<Arc<JobVersion>>,
@@ -60,12 +63,24 @@ pub struct JobView {
     /// Whether servers have placed it here (node mode): then it is only the part of their job on this machine.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub placed: bool,
+    /// The file of a folder of manifests that defines another version. A revert put this one in force, and it stays
+    /// until the file's definition changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
 }
 
 impl JobView {
-    /// The job's current activity; if it has converged, its next launch.
+    /// Whether the version in force has converged although a file defines another one.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some() && self.convergence.state == ConvergenceState::Converged
+    }
+
+    /// The job's current activity; if it has converged, why it is held, or its next launch.
     pub fn message(&self) -> String {
         let message = &self.convergence.message;
+        if let Some(file) = self.held.as_ref().filter(|_| message.is_empty()) {
+            return held_message(file);
+        }
         match self.next_launch.and_then(rfc3339) {
             Some(at) if message.is_empty() => format!("launched next at {at}"),
             Some(_) | None => message.clone(),
@@ -93,6 +108,14 @@ impl JobView {
         let mut of_it = self.deployments.iter().filter(|known| known.job_version == version);
         of_it.any(|known| known.status == DeploymentStatus::Successful)
     }
+}
+
+/// The state of a job that is held, in output and metrics.
+pub const HELD: &str = "held";
+
+/// Why a job is held, for people.
+pub fn held_message(file: &str) -> String {
+    format!("rolled back; {file} defines another version and takes effect when its definition changes")
 }
 
 /// Why an allocation can't be placed on this node now.
@@ -127,6 +150,21 @@ pub struct JobVersion {
     pub submit_time: UnixNanos,
     /// Its content.
     pub job: Arc<Job>,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<VersionTag>,
+}
+
+/// The name of a version of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionTag {
+    /// The name, unique in the job.
+    pub name: String,
+    /// A description; may be empty.
+    #[serde(default)]
+    pub description: String,
+    /// When it was given.
+    pub tagged_at: UnixNanos,
 }
 
 /// An allocation as shown.
@@ -231,6 +269,75 @@ pub struct VolumeView {
     pub status: VolumeStatus,
     /// Allocations that use it.
     pub claims: Vec<AllocId>,
+}
+
+/// This node as shown: whether it takes new allocations, and its drain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Whether it takes new allocations.
+    pub eligible: bool,
+    /// The drain in progress.
+    pub drain: Option<DrainView>,
+    /// The last drain, which may be the one in progress.
+    pub last_drain: Option<LastDrain>,
+    /// The commit of the last change; 0 if there was none.
+    pub modify_index: u64,
+}
+
+impl Default for NodeView {
+    fn default() -> Self {
+        Self { eligible: true, drain: None, last_drain: None, modify_index: 0 }
+    }
+}
+
+/// A drain in progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainView {
+    /// The deadline as requested: negative for at once, 0 for none.
+    pub deadline: Duration,
+    /// When all remaining allocations are stopped.
+    pub force_at: Option<UnixNanos>,
+    /// Whether allocations of system jobs continue.
+    pub ignore_system: bool,
+    /// When it began.
+    pub started_at: UnixNanos,
+}
+
+/// The last drain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastDrain {
+    /// When it began.
+    pub started_at: UnixNanos,
+    /// When it last changed.
+    pub updated_at: UnixNanos,
+    /// Its result.
+    pub status: DrainStatus,
+    /// What the requests noted.
+    #[serde(default)]
+    pub meta: BTreeMap<String, String>,
+}
+
+/// The result of a drain, in Nomad's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrainStatus {
+    /// In progress.
+    Draining,
+    /// Everything was stopped.
+    Complete,
+    /// A request ended it before that.
+    Canceled,
+}
+
+impl DrainStatus {
+    /// Nomad's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::Complete => "complete",
+            Self::Canceled => "canceled",
+        }
+    }
 }
 
 /// The progress of an object towards its wanted state.

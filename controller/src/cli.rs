@@ -23,9 +23,10 @@ use clap::{
 };
 
 use herdlet_cli::{
-    Connection, VariableArgs, apply, config, convert, delete, deployments, diff, dispatch, environment, exec,
-    explain, failure, failure::Failure, fs, gc, get, here, job, logs, offline, restart, rollback, scale,
-    schema, show, status, stdout, stop, style, top, wait,
+    Connection, VariableArgs, apply, checks, config, convert, delete, deployments, diff, dispatch, drain,
+    environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, job, logs, monitor,
+    offline, one_off, one_off::OneOff, restart, rollback, scale, schema, show, status, stdout, stop, style,
+    top, wait,
 };
 
 use nomad::Translation;
@@ -65,9 +66,9 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Run manifests in a private agent until their batch work is done
     #[command(
-        after_help = "Example:\n  herdlet run hello.yaml\n\nExit code: the first exit code of a task other than 0, in the order of the files; 125 if herdlet failed."
+        after_help = "Examples:\n  herdlet run hello.yaml\n  herdlet run web -- bin/migrate --all    once, with the environment, user and volumes of job web\n  herdlet run shop.api/server -- env\n\nExit code: the first exit code of a task other than 0, in the order of the files; 125 if herdlet failed."
     )]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Clean up after a private agent
     #[command(hide = true)]
     Guard(GuardArgs),
@@ -85,9 +86,12 @@ pub type AgentArgs = herdlet_config::Flags;
 /// Arguments of `herdlet run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    /// Manifests: files, folders, or - for standard input
+    /// Manifests: files, folders, or - for standard input; with a command, one job or task
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// Run this command once in the environment of a job that an agent runs
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
     /// Values for variables of HCL job files
     #[command(flatten)]
     pub variables: VariableArgs,
@@ -100,6 +104,8 @@ pub struct RunArgs {
     /// Users, besides those of the tasks, who may enter the directories of every allocation
     #[arg(long, value_name = "USER", value_delimiter = ',')]
     pub task_dir_users: Vec<String>,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 /// Arguments of the guard.
@@ -133,7 +139,7 @@ pub enum ClientCommand {
     Delete(delete::DeleteArgs),
     /// List jobs, allocs, tasks, services, volumes, deployments, events or the versions of a job
     #[command(
-        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             show changes as they happen\n  herdlet get events web                 recent events and their causes\n  herdlet get tasks -o name | xargs -n 1 herdlet describe\n  herdlet get jobs web -o yaml           print a manifest that can be applied"
+        after_help = "Examples:\n  herdlet get jobs\n  herdlet get allocs web -o wide\n  herdlet get allocs --watch             show changes as they happen\n  herdlet get events web                 recent events and their causes\n  herdlet get tasks -o name | xargs herdlet describe\n  herdlet get jobs web -o yaml           print a manifest that can be applied\n  herdlet get jobs -l app=shop -o custom-columns=JOB:.key.id,VERSION:.version\n  herdlet get jobs -o jsonpath={.items[*].key.id}"
     )]
     Get(get::GetArgs),
     /// List allocations that have not ended; get allocs lists all
@@ -146,12 +152,12 @@ pub enum ClientCommand {
     Drift(get::OfKindArgs),
     /// Show the state of jobs, and problems
     #[command(
-        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 update whenever something changes\n  herdlet status web --check             for scripts: report by the exit code"
+        after_help = "Examples:\n  herdlet status\n  herdlet status --watch                 update whenever something changes\n  herdlet status web db --check          for scripts: report by the exit code"
     )]
     Status(status::StatusArgs),
     /// Watch the state of jobs, with their use of processor and memory
     #[command(
-        after_help = "Example:\n  herdlet top                            until Ctrl-C\n\nCPU is in percent of one core; MEMORY includes everything that counts against the limit."
+        after_help = "Example:\n  herdlet top                            until q or Ctrl-C\n\nKeys: up and down choose a job, enter shows its tasks, a those of all jobs, s sorts by CPU, memory or name.\n\nCPU is in percent of one core; MEMORY includes everything that counts against the limit."
     )]
     Top(top::TopArgs),
     /// Explain why something has not converged, and what happens next: the end of what describe shows
@@ -166,7 +172,7 @@ pub enum ClientCommand {
     Describe(explain::ExplainArgs),
     /// Print the output of tasks
     #[command(
-        after_help = "Examples:\n  herdlet logs -f web\n  herdlet logs web.web[0]/httpd --stderr --tail 50\n  herdlet logs web -o json"
+        after_help = "Examples:\n  herdlet logs -f web\n  herdlet logs -f                        of all jobs, also of those that start later\n  herdlet logs web db --timestamps --tail 50\n  herdlet logs -f -l app=shop\n  herdlet logs web.web[0]/httpd --stderr --tail 50\n  herdlet logs web -o json"
     )]
     Logs(logs::LogsArgs),
     /// Execute a command in a running task
@@ -189,13 +195,13 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet stop web --wait                keep its versions and logs; to start it again: herdlet start web\n  herdlet stop web.web[0]\n  herdlet stop web.web                   stop all allocations of a group at once\n\nTo stop and remove a job: herdlet delete JOB"
     )]
     Stop(stop::StopArgs),
-    /// Start a job that was stopped
+    /// Start jobs that were stopped, or what of them has failed
     #[command(
-        after_help = "Example:\n  herdlet start web --wait\n\nApplying its manifest starts it too, and so does a rollback to a version that is not stopped: herdlet rollback JOB"
+        after_help = "Examples:\n  herdlet start web --wait\n  herdlet start web.web[0]               try a failed allocation again, in a new one\n\nApplying its manifest starts it too, and so does a rollback to a version that is not stopped: herdlet rollback JOB"
     )]
     Start(stop::StartArgs),
     /// Send a signal to tasks
-    #[command(after_help = "Example:\n  herdlet signal -s SIGUSR1 web/httpd")]
+    #[command(after_help = "Examples:\n  herdlet signal web HUP\n  herdlet signal -s SIGUSR1 web/httpd api")]
     Signal(restart::SignalArgs),
     /// Run a child of a parameterized job, with a payload and meta
     #[command(
@@ -227,11 +233,32 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet get deployments web\n  herdlet promote web\n  herdlet promote web --group api\n\nAll canaries must be healthy. To abandon the new version instead: herdlet deployment fail web"
     )]
     Promote(deployments::PromoteArgs),
-    /// Promote or fail a deployment
+    /// Promote, fail, pause or resume a deployment
     #[command(
         after_help = "Examples:\n  herdlet deployment promote web\n  herdlet deployment fail web        with auto_revert, the job returns to its last stable version"
     )]
     Deployment(deployments::DeploymentArgs),
+    /// Stop the allocations of this node, and start no new ones
+    #[command(
+        after_help = "Examples:\n  herdlet drain                          one allocation of a group at a time; batch jobs have an hour\n  herdlet drain --deadline 5m --ignore-system\n  herdlet drain --force                  stop everything at once\n  herdlet drain --disable                take new allocations again\n\nJobs are kept, and wait until the node is eligible again."
+    )]
+    Drain(drain::DrainArgs),
+    /// Show or set whether this node takes new allocations
+    #[command(
+        after_help = "Examples:\n  herdlet eligibility\n  herdlet eligibility --disable          what runs continues\n  herdlet eligibility --enable"
+    )]
+    Eligibility(drain::EligibilityArgs),
+    /// List the evaluations of changes, as Nomad has them, or show one
+    #[command(
+        after_help = "Examples:\n  herdlet eval\n  herdlet eval 1f2e3d4c                  its deployment, and what was not placed"
+    )]
+    Eval(eval::EvalArgs),
+    /// Show the last results of checks
+    #[command(after_help = "Examples:\n  herdlet checks web\n  herdlet checks web.web[0] -o json")]
+    Checks(checks::ChecksArgs),
+    /// Follow the agent's log, until Ctrl-C
+    #[command(after_help = "Examples:\n  herdlet monitor\n  herdlet monitor --log-level debug --json")]
+    Monitor(monitor::MonitorArgs),
     /// Wait until jobs are converged, healthy, complete or deleted
     #[command(
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
@@ -287,6 +314,7 @@ pub enum ClientCommand {
     #[command(after_help = "Example:\n  herdlet man /usr/local/share/man/man1")]
     Man(man::ManArgs),
     /// Print the version
+    #[command(after_help = "Example:\n  herdlet version -o json")]
     Version(offline::VersionArgs),
 }
 
@@ -354,7 +382,7 @@ impl Cli {
     fn settle(mut self, verb: &str) -> Result<Self, Failure> {
         let names_nothing = match &self.command {
             Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
-            Command::Client(ClientCommand::Delete(args)) => args.files.is_empty() && args.names.is_empty(),
+            Command::Client(ClientCommand::Delete(args)) => args.names_nothing(),
             Command::Client(_)
             | Command::Agent(_)
             | Command::Run(_)
@@ -364,9 +392,18 @@ impl Cli {
         if names_nothing {
             here::is_meant(verb)?;
         }
+        if let Command::Run(args) = &self.command
+            && args.command.is_empty()
+            && let Some(flag) = args.connection.first_flag()
+        {
+            let message =
+                format!("{flag} is only for `run JOB -- COMMAND`: `run FILE` has an agent of its own");
+            return Err(Failure::new(message));
+        }
         let outer = std::mem::take(&mut self.connection);
         let inner = match &mut self.command {
             Command::Client(command) => command.connection(),
+            Command::Run(args) if !args.command.is_empty() => Some(&mut args.connection),
             Command::Agent(_) | Command::Run(_) | Command::Guard(_) | Command::Unpack(_) => None,
         };
         match (inner, outer.first_flag()) {
@@ -400,7 +437,13 @@ impl ClientCommand {
         let is_exec = matches!(self, Self::Exec(_));
         let only_prints = matches!(
             self,
-            Self::Logs(_) | Self::Fs(_) | Self::Top(_) | Self::Get(_) | Self::Ps(_) | Self::Drift(_)
+            Self::Logs(_)
+                | Self::Monitor(_)
+                | Self::Fs(_)
+                | Self::Top(_)
+                | Self::Get(_)
+                | Self::Ps(_)
+                | Self::Drift(_)
         ) || matches!(self, Self::Status(args) if args.watch);
         async move {
             if !is_exec && !only_prints {
@@ -439,6 +482,11 @@ impl ClientCommand {
             Self::Promote(args) => Some(&mut args.connection),
             Self::Deployment(args) => Some(args.verb.connection()),
             Self::Gc(args) => Some(&mut args.connection),
+            Self::Drain(args) => Some(&mut args.connection),
+            Self::Eligibility(args) => Some(&mut args.connection),
+            Self::Eval(args) => Some(&mut args.connection),
+            Self::Checks(args) => Some(&mut args.connection),
+            Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_)
             | Self::Convert(_)
@@ -451,6 +499,17 @@ impl ClientCommand {
             | Self::Version(_) => None,
         }
     }
+}
+
+/// Runs a command once in the environment of a job, and returns its exit code.
+pub async fn run_command(args: RunArgs) -> u8 {
+    let RunArgs { files, command, connection, .. } = args;
+    let [target] = files.as_slice() else {
+        let failure = Failure::new("before -- must be one job or task, and after it the command");
+        failure.code(failure::AGENT_FAILED).hint("example: herdlet run web -- bin/migrate").print();
+        return failure::AGENT_FAILED;
+    };
+    one_off::run(OneOff { target: target.display().to_string(), command, connection }).await
 }
 
 /// Runs a command, and returns its exit code.
@@ -496,6 +555,11 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Promote(args) => deployments::promote(args).await,
         ClientCommand::Deployment(args) => deployments::run(args).await,
         ClientCommand::Gc(args) => gc::run(args).await,
+        ClientCommand::Drain(args) => drain::drain(args).await,
+        ClientCommand::Eligibility(args) => drain::eligibility(args).await,
+        ClientCommand::Eval(args) => eval::run(args).await,
+        ClientCommand::Checks(args) => checks::run(args).await,
+        ClientCommand::Monitor(args) => monitor::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),

@@ -49,6 +49,10 @@ async fn execute(command: Command) -> u8 {
         Command::Agent(flags) => serve::run_agent(*flags).await,
         Command::Run(args) => {
             init_logs();
+            if !args.command.is_empty() {
+                return cli::run_command(*args).await;
+            }
+            let args = *args;
             let variables = match args.variables.collect() {
                 Ok(variables) => variables,
                 Err(code) => return code,

@@ -82,6 +82,11 @@ pub async fn run(options: RunOptions) -> u8 {
         Ok(set) => set,
         Err(problems) => {
             herdlet_base::tell!("{problems}");
+            if options.files.first().is_some_and(|first| !first.exists() && first.as_os_str() != "-") {
+                herdlet_base::tell!(
+                    "  to run a command in the environment of a job: herdlet run JOB -- COMMAND"
+                );
+            }
             return AGENT_FAILED;
         }
     };
@@ -129,7 +134,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let jobs = set.jobs.into_iter().map(|loaded| anywhere(tried_once(loaded.object)));
     let jobs: Vec<Job> = jobs.collect();
     for (job, group) in jobs.iter().flat_map(|job| job.groups.iter().map(move |group| (job, group))) {
-        feasibility::check(job, group, &agent.context.node)
+        feasibility::check(job, group, &agent.context.node.get())
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {

@@ -2,10 +2,11 @@
 //!
 //! In: the config. Out: an exit code. Order of the start: TCP addresses, state directory, drivers, database, loop, API,
 //! folders, readiness. SIGTERM or SIGINT stops it in reverse order. Tasks continue, unless the node leaves its cluster
-//! ([`ending`]).
+//! ([`ending`]). SIGHUP reloads ([`reload`]).
 
 mod ending;
 mod readiness;
+mod reload;
 mod scrape;
 mod warning;
 
@@ -46,7 +47,7 @@ use herdlet_node::{
     self,
     member::{Joined, Member},
 };
-use herdlet_plan::event::Command;
+use herdlet_plan::{env::NodeFacts, event::Command};
 use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::{Inbox, Metrics, off_thread};
 use herdlet_services::catalog::Consul;
@@ -61,6 +62,7 @@ use crate::{consul_config, doctor};
 
 use ending::Signals;
 use readiness::Readiness;
+use reload::{HarmlessSignals, Reloader, Started};
 use scrape::Scraped;
 
 /// Exit code for an invalid config or command line.
@@ -69,17 +71,20 @@ const USAGE: u8 = 2;
 /// Runs the agent until it is asked to end. Returns the exit code.
 pub async fn run_agent(flags: Flags) -> u8 {
     let host = host_name();
-    let config = match Config::load_trusted(flags, &Surroundings::of_process(&host)) {
+    let config = match Config::load_trusted(flags.clone(), &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
             herdlet_base::tell!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
-    if let Err(error) = logs::init(&config.log_level, config.log_format) {
-        herdlet_base::tell!("herdlet: failed to {error}");
-        return USAGE;
-    }
+    let level = match logs::init(&config.log_level, config.log_format) {
+        Ok(level) => level,
+        Err(error) => {
+            herdlet_base::tell!("herdlet: failed to {error}");
+            return USAGE;
+        }
+    };
     logs::log_panics();
     for problem in &config.warnings {
         tracing::warn!("{problem}");
@@ -89,7 +94,7 @@ pub async fn run_agent(flags: Flags) -> u8 {
             "{variable} names {name}, which is not in /etc/passwd or /etc/group: it is not trusted; `herdlet doctor` lists trusted users"
         );
     }
-    match run(config).await {
+    match run(config, Started { flags, level }).await {
         Ok(()) => 0,
         Err(error) => {
             tracing::error!("failed to {error:#}");
@@ -98,12 +103,13 @@ pub async fn run_agent(flags: Flags) -> u8 {
     }
 }
 
-async fn run(config: Config) -> anyhow::Result<()> {
+async fn run(config: Config, started: Started) -> anyhow::Result<()> {
+    let harmless = HarmlessSignals::listen()?;
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
     // Before any change: an agent whose addresses are taken must not have started tasks.
-    let doors = match Listeners::open(&config).await {
-        Ok(doors) => doors,
+    let listeners = match Listeners::open(&config).await {
+        Ok(listeners) => listeners,
         // An agent with the same state is a better explanation than a taken address.
         Err(error) => match config.state_dir.is_dir().then(|| StateDir::claim(&config.state_dir)) {
             Some(Err(taken @ ClaimError::InUse { .. })) => return Err(taken.into()),
@@ -170,6 +176,10 @@ async fn run(config: Config) -> anyhow::Result<()> {
     let folders = folders(&config, &agent);
     let readiness = Readiness::new(agent.handle.first_turn.clone(), &folders);
     let closing = CancellationToken::new();
+    let mut reloader = Reloader::new(started, readiness.clone());
+    reloader.token = listeners.api.as_ref().map(|(_, token)| token.clone());
+    reloader.tls = listeners.tls.iter().chain(&listeners.node_tls).cloned().collect();
+    reloader.folders = folders.iter().map(FolderSource::reread).collect();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
     let open = Open::new(&config, telemetry.clone(), closing.clone());
@@ -181,26 +191,26 @@ async fn run(config: Config) -> anyhow::Result<()> {
         alloc_dirs: agent.context.paths.allocs(),
         telemetry: telemetry.clone(),
     });
-    let joined: Arc<OnceLock<Joined>> = Arc::default();
+    let joined = Arc::clone(&reloader.joined);
     let of_node = Arc::clone(&joined);
     let scrape = scrape::scrape(
         telemetry,
         &mut agent,
-        Scraped { folders: problems.clone(), room, tls: doors.tls.clone(), joined: of_node },
+        Scraped { folders: problems.clone(), room, tls: listeners.tls.clone(), joined: of_node },
     );
     let vitals = Sources {
         readiness: readiness.clone(),
         requests: agent.requests.clone(),
         orphans: agent.orphans,
         folders: problems,
-        tls: doors.tls.clone(),
+        tls: listeners.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
         joined: Arc::clone(&joined),
     }
     .vitals();
     let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
     // Before anything that may wait, so that users can query the agent.
-    let node_door = listen(&open, doors, &shared, &mut faces).await?;
+    let node_door = listen(&open, listeners, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
         // With all drivers: tasks of a disabled driver continue, and the driver itself reports what it can't start.
@@ -215,6 +225,7 @@ async fn run(config: Config) -> anyhow::Result<()> {
     for folder in folders {
         agent.watch(folder.follow());
     }
+    agent.watch(reloader.follow(harmless));
     agent.complete_after(readiness.clone().until_folders_read());
     // Collection needs the folders' ownership: a collected job of a folder would run again.
     agent.watch({
@@ -343,6 +354,7 @@ fn shared(
         restored: agent.handle.first_turn.clone(),
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
+        host: herdlet_api::alloc_ops::host::HostSampler::default(),
         manifests: drivers::rules(&agent.context.drivers, Named::Offered),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
@@ -350,7 +362,7 @@ fn shared(
         evaluations: Evaluations::default(),
         gc,
         // Includes the attributes that the drivers have set.
-        facts: Facts { node: agent.context.node.clone(), ..facts },
+        facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),
         jwks: agent.context.signer.jwks(),
         metrics: Box::new(scrape),
@@ -368,6 +380,7 @@ struct Listeners {
     metrics: Option<Listener>,
     dns: Option<Sockets>,
     node: Option<Listener>,
+    node_tls: Option<Arc<Tls>>,
 }
 
 impl Listeners {
@@ -394,20 +407,21 @@ impl Listeners {
             Some(address) => Some(Sockets::open(&address.to_string()).await?),
             None => None,
         };
+        let mut node_tls = None;
         let node = match &config.cluster {
             Some(cluster) => {
                 let listener = Listener::tcp(&cluster.http.to_string()).await;
                 let listener =
                     listener.context("open the node's HTTP API (`cluster.http_port` sets its port)")?;
-                let certificates = cluster.http_tls.clone().map(Tls::read).transpose()?;
-                Some(match certificates {
-                    Some(tls) => listener.with_tls(Arc::new(tls)),
+                node_tls = cluster.http_tls.clone().map(Tls::read).transpose()?.map(Arc::new);
+                Some(match &node_tls {
+                    Some(tls) => listener.with_tls(Arc::clone(tls)),
                     None => listener,
                 })
             }
             None => None,
         };
-        Ok(Self { api, tls, metrics, dns, node })
+        Ok(Self { api, tls, metrics, dns, node, node_tls })
     }
 }
 
@@ -430,15 +444,15 @@ impl<'c> Open<'c> {
         access: Access,
     ) -> impl Future<Output = ()> + Send + use<> {
         let limits = Limits { per_peer_max: self.config.http.max_conns_per_client, ..Limits::default() };
-        let face = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
-        http::serve(listener, face, self.closing.clone())
+        let frontend = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
+        http::serve(listener, frontend, self.closing.clone())
     }
 }
 
 /// Creates the unix socket, and serves all listeners except the node's, which is returned.
 async fn listen(
     open: &Open<'_>,
-    doors: Listeners,
+    listeners: Listeners,
     shared: &Arc<Shared>,
     faces: &mut JoinSet<()>,
 ) -> anyhow::Result<Option<Listener>> {
@@ -448,16 +462,16 @@ async fn listen(
     }
     let socket = Listener::unix(&config.socket).await?;
     faces.spawn(open.serve(socket, http::router(Arc::clone(shared)), Access::Open));
-    if let (Some((listener, token)), Some((address, _))) = (doors.api, &config.listen) {
+    if let (Some((listener, token)), Some((address, _))) = (listeners.api, &config.listen) {
         tracing::info!(%address, tls = config.tls.is_some(), "listening on TCP");
         warning::of_plain_text(&listener, address);
         faces.spawn(open.serve(listener, http::router(Arc::clone(shared)), Access::Token(token)));
     }
-    if let (Some(listener), Some(address)) = (doors.metrics, &config.metrics_listen) {
+    if let (Some(listener), Some(address)) = (listeners.metrics, &config.metrics_listen) {
         tracing::info!(%address, "serving metrics");
         faces.spawn(open.serve(listener, http::metrics_router(Arc::clone(shared)), Access::Open));
     }
-    if let (Some(sockets), Some(address)) = (doors.dns, &config.dns_listen) {
+    if let (Some(sockets), Some(address)) = (listeners.dns, &config.dns_listen) {
         tracing::info!(%address, "answering DNS for services");
         let zone = Zone {
             model: Arc::clone(&shared.model),
@@ -466,7 +480,7 @@ async fn listen(
         };
         faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), open.closing.clone()));
     }
-    Ok(doors.node)
+    Ok(listeners.node)
 }
 
 fn make_parent(dir: &Path) -> anyhow::Result<()> {

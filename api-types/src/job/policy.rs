@@ -127,7 +127,7 @@ pub enum HealthCheck {
 }
 
 /// `scaling`: the range in which a group may be scaled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scaling {
     /// Whether an autoscaler should act; only passed on to it.
     pub enabled: bool,
@@ -135,6 +135,9 @@ pub struct Scaling {
     pub min: u32,
     /// The maximum count.
     pub max: u32,
+    /// The rules of an autoscaler; only passed on to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<serde_json::Value>,
 }
 
 impl Scaling {

@@ -13,7 +13,7 @@ use super::{Span, Text};
 #[serde(deny_unknown_fields)]
 pub struct RawExecConfig {
     /// The program: a path, or a name to find in `PATH`.
-    #[cfg_attr(feature = "schema", schemars(extend("x-command" = true)))]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1), extend("x-command" = true)))]
     pub command: String,
     /// Its arguments; `${…}` is replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -52,6 +52,11 @@ pub struct MockConfig {
     /// The error that waiting for it returns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_err_msg: Option<String>,
+    /// How long it takes to prepare its start, as if an image were pulled; this delays no other start.
+    pub prepare_block_for: Span,
+    /// The error of preparing its start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prepare_error: Option<String>,
     /// The error of its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_error: Option<String>,

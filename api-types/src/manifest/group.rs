@@ -1,23 +1,37 @@
 //! `groups[]`: tasks that live together on one machine, their ports, volumes and services.
 
+use core::fmt;
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
+#[cfg(feature = "schema")]
+use super::unused::{NO_SERVERS, NO_VAULT, OLD, ONE_MACHINE, consul, migrate, vault};
 use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text};
-use crate::job::{DelayFunction, HealthCheck, RestartMode};
+use crate::{
+    Duration,
+    job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
+};
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "consul", "disconnect", "max_client_disconnect", "migrate", "prevent_reschedule_on_lost",
-        "stop_after_client_disconnect", "vault",
-    ], "x-misplaced" = {
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets", "vault"], "x-no-effect" = {
+        "disconnect": NO_SERVERS,
+        "max_client_disconnect": NO_SERVERS,
+        "migrate": ONE_MACHINE,
+        "prevent_reschedule_on_lost": NO_SERVERS,
+        "stop_after_client_disconnect": NO_SERVERS,
+    }, "x-default" = { "consul": [consul()], "migrate": [migrate()], "vault": [vault()] }, "x-default-warning" = {
+        "vault": NO_VAULT,
+    }, "x-misplaced" = {
         "replicas": "did you mean `count`?",
     })))]
     pub struct GroupSpec {
-        /// Unique in the job; a lower-case DNS label.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// Unique in the job: 1 to 128 bytes without `/`, `\\` and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// The number of copies; default 1, or `scaling.min` if set; at most 10000, and 0 or 1 for `system` and `sysbatch` jobs.
         #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
@@ -26,10 +40,12 @@ block! {
         pub scaling: Scaling,
         /// How a new version replaces the old one; overrides individual fields of the job's `update`.
         pub update: Update,
-        /// When and how often tasks of this group are restarted; a task's `restart` overrides individual fields.
-        pub restart: Restart,
+        /// When and how often tasks of this group are restarted; a task's `restart` overrides individual fields. Also in one word, as in Compose: `always`, `unless-stopped`, `on-failure`, `on-failure:3`, `no`.
+        pub restart: RestartRule,
         /// When a permanently failed allocation is replaced; overrides individual fields of the job's `reschedule`. Default without both: never.
         pub reschedule: Reschedule,
+        /// Groups and jobs to wait for before this group's first allocations start. A plain name is a group of this job and waits until it is healthy.
+        pub depends_on: Vec<GroupDependency>,
         /// Ports of this group.
         pub network: Network,
         /// Volumes that tasks of this group may mount, by the name they use.
@@ -41,6 +57,8 @@ block! {
         pub tasks: Vec<TaskSpec>,
         /// Delay between deregistering the services and stopping the tasks, also when all tasks restart.
         pub shutdown_delay: Span,
+        /// Stop an allocation this long after its creation, as complete; only in `batch` and `sysbatch` jobs. Default no limit.
+        pub max_run_duration: Span,
         /// Values for `NOMAD_META_<key>`; override the job's.
         pub meta: BTreeMap<String, Text>,
         /// The disk space that this group is expected to need.
@@ -54,9 +72,82 @@ block! {
     }
 }
 
+/// An entry of a group's `depends_on`: the name of a group, or a group or job with a condition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupDependency {
+    /// A job of the same namespace.
+    pub job: Option<String>,
+    /// A group of that job, or of this one.
+    pub group: Option<String>,
+    /// The condition to wait for.
+    pub condition: Option<DependencyCondition>,
+}
+
+block! {
+    /// A group or a job to wait for.
+    pub struct GroupDependencyBlock {
+        /// A job of the same namespace; without `group` all its groups.
+        pub job: String,
+        /// A group of that job; without `job` of this one.
+        pub group: String,
+        /// The condition: its allocations are `started`, `healthy` (the default), or `completed` with exit code 0.
+        pub condition: DependencyCondition,
+    }
+}
+
+impl Serialize for GroupDependency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { job, group, condition } = self.clone();
+        match (&job, &group, condition) {
+            (None, Some(group), None | Some(DependencyCondition::Healthy)) => serializer.serialize_str(group),
+            (_, _, condition) => GroupDependencyBlock { job, group, condition }.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for GroupDependency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(GroupDependencyVisitor)
+    }
+}
+
+struct GroupDependencyVisitor;
+
+impl<'de> Visitor<'de> for GroupDependencyVisitor {
+    type Value = GroupDependency;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a group, or {job, group, condition}")
+    }
+
+    fn visit_str<E>(self, group: &str) -> Result<GroupDependency, E> {
+        Ok(GroupDependency { job: None, group: Some(String::from(group)), condition: None })
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<GroupDependency, M::Error> {
+        let GroupDependencyBlock { job, group, condition } =
+            GroupDependencyBlock::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(GroupDependency { job, group, condition })
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for GroupDependency {
+    fn schema_name() -> std_alloc::borrow::Cow<'static, str> {
+        "GroupDependency".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "The name of a group of this job, or a group or job with a condition.",
+            "anyOf": [{ "type": "string" }, generator.subschema_for::<GroupDependencyBlock>()],
+        })
+    }
+}
+
 block! {
     /// The range in which a group may be scaled.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["policy", "type"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["type"], "x-default" = { "type": ["horizontal"] })))]
     pub struct Scaling {
         /// Whether an autoscaler should act; only passed on to it. Default true.
         pub enabled: bool,
@@ -66,14 +157,16 @@ block! {
         /// The maximum count.
         #[cfg_attr(feature = "schema", schemars(required, range(max = 10_000)))]
         pub max: u32,
+        /// The rules of an autoscaler; only passed on to it.
+        pub policy: serde_json::Map<String, serde_json::Value>,
     }
 }
 
 block! {
     /// How a new version replaces the old one.
     pub struct Update {
-        /// The number of allocations replaced at the same time; default 1.
-        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
+        /// The number of allocations replaced at the same time; default 1. With 0 all change at once, as without `update`.
+        #[cfg_attr(feature = "schema", schemars(range(max = 10_000)))]
         pub max_parallel: u32,
         /// How long an allocation must be continuously healthy to count as healthy; default 10s.
         pub min_healthy_time: Span,
@@ -95,9 +188,132 @@ block! {
     }
 }
 
+/// `restart`: its fields, or a word of Compose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RestartRule {
+    /// The fields, also those that the word stands for.
+    pub fields: Restart,
+    /// The word, if there is one.
+    pub word: Option<RestartWord>,
+}
+
+/// A restart policy of Compose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartWord {
+    /// `no`: a task that ends is not restarted.
+    No,
+    /// `always` and `unless-stopped`: also after success, without an end. A stopped job stays stopped with both.
+    Always,
+    /// `on-failure`: only after a failure, at most so many times.
+    OnFailure(Option<u32>),
+}
+
+/// Restarts of `always` and `on-failure` that follow each other quickly: then the next minute is waited for.
+const QUICK_RESTARTS: u32 = 10;
+/// The period of these restarts.
+const QUICK_INTERVAL: Duration = Duration::from_secs(60);
+/// The delay before each.
+const QUICK_DELAY: Duration = Duration::from_secs(1);
+
+impl RestartWord {
+    /// Reads a word.
+    pub fn read(text: &str) -> Option<Self> {
+        match text.split_once(':') {
+            None => match text {
+                "no" => Some(Self::No),
+                "always" | "unless-stopped" => Some(Self::Always),
+                "on-failure" => Some(Self::OnFailure(None)),
+                _ => None,
+            },
+            Some(("on-failure", count)) => {
+                count.parse().ok().filter(|count| *count > 0).map(|count| Self::OnFailure(Some(count)))
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// The fields that it stands for.
+    pub fn fields(self) -> Restart {
+        let (attempts, interval, delay, mode) = match self {
+            Self::No => (0, QUICK_INTERVAL, QUICK_DELAY, RestartMode::Fail),
+            Self::Always | Self::OnFailure(None) => {
+                (QUICK_RESTARTS, QUICK_INTERVAL, QUICK_DELAY, RestartMode::Delay)
+            }
+            // A day: Compose counts without a limit of time.
+            Self::OnFailure(Some(count)) => {
+                (count, Duration::from_secs(24 * 3600), QUICK_DELAY, RestartMode::Fail)
+            }
+        };
+        Restart {
+            attempts: Some(attempts),
+            interval: Some(Span(interval)),
+            delay: Some(Span(delay)),
+            mode: Some(mode),
+        }
+    }
+}
+
+impl From<Restart> for RestartRule {
+    fn from(fields: Restart) -> Self {
+        Self { fields, word: None }
+    }
+}
+
+impl Serialize for RestartRule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.fields.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RestartRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RestartVisitor)
+    }
+}
+
+struct RestartVisitor;
+
+impl<'de> Visitor<'de> for RestartVisitor {
+    type Value = RestartRule;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`always`, `unless-stopped`, `on-failure`, `on-failure:COUNT`, `no`, or {attempts, interval, delay, mode}")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RestartRule, E> {
+        let word =
+            RestartWord::read(text).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))?;
+        Ok(RestartRule { fields: word.fields(), word: Some(word) })
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<RestartRule, M::Error> {
+        Restart::deserialize(MapAccessDeserializer::new(map)).map(RestartRule::from)
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for RestartRule {
+    fn schema_name() -> std_alloc::borrow::Cow<'static, str> {
+        "RestartRule".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "What happens when a task ends: a word of Compose, or fields.",
+            "anyOf": [
+                { "type": "string", "pattern": "^(no|always|unless-stopped|on-failure(:[1-9][0-9]*)?)$", "x-name": "restart" },
+                generator.subschema_for::<Restart>(),
+            ],
+        })
+    }
+}
+
 block! {
     /// What happens when a task ends.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["render_templates"])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["render_templates"],
+        "x-hint" = "write {mode: delay} to restart without end, or {attempts: 0, mode: fail} for never",
+    )))]
     pub struct Restart {
         /// Restarts allowed within `interval`; default 2, in `batch` and `sysbatch` jobs 3.
         #[cfg_attr(feature = "schema", schemars(range(max = 1_000_000)))]
@@ -132,9 +348,11 @@ block! {
 
 block! {
     /// Ports of a group.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "cni", "dns", "hostname", "mbits", "reserved_ports", "dynamic_ports",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["cni", "dns", "hostname", "reserved_ports", "dynamic_ports"],
+        "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
+        "x-default" = { "cni": [{}], "dns": [{}] },
+    )))]
     pub struct Network {
         /// `host`: tasks use the machine's network.
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["bridge", "none", "cni/*"])))]
@@ -158,6 +376,7 @@ block! {
     /// A port.
     #[cfg_attr(feature = "schema", schemars(extend(
         "x-not-built" = ["host_network", "ignore_collision"],
+        "x-default" = { "host_network": ["default"] },
         "x-port" = true,
     )))]
     pub struct Port {
@@ -173,9 +392,15 @@ block! {
 
 block! {
     /// A volume that tasks of the group may mount.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "access_mode", "attachment_mode", "mount_options", "sticky",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["access_mode", "attachment_mode", "mount_options"],
+        "x-no-effect" = { "sticky": ONE_MACHINE },
+        "x-default" = {
+            "access_mode": ["single-node-writer", "single-node-multi-writer"],
+            "attachment_mode": ["file-system"],
+            "mount_options": [{}],
+        },
+    )))]
     pub struct VolumeRequest {
         /// `host`: a directory of this machine.
         #[serde(rename = "type")]
@@ -203,10 +428,13 @@ pub enum VolumeType {
 
 block! {
     /// The disk space that a group is expected to need.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["migrate", "sticky"])))]
     pub struct EphemeralDisk {
         /// In MiB, at least 10; default 300. Stored for compatibility with Nomad, not enforced.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub size: u64,
+        /// An allocation takes over `alloc/data` and its tasks' `local` from the one that it replaces; a canary does not. Default false.
+        pub sticky: bool,
+        /// On one machine the same as `sticky`.
+        pub migrate: bool,
     }
 }

@@ -2,15 +2,25 @@
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
+#[cfg(feature = "schema")]
+use super::unused::{NO_SUBMITTER, NO_VAULT, ONE_MACHINE, consul, migrate, vault};
 use super::{Affinity, Constraint, GroupSpec, Reschedule, Spread, Text, Update};
 use crate::job::{JobType, PayloadRule};
 
 block! {
     /// A job: groups of tasks, and rules for their roll-out.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "all_at_once", "consul", "consul_namespace", "migrate", "multiregion",
-        "ui", "vault", "vault_namespace",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["consul", "consul_namespace", "secret", "secrets", "vault", "vault_namespace"],
+        "x-no-effect" = {
+            "all_at_once": ONE_MACHINE,
+            "consul_token": NO_SUBMITTER,
+            "migrate": ONE_MACHINE,
+            "multiregion": "has no effect: this agent is a region of its own",
+            "vault_token": NO_SUBMITTER,
+        },
+        "x-default" = { "consul": [consul()], "consul_namespace": ["default"], "migrate": [migrate()], "vault": [vault()] },
+        "x-default-warning" = { "vault": NO_VAULT },
+    )))]
     pub struct JobSpec {
         /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. `system` and `sysbatch` run one allocation of
         /// each group per machine. Default `service`.
@@ -45,9 +55,31 @@ block! {
         pub update: Update,
         /// When a permanently failed allocation is replaced; groups may override individual fields.
         pub reschedule: Reschedule,
+        /// A description and links for user interfaces; stored and shown, but without effect.
+        pub ui: Ui,
         /// The groups of this job, at least one.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub groups: Vec<GroupSpec>,
+    }
+}
+
+block! {
+    /// A description and links for user interfaces.
+    pub struct Ui {
+        /// At most 1000 characters of Markdown.
+        pub description: Text,
+        /// Links.
+        pub links: Vec<UiLink>,
+    }
+}
+
+block! {
+    /// A link for user interfaces.
+    pub struct UiLink {
+        /// Its text.
+        pub label: Text,
+        /// Its address.
+        pub url: Text,
     }
 }
 

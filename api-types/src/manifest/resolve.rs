@@ -7,8 +7,8 @@
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec, vec::Vec};
 
 use super::{
-    Affinity, CheckType, Constraint, Dependency, GroupSpec, Hook, JobManifest, Lifecycle, Reschedule,
-    Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
+    Affinity, CheckType, Constraint, Dependency, GroupDependency, GroupSpec, Hook, JobManifest, Lifecycle,
+    Reschedule, Restart, Scaling, Span, Spread, TaskSpec, Text, Update, VolumeManifest,
     defaults::{
         ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
         MKDIR_MODE, NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name,
@@ -80,6 +80,7 @@ impl Scaling {
             enabled: self.enabled.unwrap_or(true),
             min: self.min.unwrap_or(count),
             max: self.max.unwrap_or_default(),
+            policy: self.policy.clone().map(serde_json::Value::Object),
         }
     }
 }
@@ -103,8 +104,9 @@ impl JobManifest {
     pub fn to_job(&self) -> Job {
         let spec = &self.spec;
         let id = self.metadata.name.clone().unwrap_or_default();
+        let name = spec.name.clone().unwrap_or_else(|| id.clone());
         let outer = Outer {
-            job: &id,
+            job: &name,
             kind: spec.kind.unwrap_or(JobType::Service),
             update: spec.update.as_ref(),
             reschedule: spec.reschedule.as_ref(),
@@ -112,7 +114,6 @@ impl JobManifest {
         let groups = spec.groups.iter().flatten().map(|group| to_group(group, &outer)).collect();
         Job {
             namespace: self.metadata.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-            name: spec.name.clone().unwrap_or_else(|| id.clone()),
             labels: strings(self.metadata.labels.as_ref()),
             kind: outer.kind,
             stop: spec.stop.unwrap_or(false),
@@ -123,11 +124,13 @@ impl JobManifest {
             constraints: to_constraints(spec.constraints.as_deref()),
             affinities: to_affinities(spec.affinities.as_deref()),
             spreads: to_spreads(spec.spreads.as_deref()),
+            ui: spec.ui.as_ref().map(to_ui),
             meta: strings(spec.meta.as_ref()),
             parameterized: spec.parameterized.as_ref().map(to_parameterized),
             periodic: spec.periodic.as_ref().map(to_periodic),
             child: None,
             groups,
+            name,
             id,
         }
     }
@@ -172,6 +175,8 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         (Some(update), None) | (None, Some(update)) => Some(update.over(&UPDATE)),
         (Some(of_job), Some(of_group)) => Some(of_group.over(&of_job.over(&UPDATE))),
     };
+    // As in Nomad, 0 turns roll-outs off.
+    let update = update.filter(|update| update.max_parallel > 0);
     let count = spec.count.or(spec.scaling.as_ref().and_then(|scaling| scaling.min)).unwrap_or(1);
     let default = default_reschedule(outer.kind);
     let reschedule = match (outer.reschedule, &spec.reschedule) {
@@ -180,7 +185,7 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         (Some(of_job), Some(of_group)) => of_group.over(&of_job.over(&default)),
     };
     let default = default_restart(outer.kind);
-    let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.over(&default));
+    let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.fields.over(&default));
     let names = Names { job: outer.job, group: &name, task: None };
     Group {
         count,
@@ -197,13 +202,26 @@ fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
         services: to_services(spec.services.as_deref(), &names),
         tasks: spec.tasks.iter().flatten().map(|task| to_task(task, &names, &restart)).collect(),
         shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
+        max_run_duration: spec.max_run_duration.map(|longest| longest.0),
         meta: strings(spec.meta.as_ref()),
         disk_mib: spec.ephemeral_disk.as_ref().and_then(|disk| disk.size).unwrap_or(DISK_MIB),
+        kept_disk: spec.ephemeral_disk.as_ref().map(to_kept_disk).unwrap_or_default(),
         constraints: to_constraints(spec.constraints.as_deref()),
         affinities: to_affinities(spec.affinities.as_deref()),
         spreads: to_spreads(spec.spreads.as_deref()),
+        depends_on: spec.depends_on.iter().flatten().map(to_group_dependency).collect(),
         name,
     }
+}
+
+fn to_kept_disk(spec: &super::EphemeralDisk) -> job::KeptDisk {
+    job::KeptDisk { sticky: spec.sticky.unwrap_or(false), migrate: spec.migrate.unwrap_or(false) }
+}
+
+fn to_ui(spec: &super::Ui) -> job::Ui {
+    let text = |text: &Option<Text>| text.clone().unwrap_or_default().0;
+    let link = |link: &super::UiLink| job::UiLink { label: text(&link.label), url: text(&link.url) };
+    job::Ui { description: text(&spec.description), links: spec.links.iter().flatten().map(link).collect() }
 }
 
 fn to_parameterized(spec: &super::Parameterized) -> job::Parameterized {
@@ -265,15 +283,19 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
         lifecycle: spec.lifecycle.as_ref().map(Lifecycle::stage).unwrap_or_default(),
         depends_on: spec.depends_on.iter().flatten().map(to_dependency).collect(),
         prestop: spec.prestop.as_ref().map(to_prestop),
-        restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.over(restart)),
+        restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.fields.over(restart)),
         services: to_services(spec.services.as_deref(), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
         artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
-        dispatch_payload: spec.dispatch_payload.as_ref().and_then(|payload| payload.file.clone()),
+        dispatch_payload: spec
+            .dispatch_payload
+            .as_ref()
+            .and_then(|payload| payload.file.as_ref())
+            .map(|file| file.trim_start_matches('/').to_owned()),
         identities: spec.identities.iter().flatten().map(to_identity).collect(),
         resources: spec.resources.as_ref().map(to_resources).unwrap_or_default(),
         logs: spec.logs.as_ref().map_or(LOGS, to_logs),
-        kill_signal: spec.kill_signal.clone().map(|signal| signal.0),
+        kill_signal: to_signal(spec.kill_signal.as_ref()),
         kill_timeout: length(spec.kill_timeout, KILL_TIMEOUT),
         shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
         constraints: to_constraints(spec.constraints.as_deref()),
@@ -282,10 +304,23 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
     }
 }
 
+/// Nomad takes names of signals in any case.
+fn to_signal(signal: Option<&super::Signal>) -> Option<String> {
+    signal.map(|signal| signal.0.to_ascii_uppercase())
+}
+
 fn to_dependency(spec: &Dependency) -> job::Dependency {
     job::Dependency {
         task: spec.task.clone().unwrap_or_default(),
         condition: spec.condition.unwrap_or(DependencyCondition::Started),
+    }
+}
+
+fn to_group_dependency(spec: &GroupDependency) -> job::GroupDependency {
+    job::GroupDependency {
+        job: spec.job.clone(),
+        group: spec.group.clone(),
+        condition: spec.condition.unwrap_or(DependencyCondition::Healthy),
     }
 }
 
@@ -319,20 +354,26 @@ fn to_artifact(spec: &super::Artifact) -> job::Artifact {
 }
 
 fn to_identity(spec: &super::Identity) -> job::Identity {
+    let name = spec.name.clone().unwrap_or_else(|| DEFAULT_IDENTITY.to_owned());
     job::Identity {
-        name: spec.name.clone().unwrap_or_else(|| DEFAULT_IDENTITY.to_owned()),
-        aud: spec.aud.clone().unwrap_or_default(),
-        ttl: spec.ttl.map(|ttl| ttl.0),
+        // The audience of the default identity is fixed.
+        aud: spec.aud.clone().filter(|_| name != DEFAULT_IDENTITY).unwrap_or_default(),
+        name,
+        ttl: spec.ttl.map(|ttl| ttl.0).filter(|ttl| !ttl.is_zero()),
         env: spec.env.unwrap_or(false),
         file: spec.file.unwrap_or(false),
         filepath: spec.filepath.clone(),
         change_mode: spec.change_mode.unwrap_or(ChangeMode::Noop),
-        change_signal: spec.change_signal.clone().map(|signal| signal.0),
+        change_signal: to_signal(spec.change_signal.as_ref()),
     }
 }
 
 fn to_resources(spec: &super::Resources) -> job::Resources {
-    job::Resources { cpu_mhz: spec.cpu, memory_mib: spec.memory, memory_max_mib: spec.memory_max }
+    let memory_max_mib = match spec.memory_max {
+        None | Some(0) => None,
+        Some(most) => Some(u64::try_from(most).unwrap_or(job::Resources::ALL_MEMORY)),
+    };
+    job::Resources { cpu_mhz: spec.cpu, memory_mib: spec.memory, memory_max_mib }
 }
 
 fn to_logs(spec: &super::Logs) -> job::Logs {
@@ -347,7 +388,7 @@ fn to_logs(spec: &super::Logs) -> job::Logs {
 /// The names that a service's name may contain.
 #[derive(Clone, Copy)]
 pub(super) struct Names<'a> {
-    /// The job's id.
+    /// The job's name, which is its id unless it has another one.
     pub(super) job: &'a str,
     /// The group's name.
     pub(super) group: &'a str,
@@ -365,10 +406,15 @@ impl Names<'_> {
     /// remain.
     pub(super) fn service(&self, written: Option<&str>) -> String {
         let Self { job, group, task } = self;
+        let Some(written) = written else {
+            return match task {
+                Some(task) => format!("{job}-{group}-{task}"),
+                None => format!("{job}-{group}"),
+            };
+        };
         // Nomad uses "group" as the task name of group services.
         let task = &task.unwrap_or("group");
         let base = format!("{job}-{group}-{task}");
-        let Some(written) = written else { return base };
         [
             ("${JOB}", *job),
             ("${TASKGROUP}", group),
@@ -401,8 +447,9 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
         tagged_addresses: strings(spec.tagged_addresses.as_ref()),
         enable_tag_override: spec.enable_tag_override.unwrap_or(false),
         weights: Weights {
-            passing: weights.passing.unwrap_or(default.passing),
-            warning: weights.warning.unwrap_or(default.warning),
+            // As in Nomad, 0 is the default.
+            passing: weights.passing.filter(|weight| *weight > 0).unwrap_or(default.passing),
+            warning: weights.warning.filter(|weight| *weight > 0).unwrap_or(default.warning),
         },
         task: spec.task.clone().filter(|_| names.task.is_none()),
         checks: spec.checks.iter().flatten().map(|check| to_check(check, spec, &name, names)).collect(),
@@ -416,8 +463,8 @@ fn to_check(spec: &service::Check, of: &service::Service, service: &str, names: 
     let kind = match spec.kind.unwrap_or_default() {
         CheckType::Tcp => CheckKind::Tcp,
         CheckType::Http => CheckKind::Http {
-            path: spec.path.clone().unwrap_or_default(),
-            method: spec.method.clone().unwrap_or_else(|| "GET".to_owned()),
+            path: to_path(spec.path.as_deref().unwrap_or_default()),
+            method: spec.method.as_ref().map_or_else(|| "GET".to_owned(), |method| to_method(method)),
             protocol: match spec.protocol.unwrap_or_default() {
                 service::Protocol::Http => "http".to_owned(),
                 service::Protocol::Https => "https".to_owned(),
@@ -456,6 +503,17 @@ fn to_check(spec: &service::Check, of: &service::Service, service: &str, names: 
         check_restart: to_check_restart(of.check_restart.as_ref(), spec.check_restart.as_ref()),
         notes: spec.notes.clone().unwrap_or_default(),
     }
+}
+
+/// A path needs no leading `/`, and may begin with a variable.
+fn to_path(path: &str) -> String {
+    let is_whole = path.is_empty() || path.starts_with('/') || path.starts_with("${");
+    if is_whole { path.to_owned() } else { format!("/{path}") }
+}
+
+/// Nomad takes the names of methods in any case.
+fn to_method(method: &str) -> String {
+    if method.contains("${") { method.to_owned() } else { method.to_ascii_uppercase() }
 }
 
 /// Each field comes from the check, else from the service.

@@ -55,6 +55,28 @@ pub const SIGNALS: [&str; 29] = [
     "SIGXFSZ",
 ];
 
+/// The number of real-time signals: from `SIGRTMIN` to `SIGRTMAX`.
+const REALTIME_COUNT: u8 = 31;
+
+/// The position of a real-time signal among them: `SIGRTMIN`, `SIGRTMIN+3`, `SIGRTMAX-1`, `SIGRTMAX`, as systemd and kill(1) write
+/// them. `None` if the name is not one.
+pub fn realtime(name: &str) -> Option<u8> {
+    let last = REALTIME_COUNT - 1;
+    let offset = |text: &str, sign: char| match text {
+        "" => Some(0),
+        text => text.strip_prefix(sign)?.parse::<u8>().ok().filter(|offset| *offset <= last),
+    };
+    match name.strip_prefix("SIGRTMIN") {
+        Some(rest) => offset(rest, '+'),
+        None => offset(name.strip_prefix("SIGRTMAX")?, '-').map(|offset| last - offset),
+    }
+}
+
+/// Whether a task may receive the signal with this name.
+pub fn is_signal(name: &str) -> bool {
+    SIGNALS.contains(&name) || realtime(name).is_some()
+}
+
 #[cfg(feature = "schema")]
 mod schema {
     use std_alloc::borrow::Cow;

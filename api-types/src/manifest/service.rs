@@ -4,16 +4,19 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "schema")]
+use super::unused::OLD;
 use super::{Span, Text};
 use crate::job::{AddressMode, InitialStatus, OnUpdate, Provider};
 
 block! {
     /// A service, registered in a catalogue while its group or task runs.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "cluster", "connect", "identity", "kind",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["cluster", "connect", "identity", "kind", "namespace"],
+        "x-default" = { "cluster": ["default"], "namespace": ["default"] },
+    )))]
     pub struct Service {
-        /// A DNS label after `${…}` is replaced; default `<job>-<group>-<task>`, with `group` as the task of a group service.
+        /// A DNS label after `${…}` is replaced; by default `<job>-<group>` for a group's service, and `<job>-<group>-<task>` for a task's.
         pub name: String,
         /// The catalogue: `nomad` (built in, the default) or `consul`. All services of a group must use the same.
         pub provider: Provider,
@@ -54,10 +57,10 @@ block! {
     /// Load-balancing weights of an instance.
     pub struct Weights {
         /// The weight while its checks pass; default 1.
-        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
+        #[cfg_attr(feature = "schema", schemars(range(max = 65535)))]
         pub passing: u32,
         /// The weight while a check warns; default 1.
-        #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
+        #[cfg_attr(feature = "schema", schemars(range(max = 65535)))]
         pub warning: u32,
     }
 }
@@ -77,7 +80,7 @@ block! {
 
 block! {
     /// A health check.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["expose"])))]
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["expose"], "x-no-effect" = { "advertise": OLD })))]
     pub struct Check {
         /// Unique in its service; default `service: "<service>" check`.
         pub name: String,
@@ -90,7 +93,7 @@ block! {
         /// Which address is checked; default `host`, or the service's `address` if it has one.
         #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["alloc_ipv6"])))]
         pub address_mode: AddressMode,
-        /// `http`: path with an optional query, beginning with `/`.
+        /// `http`: path with an optional query; a leading `/` is optional.
         pub path: String,
         /// `http`: the method; default `GET`.
         pub method: String,

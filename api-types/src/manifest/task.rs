@@ -8,16 +8,24 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-use super::{Affinity, Constraint, Restart, Service, Signal, Span, Text};
+#[cfg(feature = "schema")]
+use super::unused::{NO_VAULT, OLD, VERTICAL, consul, vault};
+use super::{Affinity, Constraint, RestartRule, Service, Signal, Span, Text};
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "action", "actions", "consul", "csi_plugin", "kind", "scaling", "scalings", "schedule",
-        "secret", "secrets", "template", "templates", "vault",
-    ], "x-misplaced" = {
+        "action", "actions", "consul", "csi_plugin", "kind", "schedule", "secret", "secrets", "template", "templates",
+        "vault",
+    ], "x-no-effect" = {
+        "scaling": VERTICAL,
+        "scalings": VERTICAL,
+    }, "x-default" = { "consul": [consul()], "vault": [vault()] }, "x-default-warning" = {
+        "vault": NO_VAULT,
+    }, "x-misplaced" = {
         "args": "it belongs to `config`",
+        "env_files": "did you mean `env_file`?",
         "command": "it belongs to `config`",
         "enviroment": "did you mean `env`?",
         "environment": "did you mean `env`?",
@@ -25,8 +33,8 @@ block! {
         "volumes": "volumes belong to the group; a task mounts them by `volume_mounts`",
     })))]
     pub struct TaskSpec {
-        /// Unique in the group; a lower-case DNS label.
-        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "dns-label")))]
+        /// Unique in the group: 1 to 128 bytes without `/`, `\\` and control characters.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-name" = "part")))]
         pub name: String,
         /// The driver that runs it, for instance `raw_exec`.
         #[cfg_attr(feature = "schema", schemars(required))]
@@ -38,6 +46,8 @@ block! {
         /// Environment; values may contain `${…}`.
         #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = {"x-name": "variable"})))]
         pub env: BTreeMap<String, Text>,
+        /// Files of variables for `env`, which has priority: lines `KEY=VALUE` by the rules of Compose. Relative to the manifest's directory.
+        pub env_file: EnvFiles,
         /// Values for `NOMAD_META_<key>`; override the group's and the job's.
         pub meta: BTreeMap<String, Text>,
         /// When this task ends, the others of its group are stopped.
@@ -48,8 +58,8 @@ block! {
         pub depends_on: Vec<Dependency>,
         /// A command to run inside the task before its kill signal.
         pub prestop: Prestop,
-        /// When and how often this task is restarted; overrides individual fields of the group's `restart`.
-        pub restart: Restart,
+        /// When and how often this task is restarted; overrides individual fields of the group's `restart`. Also in one word, as in Compose: `always`, `unless-stopped`, `on-failure`, `on-failure:3`, `no`.
+        pub restart: RestartRule,
         /// Services, registered while this task's process is running.
         pub services: Vec<Service>,
         /// Mounts of the group's volumes.
@@ -140,6 +150,22 @@ pub struct Dependency {
     pub condition: Option<DependencyCondition>,
 }
 
+/// `env_file`: a path, or a list of paths and files that may be missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct EnvFiles(pub Vec<EnvFile>);
+
+block! {
+    /// A file of variables.
+    pub struct EnvFile {
+        /// The file, relative to the directory of the manifest.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub path: String,
+        /// Whether it must exist; default true.
+        pub required: bool,
+    }
+}
+
 block! {
     /// A task to wait for.
     pub struct DependencyBlock {
@@ -166,7 +192,10 @@ block! {
 
 block! {
     /// A mount of a volume in a task.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["propagation_mode", "selinux_label"])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["propagation_mode", "selinux_label"],
+        "x-default" = { "propagation_mode": ["private"] },
+    )))]
     pub struct VolumeMount {
         /// Name of a volume of the group.
         #[cfg_attr(feature = "schema", schemars(required))]
@@ -181,13 +210,16 @@ block! {
 
 block! {
     /// A signed token (JWT) that identifies the task.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["extra_claims"])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["extra_claims", "service_name"],
+        "x-default" = { "extra_claims": [{}] },
+    )))]
     pub struct Identity {
         /// Letters, digits, `-` and `_`; default `default`.
         pub name: String,
-        /// The token's audiences; required except for the default identity.
+        /// The token's audiences; required except for the default identity, which has its own.
         pub aud: Vec<String>,
-        /// How long a token is valid before it is replaced; without it, forever.
+        /// How long a token is valid before it is replaced; without it or with 0, forever.
         pub ttl: Span,
         /// Set `NOMAD_TOKEN_<name>` (`NOMAD_TOKEN` for the default identity).
         pub env: bool,
@@ -204,9 +236,11 @@ block! {
 
 block! {
     /// Resource limits of a task; absent ones are unlimited.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "cores", "device", "devices", "disk", "iops", "network", "networks", "numa", "secrets",
-    ])))]
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-not-built" = ["cores", "device", "devices", "network", "networks", "numa", "secrets"],
+        "x-no-effect" = { "disk": OLD, "iops": OLD },
+        "x-default" = { "numa": [{ "affinity": "none" }] },
+    )))]
     pub struct Resources {
         /// CPU share in MHz.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000_000), extend("x-mhz" = true)))]
@@ -214,14 +248,18 @@ block! {
         /// Memory in MiB, at least 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory: u64,
-        /// Memory in MiB that the task may use if the machine has it available; at least `memory`.
-        #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
-        pub memory_max: u64,
+        /// Memory in MiB that the task may use if the machine has it available; at least `memory`. −1 for no limit; 0, the default, for `memory`.
+        #[cfg_attr(feature = "schema", schemars(range(min = -1, max = 1_073_741_824), extend("x-mib" = true)))]
+        pub memory_max: i64,
     }
 }
 
 block! {
     /// Collection of a task's output.
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-no-effect" = { "enabled": "has no effect: Nomad ignores it too; write `disabled`" },
+        "x-default" = { "enabled": [true] },
+    )))]
     pub struct Logs {
         /// The number of files kept for each stream; default 10.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000)))]
@@ -261,6 +299,57 @@ impl schemars::JsonSchema for Dependency {
         schemars::json_schema!({
             "description": "The name of a task of the same group, or a task with a condition.",
             "anyOf": [{ "type": "string" }, generator.subschema_for::<DependencyBlock>()],
+        })
+    }
+}
+
+/// One entry, or a list.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum EnvFileForm {
+    Path(String),
+    File(EnvFile),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum EnvFilesForm {
+    One(EnvFileForm),
+    Several(Vec<EnvFileForm>),
+}
+
+impl From<EnvFileForm> for EnvFile {
+    fn from(form: EnvFileForm) -> Self {
+        match form {
+            EnvFileForm::Path(path) => Self { path: Some(path), required: None },
+            EnvFileForm::File(file) => file,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for EnvFiles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match EnvFilesForm::deserialize(deserializer)? {
+            EnvFilesForm::One(one) => Vec::from([one.into()]),
+            EnvFilesForm::Several(several) => several.into_iter().map(EnvFile::from).collect(),
+        }))
+    }
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for EnvFiles {
+    fn schema_name() -> std_alloc::borrow::Cow<'static, str> {
+        "EnvFiles".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let file = generator.subschema_for::<EnvFile>();
+        schemars::json_schema!({
+            "description": "A file of variables, or a list of them.",
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "items": { "anyOf": [{ "type": "string" }, file] } },
+            ],
         })
     }
 }

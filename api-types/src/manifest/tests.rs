@@ -5,7 +5,7 @@ use serde_json::{from_value, json, to_value};
 use super::{JobManifest, VolumeManifest};
 use crate::{
     Duration,
-    job::{CheckKind, Job, JobType, Lifecycle, Provider, RestartMode},
+    job::{CheckKind, DependencyCondition, Job, JobType, Lifecycle, Provider, RestartMode},
     volume::VolumeKind,
 };
 
@@ -118,8 +118,8 @@ fn services_get_names_and_checks() {
         "tasks": [{"name": "t", "driver": "mock", "services": [{"name": "${BASE}-${NOMAD_PORT_http}"}]}],
     }]}));
     let [first, second] = job.groups[0].services.as_slice() else { panic!("expected two services") };
-    assert_eq!((first.name.as_str(), first.provider), ("web-g-group", Provider::Nomad));
-    assert_eq!(first.checks[0].name, "service: \"web-g-group\" check");
+    assert_eq!((first.name.as_str(), first.provider), ("web-g", Provider::Nomad));
+    assert_eq!(first.checks[0].name, "service: \"web-g\" check");
     assert_eq!((second.name.as_str(), second.provider), ("web-g-x", Provider::Consul));
     let CheckKind::Http { method, protocol, .. } = &second.checks[0].kind else {
         panic!("expected an HTTP check")
@@ -155,4 +155,53 @@ fn lengths_are_written_short() {
         let span: super::Span = from_value(json!(written)).unwrap();
         assert_eq!(to_value(span).unwrap(), json!(short));
     }
+}
+
+#[test]
+fn restart_policies_of_compose_are_words() {
+    let policy = |kind: &str, word: &str| {
+        let job = job(
+            json!({"type": kind, "groups": [{"name": "g", "restart": word, "tasks": [{"name": "t", "driver": "mock"}]}]}),
+        );
+        let policy = job.groups[0].tasks[0].restart.clone();
+        comes_back(&job);
+        (policy.attempts, policy.interval, policy.delay, policy.mode)
+    };
+    let (minute, second, day) =
+        (Duration::from_secs(60), Duration::from_secs(1), Duration::from_secs(24 * 3600));
+    for (kind, word, expected) in [
+        ("service", "always", (10, minute, second, RestartMode::Delay)),
+        ("service", "unless-stopped", (10, minute, second, RestartMode::Delay)),
+        ("batch", "on-failure", (10, minute, second, RestartMode::Delay)),
+        ("batch", "on-failure:3", (3, day, second, RestartMode::Fail)),
+        ("service", "no", (0, minute, second, RestartMode::Fail)),
+    ] {
+        assert_eq!(policy(kind, word), expected, "{word}");
+    }
+    for wrong in ["allways", "on-failure:0", "on-failure:x", "always:3", ""] {
+        assert_eq!(super::group::RestartWord::read(wrong), None);
+    }
+}
+
+#[test]
+fn groups_wait_for_groups_and_jobs() {
+    let job = job(json!({"groups": [
+        {"name": "cache", "tasks": [{"name": "t", "driver": "mock"}]},
+        {"name": "web", "depends_on": ["cache", {"job": "db", "group": "main", "condition": "started"}, {"job": "init", "condition": "completed"}],
+         "tasks": [{"name": "t", "driver": "mock"}]},
+    ]}));
+    let on = &job.groups[1].depends_on;
+    assert_eq!(
+        (on[0].job.as_deref(), on[0].group.as_deref(), on[0].condition),
+        (None, Some("cache"), DependencyCondition::Healthy)
+    );
+    assert_eq!(
+        (on[1].job.as_deref(), on[1].group.as_deref(), on[1].condition),
+        (Some("db"), Some("main"), DependencyCondition::Started)
+    );
+    assert_eq!(
+        (on[2].job.as_deref(), on[2].group.as_deref(), on[2].condition),
+        (Some("init"), None, DependencyCondition::Completed)
+    );
+    comes_back(&job);
 }

@@ -60,6 +60,9 @@ impl VolumeManifest {
 
 fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     written.count.get_or_insert(group.count);
+    for dependency in written.depends_on.iter_mut().flatten() {
+        dependency.condition.get_or_insert(DependencyCondition::Healthy);
+    }
     if let (Some(written), Some(scaling)) = (&mut written.scaling, &group.scaling) {
         written.enabled.get_or_insert(scaling.enabled);
         written.min.get_or_insert(scaling.min);
@@ -71,8 +74,8 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     }
     // The group's policy applies to every task without its own.
     let policy =
-        written.restart.clone().unwrap_or_default().over(&super::defaults::default_restart(job.kind));
-    written.restart = Some(restart(&policy));
+        written.restart.clone().unwrap_or_default().fields.over(&super::defaults::default_restart(job.kind));
+    written.restart = Some(restart(&policy).into());
     let reschedule = &group.reschedule;
     written.reschedule = Some(Reschedule {
         attempts: Some(reschedule.attempts),
@@ -87,7 +90,11 @@ fn fill_group(written: &mut GroupSpec, group: &Group, job: &Job) {
     }
     fill_services(written.services.as_deref_mut(), &group.services);
     written.shutdown_delay.get_or_insert(Span(group.shutdown_delay));
-    written.ephemeral_disk.get_or_insert(EphemeralDisk { size: Some(group.disk_mib) });
+    written.ephemeral_disk = Some(EphemeralDisk {
+        size: Some(group.disk_mib),
+        sticky: Some(group.kept_disk.sticky),
+        migrate: Some(group.kept_disk.migrate),
+    });
     for (written, task) in written.tasks.iter_mut().flatten().zip(&group.tasks) {
         fill_task(written, task);
     }

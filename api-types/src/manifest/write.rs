@@ -6,10 +6,10 @@ use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use super::{
     Affinity, ApiVersion, Artifact, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
-    GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata, MkdirParameters,
-    Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart, Scaling, Service,
-    Signal, Span, Spread, TaskSpec, Text, Update, VolumeKindName, VolumeManifest, VolumeMetadata,
-    VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
+    GroupDependency, GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata,
+    MkdirParameters, Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart,
+    Scaling, Service, Signal, Span, Spread, TaskSpec, Text, Ui, UiLink, Update, VolumeKindName,
+    VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
         MKDIR_MODE, NODE_POOL, PRESTOP_TIMEOUT, PRIORITY, REGION, TIME_ZONE, UPDATE, check_name,
@@ -52,6 +52,7 @@ impl JobManifest {
                 constraints: from_constraints(&job.constraints),
                 affinities: from_affinities(&job.affinities),
                 spreads: from_spreads(&job.spreads),
+                ui: job.ui.as_ref().map(from_ui),
                 meta: texts(&job.meta),
                 // A child's manifest describes what it runs.
                 parameterized: job
@@ -93,6 +94,12 @@ impl VolumeManifest {
     }
 }
 
+fn from_ui(ui: &job::Ui) -> Ui {
+    let text = |text: &str| unless(text, "").map(Text);
+    let link = |link: &job::UiLink| UiLink { label: text(&link.label), url: text(&link.url) };
+    Ui { description: text(&ui.description), links: non_empty(ui.links.iter().map(link).collect()) }
+}
+
 fn from_parameterized(parameterized: &job::Parameterized) -> Parameterized {
     let keys = |keys: &Vec<String>| non_empty(keys.clone());
     Parameterized {
@@ -123,7 +130,7 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         Some((first, rest)) if rest.iter().all(|task| task.restart == first.restart) => &first.restart,
         Some(_) | None => &default,
     };
-    let names = Names { job: &job.id, group: &group.name, task: None };
+    let names = Names { job: &job.name, group: &group.name, task: None };
     let tasks =
         group.tasks.iter().map(|task| from_task(task, &Names { task: Some(&task.name), ..names }, shared));
     GroupSpec {
@@ -131,7 +138,8 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         count: (group.count != 1 || group.scaling.is_some()).then_some(group.count),
         scaling: group.scaling.as_ref().map(|scaling| from_scaling(scaling, group.count)),
         update: group.update.as_ref().map(from_update),
-        restart: from_restart(shared, &default),
+        depends_on: non_empty(group.depends_on.iter().map(from_group_dependency).collect()),
+        restart: from_restart(shared, &default).map(Into::into),
         reschedule: from_reschedule(&group.reschedule, &default_reschedule(job.kind)),
         network: group.network.as_ref().map(from_network),
         volumes: non_empty_map(
@@ -140,11 +148,16 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         services: from_services(&group.services, &names),
         tasks: Some(tasks.collect()),
         shutdown_delay: from_length(group.shutdown_delay, Duration::ZERO),
+        max_run_duration: group.max_run_duration.map(Span),
         meta: texts(&group.meta),
         constraints: from_constraints(&group.constraints),
         affinities: from_affinities(&group.affinities),
         spreads: from_spreads(&group.spreads),
-        ephemeral_disk: (group.disk_mib != DISK_MIB).then_some(EphemeralDisk { size: Some(group.disk_mib) }),
+        ephemeral_disk: unless_empty(EphemeralDisk {
+            size: (group.disk_mib != DISK_MIB).then_some(group.disk_mib),
+            sticky: yes(group.kept_disk.sticky),
+            migrate: yes(group.kept_disk.migrate),
+        }),
     }
 }
 
@@ -153,6 +166,7 @@ fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {
         enabled: (!scaling.enabled).then_some(false),
         min: (scaling.min != count).then_some(scaling.min),
         max: Some(scaling.max),
+        policy: scaling.policy.as_ref().and_then(|policy| policy.as_object().cloned()),
     }
 }
 
@@ -181,6 +195,10 @@ fn from_update(update: &job::Update) -> Update {
         canary: (update.canary != UPDATE.canary).then_some(update.canary),
         stagger: from_length(update.stagger, UPDATE.stagger),
     }
+}
+
+fn from_group_dependency(one: &job::GroupDependency) -> GroupDependency {
+    GroupDependency { job: one.job.clone(), group: one.group.clone(), condition: Some(one.condition) }
 }
 
 fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart> {
@@ -230,13 +248,14 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         driver: Some(task.driver.clone()),
         user: task.user.clone().map(Text),
         config: task.config.as_object().filter(|fields| !fields.is_empty()).cloned(),
+        env_file: None,
         env: texts(&task.env),
         meta: texts(&task.meta),
         leader: yes(task.leader),
         lifecycle: from_stage(task.lifecycle),
         depends_on: non_empty(task.depends_on.iter().map(from_dependency).collect()),
         prestop: task.prestop.as_ref().map(from_prestop),
-        restart: from_restart(&task.restart, restart),
+        restart: from_restart(&task.restart, restart).map(Into::into),
         services: from_services(&task.services, names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
         artifacts: non_empty(task.artifacts.iter().map(from_artifact).collect()),
@@ -248,7 +267,7 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         resources: unless_empty(Resources {
             cpu: task.resources.cpu_mhz,
             memory: task.resources.memory_mib,
-            memory_max: task.resources.memory_max_mib.filter(|most| *most != job::Resources::ALL_MEMORY),
+            memory_max: Some(task.resources.memory_max_mb()).filter(|most| *most != 0),
         }),
         logs: from_logs(&task.logs),
         kill_signal: task.kill_signal.clone().map(Signal),

@@ -18,7 +18,7 @@ pub fn deployment(deployment: &Deployment, job: &JobView) -> Value {
         "ID": deployment.id, "Namespace": deployment.job_key.namespace, "JobID": deployment.job_key.id,
         "JobVersion": deployment.job_version, "JobModifyIndex": job.modify_index,
         "JobSpecModifyIndex": job.modify_index, "JobCreateIndex": job.create_index, "IsMultiregion": false,
-        "TaskGroups": groups, "Status": deployment.status.as_str(),
+        "TaskGroups": groups, "Status": deployment.status_name(),
         "StatusDescription": deployment.description, "EvalPriority": job.job.priority,
         "CreateIndex": deployment.create_index, "ModifyIndex": deployment.modify_index,
         "CreateTime": deployment.create_time.0, "ModifyTime": deployment.modify_time.0,

@@ -1,12 +1,12 @@
 //! Evaluations: the results of job changes, as in `GET /v1/evaluation/ID`.
 
-use std_alloc::string::String;
+use std_alloc::string::{String, ToString};
 
 use serde_json::{Map, Value, json};
 
 use super::AllocMetric;
 use crate::{
-    JobKey, UnixNanos,
+    AllocId, JobKey, UnixNanos,
     rfc3339::rfc3339,
     view::{JobView, Unplaced},
 };
@@ -26,25 +26,78 @@ pub struct Evaluated<'e> {
     pub index: u64,
     /// The time it was accepted.
     pub at: UnixNanos,
-    /// The time it waits for; `None` if it is complete.
-    pub waits_until: Option<UnixNanos>,
+    /// The version of the job that it is about; `None` if the job was removed.
+    pub version: Option<u64>,
+    /// Its progress.
+    pub progress: EvalProgress,
+}
+
+/// The progress of an evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalProgress {
+    /// Everything that it could place is placed.
+    Complete,
+    /// It takes effect at this time.
+    Delayed(UnixNanos),
+    /// It places the remaining allocations once the node can take them.
+    Blocked,
+}
+
+/// The id of the evaluation of the commit `index` for a job: the same before and after a restart.
+pub fn eval_id(job: &JobKey, index: u64) -> String {
+    hashed("eval", job, index)
+}
+
+/// The id of the evaluation that waits until the node can take the allocations of a version accepted at `index`.
+pub fn blocked_eval_id(job: &JobKey, index: u64) -> String {
+    hashed("blocked", job, index)
+}
+
+/// The id of the scaling policy of a group.
+pub fn scaling_policy_id(job: &JobKey, group: &str) -> String {
+    hashed(&std_alloc::format!("scaling/{group}"), job, 0)
+}
+
+/// A UUID from the 128-bit FNV-1a hash of its fields. It names an object for clients; nothing is decided by it.
+fn hashed(kind: &str, job: &JobKey, index: u64) -> String {
+    let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+        }
+    };
+    for text in [kind, &job.namespace, &job.id] {
+        add(&(text.len() as u64).to_le_bytes());
+        add(text.as_bytes());
+    }
+    add(&index.to_le_bytes());
+    AllocId::from_hash(hash.to_le_bytes()).to_string()
 }
 
 /// Converts an evaluation. Nearly all are complete: clients that wait for one then check the job.
 pub fn evaluation(of: &Evaluated<'_>) -> Value {
-    let (status, why) = match of.waits_until {
-        Some(_) => ("pending", "created for delayed rescheduling"),
-        None => ("complete", ""),
+    let (status, why, wait_until) = match of.progress {
+        EvalProgress::Complete => ("complete", "", None),
+        EvalProgress::Delayed(until) => ("pending", "created for delayed rescheduling", rfc3339(until)),
+        EvalProgress::Blocked => ("blocked", "created to place remaining allocations", None),
     };
+    let deployments = of.view.into_iter().flat_map(|view| &view.deployments);
+    let deployment = deployments.into_iter().find(|known| Some(known.job_version) == of.version);
+    // Only the evaluation of the current version can have unplaced allocations.
+    let unplaced = of.view.filter(|view| {
+        of.progress == EvalProgress::Complete && Some(view.version) == of.version && !view.unplaced.is_empty()
+    });
     json!({
         "ID": of.id, "Namespace": of.job.namespace, "Priority": of.view.map(|view| view.job.priority),
         "Type": of.view.map(|view| view.job.kind.as_str()), "TriggeredBy": of.trigger, "JobID": of.job.id,
         "JobModifyIndex": of.view.map(|view| view.modify_index), "NodeID": "", "NodeModifyIndex": 0,
-        "DeploymentID": "", "Status": status, "StatusDescription": why, "Wait": 0, "WaitUntil": of.waits_until.and_then(rfc3339),
-        "NextEval": "", "PreviousEval": "", "BlockedEval": "", "RelatedEvals": null, "FailedTGAllocs": of.view.map(of_job),
+        "DeploymentID": deployment.map(|known| known.id.to_string()).unwrap_or_default(),
+        "Status": status, "StatusDescription": why, "Wait": 0, "WaitUntil": wait_until, "NextEval": "", "PreviousEval": "",
+        "BlockedEval": unplaced.map(|view| blocked_eval_id(&view.key, view.modify_index)).unwrap_or_default(),
+        "RelatedEvals": null, "FailedTGAllocs": unplaced.map(of_job),
         "PlanAnnotations": null, "ClassEligibility": null, "QuotaLimitReached": "",
         "MissingNonNodeResources": null, "EscapedComputedClass": false, "AnnotatePlan": false,
-        "QueuedAllocations": null, "SnapshotIndex": of.index, "CreateIndex": of.index, "ModifyIndex": of.index,
+        "QueuedAllocations": queued(of.view), "SnapshotIndex": of.index, "CreateIndex": of.index, "ModifyIndex": of.index,
         "CreateTime": of.at.0, "ModifyTime": of.at.0,
     })
 }
@@ -56,6 +109,18 @@ pub fn failed_groups<'u>(unplaced: impl IntoIterator<Item = (&'u String, &'u Unp
         .map(|(group, why, count)| (group.clone(), json!(AllocMetric::unplaced(why, count))))
         .collect();
     if failed.is_empty() { Value::Null } else { Value::Object(failed) }
+}
+
+/// The number of allocations of each group that could not be placed.
+fn queued(view: Option<&JobView>) -> Value {
+    let groups = view.into_iter().flat_map(|view| view.job.groups.iter().map(move |group| (view, group)));
+    let counts: Map<String, Value> = groups
+        .map(|(view, group)| {
+            let count = if view.unplaced.contains_key(&group.name) { view.desired_count(group) } else { 0 };
+            (group.name.clone(), count.into())
+        })
+        .collect();
+    Value::Object(counts)
 }
 
 fn of_job(view: &JobView) -> Value {

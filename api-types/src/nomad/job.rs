@@ -8,10 +8,11 @@ use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service, Task,
-        Update, VolumeRequest,
+        Job, JobType, OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service,
+        Task, Ui, Update, VolumeRequest,
     },
-    view::{AllocView, ConvergenceState, JobVersion, JobView},
+    manifest::defaults::UPDATE,
+    view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
 };
 
 use super::{Children, children, job_summary, lifecycle, map};
@@ -29,9 +30,9 @@ pub fn job(job: &Job, version: u64) -> Value {
         "Multiregion": null, "Update": null,
         "DispatchIdempotencyToken": job.dispatched().map_or("", |(_, token)| token),
         "ConsulToken": "", "ConsulNamespace": "", "VaultToken": "", "VaultNamespace": "", "NomadTokenID": "",
-        "UI": null, "VersionTag": null, "Status": null, "StatusDescription": null, "Stable": null,
+        "UI": job.ui.as_ref().map(ui), "VersionTag": null, "Status": null, "StatusDescription": null, "Stable": null,
         "SubmitTime": null, "CreateIndex": null, "ModifyIndex": null, "JobModifyIndex": null,
-        "TaskGroups": job.groups.iter().map(group).collect::<Vec<_>>(),
+        "TaskGroups": job.groups.iter().map(|of| group(of, job.kind)).collect::<Vec<_>>(),
     })
 }
 
@@ -46,6 +47,7 @@ pub fn whole_job(view: &JobView) -> Value {
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), view.modify_index.into());
         whole.insert("JobModifyIndex".into(), view.modify_index.into());
+        whole.insert("VersionTag".into(), version_tag(view.tag.as_ref()));
     }
     whole
 }
@@ -59,8 +61,14 @@ pub fn job_version(view: &JobView, version: &JobVersion) -> Value {
         whole.insert("CreateIndex".into(), view.create_index.into());
         whole.insert("ModifyIndex".into(), version.index.into());
         whole.insert("JobModifyIndex".into(), version.index.into());
+        whole.insert("VersionTag".into(), version_tag(version.tag.as_ref()));
     }
     whole
+}
+
+fn version_tag(tag: Option<&VersionTag>) -> Value {
+    let Some(VersionTag { name, description, tagged_at }) = tag else { return Value::Null };
+    json!({ "Name": name, "Description": description, "TaggedTime": tagged_at.0 })
 }
 
 /// A job in Nomad's list of jobs; `allocs` are its allocations, `children` the counts of its children.
@@ -124,7 +132,7 @@ fn spreads(spreads: &[Spread]) -> Value {
     list(shown.collect())
 }
 
-fn group(group: &Group) -> Value {
+fn group(group: &Group, kind: JobType) -> Value {
     let networks = group.network.as_ref().map(|network| {
         let ports = |fixed: bool| {
             let wanted = network.ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
@@ -145,17 +153,24 @@ fn group(group: &Group) -> Value {
         group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
     json!({
         "Name": group.name, "Count": group.count, "Meta": map(&group.meta),
-        "Update": group.update.as_ref().map(update), "Scaling": group.scaling.as_ref().map(scaling),
+        "Update": group_update(group, kind), "Scaling": group.scaling.as_ref().map(scaling),
         "RestartPolicy": group.tasks.first().map(|task| restart(&task.restart)),
         "Networks": networks, "Volumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
         "Services": list(group.services.iter().map(service).collect()),
-        "EphemeralDisk": { "SizeMB": group.disk_mib, "Sticky": false, "Migrate": false },
-        "ShutdownDelay": group.shutdown_delay,
+        "EphemeralDisk": {
+            "SizeMB": group.disk_mib, "Sticky": group.kept_disk.sticky, "Migrate": group.kept_disk.migrate,
+        },
+        "ShutdownDelay": group.shutdown_delay, "MaxRunDuration": group.max_run_duration,
         "Tasks": group.tasks.iter().map(task).collect::<Vec<_>>(),
         "Constraints": constraints(&group.constraints), "Affinities": affinities(&group.affinities), "Spreads": spreads(&group.spreads),
         "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })
+}
+
+fn ui(ui: &Ui) -> Value {
+    let links = ui.links.iter().map(|link| json!({ "Label": link.label, "URL": link.url }));
+    json!({ "Description": ui.description, "Links": list(links.collect()) })
 }
 
 fn reschedule(policy: &ReschedulePolicy) -> Value {
@@ -168,10 +183,18 @@ fn reschedule(policy: &ReschedulePolicy) -> Value {
 
 fn scaling(scaling: &Scaling) -> Value {
     json!({
-        "ID": "", "Type": "horizontal", "Target": null, "Policy": null, "Enabled": scaling.enabled,
+        "ID": "", "Type": "horizontal", "Target": null, "Policy": scaling.policy, "Enabled": scaling.enabled,
         "Min": scaling.min, "Max": scaling.max,
     })
 }
+
+/// In Nomad a service without roll-outs has `MaxParallel` 0; without `Update` it would have the default.
+fn group_update(group: &Group, kind: JobType) -> Option<Value> {
+    let none = (kind == JobType::Service).then_some(&NO_UPDATE);
+    group.update.as_ref().or(none).map(update)
+}
+
+const NO_UPDATE: Update = Update { max_parallel: 0, ..UPDATE };
 
 fn update(update: &Update) -> Value {
     let health_check = match update.health_check {

@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 use crate::{
     UnixNanos,
     rfc3339::rfc3339,
-    view::VolumeView,
+    view::{DrainView, LastDrain, NodeView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
 };
 
-use super::map;
+use super::{legacy::Amounts, map};
 
 /// Information about this machine.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +46,8 @@ pub struct Machine {
     pub status: &'static str,
     /// `eligible` for new work, or `ineligible`.
     pub eligibility: &'static str,
+    /// Its drain, and the last one.
+    pub scheduling: Arc<NodeView>,
     /// Why it can't work; `None` if it can.
     pub wrong: Option<String>,
     /// The start time of the agent.
@@ -55,11 +57,11 @@ pub struct Machine {
     /// Ports that no allocation gets, in Nomad's notation.
     pub reserved_ports: String,
     /// CPU, memory and disk.
-    pub capacity: Option<Capacity>,
+    pub capacity: Capacity,
 }
 
 /// The machine's capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// The number of cores that this process may use.
     pub cores: u64,
@@ -73,13 +75,18 @@ pub struct Capacity {
     pub reserved: [u64; 3],
 }
 
+/// Nomad's representation of an unset time.
+const NO_TIME: &str = "0001-01-01T00:00:00Z";
+
 /// Converts a node.
 pub fn node(machine: &Machine) -> Value {
     let mut shown = common(machine);
     shown.extend(object(json!({
         "SecretID": "", "CgroupParent": "", "HTTPAddr": "", "TLSEnabled": false,
-        "Attributes": map(&machine.attributes), "Resources": null, "Reserved": null, "Links": null,
-        "Meta": map(&machine.meta), "ComputedClass": "", "DrainStrategy": null,
+        "Attributes": map(&machine.attributes), "Resources": total(machine).to_json(),
+        "Reserved": set_aside(machine).to_json(), "Links": null,
+        "Meta": map(&machine.meta), "ComputedClass": "",
+        "DrainStrategy": machine.scheduling.drain.as_ref().map(drain_strategy),
         "StatusUpdatedAt": machine.started_at.0 / 1_000_000_000, "Events": null,
         "CSIControllerPlugins": null, "CSINodePlugins": null, "HostNetworks": null, "GCVolumesOnNodeGC": false,
         "NodeMaxAllocs": 0, "IdentitySigningKeyID": "", "LastMissedHeartbeatIndex": 0, "LastAllocUpdateIndex": 0,
@@ -143,11 +150,27 @@ fn common(machine: &Machine) -> Map<String, Value> {
     // Existing tasks are kept whatever the problem; the description reports it.
     object(json!({
         "ID": machine.id, "Datacenter": machine.datacenter, "Name": machine.name, "NodePool": pool,
-        "NodeClass": machine.class, "Drain": false, "SchedulingEligibility": machine.eligibility, "Status": machine.status,
+        "NodeClass": machine.class, "Drain": machine.scheduling.drain.is_some(), "SchedulingEligibility": machine.eligibility, "Status": machine.status,
         "StatusDescription": machine.wrong.clone().unwrap_or_default(), "Drivers": drivers,
         "HostVolumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
-        "LastDrain": null, "CreateIndex": 1, "ModifyIndex": 1,
+        "LastDrain": machine.scheduling.last_drain.as_ref().map(last_drain), "CreateIndex": 1,
+        "ModifyIndex": machine.scheduling.modify_index.max(1),
     }))
+}
+
+fn drain_strategy(drain: &DrainView) -> Value {
+    json!({
+        "Deadline": drain.deadline, "IgnoreSystemJobs": drain.ignore_system,
+        "ForceDeadline": drain.force_at.and_then(rfc3339).unwrap_or_else(|| String::from(NO_TIME)),
+        "StartedAt": rfc3339(drain.started_at),
+    })
+}
+
+fn last_drain(last: &LastDrain) -> Value {
+    json!({
+        "StartedAt": rfc3339(last.started_at), "UpdatedAt": rfc3339(last.updated_at), "Status": last.status.as_str(),
+        "AccessorID": "", "Meta": map(&last.meta),
+    })
 }
 
 fn driver(machine: &Machine, name: &str) -> Value {
@@ -165,11 +188,18 @@ fn driver(machine: &Machine, name: &str) -> Value {
     })
 }
 
-/// Null if the machine's capacity is unknown.
+fn total(machine: &Machine) -> Amounts {
+    let Capacity { cpu_mhz, memory_mib, disk_mib, .. } = machine.capacity;
+    Amounts { cpu_mhz, memory_mib, disk_mib }
+}
+
+fn set_aside(machine: &Machine) -> Amounts {
+    let [cpu_mhz, memory_mib, disk_mib] = machine.capacity.reserved;
+    Amounts { cpu_mhz, memory_mib, disk_mib }
+}
+
 fn resources(machine: &Machine) -> Value {
-    let Some(Capacity { cores, cpu_mhz, memory_mib, disk_mib, .. }) = machine.capacity else {
-        return Value::Null;
-    };
+    let Capacity { cores, cpu_mhz, memory_mib, disk_mib, .. } = machine.capacity;
     let (first, last) = machine.dynamic_ports;
     json!({
         "Cpu": { "CpuShares": cpu_mhz, "TotalCpuCores": cores, "ReservableCpuCores": null },
@@ -180,7 +210,7 @@ fn resources(machine: &Machine) -> Value {
 
 /// The reserved resources.
 fn reserved(machine: &Machine) -> Value {
-    let [cpu, memory, disk] = machine.capacity.map(|capacity| capacity.reserved).unwrap_or_default();
+    let [cpu, memory, disk] = machine.capacity.reserved;
     json!({
         "Cpu": { "CpuShares": cpu, "ReservedCpuCores": null }, "Memory": { "MemoryMB": memory },
         "Disk": { "DiskMB": disk }, "Networks": { "ReservedHostPorts": machine.reserved_ports },

@@ -29,7 +29,7 @@ use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
     job::capacity::Room,
-    state::{AllocState, TaskState},
+    state::AllocState,
     turn::Note,
     world::World,
 };
@@ -42,7 +42,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     executor::{
-        self, Executor, pressure,
+        self, Executor,
+        node::CurrentNode,
+        pressure,
         scripts::InTasks,
         services::{self, Services, sweep_consul},
     },
@@ -108,7 +110,7 @@ pub struct Agent {
     pub orphans: Orphans,
     /// Live operations and their metrics.
     pub operations: runtime::Operations<executor::OpKey, executor::WorkKind, herdlet_plan::action::Outcome>,
-    eyes: Watchers,
+    watchers: Watchers,
     /// Cancelled when the loop has ended, including by a panic.
     ended: CancellationToken,
 }
@@ -143,6 +145,7 @@ impl Agent {
         let bare = node.clone();
         let node = drivers::described(node, &instance.drivers).await;
         settings.node = node.clone();
+        let current = CurrentNode::new(node);
         let host_ip = settings.host_ip.clone();
         let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
         for damaged in &damaged {
@@ -150,6 +153,8 @@ impl Agent {
         }
         let now = present::by(clock.now());
         let (mut world, unusable) = World::restore(settings, now, records);
+        let earlier = begun_earlier(&world);
+        let found = drivers::attach_all(&instance.drivers, &earlier).await;
         let known = drivers::Reported::of(&instance.drivers);
         known.apply(now, &bare, &mut world);
         for unusable in &unusable {
@@ -157,11 +162,7 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
-        let earlier = begun_earlier(&world);
-        for (_, entry) in instance.drivers.entries().iter() {
-            entry.driver.set_earlier(&earlier);
-        }
-        let (found, orphans) = reconcile_found(&instance, &memory).await;
+        let (found, orphans) = reconcile_found(&instance, &memory, found).await;
         let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let model = Arc::new(ReadModel::default());
@@ -170,7 +171,7 @@ impl Agent {
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
-            node,
+            node: current.clone(),
             host_ip,
             privileges: instance.privileges,
             task_dir_users,
@@ -212,16 +213,32 @@ impl Agent {
         for event in found.into_iter().chain(volumes.into_iter().map(declare_volume)) {
             inbox.send(Input::Event(event)).await.context("reach the loop")?;
         }
-        let mut eyes = Watchers::default();
-        eyes.open(news.follow(Arc::clone(&model), inbox.clone()));
+        let mut watchers = Watchers::default();
+        watchers.open(news.follow(Arc::clone(&model), inbox.clone()));
         let (news_of_drivers, drivers_news) = mpsc::channel(DRIVER_NEWS_LEN);
-        eyes.open(instance.drivers.clone().follow(news_of_drivers));
-        eyes.open(drivers::pass_on(drivers_news, Arc::clone(&model), inbox.clone(), notes));
-        eyes.open(known.follow_changes(instance.drivers.clone(), bare, inbox.clone()));
-        eyes.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        eyes.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
-        eyes.open(clock::watch(inbox.clone()));
-        eyes.open(malloc::give_back_after_changes(Arc::clone(&model)));
+        let recorded = drivers::recorded(earlier, &model);
+        watchers.open(instance.drivers.clone().follow(recorded, news_of_drivers));
+        let reports = drivers::Reports {
+            drivers: instance.drivers.clone(),
+            model: Arc::clone(&model),
+            inbox: inbox.clone(),
+            notes,
+            paths: instance.paths.clone(),
+            extent,
+        };
+        watchers.open(reports.pass_on(drivers_news));
+        watchers.open(known.follow_changes(
+            instance.drivers.clone(),
+            drivers::Described { bare, current },
+            inbox.clone(),
+        ));
+        watchers.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        watchers.open(clock::watch(inbox.clone()));
+        if let Some(ports) = requests.ports() {
+            watchers.open(async move { ports.follow().await });
+        }
+        watchers.open(malloc::give_back_after_changes(Arc::clone(&model)));
         Ok(Self {
             inbox,
             requests,
@@ -231,7 +248,7 @@ impl Agent {
             isolation: instance.isolation,
             orphans,
             operations,
-            eyes,
+            watchers,
             ended,
         })
     }
@@ -261,18 +278,18 @@ impl Agent {
         tokio::select! {
             biased;
             () = self.ended.cancelled() => anyhow::anyhow!("continue: the main loop has ended unexpectedly"),
-            how = self.eyes.panicked() => anyhow::anyhow!("continue: a part of the agent has panicked: {how}"),
+            how = self.watchers.panicked() => anyhow::anyhow!("continue: a part of the agent has panicked: {how}"),
         }
     }
 
     /// Runs a future alongside the agent and stops it with the agent.
-    pub fn watch(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
-        self.eyes.open(eye);
+    pub fn watch(&mut self, watcher: impl Future<Output = ()> + Send + 'static) {
+        self.watchers.open(watcher);
     }
 
     /// Stops the agent; its tasks keep running.
     pub async fn stop(self) {
-        self.eyes.close().await;
+        self.watchers.close().await;
         self.handle.shutdown.cancel();
         // The loop flushes its commits within its own time limit.
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
@@ -303,16 +320,20 @@ pub fn accepted(answer: Answer) -> anyhow::Result<Reply> {
 }
 
 /// The attempts that an earlier agent may have started.
-fn begun_earlier(world: &World) -> BTreeSet<AttemptId> {
+fn begun_earlier(world: &World) -> drivers::Earlier {
+    let mut all = drivers::Earlier::default();
     let of_alloc = |(spec, state): (&Arc<Allocation>, &AllocState)| {
-        let attempt = |(index, task): (u16, &TaskState)| {
+        for (index, task) in (0..).zip(&state.durable.tasks) {
             let first = state.maybe_begun.contains(&index).then_some(1);
-            let attempt = task.live_attempt().or(first)?;
-            Some(AttemptId { alloc: spec.id, task: task.name.to_string(), attempt })
-        };
-        (0..).zip(&state.durable.tasks).filter_map(attempt).collect::<Vec<_>>()
+            let (Some(attempt), Some(of)) = (task.live_attempt().or(first), spec.task(&task.name)) else {
+                continue;
+            };
+            let id = AttemptId { alloc: spec.id, task: task.name.to_string(), attempt };
+            all.entry(of.driver.clone()).or_default().insert(id);
+        }
     };
-    world.allocations().flat_map(of_alloc).collect()
+    world.allocations().for_each(of_alloc);
+    all
 }
 
 fn declare_volume(volume: Volume) -> Event {

@@ -5,6 +5,7 @@
 //!
 //! - [`artifacts`]: artifacts of tasks.
 //! - [`identities`]: tokens that servers sign.
+//! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
 //! - [`pressure`]: the pressure on the machine, which paces starts.
 //! - [`places`]: directories, mounts, tokens, volumes.
@@ -13,6 +14,7 @@
 
 pub mod artifacts;
 pub mod identities;
+pub mod node;
 pub mod places;
 pub mod pressure;
 pub mod process;
@@ -36,7 +38,7 @@ use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
+    env::{self, Inputs, TaskDirs, TaskEnv, Variables},
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
@@ -58,7 +60,7 @@ pub struct Context {
     /// Directories and files of this instance.
     pub paths: Paths,
     /// Facts about this machine.
-    pub node: NodeFacts,
+    pub node: node::CurrentNode,
     /// This machine's address, used for services that specify none.
     pub host_ip: String,
     /// The agent's privileges on this machine.
@@ -87,6 +89,14 @@ pub struct Context {
 pub struct Executor {
     context: Arc<Context>,
     operations: Operations<OpKey, WorkKind, Outcome>,
+    permits: Permits<WorkKind>,
+}
+
+/// An operation's link to the others.
+struct Control {
+    /// Asks it to end.
+    cancel: CancellationToken,
+    permits: Permits<WorkKind>,
 }
 
 /// The key that serializes operations: their target. Signals never wait for one another.
@@ -138,7 +148,7 @@ impl Executor {
     /// Creates an executor whose operations report to `inbox`, with starts paced by `starts`.
     pub fn new(context: Arc<Context>, inbox: Inbox<Input>, starts: Pace) -> Self {
         let permits = Permits::new(limit_of).paced(BTreeMap::from([(WorkKind::Start, starts)]));
-        Self { context, operations: Operations::new(inbox, permits) }
+        Self { context, operations: Operations::new(inbox, permits.clone()), permits }
     }
 
     /// The live operations and their metrics.
@@ -160,15 +170,16 @@ impl runtime::Executor<PlannedAction> for Executor {
                 self.operations.cancel(&key);
                 continue;
             }
+            let is_prepared = process::is_prepared(&self.context, &action);
             let request = Request {
                 key,
                 generation: action.op.generation,
-                kind: kind_of(&action),
+                kind: if is_prepared { WorkKind::Download } else { kind_of(&action) },
                 priority: priority_of(&action.subject),
-                deadline: duration(action.timeout),
+                deadline: if is_prepared { PREPARE_TIME_MAX } else { duration(action.timeout) },
             };
-            let context = Arc::clone(&self.context);
-            self.operations.start(request, |token| perform(context, action, token));
+            let (context, permits) = (Arc::clone(&self.context), self.permits.clone());
+            self.operations.start(request, |cancel| perform(context, action, Control { cancel, permits }));
         }
     }
 }
@@ -220,7 +231,10 @@ fn limit_of(kind: WorkKind) -> Limit {
     Limit { concurrent: NonZeroU32::new(concurrent).unwrap_or(NonZeroU32::MIN), rate }
 }
 
-async fn perform(context: Arc<Context>, action: Action, token: CancellationToken) -> Outcome {
+/// How long the preparation of a start may take, such as the pull of a large image, before the operation counts as overdue.
+const PREPARE_TIME_MAX: Duration = Duration::from_secs(3_600);
+
+async fn perform(context: Arc<Context>, action: Action, control: Control) -> Outcome {
     let Action { subject, verb, mounts, inputs, launch, .. } = action;
     let place = PlaceVerb::of(&verb);
     match (subject, place) {
@@ -246,7 +260,7 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
             match (part, place) {
                 (TaskPart::Dir, Some(verb)) => places::task_dir(&context, &task, verb).await,
                 (TaskPart::Artifacts, Some(verb)) => {
-                    artifacts::artifacts(&context, &task, verb, &token).await
+                    artifacts::artifacts(&context, &task, verb, &control.cancel).await
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
@@ -257,7 +271,8 @@ async fn perform(context: Arc<Context>, action: Action, token: CancellationToken
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
                 }
                 (TaskPart::Process | TaskPart::Prestop, None) => {
-                    process::perform(&context, &task, &verb, &AttemptContext { inputs, launch }).await
+                    process::perform(&context, &task, &verb, &AttemptContext { inputs, launch, control })
+                        .await
                 }
                 (_, _) => fatal(format!("perform {verb:?}: this part does not support it")),
             }
@@ -340,13 +355,13 @@ impl Context {
             host_env: &self.host_env,
             tokens,
             cgroup_parent: self.cgroup_parent.as_deref(),
-            ..Inputs::new(&workload.alloc, &self.node)
+            ..Inputs::new(&workload.alloc, &self.node.get())
         })
     }
 
     /// The environment for resolving group services.
     pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
-        env::build(&Inputs::new(alloc, &self.node))
+        env::build(&Inputs::new(alloc, &self.node.get()))
     }
 }
 

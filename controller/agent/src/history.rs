@@ -15,7 +15,7 @@ use herdlet_api_types::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::ClientStatus,
     overview::{Drift, DriftState, Transition, TransitionState},
-    view::{AllocView, ConvergenceState, JobView},
+    view::{AllocView, ConvergenceState, JobView, held_message},
 };
 use herdlet_plan::{event::Noticed, turn::Drifted};
 
@@ -114,10 +114,22 @@ impl History {
         self.inner().record(at, last, TransitionState::Gone, cause::gone(last));
     }
 
-    /// Records the published view of a job.
-    pub fn job(&self, view: &JobView) {
+    /// Records the published view of a job at `at`; `before` is the previous one.
+    pub fn job(&self, at: UnixNanos, before: Option<&JobView>, view: &JobView) {
         let since_ns = view.convergence.since.boot_ns;
         let mut inner = self.inner();
+        let was_held = before.and_then(|before| before.held.as_deref());
+        if was_held != view.held.as_deref() {
+            let (state, cause) = match (&view.held, was_held) {
+                (Some(file), _) => (TransitionState::Held, held_message(file)),
+                (None, file) => (
+                    view.convergence.state.into(),
+                    format!("{} is in force again", file.unwrap_or("its file")),
+                ),
+            };
+            let (job, name) = (view.key.clone(), view.key.to_string());
+            inner.push(Transition { at, job, name, alloc: None, state, cause });
+        }
         match view.convergence.state {
             // 0: the verdict comes from another source and has no time of this boot.
             ConvergenceState::Progressing | ConvergenceState::Waiting if since_ns > 0 => {
@@ -228,11 +240,15 @@ impl History {
 
 impl Inner {
     fn record(&mut self, at: UnixNanos, of: &AllocView, state: TransitionState, cause: String) {
+        let (job, name) = (of.spec.job_key.clone(), of.spec.name());
+        self.push(Transition { at, job, name, alloc: Some(of.spec.id), state, cause });
+    }
+
+    fn push(&mut self, transition: Transition) {
         if self.transitions.len() >= self.transitions_max {
             self.transitions.pop_front();
         }
-        let (job, name, alloc) = (of.spec.job_key.clone(), of.spec.name(), of.spec.id);
-        self.transitions.push_back(Transition { at, job, name, alloc, state, cause });
+        self.transitions.push_back(transition);
     }
 
     fn end_drift(&mut self, of: &Drifted, state: DriftState, took: Option<Duration>) {
@@ -279,12 +295,12 @@ mod tests {
         // Ten seconds, two minutes ago.
         let began = now_ns - 2 * MINUTE_NS - 20 * SECOND_NS;
         view.convergence = at(ConvergenceState::Progressing, began);
-        history.job(&view);
+        history.job(UnixNanos(1), None, &view);
         view.convergence = at(ConvergenceState::Converged, began + 10 * SECOND_NS);
-        history.job(&view);
+        history.job(UnixNanos(1), None, &view);
         // Open for 90 seconds.
         view.convergence = at(ConvergenceState::Waiting, now_ns - 90 * SECOND_NS);
-        history.job(&view);
+        history.job(UnixNanos(1), None, &view);
         let lag = history.lag(now_ns);
         let last: Vec<_> = lag[LAG_MINUTES - 4..].iter().map(|lag| lag.map(|lag| lag / SECOND_NS)).collect();
         assert_eq!((lag.len(), last), (LAG_MINUTES, [0, 10, 30, 90].map(Some).to_vec()));

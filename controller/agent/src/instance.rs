@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_api_types::{
     InstanceId,
-    driver::{MOCK, RAW_EXEC},
+    driver::{MOCK, RAW_EXEC, RawExecOptions},
 };
 use herdlet_base::{
     clock::wall_now,
@@ -28,6 +28,7 @@ use herdlet_process::{
     supervisor::Program,
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
+use serde::Deserialize as _;
 
 /// How to open an instance.
 #[derive(Debug)]
@@ -82,8 +83,11 @@ impl Instance {
         if starts == Availability::Enabled || programs.exists() {
             durable::make_dir(&programs).with_context(|| made(&programs))?;
             let program = Program::install(&programs).context("install the supervisor")?;
-            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash, starts };
-            drivers.insert(Arc::new(raw_exec::driver(setup)), starts);
+            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash };
+            let options = serde_json::Value::Object(settings.options(RAW_EXEC));
+            let options = RawExecOptions::deserialize(options).context("read the options of raw_exec")?;
+            let raw_exec = raw_exec::driver(setup, &options).context("read the options of raw_exec")?;
+            drivers.insert(Arc::new(raw_exec), starts);
         }
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }

@@ -10,17 +10,17 @@ mod since;
 use std::{
     fs::File,
     io::{self, Read, Seek, SeekFrom},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::PathBuf,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use herdlet_base::{
     directory::{DirectoryWatch, Interests},
-    paths,
     safe_fs::{Dir, FsError, open_logs},
 };
 use herdlet_shim::rotation::{self, Name};
+pub use herdlet_shim::times::Mark;
 use rustix::fs::{Mode, OFlags};
 
 /// The largest piece returned at once, the size of Nomad's frames.
@@ -59,9 +59,9 @@ pub struct LogFiles {
 }
 
 impl LogFiles {
-    /// The files of `task` in `dir`.
+    /// The files in `dir` of the task whose directory has this name.
     pub fn new(dir: PathBuf, task: &str, stream: Stream) -> Self {
-        Self { dir, stem: format!("{}.{}", paths::encode(task), stream.as_str()) }
+        Self { dir, stem: format!("{task}.{}", stream.as_str()) }
     }
 
     /// Whether the directory exists. It is created before a task begins and removed with its allocation.
@@ -206,14 +206,27 @@ pub struct Follower {
     /// The previous file, read to its end. If it grows, the supervisor has not continued in the current one.
     before: Option<(u64, File)>,
     start: (u64, u64),
+    /// What happened since the last piece.
+    interruption: Option<Interruption>,
     listing: Listing,
     /// How many times the directory was listed.
     listings: u64,
 }
 
+/// What happened to a file that was being read. Reading continues at the beginning of the file that has its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// It was truncated.
+    Truncated,
+    /// It was removed or renamed.
+    Removed,
+}
+
 /// A piece of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
+    /// What happened before this piece.
+    pub after: Option<Interruption>,
     /// The number of its file.
     pub index: u64,
     /// Where in the file it ends.
@@ -231,9 +244,19 @@ impl Follower {
             current: None,
             before: None,
             start,
+            interruption: None,
             listing: Listing::default(),
             listings: 0,
         }
+    }
+
+    /// The marks of a file: times of its parts.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn marks(&self, index: u64) -> io::Result<Vec<Mark>> {
+        let mut left = since::MARKS_BYTES_MAX;
+        self.files.marks(index, &mut left)
     }
 
     /// The next available piece; `None` at the end of the log.
@@ -241,6 +264,11 @@ impl Follower {
     /// # Errors
     /// When the files cannot be read.
     pub fn read(&mut self) -> io::Result<Option<Chunk>> {
+        let chunk = self.read_on()?;
+        Ok(chunk.map(|chunk| Chunk { after: self.interruption.take(), ..chunk }))
+    }
+
+    fn read_on(&mut self) -> io::Result<Option<Chunk>> {
         loop {
             if self.current.is_none() {
                 self.current = self.open_first()?;
@@ -250,6 +278,11 @@ impl Follower {
             if let Some(chunk) = chunk(index, file)? {
                 return Ok(Some(chunk));
             }
+            if is_truncated(file)? {
+                file.rewind()?;
+                self.interruption = Some(Interruption::Truncated);
+                continue;
+            }
             if let Some((index, file)) = &mut self.before
                 && let Some(chunk) = chunk(*index, file)?
             {
@@ -258,17 +291,37 @@ impl Follower {
             // At its end: the next file, if there is one, was created after the last byte of this one was written.
             // But bytes may have been written between our read and the check for the next file, so read once more
             // before moving on.
-            let Some(next) = self.open_from(index.saturating_add(1))? else { return Ok(None) };
-            if next.0 == index {
-                return Ok(None);
-            }
+            let (next, interruption) = match self.open_from(index.saturating_add(1))? {
+                Some(next) if next.0 == index => return Ok(None),
+                Some(next) => (next, None),
+                None => match self.successor_of_removed()? {
+                    Some(next) => (next, Some(Interruption::Removed)),
+                    None => return Ok(None),
+                },
+            };
             if let Some((index, file)) = &mut self.current
                 && let Some(chunk) = chunk(*index, file)?
             {
                 return Ok(Some(chunk));
             }
+            self.interruption = interruption.or(self.interruption);
             self.before = self.current.replace(next);
         }
+    }
+
+    /// The file that took the place of the current one, if the current one has lost its name. The supervisor continues
+    /// under the same name or, if all files were removed, with a lower number.
+    fn successor_of_removed(&mut self) -> io::Result<Option<(u64, File)>> {
+        let Some((index, file)) = &self.current else { return Ok(None) };
+        let inode = |file: &File| file.metadata().map(|about| (about.dev(), about.ino()));
+        let known = [Some(file), self.before.as_ref().map(|(_, file)| file)];
+        let known = known.into_iter().flatten().map(inode).collect::<io::Result<Vec<_>>>()?;
+        let lower = self.listing.indexes.last().copied().unwrap_or(*index);
+        let found = [*index, lower].into_iter().find_map(|index| Some((index, self.files.open(index).ok()?)));
+        Ok(match found {
+            Some((index, file)) if !known.contains(&inode(&file)?) => Some((index, file)),
+            Some(_) | None => None,
+        })
     }
 
     /// Waits until something may have been written since the last [`Follower::read`].
@@ -344,7 +397,12 @@ fn chunk(index: u64, file: &mut File) -> io::Result<Option<Chunk>> {
         return Ok(None);
     }
     bytes.truncate(count);
-    Ok(Some(Chunk { index, end_offset: file.stream_position()?, bytes }))
+    Ok(Some(Chunk { after: None, index, end_offset: file.stream_position()?, bytes }))
+}
+
+/// Whether the file has become shorter than what was read of it.
+fn is_truncated(file: &mut File) -> io::Result<bool> {
+    Ok(file.metadata()?.len() < file.stream_position()?)
 }
 
 /// Whether the error means that the name is not a log file, or no longer is one.
@@ -531,7 +589,42 @@ mod tests {
         follower.changed().await.unwrap();
         assert_eq!(
             follower.read().unwrap().unwrap(),
-            Chunk { index: 4, end_offset: 4, bytes: b"two\n".to_vec() }
+            Chunk { after: None, index: 4, end_offset: 4, bytes: b"two\n".to_vec() }
         );
+    }
+
+    /// `logs -f` used to print nothing more.
+    #[test]
+    fn a_follower_continues_after_a_truncation_a_removal_and_a_rename() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.stdout.3");
+        write(dir.path(), 3, "one, which is long\n");
+        let mut follower = Follower::new(files(dir.path()), (0, 0));
+        let mut next = || follower.read().unwrap().map(|chunk| (chunk.after, chunk.index, chunk.bytes));
+        assert_eq!(next(), Some((None, 3, b"one, which is long\n".to_vec())));
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        assert_eq!(next(), None);
+        write(dir.path(), 3, "two\n");
+        assert_eq!(next(), Some((Some(Interruption::Truncated), 3, b"two\n".to_vec())));
+        assert_eq!(next(), None);
+
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(next(), None);
+        write(dir.path(), 3, "three\n");
+        assert_eq!(next(), Some((Some(Interruption::Removed), 3, b"three\n".to_vec())));
+        assert_eq!(next(), None);
+
+        std::fs::rename(&path, dir.path().join("t.stdout.3.old")).unwrap();
+        write(dir.path(), 3, "");
+        assert_eq!(next(), None, "the new file is still empty");
+        write(dir.path(), 3, "four\n");
+        assert_eq!(next(), Some((Some(Interruption::Removed), 3, b"four\n".to_vec())));
+
+        // All files are gone: the supervisor begins again.
+        std::fs::remove_file(&path).unwrap();
+        write(dir.path(), 0, "five\n");
+        assert_eq!(next(), Some((Some(Interruption::Removed), 0, b"five\n".to_vec())));
+        write(dir.path(), 1, "six\n");
+        assert_eq!(next(), Some((None, 1, b"six\n".to_vec())));
     }
 }

@@ -201,6 +201,10 @@ fn key_of(event: &Event) -> Option<Key> {
         | Event::Driver { alloc, .. }
         | Event::Found { alloc, .. } => Some(Key::Alloc(*alloc)),
         Event::Outcome(Op { target: Target::Volume(name), .. }, _) => Some(Key::Volume(name.clone())),
-        Event::Desired(_) | Event::Node { .. } | Event::ClockSet | Event::Command { .. } => None,
+        Event::Desired(_)
+        | Event::Node { .. }
+        | Event::Listening(_)
+        | Event::ClockSet
+        | Event::Command { .. } => None,
     }
 }

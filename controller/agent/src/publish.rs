@@ -11,7 +11,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
-    view::{AllocView, JobView, VolumeView},
+    view::{AllocView, JobView, NodeView, VolumeView},
 };
 use herdlet_plan::turn::View;
 use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
@@ -37,6 +37,8 @@ pub enum Object {
     Job(JobKey),
     Alloc(AllocId),
     Volume(String),
+    /// This node: whether it takes new allocations, and its drain.
+    Node,
 }
 
 /// The published state.
@@ -72,6 +74,7 @@ struct Objects {
     jobs: BTreeMap<JobKey, Arc<JobView>>,
     allocs: BTreeMap<AllocId, Arc<AllocView>>,
     volumes: BTreeMap<String, Arc<VolumeView>>,
+    node: Arc<NodeView>,
 }
 
 /// An allocation's view before and after; `None` where it is not published.
@@ -192,11 +195,19 @@ impl ReadModel {
         self.read(|objects| objects.volumes.values().cloned().collect())
     }
 
-    fn remember(&self, view: &View, now: Now) {
+    /// This node: whether it takes new allocations, and its drain.
+    pub fn node(&self) -> Arc<NodeView> {
+        self.read(|objects| Arc::clone(&objects.node))
+    }
+
+    fn remember(&self, objects: &Objects, view: &View, now: Now) {
         match view {
-            View::Job(view) => self.history.job(view),
+            View::Job(view) => {
+                let before = objects.jobs.get(&view.key).map(|before| &**before);
+                self.history.job(UnixNanos(now.wall_ns), before, view);
+            }
             View::JobGone(key) => self.history.job_gone(key, now.boot_ns),
-            View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) => {}
+            View::Alloc(_) | View::AllocGone(_) | View::Volume(_) | View::VolumeGone(_) | View::Node(_) => {}
         }
     }
 
@@ -231,7 +242,7 @@ impl Publisher<View> for ModelPublisher {
         let scenes: Vec<Scene> = {
             let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
             for view in views {
-                self.0.remember(&view, now);
+                self.0.remember(&objects, &view, now);
                 let (object, transition) = objects.put(view);
                 changed.push(ObjectChange { object, index: index.0 });
                 transitions.extend(transition);
@@ -295,6 +306,7 @@ impl Objects {
             View::VolumeGone(name) => {
                 self.volumes.remove(&name);
             }
+            View::Node(view) => self.node = view,
         }
         (object, transition)
     }
@@ -346,6 +358,7 @@ fn object_of(view: &View) -> Object {
         View::AllocGone(id) => Object::Alloc(*id),
         View::Volume(view) => Object::Volume(view.spec.name.clone()),
         View::VolumeGone(name) => Object::Volume(name.clone()),
+        View::Node(_) => Object::Node,
     }
 }
 

@@ -19,7 +19,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::planner::{Answer, Input};
+use crate::{
+    planner::{Answer, Input},
+    watch::ports::PortReporter,
+};
 
 /// How long a request waits for a store that cannot write: longer than a disk stalls briefly, shorter than the time
 /// after which people give up.
@@ -32,6 +35,8 @@ pub struct Requests {
     store: watch::Receiver<StoreHealth>,
     state: Arc<Path>,
     owners: Arc<Owners>,
+    /// Reports the ports in use before allocations may be placed or explained.
+    ports: Option<Arc<PortReporter>>,
 }
 
 /// Why a request has no answer. Each message is a sentence of its own.
@@ -62,11 +67,17 @@ pub enum RequestError {
 impl Requests {
     /// Creates requests to the loop behind `inbox`, whose state is in the directory `state`.
     pub fn new(inbox: Inbox<Input>, handle: &Handle, state: PathBuf) -> Self {
-        Self::to(inbox, handle.store_health.clone(), state)
+        let ports = Some(Arc::new(PortReporter::new(inbox.clone())));
+        Self { ports, ..Self::to(inbox, handle.store_health.clone(), state) }
+    }
+
+    /// Reports the ports in use; none if requests are made without an agent.
+    pub fn ports(&self) -> Option<Arc<PortReporter>> {
+        self.ports.clone()
     }
 
     pub fn to(inbox: Inbox<Input>, store: watch::Receiver<StoreHealth>, state: PathBuf) -> Self {
-        Self { inbox, store, state: state.into(), owners: Arc::default() }
+        Self { inbox, store, state: state.into(), owners: Arc::default(), ports: None }
     }
 
     /// What folders of manifests own; conflicting requests are refused.
@@ -91,6 +102,9 @@ impl Requests {
                 }
                 () = &mut late => return Err(RequestError::Withheld(self.trouble())),
             }
+        }
+        if let Some(ports) = &self.ports {
+            ports.report().await;
         }
         let (sender, answer) = oneshot::channel();
         let sent = self.inbox.send(Input::Request(command, sender)).await;
@@ -140,6 +154,7 @@ fn waits_for_nothing(command: &Command) -> bool {
     match command {
         Command::Explain { .. } => true,
         Command::Apply { .. }
+        | Command::ApplyFolder { .. }
         | Command::Stop { .. }
         | Command::Start { .. }
         | Command::Delete { .. }
@@ -147,7 +162,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Dispatch { .. }
         | Command::ForceLaunch { .. }
         | Command::Revert { .. }
-        | Command::ApplyWithCounts { .. }
+        | Command::Register { .. }
         | Command::Scale { .. }
         | Command::DeleteVolume { .. }
         | Command::StopAlloc { .. }
@@ -156,6 +171,11 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
+        | Command::SetEligibility { .. }
+        | Command::Drain { .. }
+        | Command::PauseDeployment { .. }
+        | Command::TagVersion { .. }
+        | Command::UntagVersion { .. }
         | Command::PromoteDeployment { .. }
         | Command::SetAllocHealth { .. }
         | Command::FailDeployment { .. } => false,

@@ -176,7 +176,7 @@ impl ServerTokens {
     }
 
     fn identities_file(&self, id: AllocId, task: &str) -> PathBuf {
-        self.paths.server_identities(&id).join(paths::encode(task))
+        self.paths.server_identities(&id).join(paths::file_name(task))
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Option<Zeroizing<String>>>> {

@@ -175,7 +175,7 @@ impl Telemetry {
                     Some(view) => self.0.counts().job(&view),
                     None => self.0.counts().job_gone(&key),
                 },
-                Ok(ObjectChange { object: Object::Volume(_), .. }) => {}
+                Ok(ObjectChange { object: Object::Volume(_) | Object::Node, .. }) => {}
                 Err(RecvError::Lagged(_)) => self.see_all(&model),
                 Err(RecvError::Closed) => return,
             }
@@ -276,6 +276,10 @@ impl Shared {
                 let version = converged.get(&key).map_or(-1.0, |version| number(*version));
                 ([namespace.as_str(), job], version)
             }),
+        )?;
+        page.gauges(
+            &names::JOB_HELD,
+            gauges.held.iter().map(|(namespace, job)| ([namespace.as_str(), job], number(1))),
         )?;
         page.gauges(
             &names::ALLOCATIONS,

@@ -6,3 +6,5 @@
 pub mod clock;
 
 pub mod drift;
+
+pub mod ports;

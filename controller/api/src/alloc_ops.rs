@@ -12,6 +12,7 @@ pub mod host;
 pub mod lifecycle;
 pub mod logs;
 pub mod monitor;
+mod stamps;
 pub(crate) mod stats;
 pub mod stream;
 mod target;

@@ -14,9 +14,9 @@ mod allocs;
 mod apply;
 mod auth;
 mod body;
-mod child_paths;
 mod deployments;
 mod dispatch;
+mod drain;
 mod error;
 mod evaluations;
 mod event_stream;
@@ -26,16 +26,20 @@ mod filter;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod fs;
+mod fuzzy;
 mod gc;
+mod job_paths;
 mod jobs;
 mod lingering;
 mod list;
 mod logs;
+mod metrics;
 mod monitor;
 mod namespaces;
 mod nodes;
 mod not_built;
 mod payload;
+mod policies;
 mod query;
 mod register;
 mod restoring;
@@ -45,7 +49,9 @@ mod search;
 mod serve;
 mod services;
 mod stats;
+mod statuses;
 mod stream;
+mod tags;
 mod target;
 mod tls;
 mod trigger;
@@ -81,7 +87,7 @@ use herdlet_services::catalog::{BuiltIn, Consul};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc_ops::bounds::Bounds;
+use crate::alloc_ops::{bounds::Bounds, host::HostSampler};
 
 pub use admission::{Access, Admission, Names, TokenVerdict, Tokens};
 pub use admission::{AllowedPage, Guess, LateToken, TOO_MANY, WrongToken};
@@ -110,6 +116,8 @@ pub struct Shared {
     pub manifests: watch::Receiver<Drivers>,
     /// Limits on what callers may occupy.
     pub bounds: Bounds,
+    /// Measures the machine.
+    pub host: HostSampler,
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
@@ -214,7 +222,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))
         .with_state(shared);
     // Around the routes, because it changes the path before they match.
-    Router::new().fallback_service(routes).layer(middleware::map_request(child_paths::join))
+    Router::new().fallback_service(routes).layer(middleware::map_request(job_paths::join))
 }
 
 /// `/metrics`, `/healthz`, `/readyz` and nothing else, for a listener that needs no token.

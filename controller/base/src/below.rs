@@ -1,35 +1,22 @@
 //! User-written paths below a task's directory.
 //!
-//! In: text such as `./local/site`. Out: the relative path. Callers decide which places are allowed; nothing is read
-//! from disk here.
+//! In: text such as `./local/site`, or `/local/site`, which means the same: Nomad joins such paths with the directory.
+//! Out: the relative path. Callers decide which places are allowed; nothing is read from disk here.
 
 use std::path::{Component, Path, PathBuf};
 
-/// Why a path is not below a task's directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotBelow {
-    /// The path is absolute.
-    Absolute,
-    /// The path is empty, names the directory itself, or contains `..`.
-    Leaves,
-}
-
-/// Removes `.`; the result has at least one component and no `..`.
-///
-/// # Errors
-///
-/// If the path is not below the directory.
-pub fn below(text: &str) -> Result<PathBuf, NotBelow> {
+/// Removes `.` and a leading `/`; the result has at least one component and no `..`. `None` if the path is empty, names
+/// the directory itself, or contains `..`.
+pub fn below(text: &str) -> Option<PathBuf> {
     let mut path = PathBuf::new();
     for part in Path::new(text).components() {
         match part {
             Component::Normal(name) => path.push(name),
-            Component::CurDir => {}
-            Component::RootDir | Component::Prefix(_) => return Err(NotBelow::Absolute),
-            Component::ParentDir => return Err(NotBelow::Leaves),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+            Component::ParentDir => return None,
         }
     }
-    if path.as_os_str().is_empty() { Err(NotBelow::Leaves) } else { Ok(path) }
+    (!path.as_os_str().is_empty()).then_some(path)
 }
 
 #[cfg(test)]
@@ -38,14 +25,19 @@ mod tests {
 
     #[test]
     fn a_path_leads_below_or_nowhere() {
-        for (text, path) in [("a", "a"), ("./a/./b/", "a/b"), ("secrets", "secrets"), ("a//b", "a/b")] {
-            assert_eq!(below(text), Ok(path.into()), "{text}");
+        let paths = [
+            ("a", "a"),
+            ("./a/./b/", "a/b"),
+            ("secrets", "secrets"),
+            ("a//b", "a/b"),
+            ("/a", "a"),
+            ("//a", "a"),
+        ];
+        for (text, path) in paths {
+            assert_eq!(below(text), Some(path.into()), "{text}");
         }
-        for text in ["", ".", "./", "..", "a/../b", "../a"] {
-            assert_eq!(below(text), Err(NotBelow::Leaves), "{text}");
-        }
-        for text in ["/", "/a", "//a"] {
-            assert_eq!(below(text), Err(NotBelow::Absolute), "{text}");
+        for text in ["", ".", "./", "/", "..", "a/../b", "../a", "/../a"] {
+            assert_eq!(below(text), None, "{text}");
         }
     }
 }

@@ -25,6 +25,7 @@ pub mod durable;
 pub mod error;
 pub mod http_client;
 pub mod interrupt;
+pub mod listening;
 pub mod mounts;
 pub mod observation;
 pub mod ownership;

@@ -15,7 +15,7 @@ pub fn path_of(name: &str, filepath: Option<&str>) -> Option<PathBuf> {
     if filepath.len() > PATH_BYTES_MAX || filepath.contains('\0') {
         return None;
     }
-    let path = below(filepath).ok()?;
+    let path = below(filepath)?;
     let mut steps = path.iter();
     match (steps.next()?.to_str()?, steps.next()) {
         ("private" | "alloc", _) | ("local" | "tmp" | "secrets", None) => None,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
-    api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, ManifestText},
+    api::{AppliedJob, ApplyReply, ApplyRequest, EnvFileText, JobChange, ManifestText},
     rfc3339::rfc3339,
 };
 use herdlet_manifest::{
@@ -73,7 +73,13 @@ pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
     }
     let limit = args.wait.limit();
     let set = args.prune.clone().unwrap_or_default();
-    let request = ApplyRequest { files: read(&args.files)?, variables: args.variables.texts()?, set };
+    let mut request = ApplyRequest {
+        files: read(&args.files)?,
+        variables: args.variables.texts()?,
+        set,
+        ..ApplyRequest::default()
+    };
+    add_nearby(&mut request)?;
     let client = args.connection.client()?;
     let reply = limit.within("apply it", client.apply(&request)).await?;
     print_reply(&reply, args.output);
@@ -137,6 +143,26 @@ fn print_reply(reply: &ApplyReply, output: Output) {
         let next = next.map(|at| format!(", launched next at {at}")).unwrap_or_default();
         output.line(&format!("job/{job} {change} (version {version}){next}"));
     }
+}
+
+/// Adds the files that manifests name relative to themselves, and their directories: the agent may be on another machine, and
+/// reads no file for a client.
+fn add_nearby(request: &mut ApplyRequest) -> Result<(), Failure> {
+    for ManifestText { name, text } in &request.files {
+        if text.contains("env_file") {
+            for path in manifests::env_file_paths(name, text.as_bytes()) {
+                let wrong = |why: &str| Failure::new(format!("{name}: env_file {path:?} {why}")).code(USAGE);
+                let bytes = manifests::read_env_file(name, &path).map_err(|why| wrong(&why))?;
+                let text = bytes.map(String::from_utf8).transpose().map_err(|_| wrong("is not UTF-8"))?;
+                request.env_files.push(EnvFileText { manifest: name.clone(), path, text });
+            }
+        }
+        let names_dir = text.contains("manifest.dir") || text.contains("host_path");
+        if let Some(dir) = manifests::dir_of(name).filter(|_| names_dir) {
+            request.dirs.insert(name.clone(), dir.display().to_string());
+        }
+    }
+    Ok(())
 }
 
 /// The texts of the files. Only the agent parses them, so an older command line accepts newer fields.

@@ -42,15 +42,18 @@ pub(super) fn instead(command: &str, parent: &JobView, jobs: &[JobView]) -> Opti
     let (key, kind) = (&parent.key, kind(&parent.job));
     let failure = Failure::new(format!("job {key} is {kind}: only its children have allocations"));
     Some(match children.first() {
-        Some(newest) => {
-            failure.hint(format!("{}; the newest: herdlet {command} {}", named(&children), newest.key))
-        }
+        Some(newest) => failure.hint(format!(
+            "{}; the newest: herdlet {command} {}",
+            named(&children),
+            newest.key.argument()
+        )),
         None if parent.job.takes_dispatches() => {
-            failure.hint(format!("it has none now; create one: herdlet dispatch {key}"))
+            failure.hint(format!("it has none now; create one: herdlet dispatch {}", key.argument()))
         }
-        None => {
-            failure.hint(format!("it has none now; launch one at once: herdlet job periodic force {key}"))
-        }
+        None => failure.hint(format!(
+            "it has none now; launch one at once: herdlet job periodic force {}",
+            key.argument()
+        )),
     })
 }
 
@@ -61,7 +64,7 @@ pub(super) fn left(parent: &JobView, jobs: &[JobView]) -> Option<String> {
     Some(format!(
         "its children remain until they are collected: {}; to delete one: herdlet delete {}",
         named(&children),
-        newest.key
+        newest.key.argument()
     ))
 }
 
@@ -124,7 +127,11 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
         lines.push(format!("children: {pending} pending, {running} running, {dead} dead{failed}"));
         let children = newest_first(view, jobs);
         if let Some(newest) = children.first() {
-            lines.push(format!("newest: {}; its output: herdlet logs {}", named(&children), newest.key));
+            lines.push(format!(
+                "newest: {}; its output: herdlet logs {}",
+                named(&children),
+                newest.key.argument()
+            ));
         }
     }
     if let Some(periodic) = view.job.launches().filter(|_| !view.is_stopped()) {
@@ -137,7 +144,7 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
         });
     }
     if view.job.takes_dispatches() && !view.is_stopped() {
-        lines.push(format!("runs when it is dispatched: herdlet dispatch {}", view.key));
+        lines.push(format!("runs when it is dispatched: herdlet dispatch {}", view.key.argument()));
     }
     lines
 }

@@ -12,7 +12,7 @@ mod usage;
 
 use std::{io::ErrorKind, time::Duration};
 
-use futures_util::Stream;
+use futures_util::{Stream, TryStreamExt as _};
 use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
     gc::Collectable,
@@ -33,7 +33,7 @@ pub use allocs::{LogRequest, RestartScope, Tty};
 pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 pub use jobs::{Dispatch, JobChange};
-pub use usage::Usage;
+pub use usage::{ResourceUsage, Usage};
 
 use super::Address;
 
@@ -57,6 +57,10 @@ pub struct Client {
     token: Option<Zeroizing<String>>,
 }
 
+/// A change that is not answered for so long is followed by a question.
+const PROBE_AFTER: Duration = Duration::from_secs(2);
+/// An endpoint that answers at once.
+const PROBE: &str = "/v1/herdlet/index";
 /// The endpoint of a dry run.
 const PLAN: &str = "/v1/herdlet/plan";
 
@@ -148,6 +152,30 @@ impl Client {
         let all: Vec<serde_json::Value> = self.get("/v1/nodes").await?;
         let id = all.first().and_then(|stub| stub["ID"].as_str()).unwrap_or_default();
         self.get(&format!("/v1/node/{id}")).await
+    }
+
+    /// Changes this node: its `drain` or its `eligibility`, in Nomad's form.
+    pub async fn update_node(&self, node: &str, what: &str, body: &serde_json::Value) -> Result<()> {
+        self.put(&format!("/v1/node/{node}/{what}"), body).await
+    }
+
+    /// All evaluations, in Nomad's JSON, oldest first.
+    pub async fn evaluations(&self) -> Result<Vec<serde_json::Value>> {
+        self.get("/v1/evaluations?namespace=*").await
+    }
+
+    /// Streams the agent's log from now on.
+    pub async fn monitor(
+        &self,
+        level: &str,
+        form: LogForm,
+    ) -> Result<impl Stream<Item = Result<Vec<u8>>> + Unpin + use<>> {
+        let request = self
+            .to(Method::GET, "/v1/agent/monitor")
+            .query(&[("plain", true), ("log_json", form == LogForm::Json)]);
+        let answer = self.send(request.query(&[("log_level", level)])).await?;
+        let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
+        Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
     }
 
     /// Ended objects that can be collected.
@@ -242,11 +270,28 @@ impl Client {
     }
 
     async fn execute(&self, request: Request) -> Result<Response> {
-        let within = match effect_of(&request) {
-            Effect::None => HEAD_MAX,
-            Effect::Open => CHANGE_HEAD_MAX,
-        };
-        self.execute_within(request, within).await
+        match effect_of(&request) {
+            Effect::None => self.execute_within(request, HEAD_MAX).await,
+            Effect::Open => tokio::select! {
+                answer = self.execute_within(request, CHANGE_HEAD_MAX) => answer,
+                silent = self.hangs() => Err(silent),
+            },
+        }
+    }
+
+    /// Resolves if the agent answers nothing at all. A change may take longer than [`HEAD_MAX`], because a slow disk is waited
+    /// for, but meanwhile the agent answers questions.
+    async fn hangs(&self) -> ClientError {
+        let silent =
+            ClientError::Silent { address: self.address.clone(), within: HEAD_MAX, effect: Effect::Open };
+        // Most changes are answered before.
+        tokio::time::sleep(PROBE_AFTER).await;
+        let probe = self.to(Method::GET, PROBE).send();
+        match tokio::time::timeout(HEAD_MAX.saturating_sub(PROBE_AFTER), probe).await {
+            Err(_) => silent,
+            // The change itself reports a broken connection.
+            Ok(Ok(_) | Err(_)) => std::future::pending().await,
+        }
     }
 
     /// The same, with a timeout until the answer begins.
@@ -311,6 +356,20 @@ fn broken(error: &reqwest::Error, effect: Effect) -> ClientError {
     ClientError::Broken { why, effect }
 }
 
+/// The form of the agent's log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogForm {
+    Text,
+    Json,
+}
+
+/// Whether a deployment is paused or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    Pause,
+    Resume,
+}
+
 /// Whether to remove the data of a deleted volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purge {
@@ -357,10 +416,11 @@ mod tests {
         let job = JobKey { namespace: "default".into(), id: "x".into() };
         let plan = client.plan(&ApplyRequest::default()).await;
         assert_eq!(silent(plan.unwrap_err()).unwrap(), "within 5 s", "it changes nothing");
-        assert_eq!(
-            silent(client.delete_job(&job, EndFlags::default()).await.unwrap_err()).unwrap(),
-            "within 10 s"
-        );
+        // A change used to be waited for twice as long.
+        let deleted = client.delete_job(&job, EndFlags::default()).await.unwrap_err();
+        assert!(matches!(deleted, ClientError::Silent { effect: Effect::Open, .. }));
+        assert_eq!(silent(deleted).unwrap(), "within 5 s");
+        assert_eq!(silent(client.apply(&ApplyRequest::default()).await.unwrap_err()).unwrap(), "within 5 s");
         let exec = client.exec(AllocId::from_hash([1; 16]), "t", &[], Tty::No).await;
         assert_eq!(silent(exec.err().unwrap()).unwrap(), "within 5 s");
     }

@@ -25,6 +25,7 @@ pub struct ConfigArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum ConfigVerb {
     /// Print the config that an agent with these flags would have, as a config file
+    #[command(after_help = "Example:\n  herdlet config view --config /etc/herdlet/herdlet.yaml --resolved")]
     View(Box<ViewArgs>),
 }
 
@@ -91,9 +92,12 @@ fn source(setting: &Setting) -> String {
     }
 }
 
-/// The name of the flag and the variable.
+/// The name of the flag and the variable. Of all drivers, only one has them.
 fn name_of(setting: &Setting) -> &'static str {
-    setting.key.strip_suffix(".enabled").unwrap_or(setting.key)
+    match setting.key {
+        "drivers" => "raw_exec",
+        key => key.strip_suffix(".enabled").unwrap_or(key),
+    }
 }
 
 #[cfg(test)]
@@ -109,6 +113,7 @@ mod tests {
             setting("name", json!("a \"b\""), Source::Flag),
             setting("listen", Value::Null, Source::Default),
             setting("raw_exec.enabled", json!(false), Source::File),
+            setting("drivers", json!({"raw_exec": {"enabled": false}}), Source::Environment),
             setting("consul.address", json!("unix:///run/c.sock"), Source::Environment),
             setting("consul.token_file", Value::Null, Source::Default),
         ];
@@ -119,5 +124,6 @@ mod tests {
         assert!(parsed.drivers["raw_exec"]["enabled"] == json!(false) && parsed.listen.is_none());
         assert_eq!(parsed.consul.address.as_deref(), Some("unix:///run/c.sock"));
         assert!(text.starts_with("name: ") && text.contains("# --name\n"), "{text}");
+        assert!(text.contains("# HERDLET_RAW_EXEC\n") && !text.contains("HERDLET_DRIVERS"), "{text}");
     }
 }

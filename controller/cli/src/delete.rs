@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use clap::Args;
 use futures_util::TryStreamExt as _;
-use herdlet_api_types::{JobKey, api::Change, view::JobView};
+use herdlet_api_types::{JobKey, api::Change, names::shell_word, view::JobView, volume::VolumeKind};
 use herdlet_manifest::manifests::{self, Drivers};
 use serde::Serialize;
 
@@ -14,6 +14,7 @@ use super::{
     failure::{Failure, USAGE},
     here,
     output::Output,
+    selection::{Absent, SelectorFlag, job_named},
     variables::VariableArgs,
     wait::{Goal, Limit, WaitReport, WaitTarget, Waited, wait_for_accepted},
 };
@@ -24,6 +25,8 @@ pub struct DeleteArgs {
     /// Jobs; or: volume NAME…
     #[arg(value_name = "JOB")]
     pub names: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// Manifests whose jobs and volumes to delete: files, folders, or - [default for down: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
     pub files: Vec<PathBuf>,
@@ -46,6 +49,13 @@ pub struct DeleteArgs {
     pub connection: Connection,
 }
 
+impl DeleteArgs {
+    /// Whether neither jobs nor volumes are named.
+    pub fn names_nothing(&self) -> bool {
+        self.files.is_empty() && self.names.is_empty() && !self.selector.is_given()
+    }
+}
+
 /// What `-o json` prints.
 #[derive(Default, Serialize)]
 struct Report {
@@ -64,7 +74,7 @@ struct RemovedVolume {
 }
 
 pub async fn run(mut args: DeleteArgs) -> Result<u8, Failure> {
-    if args.files.is_empty() && args.names.is_empty() {
+    if args.names_nothing() {
         args.files = here::manifests()?;
     }
     let mut report = Report::default();
@@ -80,18 +90,18 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     let limit = Limit::from_now(args.timeout);
     let client = args.connection.client()?;
     let purge = if args.purge { Purge::Data } else { Purge::Nothing };
-    if let [word, names @ ..] = args.names.as_slice()
-        && (word == "volume" || word == "volumes")
-        && !names.is_empty()
-    {
-        let names = names.iter().cloned().collect();
+    if let Some(names) = named_volumes(&args.names)? {
         let removal = Removal { purge, missing: Missing::Wrong, output: args.output };
         limit.within("delete volumes", removal.of(&client, names, report)).await?;
         return Ok(0);
     }
     let jobs = limit.within("list the jobs", client.jobs()).await?;
-    let (keys, mut volumes) =
-        if args.files.is_empty() { by_name(args, &jobs)? } else { by_file(args, &jobs)? };
+    let (keys, mut volumes) = if args.files.is_empty() {
+        let names = args.selector.targets(&client, args.names.clone(), Absent::Wrong);
+        (by_name(&limit.within("find it", names).await?, &jobs)?, BTreeSet::new())
+    } else {
+        by_file(args, &jobs)?
+    };
     if args.purge {
         volumes.extend(limit.within("list the volumes", volumes_of(&client, &jobs, &keys)).await?);
     }
@@ -118,17 +128,38 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn by_name(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
+/// The volumes of `volume NAME…` or `volume/NAME…`; none if jobs are named.
+fn named_volumes(names: &[String]) -> Result<Option<BTreeSet<String>>, Failure> {
+    let is_kind = |word: &String| word == "volume" || word == "volumes";
+    let with_kind = |name: &String| name.strip_prefix("volume/").map(str::to_owned);
+    match names {
+        [word, rest @ ..] if is_kind(word) && !rest.is_empty() => Ok(Some(rest.iter().cloned().collect())),
+        names => {
+            let volumes: BTreeSet<String> = names.iter().filter_map(with_kind).collect();
+            if volumes.is_empty() {
+                Ok(None)
+            } else if names.iter().all(|name| with_kind(name).is_some()) {
+                Ok(Some(volumes))
+            } else {
+                Err(Failure::new("jobs and volumes cannot be deleted at once")
+                    .code(USAGE)
+                    .hint("use one command for each"))
+            }
+        }
+    }
+}
+
+fn by_name(names: &[String], jobs: &[JobView]) -> Result<Vec<JobKey>, Failure> {
     let mut keys = Vec::new();
-    for name in &args.names {
-        let found = jobs.iter().find(|view| view.key.to_string() == *name);
+    for name in names {
+        let found = job_named(jobs, name);
         let found = found.ok_or_else(|| {
             Failure::new(format!("there is no job {name:?}; nothing was deleted"))
                 .hint("list them: herdlet get jobs; volumes that a deleted job left: herdlet get volumes")
         })?;
         keys.push(found.key.clone());
     }
-    Ok((keys, BTreeSet::new()))
+    Ok(keys)
 }
 
 fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
@@ -187,7 +218,9 @@ enum Missing {
 
 impl Removal {
     async fn of(&self, client: &Client, names: BTreeSet<String>, report: &mut Report) -> Result<(), Failure> {
+        let known = client.volumes().await?;
         for name in names {
+            let spec = known.iter().find(|view| view.spec.name == name).map(|view| &view.spec.kind);
             match client.delete_volume(&name, self.purge).await {
                 Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
                     herdlet_base::tell!("{message}");
@@ -195,20 +228,34 @@ impl Removal {
                 }
                 deleted => deleted?,
             };
-            let (line, data) = match self.purge {
-                Purge::Data => {
-                    wait_until_gone(client, &name).await?;
-                    (format!("volume/{name} deleted with its data"), "removed")
-                }
-                Purge::Nothing => {
-                    let later = format!("to remove it: herdlet delete volume {name} --purge");
-                    (format!("volume/{name} deleted, its data stays; {later}"), "kept")
-                }
-            };
+            if self.purge == Purge::Data {
+                wait_until_gone(client, &name).await?;
+            }
+            let (line, data) = removed(&name, spec, self.purge);
             self.output.line(&line);
             report.volumes.push(RemovedVolume { name, data });
         }
         Ok(())
+    }
+}
+
+/// What became of a deleted volume, in a line and in a word. Only directories that the agent has created are ever removed.
+fn removed(name: &str, kind: Option<&VolumeKind>, purge: Purge) -> (String, &'static str) {
+    match (kind, purge) {
+        (Some(VolumeKind::HostPath { path }), _) => (
+            format!(
+                "volume/{name} deleted; {path} and its content stay, because the agent has not created it"
+            ),
+            "kept",
+        ),
+        (Some(VolumeKind::Mkdir { .. }) | None, Purge::Data) => {
+            (format!("volume/{name} deleted with its data"), "removed")
+        }
+        (Some(VolumeKind::Mkdir { .. }) | None, Purge::Nothing) => {
+            let later =
+                format!("to remove it: herdlet delete volume {} --purge", shell_word(name.to_owned()));
+            (format!("volume/{name} deleted, its data stays; {later}"), "kept")
+        }
     }
 }
 
@@ -224,4 +271,23 @@ async fn wait_until_gone(client: &Client, name: &str) -> Result<(), Failure> {
         }
     }
     Err(Failure::new(format!("the agent ended while it removed the data of volume {name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host path was reported as removed, with the advice to purge what is never purged.
+    #[test]
+    fn a_host_path_is_never_reported_as_removed() {
+        let host = VolumeKind::HostPath { path: "/srv/data".to_owned() };
+        let own = VolumeKind::Mkdir { mode: 0o755, uid: None, gid: None };
+        for purge in [Purge::Data, Purge::Nothing] {
+            let (line, data) = removed("data", Some(&host), purge);
+            assert_eq!(data, "kept");
+            assert!(line.contains("/srv/data and its content stay") && !line.contains("--purge"), "{line}");
+        }
+        assert_eq!(removed("data", Some(&own), Purge::Data).1, "removed");
+        assert!(removed("data", Some(&own), Purge::Nothing).0.contains("herdlet delete volume data --purge"));
+    }
 }

@@ -11,9 +11,10 @@ use serde::Serialize;
 
 use super::{
     Connection,
-    client::Client,
+    client::{Client, Pause},
     failure::Failure,
     output::Output,
+    selection::{job_named, plain_name},
     show::{self, styled},
     style,
     table::{Heading, Table},
@@ -48,10 +49,19 @@ pub struct DeploymentArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub enum DeploymentVerb {
     /// Promote the canaries, which then replace the old allocations: herdlet promote
+    #[command(after_help = "Example:\n  herdlet deployment promote web --wait")]
     Promote(PromoteArgs),
     /// Mark a deployment as failed; with auto_revert, the job returns to its last stable version
+    #[command(after_help = "Example:\n  herdlet deployment fail web")]
     Fail(FailArgs),
+    /// Pause a deployment: nothing is placed, replaced or promoted until it is resumed
+    #[command(after_help = "Example:\n  herdlet deployment pause web")]
+    Pause(FailArgs),
+    /// Resume a paused deployment
+    #[command(after_help = "Example:\n  herdlet deployment resume web")]
+    Resume(FailArgs),
     /// Show the progress of a deployment, by group
+    #[command(after_help = "Example:\n  herdlet deployment status web")]
     Status(StatusArgs),
 }
 
@@ -70,7 +80,7 @@ impl DeploymentVerb {
     pub fn connection(&mut self) -> &mut Connection {
         match self {
             Self::Promote(args) => &mut args.connection,
-            Self::Fail(args) => &mut args.connection,
+            Self::Fail(args) | Self::Pause(args) | Self::Resume(args) => &mut args.connection,
             Self::Status(args) => &mut args.connection,
         }
     }
@@ -116,8 +126,24 @@ pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
     match args.verb {
         DeploymentVerb::Promote(args) => promote(args).await,
         DeploymentVerb::Fail(args) => fail(args).await,
+        DeploymentVerb::Pause(args) => pause(args, Pause::Pause).await,
+        DeploymentVerb::Resume(args) => pause(args, Pause::Resume).await,
         DeploymentVerb::Status(args) => status(args).await,
     }
+}
+
+async fn pause(args: FailArgs, wanted: Pause) -> Result<u8, Failure> {
+    let client = args.connection.client()?;
+    let deployment = find(&client, &args.target).await?;
+    client.pause_deployment(deployment.id, wanted).await?;
+    let (job, id) = (deployment.job_key, deployment.id);
+    let done = match wanted {
+        Pause::Pause => "paused",
+        Pause::Resume => "resumed",
+    };
+    args.output.line(&format!("deployment {} of job/{job} is {done}", id.short()));
+    args.output.document(&Report { job, deployment: id, reverted_to: None })?;
+    Ok(0)
 }
 
 #[derive(Serialize)]
@@ -147,7 +173,7 @@ fn heading(one: &Deployment) -> String {
         one.id.short(),
         one.job_key,
         one.job_version,
-        one.status.as_str(),
+        one.status_name(),
         one.description
     )
 }
@@ -208,7 +234,8 @@ async fn fail(args: FailArgs) -> Result<u8, Failure> {
 /// The newest deployment of a job, or a deployment by a prefix of its id.
 async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
     let jobs = client.jobs().await?;
-    if let Some(job) = jobs.iter().find(|view| view.key.to_string() == target) {
+    let target = plain_name(target, &jobs);
+    if let Some(job) = job_named(&jobs, target) {
         let newest = job.deployments.first().map(|newest| Deployment::clone(newest));
         return newest.ok_or_else(|| {
             Failure::new(format!("job {target} has no deployment"))
@@ -237,12 +264,12 @@ pub(super) fn of<'j>(
 ) -> Result<Vec<&'j Deployment>, Failure> {
     let mut found = all(jobs);
     // A job's name may also be a prefix of an id, and a job may have no deployment.
-    let is_job = |target: &str| jobs.iter().any(|view| view.key.to_string() == target);
-    let is_meant = |one: &Deployment, target: &str| match is_job(target) {
-        true => one.job_key.to_string() == target,
-        false => one.id.to_string().starts_with(target),
+    let is_meant = |one: &Deployment, target: &str| match job_named(jobs, target) {
+        Some(view) => one.job_key == view.key,
+        None => one.id.to_string().starts_with(target),
     };
-    let is_there = |target: &str| is_job(target) || found.iter().any(|one| is_meant(one, target));
+    let is_there =
+        |target: &str| job_named(jobs, target).is_some() || found.iter().any(|one| is_meant(one, target));
     if let Some(target) = missing.among(targets, is_there) {
         return Err(unknown(target));
     }
@@ -265,7 +292,7 @@ pub(super) fn row(one: &Deployment, id: String) -> [String; 6] {
         id,
         one.job_key.to_string(),
         one.job_version.to_string(),
-        one.status.as_str().to_owned(),
+        one.status_name().to_owned(),
         healthy,
         one.description.clone(),
     ]
@@ -341,6 +368,7 @@ mod tests {
             status: DeploymentStatus::Running,
             description: "Deployment is running but requires manual promotion".to_owned(),
             groups: [("front".to_owned(), group), ("back".to_owned(), plain)].into(),
+            paused: false,
             reverted_to: None,
             create_index: 1,
             modify_index: 2,

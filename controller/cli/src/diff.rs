@@ -550,6 +550,7 @@ mod tests {
             index: 0,
             submit_time: herdlet_api_types::UnixNanos(0),
             job: Arc::clone(job),
+            tag: None,
         });
         let told = |wanted: &Job| groups(Some(&CurrentJob::of(&view, &allocs, &kept)), wanted, &[])[0].change;
         assert_eq!(told(&blue), GroupKind::Nothing);

@@ -1,13 +1,12 @@
 //! `herdlet exec`: runs a command in a running task, and exits with its exit code.
 
-mod terminal;
-
 use std::io::Write as _;
 
 use clap::Args;
 use herdlet_api_types::{
     alloc::ClientStatus,
     job::Lifecycle,
+    names::shell_word,
     task::TaskStatus,
     view::{AllocView, JobView, TaskView},
 };
@@ -23,8 +22,8 @@ use super::{
     failure::{AGENT_FAILED, Failure},
     stdout,
     target::{self, Target},
+    terminal::{self, Raw},
 };
-use terminal::Raw;
 
 /// Arguments of `herdlet exec`.
 #[derive(Debug, Clone, Args)]
@@ -122,7 +121,7 @@ fn choose<'t>(
         }
     }
     Err(Failure::new(format!("nothing of {text} is running"))
-        .hint(format!("see why: herdlet explain {text}")))
+        .hint(format!("see why: herdlet explain {}", shell_word(text.to_owned()))))
 }
 
 /// Prints output until the command has ended.
@@ -198,7 +197,10 @@ fn refused(error: ClientError, command: &[String]) -> Failure {
     let text = failure.to_string().to_ascii_lowercase();
     let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
         NOT_FOUND
-    } else if text.contains("permission denied") || text.contains("exec format") {
+    } else if text.contains("permission denied")
+        || text.contains("exec format")
+        || text.contains("executable:")
+    {
         CANNOT_RUN
     } else {
         AGENT_FAILED

@@ -6,7 +6,9 @@ use clap::Args;
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     alloc::ClientStatus,
+    api::AgentStatus,
     deployment::Deployment,
+    job::Job,
     overview::fate,
     rfc3339::rfc3339,
     view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
@@ -15,20 +17,26 @@ use herdlet_driver::limits::Ineffective;
 use serde::Serialize;
 
 use super::{
-    Connection, children, deployments,
+    Connection, children,
+    client::Client,
+    deployments, failed_allocs,
     failure::Failure,
     output::{Output, Reader},
+    selection::{Absent, SelectorFlag},
     show::{self, styled},
     style,
     table::{Heading, Table, plain},
-    target,
+    target::{self, Target},
 };
 
 /// Arguments of `herdlet explain` and `herdlet describe`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
-    /// A job, an allocation, or a task
-    target: String,
+    /// Jobs, allocations, or tasks
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -40,6 +48,12 @@ struct Report<'r> {
     /// The target's job; none if the target is an allocation id or the job is unknown.
     job: Option<JobReport>,
     allocs: Vec<AllocReport<'r>>,
+}
+
+/// The reports of several targets.
+#[derive(Serialize)]
+struct Reports<'r> {
+    targets: Vec<Report<'r>>,
 }
 
 #[derive(Serialize)]
@@ -84,38 +98,69 @@ enum Depth {
 
 async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failure> {
     let client = args.connection.client()?;
+    let names = args.selector.targets(&client, args.targets, Absent::Wrong).await?;
     let (jobs, allocs, status) = tokio::try_join!(client.jobs(), client.allocs(), client.status())?;
-    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?;
-    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
-    let mut allocs = Vec::new();
-    for view in &target.allocs {
-        allocs.push((view, client.explain(view.spec.id).await?));
+    let mut targets = Vec::with_capacity(names.len());
+    for name in &names {
+        let target = target::find_among(&client, name, &jobs, &allocs).await?;
+        targets.push(target.with_failed(name, &jobs, &allocs));
     }
+    let mut reports = Vec::with_capacity(targets.len());
+    for (number, target) in targets.iter().enumerate() {
+        let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key)).cloned();
+        let mut allocs = Vec::new();
+        for view in &target.allocs {
+            allocs.push((view, client.explain(view.spec.id).await?));
+        }
+        warn(&status, job.as_ref(), target);
+        match args.output.reader() {
+            Reader::Person => {
+                if number > 0 {
+                    show::out("\n");
+                }
+                if let Some(view) = &job {
+                    show_job(view, &target.allocs);
+                    if depth == Depth::Everything {
+                        show_ui(&view.job);
+                    }
+                    children::show(view, &jobs);
+                }
+                show_allocs(&client, target, &allocs, depth).await;
+            }
+            Reader::Program => reports.push(report(job, allocs, depth)),
+        }
+    }
+    match (args.output.reader(), reports.as_slice()) {
+        (Reader::Person, _) => {}
+        (Reader::Program, [report]) => args.output.document(report)?,
+        (Reader::Program, _) => args.output.document(&Reports { targets: reports })?,
+    }
+    Ok(0)
+}
+
+/// Warns of limits of the job that have no effect on this machine.
+fn warn(status: &AgentStatus, job: Option<&JobView>, target: &Target) {
     let of_alloc = || target.allocs.first().map(|view| &*view.spec.job);
-    let explained = job.as_ref().map(|view| &*view.job).or_else(of_alloc);
+    let explained = job.map(|view| &*view.job).or_else(of_alloc);
     let limits =
         Ineffective::named(&status.missing_controllers).with_max_kill_timeout(status.max_kill_timeout);
     for warning in limits.warnings(explained) {
         herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
     }
-    match args.output.reader() {
-        Reader::Person => {
-            if let Some(view) = &job {
-                show_job(view, &target.allocs);
-                children::show(view, &jobs);
-            }
-            for (view, explanation) in &allocs {
-                if depth == Depth::Everything {
-                    show_alloc(view);
-                    let of_this = target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id);
-                    of_this.for_each(|(_, task)| show_task(task));
-                }
-                show_explanation(view, explanation);
-            }
+}
+
+async fn show_allocs(client: &Client, target: &Target, allocs: &[(&AllocView, Explanation)], depth: Depth) {
+    for (view, explanation) in allocs {
+        if depth == Depth::Everything {
+            show_alloc(view);
+            let of_this = target.tasks().filter(|(alloc, _)| alloc.spec.id == view.spec.id);
+            of_this.for_each(|(_, task)| show_task(task));
         }
-        Reader::Program => args.output.document(&report(job, allocs, depth))?,
+        show_explanation(view, explanation);
+        if failed_allocs::has_failed(view) {
+            show_failure(client, view).await;
+        }
     }
-    Ok(0)
 }
 
 fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: Depth) -> Report<'_> {
@@ -160,6 +205,17 @@ fn show_job(view: &JobView, allocs: &[AllocView]) {
     deployments::show(view);
 }
 
+/// The job's description and links.
+fn show_ui(job: &Job) {
+    let Some(ui) = &job.ui else { return };
+    for line in ui.description.lines() {
+        show::out(&format!("  {}\n", plain(line)));
+    }
+    for link in &ui.links {
+        show::out(&format!("  {}: {}\n", plain(&link.label), plain(&link.url)));
+    }
+}
+
 fn show_explanation(view: &AllocView, explanation: &Explanation) {
     let said = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
     let verdict = verdict(&view.convergence, said);
@@ -175,6 +231,19 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
         Some(at) => show::out(&format!("  next check in {}\n", show::ahead(at))),
         None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
         None => show::out("  next check when one of these ends\n"),
+    }
+}
+
+/// Why the allocation failed, unless its verdict says so, and its last output.
+async fn show_failure(client: &Client, view: &AllocView) {
+    let new = |cause: &&String| !view.convergence.message.contains(cause.as_str());
+    for cause in failed_allocs::causes(view).iter().filter(new) {
+        show::out(&format!("  failed: {cause}\n"));
+    }
+    let lines = failed_allocs::last_output(client, view).await;
+    if !lines.is_empty() {
+        show::out(&format!("  last output; all of it: herdlet logs {}\n", view.spec.id.short()));
+        lines.iter().for_each(|line| show::out(&format!("  {line}\n")));
     }
 }
 

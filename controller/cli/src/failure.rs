@@ -92,12 +92,17 @@ fn distrust(failure: &str) -> Option<&'static str> {
     }
 }
 
-/// EACCES in the text of the standard library: the mode of the socket or of a directory above it.
-const REFUSED_BY_KERNEL: &str = "(os error 13)";
+/// EACCES and EPERM in the texts of the standard library: the mode of the socket or of a directory above it.
+fn is_refused_by_kernel(why: &str) -> bool {
+    ["(os error 13)", "(os error 1)", "ermission denied", "not permitted"]
+        .iter()
+        .any(|text| why.contains(text))
+}
+
 /// The agent's answer to another user on a socket that is open to all.
 const REFUSED_ON_SOCKET: &str = "this socket is for the agent's user and root";
 /// The hint for both.
-const OF_ANOTHER_USER: &str = "the agent there runs as another user: use sudo, or pass the socket of \
+const OF_ANOTHER_USER: &str = "you may not use this socket: the agent there runs as another user. Use sudo, or pass the socket of \
     your own agent with --addr or HERDLET_ADDR (unix://PATH)";
 
 /// TLS alerts by which agents reject a client's certificate, in the texts of rustls.
@@ -115,9 +120,7 @@ const REFUSED: [&str; 8] = [
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let hint = match &error {
-            ClientError::Unreachable { address, why }
-                if address.is_local() && why.contains(REFUSED_BY_KERNEL) =>
-            {
+            ClientError::Unreachable { address, why } if address.is_local() && is_refused_by_kernel(why) => {
                 Some(OF_ANOTHER_USER)
             }
             ClientError::Status { status: 403, message } if message.contains(REFUSED_ON_SOCKET) => {
@@ -181,7 +184,11 @@ mod tests {
     #[test]
     fn the_agent_of_another_user_is_named() {
         let address: Address = "unix:///run/herdlet/herdlet.sock".parse().unwrap();
-        let why = std::io::Error::from_raw_os_error(13).to_string();
+        for code in [1, 13] {
+            let why = std::io::Error::from_raw_os_error(code).to_string();
+            assert!(hint(ClientError::Unreachable { address: address.clone(), why }).contains("sudo"));
+        }
+        let why = "Permission denied".to_owned();
         let refused = hint(ClientError::Unreachable { address: address.clone(), why });
         assert!(refused.contains("sudo") && refused.contains("HERDLET_ADDR"), "{refused}");
         let message = "Permission denied: this socket is for the agent's user and root".to_owned();

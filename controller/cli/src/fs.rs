@@ -30,11 +30,17 @@ pub struct FsArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum What {
     /// List a directory
+    #[command(after_help = "Example:\n  herdlet fs ls web local")]
     Ls(FsTarget),
     /// Show the size, mode and age of a file or directory
+    #[command(after_help = "Example:\n  herdlet fs stat web alloc/data")]
     Stat(FsTarget),
     /// Print a file
+    #[command(after_help = "Example:\n  herdlet fs cat web.web[0]/httpd local/config")]
     Cat(File),
+    /// Print a file, or list a directory, as Nomad's alloc fs does
+    #[command(hide = true)]
+    Show(FsTarget),
 }
 
 /// A file or directory, and the form of the output.
@@ -79,6 +85,19 @@ pub async fn run(args: FsArgs) -> Result<u8, Failure> {
             match output.reader() {
                 Reader::Person => show::out(&table(std::slice::from_ref(&info))),
                 Reader::Program => output.document(&info)?,
+            }
+        }
+        What::Show(FsTarget { target, path, output }) => {
+            let (alloc, path) = find(&client, &target, &path).await?;
+            let info = client.stat_file(alloc, &path).await?;
+            if !info.is_dir {
+                cat(&client, alloc, &path).await?;
+                return Ok(0);
+            }
+            let files = client.list_files(alloc, &path).await?;
+            match output.reader() {
+                Reader::Person => show::out(&table(&files)),
+                Reader::Program => output.document(&Listing { files })?,
             }
         }
         What::Cat(File { target, path }) => {

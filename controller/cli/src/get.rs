@@ -9,6 +9,7 @@ mod follow;
 mod listing;
 mod node;
 mod rows;
+mod template;
 
 use clap::{Args, ValueEnum};
 
@@ -18,9 +19,13 @@ use super::{
     failure::{Failure, USAGE},
     table::Heading,
 };
-use crate::missing::Missing;
+use crate::{
+    missing::Missing,
+    selection::{Absent, SelectorFlag},
+};
 
 use listing::Listing;
+use template::{Column, Template};
 
 /// Arguments of `herdlet get`.
 #[derive(Debug, Clone, Args)]
@@ -30,6 +35,8 @@ pub struct GetArgs {
     kind: ObjectKind,
     /// Only these targets, or names of services and volumes
     targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     #[arg(skip)]
     ended: EndedAllocs,
     #[command(flatten)]
@@ -54,6 +61,8 @@ pub struct OfKindArgs {
     /// Only these targets
     targets: Vec<String>,
     #[command(flatten)]
+    selector: SelectorFlag,
+    #[command(flatten)]
     output: Output,
     #[command(flatten)]
     pub connection: Connection,
@@ -61,8 +70,8 @@ pub struct OfKindArgs {
 
 impl OfKindArgs {
     fn of(self, kind: ObjectKind, ended: EndedAllocs) -> GetArgs {
-        let Self { targets, output, connection } = self;
-        GetArgs { kind, targets, ended, output, connection }
+        let Self { targets, selector, output, connection } = self;
+        GetArgs { kind, targets, selector, ended, output, connection }
     }
 
     /// `herdlet get drift`.
@@ -89,9 +98,10 @@ enum EndedAllocs {
 
 #[derive(Debug, Clone, Args)]
 struct Output {
-    /// Output format. json prints allocations as Nomad does, yaml prints jobs as manifests
-    #[arg(short, long, value_enum, default_value = "table")]
-    output: Form,
+    /// Output format: table, wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=NAME:PATH,…; json prints
+    /// allocations as Nomad does, yaml prints jobs as manifests
+    #[arg(short, long, default_value = "table", value_parser = Shape::parse, value_name = "FORM")]
+    output: Shape,
     /// Omit the header
     #[arg(long)]
     no_headers: bool,
@@ -100,13 +110,70 @@ struct Output {
     watch: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Table,
     Wide,
     Json,
     Yaml,
     Name,
+    /// By a template or columns.
+    Custom,
+}
+
+/// A form with what it needs.
+#[derive(Debug, Clone)]
+enum Shape {
+    Plain(Form),
+    JsonPath(Template),
+    Columns(Vec<Column>),
+}
+
+impl Shape {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (name, argument) = text.split_once('=').map_or((text, None), |(name, rest)| (name, Some(rest)));
+        let plain = |form| match argument {
+            None => Ok(Self::Plain(form)),
+            Some(_) => Err(format!("{name} takes no argument")),
+        };
+        match name {
+            "table" => plain(Form::Table),
+            "wide" => plain(Form::Wide),
+            "json" => plain(Form::Json),
+            "yaml" => plain(Form::Yaml),
+            "name" => plain(Form::Name),
+            "jsonpath" => {
+                let template =
+                    argument.ok_or("write jsonpath=TEMPLATE, as in jsonpath='{.items[*].key.id}'")?;
+                Template::parse(template).map(Self::JsonPath)
+            }
+            "custom-columns" => {
+                let listed =
+                    argument.ok_or("write custom-columns=NAME:PATH,…, as in custom-columns=JOB:.key.id")?;
+                template::columns(listed).map(Self::Columns)
+            }
+            _ => {
+                Err("expected table, wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=NAME:PATH,…"
+                    .to_owned())
+            }
+        }
+    }
+
+    fn form(&self) -> Form {
+        match self {
+            Self::Plain(form) => *form,
+            Self::JsonPath(_) | Self::Columns(_) => Form::Custom,
+        }
+    }
+
+    /// The text of documents in a custom form; none in another one.
+    fn render(&self, documents: &[serde_json::Value], heading: Heading) -> Option<String> {
+        match self {
+            Self::Plain(_) => None,
+            Self::JsonPath(template) => Some(template.render(documents)),
+            Self::Columns(columns) => Some(template::table(columns, documents, heading)),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -143,15 +210,23 @@ struct ListRequest<'w> {
     targets: &'w [String],
     ended: EndedAllocs,
     form: Form,
+    shape: &'w Shape,
     heading: Heading,
 }
 
 pub async fn run(args: GetArgs) -> Result<u8, Failure> {
-    let GetArgs { kind, targets, ended, output, connection } = args;
+    let GetArgs { kind, targets, selector, ended, output, connection } = args;
     let client = connection.client()?;
     let heading = if output.no_headers { Heading::Hidden } else { Heading::Shown };
-    let wanted =
-        ListRequest { client: &client, kind, targets: &targets, ended, form: output.output, heading };
+    let targets = selector.targets(&client, targets, Absent::All).await?;
+    let shape = &output.output;
+    let form = shape.form();
+    let wanted = ListRequest { client: &client, kind, targets: &targets, ended, form, shape, heading };
+    if output.watch && form == Form::Custom {
+        let message =
+            "--watch prints table, wide, json, yaml or name; for changes as they happen: -o json --watch";
+        return Err(Failure::new(message).code(USAGE));
+    }
     if kind == ObjectKind::Node {
         if output.watch {
             return Err(

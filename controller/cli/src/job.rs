@@ -17,8 +17,10 @@ pub struct JobArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub enum JobVerb {
     /// Periodic jobs
+    #[command(after_help = "Example:\n  herdlet job periodic force backup")]
     Periodic(PeriodicArgs),
     /// Print a job in the JSON of Nomad's API; as a manifest: herdlet get jobs JOB -o yaml
+    #[command(after_help = "Example:\n  herdlet job inspect web > web.json")]
     Inspect(InspectArgs),
 }
 
@@ -42,6 +44,7 @@ pub struct PeriodicArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum PeriodicVerb {
     /// Launch a periodic job now, even if it prohibits overlap and a child still runs
+    #[command(after_help = "Example:\n  herdlet job periodic force backup")]
     Force(ForceArgs),
 }
 

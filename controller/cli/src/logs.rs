@@ -1,8 +1,8 @@
-//! `herdlet logs`: the logs of all tasks of a target, each line with the name of its task. Lines have no timestamps. So existing
-//! logs are printed stream by stream, in the order of their last writes. Followed logs are merged line by line as they come. An
+//! `herdlet logs`: the logs of all tasks of some targets, or of all jobs, each line with the name of its task. Existing logs are printed stream by stream, in the order of their last writes. Followed logs are merged line by line as they come. An
 //! unfinished line, such as a prompt, is printed too, and no other stream continues it ([`merged`]).
 
 mod merged;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
     AllocId,
+    names::shell_word,
     nomad::FileInfo,
     parse_duration,
     task::TaskStatus,
@@ -26,21 +27,26 @@ use serde::Serialize;
 use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 
 use super::{
-    Connection, children,
+    Connection,
     client::{Client, ClientError, LogRequest},
     failure::Failure,
+    selection::{Absent, SelectorFlag},
     show, stdout,
     table::plain,
-    target::{self, Target},
+    target::Target,
     watch::{ChangeStep, Shown},
 };
 use merged::print;
+use scope::{Scopes, Source, chosen, sources};
 
 /// Arguments of `herdlet logs`.
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
-    /// A job, an allocation, or a task
-    target: String,
+    /// Jobs, allocations, or tasks [default: all jobs]
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// Continue as more is written
     #[arg(short, long)]
     follow: bool,
@@ -59,6 +65,9 @@ pub struct LogsArgs {
     /// Only what was written since then: 10m (ago), or 2026-01-02T15:04:05Z; may include lines up to 10 s older
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
+    /// Print the time before each line, as far as it is known: up to 10 s early for what is already written
+    #[arg(short = 't', long)]
+    timestamps: bool,
     /// Print no task names before the lines [default if there is one task]
     #[arg(long)]
     no_prefix: bool,
@@ -83,6 +92,9 @@ struct JsonLine<'l> {
     name: &'l str,
     /// `stdout` or `stderr`.
     stream: &'l str,
+    /// With `--timestamps`, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<&'l str>,
     /// Without the line end. Invalid UTF-8 is replaced.
     line: &'l str,
 }
@@ -99,32 +111,36 @@ const REST: Duration = Duration::from_millis(200);
 
 pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
+    let names = args.selector.targets(&client, args.targets.clone(), Absent::All).await?;
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let target = target::find_among(&client, &args.target, &jobs, &allocs).await?.only(args.task.clone())?;
-    let job = jobs.iter().find(|view| target.job.as_ref() == Some(&view.key));
-    if let Some(failure) = job.and_then(|parent| children::instead("logs", parent, &jobs)) {
-        return Err(failure);
-    }
-    let sources: Vec<Source> = sources(&target.allocs, &target.task).collect();
-    if sources.is_empty() && target.allocs.iter().any(|view| view.collected) {
-        return Err(Failure::new(format!("the logs of {} are gone: it ended, and was collected", args.target))
+    let targets = chosen(&client, &names, (&jobs, &allocs), args.task.as_deref()).await?;
+    let what = if names.is_empty() { "all jobs".to_owned() } else { names.join(" ") };
+    let sources: Vec<Source> = sources(targets.iter());
+    if sources.is_empty() && targets.iter().flat_map(|target| &target.allocs).any(|view| view.collected) {
+        return Err(Failure::new(format!("the logs of {what} are gone: it ended, and was collected"))
             .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
-    if sources.is_empty() && !args.follow {
-        unbegun(&target, true).iter().for_each(|told| herdlet_base::tell!("{told}"));
-        return Err(Failure::new(format!("no task of {} has been started yet", args.target))
-            .hint(format!("see why: herdlet explain {}", args.target)));
+    for target in &targets {
+        unbegun(target, sources.is_empty()).iter().for_each(|told| herdlet_base::tell!("{told}"));
     }
-    unbegun(&target, sources.is_empty()).iter().for_each(|told| herdlet_base::tell!("{told}"));
+    if sources.is_empty() && !args.follow {
+        let hint = match names.first() {
+            Some(name) => format!("see why: herdlet explain {}", shell_word(name.clone())),
+            None => "list the jobs: herdlet get jobs".to_owned(),
+        };
+        return Err(Failure::new(format!("no task of {what} has been started yet")).hint(hint));
+    }
     let streams: &'static [&'static str] = match (args.stdout, args.stderr) {
         (true, _) => &["stdout"],
         (_, true) => &["stderr"],
         (false, false) => &["stdout", "stderr"],
     };
-    let follow_job = args.follow && target.job.is_some();
-    let prefix = !args.no_prefix && (follow_job || target.tasks().count() > 1);
+    let scopes =
+        if args.follow { Scopes::of(&names, &targets, args.task.as_deref()) } else { Scopes::default() };
+    let tasks: usize = targets.iter().map(|target| target.tasks().count()).sum();
+    let prefix = !args.no_prefix && (scopes.can_grow() || tasks > 1);
     let (sender, receiver) = mpsc::channel(LINES_LEN);
-    let is_alone = !follow_job && sources.len() == 1 && streams.len() == 1;
+    let is_alone = !scopes.can_grow() && sources.len() == 1 && streams.len() == 1;
     let patience = match args.form {
         Form::Text if args.follow => Some(if is_alone { Duration::ZERO } else { REST }),
         // Programs get whole lines. Without `--follow`, every line is complete.
@@ -136,27 +152,51 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
         follow: args.follow,
         tail: args.tail,
         since: args.since,
+        timestamps: args.timestamps,
         patience,
         sender,
     };
     let printing = async {
         match args.form {
             Form::Text => print(receiver, prefix).await,
-            Form::Json => print_json(receiver).await,
+            Form::Json => print_json(receiver, args.timestamps).await,
         }
     };
     let reading = async {
-        if follow_job { merge.all_of_job(&target, sources).await } else { merge.these(sources).await }
+        if scopes.can_grow() { merge.follow_all(&scopes, sources).await } else { merge.these(sources).await }
     };
     tokio::select! {
         (read, ()) = async { tokio::join!(reading, printing) } => match read {
             Ok(()) => Ok(0),
-            Err(Unread::Request(error @ ClientError::Broken { .. })) => Err(lost(&client, error, &args.target).await),
+            Err(Unread::Request(error @ ClientError::Broken { .. })) => Err(lost(&client, error, &names.join(" ")).await),
             Err(Unread::Request(error)) => Err(error.into()),
-            Err(Unread::AgentEnded) => Err(gone(&args.target)),
+            Err(Unread::AgentEnded) => Err(gone(&names.join(" "))),
             Err(Unread::Reader(error)) => Err(Failure::new(format!("failed to read a log: {error}"))),
         },
         _ = tokio::signal::ctrl_c() => Ok(0),
+    }
+}
+
+/// Prints the output of one task as it was written, until the task has ended.
+pub(super) async fn follow_task(client: &Client, view: &AllocView, task: &str) -> Result<(), Failure> {
+    let (sender, receiver) = mpsc::channel(LINES_LEN);
+    let merge = Merge {
+        client: client.clone(),
+        streams: &["stdout", "stderr"],
+        follow: true,
+        tail: None,
+        since: None,
+        timestamps: false,
+        patience: Some(REST),
+        sender,
+    };
+    let source = Source { alloc: view.spec.id, task: task.to_owned(), name: view.spec.task_title(task) };
+    let (read, ()) = tokio::join!(merge.these(vec![source]), print(receiver, false));
+    match read {
+        Ok(()) => Ok(()),
+        Err(Unread::Request(error)) => Err(error.into()),
+        Err(Unread::AgentEnded) => Err(Failure::new("the agent ended")),
+        Err(Unread::Reader(error)) => Err(Failure::new(format!("failed to read a log: {error}"))),
     }
 }
 
@@ -185,7 +225,7 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
     match asked {
         Ok(_) => {
             Failure::new("the connection to the agent ended before the log did, but the agent still runs")
-                .hint(format!("continue: herdlet logs -f {target}"))
+                .hint(format!("continue: herdlet logs -f {}", shell_word(target.to_owned())))
         }
         Err(ClientError::Unreachable { .. } | ClientError::Broken { .. }) => gone(target),
         // The agent is there but does not answer, or there is another problem.
@@ -202,7 +242,8 @@ async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
 
 fn gone(target: &str) -> Failure {
     Failure::new("the agent ended while its logs were being read").hint(format!(
-        "its tasks continue without it, and so do their logs; once it is back: herdlet logs -f {target}"
+        "its tasks continue without it, and so do their logs; once it is back: herdlet logs -f {}",
+        shell_word(target.to_owned())
     ))
 }
 
@@ -221,27 +262,6 @@ fn since(text: &str) -> Result<u64, String> {
         return Err("is in the future".to_owned());
     }
     u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
-}
-
-/// A task whose log is read.
-#[derive(Debug, Clone)]
-struct Source {
-    alloc: AllocId,
-    task: String,
-    name: String,
-}
-
-/// Started tasks of these allocations whose logs exist.
-fn sources(allocs: &[AllocView], task: &Option<String>) -> impl Iterator<Item = Source> {
-    allocs.iter().filter(|view| !view.collected).flat_map(move |view| {
-        let meant = |name: &str| task.as_deref().is_none_or(|task| task == name);
-        let started = view.tasks.iter().filter(move |task| task.attempt > 0 && meant(&task.name));
-        started.map(|task| Source {
-            alloc: view.spec.id,
-            task: task.name.to_string(),
-            name: view.spec.task_title(&task.name),
-        })
-    })
 }
 
 /// At most this many tasks are named.
@@ -300,6 +320,7 @@ struct Merge {
     follow: bool,
     tail: Option<u64>,
     since: Option<u64>,
+    timestamps: bool,
     /// Delay before an unfinished line is printed; none to print whole lines only.
     patience: Option<Duration>,
     sender: mpsc::Sender<Line>,
@@ -347,12 +368,8 @@ impl Merge {
         Ok(())
     }
 
-    /// Follows present and future tasks: new allocations of the job, and tasks that start later. Ends with the job.
-    async fn all_of_job(self, target: &Target, sources: Vec<Source>) -> Result<(), Unread> {
-        let Some(job) = &target.job else { return self.these(sources).await };
-        let slots: BTreeSet<(String, u32)> =
-            target.allocs.iter().map(|view| (view.spec.group.clone(), view.spec.index)).collect();
-        let whole = target.task.is_none();
+    /// Follows present and future tasks: of new allocations, and those that start later. Ends when nothing more can come.
+    async fn follow_all(self, scopes: &Scopes, sources: Vec<Source>) -> Result<(), Unread> {
         let mut readers = JoinSet::new();
         let mut known: BTreeSet<(AllocId, String)> = BTreeSet::new();
         for source in sources {
@@ -366,28 +383,18 @@ impl Merge {
                 change = events.next() => {
                     let change = change.ok_or(Unread::AgentEnded)?;
                     if shown.apply(change?) == ChangeStep::Part { continue }
-                    let meant = |view: &&&AllocView| {
-                        !view.status.is_terminal()
-                            && (whole || slots.contains(&(view.spec.group.clone(), view.spec.index)))
-                    };
-                    let allocs: Vec<AllocView> =
-                        shown.allocs_of(job).iter().filter(meant).map(|view| (*view).clone()).collect();
-                    for source in self::sources(&allocs, &target.task) {
+                    for source in scope::sources(scopes.live(&shown).iter()) {
                         if known.insert((source.alloc, source.task.clone())) {
                             self.read(&mut readers, &source);
                         }
                     }
-                    if readers.is_empty() && allocs.is_empty() { break }
                 }
-                Some(read) = readers.join_next() => {
-                    read.map_err(Unread::Reader)??;
-                    let over = !shown.jobs.contains_key(job)
-                        || shown.allocs_of(job).iter().all(|view| view.status.is_terminal());
-                    if readers.is_empty() && shown.index > 0 && over { break }
-                }
+                Some(read) = readers.join_next() => read.map_err(Unread::Reader)??,
+            }
+            if readers.is_empty() && shown.index > 0 && scopes.are_over(&shown) {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     fn read(&self, readers: &mut JoinSet<Result<(), ClientError>>, source: &Source) {
@@ -399,8 +406,8 @@ impl Merge {
 
     /// Forwards the lines of one stream.
     async fn stream(&self, source: &Source, stream: &'static str) -> Result<(), ClientError> {
-        let Self { follow, tail, since, .. } = *self;
-        let request = LogRequest { task: source.task.clone(), stream, follow, tail, since };
+        let Self { follow, tail, since, timestamps, .. } = *self;
+        let request = LogRequest { task: source.task.clone(), stream, follow, tail, since, timestamps };
         let pieces = match self.client.logs(source.alloc, &request).await {
             // The task wrote nothing, or its allocation was just removed.
             Err(ClientError::Status { status: 404, .. }) => return Ok(()),
@@ -471,15 +478,27 @@ async fn into_lines<F: Future<Output = bool>>(
     Ok(())
 }
 
-async fn print_json(mut lines: mpsc::Receiver<Line>) {
+async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool) {
     while let Some(line) = lines.recv().await {
-        let Ok(text) = json_line(&line) else { continue };
-        stdout::text(text.as_bytes());
+        let Ok(text) = json_line(&line, timestamps) else { continue };
+        stdout::bytes(text.as_bytes());
     }
 }
 
-fn json_line(line: &Line) -> serde_json::Result<String> {
+fn json_line(line: &Line, timestamps: bool) -> serde_json::Result<String> {
     let text = String::from_utf8_lossy(line.bytes.strip_suffix(b"\n").unwrap_or(&line.bytes));
-    let shown = JsonLine { alloc: line.alloc, name: &line.name, stream: line.stream, line: &text };
+    let (time, text) = if timestamps { split_time(&text) } else { (None, &*text) };
+    let shown = JsonLine { alloc: line.alloc, name: &line.name, stream: line.stream, time, line: text };
     Ok(format!("{}\n", serde_json::to_string(&shown)?))
+}
+
+/// Splits a line into the time that the agent put before it, if that is known, and the rest.
+fn split_time(line: &str) -> (Option<&str>, &str) {
+    const UNKNOWN: &str = "-                    ";
+    match (line.strip_prefix(UNKNOWN), line.split_once(' ')) {
+        (Some(rest), _) => (None, rest),
+        (None, Some((time, rest))) if time.parse::<Timestamp>().is_ok() => (Some(time), rest),
+        // The rest of a very long line.
+        (None, _) => (None, line),
+    }
 }

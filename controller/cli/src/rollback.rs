@@ -3,7 +3,7 @@
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
-    view::{JobVersion, JobView},
+    view::{JobVersion, JobView, held_message},
 };
 use serde::Serialize;
 
@@ -12,6 +12,7 @@ use super::{
     client::{Client, JobChange},
     failure::Failure,
     output::Output,
+    selection::{job_named, plain_name},
     wait::{Accepted, WaitFlags},
 };
 
@@ -38,6 +39,9 @@ struct Report {
     to: u64,
     /// The new version with the same job.
     version: u64,
+    /// The file of a folder that is not in force until its definition of the job changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<String>,
 }
 
 pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
@@ -54,7 +58,12 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
-    let report = Report { job: job.clone(), to, version };
+    // The file of a folder is no longer in force: it would be a surprise later.
+    let held = client.jobs().await.ok().and_then(|jobs| known(jobs, &args.job).ok()?.held);
+    if let Some(file) = &held {
+        args.output.line(&format!("job/{job} is {}", held_message(file)));
+    }
+    let report = Report { job: job.clone(), to, version, held };
     let accepted = Accepted::version(&client, job, version, index);
     args.wait.finish(limit, accepted, &report, args.output).await
 }
@@ -64,14 +73,14 @@ pub(super) async fn find(client: &Client, name: &str) -> Result<JobView, Failure
 }
 
 pub(super) fn known(jobs: Vec<JobView>, name: &str) -> Result<JobView, Failure> {
-    let found = jobs.into_iter().find(|view| view.key.to_string() == name);
+    let found = job_named(&jobs, plain_name(name, &jobs)).cloned();
     found.ok_or_else(|| Failure::new(format!("there is no job {name:?}")).hint("list them: herdlet get jobs"))
 }
 
 /// The current version, and the version to revert to: by default the newest older one that is neither stopped nor has failed.
 /// `kept` is sorted newest first.
 fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, u64), Failure> {
-    let name = &view.key;
+    let (name, word) = (&view.key, view.key.argument());
     let [current, past @ ..] = kept else {
         return Err(Failure::new(format!("no version of {name} is stored")));
     };
@@ -83,7 +92,7 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
         None => Err(Failure::new(format!(
             "no older version of {name} can be restored: each is the same, stopped, or has failed"
         ))
-        .hint(format!("list them: herdlet get versions {name}; then: herdlet rollback {name} --to VERSION"))),
+        .hint(format!("list them: herdlet get versions {word}; then: herdlet rollback {word} --to VERSION"))),
     }
 }
 
@@ -108,6 +117,7 @@ mod tests {
                 ..Job::clone(&job("web", "front", "httpd"))
             }
             .into(),
+            tag: None,
         };
         let kept = [version(7), version(5), version(4)];
         let view = job_view(&job("web", "front", "httpd"), 7);
@@ -144,6 +154,7 @@ mod tests {
             index: 0,
             submit_time: herdlet_api_types::UnixNanos(0),
             job,
+            tag: None,
         };
         let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
         kept.reverse();

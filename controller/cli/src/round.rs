@@ -38,32 +38,31 @@ pub(super) struct Round<'r> {
     /// Reads after "failed to".
     pub(super) what: &'r str,
     /// What to print for each allocation.
-    pub(super) told: &'r str,
-    pub(super) task: Option<&'r str>,
+    pub(super) told: fn(&AllocView) -> &'static str,
     /// The allocations may be replaced: the wait is for their jobs, not for themselves.
     pub(super) replaced: bool,
 }
 
 impl Round<'_> {
-    /// Sends the requests, and waits for the jobs if `--wait` is given.
+    /// Sends the requests for allocations, or for a task of each, and waits for the jobs if `--wait` is given.
     pub(super) async fn of(
         self,
-        allocs: &[&AllocView],
-        ask: impl AsyncFn(AllocId) -> Result<u64, ClientError>,
+        allocs: &[(AllocView, Option<String>)],
+        ask: impl AsyncFn(&AllocView, Option<&str>) -> Result<u64, ClientError>,
     ) -> Result<u8, Failure> {
         let mut report = Report::default();
         let touched = self.limit.within(self.what, async {
             let mut index = 0;
-            for view in allocs {
-                index = ask(view.spec.id).await?;
-                report.add(view, self.task, self.told, self.output);
+            for (view, task) in allocs {
+                index = ask(view, task.as_deref()).await?;
+                report.add(view, task.as_deref(), (self.told)(view), self.output);
             }
             Ok::<_, Failure>(index)
         });
         match touched.await {
             Ok(index) => {
                 let mut jobs: BTreeMap<&JobKey, WaitTarget> = BTreeMap::new();
-                for AllocView { spec, .. } in allocs {
+                for (AllocView { spec, .. }, _) in allocs {
                     let wanted = jobs.entry(&spec.job_key).or_insert_with(|| WaitTarget::any(&spec.job_key));
                     wanted.allocs.extend((!self.replaced).then_some(spec.id));
                 }

@@ -9,6 +9,7 @@ use super::{
     client::JobChange,
     failure::{Failure, USAGE},
     output::Output,
+    selection::{after_job, job_named},
     wait::{Accepted, WaitFlags},
 };
 
@@ -63,7 +64,7 @@ pub async fn run(args: ScaleArgs) -> Result<u8, Failure> {
 
 /// The group of the target. A job whose whole name matches comes before a job and group, since names may contain dots.
 fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group), Failure> {
-    if let Some(view) = jobs.iter().find(|view| view.key.to_string() == target) {
+    if let Some(view) = job_named(jobs, target) {
         return match &view.job.groups[..] {
             [only] => Ok((view, only)),
             groups => {
@@ -75,7 +76,8 @@ fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group
         };
     }
     let groups = jobs.iter().flat_map(|view| view.job.groups.iter().map(move |group| (view, group)));
-    let mut found = groups.filter(|(view, group)| format!("{}.{}", view.key, group.name) == target);
+    let group_of = |view: &JobView| after_job(target, &view.key).and_then(|rest| rest.strip_prefix('.'));
+    let mut found = groups.filter(|(view, group)| group_of(view) == Some(&*group.name));
     found.next().ok_or_else(|| {
         Failure::new(format!("there is no job or group {target:?}")).hint("list them: herdlet get jobs")
     })

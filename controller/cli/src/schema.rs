@@ -76,7 +76,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
     if field.is_required {
         line("Required", "yes");
     }
-    if let Some(default) = fields::default_of(&field.path) {
+    if let Some(default) = fields::default_of(&field.path).filter(|_| !field.is_required) {
         line("Default", &default);
     }
     if let Some(values) = field.allowed() {
@@ -84,6 +84,9 @@ fn explained(field: &Field, all: &[Field]) -> String {
     }
     if let Some(unbuilt) = field.unbuilt() {
         line("Not built in this release", &unbuilt);
+    }
+    if let Some(names) = field.without_effect() {
+        line("Accepted without effect", &names);
     }
     let is_inner = |other: &&Field| other.is_directly_in(&field.path) && other.driver == field.driver;
     let inner: Vec<&Field> = all.iter().filter(is_inner).collect();
@@ -182,6 +185,22 @@ mod tests {
             explain("Job.TaskGroups.Tasks.Resources.MemoryMaxMB"),
             explain("spec.groups.tasks.resources.memory_max")
         );
+    }
+
+    /// Durations were said to be from 0 to 0, and a required interval to have a default.
+    #[test]
+    fn durations_have_no_range_and_required_fields_no_default() {
+        let root = manifests::schema();
+        let all = fields(&root);
+        for field in &all {
+            let told = explained(field, &all);
+            assert!(!told.contains("Allowed: 0 to 0"), "{told}");
+            assert!(!field.is_required || !told.contains("  Default: "), "{told}");
+        }
+        for path in ["checks.interval", "checks.name", "name", "port"] {
+            let told = explain(&format!("spec.groups.services.{path}"));
+            assert!(!told.contains("Default: "), "{told}");
+        }
     }
 
     #[test]

@@ -5,16 +5,18 @@
 
 use std::{collections::BTreeMap, io::IsTerminal as _};
 
+use anstream::ColorChoice;
 use anstyle::Style;
 use herdlet_api_types::{
     JobKey, UnixNanos,
     api::{AgentStatus, ManifestProblem},
     overview::{JobRow, Overview},
+    view::HELD,
 };
 
 use super::{
     show::{self, styled},
-    style,
+    stdout, style,
     table::plain,
 };
 
@@ -35,7 +37,30 @@ pub(super) struct Screen<'o> {
     pub(super) wrongs: &'o [String],
     /// Usage by job; none if it was not requested.
     pub(super) loads: Option<&'o BTreeMap<JobKey, Load>>,
+    /// What only `top` shows.
+    pub(super) top: Option<&'o TopRows>,
     pub(super) now: UnixNanos,
+}
+
+/// What `top` shows besides the jobs.
+#[derive(Debug, Default)]
+pub(super) struct TopRows {
+    /// The tasks of the jobs that are open.
+    pub(super) tasks: BTreeMap<JobKey, Vec<TaskRow>>,
+    pub(super) chosen: Option<JobKey>,
+    /// A line about the keys; empty if there are none.
+    pub(super) help: String,
+}
+
+/// A task of a running allocation.
+#[derive(Debug, Clone)]
+pub(super) struct TaskRow {
+    /// `group[0]/task`.
+    pub(super) name: String,
+    pub(super) phase: String,
+    pub(super) load: Load,
+    /// Its last event.
+    pub(super) last: String,
 }
 
 struct Cell {
@@ -65,14 +90,29 @@ impl Screen<'_> {
         for wrong in self.wrongs {
             text.push_str(&format!("{}\n", styled(style::ERROR, cut(wrong, columns))));
         }
+        if let Some(loads) = self.loads.filter(|_| self.top.is_some()) {
+            let total = loads.values().fold(Load::default(), |sum, load| Load {
+                cpu_percent: sum.cpu_percent + load.cpu_percent,
+                memory: sum.memory + load.memory,
+            });
+            let (cpu, memory) = (total.cpu_percent, show::bytes(total.memory));
+            text.push_str(&format!("all jobs: cpu {cpu:.1}%   memory {memory}\n"));
+        }
+        if let Some(help) = self.top.map(|top| &top.help).filter(|help| !help.is_empty()) {
+            text.push_str(&format!("{}\n", styled(style::DIM, cut(help, columns))));
+        }
         if jobs.is_empty() {
             text.push_str("no jobs\n");
             return text;
         }
         let heading =
             self.cells(["JOB", "VERSION", "STATE", "HEALTHY", "CPU", "MEMORY", "NEXT"].map(str::to_owned));
-        let rows: Vec<Vec<Cell>> =
-            std::iter::once(heading).chain(jobs.iter().map(|row| self.row(row))).collect();
+        let mut rows = vec![heading];
+        for row in jobs {
+            rows.push(self.row(row));
+            let tasks = self.top.and_then(|top| top.tasks.get(&row.key));
+            rows.extend(tasks.into_iter().flatten().map(|task| self.task(task)));
+        }
         text.push_str(&render_rows(&rows, columns));
         text
     }
@@ -88,10 +128,22 @@ impl Screen<'_> {
             show::bytes(load.memory),
             row.outlook(self.now),
         ]);
+        if self.top.is_some_and(|top| top.chosen.as_ref() == Some(&row.key))
+            && let Some(cell) = cells.first_mut()
+        {
+            cell.style = Style::new().invert();
+        }
         if let Some(cell) = cells.get_mut(2) {
-            cell.style = style::of(row.state);
+            cell.style = if row.state_text() == HELD { style::WARNING } else { style::of(row.state) };
         }
         cells
+    }
+
+    fn task(&self, task: &TaskRow) -> Vec<Cell> {
+        let TaskRow { name, phase, load, last } = task;
+        let (cpu, memory) = (format!("{:.1}%", load.cpu_percent), show::bytes(load.memory));
+        let nothing = String::new;
+        self.cells([format!("  {name}"), nothing(), phase.clone(), nothing(), cpu, memory, last.clone()])
     }
 
     fn cells(&self, texts: [String; 7]) -> Vec<Cell> {
@@ -173,8 +225,14 @@ impl Canvas {
                 let clear = if *painted { "\x1b[H" } else { "\x1b[2J\x1b[H" };
                 *painted = true;
                 let rows = size().map_or(usize::MAX, |(rows, _)| rows.saturating_sub(1));
-                let lines: String = text.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect();
-                show::out(&format!("{clear}{lines}\x1b[J"));
+                let lines = text.lines().take(rows);
+                // Moving the cursor is not colour: NO_COLOR must not turn the screen into a scroll.
+                let shown = |line: &str| match anstream::AutoStream::choice(&std::io::stdout()) {
+                    ColorChoice::Never => anstream::adapter::strip_str(line).to_string(),
+                    ColorChoice::Auto | ColorChoice::AlwaysAnsi | ColorChoice::Always => line.to_owned(),
+                };
+                let lines: String = lines.map(|line| format!("{}\x1b[K\n", shown(line))).collect();
+                stdout::bytes(format!("{clear}{lines}\x1b[J").as_bytes());
             }
         }
     }
@@ -218,6 +276,7 @@ mod tests {
             deleting: false,
             stopped: false,
             placed: false,
+            held: None,
             state,
             since: UnixNanos(1),
             healthy: 1,
@@ -257,7 +316,8 @@ mod tests {
 
     fn rendered(columns: Option<usize>, loads: Option<&BTreeMap<JobKey, Load>>) -> String {
         let wrongs = ["not in force: jobs.d/a.yaml:4:8: spec.typ: unknown field".to_owned()];
-        let screen = Screen { overview: &overview(), wrongs: &wrongs, loads, now: UnixNanos(99 * SECOND) };
+        let now = UnixNanos(99 * SECOND);
+        let screen = Screen { overview: &overview(), wrongs: &wrongs, loads, top: None, now };
         screen.render(columns)
     }
 
@@ -306,5 +366,30 @@ backup    8        converged              1/1
                 "web       7→8      progressing            1/2  12.3%  200 MiB  web.web[1]: task…",
             ]
         );
+    }
+
+    #[test]
+    fn top_shows_totals_and_the_tasks_of_open_jobs() {
+        let key = JobKey { namespace: "default".into(), id: "web".into() };
+        let load = Load { cpu_percent: 12.34, memory: 200 * 1024 * 1024 };
+        let loads = BTreeMap::from([(key.clone(), load)]);
+        let task = TaskRow {
+            name: "web[0]/httpd".to_owned(),
+            phase: "running".to_owned(),
+            load,
+            last: "Task started".to_owned(),
+        };
+        let top = TopRows {
+            tasks: BTreeMap::from([(key.clone(), vec![task])]),
+            chosen: Some(key),
+            help: "q quit".to_owned(),
+        };
+        let (overview, now) = (overview(), UnixNanos(99 * SECOND));
+        let screen = Screen { overview: &overview, wrongs: &[], loads: Some(&loads), top: Some(&top), now };
+        let text = without_colour(&screen.render(Some(100)));
+        let lines: Vec<&str> = text.lines().skip(1).take(5).collect();
+        assert_eq!(lines[..2], ["all jobs: cpu 12.3%   memory 200 MiB", "q quit"]);
+        assert!(lines[3].starts_with("web ") && lines[4].starts_with("  web[0]/httpd"), "{text}");
+        assert!(lines[4].contains("running") && lines[4].ends_with("12.3%  200 MiB  Task started"), "{text}");
     }
 }

@@ -15,14 +15,19 @@ use super::{failure::Failure, stdout, table::plain};
 pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(data)
         .map_err(|error| Failure::new(format!("failed to write JSON: {error}")))?;
-    out(&format!("{text}\n"));
+    print_data(&format!("{text}\n"));
     Ok(())
 }
 
 pub(super) fn yaml<T: Serialize>(data: &T) -> Result<(), Failure> {
     let text = yaml::to_yaml(data).map_err(|error| Failure::new(format!("failed to {error}")))?;
-    out(&text);
+    print_data(&text);
     Ok(())
+}
+
+/// Prints a document for programs, unchanged: without colours, it would lose characters that a terminal interprets.
+pub(super) fn print_data(text: &str) {
+    stdout::bytes(text.as_bytes());
 }
 
 pub fn out(text: &str) {

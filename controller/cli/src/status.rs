@@ -8,7 +8,7 @@ use herdlet_api_types::{
     deployment::Deployment,
     overview::{Overview, fate},
     task::{ExitResult, TaskStatus},
-    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
+    view::{AllocView, Convergence, ConvergenceState, HELD, JobView, TaskView, held_message},
 };
 use serde::Serialize;
 
@@ -17,6 +17,7 @@ use super::{
     failure::Failure,
     output::{Output, Reader},
     screen::{self, Screen},
+    selection::{Absent, SelectorFlag},
     show::{self, styled},
     style,
     table::plain,
@@ -28,13 +29,16 @@ use crate::screen::wrongs;
 /// Arguments of `herdlet status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// Only this target
-    target: Option<String>,
+    /// Only these targets
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
     #[arg(long)]
     check: bool,
     /// Update the screen whenever something changes, until Ctrl-C
-    #[arg(long, conflicts_with_all = ["target", "check", "form"])]
+    #[arg(long, conflicts_with_all = ["targets", "selector", "check", "form"])]
     pub watch: bool,
     #[command(flatten)]
     output: Output,
@@ -61,6 +65,9 @@ struct JobReport<'r> {
     /// Whether the job is stopped but kept.
     stopped: bool,
     convergence: &'r Convergence,
+    /// The file that defines another version than the one that a rollback put in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<&'r str>,
     deployment: Option<&'r Deployment>,
 }
 
@@ -106,25 +113,33 @@ pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
 
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
-    let (all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
-    let mut meant = 0..all.len();
+    let names = args.selector.targets(&client, args.targets.clone(), Absent::All).await?;
+    let (mut all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut meant = all.len();
     let mut whole = None;
-    match &args.target {
-        Some(text) => {
-            let target = target::find_among(&client, text, &all, &allocs).await?;
-            let at = all.iter().position(|view| target.job.as_ref() == Some(&view.key));
-            meant = at.map_or(0..0, |at| at..at + 1);
-            allocs = target.allocs;
+    if names.is_empty() {
+        whole = Some(tokio::try_join!(client.status(), client.overview())?);
+    } else {
+        let mut targets = Vec::with_capacity(names.len());
+        for name in &names {
+            targets.push(target::find_among(&client, name, &all, &allocs).await?);
         }
-        None => whole = Some(tokio::try_join!(client.status(), client.overview())?),
+        let is_meant = |view: &JobView| targets.iter().any(|target| target.job.as_ref() == Some(&view.key));
+        // Those that are meant come first, in the order of the listing.
+        all.sort_by_key(|view| !is_meant(view));
+        meant = all.iter().filter(|view| is_meant(view)).count();
+        allocs = targets.into_iter().flat_map(|target| target.allocs).collect();
+        let mut known = std::collections::BTreeSet::new();
+        allocs.retain(|view| known.insert(view.spec.id));
     }
-    let jobs = all.get(meant).unwrap_or_default();
+    let jobs = all.get(..meant).unwrap_or_default();
     let agent = whole.as_ref().map(|(agent, _)| agent);
     let of_agent = match agent {
         Some(status) if !wrongs(status).is_empty() => DEGRADED,
         Some(_) | None => ALL_WELL,
     };
-    let code = of_agent.max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
+    let of_files = if jobs.iter().any(|view| view.held.is_some()) { DEGRADED } else { ALL_WELL };
+    let code = of_agent.max(of_files).max(verdict(jobs.iter().map(|view| &view.convergence.state), &allocs));
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
@@ -138,7 +153,8 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
 fn show_screen(agent: &AgentStatus, overview: &Overview) {
     let warnings = agent.warnings.iter().map(|warning| plain(&format!("warning: {warning}")));
     let wrongs: Vec<String> = wrongs(agent).into_iter().chain(warnings).collect();
-    let screen = Screen { overview, wrongs: &wrongs, loads: None, now: herdlet_base::clock::wall_now() };
+    let screen =
+        Screen { overview, wrongs: &wrongs, loads: None, top: None, now: herdlet_base::clock::wall_now() };
     show::out(&screen.render(screen::columns()));
     show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
 }
@@ -155,6 +171,7 @@ fn report<'r>(
         deleting: view.deleting,
         stopped: view.job.stop,
         convergence: &view.convergence,
+        held: view.held.as_deref(),
         deployment: view.deployments.first().map(|newest| &**newest),
     };
     let of_task = |task: &'r TaskView| TaskReport {
@@ -206,6 +223,9 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
             styled(style::HEADING, &job.key),
             job.version
         ));
+        if let Some(file) = &job.held {
+            show::out(&format!("  {}: {}\n", styled(style::WARNING, HELD), plain(&held_message(file))));
+        }
         deployments::show(job);
         children::show(job, all);
         // Replaced allocations are omitted; `get allocs` lists them.

@@ -23,12 +23,12 @@ pub(super) fn text(text: &[u8]) {
     write(anstream::stdout(), text);
 }
 
-/// Prints a task's standard error to ours. Errors are recorded, because it is requested output, as in [`text`].
-pub(super) fn of_stderr(text: &[u8]) {
-    write(anstream::stderr(), text);
+/// Prints a task's standard error to ours, unchanged. Errors are recorded, because it is requested output, as in [`text`].
+pub(super) fn bytes_of_stderr(bytes: &[u8]) {
+    write(io::stderr(), bytes);
 }
 
-/// Prints raw bytes.
+/// Prints bytes unchanged: a task's output, data for programs.
 pub(super) fn bytes(bytes: &[u8]) {
     write(io::stdout(), bytes);
 }

@@ -2,13 +2,13 @@
 
 /// A table that is being built.
 pub(super) struct Table {
-    columns: Vec<&'static str>,
+    columns: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(super) fn new(columns: &[&'static str]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+    pub(super) fn new(columns: &[&str]) -> Self {
+        Self { columns: columns.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
     }
 
     /// Adds a row. Control characters, which could manipulate a terminal, are replaced.
@@ -30,7 +30,7 @@ impl Table {
     /// The same, as a continuation of a table with column widths `wide`, which grow as needed.
     pub(super) fn render_below(&self, heading: Heading, wide: &mut Vec<usize>) -> String {
         let heading: Option<Vec<String>> = match heading {
-            Heading::Shown => Some(self.columns.iter().map(|&name| name.to_owned()).collect()),
+            Heading::Shown => Some(self.columns.clone()),
             Heading::Hidden => None,
         };
         let rows: Vec<&Vec<String>> = heading.iter().chain(&self.rows).collect();

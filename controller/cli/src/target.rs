@@ -1,14 +1,21 @@
 //! Resolves TARGET: `JOB`, `JOB.GROUP[N]` (also `JOB.GROUP.N`, or `JOB.GROUP` for the whole group), each with an optional
 //! `/TASK`, or a prefix of an allocation id with at least eight digits.
 //!
-//! In: the text, and the present jobs and allocations. Out: allocations, and a task if one is named. The longest matching job id
-//! wins, since job ids may contain dots and slashes; a job comes before an allocation id.
+//! In: the text, and the present jobs and allocations. Out: allocations, and a task if one is named.
+//!
+//! Names may contain dots, slashes and brackets, so a text can have several readings. These rules choose one:
+//!
+//! 1. `NAMESPACE/ID` names a job exactly. `ID` alone names one in the default namespace; if the text also is `NAMESPACE/ID` of
+//!    another job, it names that one.
+//! 2. The longest matching job wins over a group or a task of another job; then the longest matching group.
+//! 3. A job wins over an allocation id.
 
 use std::collections::BTreeMap;
 
 use herdlet_api_types::{
     JobKey,
     alloc::ClientStatus,
+    names::shell_word,
     overview::{Transition, TransitionState},
     view::{AllocView, JobView},
 };
@@ -16,7 +23,9 @@ use herdlet_api_types::{
 use super::{
     children,
     client::Client,
+    failed_allocs,
     failure::{Failure, USAGE},
+    selection::{after_job, plain_name},
     show,
 };
 
@@ -37,6 +46,25 @@ const CANDIDATES_LEN_MAX: usize = 10;
 pub(super) async fn find(client: &Client, text: &str) -> Result<Target, Failure> {
     let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     find_among(client, text, &jobs, &allocs).await
+}
+
+/// Requests the jobs and allocations once, and resolves each text.
+pub(super) async fn find_all(client: &Client, texts: &[String]) -> Result<Vec<Target>, Failure> {
+    let (jobs, allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
+    let mut found = Vec::with_capacity(texts.len());
+    for text in texts {
+        found.push(find_among(client, text, &jobs, &allocs).await?);
+    }
+    Ok(found)
+}
+
+pub(super) fn is_running(view: &AllocView) -> bool {
+    view.status == ClientStatus::Running
+}
+
+/// Whether it has failed for good and fills a place: if it is stopped, its job creates another one.
+pub(super) fn can_be_retried(view: &AllocView) -> bool {
+    view.status == ClientStatus::Failed && view.fills_a_place()
 }
 
 /// Resolves `text`. On failure, adds what happened to the object, as far as the agent remembers.
@@ -62,14 +90,9 @@ pub(super) async fn with_fate(client: &Client, text: &str, jobs: &[JobView], fai
     }
 }
 
-/// The rest of `text` after the name of this job; none if `text` names another job with this prefix.
-pub(super) fn after_job<'t>(text: &'t str, job: &str) -> Option<&'t str> {
-    text.strip_prefix(job).filter(|rest| rest.is_empty() || rest.starts_with(['.', '[', '/']))
-}
-
 /// What happened to the job that `text` names; none if it exists or is unknown. `transitions`: newest first.
 fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<String> {
-    let names_it = |job: &JobKey| after_job(text, &job.to_string()).is_some();
+    let names_it = |job: &JobKey| after_job(text, job).is_some();
     if jobs.iter().any(|view| names_it(&view.key)) {
         return None;
     }
@@ -89,7 +112,8 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
             TransitionState::Converged
             | TransitionState::Progressing
             | TransitionState::Waiting
-            | TransitionState::Failed,
+            | TransitionState::Failed
+            | TransitionState::Held,
             _,
         ) => None,
     }
@@ -97,13 +121,16 @@ fn fate(text: &str, jobs: &[JobView], transitions: &[Transition]) -> Option<Stri
 
 /// Resolves `text`.
 pub fn resolve(text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Result<Target, Failure> {
+    let text = plain_name(text, jobs);
     let keys = jobs.iter().map(|view| &view.key).chain(allocs.iter().map(|view| &view.spec.job_key));
-    let mut keys: Vec<(String, &JobKey)> = keys.map(|key| (key.to_string(), key)).collect();
-    keys.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.cmp(b)));
-    keys.dedup();
+    let readings = keys.filter_map(|key| {
+        after_job(text, key).map(|rest| (rest, key.full() != text[..text.len() - rest.len()], key))
+    });
+    let mut readings: Vec<(&str, bool, &JobKey)> = readings.collect();
+    readings.sort_by_key(|(rest, is_short, key)| (rest.len(), *is_short, *key));
+    readings.dedup();
     let mut near = None;
-    for (name, key) in keys {
-        let Some(rest) = after_job(text, &name) else { continue };
+    for (rest, _, key) in readings {
         match within_job(rest, key, allocs) {
             Ok(target) => return Ok(target),
             Err(failure) => near = near.or(Some(failure)),
@@ -275,6 +302,25 @@ impl Target {
         }
     }
 
+    /// Adds the failed allocations that explain the state of the job's roll-out, if the target is a whole job.
+    pub(super) fn with_failed(mut self, text: &str, jobs: &[JobView], allocs: &[AllocView]) -> Self {
+        let is_whole = |view: &&JobView| {
+            self.job.as_ref() == Some(&view.key)
+                && after_job(text, &view.key).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let Some(job) = jobs.iter().find(is_whole) else { return self };
+        let of_job = allocs.iter().filter(|view| view.spec.job_key == job.key);
+        for view in failed_allocs::of_rollout(job, of_job) {
+            let has_task =
+                self.task.as_ref().is_none_or(|task| view.tasks.iter().any(|one| *one.name == **task));
+            if has_task && !self.allocs.iter().any(|known| known.spec.id == view.spec.id) {
+                self.allocs.push(view.clone());
+            }
+        }
+        self.allocs.sort_by_key(|view| (view.spec.group.clone(), view.spec.index, view.spec.create_index));
+        self
+    }
+
     /// Every targeted task, with its allocation.
     pub(super) fn tasks(&self) -> impl Iterator<Item = (&AllocView, &herdlet_api_types::view::TaskView)> {
         self.allocs.iter().flat_map(|view| {
@@ -285,16 +331,17 @@ impl Target {
 
     /// The running allocations, or an error if there are none.
     pub(super) fn running(&self, text: &str) -> Result<Vec<&AllocView>, Failure> {
-        let running: Vec<_> =
-            self.allocs.iter().filter(|view| view.status == ClientStatus::Running).collect();
-        if running.is_empty() {
-            // A failed allocation is not restarted but replaced.
-            let failed = self.allocs.iter().find(|view| view.status == ClientStatus::Failed);
-            let anew = failed.map(|view| format!("; replace it: herdlet stop {}", view.spec.name()));
-            let hint = format!("see why: herdlet explain {text}{}", anew.unwrap_or_default());
-            return Err(Failure::new(format!("nothing of {text} is running")).hint(hint));
-        }
-        Ok(running)
+        let running: Vec<_> = self.allocs.iter().filter(|view| is_running(view)).collect();
+        if running.is_empty() { Err(self.nothing_runs(text)) } else { Ok(running) }
+    }
+
+    pub(super) fn nothing_runs(&self, text: &str) -> Failure {
+        let failed = self.allocs.iter().find(|view| can_be_retried(view));
+        let again =
+            failed.map(|view| format!("; try again: herdlet restart {}", shell_word(view.spec.name())));
+        let hint =
+            format!("see why: herdlet explain {}{}", shell_word(text.to_owned()), again.unwrap_or_default());
+        Failure::new(format!("nothing of {text} is running")).hint(hint)
     }
 }
 
@@ -312,7 +359,7 @@ mod tests {
             at: UnixNanos(1),
             job: JobKey { namespace: "default".into(), id: id.into() },
             name: format!("{id}.g[0]"),
-            alloc: AllocId::from_hash([1; 16]),
+            alloc: Some(AllocId::from_hash([1; 16])),
             state,
             cause: cause.to_owned(),
         };

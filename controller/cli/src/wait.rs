@@ -23,8 +23,10 @@ use tokio::time::Instant;
 use super::{
     Connection, children,
     client::{Client, ClientError},
+    failed_allocs,
     failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
     output::Output,
+    selection::{Absent, SelectorFlag},
     target,
     watch::{ChangeStep, Shown},
 };
@@ -37,8 +39,10 @@ pub(super) use limit::{Limit, limit};
 #[derive(Debug, Clone, Args)]
 pub struct WaitArgs {
     /// Jobs
-    #[arg(required = true, value_name = "JOB")]
+    #[arg(value_name = "JOB")]
     jobs: Vec<String>,
+    #[command(flatten)]
+    selector: SelectorFlag,
     /// What to wait for
     #[arg(long = "for", value_enum, default_value = "converged")]
     goal: Goal,
@@ -164,7 +168,8 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
     let listed = async { tokio::try_join!(client.jobs(), client.allocs()) };
     let (jobs, allocs) = limit.within("list what to wait for", listed).await?;
     let mut keys = Vec::new();
-    for name in &args.jobs {
+    let names = args.selector.targets(&client, args.jobs, Absent::Wrong);
+    for name in &limit.within("find them", names).await? {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // A missing job counts as deleted.
@@ -183,7 +188,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
                 format!("job {} is of type {} and never completes", endless.key, endless.job.kind.as_str());
             return Err(Failure::new(message)
                 .code(USAGE)
-                .hint(format!("to wait until it runs: herdlet wait {}", endless.key)));
+                .hint(format!("to wait until it runs: herdlet wait {}", endless.key.argument())));
         }
     }
     let waited = match keys.is_empty() {
@@ -289,6 +294,7 @@ impl Waiting {
         };
         progress.end();
         self.print_outcome(&waited, &shown, began.elapsed());
+        self.print_failed(client, &waited, &shown).await;
         Ok(waited)
     }
 
@@ -428,14 +434,34 @@ impl Waiting {
                 }
                 herdlet_base::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
                 if let Some(tried) = self.of(shown, |wanted, view| !wanted.has_failed(view)).first() {
-                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key);
+                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key.argument());
                 }
             }
             Waited::Interrupted => herdlet_base::tell!(
                 "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
                 self.open(shown),
-                self.wanted.first().map(|wanted| wanted.job.to_string()).unwrap_or_default(),
+                self.wanted.first().map(|wanted| wanted.job.argument()).unwrap_or_default(),
             ),
+        }
+    }
+
+    /// Prints why the allocations of a failed roll-out failed, and their last output: the agent removes them in time.
+    async fn print_failed(&self, client: &Client, waited: &Waited, shown: &Shown) {
+        match waited {
+            Waited::Failed(_) | Waited::Reverted(_) => {}
+            Waited::Reached | Waited::Superseded(_) | Waited::TimedOut | Waited::Interrupted => return,
+        }
+        for job in self.jobs(shown) {
+            let allocs = shown.allocs_of(&job.key);
+            let mut failed = failed_allocs::of_rollout(job, allocs.iter().copied());
+            if failed.is_empty() && job.convergence.state == ConvergenceState::Failed {
+                let is_current =
+                    |view: &&&AllocView| view.spec.desired == Desired::Run && failed_allocs::has_failed(view);
+                failed.extend(allocs.iter().filter(is_current).copied());
+            }
+            for line in failed_allocs::report(client, &failed).await {
+                herdlet_base::tell!("  {line}");
+            }
         }
     }
 
@@ -482,7 +508,7 @@ fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
 
 /// A hint for a failed job.
 fn what_now(failed: &JobView) -> String {
-    let key = &failed.key;
+    let key = failed.key.argument();
     let back = match failed.version {
         0 => String::new(),
         _ => format!("; go back to the previous version: herdlet rollback {key}"),

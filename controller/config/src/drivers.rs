@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::driver::{DriverInfo, RAW_EXEC, ServerJobs, built_in};
 use herdlet_driver::Availability;
-use herdlet_manifest::yaml::{self, Entry, Located, Node, Problems, Value, nearest};
+use herdlet_manifest::yaml::{self, Document, Entry, Located, Node, Problems, Value, nearest};
 use serde_json::{Map, Value as Json, json};
 
 use super::{Cluster, merge::merged};
@@ -73,6 +73,11 @@ impl DriverSettings {
         self.0.get(driver).map_or(Availability::Disabled, |setting| setting.availability)
     }
 
+    /// A driver's options, as written. They match its schema.
+    pub fn options(&self, driver: &str) -> Map<String, Json> {
+        self.0.get(driver).map(|setting| setting.options.clone()).unwrap_or_default()
+    }
+
     /// Whether any driver is offered to servers.
     pub fn offers_servers_any(&self) -> bool {
         let is_for_servers = |info: &DriverInfo| match info.capabilities.servers {
@@ -120,6 +125,25 @@ pub(super) fn check(source: &str, root: &Node) -> Problems {
 
 /// The former path of the options of `raw_exec`, and the current one.
 const ALIAS: (&str, &str) = ("raw_exec", "drivers.raw_exec");
+
+/// Keys that the alias and the section give different values: which one is meant is unknown.
+pub(super) fn contradictions(document: &Document) -> Problems {
+    let mut problems = Problems::new();
+    let (alias, path) = ALIAS;
+    let root = &document.root;
+    let current = root.get("drivers").and_then(|drivers| drivers.get(alias));
+    let former = root.get(alias).and_then(Node::entries).unwrap_or_default();
+    for Entry { key, value, .. } in former {
+        if let Some(current) = current.and_then(|current| current.get(key))
+            && current.text != value.text
+        {
+            let place = Located { source: &document.source, path: format!("{alias}.{key}"), node: value };
+            problems
+                .push(place.problem(format!("has another value than {path}.{key}; remove {alias}.{key}")));
+        }
+    }
+    problems
+}
 
 /// Moves `raw_exec` at the top level to `drivers.raw_exec`, whose own keys take precedence. Returns the new root, and pairs of
 /// the current and the former paths of the moved keys.

@@ -93,6 +93,7 @@ impl Sources {
         self.has_nomads |= language != Language::Yaml;
         let text = match language {
             Language::Yaml => self.yaml(source, bytes).map(|document| {
+                self.problems.append(drivers::contradictions(&document));
                 let (root, names) = drivers::without_alias(&document.root);
                 Text { document: Document { root, ..document }, names }
             }),

@@ -339,15 +339,21 @@ fn a_driver_has_its_section() {
         ("drivers: {mock: {enabled: false}}", Availability::Enabled),
         ("servers: [a]\ndrivers: {raw_exec: {enabled: true}}", Availability::Enabled),
         ("servers: [a]\nraw_exec: {enabled: true}", Availability::Enabled),
-        // The newer of the two places takes precedence.
-        ("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: true}}", Availability::Enabled),
-        ("drivers: {raw_exec: {enabled: false}}\nraw_exec: {enabled: true}", Availability::Disabled),
+        ("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: false}}", Availability::Disabled),
         ("raw_exec: {enabled: false}\ndrivers: {mock: {}}", Availability::Disabled),
     ] {
         assert_eq!(raw_exec(text, Flags::default()), expected, "{text}");
         let flag = Flags { raw_exec: Some("true".to_owned()), ..Flags::default() };
         assert_eq!(raw_exec(text, flag), Availability::Enabled, "{text}");
     }
+}
+
+/// One of the two was ignored without a word.
+#[test]
+fn the_alias_of_a_drivers_section_must_not_contradict_it() {
+    let problems = read("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: true}}\n").unwrap_err();
+    let expected = "agent.yaml:1:21: raw_exec.enabled: has another value than drivers.raw_exec.enabled";
+    assert!(problems.contains(expected), "{problems}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The description of an attempt that a driver receives. All values are resolved.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use herdlet_api_types::{
     AllocId,
@@ -42,7 +42,8 @@ impl fmt::Display for AttemptId {
     }
 }
 
-/// Everything a driver needs to start one attempt. Strings are interpolated, paths absolute.
+/// Everything a driver needs to start one attempt. Strings are interpolated, paths absolute. Of these, `mounts` and `devices` come
+/// from facts of the allocation's parts; they are set only for a start, and empty when an attempt is recovered.
 #[derive(Clone)]
 pub struct TaskConfig {
     /// Its id.
@@ -67,14 +68,8 @@ pub struct TaskConfig {
     pub kill: KillDefaults,
     /// Mounts for drivers with [`MountSupport::All`](super::MountSupport::All).
     pub mounts: Vec<Mount>,
-    /// Devices passed to the task.
+    /// Devices passed to the task by the same drivers.
     pub devices: Vec<Device>,
-    /// The network it joins; the machine's own if absent.
-    pub network: Option<NetworkIsolation>,
-    /// Name resolution; the machine's own if absent.
-    pub dns: Option<Dns>,
-    /// Entries of the task's hosts file in addition to those of its own network.
-    pub hosts: Vec<HostEntry>,
 }
 
 impl fmt::Debug for TaskConfig {
@@ -144,35 +139,6 @@ pub struct Device {
     pub task_path: PathBuf,
     /// A combination of `r`, `w` and `m`.
     pub permissions: String,
-}
-
-/// A network to join.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkIsolation {
-    /// Path of the network namespace.
-    pub path: PathBuf,
-    /// The driver's own notes about the network.
-    pub labels: BTreeMap<String, String>,
-}
-
-/// Name resolution.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dns {
-    /// Name servers.
-    pub servers: Vec<IpAddr>,
-    /// Domains searched.
-    pub searches: Vec<String>,
-    /// Options as in resolv.conf(5).
-    pub options: Vec<String>,
-}
-
-/// A line of hosts(5).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostEntry {
-    /// The address.
-    pub ip: IpAddr,
-    /// Its names.
-    pub names: Vec<String>,
 }
 
 /// Parses a task's `config` into the driver's own type.

@@ -20,8 +20,7 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::BoxStream};
 use herdlet_api_types::{AllocId, task::ExitResult};
 
 use super::{
-    AttemptId, DriverResult, Exited, Handle, Recovered, Recovery, Started, StopRequest, TaskConfig,
-    TaskDriver,
+    AttemptId, DriverResult, Exited, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
 };
 
 pub use crashes::{
@@ -29,7 +28,8 @@ pub use crashes::{
 };
 pub use life::{
     destroy_leaves_nothing, ends_are_reported_once, failed_start_leaves_nothing, fence_before_start,
-    recover_in_every_state, start_twice_runs_once, stop_with_and_without_grace,
+    preparation_is_cancelled_and_delays_no_start, recover_in_every_state, start_twice_runs_once,
+    stop_with_and_without_grace,
 };
 pub use sessions::{commands_run_to_their_end, frames_in_and_out, signals_are_sent, usage_until_the_end};
 
@@ -49,6 +49,12 @@ pub trait Machine: Send + Sync {
 
     /// How the driver finds an attempt that an earlier agent started.
     fn finds(&self) -> Finds;
+
+    /// Returns the config of an attempt whose preparation does not end by itself; none if the driver prepares nothing.
+    fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
+        let _ = attempt;
+        None
+    }
 }
 
 /// What a task does.
@@ -86,6 +92,7 @@ pub enum Finds {
 #[macro_export]
 macro_rules! driver_contract {
     (#[$test:meta] $machines:expr) => {
+        $crate::driver_contract!(@ #[$test] $machines, preparation_is_cancelled_and_delays_no_start);
         $crate::driver_contract!(@ #[$test] $machines, start_twice_runs_once);
         $crate::driver_contract!(@ #[$test] $machines, recover_in_every_state);
         $crate::driver_contract!(@ #[$test] $machines, ends_are_reported_once);
@@ -131,9 +138,10 @@ impl Agent {
     }
 
     /// Recovers an attempt with all data an agent may have stored.
-    async fn recover(&self, config: &TaskConfig, handle: Option<Handle>) -> DriverResult<Recovered> {
+    async fn recover(&self, config: &TaskConfig, started: Option<&Started>) -> DriverResult<Recovered> {
         let (id, config) = (config.id.clone(), Some(config.clone()));
-        self.driver.recover(Recovery { id, config, handle, network: None }).await
+        let Started { handle, network } = started.cloned().unwrap_or_default();
+        self.driver.recover(Recovery { id, config, handle, network }).await
     }
 
     async fn exit(&mut self) -> Exited {
@@ -161,7 +169,9 @@ pub fn attempt_id(attempt: u32) -> AttemptId {
 fn exit_of(recovered: Recovered) -> ExitResult {
     match recovered {
         Recovered::Exited(exit) => exit,
-        other @ (Recovered::NotStarted | Recovered::Running | Recovered::Lost { .. }) => panic!("{other:?}"),
+        other @ (Recovered::NotStarted | Recovered::Running(_) | Recovered::Lost { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 

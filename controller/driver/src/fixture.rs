@@ -1,12 +1,19 @@
 //! A driver for tests of code that calls drivers. It runs nothing; tests supply its behaviour as functions.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use futures_util::{
     FutureExt as _, StreamExt as _,
     future::{BoxFuture, ready},
     stream::BoxStream,
 };
+
+use tokio_util::sync::CancellationToken;
 
 use super::{
     AttemptId, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited, Fingerprint,
@@ -17,6 +24,7 @@ use super::{
 pub type Measurements = BoxStream<'static, DriverResult<Usage>>;
 
 type Stats = dyn Fn(&AttemptId) -> DriverResult<Measurements> + Send + Sync;
+type Recover = dyn Fn(&AttemptId) -> DriverResult<Recovered> + Send + Sync;
 type Exec = dyn Fn(ExecRequest) -> DriverResult<ExecSession> + Send + Sync;
 
 /// The driver.
@@ -24,17 +32,37 @@ pub struct StandIn {
     info: Arc<DriverInfo>,
     stats: Option<Box<Stats>>,
     exec: Option<Box<Exec>>,
+    recover: Option<Box<Recover>>,
+    preparation: SlowPreparation,
     /// Fingerprints it reports.
     pub fingerprints: Outlet<Fingerprint>,
     /// Exits it reports.
     pub exits: Outlet<Exited>,
+    /// The attempts it was handed over, and those that it lists.
+    pub earlier: Mutex<BTreeSet<AttemptId>>,
+}
+
+/// Whether preparations last until they are cancelled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SlowPreparation {
+    No,
+    Yes,
 }
 
 impl StandIn {
     /// A driver with this description.
     pub fn new(info: DriverInfo) -> Self {
         let (fingerprints, exits) = (Outlet::default(), Outlet::default());
-        Self { info: Arc::new(info), stats: None, exec: None, fingerprints, exits }
+        Self {
+            info: Arc::new(info),
+            stats: None,
+            exec: None,
+            recover: None,
+            preparation: SlowPreparation::No,
+            fingerprints,
+            exits,
+            earlier: Mutex::default(),
+        }
     }
 
     /// Sets the function that measures attempts.
@@ -44,6 +72,21 @@ impl StandIn {
         stats: impl Fn(&AttemptId) -> DriverResult<Measurements> + Send + Sync + 'static,
     ) -> Self {
         Self { stats: Some(Box::new(stats)), ..self }
+    }
+
+    /// Sets the function that recovers attempts.
+    #[must_use]
+    pub fn with_recover(
+        self,
+        recover: impl Fn(&AttemptId) -> DriverResult<Recovered> + Send + Sync + 'static,
+    ) -> Self {
+        Self { recover: Some(Box::new(recover)), ..self }
+    }
+
+    /// Lets preparations last until they are cancelled.
+    #[must_use]
+    pub fn with_slow_preparation(self) -> Self {
+        Self { preparation: SlowPreparation::Yes, ..self }
     }
 
     /// Sets the function that executes commands.
@@ -80,15 +123,41 @@ impl TaskDriver for StandIn {
     }
 
     fn exits(&self) -> BoxStream<'static, Exited> {
-        self.exits.stream()
+        // An exit of attempt 0 ends the stream.
+        self.exits.stream().take_while(|exited| ready(exited.id.attempt > 0)).boxed()
+    }
+
+    fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner).clone_from(known);
+    }
+
+    fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+        let known = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
+        async { Ok(known) }.boxed()
+    }
+
+    fn prepare<'a>(
+        &'a self,
+        _: &'a TaskConfig,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, DriverResult<()>> {
+        async move {
+            if self.preparation == SlowPreparation::Yes {
+                cancel.cancelled().await;
+                return Err(DriverError::retry("prepare it: it was withdrawn"));
+            }
+            Ok(())
+        }
+        .boxed()
     }
 
     fn start(&self, _: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
         async { Ok(Started::default()) }.boxed()
     }
 
-    fn recover(&self, _: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
-        async { Ok(Recovered::Running) }.boxed()
+    fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>> {
+        let known = self.recover.as_ref().map(|recover| recover(&recovery.id));
+        async { known.unwrap_or(Ok(Recovered::Running(Started::default()))) }.boxed()
     }
 
     fn stop<'a>(&'a self, _: &'a AttemptId, _: StopRequest) -> BoxFuture<'a, DriverResult<()>> {

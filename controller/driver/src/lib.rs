@@ -38,22 +38,21 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use herdlet_api_types::task::ExitResult;
+use tokio_util::sync::CancellationToken;
 
-pub use config::{
-    AttemptId, Device, Dns, HostEntry, KillDefaults, Mount, NetworkIsolation, Propagation, TaskConfig,
-    TaskDirs, read_config,
-};
+pub use config::{AttemptId, Device, KillDefaults, Mount, Propagation, TaskConfig, TaskDirs, read_config};
 pub use error::{BoxError, DriverError, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,
     relay_frames, run_to_end,
 };
 pub use herdlet_api_types::driver::{
-    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, MountSupport, Recovered,
+    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, MountSupport, Preparation,
+    Recovered, Started,
 };
 pub use ledger::{Claim, Earlier, Ledger, recover_by};
 pub use outlet::Outlet;
-pub use registry::{DriverNews, Entries, Entry, Registry};
+pub use registry::{DriverNews, Entries, Entry, Recorded, Registry};
 pub use stats::{CpuUsage, MemoryUsage, Usage, follow_stats};
 
 /// The result of a driver call.
@@ -71,20 +70,34 @@ pub trait TaskDriver: Send + Sync + 'static {
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint>;
 
     /// Exits of main processes. Each driver instance that started or recovered an attempt reports its exit once. One reader at a
-    /// time; a later reader continues where the earlier one stopped.
+    /// time; a later reader continues where the earlier one stopped. If the stream ends, the driver counts as away until a new
+    /// stream is open.
     fn exits(&self) -> BoxStream<'static, Exited>;
 
-    /// Sets the attempts that an earlier agent may have started, according to the stored state. All other attempts are this
-    /// agent's own. Called once, before any attempt is recovered.
+    /// Sets the attempts that may have been started before this instance of the driver, according to the stored state. All others
+    /// are its own. Called before any other call about an attempt.
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         let _ = known;
+    }
+
+    /// Fetches what a start of this task needs and what may take long, such as an image. Called before each start, by the agent
+    /// under its permits of downloads, if the driver's [`Preparation`] says so. [`start`](Self::start) holds one of the few
+    /// permits of starts, and must not wait for a network. Repeating it is safe. Leaves nothing of the attempt itself. Ends soon,
+    /// with an error, once `cancel` is cancelled.
+    fn prepare<'a>(
+        &'a self,
+        config: &'a TaskConfig,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, DriverResult<()>> {
+        let _ = (config, cancel);
+        async { Ok(()) }.boxed()
     }
 
     /// Starts an attempt and returns when its process runs. If the attempt has already started, adopts it.
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>>;
 
     /// Determines the state of an attempt and resumes supervising it if it runs. Repairs what can be repaired without touching
-    /// the task.
+    /// the task. For a running attempt it returns what [`start`](Self::start) returned, even if the caller no longer knows it.
     fn recover(&self, recovery: Recovery) -> BoxFuture<'_, DriverResult<Recovered>>;
 
     /// Sends the stop signal, kills the attempt after the grace period, and returns when none of its processes runs. Fences an
@@ -110,7 +123,7 @@ pub trait TaskDriver: Send + Sync + 'static {
         unsupported("statistics")
     }
 
-    /// Other events of attempts. One reader at a time; a later reader continues where the earlier one stopped.
+    /// Other events of attempts. As with [`exits`](Self::exits), one reader at a time, and the driver is away if the stream ends.
     fn events(&self) -> BoxStream<'static, TaskEvent> {
         stream::pending().boxed()
     }
@@ -186,15 +199,6 @@ pub enum Health {
     Unhealthy,
     /// It works.
     Healthy,
-}
-
-/// A started attempt.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Started {
-    /// State that the driver needs to recover the attempt; none if the id is enough.
-    pub handle: Option<Handle>,
-    /// The task's address, if the driver assigned one.
-    pub network: Option<DriverNetwork>,
 }
 
 /// Which attempt to recover.

@@ -13,12 +13,12 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_api_types::driver::DriverInfo;
+use herdlet_api_types::driver::{DriverInfo, built_in};
 use tokio::sync::watch;
 
-pub use follow::DriverNews;
+pub use follow::{DriverNews, Recorded};
 
-use super::{Availability, Fingerprint, Health, TaskDriver};
+use super::{AttemptId, Availability, DriverResult, Fingerprint, Health, TaskDriver};
 
 /// The drivers of this agent. Clones share the state.
 #[derive(Clone)]
@@ -43,8 +43,20 @@ pub struct Entry {
     pub info: Arc<DriverInfo>,
     /// Whether the agent's config enables it.
     pub availability: Availability,
+    link: Link,
     /// Its last fingerprint; none before the first.
-    pub fingerprint: Option<Fingerprint>,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// The agent's link to a driver instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    /// The instance has not received the recorded attempts yet.
+    New,
+    /// It has, and its reports about attempts are followed.
+    Attached,
+    /// Its reports about attempts have ended.
+    Broken,
 }
 
 impl Registry {
@@ -53,20 +65,24 @@ impl Registry {
         Self { entries: Arc::new(watch::Sender::new(Arc::default())) }
     }
 
-    /// Adds an enabled driver.
+    /// Adds an enabled driver without recorded attempts.
     #[must_use]
     pub fn with(self, driver: Arc<dyn TaskDriver>) -> Self {
-        self.insert(driver, Availability::Enabled);
+        self.insert(Arc::clone(&driver), Availability::Enabled);
+        self.set_link(&driver, Link::Attached);
         self
     }
 
-    /// Adds a driver under its own name; replaces a driver of the same name.
+    /// Adds a driver under its own name; replaces a driver of the same name. No call reaches it before it is
+    /// [attached](Self::attach).
     pub fn insert(&self, driver: Arc<dyn TaskDriver>, availability: Availability) {
         let info = driver.info();
         self.change(|entries| {
             let name = info.name.clone();
             entries.departed.remove(&name);
-            entries.present.insert(name, Entry { driver, info, availability, fingerprint: None });
+            entries
+                .present
+                .insert(name, Entry { driver, info, availability, link: Link::New, fingerprint: None });
         });
     }
 
@@ -84,9 +100,25 @@ impl Registry {
         self.entries.subscribe()
     }
 
-    /// The driver of that name.
+    /// The driver of that name, once it is attached.
     pub fn get(&self, name: &str) -> Option<Arc<dyn TaskDriver>> {
-        self.entries.borrow().get(name).map(|entry| Arc::clone(&entry.driver))
+        self.entries.borrow().get(name).and_then(Entry::attached).map(Arc::clone)
+    }
+
+    /// Hands the recorded attempts over to a driver instance; from then on it gets calls. Returns the attempts that it finds on
+    /// the machine.
+    ///
+    /// # Errors
+    /// If it can't list them: it remains unattached.
+    pub async fn attach(
+        &self,
+        driver: &Arc<dyn TaskDriver>,
+        recorded: &BTreeSet<AttemptId>,
+    ) -> DriverResult<Vec<AttemptId>> {
+        driver.set_earlier(recorded);
+        let found = driver.list_attempts().await?;
+        self.set_link(driver, Link::Attached);
+        Ok(found)
     }
 
     /// The current snapshot of all drivers.
@@ -96,12 +128,28 @@ impl Registry {
 
     /// Sets the fingerprint of a driver. Does nothing if the driver was replaced or removed meanwhile.
     pub fn set_fingerprint(&self, driver: &Arc<dyn TaskDriver>, fingerprint: Fingerprint) {
+        self.update(driver, |entry| Entry { fingerprint: Some(fingerprint), ..entry.clone() });
+    }
+
+    fn set_link(&self, driver: &Arc<dyn TaskDriver>, link: Link) {
+        self.update(driver, |entry| Entry { link, ..entry.clone() });
+    }
+
+    /// The link to a driver; none if it was replaced or removed.
+    fn link(&self, driver: &Arc<dyn TaskDriver>) -> Option<Link> {
+        let entries = self.entries.borrow();
+        let entry = entries.get(&driver.info().name).filter(|entry| Arc::ptr_eq(&entry.driver, driver))?;
+        Some(entry.link)
+    }
+
+    fn update(&self, driver: &Arc<dyn TaskDriver>, change: impl FnOnce(&Entry) -> Entry) {
         let name = &driver.info().name;
         self.entries.send_if_modified(|entries| {
             let current = entries.get(name).filter(|entry| Arc::ptr_eq(&entry.driver, driver));
-            let is_news = current.is_some_and(|entry| entry.fingerprint.as_ref() != Some(&fingerprint));
-            if is_news && let Some(entry) = Arc::make_mut(entries).present.get_mut(name) {
-                entry.fingerprint = Some(fingerprint);
+            let Some((current, changed)) = current.map(|entry| (entry, change(entry))) else { return false };
+            let is_news = (current.link, &current.fingerprint) != (changed.link, &changed.fingerprint);
+            if is_news {
+                Arc::make_mut(entries).present.insert(name.clone(), changed);
             }
             is_news
         });
@@ -128,6 +176,15 @@ impl Entries {
         self.present.values().flat_map(Entry::attributes).collect()
     }
 
+    /// The built-in drivers that the config disables. One that was never enabled is not even open.
+    pub fn disabled(&self) -> BTreeSet<String> {
+        let is_off = |name: &String| match self.present.get(name) {
+            Some(entry) => entry.availability == Availability::Disabled,
+            None => !self.departed.contains(name),
+        };
+        built_in().into_iter().map(|info| info.name).filter(is_off).collect()
+    }
+
     /// The drivers that tasks have to wait for, with the reason. Disabled drivers are not included: their tasks fail.
     pub fn away(&self) -> BTreeMap<String, String> {
         let departed = self.departed.iter().map(|name| (name.clone(), "it is gone".to_owned()));
@@ -137,33 +194,59 @@ impl Entries {
 }
 
 impl Entry {
+    /// The driver, once it is attached.
+    pub fn attached(&self) -> Option<&Arc<dyn TaskDriver>> {
+        (self.link != Link::New).then_some(&self.driver)
+    }
+
+    /// Its state: its last fingerprint, unless the agent knows better. None before the first fingerprint.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        let because = |health, why: &str| {
+            Some(Fingerprint { health, description: why.to_owned(), attributes: BTreeMap::new() })
+        };
+        match (self.availability, self.link) {
+            (Availability::Disabled, _) => because(Health::Undetected, "disabled"),
+            (Availability::Enabled, Link::Broken) => because(Health::Unhealthy, REPORTS_ENDED),
+            (Availability::Enabled, Link::New | Link::Attached) => self.fingerprint.clone(),
+        }
+    }
+
     /// Why it can't start tasks now, if that may change.
-    fn trouble(&self) -> Option<String> {
-        match (self.availability, &self.fingerprint) {
-            (Availability::Disabled, _) => None,
-            (Availability::Enabled, None) => Some("it has not reported its health yet".to_owned()),
-            (Availability::Enabled, Some(Fingerprint { health, description, .. })) => match health {
-                Health::Healthy => None,
-                Health::Undetected => Some(format!("it is not detected: {description}")),
-                Health::Unhealthy => Some(format!("it does not work: {description}")),
-            },
+    pub fn trouble(&self) -> Option<String> {
+        if self.availability == Availability::Disabled {
+            return (self.link == Link::New).then(|| NOT_ATTACHED.to_owned());
+        }
+        let Some(Fingerprint { health, description, .. }) = self.fingerprint() else {
+            return Some("it has not reported its health yet".to_owned());
+        };
+        match health {
+            Health::Healthy => (self.link == Link::New).then(|| NOT_ATTACHED.to_owned()),
+            Health::Undetected => Some(format!("it is not detected: {description}")),
+            Health::Unhealthy => Some(format!("it does not work: {description}")),
         }
     }
 
     /// Whether the config enables it and it is healthy.
     pub fn is_ready(&self) -> bool {
-        let is_healthy = self.fingerprint.as_ref().is_some_and(|known| known.health == Health::Healthy);
-        is_healthy && self.availability == Availability::Enabled
+        self.fingerprint().is_some_and(|known| known.health == Health::Healthy)
     }
 
     /// The node attributes that it contributes; none unless it is ready.
     pub fn attributes(&self) -> BTreeMap<String, String> {
-        let Some(fingerprint) = self.fingerprint.as_ref().filter(|_| self.is_ready()) else {
-            return BTreeMap::new();
-        };
-        self.info.attributes.clone().into_iter().chain(fingerprint.attributes.clone()).collect()
+        match self.fingerprint() {
+            Some(Fingerprint { health: Health::Healthy, attributes, .. }) => {
+                self.info.attributes.clone().into_iter().chain(attributes).collect()
+            }
+            Some(_) | None => BTreeMap::new(),
+        }
     }
 }
+
+/// Why an instance without the recorded attempts gets no calls.
+const NOT_ATTACHED: &str = "its earlier tasks have not been listed yet";
+
+/// The description of a driver whose reports have ended. Exits of its tasks would be missed.
+const REPORTS_ENDED: &str = "it no longer reports the exits of its tasks";
 
 impl Default for Registry {
     fn default() -> Self {

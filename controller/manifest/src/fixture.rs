@@ -57,9 +57,11 @@ pub fn job_view(job: &Arc<Job>, version: u64) -> JobView {
         deployments: Vec::new(),
         unplaced: Default::default(),
         next_launch: None,
+        tag: None,
         past: Vec::new(),
         scaled: Arc::default(),
         placed: false,
+        held: None,
     }
 }
 

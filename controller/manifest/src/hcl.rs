@@ -13,6 +13,7 @@
 mod body;
 mod eval;
 mod locals;
+mod repeats;
 mod scan;
 mod scope;
 mod source;
@@ -28,9 +29,9 @@ use std::collections::BTreeSet;
 pub use body::{Attribute, Block, Body, Label};
 pub use variables::Variables;
 
-use super::yaml::Problems;
+use super::yaml::{Problem, Problems};
 use scope::Scope;
-use source::Source;
+use source::{Parsed, Source};
 
 /// An evaluated text.
 #[derive(Debug)]
@@ -41,6 +42,8 @@ pub struct Evaluated {
     pub declared: BTreeSet<String>,
     /// Problems with single values. Those values are `Refused` in the body.
     pub problems: Problems,
+    /// Accepted, but worth reporting.
+    pub warnings: Vec<Problem>,
 }
 
 /// Parses and evaluates a text.
@@ -49,7 +52,7 @@ pub struct Evaluated {
 /// Problems that affect the whole text. A syntax error hides all other problems.
 pub fn evaluate(source: &str, bytes: &[u8], variables: &Variables) -> Result<Evaluated, Problems> {
     let source = Source::read(source, bytes)?;
-    let syntax = source.parse()?;
+    let Parsed { body: syntax, mut warnings } = source.parse()?;
     let mut problems = Problems::new();
     let (scope, declared) = declarations(&source, &syntax, variables, &mut problems);
     // Expressions that use a wrong declaration would only repeat its problem.
@@ -59,7 +62,8 @@ pub fn evaluate(source: &str, bytes: &[u8], variables: &Variables) -> Result<Eva
     if body.torn {
         return Err(problems);
     }
-    Ok(Evaluated { body, declared, problems })
+    warnings.extend(scope.take_warnings());
+    Ok(Evaluated { body, declared, problems, warnings })
 }
 
 /// Declares `var` and `local`.

@@ -3,6 +3,7 @@
 //! In: texts. Out: jobs and volumes, or all problems with their positions. This crate knows nothing about
 //! running tasks.
 
+pub mod dotenv;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub mod fixture;
 pub mod hcl;

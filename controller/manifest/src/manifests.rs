@@ -28,6 +28,8 @@ mod document;
 mod drivers;
 mod findings;
 mod folder;
+mod foreign_names;
+mod nearby;
 mod nomad;
 mod prune;
 mod schema;
@@ -39,7 +41,8 @@ mod write;
 mod tests;
 
 pub use drivers::{DriverRules, Drivers};
-pub use folder::{Folder, FolderFile, read_folder, texts};
+pub use folder::{Folder, FolderFile, hash_of, read_folder, texts};
+pub use nearby::{Nearby, dir_of, env_file_paths, read_env_file};
 pub use nomad::to_manifest_name;
 pub use schema::schema;
 pub use write::{job_to_yaml, volume_to_yaml};
@@ -80,7 +83,7 @@ pub const OBJECTS_MAX: usize = 10_000;
 /// # Errors
 /// All problems, including unreadable files.
 pub fn load(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
-    let mut reading = Reading::new(drivers, variables);
+    let mut reading = Reading { nearby: Nearby::Disk, ..Reading::new(drivers, variables) };
     for text in folder::texts(paths) {
         match text {
             Ok((source, bytes)) => reading.text(&source, &bytes),
@@ -108,7 +111,20 @@ pub fn parse_all<'a>(
     drivers: &Drivers,
     variables: &Variables,
 ) -> Result<Set, Problems> {
-    let mut reading = Reading::new(drivers, variables);
+    parse_sent(texts, Nearby::nothing(), drivers, variables)
+}
+
+/// Reads manifests like [`parse_all`], with the files that were sent with them.
+///
+/// # Errors
+/// All problems.
+pub fn parse_sent<'a>(
+    texts: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    nearby: Nearby,
+    drivers: &Drivers,
+    variables: &Variables,
+) -> Result<Set, Problems> {
+    let mut reading = Reading { nearby, ..Reading::new(drivers, variables) };
     for (source, bytes) in texts {
         reading.text(source, bytes);
     }
@@ -146,6 +162,9 @@ struct Reading<'r> {
     drivers: &'r Drivers,
     judge: Judge,
     variables: &'r Variables,
+    nearby: Nearby,
+    /// The bytes of files that manifests name.
+    read: Vec<u8>,
     set: Set,
     problems: Problems,
     places: Places,
@@ -160,7 +179,8 @@ impl<'r> Reading<'r> {
     fn new(drivers: &'r Drivers, variables: &'r Variables) -> Self {
         let (set, problems) = (Set::default(), Problems::new());
         let (judge, declared) = (Judge::Here, BTreeSet::new());
-        Self { drivers, judge, variables, set, problems, places: Places::new(), declared }
+        let (nearby, read) = (Nearby::nothing(), Vec::new());
+        Self { drivers, judge, variables, nearby, read, set, problems, places: Places::new(), declared }
     }
 
     fn text(&mut self, source: &str, bytes: &[u8]) {
@@ -185,6 +205,7 @@ impl<'r> Reading<'r> {
             Err(problems) => return self.problems.append(problems),
         };
         self.declared.extend(evaluated.declared);
+        self.set.warnings.extend(evaluated.warnings);
         let (documents, problems) = nomad::from_hcl(source, &evaluated.body, self.drivers);
         let translates = problems.is_empty() && evaluated.problems.is_empty();
         self.problems.append(evaluated.problems);
@@ -211,7 +232,9 @@ impl<'r> Reading<'r> {
         mut document: yaml::Document,
         words: impl Fn(&str) -> String,
     ) -> Option<(yaml::Document, Content)> {
-        let outcome = document::read(&mut document, self.drivers, self.judge);
+        let context = document::Context { drivers: self.drivers, judge: self.judge, nearby: &self.nearby };
+        let outcome = document::read(&mut document, &context);
+        self.read.extend_from_slice(&outcome.read);
         let in_words = |problem: Problem| Problem { path: words(&problem.path), ..problem };
         self.problems.add_more(outcome.problems.more());
         self.problems.extend(outcome.problems.into_vec().into_iter().map(in_words));

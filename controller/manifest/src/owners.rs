@@ -44,7 +44,8 @@ impl Owners {
     pub fn allow(&self, command: &Command) -> Result<(), Owner> {
         let jobs: Vec<JobKey> = match command {
             Command::Apply { jobs, .. } => jobs.iter().map(|job| job.key()).collect(),
-            Command::ApplyWithCounts { job } => vec![job.key()],
+            Command::ApplyFolder { jobs, .. } => jobs.iter().map(|(job, _)| job.key()).collect(),
+            Command::Register { job, .. } => vec![job.key()],
             Command::Collect { jobs, .. } => jobs.clone(),
             Command::Stop { job }
             | Command::Start { job }
@@ -62,6 +63,11 @@ impl Owners {
             | Command::EndPoststop { .. }
             | Command::Restart { .. }
             | Command::Signal { .. }
+            | Command::SetEligibility { .. }
+            | Command::Drain { .. }
+            | Command::PauseDeployment { .. }
+            | Command::TagVersion { .. }
+            | Command::UntagVersion { .. }
             | Command::PromoteDeployment { .. }
             | Command::SetAllocHealth { .. }
             | Command::FailDeployment { .. } => return Ok(()),

@@ -9,7 +9,7 @@ use std::borrow::Borrow;
 use herdlet_api_types::{JobKey, job::Job, view::JobView};
 
 /// The label with the name of a job's set.
-const LABEL: &str = "herdlet/set";
+pub const LABEL: &str = "herdlet/set";
 
 const NAME_LEN_MAX: usize = 63;
 

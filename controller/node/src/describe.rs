@@ -289,7 +289,7 @@ pub fn described(cluster: &Cluster, entries: &Entries) -> BTreeMap<String, NodeD
 }
 
 fn node_driver(entry: &Entry) -> Option<NodeDriver> {
-    let Fingerprint { health, description, .. } = entry.fingerprint.clone()?;
+    let Fingerprint { health, description, .. } = entry.fingerprint()?;
     let (detected, healthy) = match health {
         Health::Undetected => (false, false),
         Health::Unhealthy => (true, false),

@@ -16,7 +16,6 @@ mod itself;
 mod job;
 mod json;
 mod keys;
-mod metrics;
 mod piece;
 mod question;
 mod request;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use herdlet_agent::agent::Agent;
 use herdlet_manifest::manifests::Drivers;
 use herdlet_nomad::session::Session;
+use herdlet_plan::env::NodeFacts;
 use herdlet_rpc::{Service, connect::Dial};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -40,7 +41,7 @@ pub fn join<S: Service, D: Dial>(
         tracing::error!("the agent has joined a cluster already; identities are signed by that one");
     }
     let told_again = watch::Sender::new(0);
-    let node = agent.context.node.clone();
+    let node = NodeFacts::clone(&agent.context.node.get());
     let catalog = catalog::Mirror::new(agent.context.services.catalogs.built_in.clone(), model.clone(), node);
     agent.watch(catalog.follow(session.queries(), told_again.subscribe()));
     let restored = agent.handle.first_turn.clone();

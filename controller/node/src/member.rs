@@ -20,6 +20,7 @@ use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::{
     connect::Network,
     pool::{Chance, Pool},
+    tls::TlsError,
 };
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::{ConsulConfig, ConsulReader};
@@ -120,8 +121,21 @@ impl Member {
             debug: cluster.enable_debug,
             closing: shared.closing.clone(),
         }));
-        let pool =
-            Arc::new(Pool::new(Arc::clone(&service), region.clone(), Vec::new(), network, Chance::new()));
+        let pool = Arc::new(Pool::new(
+            Arc::clone(&service),
+            region.clone(),
+            Vec::new(),
+            network.clone(),
+            Chance::new(),
+        ));
+        let reload: Reload = Arc::new({
+            let (cluster, region) = (cluster.clone(), region.clone());
+            move || {
+                let Some(files) = &cluster.tls else { return Ok(()) };
+                network.set_tls(Some(servers::tls(files, &region)?));
+                Ok(())
+            }
+        });
         let options = session::Options {
             region,
             introduction: cluster.introduction(&config.state_dir, &|name| std::env::var(name).ok())?,
@@ -149,7 +163,7 @@ impl Member {
                 async move { leave::drain(&queries, &model, how).await }.boxed()
             }
         });
-        let joined = Joined { contact, api, leave, node: describer.watch(), since: Instant::now() };
+        let joined = Joined { contact, api, leave, reload, node: describer.watch(), since: Instant::now() };
         if let Some(why) = joined.offers_nothing() {
             tracing::warn!("{why}");
         }
@@ -187,6 +201,7 @@ pub struct Joined {
     pub contact: watch::Receiver<Contact>,
     pub api: Arc<NodeApi>,
     leave: Leave,
+    reload: Reload,
     /// The node as servers know it.
     node: watch::Receiver<Arc<Node>>,
     since: Instant,
@@ -195,7 +210,18 @@ pub struct Joined {
 /// Drains the node.
 type Leave = Arc<dyn Fn(DrainOnShutdown) -> BoxFuture<'static, Result<(), DrainError>> + Send + Sync>;
 
+/// Reads the certificates for connections to servers again.
+type Reload = Arc<dyn Fn() -> Result<(), TlsError> + Send + Sync>;
+
 impl Joined {
+    /// Reads the certificates for connections to servers again; open connections are kept.
+    ///
+    /// # Errors
+    /// Why they can't be used; the previous ones stay in use.
+    pub fn reload_tls(&self) -> Result<(), TlsError> {
+        (self.reload)()
+    }
+
     /// The node as servers see it, as far as the node knows.
     pub fn seen(&self) -> SeenByServers {
         let contact = self.contact.borrow();

@@ -29,9 +29,8 @@ use uuid::Uuid;
 
 mod given;
 mod ignored_fields;
-mod names;
 
-use self::{given::Limits, names::Names};
+use self::given::Limits;
 
 /// Fields of a task that simulation keeps.
 const PRETENDED_TASK: [&str; 8] =
@@ -150,11 +149,10 @@ fn read(alloc: &wire::Allocation, drivers: &Drivers) -> Result<Job, String> {
     }
     let mut of_group = fields(group, &[]);
     ignored_fields::leave_out(&mut of_group);
-    let names = Names::plain(&mut of_group)?;
     written.insert("ID".into(), "job".into());
     written.insert("Name".into(), "job".into());
     written.insert("TaskGroups".into(), json!([of_group]));
-    let job = names.restored(parse(&Json::Object(written), drivers)?);
+    let job = parse(&Json::Object(written), drivers)?;
     Ok(Job { child: child(&alloc.job)?, parameterized: None, ..named(job, alloc) })
 }
 
@@ -174,9 +172,8 @@ fn pretended(alloc: &wire::Allocation) -> Result<Job, String> {
     let mut of_group = fields(group, &[]);
     of_group.retain(|name, _| PRETENDED_GROUP.contains(&&**name));
     of_group.insert("Tasks".into(), tasks.into());
-    let names = Names::plain(&mut of_group)?;
     let job = json!({ "ID": "job", "Type": alloc.job.kind(), "TaskGroups": [of_group] });
-    parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
+    parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
 }
 
 /// Replaces a job that cannot be parsed: only its group and task names are kept.
@@ -192,9 +189,8 @@ fn stand_in(alloc: &wire::Allocation) -> Result<Job, String> {
         group.insert("Update".to_owned(), json!({}));
         "service"
     };
-    let names = Names::plain(&mut group)?;
     let job = json!({ "ID": "job", "Type": kind, "TaskGroups": [group] });
-    parse(&job, &Drivers::built_in()).map(|job| named(names.restored(job), alloc))
+    parse(&job, &Drivers::built_in()).map(|job| named(job, alloc))
 }
 
 /// Servers may omit the default namespace.

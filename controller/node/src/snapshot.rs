@@ -26,7 +26,7 @@ use blake2::{Blake2bMac512, digest::Mac};
 use futures_util::stream;
 use herdlet_api_types::{AllocId, alloc::Allocation};
 use herdlet_base::{
-    paths::{Paths, SHARED, encode},
+    paths::{Paths, SHARED, task_name_in},
     safe_fs::{Crossing, Dir, FsError},
 };
 use herdlet_nomad::wire::Secret;
@@ -212,12 +212,12 @@ struct Archive {
 
 impl Archive {
     fn disk(&mut self, alloc: &Path, tasks: &[String]) -> Result<(), Trouble> {
-        let alloc = Dir::open(alloc)?;
+        let (path, alloc) = (alloc, Dir::open(alloc)?);
         // Tasks may have replaced these directories by links.
         let data = alloc.open_below(&Path::new(SHARED).join(DATA), Crossing::Nothing)?;
         self.top(&data, &Path::new(SHARED).join(DATA))?;
         for task in tasks {
-            match alloc.open_below(&Path::new(&encode(task)).join(LOCAL), Crossing::Nothing) {
+            match alloc.open_below(&Path::new(&*task_name_in(path, task)).join(LOCAL), Crossing::Nothing) {
                 Ok(local) => self.top(&local, &Path::new(task).join(LOCAL))?,
                 // The task has never started.
                 Err(error) if error.is_missing() => {}

@@ -2,7 +2,7 @@
 
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
-pub use herdlet_api_types::driver::{FailureClass, Recovered};
+pub use herdlet_api_types::driver::{FailureClass, Recovered, Started};
 use herdlet_api_types::{Duration, service::CheckResult};
 
 use crate::{

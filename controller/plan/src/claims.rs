@@ -4,7 +4,6 @@
 //! no keys, clocks or files.
 
 use std_alloc::{
-    format,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -34,7 +33,7 @@ pub struct Claims {
     /// The issuer, if the node has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iss: Option<String>,
-    /// `region:namespace:job:group:task:identity`.
+    /// `region:namespace:job:group:task:identity`; a `:` within a name is `%3A`.
     pub sub: String,
     /// Intended audience.
     pub aud: Vec<String>,
@@ -94,10 +93,18 @@ fn job_id(alloc: &Allocation) -> &str {
     alloc.job.parent_id().unwrap_or(&alloc.job_key.id)
 }
 
+/// `:` and `%` within a name are percent-encoded. Otherwise a job could get the subject of another one.
 fn subject(grant: &Grant<'_>) -> String {
     let Grant { alloc, task, identity, .. } = grant;
-    let (region, namespace, job) = (&alloc.job.region, &alloc.job_key.namespace, job_id(alloc));
-    format!("{region}:{namespace}:{job}:{}:{}:{}", alloc.group, task.name, identity.name)
+    let names = [
+        &*alloc.job.region,
+        &*alloc.job_key.namespace,
+        job_id(alloc),
+        &*alloc.group,
+        &*task.name,
+        &*identity.name,
+    ];
+    names.map(|name| name.replace('%', "%25").replace(':', "%3A")).join(":")
 }
 
 /// The last second in which a token is valid. A `ttl` of 0 means none, as in Nomad.

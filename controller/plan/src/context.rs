@@ -2,6 +2,7 @@
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
+    format,
     string::String,
     vec::Vec,
 };
@@ -67,11 +68,23 @@ pub struct Context {
     pub(crate) awaited: BTreeMap<AllocId, BTreeSet<AllocId>>,
     /// The drivers that tasks have to wait for, and why.
     pub(crate) away: BTreeMap<String, String>,
+    /// The drivers that the agent's config disables.
+    pub(crate) disabled: BTreeSet<String>,
     /// Allocations of this machine whose disk is still to be migrated, each with its successor.
     pub(crate) heirs: BTreeMap<AllocId, AllocId>,
 }
 
 impl Context {
+    /// Why this driver can't start a task now, if so.
+    pub(crate) fn driver_trouble(&self, driver: &str) -> Option<String> {
+        if self.disabled.contains(driver) {
+            return Some(format!(
+                "the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config"
+            ));
+        }
+        self.away.get(driver).map(|why| format!("the driver {driver} is away: {why}"))
+    }
+
     /// The first allocation that has to end before this one begins, if any.
     pub(crate) fn awaits(&self, spec: &Allocation) -> Option<AllocId> {
         spec.awaited().find(|id| self.awaited.get(id).is_some_and(|waiting| waiting.contains(&spec.id)))
@@ -80,6 +93,27 @@ impl Context {
     /// Whether this machine has, or will have, such a volume.
     pub(crate) fn has_volume(&self, name: &str) -> bool {
         self.volumes.get(name).is_some_and(|entry| entry.state.fate == VolumeIntent::Desired)
+    }
+
+    /// Why a volume is not ready; `None` while it is being prepared.
+    pub(crate) fn volume_problem(&self, name: &str) -> Option<String> {
+        match self.volumes.get(name) {
+            None => Some(String::from(
+                "there is none; define it in a manifest of kind Volume, or in the agent's config",
+            )),
+            Some(entry) if entry.state.fate != VolumeIntent::Desired => {
+                Some(String::from("it is being removed"))
+            }
+            Some(entry) => match &entry.part {
+                PartState::Failed { why, .. } => Some(format!("failed to {why}")),
+                PartState::Unknown
+                | PartState::Suspect(_)
+                | PartState::Absent
+                | PartState::Up
+                | PartState::Pending { .. }
+                | PartState::Busy { .. } => None,
+            },
+        }
     }
 
     /// Path of a volume's data; `None` while it is not ready.

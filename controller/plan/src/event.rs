@@ -1,17 +1,23 @@
 //! Inputs of the planner: desired state, outcomes of operations, observations, requests.
 
-use std_alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use herdlet_api_types::{
     AllocId, DeploymentId, JobKey, alloc::Allocation, job::Job, scaling::ScalingNote, service::CheckResult,
-    task::ExitResult, volume::Volume,
+    task::ExitResult, view::VersionTag, volume::Volume,
 };
 
 use crate::{
     action::Outcome,
     env::NodeFacts,
     explain::Explanation,
-    job::children::Dispatch,
+    job::{Source, children::Dispatch},
+    node::DrainRequest,
     op::{Op, Part},
 };
 pub use crate::{refusal::Refusal, state::Noticed};
@@ -65,7 +71,11 @@ pub enum Event {
         facts: Box<NodeFacts>,
         /// The drivers that tasks have to wait for, and why.
         away: BTreeMap<String, String>,
+        /// The drivers that the agent's config disables: their tasks can't be started.
+        disabled: BTreeSet<String>,
     },
+    /// The ports of this machine on which something listens: new allocations get others.
+    Listening(BTreeSet<u16>),
     /// The wall clock was set: waits for a time of day change.
     ClockSet,
     /// A request; answered after the turn's commit.
@@ -123,6 +133,14 @@ pub enum Command {
         /// Volumes.
         volumes: Vec<Volume>,
     },
+    /// Make what a folder of manifests defines the desired state. A job that was reverted stays so until its
+    /// definition changes.
+    ApplyFolder {
+        /// Jobs with their files.
+        jobs: Vec<(Job, Source)>,
+        /// Volumes.
+        volumes: Vec<Volume>,
+    },
     /// Stop a job and keep it, as a new version without other changes.
     Stop {
         /// The job.
@@ -166,10 +184,14 @@ pub enum Command {
         /// Only if this is the current version.
         prior: Option<u64>,
     },
-    /// Make this job the desired state, but keep the counts of existing groups.
-    ApplyWithCounts {
+    /// Make this job the desired state, on conditions.
+    Register {
         /// The job.
         job: Box<Job>,
+        /// The counts of groups that exist.
+        counts: Counts,
+        /// Only if the job was last changed at this index; 0 means that there is no such job.
+        enforced_index: Option<u64>,
     },
     /// Change the count of a group, as a new version of its job.
     Scale {
@@ -249,11 +271,57 @@ pub enum Command {
         /// Signal name such as `SIGHUP`.
         signal: String,
     },
+    /// Set whether this node takes new allocations.
+    SetEligibility {
+        /// Whether it does.
+        eligible: bool,
+    },
+    /// Drain this node, or end its drain.
+    Drain {
+        /// The drain; `None` ends it.
+        drain: Option<DrainRequest>,
+        /// After the end, take new allocations again.
+        mark_eligible: bool,
+        /// Notes of the request.
+        meta: BTreeMap<String, String>,
+    },
+    /// Pause or resume a deployment.
+    PauseDeployment {
+        /// The deployment.
+        id: DeploymentId,
+        /// Whether it is paused.
+        paused: bool,
+    },
+    /// Name a version of a job. It is kept while it has a name.
+    TagVersion {
+        /// The job.
+        job: JobKey,
+        /// The version; the current one if absent.
+        version: Option<u64>,
+        /// The name.
+        tag: VersionTag,
+    },
+    /// Remove the name of a version.
+    UntagVersion {
+        /// The job.
+        job: JobKey,
+        /// The name.
+        name: String,
+    },
     /// Explain what an allocation is waiting for.
     Explain {
         /// The allocation.
         alloc: AllocId,
     },
+}
+
+/// The counts of existing groups when a job is registered again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// Those of the new job.
+    Replace,
+    /// Those of the current job.
+    Keep,
 }
 
 /// Something that is being stopped.

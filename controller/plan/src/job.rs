@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod children;
 pub mod deployment;
 pub mod difference;
+pub(crate) mod drain;
 pub mod feasibility;
 pub mod periodic;
 pub mod placed;
@@ -22,7 +23,7 @@ use std_alloc::{
     vec::Vec,
 };
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos, scaling::ScalingEvents};
+use herdlet_api_types::{AllocId, JobKey, UnixNanos, scaling::ScalingEvents, view::VersionTag};
 use serde::{Deserialize, Serialize};
 
 pub use self::difference::same_work;
@@ -60,12 +61,54 @@ pub struct JobState {
     /// Versions that a deployment has marked as stable.
     #[serde(default)]
     pub stable: BTreeSet<u64>,
+    /// The names of versions.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<u64, VersionTag>,
     /// Its scaling events.
     #[serde(default)]
     pub scaled: Arc<ScalingEvents>,
+    /// The definition in a folder of manifests; `None` if it was last applied from elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Definition>,
+}
+
+/// What a folder of manifests defined when the job was last applied from there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Definition {
+    /// The definition.
+    pub source: Source,
+    /// The version that it became.
+    pub version: u64,
+    /// Whether a revert has put another version in force. It stays until the definition changes.
+    pub held: bool,
+}
+
+/// Where a folder defines a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// The path of the file.
+    pub file: String,
+    /// A hash of the file's bytes.
+    pub file_hash: String,
+    /// A hash of the job as it was read.
+    pub job_hash: String,
+}
+
+impl Source {
+    /// Whether the definition has changed since `earlier`. A new release may read the same file as another job, and a
+    /// file may change in what does not concern the job.
+    pub fn differs(&self, earlier: &Self) -> bool {
+        self.file_hash != earlier.file_hash && self.job_hash != earlier.job_hash
+    }
 }
 
 impl JobState {
+    /// The file of a folder whose definition is not in force because of a revert.
+    pub fn held(&self) -> Option<&str> {
+        let definition = self.definition.as_ref().filter(|definition| definition.held)?;
+        Some(&definition.source.file)
+    }
+
     /// The deployment of the current version.
     pub fn deployment(&self) -> Option<&DeploymentState> {
         self.deployments.iter().rev().find(|known| known.deployment.job_version == self.version)

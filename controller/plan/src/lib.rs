@@ -27,6 +27,7 @@ pub mod job;
 pub mod launch;
 pub mod limits;
 pub mod network;
+pub mod node;
 pub mod op;
 pub mod parts;
 pub mod pass;

@@ -48,3 +48,11 @@ pub const PRESTOP_REPORT: Duration = Duration::from_secs(5);
 /// How long an attempt after a failed one has to live at least before it counts: process starts vary by milliseconds, and a task that
 /// fails at once fails within seconds.
 pub const PROOF_MIN: Duration = Duration::from_secs(5);
+
+/// After a single failure, a lifetime of the failed attempt above this has no effect: nobody waits longer for a task that has
+/// failed once.
+pub const PROOF_SINGLE_MAX: Duration = Duration::from_secs(60);
+
+/// After several failures in a row, an attempt counts after this time at the latest, or after the interval of the restart policy
+/// if that is longer.
+pub const PROOF_ROW_MAX: Duration = Duration::from_secs(3_600);

@@ -116,8 +116,8 @@ pub enum Waiting {
     Driver(TaskIndex, String),
     /// The end of the allocation that this one replaces.
     Previous(TaskIndex, AllocId),
-    /// A volume that is not ready; of the group if no task mounts it.
-    Volume(Option<TaskIndex>, String),
+    /// A volume that is not ready, and why if it is not being prepared; of the group if no task mounts it.
+    Volume(Option<TaskIndex>, String, Option<String>),
     /// The delay before the next start.
     Backoff(TaskIndex, Deadline),
     /// How long a task that has failed before has to run, by `CLOCK_BOOTTIME`.

@@ -71,7 +71,10 @@ impl Policy {
                 start: StartGate::Open,
                 health,
                 missing_volume: MissingVolume::Wait,
-                run_for: None,
+                run_for: spec
+                    .group()
+                    .filter(|_| spec.job.kind.completes())
+                    .and_then(|group| group.max_run_duration),
                 refused: None,
                 events: EventTexts::Own,
             };

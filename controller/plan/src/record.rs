@@ -7,7 +7,7 @@ use std_alloc::{boxed::Box, string::String, sync::Arc};
 use herdlet_api_types::{AllocId, JobKey, alloc::Allocation, job::Job};
 use serde::{Deserialize, Serialize};
 
-use crate::{job::JobState, shared::volume::VolumeState, state::Durable};
+use crate::{job::JobState, node::NodeState, shared::volume::VolumeState, state::Durable};
 
 /// Key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,9 +52,12 @@ pub enum Record {
     Delete(RecordKey),
 }
 
-/// Counters of this instance.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Counters of this instance, and the state of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// Nomad's index: increases with every turn that changes something durable, also over restarts.
     pub index: u64,
+    /// Whether the node takes new allocations, and its drain.
+    #[serde(default, skip_serializing_if = "NodeState::is_default")]
+    pub node: NodeState,
 }

@@ -17,6 +17,7 @@ use herdlet_api_types::{
     InstanceId,
     alloc::Allocation,
     job::{Service, Task},
+    names::{NameKind, SERVICE_RULE},
     service::Registration,
 };
 
@@ -36,9 +37,6 @@ pub const META_ALLOC: &str = "herdlet-alloc";
 /// Meta key with a hash of the tags, for a service whose tags others may change in the catalogue: if the job's tags
 /// change, the service is registered again.
 pub const META_TAGS: &str = "herdlet-tags";
-
-/// Longest service name: a DNS label (RFC 1035 §2.3.4).
-const NAME_BYTES_MAX: usize = 63;
 
 /// The kind of agent that registers services; prefix of all ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +90,7 @@ pub struct RegistrationError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The name is no DNS label.
-    #[error(
-        "the name must be 1 to {NAME_BYTES_MAX} letters, digits or dashes, and must not begin or end with a dash"
-    )]
+    #[error("the name {SERVICE_RULE}")]
     Name,
     /// The service has no address.
     #[error(transparent)]
@@ -150,7 +146,7 @@ fn register(
     name: &str,
     taken: &mut BTreeSet<String>,
 ) -> Result<Registration, Invalid> {
-    if !is_dns_label(name) {
+    if !NameKind::Service.accepts(name) {
         return Err(Invalid::Name);
     }
     let Workload { alloc, task, env, origin, .. } = *workload;
@@ -217,13 +213,6 @@ fn meta(workload: &Workload<'_>, service: &Service, origin: Origin) -> BTreeMap<
 
 fn is_canary(workload: &Workload<'_>) -> bool {
     workload.alloc.deployment.is_some_and(|deployment| deployment.canary)
-}
-
-fn is_dns_label(name: &str) -> bool {
-    (1..=NAME_BYTES_MAX).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        && !name.starts_with('-')
-        && !name.ends_with('-')
 }
 
 #[cfg(test)]

@@ -288,10 +288,12 @@ pub struct TaskState {
     pub window: Option<Deadline>,
     /// Restart policy: attempts counted in the current window.
     pub counted: u32,
-    /// How long the last attempt lived that the restart policy counted, if any. The next attempt counts once it has
-    /// lived longer.
+    /// The longest lifetime of the attempts that failed in a row, until an attempt counts: see [`TaskState::failures`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_after: Option<Duration>,
+    /// The last failures in a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
@@ -315,6 +317,15 @@ pub struct TaskState {
     /// Notifications that it must still get, by the part that has changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
     pub owed: BTreeMap<TaskPart, Owed>,
+}
+
+/// Attempts of a task that failed one after the other, without one between them that lived much longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failures {
+    /// Their number.
+    pub count: u32,
+    /// The longest lifetime.
+    pub longest: Duration,
 }
 
 /// The change of which a signal in flight notifies a task.

@@ -262,12 +262,13 @@ fn write_reason(
             say(&task(index), format_args!("waits for allocation {awaited} to end, {why}"));
             (Reason::Dependency, None, None)
         }
-        Waiting::Volume(Some(index), volume) => {
-            say(&task(index), format_args!("waits for volume \"{volume}\""));
-            (Reason::Dependency, None, None)
-        }
-        Waiting::Volume(None, volume) => {
-            say(&"group", format_args!("waits for volume \"{volume}\""));
+        Waiting::Volume(index, volume, why) => {
+            let (separator, why) = why.as_ref().map_or(("", ""), |why| (": ", why.as_str()));
+            let text = format_args!("waits for volume \"{volume}\"{separator}{why}");
+            match index {
+                Some(index) => say(&task(index), text),
+                None => say(&"group", text),
+            }
             (Reason::Dependency, None, None)
         }
         Waiting::Backoff(index, until) => {

@@ -4,7 +4,7 @@ use std_alloc::{boxed::Box, collections::BTreeSet, string::String, sync::Arc, ve
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    view::{AllocView, JobView, VolumeView},
+    view::{AllocView, JobView, NodeView, VolumeView},
 };
 
 use crate::{
@@ -57,6 +57,8 @@ pub enum View {
     Volume(Box<VolumeView>),
     /// The volume was removed.
     VolumeGone(String),
+    /// The node's current view.
+    Node(Arc<NodeView>),
 }
 
 /// A part that has drifted.

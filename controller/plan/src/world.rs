@@ -7,7 +7,10 @@ mod allocs;
 mod children;
 mod collect;
 pub mod command;
+mod definitions;
+mod depends;
 mod deployments;
+mod drain;
 mod jobs;
 mod launches;
 mod node;
@@ -70,9 +73,13 @@ pub struct World {
     pub(crate) allocs: Allocs,
     /// Jobs that wait for ports or capacity held by other allocations.
     pub(crate) short: BTreeSet<JobKey>,
+    /// Jobs with groups that wait for other groups and jobs.
+    pub(crate) dependent: BTreeSet<JobKey>,
     /// The queue of jobs that compete for free capacity.
     pub(crate) line: Line,
     pub(crate) generation: u64,
+    /// The node's present state was published.
+    pub(crate) node_is_shown: bool,
     /// Buffer for issued operations, reused across turns.
     issued: Vec<Issued>,
     /// Buffer for plans of allocations, reused across turns.
@@ -120,14 +127,17 @@ impl World {
                 contact: false,
                 awaited: BTreeMap::new(),
                 away: BTreeMap::new(),
+                disabled: BTreeSet::new(),
                 heirs: BTreeMap::new(),
             },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
             allocs,
             short: BTreeSet::new(),
+            dependent: BTreeSet::new(),
             line: Line::default(),
             generation: 0,
+            node_is_shown: false,
             issued: Vec::new(),
             plan: Plan::default(),
         }
@@ -138,7 +148,11 @@ impl World {
         let open = &mut OpenTurn { now, dirty, turn };
         match event {
             Event::Desired(change) => self.desired(open, change),
-            Event::Node { facts, away } => self.node_changed(open, *facts, away),
+            Event::Node { facts, away, disabled } => {
+                self.ctx.disabled = disabled;
+                self.node_changed(open, *facts, away);
+            }
+            Event::Listening(ports) => self.allocs.set_listening(ports),
             Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
                 self.write(open, id, |writer| writer.outcome(part, generation, outcome));
@@ -164,6 +178,9 @@ impl World {
             Event::Command { request, command } => {
                 let reply = self.command(open, command);
                 open.turn.replies.push((request, reply));
+                // A change of the node alone marks no key.
+                self.show_node(open.turn);
+                self.flush_meta(open.turn);
             }
         }
     }
@@ -183,6 +200,7 @@ impl World {
         open.dirty.remove(key);
         // Repeated each time, so that a panic can't lose these keys: only they open the queue.
         open.dirty.extend(self.line.waiting().cloned().map(Key::Waiting));
+        self.show_node(open.turn);
         self.flush_meta(open.turn);
     }
 
@@ -232,6 +250,7 @@ impl World {
             DesiredChange::Contact => self.on_server_allocs(open),
             DesiredChange::Complete => {
                 self.ctx.complete = true;
+                self.show_node(open.turn);
                 for (key, entry) in &mut self.jobs {
                     entry.stale = true;
                     open.dirty.insert(Key::Job(key.clone()));
@@ -334,7 +353,7 @@ impl World {
         let standing = Some(entry.summary());
         let stirs = entry.standing != standing;
         entry.standing = standing;
-        let mut tells = false;
+        let (mut tells, mut is_published) = (false, false);
         if core::mem::take(&mut entry.changed) || touched {
             let mut convergence = status::convergence(open.now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
@@ -348,13 +367,18 @@ impl World {
             }
             let view = show::view(&entry.spec, &entry.state, convergence);
             open.turn.views.push(View::Alloc(view.into()));
+            is_published = true;
         }
         if stirs {
             let key = entry.spec.job_key.clone();
             self.mark_stale(open, key);
+            self.follow_drain(open);
         } else if tells {
             open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
+        }
+        if is_published {
+            self.wake_dependents(open);
         }
     }
 
@@ -363,6 +387,7 @@ impl World {
         let Some(entry) = self.allocs.remove(id) else { return };
         self.follow(open, id);
         self.cancel_migration(open, &entry.spec);
+        self.follow_drain(open);
         self.mark_stale(open, entry.spec.job_key.clone());
         open.turn.records.push(Record::Delete(RecordKey::AllocSpec(id)));
         open.turn.records.push(Record::Delete(RecordKey::AllocState(id)));
@@ -373,7 +398,7 @@ impl World {
 
     fn flush_meta(&mut self, turn: &mut Turn) {
         if self.meta.take_touched() {
-            turn.records.push(Record::Put(RecordKey::Meta, RecordValue::Meta(*self.meta)));
+            turn.records.push(Record::Put(RecordKey::Meta, RecordValue::Meta(Meta::clone(&self.meta))));
         }
     }
 }

@@ -4,19 +4,21 @@
 //! changes; drift of attempts and repairs are events of the driver. It knows no cgroup and starts nothing.
 //!
 //! - `events`: events from the kernel.
-//! - `attempts_dir`: the directory, recreated after a deletion.
+//! - `directory`: the directory, recreated after a deletion.
 //! - `lost`: restores records that were deleted under a living supervisor.
+//! - `reports`: drift and repairs, by driver.
 //! - `proc_dir`: processes that supervise attempts, and their open files.
 
-mod attempts_dir;
+mod directory;
 mod events;
 mod lost;
 mod proc_dir;
+mod reports;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -27,9 +29,10 @@ use std::{
     time::Duration,
 };
 
+use herdlet_api_types::driver::RAW_EXEC;
 use herdlet_base::durable;
 use herdlet_base::ready;
-use herdlet_driver::{AttemptId, Earlier, Outlet, TaskEvent};
+use herdlet_driver::AttemptId;
 use rustix::fs::inotify;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -41,9 +44,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::supervisor::{
     Listed, PidFd, Process, ProcessError, Record, RecordsError, RuntimeDir, State, TombstoneOutcome,
 };
-use attempts_dir::AttemptsDir;
+use directory::AttemptsDir;
 use lost::Mirror;
 pub use lost::Supervised;
+pub use reports::Reports;
 
 /// Why attempts can't be followed. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -105,8 +109,6 @@ pub struct Attempts {
     path: PathBuf,
     opened: Instant,
     memory: Memory,
-    /// Attempts that had begun, according to the stored state, when this agent started.
-    earlier: Earlier,
     place: Mutex<AttemptsDir>,
     inotify: Arc<AsyncFd<OwnedFd>>,
     /// Supervisors that may live, by the names of their records.
@@ -116,7 +118,8 @@ pub struct Attempts {
     /// The watch descriptor of the cgroups directory; 0 means none.
     cgroups: AtomicI32,
     waiting: Mutex<BTreeMap<String, watch::Sender<()>>>,
-    events: Outlet<TaskEvent>,
+    /// By driver.
+    reports: Mutex<BTreeMap<DriverNumber, Arc<Reports>>>,
     watching: OnceLock<AbortOnDropHandle<()>>,
 }
 
@@ -138,14 +141,13 @@ impl Attempts {
             path: path.to_owned(),
             opened: Instant::now(),
             memory,
-            earlier: Earlier::default(),
             place: Mutex::new(place),
             inotify: Arc::clone(&inotify),
             shims: Mutex::default(),
             mirrors: Mutex::default(),
             cgroups: AtomicI32::new(0),
             waiting: Mutex::new(BTreeMap::new()),
-            events: Outlet::default(),
+            reports: Mutex::default(),
             watching: OnceLock::new(),
         });
         // Spawned only now: there may be events already, and the reader ends if `attempts` is not there yet.
@@ -200,14 +202,18 @@ impl Attempts {
         }
     }
 
-    /// Attempts that have begun and still have a record.
+    /// Attempts that have begun and still have a record, with their drivers.
     ///
     /// # Errors
     /// When the directory can't be listed.
-    pub fn recorded_attempts(&self) -> Result<Vec<AttemptId>, AttemptsError> {
+    pub fn recorded_attempts(&self) -> Result<BTreeMap<AttemptId, DriverNumber>, AttemptsError> {
         let listed = self.records().list()?;
         let begun = listed.iter().filter(|listed| !is_tombstone(listed));
-        Ok(begun.filter_map(|listed| AttemptId::parse(&listed.name)).collect())
+        let recorded = begun.filter_map(|listed| {
+            let driver = listed.record.as_ref().map_or(DriverNumber::RAW_EXEC, DriverNumber::of_record);
+            Some((AttemptId::parse(&listed.name)?, driver))
+        });
+        Ok(recorded.collect())
     }
 
     /// Makes sure that an attempt that has not begun never will.
@@ -316,19 +322,10 @@ impl Attempts {
         Ok(shim)
     }
 
-    /// Sets the attempts that an earlier agent may have begun, according to the stored state. All others are this
-    /// agent's own. Call it once, before recovering any of them.
-    pub fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
-        self.earlier.set(known);
-    }
-
-    /// Whether an attempt without a record may have begun. That is possible for attempts of an earlier agent if the
-    /// directory was recreated since; an attempt of this agent has a record if it has begun.
-    pub fn may_have_begun(&self, id: &AttemptId) -> bool {
-        match self.memory {
-            Memory::OfThisBoot => false,
-            Memory::None => self.earlier.has(id),
-        }
+    /// Whether records of earlier agents may be missing, because the directory was recreated. Then an attempt of an
+    /// earlier agent may have begun although it has no record; an attempt of this agent has one if it has begun.
+    pub fn may_lack_records(&self) -> bool {
+        self.memory == Memory::None
     }
 
     /// Removes the record of an ended attempt; a tombstone is removed only later. While supervisors spawned by an
@@ -379,9 +376,9 @@ impl Attempts {
         .map_err(|source| AttemptsError::Watch { path: tree.to_owned(), source: source.into() })
     }
 
-    /// Drift of attempts, and repairs.
-    pub fn events(&self) -> &Outlet<TaskEvent> {
-        &self.events
+    /// Reports about the attempts of a driver.
+    pub fn reports(&self, driver: DriverNumber) -> Arc<Reports> {
+        Arc::clone(lock(&self.reports).entry(driver).or_default())
     }
 
     fn remove_later(self: &Arc<Self>, tombstones: Vec<String>) {
@@ -421,12 +418,9 @@ impl Attempts {
     /// A cgroup was removed. The agent removes one only after its attempt is over.
     fn cgroup_gone(&self, name: &str) {
         let Some(id) = AttemptId::parse(name) else { return };
-        if !self.record(&id).is_ok_and(|record| record.is_some_and(|record| record.state == State::Running)) {
-            return;
-        }
-        // The event reader never waits: the next inspection finds what does not fit into the channel.
-        if !self.events.try_send(TaskEvent::Drift { id }) {
-            tracing::debug!(name, "dropped the event that a cgroup is gone: the channel is full");
+        let record = self.record(&id).ok().flatten().filter(|record| record.state == State::Running);
+        if let Some(record) = record {
+            self.reports(DriverNumber::of_record(&record)).mark_drift(id);
         }
     }
 
@@ -436,6 +430,38 @@ impl Attempts {
 
     fn place(&self) -> MutexGuard<'_, AttemptsDir> {
         lock(&self.place)
+    }
+}
+
+/// Identifies a driver in records. It is computed from the driver's name, so that no list of drivers is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DriverNumber(u32);
+
+impl DriverNumber {
+    /// Records of older releases name no driver: this was the only one.
+    const RAW_EXEC: Self = Self(0);
+
+    /// The number of the driver of that name.
+    pub fn of(name: &str) -> Self {
+        if name == RAW_EXEC {
+            return Self::RAW_EXEC;
+        }
+        // FNV-1a, 32 bit; never 0.
+        Self(
+            name.bytes()
+                .fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+                | 1,
+        )
+    }
+
+    /// The driver that a record names.
+    pub fn of_record(record: &Record) -> Self {
+        Self(record.driver)
+    }
+
+    /// The value in records.
+    pub fn value(self) -> u32 {
+        self.0
     }
 }
 
@@ -470,7 +496,7 @@ enum Memory {
 /// again. Only a directory on disk can have such records.
 fn forget_earlier_boot(path: &Path, records: &RuntimeDir, boot_file: &Path) -> Result<Memory, AttemptsError> {
     let boot = read_boot(boot_file)?;
-    let marker = path.join(attempts_dir::BOOT);
+    let marker = path.join(directory::BOOT);
     let write = || durable::write(&marker, boot.as_bytes());
     let written = |source| AttemptsError::Prepare { path: marker.clone(), source };
     match read_boot(&marker) {

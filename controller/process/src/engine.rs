@@ -16,7 +16,7 @@ mod end;
 mod exec;
 mod failure;
 mod ledger;
-mod reconcile;
+mod repair;
 mod start;
 mod stats;
 mod supervise;
@@ -39,34 +39,54 @@ use futures_util::{
 };
 use herdlet_base::error::in_full;
 use herdlet_base::signal;
-use herdlet_driver::Availability;
 use herdlet_driver::{
-    self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, ExecRequest, ExecSession, Exited,
-    Fingerprint, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
+    self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, Earlier, ExecRequest, ExecSession,
+    Exited, Fingerprint, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
     TaskEvent, Usage,
 };
 
 use super::{
-    attempts::{Attempts, AttemptsError},
+    attempts::{Attempts, AttemptsError, DriverNumber, Reports},
     cgroup::{Cgroup, Isolation},
-    supervisor::{self, Invocation, Program, Record, State},
+    supervisor::{self, Invocation, Process, Program, Record, State},
 };
 use supervise::Live;
 
 /// How a driver translates a task into a process. Process-based drivers differ only here: one that isolates its tasks sets their
 /// root and namespaces in the [`Invocation`] that the supervisor executes.
 pub trait Translate: Debug + Send + Sync + 'static {
-    /// The main process of a task. Blocking: it may query name services and search for files.
+    /// Whether the driver works with these cgroups.
+    fn fingerprint(&self, isolation: &Isolation) -> Fingerprint;
+
+    /// The main process of a task. Makes what it needs, such as a root with mounts, before each start; repeating that is safe.
+    /// Blocking: it may query name services and search for files.
     ///
     /// # Errors
-    /// With the class of a failed start.
+    /// With the class of a failed start. The attempt is torn down then.
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated>;
 
     /// A command in a running task. Blocking for the same reasons.
     ///
     /// # Errors
     /// If the command does not exist, or can't run in this task.
-    fn command(&self, task: &TaskConfig, command: &str, args: &[String]) -> DriverResult<Invocation>;
+    fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation>;
+
+    /// Removes what [`task`](Self::task) made for an attempt, none of whose processes runs. Repeating it is safe. Blocking.
+    ///
+    /// # Errors
+    /// If something is left. It is tried again when the attempt is destroyed once more.
+    fn tear_down(&self, id: &AttemptId) -> DriverResult<()> {
+        let _ = id;
+        Ok(())
+    }
+}
+
+/// A task in which a command is executed.
+#[derive(Debug)]
+pub struct RunningTask<'t> {
+    pub config: &'t TaskConfig,
+    /// Its main process, by the attempt's record: a command of an isolated task joins its namespaces.
+    pub main: Process,
 }
 
 /// A task as a process.
@@ -87,8 +107,6 @@ pub struct Setup {
     pub isolation: Isolation,
     /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
     pub leash: Option<OwnedFd>,
-    /// Whether tasks may be started. Running tasks are supervised in any case.
-    pub starts: Availability,
 }
 
 /// A driver whose tasks are processes.
@@ -100,8 +118,11 @@ pub struct Engine {
 #[derive(Debug)]
 struct Shared {
     info: Arc<DriverInfo>,
+    /// The driver's number in records.
+    number: DriverNumber,
     translate: Box<dyn Translate>,
     setup: Setup,
+    earlier: Earlier,
     exits: Outlet<Exited>,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
 }
@@ -119,9 +140,11 @@ impl Engine {
         }
         Self {
             shared: Arc::new(Shared {
+                number: DriverNumber::of(&info.name),
                 info: Arc::new(info),
                 translate: Box::new(translate),
                 setup,
+                earlier: Earlier::default(),
                 exits: Outlet::default(),
                 live: Mutex::default(),
             }),
@@ -135,22 +158,7 @@ impl TaskDriver for Engine {
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        let Setup { isolation, starts, .. } = &self.shared.setup;
-        let found = match (starts, isolation) {
-            (Availability::Disabled, _) => Fingerprint {
-                health: Health::Undetected,
-                description: "disabled".to_owned(),
-                attributes: BTreeMap::new(),
-            },
-            (Availability::Enabled, isolation) => Fingerprint {
-                health: Health::Healthy,
-                description: match isolation {
-                    Isolation::Cgroups(_) => "Healthy".to_owned(),
-                    Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
-                },
-                attributes: BTreeMap::new(),
-            },
-        };
+        let found = self.shared.translate.fingerprint(&self.shared.setup.isolation);
         stream::once(async { found }).chain(stream::pending()).boxed()
     }
 
@@ -159,11 +167,11 @@ impl TaskDriver for Engine {
     }
 
     fn events(&self) -> BoxStream<'static, TaskEvent> {
-        self.shared.attempts().events().stream()
+        self.shared.reports().stream()
     }
 
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
-        self.shared.attempts().set_earlier(known);
+        self.shared.earlier.set(known);
     }
 
     fn start(&self, config: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
@@ -241,14 +249,20 @@ impl Shared {
         }
     }
 
+    fn reports(&self) -> Arc<Reports> {
+        self.attempts().reports(self.number)
+    }
+
+    /// The attempts of this driver. A cgroup without a record may be of any driver, and each can remove it.
     fn found(&self) -> DriverResult<Vec<AttemptId>> {
-        let mut found = self.attempts().recorded_attempts().map_err(DriverError::retry)?;
+        let recorded = self.attempts().recorded_attempts().map_err(DriverError::retry)?;
+        let is_own = |id: &AttemptId| recorded.get(id).is_none_or(|driver| *driver == self.number);
+        let mut found: BTreeSet<AttemptId> = recorded.keys().filter(|id| is_own(id)).cloned().collect();
         if let Some(cgroups) = self.setup.isolation.cgroups() {
-            found.extend(cgroups.existing_attempts().map_err(DriverError::retry)?);
+            let in_cgroups = cgroups.existing_attempts().map_err(DriverError::retry)?;
+            found.extend(in_cgroups.into_iter().filter(is_own));
         }
-        found.sort();
-        found.dedup();
-        Ok(found)
+        Ok(found.into_iter().collect())
     }
 }
 

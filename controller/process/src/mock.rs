@@ -29,6 +29,7 @@ use herdlet_driver::{
     Started, StopRequest, TaskConfig, TaskDriver, TaskEvent, Usage, recover_by,
 };
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use notes::{Entry, Given, Kept, Notes};
 use run::Run;
@@ -103,6 +104,22 @@ impl TaskDriver for Mock {
         self.shared.notes.set_earlier(known);
     }
 
+    fn prepare<'a>(
+        &'a self,
+        config: &'a TaskConfig,
+        cancel: &'a CancellationToken,
+    ) -> BoxFuture<'a, DriverResult<()>> {
+        async move {
+            let config = herdlet_driver::read_config::<MockConfig>(&config.config)?;
+            let pull = tokio::time::sleep(config.prepare_block_for.0.to_std());
+            if cancel.run_until_cancelled(pull).await.is_none() {
+                return Err(DriverError::retry("prepare it: it was withdrawn"));
+            }
+            config.prepare_error.map_or(Ok(()), |error| Err(DriverError::recoverable(error)))
+        }
+        .boxed()
+    }
+
     fn start(&self, spec: TaskConfig) -> BoxFuture<'_, DriverResult<Started>> {
         async move {
             let config = herdlet_driver::read_config::<MockConfig>(&spec.config)?;
@@ -125,7 +142,7 @@ impl TaskDriver for Mock {
                     self.shared.recover(&spec.id).await?;
                 }
             }
-            Ok(Started { handle: self.shared.notes.handle(&spec.id), network: network(&config) })
+            Ok(self.shared.started(&spec.id, &config))
         }
         .boxed()
     }
@@ -242,16 +259,21 @@ impl Shared {
         run.ok_or_else(|| DriverError::fatal(format!("reach {id}: it is not running")))
     }
 
+    fn started(&self, id: &AttemptId, config: &MockConfig) -> Started {
+        Started { handle: self.notes.handle(id), network: network(config) }
+    }
+
     async fn recover(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Recovered> {
         self.health.send_if_modified(|health| std::mem::replace(health, Health::Healthy) != Health::Healthy);
         if let Some(run) = self.run(id) {
-            return Ok(run.exit().map_or(Recovered::Running, Recovered::Exited));
+            let running = || Recovered::Running(self.started(id, run.config()));
+            return Ok(run.exit().map_or_else(running, Recovered::Exited));
         }
         let take_over = async |entry: Entry| match entry.exit {
             Some(exit) => Ok(Recovered::Exited(exit)),
             None => {
                 self.begin(id, &entry, None);
-                Ok(Recovered::Running)
+                Ok(Recovered::Running(self.started(id, &entry.config)))
             }
         };
         recover_by(&self.notes, id, take_over).await

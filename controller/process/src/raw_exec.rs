@@ -3,6 +3,7 @@
 //! In: a task's `config`. Out: how to run its program: the file, environment, user and directory. The engine does the rest.
 
 mod command;
+mod denied;
 
 use std::{
     collections::BTreeMap,
@@ -15,45 +16,62 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
-    driver::DriverInfo,
+    driver::{DriverInfo, RawExecOptions},
     manifest::{Text, driver::RawExecConfig},
 };
 use herdlet_base::{
     observation::Class,
     user::{self, Login, UserError},
 };
-use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, read_config};
+use herdlet_driver::{AttemptId, DriverError, DriverResult, Fingerprint, Health, TaskConfig, read_config};
 use rustix::io::Errno;
 
 use crate::{
-    engine::{Engine, Setup, Translate, Translated},
+    cgroup::Isolation,
+    engine::{Engine, RunningTask, Setup, Translate, Translated},
     supervisor::{Invocation, NewPrivileges, User},
 };
 use command::{CommandError, Distrust, Trust};
+use denied::Denied;
+pub use denied::InvalidIds;
 
 /// Creates the driver. Must be called within a tokio runtime.
-pub fn driver(setup: Setup) -> Engine {
-    Engine::new(DriverInfo::raw_exec(), RawExec::default(), setup)
+///
+/// # Errors
+/// If an option is invalid.
+pub fn driver(setup: Setup, options: &RawExecOptions) -> Result<Engine, InvalidIds> {
+    let translate = RawExec { denied: Denied::of(options)?, ..RawExec::default() };
+    Ok(Engine::new(DriverInfo::raw_exec(), translate, setup))
 }
 
 /// Translates tasks into processes.
 #[derive(Debug, Default)]
 struct RawExec {
+    denied: Denied,
     /// When the log last reported a skipped program, by task. At most [`REPORTED_MAX`] entries.
     reported: Mutex<BTreeMap<(AllocId, String), Instant>>,
 }
 
 impl Translate for RawExec {
+    fn fingerprint(&self, isolation: &Isolation) -> Fingerprint {
+        let description = match isolation {
+            Isolation::Cgroups(_) => "Healthy".to_owned(),
+            Isolation::None { why } => format!("Healthy; isolation: none ({why})"),
+        };
+        Fingerprint { health: Health::Healthy, description, attributes: BTreeMap::new() }
+    }
+
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {
         let config = read_config::<RawExecConfig>(&task.config)?;
         let invocation = self.invocation(task, &config)?;
         Ok(Translated { invocation, processes: config.pids_limit.map(u64::from) })
     }
 
-    fn command(&self, task: &TaskConfig, command: &str, args: &[String]) -> DriverResult<Invocation> {
-        let own = read_config::<RawExecConfig>(&task.config)?;
-        let args = args.iter().map(|arg| Text(arg.clone())).collect();
-        self.invocation(task, &RawExecConfig { command: command.to_owned(), args, ..own })
+    fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation> {
+        let own = read_config::<RawExecConfig>(&task.config.config)?;
+        let mut words = command.iter().cloned();
+        let command = words.next().unwrap_or_default();
+        self.invocation(task.config, &RawExecConfig { command, args: words.map(Text).collect(), ..own })
     }
 }
 
@@ -79,6 +97,10 @@ impl RawExec {
             (Some(name), Some(found)) => found.unless_own(name).map_err(no_user)?,
             (_, _) => None,
         };
+        let own = || (rustix::process::geteuid().as_raw(), vec![rustix::process::getegid().as_raw()]);
+        let as_user = |user: &user::Credentials| (user.uid, user.groups.clone());
+        let (uid, gids) = user.as_ref().map_or_else(own, as_user);
+        self.denied.check(uid, &gids)?;
         let search_path = task.env.iter().rev().find(|(name, _)| name == "PATH");
         let starter = user.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
         let found = command::find(&command::Lookup {
@@ -91,6 +113,10 @@ impl RawExec {
         if let Some(distrust) = &found.passed_over {
             self.report_passed_over(&task.id, distrust, &found.path);
         }
+        let directory = match &config.work_dir {
+            Some(dir) => task.dirs.task.join(dir),
+            None => task.dirs.task.clone(),
+        };
         let mut arguments = vec![OsString::from(&config.command)];
         arguments.extend(config.args.iter().map(|arg| OsString::from(&arg.0)));
         Ok(Invocation {
@@ -98,12 +124,7 @@ impl RawExec {
             entry: found.entry,
             arguments,
             environment,
-            directory: Some(
-                config
-                    .work_dir
-                    .as_ref()
-                    .map_or_else(|| task.dirs.task.clone(), |dir| task.dirs.task.join(dir)),
-            ),
+            directory: Some(directory),
             user: user.map(|user| User { uid: user.uid, gid: user.gid, groups: user.groups }),
             umask: None,
             open_files: None,
@@ -163,7 +184,9 @@ fn is_like(name: &str, pattern: &str) -> bool {
 fn command_error(error: CommandError) -> DriverError {
     match error {
         CommandError::NotFound { .. } => DriverError::no_program(error),
-        CommandError::Empty | CommandError::NotExecutable { .. } => DriverError::fatal(error),
+        CommandError::Empty | CommandError::NotExecutable { .. } | CommandError::NotAProgram { .. } => {
+            DriverError::fatal(error)
+        }
         // The offending file may be gone at the next try.
         CommandError::Untrusted { .. } => DriverError::recoverable(error),
         CommandError::Io { ref source, .. } if is_refusal(source) => DriverError::fatal(error),

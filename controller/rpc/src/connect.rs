@@ -9,7 +9,13 @@
 //!
 //! Facts: `hashicorp/nomad:helper/pool/conn.go`, `nomad/rpc.go` (`handleConn`).
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use rustix::net::sockopt;
 use tokio::{
@@ -64,20 +70,26 @@ pub trait Dial: Send + Sync + 'static {
 }
 
 /// TCP, with TLS if there are certificates.
-#[derive(Debug, Default)]
-pub struct Network(Option<ClientTls>);
+#[derive(Debug, Clone, Default)]
+pub struct Network(Arc<RwLock<Option<ClientTls>>>);
 
 impl Network {
     /// Uses TLS if `tls` is given.
     #[must_use]
     pub fn new(tls: Option<ClientTls>) -> Self {
-        Self(tls)
+        Self(Arc::new(RwLock::new(tls)))
+    }
+
+    /// Uses other certificates for further connections, of all clones.
+    pub fn set_tls(&self, tls: Option<ClientTls>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
     }
 }
 
 impl Dial for Network {
     async fn dial(&self, address: &Address, purpose: Purpose) -> Result<Box<dyn Io>, DialError> {
-        dial(address, self.0.as_ref(), purpose).await
+        let tls = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        dial(address, tls.as_ref(), purpose).await
     }
 }
 

@@ -25,7 +25,7 @@
 //! | 16 | 8 | shim start time, clock ticks since boot |
 //! | 24 | 8 | task start time, clock ticks since boot |
 //! | 32 | 4 | task pid |
-//! | 36 | 4 | reserved, 0 |
+//! | 36 | 4 | number of the attempt's driver; 0: `raw_exec`, which was the only driver once |
 //! | 40 | 8 | wall time of the end (exit or failed start), ns since the Unix epoch |
 //! | 48 | 8 | log bytes that were dropped |
 //! | 56 | 8 | FNV-1a (64 bit) of bytes 0 to 55 |
@@ -49,6 +49,8 @@ pub struct Record {
     pub task: Process,
     /// Bytes of the task's output that were dropped.
     pub dropped_bytes: u64,
+    /// The number of the driver that started the attempt. The shim sets it once it has read the launch spec.
+    pub driver: u32,
 }
 
 /// The progress of an attempt. It only moves forward.
@@ -224,7 +226,7 @@ impl Record {
 
     const fn blank(state: State) -> Self {
         let nobody = Process { pid: 0, start_ticks: 0 };
-        Self { state, shim: nobody, task: nobody, dropped_bytes: 0 }
+        Self { state, shim: nobody, task: nobody, dropped_bytes: 0, driver: 0 }
     }
 
     /// Whether the state can't change any more.
@@ -263,6 +265,7 @@ impl Record {
         out[16..24].copy_from_slice(&self.shim.start_ticks.to_le_bytes());
         out[24..32].copy_from_slice(&self.task.start_ticks.to_le_bytes());
         out[32..36].copy_from_slice(&self.task.pid.to_le_bytes());
+        out[36..40].copy_from_slice(&self.driver.to_le_bytes());
         out[48..56].copy_from_slice(&self.dropped_bytes.to_le_bytes());
         let sum = fnv1a(&out[..56]);
         out[56..64].copy_from_slice(&sum.to_le_bytes());
@@ -302,6 +305,7 @@ impl Record {
             shim: Process { pid: u32_at(b, 12), start_ticks: u64_at(b, 16) },
             task: Process { pid: u32_at(b, 32), start_ticks: u64_at(b, 24) },
             dropped_bytes: u64_at(b, 48),
+            driver: u32_at(b, 36),
         })
     }
 }
@@ -362,6 +366,7 @@ mod tests {
             shim: Process { pid: 4321, start_ticks: 987_654_321 },
             task: Process { pid: 4322, start_ticks: 987_654_322 },
             dropped_bytes: 17,
+            driver: 0x1234_5679,
         }
     }
 

@@ -74,6 +74,8 @@ pub enum Field<'a> {
     Leash,
     /// Fd 0 is a terminal that becomes the controlling terminal (`enter` only).
     Terminal,
+    /// Number of the attempt's driver, for its record; 0 if absent (`run` only).
+    Driver(u32),
     /// Name of the program in the directory at fd 5. It is executed there, wherever the path leads by then; the path is
     /// used where the kernel passes one on, as to a script's interpreter.
     Entry(&'a [u8]),
@@ -104,9 +106,10 @@ enum Tag {
     Leash = 19,
     Terminal = 20,
     Entry = 21,
+    Driver = 22,
 }
 
-const TAGS: [Tag; 22] = [
+const TAGS: [Tag; 23] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -129,6 +132,7 @@ const TAGS: [Tag; 22] = [
     Tag::Leash,
     Tag::Terminal,
     Tag::Entry,
+    Tag::Driver,
 ];
 
 /// Why bytes are not a launch spec.
@@ -243,6 +247,7 @@ impl<'a> Field<'a> {
             Self::Leash => (Tag::Leash, &[], Closing::None),
             Self::Terminal => (Tag::Terminal, &[], Closing::None),
             Self::Entry(name) => text(Tag::Entry, name),
+            Self::Driver(number_of_driver) => small(Tag::Driver, number_of_driver, number),
         }
     }
 }
@@ -287,6 +292,7 @@ mod tests {
             Field::Leash,
             Field::Terminal,
             Field::Entry(b"sh"),
+            Field::Driver(7),
         ]
     }
 

@@ -3,14 +3,14 @@
 //! In: a shell. Out: the script that clap generates, extended for bash, zsh and fish to list jobs as targets. An agent that
 //! does not answer delays the prompt by at most two seconds.
 
-use clap::CommandFactory as _;
+use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::Cli;
+use super::{Cli, nomad};
 
 pub(super) fn script(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "herdlet", &mut script);
+    clap_complete::generate(shell, &mut offered(), "herdlet", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => format!(
@@ -23,6 +23,48 @@ pub(super) fn script(shell: Shell) -> String {
         Shell::Zsh => with_names_in_zsh(&script),
         Shell::Elvish | Shell::PowerShell | _ => script,
     }
+}
+
+/// The commands that are offered: ours without internal ones, and Nomad's verbs, which are ours under other names.
+fn offered() -> Command {
+    let known = Cli::command();
+    let mut offered = visible(&known);
+    for (noun, verb, ours) in nomad::verbs() {
+        if offered.find_subcommand(noun).is_none() {
+            offered = offered.subcommand(Command::new(noun).about("Commands under Nomad's names"));
+        }
+        let own = ours.iter().try_fold(&known, |command, word| command.find_subcommand(word));
+        let made = match own {
+            Some(own) => without_aliases(own).name(verb),
+            None => Command::new(verb),
+        };
+        offered = offered.mut_subcommand(noun, |command| match command.find_subcommand(verb) {
+            Some(_) => command,
+            None => command.subcommand(made),
+        });
+    }
+    offered
+}
+
+/// The command without hidden commands.
+fn visible(command: &Command) -> Command {
+    without_aliases(command).visible_aliases(command.get_visible_aliases().map(leaked).collect::<Vec<_>>())
+}
+
+/// The command without hidden commands and without other names, which may be those of Nomad's verbs.
+fn without_aliases(command: &Command) -> Command {
+    let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(visible);
+    let mut shown =
+        Command::new(leaked(command.get_name())).args(command.get_arguments().cloned()).subcommands(inner);
+    if let Some(about) = command.get_about() {
+        shown = shown.about(about.clone());
+    }
+    shown
+}
+
+/// A name that lives as long as the program, which prints one script.
+fn leaked(name: &str) -> &'static str {
+    name.to_owned().leak()
 }
 
 /// Commands whose arguments are targets or jobs.
@@ -41,7 +83,8 @@ _herdlet_with_jobs() {
     if [[ "$COMP_CWORD" -ge 2 && "$word" != -* ]]; then
         case "${COMP_WORDS[1]}:$before" in
             *:--task|*:--tail|*:--timeout|*:--addr|*:--token-file|*:--output|*:-o|*:--for|*:--signal|*:-s|*:--color|delete:-f|*:--file) ;;
-            TAKING)
+            TAKING|job:*|alloc:*|deployment:*)
+                case "${COMP_WORDS[1]}" in job|alloc|deployment) [[ "$COMP_CWORD" -ge 3 ]] || { _herdlet "$@"; return; } ;; esac
                 COMPREPLY=( $(compgen -W "$(NAMES | grep -x '[A-Za-z0-9._/-]*')" -- "$word") )
                 [[ "${#COMPREPLY[@]}" -gt 0 ]] && return 0 ;;
         esac
@@ -59,7 +102,7 @@ fn with_names_in_zsh(script: &str) -> String {
     let function = format!("_herdlet_jobs() {{\n    compadd -- ${{(f)\"$({NAMES})\"}}\n}}\n\n");
     let mut with_names = String::new();
     for line in script.lines() {
-        let is_name = ["':target -- ", "'::target -- ", "'*::names -- ", "'*::jobs -- "];
+        let is_name = ["':target -- ", "'::target -- ", "'*::targets -- ", "'*::names -- ", "'*::jobs -- "];
         if is_name.iter().any(|start| line.starts_with(start)) {
             with_names.push_str(&line.replace(":_default'", ":_herdlet_jobs'"));
         } else {
@@ -75,7 +118,7 @@ fn with_names_in_zsh(script: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::fs::PermissionsExt as _, process::Command};
+    use std::{os::unix::fs::PermissionsExt as _, process};
 
     use super::*;
 
@@ -102,7 +145,7 @@ mod tests {
                  _herdlet_with_jobs herdlet \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo ${{COMPREPLY[@]}}",
                 dir.path().display()
             );
-            let answer = Command::new("bash").args(["-c", &asked]).output().ok()?;
+            let answer = process::Command::new("bash").args(["-c", &asked]).output().ok()?;
             assert_eq!(String::from_utf8_lossy(&answer.stderr), "");
             Some(String::from_utf8_lossy(&answer.stdout).trim().to_owned())
         };
@@ -112,6 +155,14 @@ mod tests {
         assert_eq!(offered("herdlet status wo").unwrap(), "worker");
         assert_eq!(offered("herdlet logs --fol").unwrap(), "--follow");
         assert_eq!(offered("herdlet stat").unwrap(), "status");
+        // Internal commands used to be offered, and below `alloc` the commands of the top.
+        assert_eq!(offered("herdlet gua").unwrap(), "");
+        assert_eq!(offered("herdlet unp").unwrap(), "");
+        let verbs = offered("herdlet alloc l").unwrap();
+        assert_eq!(verbs, "logs");
+        let verbs = offered("herdlet job p").unwrap();
+        assert!(verbs.contains("periodic") && verbs.contains("plan") && verbs.contains("promote"), "{verbs}");
+        assert_eq!(offered("herdlet job inspect w").unwrap(), "web worker");
         assert_eq!(offered("herdlet status web -o js").unwrap(), "json");
     }
 
@@ -120,7 +171,7 @@ mod tests {
         let zsh = script(Shell::Zsh);
         assert!(
             zsh.contains("_herdlet_jobs() {")
-                && zsh.contains("':target -- A job, an allocation, or a task:_herdlet_jobs'")
+                && zsh.contains("'*::targets -- Jobs, allocations, or tasks:_herdlet_jobs'")
         );
         assert!(script(Shell::Fish).contains("-a \"(timeout 2 herdlet get jobs -o name 2>/dev/null)\""));
     }

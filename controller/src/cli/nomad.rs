@@ -51,7 +51,7 @@ const fn verb(
     Verb { noun, verb, usage, ours, places }
 }
 
-const VERBS: [Verb; 32] = [
+const VERBS: [Verb; 40] = [
     verb("job", "run", "FILE", &["apply"], Places::Files),
     verb("job", "plan", "FILE", &["diff"], Places::Files),
     verb("job", "validate", "FILE", &["validate"], Places::Same),
@@ -72,11 +72,17 @@ const VERBS: [Verb; 32] = [
     verb("alloc", "status", "ALLOC", &["describe"], Places::Same),
     verb("alloc", "logs", "ALLOC [TASK]", &["logs"], Places::Task),
     verb("alloc", "exec", "ALLOC COMMAND", &["exec"], Places::Command),
-    verb("alloc", "fs", "ALLOC [PATH]", &["fs", "ls"], Places::Same),
+    verb("alloc", "fs", "ALLOC [PATH]", &["fs", "show"], Places::Same),
+    verb("alloc", "checks", "ALLOC", &["checks"], Places::Same),
     verb("alloc", "restart", "ALLOC [TASK]", &["restart"], Places::Task),
     verb("alloc", "signal", "ALLOC [TASK]", &["signal"], Places::Task),
     verb("alloc", "stop", "ALLOC", &["stop"], Places::Same),
     verb("node", "status", "", &["get", "node"], Places::Same),
+    verb("node", "drain", "[NODE]", &["drain"], Places::Same),
+    verb("node", "eligibility", "[NODE]", &["eligibility"], Places::Same),
+    verb("eval", "status", "EVAL", &["eval"], Places::Same),
+    verb("eval", "list", "", &["eval"], Places::Same),
+    verb("system", "gc", "", &["gc"], Places::Same),
     verb("service", "list", "", &["get", "services"], Places::Same),
     verb("service", "info", "NAME", &["get", "services"], Places::Same),
     verb("volume", "status", "[NAME]", &["get", "volumes"], Places::Same),
@@ -84,7 +90,14 @@ const VERBS: [Verb; 32] = [
     verb("deployment", "status", "[ID]", &["deployment", "status"], Places::Same),
     verb("deployment", "promote", "JOB", &["deployment", "promote"], Places::Same),
     verb("deployment", "fail", "JOB", &["deployment", "fail"], Places::Same),
+    verb("deployment", "pause", "JOB", &["deployment", "pause"], Places::Same),
+    verb("deployment", "resume", "JOB", &["deployment", "resume"], Places::Same),
 ];
+
+/// Noun, verb and our equivalent of each verb of one word, for completions.
+pub(super) fn verbs() -> impl Iterator<Item = (&'static str, &'static str, &'static [&'static str])> {
+    VERBS.iter().filter(|verb| !verb.verb.contains(' ')).map(|verb| (verb.noun, verb.verb, verb.ours))
+}
 
 /// The result of a translation.
 #[derive(Debug, PartialEq, Eq)]
@@ -119,6 +132,10 @@ pub(super) fn translate(args: &[OsString]) -> Translation {
     }
     let is_help = ["help", "-h", "-help", "--help"].contains(&second);
     if is_help && command.find_subcommand(noun).is_some() {
+        return Translation::Ours;
+    }
+    // The noun is a command of ours with arguments: `eval ID`.
+    if command.find_subcommand(noun).is_some_and(|own| !own.has_subcommands()) {
         return Translation::Ours;
     }
     let sentence =
@@ -341,7 +358,7 @@ mod tests {
                 "herdlet exec -it --task httpd 1234 -- ls -la",
             ),
             ("herdlet alloc exec 1234 -- ls -la", "herdlet exec 1234 -- ls -la"),
-            ("herdlet alloc fs 1234 alloc/logs", "herdlet fs ls 1234 alloc/logs"),
+            ("herdlet alloc fs 1234 alloc/logs", "herdlet fs show 1234 alloc/logs"),
             ("herdlet alloc logs -n=5 1234", "herdlet logs -n=5 1234"),
             ("herdlet alloc signal -s=SIGUSR1 1234", "herdlet signal -s=SIGUSR1 1234"),
             ("herdlet alloc signal -s SIGUSR1 1234 httpd", "herdlet signal -s SIGUSR1 1234/httpd"),

@@ -1,8 +1,11 @@
 //! Command lines, targets, and hints.
 
+use std::sync::Arc;
+
 use clap::CommandFactory as _;
 use herdlet_api_types::{
     AllocId,
+    job::Job,
     view::{AllocView, JobView},
 };
 use herdlet_cli::{Address, AddressError, target};
@@ -108,17 +111,21 @@ fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
 }
 
 #[test]
-fn every_command_says_how_it_is_used() {
-    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = command.get_name();
-        let told = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        assert!(name == "version" || told.contains(&format!("herdlet {name} ")), "{name}: {told}");
-        assert!(command.get_about().is_some(), "{name}");
-        for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
-            // Every example must parse. Two spaces separate it from its comment.
-            let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
-            let line = line.split(" | ").next().unwrap_or(line);
-            assert!(parsed(&format!("herdlet {line}")).is_ok(), "{line}");
+fn every_command_and_every_verb_of_one_says_how_it_is_used() {
+    let mut commands: Vec<(String, clap::Command)> = vec![(String::new(), Cli::command())];
+    while let Some((path, command)) = commands.pop() {
+        for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let path = format!("{path}{} ", inner.get_name());
+            let told = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(told.contains(&format!("herdlet {}", path.trim_end())), "{path}: {told}");
+            assert!(inner.get_about().is_some(), "{path}");
+            for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
+                // Every example must parse. Two spaces separate it from its comment.
+                let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
+                let line = line.split(" | ").next().unwrap_or(line);
+                assert!(parsed(&format!("herdlet {line}")).is_ok(), "{line}");
+            }
+            commands.push((path, inner.clone()));
         }
     }
 }
@@ -138,14 +145,19 @@ fn addresses_are_sockets_or_urls() {
 fn landscape() -> (Vec<JobView>, Vec<AllocView>) {
     let (web, web_api, child) =
         (job("web", "web", "httpd"), job("web.api", "front", "httpd"), job("web/dispatch-1", "g", "t"));
+    // Both are `prod/Api_v2`, and `a.b` is a group with a task that look like an index and a task of group `a`.
+    let in_prod = Arc::new(Job { namespace: "prod".to_owned(), ..Job::clone(&job("Api_v2", "a.b", "t_1")) });
+    let with_slash = job("prod/Api_v2", "a", "b");
     let allocs = vec![
         ended(alloc_view(&web, 0, 0x10)),
         alloc_view(&web, 0, 0x11),
         alloc_view(&web, 1, 0x12),
         alloc_view(&web_api, 0, 0x20),
         alloc_view(&child, 0, 0x30),
+        alloc_view(&in_prod, 0, 0x40),
+        alloc_view(&with_slash, 0, 0x50),
     ];
-    ([web, web_api, child].iter().map(|job| job_view(job, 0)).collect(), allocs)
+    ([web, web_api, child, in_prod, with_slash].iter().map(|job| job_view(job, 0)).collect(), allocs)
 }
 
 #[test]
@@ -167,6 +179,15 @@ fn targets_are_found() {
         ("30303030-3030", &[0x30], None),
         ("303030303030", &[0x30], None),
         ("30303030/t", &[0x30], Some("t")),
+        ("default/web", &[0x11, 0x12], None),
+        ("default/web.web[1]", &[0x12], None),
+        ("default/web.api", &[0x20], None),
+        ("prod/Api_v2", &[0x40], None),
+        ("prod/Api_v2/t_1", &[0x40], Some("t_1")),
+        ("prod/Api_v2.a.b[0]/t_1", &[0x40], Some("t_1")),
+        ("prod/Api_v2.a[0]", &[0x50], None),
+        ("default/prod/Api_v2", &[0x50], None),
+        ("default/prod/Api_v2/b", &[0x50], Some("b")),
     ] {
         let found = target::resolve(text, &jobs, &allocs).unwrap();
         let ids: Vec<AllocId> = found.allocs.iter().map(|view| view.spec.id).collect();

@@ -59,8 +59,8 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     let closing = CancellationToken::new();
     let router = Router::new().fallback(enter).with_state(door);
     let admission = Admission::new(Names::default(), Telemetry::new());
-    let face = Frontend { router, access: Access::Open, admission, limits: Limits::default() };
-    let serving = tokio::spawn(serve(listener, face, closing.clone()));
+    let frontend = Frontend { router, access: Access::Open, admission, limits: Limits::default() };
+    let serving = tokio::spawn(serve(listener, frontend, closing.clone()));
     show::out(&format!("{address}\n"));
     // The file is removed when the command ends.
     let _note = if args.no_open { None } else { open(&address) };

@@ -12,7 +12,7 @@ use herdlet_manifest::yaml::nearest;
 use super::words;
 
 /// Names of other tools, and our equivalents.
-const ELSEWHERE: [(&[&str], &str); 17] = [
+const ELSEWHERE: [(&[&str], &str); 21] = [
     (&["create", "deploy", "submit"], "apply"),
     (&["rm", "remove", "destroy", "undeploy"], "delete"),
     (&["kill"], "signal"),
@@ -23,13 +23,48 @@ const ELSEWHERE: [(&[&str], &str); 17] = [
     (&["events"], "get events"),
     (&["versions", "history"], "get versions"),
     (&["deployments"], "get deployments"),
-    (&["revert", "undo", "rollout"], "rollback"),
+    (&["revert", "undo"], "rollback"),
     (&["stats"], "top"),
     (&["inspect"], "describe"),
     (&["system"], "gc"),
     (&["init"], "schema"),
     (&["server", "serve", "daemon"], "agent"),
     (&["check"], "validate"),
+    (&["attach"], "logs -f"),
+    (&["cp"], "fs cat"),
+    (&["pause"], "stop"),
+    (&["unpause", "resume"], "start"),
+];
+
+/// Words of other tools that are followed by a further one, and our equivalents.
+const IN_TWO_WORDS: [(&str, &str, &str); 5] = [
+    ("rollout", "status", "wait"),
+    ("rollout", "history", "get versions"),
+    ("rollout", "undo", "rollback"),
+    ("rollout", "restart", "restart"),
+    ("system", "prune", "gc"),
+];
+
+/// Words of other tools for which several commands are needed.
+const IN_STEPS: [(&str, &str); 1] = [(
+    "edit",
+    "print the manifest, edit it and apply it: herdlet get jobs JOB -o yaml > job.yaml; herdlet apply -f job.yaml",
+)];
+
+/// Words of other tools that have no equivalent, and would only resemble another command.
+const NOWHERE: [&str; 12] = [
+    "pull",
+    "push",
+    "build",
+    "images",
+    "login",
+    "logout",
+    "cordon",
+    "uncordon",
+    "label",
+    "annotate",
+    "expose",
+    "autoscale",
 ];
 
 /// The error for the unknown word `unknown`.
@@ -39,11 +74,17 @@ pub(super) fn failure(args: &[OsString], unknown: &str) -> Failure {
     let (path, command) = within(&root, args, unknown);
     let known = command.get_subcommands().filter(|known| !known.is_hide_set());
     let names: Vec<&str> = known.flat_map(Command::get_name_and_visible_aliases).collect();
-    let elsewhere = ELSEWHERE.iter().find(|(names, _)| path.is_empty() && names.contains(&unknown));
-    let meant = match (elsewhere, nearest(unknown, names.iter().copied())) {
-        (Some((_, ours)), _) => format!("; use: herdlet {ours}"),
-        (None, Some(near)) => format!(": did you mean herdlet {path}{near}?"),
-        (None, None) => String::new(),
+    let next = args.iter().skip_while(|arg| *arg != unknown).nth(1).and_then(|arg| arg.to_str());
+    let in_two = IN_TWO_WORDS.iter().find(|(first, second, _)| *first == unknown && Some(*second) == next);
+    let elsewhere = ELSEWHERE.iter().find(|(names, _)| names.contains(&unknown)).map(|(_, ours)| *ours);
+    let ours = in_two.map(|(_, _, ours)| *ours).or(elsewhere).filter(|_| path.is_empty());
+    let steps = IN_STEPS.iter().find(|(word, _)| *word == unknown && path.is_empty());
+    let near = nearest(unknown, names.iter().copied()).filter(|_| !NOWHERE.contains(&unknown));
+    let meant = match (ours, steps, near) {
+        (Some(ours), _, _) => format!("; use: herdlet {ours}"),
+        (None, Some((_, steps)), _) => format!("; {steps}"),
+        (None, None, Some(near)) => format!(": did you mean herdlet {path}{near}?"),
+        (None, None, None) => String::new(),
     };
     Failure::new(format!("there is no command \"{path}{unknown}\"{meant}"))
         .code(USAGE)
@@ -88,6 +129,17 @@ mod tests {
             suggestion("herdlet config veiw", "veiw"),
             "there is no command \"config veiw\": did you mean herdlet config view?"
         );
+        assert_eq!(
+            suggestion("herdlet rollout status web", "rollout"),
+            "there is no command \"rollout\"; use: herdlet wait"
+        );
+        assert_eq!(
+            suggestion("herdlet rollout undo web", "rollout"),
+            "there is no command \"rollout\"; use: herdlet rollback"
+        );
+        // It resembled `wait`.
+        assert!(suggestion("herdlet edit web", "edit").contains("herdlet get jobs JOB -o yaml"));
+        assert_eq!(suggestion("herdlet pull", "pull"), "there is no command \"pull\"");
         assert_eq!(suggestion("herdlet frobnicate", "frobnicate"), "there is no command \"frobnicate\"");
     }
 
@@ -100,6 +152,13 @@ mod tests {
             for name in names {
                 assert!(root.find_subcommand(name).is_none(), "{name} is ours");
             }
+        }
+        for (_, _, ours) in IN_TWO_WORDS {
+            let first = ours.split(' ').next().unwrap_or_default();
+            assert!(root.find_subcommand(first).is_some(), "{ours}");
+        }
+        for name in NOWHERE.into_iter().chain(IN_STEPS.map(|(word, _)| word)) {
+            assert!(root.find_subcommand(name).is_none(), "{name} is ours");
         }
     }
 }

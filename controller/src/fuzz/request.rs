@@ -139,6 +139,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         restored: Gate::opened_before(),
         drivers: Registry::new(),
         bounds: Bounds::default(),
+        host: herdlet_api::alloc_ops::host::HostSampler::default(),
         manifests: watch::channel(Drivers::built_in()).1,
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),

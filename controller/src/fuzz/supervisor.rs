@@ -103,7 +103,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let process = Process { pid: 4321, start_ticks: 987_654_321 };
     let mut seeds = Vec::new();
     for state in states {
-        let bytes = Record { state, shim: process, task: process, dropped_bytes: 17 }.to_bytes();
+        let bytes = Record { state, shim: process, task: process, dropped_bytes: 17, driver: 1 }.to_bytes();
         seeds.push([&[0], &bytes[..]].concat());
         seeds.push([&[1], &bytes[4..56]].concat());
     }
@@ -130,6 +130,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Field::LogBlock,
         Field::Leash,
         Field::Terminal,
+        Field::Driver(7),
     ];
     for fields in [&minimal[..], &whole[..]] {
         let mut blob = vec![2];

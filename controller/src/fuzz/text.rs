@@ -106,6 +106,15 @@ fn names(text: &str) {
     if let Some(name) = paths::decode(text) {
         assert_eq!(paths::encode(&name), text, "one file name for each name");
     }
+    let dir = paths::dir_name(text);
+    assert!(!dir.contains(['/', '\0']) && !dir.starts_with('.') && dir != paths::SHARED, "{dir}");
+    assert_eq!(paths::task_of(&dir).as_deref(), Some(text));
+    if let Some(task) = paths::task_of(text) {
+        assert!(
+            paths::dir_name(&task) == text || paths::encode(&task) == text,
+            "two directories of one task"
+        );
+    }
     if let Some((alloc, task, attempt)) = paths::parse_attempt_name(text) {
         assert_eq!(paths::attempt_name(&alloc, &task, attempt), text, "one file name for each attempt");
     }

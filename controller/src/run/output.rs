@@ -114,9 +114,10 @@ async fn follow_all(
                 if !followed.insert((view.spec.id, task.name.to_string())) {
                     continue;
                 }
+                let id = view.spec.id;
                 let prefix = names.prefix(&view.spec.name(), &task.name);
                 for stream in [Stream::Stdout, Stream::Stderr] {
-                    let files = LogFiles::new(paths.logs(&view.spec.id), &task.name, stream);
+                    let files = LogFiles::new(paths.logs(&id), &paths.task_name(&id, &task.name), stream);
                     let lines = Lines { prefix: prefix.clone(), rest: Vec::new() };
                     followers.spawn(follow(files, stream, lines, over.clone(), printer.clone()));
                 }

@@ -15,7 +15,7 @@ use herdlet_agent::{
 };
 use herdlet_api::http::Tls;
 use herdlet_node::member::Joined;
-use herdlet_plan::job::capacity::Room;
+use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::{BootClock, Clock as _};
 
@@ -56,7 +56,7 @@ pub(super) fn scrape(
         catalogs: agent.context.services.catalogs.clone(),
         manifest_errors: Box::new(move || refused_files(&folders)),
         room,
-        node: agent.context.node.clone(),
+        node: NodeFacts::clone(&agent.context.node.get()),
         host: Box::new(Host::now),
         certificate_until: Box::new(move || tls.as_ref()?.validity().map(|validity| validity.until)),
         node_contact: Box::new(move || Some(joined.get()?.figures())),

@@ -10,7 +10,7 @@ use std::{
 use herdlet_agent::planner::{Input, PlannedAction};
 use herdlet_api_types::{AllocId, job::JobType, task::ExitResult};
 use herdlet_plan::{
-    action::{Action, FailureClass, Outcome, Recovered, Verb},
+    action::{Action, FailureClass, Outcome, Recovered, Started, Verb},
     event::Event,
     facts::Facts,
     launch::Launch,
@@ -66,7 +66,11 @@ impl SimulatedExecutor {
             }
             (Verb::Recover { attempt }, Some((alloc, task, _))) => {
                 let runs = self.running().contains_key(&(alloc, task, attempt));
-                Outcome::Recovered(if runs { Recovered::Running } else { Recovered::NotStarted })
+                Outcome::Recovered(if runs {
+                    Recovered::Running(Started::default())
+                } else {
+                    Recovered::NotStarted
+                })
             }
             (Verb::Up, _) => match &action.subject {
                 Subject::Volume(volume) => Outcome::Done(Some(Facts::rooted(volume.name.clone()))),

@@ -342,7 +342,7 @@ const OTHERS: u32 = 0o007;
 pub const DATA: &str = "data";
 pub const SHARED_DIRS: [&str; 3] = [LOGS, "tmp", DATA];
 const LOGS: &str = "logs";
-pub const SPEC: &str = "alloc.json";
+pub use herdlet_base::paths::SPEC;
 const GONE: &str = ".gone-";
 
 /// Larger than any job, and still harmless.

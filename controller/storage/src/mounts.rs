@@ -14,8 +14,11 @@ mod bind;
 mod link;
 
 use herdlet_base::{
-    below::{NotBelow, below},
-    mounts::kernel::{self, Access},
+    below::below,
+    mounts::{
+        kernel::{self, Access},
+        table::mounts_below_now,
+    },
     observation::{Class, Observation},
     privileges::{Mounting, Privileges},
     safe_fs::{Crossing, Dir, FsError, Rights},
@@ -40,13 +43,6 @@ pub enum MountError {
     /// The task directory does not exist.
     #[error("mount volumes in {path}: the task directory is gone")]
     NoTaskDir { path: PathBuf },
-    /// The path is absolute, but the driver has no file system isolation.
-    #[error(
-        "mount a volume at {destination}: the path is absolute, which a task without file system isolation can't \
-         have; make it relative to the task directory, for instance local/{}",
-        last_part(destination)
-    )]
-    Absolute { destination: String },
     /// The path would leave the task directory.
     #[error("mount a volume at {destination:?}: the path is empty or leaves the task directory")]
     Leaves { destination: String },
@@ -78,28 +74,24 @@ impl MountError {
     pub fn class(&self) -> Class {
         match self {
             Self::NoTaskDir { .. } | Self::NoSource { .. } | Self::Table(_) => Class::Retry,
-            Self::Absolute { .. }
-            | Self::Leaves { .. }
-            | Self::Reserved { .. }
-            | Self::Overlap { .. }
-            | Self::Obstacle { .. } => Class::Fatal,
+            Self::Leaves { .. } | Self::Reserved { .. } | Self::Overlap { .. } | Self::Obstacle { .. } => {
+                Class::Fatal
+            }
             Self::Fs(error) => error.class(),
         }
     }
 }
 
 impl Destination {
-    /// Checks `volume_mounts[].destination` for a driver without file system isolation.
+    /// Checks `volume_mounts[].destination` for a driver without file system isolation. An absolute path means the same
+    /// path in the task directory.
     ///
     /// # Errors
     ///
-    /// If it is absolute, leaves the task directory, or is in a directory with another use.
+    /// If it leaves the task directory, or is in a directory with another use.
     pub fn parse(destination: &str) -> Result<Self, MountError> {
         let owned = || destination.to_owned();
-        let path = below(destination).map_err(|why| match why {
-            NotBelow::Absolute => MountError::Absolute { destination: owned() },
-            NotBelow::Leaves => MountError::Leaves { destination: owned() },
-        })?;
+        let path = below(destination).ok_or_else(|| MountError::Leaves { destination: owned() })?;
         let mut parts = path.iter();
         let first = parts.next().unwrap_or_default().to_string_lossy();
         let reserved = |reason| Err(MountError::Reserved { destination: owned(), reason });
@@ -184,7 +176,8 @@ impl TaskMounts {
         })
     }
 
-    /// Unmounts all volumes; their data stays. The empty mount points stay too.
+    /// Unmounts all volumes; their data stays. The empty mount points stay too. A destination that can't be reached is no
+    /// error if nothing is mounted in the task directory.
     ///
     /// # Errors
     ///
@@ -192,21 +185,35 @@ impl TaskMounts {
     pub fn down(&self, bindings: &[Binding]) -> Result<(), MountError> {
         let Some(task) = self.open()? else { return Ok(()) };
         for binding in bindings {
-            let parent = match task.open_below(binding.destination.parent(), Crossing::Mounts) {
-                Err(error) if error.is_missing() => continue,
-                parent => parent?,
-            };
-            let name = binding.destination.name();
-            match self.privileges.mounting {
-                Mounting::Possible => kernel::unmount_at_name(&parent, name)?,
-                Mounting::Impossible => {
-                    if parent.read_link(name)?.is_some_and(|target| target == binding.source) {
-                        parent.unlink(name)?;
-                    }
+            match self.down_one(&task, binding) {
+                Ok(()) => {}
+                Err(error) if error.is_missing() => {}
+                // A name that is too long, a file or a link in the way: a retry would not help.
+                Err(error) if error.class() == Class::Fatal && !self.has_mounts(&task)? => {
+                    tracing::debug!(%error, "nothing is mounted at a destination");
                 }
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
+    }
+
+    fn down_one(&self, task: &Dir, binding: &Binding) -> Result<(), FsError> {
+        let parent = task.open_below(binding.destination.parent(), Crossing::Mounts)?;
+        let name = binding.destination.name();
+        match self.privileges.mounting {
+            Mounting::Possible => kernel::unmount_at_name(&parent, name),
+            Mounting::Impossible => match parent.read_link(name)? {
+                Some(target) if target == binding.source => parent.unlink(name),
+                Some(_) | None => Ok(()),
+            },
+        }
+    }
+
+    /// Whether anything but the tmpfs of its secrets is mounted in the task directory.
+    fn has_mounts(&self, task: &Dir) -> Result<bool, MountError> {
+        let mounts = mounts_below_now(&task.real_path()?).map_err(MountError::Table)?;
+        Ok(mounts.iter().any(|mount| !mount.is_ours()))
     }
 
     fn open(&self) -> Result<Option<Dir>, MountError> {
@@ -239,10 +246,6 @@ fn check_overlap(bindings: &[Binding]) -> Result<(), MountError> {
         }
     }
     Ok(())
-}
-
-fn last_part(destination: &str) -> &str {
-    destination.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
 }
 
 /// Rights for directories on the way to a destination: they belong to the task, like its `local`.

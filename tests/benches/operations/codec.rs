@@ -44,6 +44,7 @@ pub(super) fn decode_attempt() -> Box<dyn FnMut()> {
 }
 
 const ATTEMPT: Record = Record {
+    driver: 0,
     state: State::Running,
     shim: Process { pid: 4_321, start_ticks: 987_654_321 },
     task: Process { pid: 4_322, start_ticks: 987_654_322 },

@@ -10,7 +10,7 @@ use herdlet_api_types::{
     job::{Job, JobType, VolumeMount, VolumeRequest},
 };
 use herdlet_plan::{
-    action::{Action, Outcome, Recovered, Verb},
+    action::{Action, Outcome, Recovered, Started, Verb},
     alloc,
     context::Settings,
     env::NodeFacts,
@@ -163,7 +163,7 @@ fn done(action: &Action) -> Outcome {
         (_, Verb::Inspect) => Outcome::Present(None),
         (_, Verb::Ask) => Outcome::Absent,
         (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
-        (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
+        (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running(Started::default())),
         (
             _,
             Verb::Up

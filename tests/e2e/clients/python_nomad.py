@@ -57,7 +57,8 @@ def jobs(api):
     assert (evaluation["Status"], evaluation["JobID"]) == ("complete", "web"), evaluation
     assert answer["EvalID"] in [one["ID"] for one in api.job.get_evaluations("web")]
     assert answer["EvalID"] in [one["ID"] for one in api.evaluations.get_evaluations()]
-    assert api.evaluation.get_allocations(answer["EvalID"])
+    (alloc,) = api.job.get_allocations("web")
+    assert [one["ID"] for one in api.evaluation.get_allocations(alloc["EvalID"])] == [alloc["ID"]]
     assert refused(exceptions.URLNotFoundNomadException, lambda: api.job.get_job("none")) == (404, "job not found")
 
 

@@ -402,7 +402,9 @@ impl Agent {
 
     /// Returns the sum of a counter's samples whose labels contain `labels`.
     pub fn metric(&self, name: &str, labels: &str) -> f64 {
-        let page = http::get(&self.peer(), "/v1/metrics").map(|answer| answer.body).unwrap_or_default();
+        let page = http::get(&self.peer(), "/v1/metrics?format=prometheus")
+            .map(|answer| answer.body)
+            .unwrap_or_default();
         let samples = page.lines().filter(|line| line.starts_with(name) && line.contains(labels));
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }

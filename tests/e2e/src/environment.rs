@@ -24,6 +24,9 @@ pub const PYTHON: &str = "HERDLET_TEST_PYTHON";
 /// The folder of python-nomad and its dependencies, for that Python.
 pub const PYTHON_NOMAD: &str = "HERDLET_TEST_PYTHON_NOMAD";
 
+/// The source package of python-nomad with its own tests, and a folder `packages` with what they need.
+pub const PYTHON_NOMAD_TESTS: &str = "HERDLET_TEST_PYTHON_NOMAD_TESTS";
+
 /// The Traefik program.
 pub const TRAEFIK: &str = "HERDLET_TEST_TRAEFIK";
 

@@ -53,7 +53,8 @@ impl Invariants {
     pub fn end(&mut self, action: &Action, outcome: &Outcome) {
         if let Subject::Alloc(alloc, Part::Task(index, TaskPart::Process)) = &action.subject
             && let (Verb::Start { attempt }, Outcome::Started(_))
-            | (Verb::Recover { attempt }, Outcome::Recovered(Recovered::Running)) = (&action.verb, outcome)
+            | (Verb::Recover { attempt }, Outcome::Recovered(Recovered::Running(_))) =
+                (&action.verb, outcome)
         {
             self.told.insert((alloc.id, *index, *attempt));
         }

@@ -1,6 +1,7 @@
 //! One simulation: the agent's loop around the planner, with commits, operations in flight and crashes.
 
 mod disk;
+mod driver;
 mod turn;
 
 use std::{
@@ -26,7 +27,7 @@ use herdlet_plan::{
     world::World,
 };
 
-use self::disk::Held;
+use self::{disk::Held, driver::Driver};
 use super::{
     Rng,
     clock::Clock,
@@ -65,6 +66,8 @@ pub struct Faults {
     pub jump_one_in: u64,
     /// Nothing can be stored for up to a minute, per moment.
     pub full_one_in: u64,
+    /// The driver goes away, or comes back, per moment.
+    pub driver_one_in: u64,
     /// A record of an attempt is damaged, per moment; the stored state of an allocation, per crash.
     pub damage_one_in: u64,
 }
@@ -85,12 +88,14 @@ pub struct Life {
     pub(super) rng: Rng,
     pub(super) machine: Machine,
     pub(super) faults: Faults,
-    pub(super) tale: Trace,
+    pub(super) trace: Trace,
     pub(super) now_ns: u64,
     /// The longest duration of a turn. The next turn takes all events that arrive meanwhile.
     pub(super) turn_ns: u64,
     /// The machine's wall clock.
     pub(super) clock: Clock,
+    /// The driver of all tasks.
+    pub(super) driver: Driver,
     /// Nothing can be stored until this time.
     pub(super) full_until: u64,
     /// Turns that could not be stored, oldest first.
@@ -160,10 +165,11 @@ impl Life {
             rng: Rng::new(seed),
             machine: Machine { boot: 1, ..Machine::default() },
             faults,
-            tale: Trace::default(),
+            trace: Trace::default(),
             now_ns: SECOND,
             turn_ns: 0,
             clock: Clock::new(),
+            driver: Driver::default(),
             full_until: 0,
             held: Vec::new(),
             met: Coverage::default(),
@@ -200,7 +206,7 @@ impl Life {
 
     /// Enables the log.
     pub fn logged(mut self) -> Self {
-        self.tale = Trace::kept();
+        self.trace = Trace::kept();
         self
     }
 
@@ -219,12 +225,12 @@ impl Life {
 
     /// Starts a new chapter of the log.
     pub fn chapter(&mut self, title: &str) {
-        self.tale.chapter(title);
+        self.trace.chapter(title);
     }
 
     /// The log, one line per event.
     pub fn log(&self) -> &[String] {
-        self.tale.lines()
+        self.trace.lines()
     }
 
     /// Every written record, in order; none unless [`Self::with_journal`] was called.
@@ -271,7 +277,7 @@ impl Life {
     /// Sends a request.
     pub fn request(&mut self, command: Command) {
         self.requests += 1;
-        self.tale.request(self.now_ns, &command);
+        self.trace.request(self.now_ns, &command);
         self.asked.insert(self.requests, command.clone());
         self.events.push(Event::Command { request: self.requests, command });
     }
@@ -293,7 +299,7 @@ impl Life {
     /// Kills the agent. Everything uncommitted is lost. Operations in flight are lost or take effect now, and starts may
     /// still take effect a moment later.
     pub fn crash(&mut self) -> Result<(), String> {
-        self.tale.note(self.now_ns, || "the agent is killed".to_owned());
+        self.trace.note(self.now_ns, || "the agent is killed".to_owned());
         for mut flight in std::mem::take(&mut self.flights) {
             if flight.outcome.is_some() {
                 continue;
@@ -329,6 +335,7 @@ impl Life {
         }
         self.world = world;
         self.dirty = self.world.keys();
+        self.describe_node();
         self.machine.start_agent();
         self.find();
         self.events.push(Event::Desired(DesiredChange::Complete));
@@ -353,7 +360,7 @@ impl Life {
     /// Kills the agent and loses the stored state of an allocation. As in the real agent, the next one gets an event for
     /// each attempt that has a record.
     pub fn lose_state(&mut self, alloc: AllocId) -> Result<(), String> {
-        self.tale.note(self.now_ns, || "what was stored about the allocation is lost".to_owned());
+        self.trace.note(self.now_ns, || "what was stored about the allocation is lost".to_owned());
         self.stored.remove(&RecordKey::AllocState(alloc));
         self.crash()?;
         let of_alloc = (alloc, 0, 0)..=(alloc, u16::MAX, u32::MAX);
@@ -372,7 +379,7 @@ impl Life {
 
     /// Restarts the machine, which takes ten seconds. Unless [`Life::crash`] calls it, call that next.
     pub fn reboot(&mut self) {
-        self.tale.note(self.now_ns, || "the machine restarts".to_owned());
+        self.trace.note(self.now_ns, || "the machine restarts".to_owned());
         self.met.note(Kind::Reboot);
         self.machine.reboot();
         if self.faults.reboot_one_in > 0 && self.rng.one_in(3) {
@@ -442,6 +449,9 @@ impl Life {
         if self.faults.drift_one_in > 0 && self.rng.one_in(self.faults.drift_one_in) {
             self.drift();
         }
+        if self.faults.driver_one_in > 0 && self.rng.one_in(self.faults.driver_one_in) {
+            self.turn_driver();
+        }
         if self.faults.outage_one_in > 0 && self.rng.one_in(self.faults.outage_one_in) {
             let seconds = self.rng.below(300);
             self.catalogue_down(seconds);
@@ -462,7 +472,7 @@ impl Life {
 
     /// The catalogue returns only errors for this long.
     pub fn catalogue_down(&mut self, seconds: u64) {
-        self.tale.note(self.now_ns, || format!("the catalogue goes down for {seconds}s"));
+        self.trace.note(self.now_ns, || format!("the catalogue goes down for {seconds}s"));
         self.met.note(Kind::Outage);
         self.machine.catalogue_down_until = self.now_ns + seconds * SECOND;
     }

@@ -11,10 +11,11 @@ use herdlet_api_types::{
     task::ExitResult,
 };
 use herdlet_plan::{
-    action::{Action, FailureClass, Outcome, Verb},
+    action::{Action, FailureClass, Outcome, Started, Verb},
     event::Event,
     facts::{Facts, Input},
     launch::{Handle, Launch},
+    network::DriverNetwork,
     op::{Part, Subject, TaskPart},
     parts::{Down, IfLost, Medium},
     shared::volume::volume_name,
@@ -63,11 +64,18 @@ pub struct Attempt {
     pub exit_code: i32,
 }
 
-/// The launch record of an attempt, with the driver's handle.
+/// The launch record of an attempt, with its driver's report.
 fn launch_of(key: AttemptKey, inputs: &[Input]) -> Launch {
-    let (_, index, attempt) = key;
+    let Started { handle, network } = started(key);
+    Launch { handle, network, ..Launch::with(key.2, inputs) }
+}
+
+/// The driver's report about a running attempt: a handle, and a network for each second task.
+pub fn started((_, index, attempt): AttemptKey) -> Started {
     let state = [u32::from(index), attempt].iter().flat_map(|number| number.to_le_bytes()).collect();
-    Launch { handle: Some(Handle { version: 1, state }), ..Launch::with(attempt, inputs) }
+    let ip = format!("10.0.{index}.{}", attempt % 250);
+    let network = (index % 2 == 0).then(|| DriverNetwork { ip, ..DriverNetwork::default() });
+    Started { handle: Some(Handle { version: 1, state }), network }
 }
 
 /// The phase of an attempt.

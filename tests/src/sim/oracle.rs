@@ -9,10 +9,11 @@ use herdlet_api_types::{
     view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
+    action::Started,
     event::{Command, Event, Noticed},
     job::capacity::Room,
-    record::RecordKey,
-    state::PartState,
+    record::{RecordKey, RecordValue},
+    state::{PartState, TaskState},
     turn::Turn,
 };
 
@@ -21,7 +22,7 @@ use super::{
     jobs::is_unfit,
     launches::{PERIOD, is_free},
     life::{Faults, Life, SECOND},
-    machine::{Phase, Thing, spec_of},
+    machine::{Phase, Thing, spec_of, started},
     rooms,
 };
 
@@ -93,6 +94,7 @@ impl Life {
             self.check_wanted()?;
         }
         self.check_tokens()?;
+        self.check_launch_records()?;
         self.rest()?;
         self.check_tokens()?;
         self.check_history()?;
@@ -117,9 +119,11 @@ impl Life {
 
     fn end_faults(&mut self) {
         self.faults = Faults::default();
+        self.end_driver_fault();
         self.machine.catalogue_down_until = 0;
         self.full_until = 0;
         self.want_volumes();
+        self.go_on();
     }
 
     /// Continues until nothing happens by itself any more, or only timers of a converged system for eight minutes.
@@ -293,6 +297,30 @@ impl Life {
         Ok(())
     }
 
+    /// Checks that the launch record of each running attempt has what its driver reports, however many agents died meanwhile.
+    fn check_launch_records(&self) -> Result<(), Violation> {
+        for (key, attempt) in self.machine.live() {
+            let (id, index, number) = *key;
+            let stored = self.stored_task(id, index).and_then(|task| task.launch_of(number));
+            let stored = stored.map(|launch| (launch.handle.clone(), launch.network.clone()));
+            let Started { handle, network } = started(*key);
+            if stored != Some((handle, network)) {
+                let name = attempt.alloc.name();
+                return never_comes(format!(
+                    "of attempt {number} of task {index} of {name}, {stored:?} is stored"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn stored_task(&self, alloc: AllocId, index: u16) -> Option<&TaskState> {
+        let RecordValue::AllocState(durable) = self.stored.get(&RecordKey::AllocState(alloc))? else {
+            return None;
+        };
+        durable.tasks.get(usize::from(index))
+    }
+
     /// A settled system that is inspected completely and then left alone for an hour does only what its timers require.
     fn rest(&mut self) -> Result<(), Violation> {
         let mut inspections = Vec::new();
@@ -383,7 +411,7 @@ impl Life {
         }
         if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
             let Thing::Part(id, part) = thing else { return Ok(()) };
-            return never_comes(format!("left behind: {part:?} of {}", self.tale.name_of(*id)));
+            return never_comes(format!("left behind: {part:?} of {}", self.trace.name_of(*id)));
         }
         let mut stored = self.stored.keys();
         match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {
@@ -400,7 +428,7 @@ impl Life {
             let event = Event::Command { request: 0, command };
             self.world.apply(self.now(), event, &mut BTreeSet::new(), &mut turn);
             for (_, reply) in turn.replies {
-                self.tale.note(self.now_ns, || format!("{reply:?}"));
+                self.trace.note(self.now_ns, || format!("{reply:?}"));
             }
         }
     }

@@ -35,6 +35,7 @@ pub const HARD: Faults = Faults {
     jump_one_in: 300,
     full_one_in: 150,
     damage_one_in: 100,
+    driver_one_in: 120,
 };
 
 /// Moments of a simulation with faults.

@@ -61,8 +61,12 @@ impl Trace {
                 let volumes = volumes.iter().map(|volume| format!("volume {}", volume.name));
                 format!("apply {}", jobs.chain(volumes).collect::<Vec<_>>().join(", "))
             }
-            Command::ApplyWithCounts { job: wanted } => {
-                format!("apply {} with the counts there are", job(wanted))
+            Command::ApplyFolder { jobs, .. } => {
+                let jobs: Vec<String> = jobs.iter().map(|(wanted, _)| job(wanted)).collect();
+                format!("apply from a folder {}", jobs.join(", "))
+            }
+            Command::Register { job: wanted, counts, enforced_index } => {
+                format!("register {}: counts {counts:?}, index {enforced_index:?}", job(wanted))
             }
             Command::Scale { job, group, count, .. } => format!("scale {}.{group} to {count:?}", job.id),
             Command::Stop { job } => format!("stop {}", job.id),
@@ -102,6 +106,13 @@ impl Trace {
                 };
                 format!("restart {}: {scope}", self.name_of(*alloc))
             }
+            Command::SetEligibility { eligible } => format!("set eligible: {eligible}"),
+            Command::Drain { drain, mark_eligible, .. } => {
+                format!("drain {drain:?}, eligible: {mark_eligible}")
+            }
+            Command::PauseDeployment { id, paused } => format!("pause {}: {paused}", id.short()),
+            Command::TagVersion { job, version, tag } => format!("tag {} {version:?}: {}", job.id, tag.name),
+            Command::UntagVersion { job, name } => format!("untag {}: {name}", job.id),
             Command::Signal { alloc, task, signal } => {
                 format!("signal {} {task:?} {signal}", self.name_of(*alloc))
             }
@@ -140,7 +151,7 @@ impl Trace {
             Outcome::Pending { on, .. } => format!("waits for {on}"),
             Outcome::Overdue => "overdue".to_owned(),
             Outcome::Recovered(Recovered::NotStarted) => "it never began".to_owned(),
-            Outcome::Recovered(Recovered::Running) => "it lives".to_owned(),
+            Outcome::Recovered(Recovered::Running(_)) => "it lives".to_owned(),
             Outcome::Recovered(Recovered::Exited(result)) => format!("it ended: {}", ended(result)),
             Outcome::Recovered(Recovered::Lost { why }) => format!("it is lost: {why}"),
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use herdlet_api_types::{
-    AllocId,
+    AllocId, Duration,
     deployment::DeploymentGroup,
     job::{HealthCheck, Job},
     view::{AllocView, JobView},
@@ -11,6 +11,8 @@ use herdlet_api_types::{
 use herdlet_plan::{
     event::{Command, Ending, Event, Noticed, PromoteScope, RestartScope, VolumeData},
     job::children::Dispatch,
+    node::DrainRequest,
+    op::{Part, TaskPart},
     parts::{Medium, WhileRunning},
 };
 
@@ -55,6 +57,7 @@ impl Life {
             }
             4 => self.delete(id),
             5 if self.rng.one_in(2) => self.decide(),
+            5 if self.rng.one_in(3) => self.operate(),
             5 => self.want_volumes(),
             6 if self.rng.one_in(3) => {
                 let data = if self.rng.one_in(2) { VolumeData::Keep } else { VolumeData::Purge };
@@ -119,6 +122,40 @@ impl Life {
         }
     }
 
+    /// An operator drains the node, makes it ineligible or eligible, or pauses a deployment.
+    fn operate(&mut self) {
+        match self.rng.below(4) {
+            0 => {
+                let deadlines = [Duration(-1), Duration(0), Duration::from_secs(300)];
+                let deadline = deadlines[self.rng.below(3) as usize];
+                let drain = Some(DrainRequest { deadline, ignore_system: self.rng.one_in(2) });
+                self.request(Command::Drain { drain, mark_eligible: false, meta: Default::default() });
+            }
+            1 => {
+                let running = self.jobs.values().filter_map(|view| view.deployments.first());
+                let Some(id) = running.filter(|one| one.is_running()).map(|one| one.id).next() else {
+                    return;
+                };
+                self.request(Command::PauseDeployment { id, paused: true });
+            }
+            2 => {
+                let eligible = self.rng.one_in(2);
+                self.request(Command::SetEligibility { eligible });
+            }
+            _ => self.go_on(),
+        }
+    }
+
+    /// The node takes new allocations, and no deployment is paused.
+    pub(super) fn go_on(&mut self) {
+        self.request(Command::Drain { drain: None, mark_eligible: true, meta: Default::default() });
+        let all = self.jobs.values().flat_map(|view| &view.deployments);
+        let paused: Vec<_> = all.filter(|one| one.is_paused()).map(|one| one.id).collect();
+        for id in paused {
+            self.request(Command::PauseDeployment { id, paused: false });
+        }
+    }
+
     /// A user applies the next release of every job.
     pub(super) fn release_all(&mut self) {
         let jobs: Vec<Job> = self.wanted.values().cloned().collect();
@@ -166,6 +203,9 @@ impl Life {
         if self.rng.one_in(4) {
             return self.kill_something();
         }
+        if self.rng.one_in(8) {
+            return self.doubt_something();
+        }
         let things: Vec<&Thing> = self.machine.things.iter().collect();
         if things.is_empty() {
             return;
@@ -181,17 +221,29 @@ impl Life {
             Medium::Files if row.while_running == WhileRunning::Leave => return,
             Medium::Mounts if self.rng.one_in(3) => {
                 self.met.note(Kind::Covered);
-                self.tale.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
+                self.trace.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
                 self.machine.covered.insert(thing);
             }
             Medium::Files | Medium::Mounts | Medium::Processes | Medium::Catalogue => {
                 self.met.note(Kind::Vanished);
-                self.tale.note(self.now().boot_ns, || format!("{part:?} vanishes"));
+                self.trace.note(self.now().boot_ns, || format!("{part:?} vanishes"));
                 self.machine.vanish(&thing);
             }
         }
         let by = if self.rng.one_in(2) { Noticed::Event } else { Noticed::Periodic };
         self.post(Event::Drift { alloc, part, by });
+    }
+
+    /// A driver reports that a process may have drifted, also while an operation runs on it.
+    fn doubt_something(&mut self) {
+        let live: Vec<AttemptKey> = self.machine.live().map(|(key, _)| *key).collect();
+        if live.is_empty() {
+            return;
+        }
+        self.met.note(Kind::DoubtedProcess);
+        let (alloc, index, _) = live[self.rng.below(live.len() as u64) as usize];
+        let part = Part::Task(index, TaskPart::Process);
+        self.post(Event::Drift { alloc, part, by: Noticed::Event });
     }
 
     fn kill_something(&mut self) {
@@ -208,7 +260,7 @@ impl Life {
             self.machine.lose(key)
         };
         if let Some(event) = seen {
-            self.tale.event(self.now().boot_ns, &event);
+            self.trace.event(self.now().boot_ns, &event);
             self.post(event);
         }
     }

@@ -9,8 +9,11 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, future::join_all};
-use herdlet_api_types::driver::built_in;
-use herdlet_driver::{Availability, DriverNews, Entries, Entry, Exited, Health, Registry, TaskEvent};
+use herdlet_api_types::{driver::built_in, task::TaskStatus};
+use herdlet_base::paths::Paths;
+use herdlet_driver::{
+    AttemptId, Availability, DriverNews, Entries, Entry, Exited, Health, Recorded, Registry, TaskEvent,
+};
 use herdlet_manifest::manifests::Drivers;
 use herdlet_plan::{
     env::NodeFacts,
@@ -23,8 +26,9 @@ use herdlet_plan::{
 use herdlet_runtime::Inbox;
 use tokio::sync::{mpsc, watch};
 
+use super::orphans::{Extent, Found, Leaks, Memory};
 use crate::{
-    executor::services::task_index,
+    executor::{node::CurrentNode, services::task_index},
     planner::{Input, NoteSink},
     publish::ReadModel,
 };
@@ -56,11 +60,19 @@ async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }:
     drivers.set_fingerprint(driver, fingerprint);
 }
 
+/// The node without the attributes of its drivers, and its current facts.
+pub(super) struct Described {
+    pub(super) bare: NodeFacts,
+    pub(super) current: CurrentNode,
+}
+
 /// What the planner knows of drivers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reported {
     /// Those that tasks have to wait for, and why.
     away: BTreeMap<String, String>,
+    /// Those that the config disables.
+    disabled: BTreeSet<String>,
     /// What they add to the node.
     attributes: BTreeMap<String, String>,
 }
@@ -71,14 +83,20 @@ impl Reported {
     }
 
     fn at(entries: &Entries) -> Self {
-        Self { away: entries.away(), attributes: entries.attributes() }
+        Self { away: entries.away(), disabled: entries.disabled(), attributes: entries.attributes() }
     }
 
-    /// The node as the planner is to know it; `bare` is without its drivers.
-    fn event(&self, bare: &NodeFacts) -> Event {
-        let mut facts = Box::new(bare.clone());
+    /// The node with its drivers; `bare` is without them.
+    fn node(&self, bare: &NodeFacts) -> NodeFacts {
+        let mut facts = bare.clone();
         facts.attributes.extend(self.attributes.clone());
-        Event::Node { facts, away: self.away.clone() }
+        facts
+    }
+
+    /// The node as the planner is to know it.
+    fn event(&self, bare: &NodeFacts) -> Event {
+        let facts = Box::new(self.node(bare));
+        Event::Node { facts, away: self.away.clone(), disabled: self.disabled.clone() }
     }
 
     /// Before the first plan, so that nothing is started by a driver that is away.
@@ -86,15 +104,16 @@ impl Reported {
         world.apply(now, self.event(bare), &mut BTreeSet::new(), &mut Turn::default());
     }
 
-    /// Reports to the planner what has changed of drivers, until the agent ends.
-    pub(super) async fn follow_changes(self, drivers: Registry, bare: NodeFacts, inbox: Inbox<Input>) {
+    /// Reports what has changed of drivers to the planner and to the environments of tasks, until the agent ends.
+    pub(super) async fn follow_changes(self, drivers: Registry, node: Described, inbox: Inbox<Input>) {
         let mut entries = drivers.watch();
         let mut reported = self;
         loop {
             let now = Self::at(&entries.borrow_and_update());
             if now != reported {
                 report(&reported.away, &now.away);
-                if inbox.send(Input::Event(now.event(&bare))).await.is_err() {
+                node.current.set(now.node(&node.bare));
+                if inbox.send(Input::Event(now.event(&node.bare))).await.is_err() {
                     return;
                 }
                 reported = now;
@@ -119,39 +138,102 @@ fn report(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) {
     }
 }
 
-/// Ends of attempts and their drift become events; what was put right already is counted.
-pub(super) async fn pass_on(
-    mut news: mpsc::Receiver<DriverNews>,
-    model: Arc<ReadModel>,
-    inbox: Inbox<Input>,
-    notes: NoteSink,
-) {
-    while let Some(news) = news.recv().await {
-        let event = match news {
-            DriverNews::Exited(Exited { id, result }) => {
-                Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }
+/// The recorded attempts of a driver: those that the agent has found in its database, and those that it shows.
+pub(super) fn recorded(earlier: Earlier, model: &Arc<ReadModel>) -> Recorded {
+    let model = Arc::clone(model);
+    Arc::new(move |driver| {
+        let mut all = earlier.get(driver).cloned().unwrap_or_default();
+        for view in model.allocs() {
+            let started = view.tasks.iter().filter(|task| task.attempt > 0 && task.state != TaskStatus::Dead);
+            let of_driver =
+                started.filter(|task| view.spec.task(&task.name).is_some_and(|spec| spec.driver == driver));
+            all.extend(of_driver.map(|task| AttemptId {
+                alloc: view.spec.id,
+                task: task.name.to_string(),
+                attempt: task.attempt,
+            }));
+        }
+        all
+    })
+}
+
+/// The attempts that an earlier agent may have started, by driver.
+pub(super) type Earlier = BTreeMap<String, BTreeSet<AttemptId>>;
+
+/// Hands its recorded attempts to each driver. Returns the attempts that each finds on the machine; a driver that can't list
+/// them is tried again later.
+pub(super) async fn attach_all(drivers: &Registry, earlier: &Earlier) -> Vec<Found> {
+    let mut all = Vec::new();
+    for (name, entry) in drivers.entries().iter() {
+        let recorded = earlier.get(name).cloned().unwrap_or_default();
+        let listed = drivers.attach(&entry.driver, &recorded).await;
+        let attempts = listed.inspect_err(|error| {
+            tracing::warn!(driver = name, error = error.why(), "failed to list the tasks of the driver");
+        });
+        all.push(Found { driver: Arc::clone(&entry.driver), attempts: attempts.ok() });
+    }
+    all
+}
+
+/// Passes the reports of drivers on to the planner.
+pub(super) struct Reports {
+    pub(super) drivers: Registry,
+    pub(super) model: Arc<ReadModel>,
+    pub(super) inbox: Inbox<Input>,
+    pub(super) notes: NoteSink,
+    pub(super) paths: Paths,
+    pub(super) extent: Extent,
+}
+
+impl Reports {
+    /// Converts exits and drift of attempts to events, and counts repairs.
+    pub(super) async fn pass_on(self, mut news: mpsc::Receiver<DriverNews>) {
+        while let Some(news) = news.recv().await {
+            let events = match news {
+                DriverNews::Attached { driver, found } => self.attached(&driver, found).await,
+                DriverNews::Exited(Exited { id, result }) => {
+                    vec![Event::Exited { alloc: id.alloc, task: id.task, attempt: id.attempt, result }]
+                }
+                DriverNews::Event(event) => self.event(event).into_iter().collect(),
+            };
+            for event in events {
+                if self.inbox.send(Input::Event(event)).await.is_err() {
+                    return;
+                }
             }
-            DriverNews::Event(TaskEvent::Repaired { id, kind, what }) => {
+        }
+    }
+
+    fn event(&self, event: TaskEvent) -> Option<Event> {
+        match event {
+            TaskEvent::Repaired { id, kind, what } => {
                 tracing::info!(attempt = %id, what, "repaired without touching the task");
-                let Some(view) = model.alloc(&id.alloc) else { continue };
+                let view = self.model.alloc(&id.alloc)?;
                 let (job, name) = (view.spec.job_key.clone(), view.spec.name());
                 let of = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
-                notes(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
-                notes(&Note::DriftRepaired { of, took_ns: None });
-                continue;
+                (self.notes)(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
+                (self.notes)(&Note::DriftRepaired { of, took_ns: None });
+                None
             }
-            DriverNews::Event(TaskEvent::Drift { id }) => {
-                let Some(index) = task_index(&model, id.alloc, &id.task) else { continue };
+            TaskEvent::Drift { id } => {
+                let index = task_index(&self.model, id.alloc, &id.task)?;
                 let part = Part::Task(index, TaskPart::Process);
-                Event::Drift { alloc: id.alloc, part, by: Noticed::Event }
+                Some(Event::Drift { alloc: id.alloc, part, by: Noticed::Event })
             }
-            DriverNews::Event(TaskEvent::Message { id, message }) => {
-                Event::Driver { alloc: id.alloc, task: id.task, message }
+            TaskEvent::Message { id, message } => {
+                Some(Event::Driver { alloc: id.alloc, task: id.task, message })
             }
-        };
-        if inbox.send(Input::Event(event)).await.is_err() {
-            return;
         }
+    }
+
+    /// A driver came while the agent runs: its attempts are treated like those found at the agent's start.
+    async fn attached(&self, name: &str, found: Vec<AttemptId>) -> Vec<Event> {
+        let Some(driver) = self.drivers.get(name) else { return Vec::new() };
+        tracing::info!(driver = name, attempts = found.len(), "the driver was attached");
+        let known = self.model.allocs().iter().map(|view| view.spec.id).collect();
+        let memory = Memory { known, extent: self.extent, ..Memory::default() };
+        let found = Found { driver, attempts: Some(found) };
+        Leaks::new(&self.paths, &memory).sort(found).await
     }
 }
 
@@ -202,5 +284,38 @@ fn rules_of(entries: &Entries, named: Named) -> Drivers {
         Named::Offered => here.collect(),
         // One that was never offered here is not opened either.
         Named::All => built_in().iter().chain(here).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_driver::{Fingerprint, TaskDriver, fixture::StandIn};
+
+    use super::*;
+
+    /// Tasks had the driver attributes of the agent's start for ever.
+    #[tokio::test]
+    async fn new_attributes_of_a_driver_reach_the_environment_of_tasks() {
+        let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
+        let drivers = Registry::new().with(Arc::clone(&driver));
+        let current = CurrentNode::new(NodeFacts::default());
+        let (inbox, mut arrivals) = Inbox::with_capacity(4);
+        let node = Described { bare: NodeFacts::default(), current: current.clone() };
+        let following = Reported::of(&drivers).follow_changes(drivers.clone(), node, inbox);
+        let _following = tokio::spawn(following);
+        let attributes = BTreeMap::from([("driver.stand_in.version".to_owned(), "7".to_owned())]);
+        let health = Health::Healthy;
+        drivers
+            .set_fingerprint(&driver, Fingerprint { health, description: "Healthy".to_owned(), attributes });
+        let event = loop {
+            match arrivals.take() {
+                Some(event) => break event,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        let Input::Event(Event::Node { facts, away, .. }) = event else { panic!("another event") };
+        assert!(away.is_empty());
+        assert_eq!(facts.attributes["driver.stand_in.version"], "7");
+        assert_eq!(current.get().attributes, facts.attributes);
     }
 }

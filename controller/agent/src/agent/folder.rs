@@ -37,7 +37,7 @@ use self::{
     links::Links,
     memory::Memory,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     agent::{accepted, request},
@@ -73,6 +73,7 @@ pub struct FolderSource {
     warnings: Vec<Problem>,
     first_try: Option<GateOpener>,
     tried: Gate,
+    reread: Arc<Notify>,
 }
 
 /// The current problems of the folder, for status and metrics.
@@ -128,6 +129,7 @@ impl FolderSource {
             warnings: Vec::new(),
             first_try,
             tried,
+            reread: Arc::default(),
         }
     }
 
@@ -139,6 +141,11 @@ impl FolderSource {
     /// Opens when the folder has been read for the first time, or could not be.
     pub fn tried(&self) -> Gate {
         self.tried.clone()
+    }
+
+    /// Notify it to have the folder read again, for file systems whose changes the kernel does not report.
+    pub fn reread(&self) -> Arc<Notify> {
+        Arc::clone(&self.reread)
     }
 
     /// The folder's problems, kept up to date.
@@ -176,7 +183,7 @@ impl FolderSource {
         warnings.extend(exposed);
         // Stored first: jobs that are applied but not recorded could never be removed again.
         self.remember(&union(&before, &owned), place)?;
-        let refused = accepted(request(&self.inbox, Command::Apply { jobs, volumes }).await?).err();
+        let refused = accepted(request(&self.inbox, Command::ApplyFolder { jobs, volumes }).await?).err();
         if let Some(error) = &refused {
             let message =
                 format!("the planner refused the folder as a whole, and nothing was changed: {error:#}");
@@ -245,7 +252,7 @@ impl FolderSource {
                 self.status.set(vec![self.problem(message)]);
             }
             said = wrong;
-            tokio::time::sleep(RETRY_PERIOD).await;
+            let _ = tokio::time::timeout(RETRY_PERIOD, self.reread.notified()).await;
         }
     }
 
@@ -264,9 +271,10 @@ impl FolderSource {
         self.first_try_is_over();
         let dir = self.dir.clone();
         let is_another = || identity(&dir) != watched;
-        let mut drivers = self.drivers.clone();
+        let (mut drivers, reread) = (self.drivers.clone(), Arc::clone(&self.reread));
         loop {
             tokio::select! {
+                () = reread.notified() => {}
                 changed = watch.changed() => if changed.is_err() { return Ok(()) },
                 // What names a driver that was not there may be right now.
                 Ok(()) = drivers.changed() => {}

@@ -14,10 +14,13 @@
 //! If part of the database was lost, nothing is removed: it may be wanted. [`crate::state_db`] describes how the database records
 //! forgotten allocations, and why that is reliable.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use herdlet_api_types::AllocId;
-use herdlet_base::{error::in_full, paths::alloc_ids};
+use herdlet_base::{
+    error::in_full,
+    paths::{Paths, alloc_ids},
+};
 use herdlet_driver::{AttemptId, Leftover, TaskDriver};
 use herdlet_plan::{event::Event, world::World};
 use herdlet_storage::alloc_dir::{AllocDir, close_unused, sweep_came};
@@ -54,7 +57,15 @@ enum Done {
     Left,
 }
 
+/// The attempts that a driver found.
+pub(super) struct Found {
+    pub(super) driver: Arc<dyn TaskDriver>,
+    /// None if it could not list them.
+    pub(super) attempts: Option<Vec<AttemptId>>,
+}
+
 /// The database's knowledge of allocations.
+#[derive(Default)]
 pub(super) struct Memory {
     pub(super) known: BTreeSet<AllocId>,
     /// The known allocations whose tasks have ended for good.
@@ -65,10 +76,11 @@ pub(super) struct Memory {
 }
 
 /// How much of the stored state was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
     /// Part may be missing: objects unknown to the database may be wanted, and are left to an operator.
+    #[default]
     Part,
 }
 
@@ -113,34 +125,55 @@ impl Memory {
     }
 }
 
-/// Finds attempts and directories, and removes those that are certainly leaks.
-pub(super) async fn reconcile_found(instance: &Instance, memory: &Memory) -> (Vec<Event>, Orphans) {
-    let mut events = Vec::new();
-    let mut orphans = Orphans::default();
-    let mut used = Used::Only(BTreeSet::new());
-    for (name, entry) in instance.drivers.entries().iter() {
-        let driver = &entry.driver;
-        let found = match driver.list_attempts().await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(driver = name, error = error.why(), "failed to list attempts");
-                used = Used::Any;
-                continue;
-            }
+/// Sorts found attempts, and removes leaks.
+pub(super) struct Leaks<'a> {
+    paths: &'a Paths,
+    memory: &'a Memory,
+    tally: Tally,
+    used: Used,
+}
+
+impl<'a> Leaks<'a> {
+    pub(super) fn new(paths: &'a Paths, memory: &'a Memory) -> Self {
+        Self { paths, memory, tally: Tally::default(), used: Used::Only(BTreeSet::new()) }
+    }
+
+    /// Removes the attempts that are certainly leaks. Returns events about those of known allocations.
+    pub(super) async fn sort(&mut self, Found { driver, attempts }: Found) -> Vec<Event> {
+        let Some(attempts) = attempts else {
+            self.used = Used::Any;
+            return Vec::new();
         };
-        for id in found {
-            if let RecordState::Known = memory.of(&id.alloc) {
-                used.insert(id.alloc);
+        let mut events = Vec::new();
+        for id in attempts {
+            if let RecordState::Known = self.memory.of(&id.alloc) {
+                self.used.insert(id.alloc);
                 events.push(Event::Found { alloc: id.alloc, task: id.task, attempt: id.attempt });
                 continue;
             }
-            let done = attempt(instance, memory, driver.as_ref(), &id).await;
-            orphans.attempts.count(&done);
+            let done = attempt(self.paths, self.memory, &*driver, &id).await;
+            self.tally.count(&done);
             if let Done::Left = done {
-                used.insert(id.alloc);
+                self.used.insert(id.alloc);
             }
         }
+        events
     }
+}
+
+/// Sorts found attempts and directories, and removes those that are certainly leaks.
+pub(super) async fn reconcile_found(
+    instance: &Instance,
+    memory: &Memory,
+    found: Vec<Found>,
+) -> (Vec<Event>, Orphans) {
+    let mut events = Vec::new();
+    let mut leaks = Leaks::new(&instance.paths, memory);
+    for found in found {
+        events.extend(leaks.sort(found).await);
+    }
+    let Leaks { tally, used, .. } = leaks;
+    let mut orphans = Orphans { attempts: tally, ..Orphans::default() };
     for id in alloc_ids(&instance.paths.allocs()) {
         if (memory.ended.contains(&id) || !used.has(&id))
             && let Err(error) = close_unused(&instance.paths, id)
@@ -190,8 +223,8 @@ impl Used {
 }
 
 /// Removes an attempt of an unknown allocation if it is certainly a leak.
-async fn attempt(instance: &Instance, memory: &Memory, driver: &dyn TaskDriver, id: &AttemptId) -> Done {
-    let has_directory = instance.paths.alloc(&id.alloc).exists();
+async fn attempt(paths: &Paths, memory: &Memory, driver: &dyn TaskDriver, id: &AttemptId) -> Done {
+    let has_directory = paths.alloc(&id.alloc).exists();
     let Some(leftover) = memory.leak(&id.alloc, has_directory) else {
         tracing::warn!(attempt = %id, "found an unknown attempt; leaving it alone");
         return Done::Left;

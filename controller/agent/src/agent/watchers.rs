@@ -18,8 +18,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Watchers(JoinSet<()>);
 
 impl Watchers {
-    pub(super) fn open(&mut self, eye: impl Future<Output = ()> + Send + 'static) {
-        self.0.spawn(eye);
+    pub(super) fn open(&mut self, watcher: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(watcher);
     }
 
     /// Resolves with the message when one of them has panicked. Cancel safe.
@@ -48,25 +48,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_is_noticed_and_an_end_is_none() {
-        let mut eyes = Watchers::default();
-        eyes.open(async {});
-        eyes.open(std::future::pending());
+        let mut watchers = Watchers::default();
+        watchers.open(async {});
+        watchers.open(std::future::pending());
         let day = Duration::from_secs(86_400);
-        assert!(tokio::time::timeout(day, eyes.panicked()).await.is_err());
-        eyes.open(async { panic!("blind") });
-        assert!(eyes.panicked().await.contains("blind"));
-        eyes.close().await;
+        assert!(tokio::time::timeout(day, watchers.panicked()).await.is_err());
+        watchers.open(async { panic!("blind") });
+        assert!(watchers.panicked().await.contains("blind"));
+        watchers.close().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_stuck_keeps_nobody_from_ending() {
-        let mut eyes = Watchers::default();
+        let mut watchers = Watchers::default();
         let (stuck, began) = std::sync::mpsc::sync_channel::<()>(1);
         let (told, is_stuck) = tokio::sync::oneshot::channel();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let on_it = runtime.handle().clone();
         // Like a write to a disk that hangs: it never reaches an await.
-        eyes.0.spawn_on(
+        watchers.0.spawn_on(
             async move {
                 let _ = told.send(());
                 let _ = began.recv();
@@ -74,7 +74,7 @@ mod tests {
             &on_it,
         );
         is_stuck.await.unwrap();
-        eyes.close().await;
+        watchers.close().await;
         drop(stuck);
         runtime.shutdown_background();
     }

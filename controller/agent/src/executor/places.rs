@@ -29,7 +29,7 @@ use herdlet_storage::{
     access::TaskUsers,
     alloc_dir::{AllocDir, migration::Migration},
     identity::{IdentityError, SignedToken, TaskTokens, WantedToken},
-    mounts::{Binding, Destination, TaskMounts},
+    mounts::{Binding, Destination, MountError, TaskMounts},
     payload,
     task_dir::TaskDir,
     volume::HostVolumes,
@@ -130,7 +130,7 @@ pub async fn mounts(
     verb: PlaceVerb,
 ) -> Outcome {
     let mounts = TaskMounts::new(task_path(context, workload), context.privileges);
-    let bindings: Result<Vec<Binding>, _> = sources
+    let bindings: Result<Vec<Binding>, MountError> = sources
         .iter()
         .map(|source| {
             Ok(Binding {
@@ -140,12 +140,12 @@ pub async fn mounts(
             })
         })
         .collect();
-    let bindings = match bindings {
-        Ok(bindings) => bindings,
-        Err(error) => {
-            let error: herdlet_storage::mounts::MountError = error;
-            return failed(error.class(), &error);
-        }
+    let bindings = match (bindings, verb) {
+        (Ok(bindings), _) => bindings,
+        // All destinations are checked before anything is mounted, so nothing is.
+        (Err(_), PlaceVerb::Down) => return Outcome::Done(None),
+        (Err(_), PlaceVerb::Inspect) => return Outcome::Absent,
+        (Err(error), PlaceVerb::Up) => return failed(error.class(), &error),
     };
     blocking(move || {
         let result = match verb {
@@ -182,6 +182,10 @@ pub async fn identity(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         && let Err(refusal) = identities::sign(context, &workload.alloc, task).await
     {
         return refusal.into();
+    }
+    // Also for a user that does not exist any more.
+    if verb == PlaceVerb::Down {
+        return Outcome::Done(None);
     }
     let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {

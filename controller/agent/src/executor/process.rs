@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
-use herdlet_base::{observation, paths};
+use herdlet_base::observation;
 use herdlet_driver::{
-    self, AttemptId, Device, DriverError, ExecOutcome, FailureClass, KillDefaults, Leftover, Mount,
-    MountSupport, Propagation, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
+    self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
+    FailureClass, KillDefaults, Leftover, Mount, MountSupport, Preparation, Propagation, Recovered, Recovery,
+    Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
-    action::{Outcome, Verb},
+    action::{Action, Outcome, Verb},
     facts::{self, Input},
     interpolate::interpolate_config,
     launch::Launch,
+    op::{Part, Subject},
 };
 
-use crate::executor::{Context, Refusal, Workload, duration, fatal, places, retry};
+use herdlet_runtime::Permit;
+
+use crate::executor::{Context, Control, Refusal, WorkKind, Workload, duration, fatal, places, retry};
 
 /// The planner's knowledge of an attempt.
 pub struct AttemptContext {
@@ -22,6 +26,23 @@ pub struct AttemptContext {
     pub inputs: Vec<Input>,
     /// Its launch record.
     pub launch: Option<Arc<Launch>>,
+    pub(super) control: Control,
+}
+
+/// Whether an operation is the start of a task whose driver may have to fetch something first. It runs as a download, and takes a
+/// permit of starts only once everything is there: a hanging registry delays no other start.
+pub(super) fn is_prepared(context: &Context, action: &Action) -> bool {
+    let (Verb::Start { .. }, Subject::Alloc(alloc, Part::Task(index, _))) = (&action.verb, &action.subject)
+    else {
+        return false;
+    };
+    let task = alloc.group().and_then(|group| group.tasks.get(usize::from(*index)));
+    let entries = context.drivers.entries();
+    task.and_then(|task| entries.get(&task.driver)).is_some_and(|entry| prepares(&entry.info))
+}
+
+fn prepares(driver: &DriverInfo) -> bool {
+    driver.capabilities.preparation == Preparation::Fetches
 }
 
 /// Performs a verb on an attempt.
@@ -32,18 +53,21 @@ pub async fn perform(
     known: &AttemptContext,
 ) -> Outcome {
     let Some(task) = workload.task() else { return fatal("find the task".to_owned()) };
-    let Some(driver) = context.drivers.get(&task.driver) else {
-        return match context.drivers.entries().away().get(&task.driver) {
-            Some(why) => retry(format!("reach the driver \"{}\": {why}", task.driver)),
-            None => fatal(format!("find the driver: there is no driver \"{}\" on this node", task.driver)),
-        };
-    };
     let attempt_id = |attempt: u32| AttemptId { alloc: workload.alloc.id, task: task.name.clone(), attempt };
+    let driver = match driver_for(&context.drivers.entries(), &task.driver, verb) {
+        Ok(driver) => driver,
+        Err(refused) => return refused,
+    };
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => {
-                start(driver.as_ref(), with_facts(config, driver.as_ref(), &known.inputs), &known.inputs)
+                let config = with_facts(config, driver.as_ref(), &known.inputs);
+                match turn_to_start(driver.as_ref(), &config, &known.control, workload.alloc.job.priority)
                     .await
+                {
+                    Ok(_permit) => start(driver.as_ref(), config, &known.inputs).await,
+                    Err(outcome) => outcome,
+                }
             }
             Err(refusal) => refusal.into(),
         },
@@ -66,6 +90,40 @@ pub async fn perform(
             fatal(format!("perform {verb:?}: processes do not support it"))
         }
     }
+}
+
+/// Prepares a start if its driver needs that, then waits for a permit of starts. The operation of any other start has one.
+async fn turn_to_start(
+    driver: &dyn TaskDriver,
+    config: &TaskConfig,
+    Control { cancel, permits }: &Control,
+    priority: u8,
+) -> Result<Option<Permit>, Outcome> {
+    if !prepares(&driver.info()) {
+        return Ok(None);
+    }
+    driver.prepare(config, cancel).await.map_err(|error| start_failed(&error))?;
+    let permit = cancel.run_until_cancelled(permits.acquire(WorkKind::Start, priority)).await;
+    permit.map(Some).ok_or_else(|| retry("start it: it was withdrawn".to_owned()))
+}
+
+/// The driver that performs a verb, or why none does. Running tasks of a disabled driver are followed and stopped like any other.
+fn driver_for(entries: &Entries, name: &str, verb: &Verb) -> Result<Arc<dyn TaskDriver>, Outcome> {
+    let entry = entries.get(name);
+    let Some(driver) = entry.and_then(Entry::attached) else {
+        let why = entry.and_then(Entry::trouble).or_else(|| entries.away().get(name).cloned());
+        return Err(match why {
+            Some(why) => retry(format!("reach the driver \"{name}\": {why}")),
+            None => fatal(format!("find the driver: there is no driver \"{name}\" on this node")),
+        });
+    };
+    let is_disabled = entry.is_some_and(|entry| entry.availability == Availability::Disabled);
+    if is_disabled && matches!(verb, Verb::Start { .. }) {
+        return Err(fatal(format!(
+            "start the task: the driver {name} is disabled on this agent; enable it with `drivers.{name}.enabled` in the config"
+        )));
+    }
+    Ok(Arc::clone(driver))
 }
 
 /// The config to start an attempt with. Writes the payload before each start, so that it exists after a power cut too.
@@ -92,7 +150,7 @@ pub async fn config(
         ("namespace", alloc.job_key.namespace.to_string()),
         ("job", alloc.job_key.id.to_string()),
         ("group", alloc.group.clone()),
-        ("node", context.node.name.clone()),
+        ("node", context.node.get().name.clone()),
         ("instance", context.instance.0.clone()),
     ];
     Ok(TaskConfig {
@@ -107,15 +165,12 @@ pub async fn config(
             task: context.paths.task(&alloc.id, &task.name),
             shared: context.paths.shared(&alloc.id),
             logs: context.paths.logs(&alloc.id),
-            log_name: paths::encode(&task.name),
+            log_name: context.paths.task_name(&alloc.id, &task.name).into_owned(),
         },
         logs: task.logs.clone(),
         kill: KillDefaults { signal: task.kill_signal.clone(), timeout: duration(task.kill_timeout) },
         mounts: Vec::new(),
         devices: Vec::new(),
-        network: None,
-        dns: None,
-        hosts: Vec::new(),
     })
 }
 
@@ -155,7 +210,8 @@ async fn start(driver: &dyn TaskDriver, config: TaskConfig, inputs: &[Input]) ->
 async fn recover(driver: &dyn TaskDriver, recovery: Recovery) -> Outcome {
     match driver.recover(recovery).await {
         Ok(recovered) => Outcome::Recovered(recovered),
-        Err(error) if error.is_gone() => Outcome::Recovered(Recovered::NotStarted),
+        // It ran, and nobody saw its end.
+        Err(error) if error.is_gone() => Outcome::Recovered(Recovered::Lost { why: error.why() }),
         Err(error) => Outcome::Failed { class: FailureClass::Retry, why: error.why() },
     }
 }
@@ -212,7 +268,100 @@ fn start_failed(error: &DriverError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        num::NonZeroU32,
+    };
+
+    use futures_util::future::{Either, select};
+    use herdlet_api_types::{
+        AllocId,
+        job::{LogMode, Logs, Resources},
+    };
+    use herdlet_runtime::{Limit, Permits};
+    use tokio_util::sync::CancellationToken;
+
+    use herdlet_driver::{Registry, fixture::StandIn};
+
     use super::*;
+
+    /// The mock started tasks although the config disabled it.
+    #[tokio::test]
+    async fn a_disabled_driver_starts_nothing_and_does_all_else() {
+        let drivers = Registry::new();
+        let stand_in: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
+        drivers.insert(Arc::clone(&stand_in), Availability::Disabled);
+        let of = |verb: Verb| driver_for(&drivers.entries(), "stand_in", &verb);
+        let refused = of(Verb::Start { attempt: 1 }).err();
+        let Some(Outcome::Failed { class: FailureClass::Retry, why }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(why, "reach the driver \"stand_in\": its earlier tasks have not been listed yet");
+        drivers.attach(&stand_in, &BTreeSet::new()).await.unwrap();
+        let refused = of(Verb::Start { attempt: 1 }).err();
+        let Some(Outcome::Failed { class: FailureClass::Fatal, why }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(why.ends_with("enable it with `drivers.stand_in.enabled` in the config"), "{why}");
+        assert!(of(Verb::Recover { attempt: 1 }).is_ok() && of(Verb::Destroy { attempt: 1 }).is_ok());
+    }
+
+    /// A driver that no longer knows an attempt made the planner start it again.
+    #[tokio::test]
+    async fn an_attempt_that_is_gone_is_lost() {
+        let driver = StandIn::default().with_recover(|id| Err(DriverError::Gone(id.clone())));
+        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 };
+        let recovery = Recovery { id, config: None, handle: None, network: None };
+        let outcome = recover(&driver, recovery).await;
+        assert!(matches!(outcome, Outcome::Recovered(Recovered::Lost { .. })), "{outcome:?}");
+    }
+
+    /// Eight pulls from a hanging registry kept every other task from starting.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_preparation_holds_no_permit_of_starts() {
+        let one = Limit { concurrent: NonZeroU32::MIN, rate: None };
+        let permits = Permits::new(move |_| one);
+        let driver = |name: &str| StandIn::new(DriverInfo { name: name.to_owned(), ..DriverInfo::mock() });
+        let control = || Control { cancel: CancellationToken::new(), permits: permits.clone() };
+        let (slow, quick) = (driver("slow").with_slow_preparation(), driver("quick"));
+        let (first, second) = (control(), control());
+        let config = task_config();
+        let pull = std::pin::pin!(turn_to_start(&slow, &config, &first, 50));
+        let start = std::pin::pin!(turn_to_start(&quick, &config, &second, 50));
+        let Either::Right((Ok(Some(permit)), pull)) = select(pull, start).await else { panic!("it waits") };
+        first.cancel.cancel();
+        let Err(Outcome::Failed { class: FailureClass::Retry, why }) = pull.await else {
+            panic!("it starts")
+        };
+        assert!(why.contains("withdrawn"), "{why}");
+        // A start that waits for its permit is withdrawn too.
+        let third = control();
+        third.cancel.cancel();
+        assert!(turn_to_start(&quick, &config, &third, 50).await.is_err());
+        drop(permit);
+    }
+
+    fn task_config() -> TaskConfig {
+        TaskConfig {
+            id: AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 },
+            labels: BTreeMap::new(),
+            env: Vec::new(),
+            config: serde_json::json!({}),
+            user: None,
+            users: Vec::new(),
+            resources: Resources::default(),
+            dirs: TaskDirs {
+                task: "/t".into(),
+                shared: "/t".into(),
+                logs: "/t".into(),
+                log_name: "t".into(),
+            },
+            logs: Logs { max_files: 1, max_file_size_mib: 1, disabled: false, mode: LogMode::Drop },
+            kill: KillDefaults::default(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+        }
+    }
 
     #[test]
     fn the_last_line_of_errors_says_why_a_command_has_failed() {

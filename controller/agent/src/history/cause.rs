@@ -278,7 +278,13 @@ mod tests {
         let mut other = (*job("web", "g", "t")).clone();
         other.priority += 1;
         let version = |version, job: &Job| {
-            Arc::new(JobVersion { version, index: 1, submit_time: THEN, job: Arc::new(job.clone()) })
+            Arc::new(JobVersion {
+                version,
+                index: 1,
+                submit_time: THEN,
+                job: Arc::new(job.clone()),
+                tag: None,
+            })
         };
         let web = job("web", "g", "t");
         let plain = job_view(&web, 0);

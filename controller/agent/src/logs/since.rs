@@ -15,7 +15,7 @@ use super::{CHUNK_BYTES_MAX, LogFiles, is_no_log};
 
 /// The most bytes of marks that are read, each file from its end: a week of one write per second. Older logs count as
 /// having no times.
-const MARKS_BYTES_MAX: u64 = 10 * 1024 * 1024;
+pub(super) const MARKS_BYTES_MAX: u64 = 10 * 1024 * 1024;
 
 impl LogFiles {
     /// Where the lines written since `at_s` begin: file number and offset. They may include lines that are older by
@@ -46,7 +46,7 @@ impl LogFiles {
 
     /// Reads the marks of a file; empty if an older supervisor wrote the log. `left` is how many bytes may still be
     /// read.
-    fn marks(&self, index: u64, left: &mut u64) -> io::Result<Vec<Mark>> {
+    pub(super) fn marks(&self, index: u64, left: &mut u64) -> io::Result<Vec<Mark>> {
         let name = format!("{}.{index}{SUFFIX}", self.stem);
         let mut file = match self.open_named(&name) {
             Ok(file) => file,

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use herdlet_api_types::names;
 use herdlet_api_types::{
     JobKey,
     alloc::Desired,
@@ -61,7 +62,8 @@ fn of_servers(model: &ReadModel, key: &JobKey) -> Option<JobView> {
 pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> {
     let (jobs, verb) = match command {
         Command::Apply { jobs, .. } => (jobs.iter().map(|job| job.key()).collect(), "run"),
-        Command::ApplyWithCounts { job } => (vec![job.key()], "run"),
+        Command::ApplyFolder { jobs, .. } => (jobs.iter().map(|(job, _)| job.key()).collect(), "run"),
+        Command::Register { job, .. } => (vec![job.key()], "run"),
         Command::Stop { job } => (vec![job.clone()], "stop"),
         Command::Start { job } => (vec![job.clone()], "start"),
         Command::Delete { job } | Command::DeleteVersion { job, .. } => (vec![job.clone()], "stop -purge"),
@@ -78,6 +80,11 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> 
         | Command::EndPoststop { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
+        | Command::SetEligibility { .. }
+        | Command::Drain { .. }
+        | Command::PauseDeployment { .. }
+        | Command::TagVersion { .. }
+        | Command::UntagVersion { .. }
         | Command::PromoteDeployment { .. }
         | Command::SetAllocHealth { .. }
         | Command::FailDeployment { .. } => return Ok(()),
@@ -87,7 +94,11 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> 
     let hint = if verb == "run" {
         "give your job another name, or run it on the cluster: nomad job run FILE".to_owned()
     } else {
-        format!("use the cluster instead: nomad job {verb} -namespace={} {}", job.namespace, job.id)
+        format!(
+            "use the cluster instead: nomad job {verb} -namespace={} {}",
+            job.namespace,
+            names::shell_word(job.id.to_string())
+        )
     };
     Err(ServerJobHint { job, hint })
 }
@@ -115,8 +126,10 @@ fn view(allocs: &[Arc<AllocView>]) -> Option<JobView> {
         deployments: Vec::new(),
         unplaced: BTreeMap::new(),
         next_launch: None,
+        tag: None,
         past: Vec::new(),
         scaled: Arc::default(),
         placed: true,
+        held: None,
     })
 }

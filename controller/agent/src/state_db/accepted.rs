@@ -29,7 +29,7 @@ use std::{
 use herdlet_api_types::{AllocId, JobKey, job::Job};
 use herdlet_base::durable::{self, Outlives, Steps};
 use herdlet_plan::{
-    job::JobState,
+    job::{Definition, JobState},
     record::{Record, RecordKey, RecordValue},
     shared::volume::{Origin, VolumeState},
     state::{Durable, Run},
@@ -62,6 +62,7 @@ struct Outline {
     create_index: u64,
     submit_time: i64,
     deleting: bool,
+    definition: Option<Definition>,
     older: BTreeSet<u64>,
 }
 
@@ -278,6 +279,7 @@ fn outline_of(file: &JobFile) -> Outline {
         create_index: file.create_index,
         submit_time: file.submit_time.0,
         deleting: file.deleting,
+        definition: file.definition.clone(),
         older: file.older.iter().map(|older| older.version).collect(),
     }
 }

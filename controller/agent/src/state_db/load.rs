@@ -172,7 +172,7 @@ impl Loaded {
     pub fn into_records(self) -> BTreeMap<RecordKey, RecordValue> {
         // The planner continues numbering from the last commit, so that its next change is newer than everything
         // published.
-        let meta = Meta { index: self.meta.index.max(self.index) };
+        let meta = Meta { index: self.meta.index.max(self.index), ..self.meta };
         let meta = [(RecordKey::Meta, RecordValue::Meta(meta))];
         let jobs =
             self.jobs.into_iter().map(|(key, job)| (RecordKey::Job(key), RecordValue::Job(job.into())));

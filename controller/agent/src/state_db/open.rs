@@ -259,7 +259,7 @@ impl Opening<'_> {
             durable::make_dir(&dir).map_err(io_error("create", &dir))?;
         }
         for Aside { table, place, bytes, why } in aside {
-            let name = format!("{}.{}.{}", table.name(), herdlet_base::paths::encode(place), self.time());
+            let name = format!("{}.{}.{}", table.name(), herdlet_base::paths::file_name(place), self.time());
             let path = unused(&dir.join(name));
             durable::write(&path, bytes).map_err(io_error("write", &path))?;
             let what = format!("{}/{place}", table.name());

@@ -2,7 +2,7 @@
 //!
 //! So a stuck node still ages, an idle one stays idle, and no gauge is updated between scrapes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     alloc::{ClientStatus, Desired},
@@ -49,6 +49,8 @@ pub struct Gauges {
     /// In nanoseconds.
     pub(crate) lag_ns: u64,
     pub(super) versions: BTreeMap<(String, String), u64>,
+    /// Jobs that are held at another version than their file's.
+    pub(super) held: BTreeSet<(String, String)>,
     pub(super) allocations: BTreeMap<&'static str, u64>,
     pub(super) tasks: BTreeMap<&'static str, u64>,
     /// The resources that live allocations use.
@@ -71,7 +73,11 @@ impl Gauges {
         }
         for job in model.jobs() {
             gauges.count("job", &job.convergence, now_ns);
-            gauges.versions.insert((job.key.namespace.to_string(), job.key.id.to_string()), job.version);
+            let labels = (job.key.namespace.to_string(), job.key.id.to_string());
+            if job.held.is_some() {
+                gauges.held.insert(labels.clone());
+            }
+            gauges.versions.insert(labels, job.version);
         }
         for status in
             [ClientStatus::Pending, ClientStatus::Running, ClientStatus::Complete, ClientStatus::Failed]

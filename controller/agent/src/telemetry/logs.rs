@@ -16,10 +16,11 @@ use herdlet_config::{
 };
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
-    Layer as _,
+    EnvFilter, Layer as _, Registry,
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
     layer::SubscriberExt as _,
     registry::LookupSpan,
+    reload,
     util::{SubscriberInitExt as _, TryInitError},
 };
 
@@ -49,17 +50,36 @@ pub enum LogError {
     /// The process has a subscriber already.
     #[error("set up logs")]
     Taken(#[source] TryInitError),
+    /// The subscriber is gone.
+    #[error("change the log level")]
+    Gone(#[source] reload::Error),
 }
 
-/// Sets up logging to stderr.
+/// The directives in force, which can be replaced.
+#[derive(Debug, Clone)]
+pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+
+impl LogLevel {
+    /// Replaces the directives.
+    ///
+    /// # Errors
+    /// When they are invalid; the previous ones stay in force.
+    pub fn set(&self, directives: &str) -> Result<(), LogError> {
+        let filter = parse(directives).map_err(LogError::Directives)?;
+        self.0.reload(filter).map_err(LogError::Gone)
+    }
+}
+
+/// Sets up logging to stderr. The result changes the level later.
 ///
 /// # Errors
 /// When the directives are invalid, or the process has a subscriber already.
-pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
+pub fn init(directives: &str, format: LogFormat) -> Result<LogLevel, LogError> {
     let sink = Sink::of_stderr(variable);
-    subscriber(directives, format, sink, Path::new(journal::SOCKET), std::io::stderr)?
-        .try_init()
-        .map_err(LogError::Taken)
+    let (subscriber, level) =
+        subscriber(directives, format, sink, Path::new(journal::SOCKET), std::io::stderr)?;
+    subscriber.try_init().map_err(LogError::Taken)?;
+    Ok(level)
 }
 
 /// Like [`init`], for commands, which have no config and whose own output matters more. It uses `HERDLET_LOG_FORMAT`
@@ -70,7 +90,7 @@ pub fn init(directives: &str, format: LogFormat) -> Result<(), LogError> {
 pub fn init_for_command() -> Result<(), LogError> {
     let directives = directives_from_env(variable).filter(|text| check_directives(text).is_ok());
     let format = variable("HERDLET_LOG_FORMAT").and_then(|name| name.parse().ok()).unwrap_or_default();
-    init(directives.as_deref().unwrap_or(COMMAND_DIRECTIVES), format)
+    init(directives.as_deref().unwrap_or(COMMAND_DIRECTIVES), format).map(drop)
 }
 
 /// Logs every panic of the process where it happens, even if it is caught.
@@ -114,11 +134,11 @@ fn subscriber<W>(
     sink: Sink,
     socket: &Path,
     writer: W,
-) -> Result<BoxedSubscriber, LogError>
+) -> Result<(BoxedSubscriber, LogLevel), LogError>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = parse(directives).map_err(LogError::Directives)?;
+    let (filter, handle) = reload::Layer::new(parse(directives).map_err(LogError::Directives)?);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(sink == Sink::Colours);
     let layer = match (format, sink) {
         // JSON always has the time among its fields, because its readers parse them whatever the sink is.
@@ -135,7 +155,9 @@ where
             }
         },
     };
-    Ok(Box::new(tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer())))
+    let subscriber =
+        tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer());
+    Ok((Box::new(subscriber), LogLevel(handle)))
 }
 
 /// Writes the priority before the line, as in sd-daemon(3): the journal removes it and stores it as a field.
@@ -182,13 +204,34 @@ mod tests {
         let written = LogBuffer::default();
         let writer = written.clone();
         let nobody = Path::new("/nonexistent/journal");
-        let subscriber = subscriber(directives, format, sink, nobody, move || writer.clone()).unwrap();
+        let (subscriber, _) = subscriber(directives, format, sink, nobody, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(alloc = "a1", "started");
             tracing::warn!("\u{1b}[31mslow");
         });
         let bytes = written.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_changed_level_acts_at_once_and_an_invalid_one_changes_nothing() {
+        let written = LogBuffer::default();
+        let writer = written.clone();
+        let nobody = Path::new("/nonexistent/journal");
+        let (subscriber, level) =
+            subscriber("warn", LogFormat::Text, Sink::Plain, nobody, move || writer.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::info!("first");
+            level.set("info").unwrap();
+            tracing::info!("second");
+            assert!(matches!(level.set("inof"), Err(LogError::Directives(_))));
+            tracing::info!("third");
+            level.set("error").unwrap();
+            tracing::info!("fourth");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let said: Vec<bool> = ["first", "second", "third", "fourth"].map(|line| text.contains(line)).into();
+        assert_eq!(said, [false, true, true, false], "{text}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Every metric of the agent: its name, help text and labels. No other file contains a name.
 //!
 //! Rules (<https://prometheus.io/docs/practices/naming/>): a common prefix, base units, `_total` for counters, labels
-//! over which a sum is meaningful, no labels with unbounded values (allocation ids).
+//! over which a sum is meaningful, no labels with unbounded values (allocation ids). No label has a name that Prometheus
+//! gives to each scraped sample itself (`job`, `instance`): it would rename ours to `exported_job`.
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +64,13 @@ metrics! {
         "Age of the oldest change that is not applied yet, or 0. Failed objects do not count; see herdlet_objects.";
     CONVERGENCE_DURATION = Histogram Seconds "convergence_duration_seconds" ["cause"]
         "Time that jobs took to converge, from durable acceptance, by cause.";
-    JOB_VERSION = Gauge Number "job_version" ["namespace", "job"]
+    JOB_VERSION = Gauge Number "job_version" ["namespace", "job_name"]
         "Desired version of the job.";
-    JOB_CONVERGED_VERSION = Gauge Number "job_converged_version" ["namespace", "job"]
+    JOB_CONVERGED_VERSION = Gauge Number "job_converged_version" ["namespace", "job_name"]
         "Version of the job that last converged while this agent ran; -1 for none.";
-    DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job", "cause"]
+    JOB_HELD = Gauge Number "job_held" ["namespace", "job_name"]
+        "1 for each job that was rolled back and whose file in a folder is not in force until it changes.";
+    DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job_name", "cause"]
         "Times that the agent stopped an allocation's tasks, by cause.";
     QUARANTINED = Gauge Number "quarantined" []
         "Objects that are no longer planned because planning them panicked.";
@@ -91,13 +94,13 @@ metrics! {
         "Allocations by client status.";
     TASKS = Gauge Number "tasks" ["state"]
         "Tasks by state.";
-    TASK_RESTARTS = Counter Number "task_restarts_total" ["namespace", "job", "task", "reason"]
+    TASK_RESTARTS = Counter Number "task_restarts_total" ["namespace", "job_name", "task", "reason"]
         "Restarts of tasks, by reason.";
-    TASK_OOM = Counter Number "task_oom_total" ["namespace", "job", "task"]
+    TASK_OOM = Counter Number "task_oom_total" ["namespace", "job_name", "task"]
         "Tasks that the kernel killed because they were out of memory.";
     TASK_START = Histogram Seconds "task_start_seconds" ["driver"]
         "Time from the decision to start a task until its process runs.";
-    CHECK_STATE = Gauge Number "check_state" ["namespace", "job", "service", "check", "state"]
+    CHECK_STATE = Gauge Number "check_state" ["namespace", "job_name", "service", "check", "state"]
         "Checks of the built-in catalogue by their last result (pending, success, warning, failure).";
 
     // The machine's resources.
@@ -227,6 +230,9 @@ mod tests {
                     !name.ends_with(reserved) && !labels.contains(&"le") && !labels.contains(&"quantile"),
                     "{name}"
                 );
+            }
+            for given_by_prometheus in ["job", "instance"] {
+                assert!(!labels.contains(&given_by_prometheus), "{name}");
             }
             for abbreviation in ["_ms", "_milliseconds", "_mb", "_percent"] {
                 assert!(!name.contains(abbreviation), "{name}");

@@ -131,8 +131,10 @@ fn job(version: u64, convergence: Convergence) -> View {
             scaled: Arc::default(),
             unplaced: Default::default(),
             next_launch: None,
+            tag: None,
             past: Vec::new(),
             placed: false,
+            held: None,
         }
         .into(),
     )
@@ -272,10 +274,10 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     }
     let all = names::ALL.iter().chain(nomad::ALL);
     let absent: Vec<&str> = all.map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
-    // These have no series until the first event.
-    assert_eq!(absent, ["herdlet_task_oom_total", "herdlet_task_start_seconds"]);
+    // These have no series until the first event, or while no job is held.
+    assert_eq!(absent, ["herdlet_job_held", "herdlet_task_oom_total", "herdlet_task_start_seconds"]);
     // Names chosen by users cannot break out of their label.
-    assert!(text.contains(r#"herdlet_job_version{namespace="default",job="we\"b\\\n"} 0"#), "{text}");
+    assert!(text.contains(r#"herdlet_job_version{namespace="default",job_name="we\"b\\\n"} 0"#), "{text}");
 }
 
 #[test]
@@ -360,7 +362,7 @@ fn notes_are_counted() {
         (r#"herdlet_drift_repaired_total{kind="mount"}"#, 2.0),
         (r#"herdlet_drift_repair_duration_seconds_sum{kind="mount"}"#, 1.0),
         (r#"herdlet_drift_repair_duration_seconds_count{kind="mount"}"#, 1.0),
-        (r#"herdlet_task_oom_total{namespace="default",job="we\"b\\\n",task="main"}"#, 1.0),
+        (r#"herdlet_task_oom_total{namespace="default",job_name="we\"b\\\n",task="main"}"#, 1.0),
         (r#"herdlet_reconcile_total{kind="alloc",result="unchanged"}"#, 2.0),
         (r#"herdlet_convergence_duration_seconds_sum{cause="apply"}"#, 2.0),
         (r#"herdlet_convergence_duration_seconds_bucket{le="1.0",cause="apply"}"#, 0.0),

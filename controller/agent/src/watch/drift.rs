@@ -91,7 +91,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                     watched.shown(id);
                     continue;
                 }
-                Ok(ObjectChange { object: Object::Job(_) | Object::Volume(_), .. }) => continue,
+                Ok(ObjectChange { object: Object::Job(_) | Object::Volume(_) | Object::Node, .. }) => continue,
                 Err(RecvError::Lagged(_)) => {
                     watched.doubt(model.allocs().iter().map(|view| view.spec.id));
                     continue;
@@ -108,9 +108,9 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                 Noticed::Periodic
             }
         };
-        let (at, shown, eyes) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
+        let (at, shown, watching) = (paths.clone(), Arc::clone(&model), Arc::clone(&watched));
         // A disk that hangs blocks this inspection and nothing else.
-        let missing = herdlet_runtime::off_thread(move || eyes.inspect_due(&at, &shown)).await;
+        let missing = herdlet_runtime::off_thread(move || watching.inspect_due(&at, &shown)).await;
         let missing = match missing.map_err(JoinError::try_into_panic) {
             Ok(missing) => missing,
             // A panic in a watcher ends the agent.
@@ -420,7 +420,7 @@ fn part_at(point: &Path, paths: &Paths, model: &ReadModel) -> Option<(AllocId, P
     let below = point.strip_prefix(paths.allocs()).ok()?;
     let mut names = below.components().map(|part| part.as_os_str().to_str());
     let id = AllocId(names.next()??.parse().ok()?);
-    let task = paths::decode(names.next()??)?;
+    let task = paths::task_of(names.next()??)?;
     let entry = names.next()??;
     // A stopped allocation is unmounted by the agent itself.
     let view = model.alloc(&id).filter(|view| view.spec.desired == Desired::Run)?;

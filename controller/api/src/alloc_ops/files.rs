@@ -102,8 +102,9 @@ struct AllocPath {
 
 impl AllocPath {
     fn of(reach: &AllocOps, alloc: &AllocView, path: &str) -> ApiResult<Self> {
-        let tasks = alloc.tasks.iter().map(|task| &*task.name);
-        Ok(Self { alloc_dir: reach.paths.alloc(&alloc.spec.id), below: Below::read(path, tasks)? })
+        let id = alloc.spec.id;
+        let tasks = alloc.tasks.iter().map(|task| (&*task.name, reach.paths.task_name(&id, &task.name)));
+        Ok(Self { alloc_dir: reach.paths.alloc(&id), below: Below::read(path, tasks)? })
     }
 
     /// The directory itself, if the path is a directory.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use herdlet_agent::gc::Scope;
-use herdlet_api_types::view::AllocView;
+use herdlet_api_types::{manifest::scalar::is_signal, view::AllocView};
+use herdlet_base::signal;
 use herdlet_plan::event::{Command, RestartScope};
 use serde_json::{Value, json};
 
@@ -31,10 +32,9 @@ impl AllocOps {
 
     /// Sends a signal to one task, or to all tasks. Returns the index of the commit.
     pub async fn signal(&self, alloc: &AllocView, task: &str, signal: &str) -> ApiResult<u64> {
-        let name = signal.to_ascii_uppercase();
-        let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
-        if !herdlet_api_types::manifest::scalar::SIGNALS.contains(&name.as_str()) {
-            return Err(ApiError::bad(format!("there is no signal {signal:?}")));
+        let name = signal::full_name(signal);
+        if !is_signal(&name) {
+            return Err(ApiError::bad(format!("invalid signal {signal:?}: there is no such signal")));
         }
         if !task.is_empty() && !alloc.tasks.iter().any(|known| *known.name == *task) {
             return Err(ApiError::NotFound(format!("unknown task name {task:?}")));

@@ -6,7 +6,7 @@
 use std::{io, sync::Arc, time::Instant};
 
 use herdlet_agent::{
-    logs::{Chunk, Follower, LogFiles, Stream},
+    logs::{Chunk, Follower, Interruption, LogFiles, Stream},
     publish::ReadModel,
 };
 use herdlet_api_types::{AllocId, UnixNanos, task::TaskStatus, view::AllocView};
@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{
     AllocOps,
     error::{ApiError, ApiResult},
+    stamps::Stamps,
     stream::{Form, Gone, HEARTBEAT, Pieces, blocking},
     target::has_files,
 };
@@ -36,6 +37,8 @@ pub struct LogRequest {
     pub tail: Option<u64>,
     /// Lines written after this time, in seconds since 1970.
     pub since: Option<u64>,
+    /// Put the time before each line.
+    pub timestamps: bool,
 }
 
 impl AllocOps {
@@ -44,7 +47,7 @@ impl AllocOps {
         has_files(alloc)?;
         let stream = check(alloc, &wanted)?;
         let id = alloc.spec.id;
-        let files = LogFiles::new(self.paths.logs(&id), &wanted.task, stream);
+        let files = LogFiles::new(self.paths.logs(&id), &self.paths.task_name(&id, &wanted.task), stream);
         let place = if wanted.follow { Some(self.bounds.follower()?) } else { None };
         Reading::begin(files, wanted, id, place).await
     }
@@ -81,6 +84,8 @@ pub struct Reading {
     /// Without `follow`: the file and offset at which to stop, so that a task that writes a lot can't keep the
     /// request open for ever.
     end: (u64, u64),
+    /// Puts times before lines, if they are wanted.
+    stamps: Option<Stamps>,
     /// The slot of a reader that follows.
     place: Option<OwnedSemaphorePermit>,
 }
@@ -109,7 +114,8 @@ impl Reading {
                 "end" => from_end(&sizes, wanted.offset),
                 _ => from_start(&sizes, wanted.offset),
             });
-            Ok(Some(Self { follower: Follower::new(files, start), wanted, alloc, end, place }))
+            let stamps = wanted.timestamps.then(Stamps::default);
+            Ok(Some(Self { follower: Follower::new(files, start), wanted, alloc, end, stamps, place }))
         });
         reading.await.map_err(failed)?.ok_or(ApiError::NotFound(missing))
     }
@@ -128,7 +134,8 @@ impl Reading {
             match self.send_next(form, &pieces).await? {
                 PieceOutcome::Some => continue,
                 PieceOutcome::All if over || !self.wanted.follow => return Ok(()),
-                PieceOutcome::All => {}
+                // What comes from now on is read as it is written.
+                PieceOutcome::All => self.stamps.iter_mut().for_each(Stamps::go_live),
                 PieceOutcome::Failed(error) => {
                     tracing::debug!(alloc = %self.alloc, %error, "failed to read a log");
                     return Ok(());
@@ -152,13 +159,19 @@ impl Reading {
     async fn send_next(&mut self, form: Form, pieces: &Pieces) -> Result<PieceOutcome, Gone> {
         let files = LogFiles::new(std::path::PathBuf::new(), "", Stream::Stdout);
         let mut follower = std::mem::replace(&mut self.follower, Follower::new(files, (0, 0)));
+        let mut stamps = self.stamps.take();
         let read = blocking(move || {
-            let read = follower.read();
-            Ok((follower, read))
+            let mut read = follower.read();
+            if let (Some(stamps), Ok(Some(chunk))) = (&mut stamps, &read)
+                && let Err(error) = stamps.load(&follower, chunk.index)
+            {
+                read = Err(error);
+            }
+            Ok((follower, stamps, read))
         });
         let read = match read.await {
-            Ok((follower, read)) => {
-                self.follower = follower;
+            Ok((follower, stamps, read)) => {
+                (self.follower, self.stamps) = (follower, stamps);
                 read
             }
             Err(error) => Err(error),
@@ -168,10 +181,22 @@ impl Reading {
             Ok(None) => return Ok(PieceOutcome::All),
             Err(error) => return Ok(PieceOutcome::Failed(error)),
         };
+        let offset = chunk.end_offset.saturating_sub(chunk.bytes.len() as u64);
         let last = !self.wanted.follow && self.cut(&mut chunk);
         if !chunk.bytes.is_empty() {
-            let Chunk { index, end_offset, bytes } = chunk;
+            let Chunk { after, index, end_offset, bytes } = chunk;
+            let bytes = match &mut self.stamps {
+                Some(stamps) => stamps.stamped(&bytes, offset),
+                None => bytes,
+            };
             let file = format!("alloc/logs/{}.{}.{index}", self.wanted.task, self.wanted.kind);
+            if let Some(interruption) = after {
+                let event = match interruption {
+                    Interruption::Truncated => "file truncated",
+                    Interruption::Removed => "file deleted",
+                };
+                pieces.send(form.event(event, &file, 0)).await?;
+            }
             pieces.send(form.data(bytes, &file, end_offset)).await?;
         }
         Ok(if last { PieceOutcome::All } else { PieceOutcome::Some })
@@ -273,6 +298,7 @@ mod tests {
             origin: String::new(),
             tail: None,
             since: None,
+            timestamps: false,
         };
         for (is_of_server, has_started, has_log) in
             [(true, true, true), (true, false, false), (false, false, true)]

@@ -22,9 +22,10 @@ use serde_json::{Value, json};
 use super::{
     Shared,
     error::ApiResult,
+    metrics,
     query::{Params, Read, Source},
 };
-use crate::alloc_ops::stats;
+use crate::alloc_ops::{host, stats};
 
 /// At most this many objects are listed; the counts include all.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
@@ -183,6 +184,31 @@ pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, Str
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }
+}
+
+/// `GET /v1/metrics`: Nomad's JSON, or the metrics page for Prometheus.
+pub(super) async fn metrics_of_nomad(
+    State(shared): State<Arc<Shared>>,
+    Query(asked): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Response {
+    let format = asked.get("format").map_or("", String::as_str);
+    if !metrics::wants_json(format, &headers) {
+        return self::metrics(State(shared), headers).await.into_response();
+    }
+    let page = shared.page_of_metrics(Format::Text).await;
+    Json(metrics::summary(&page, herdlet_base::clock::wall_now())).into_response()
+}
+
+/// `GET /v1/agent/host`: the configuration of the machine, for support.
+pub(super) async fn host(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
+    Ok(Json(json!({ "AgentID": shared.facts.node.name, "HostData": host::data().await? })))
+}
+
+/// `GET /v1/client/metadata`: the node's metadata, all of it from the agent's config.
+pub(super) async fn metadata(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let meta = &shared.facts.node.meta;
+    Json(json!({ "Meta": meta, "Dynamic": {}, "Static": meta }))
 }
 
 /// The metrics page: in OpenMetrics if the caller accepts it, else in Prometheus' text format.

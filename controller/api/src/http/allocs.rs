@@ -82,7 +82,9 @@ pub(super) async fn list(
 }
 
 pub(super) fn stub(shared: &Shared, view: &Arc<AllocView>) -> Value {
-    nomad::allocation_stub(view, &shared.node())
+    let mut shown = nomad::allocation_stub(view, &shared.node());
+    shown["EvalID"] = shared.eval_id_of(view).into();
+    shown
 }
 
 pub(super) async fn read(
@@ -96,6 +98,7 @@ pub(super) async fn read(
 pub(super) fn whole(shared: &Shared, view: &AllocView) -> nomad::Allocation {
     let node = &shared.facts.node;
     let mut shown = nomad::allocation(view, &shared.node());
+    shown.eval_id = shared.eval_id_of(view);
     let score = view.spec.group().and_then(|group| feasibility::affinity_score(&view.spec.job, group, node));
     if let Some(score) = score {
         shown.metrics.set_affinity_score(&node.id, score);
@@ -135,7 +138,11 @@ pub(super) async fn stop(
         let of = Ending::Alloc(alloc.spec.id);
         index = shared.accepted(Command::EndPoststop { of }).await?;
     }
-    let eval = shared.evaluations.note(&alloc.spec.job_key, Trigger::AllocStop, index);
+    let eval = shared.evaluations.note(
+        &alloc.spec.job_key,
+        Trigger::AllocStop,
+        (index, Some(alloc.spec.job_version)),
+    );
     Ok(Json(json!({ "EvalID": eval, "Index": index })))
 }
 

@@ -10,7 +10,7 @@ use herdlet_api_types::{
 };
 use herdlet_manifest::{
     hcl::Variables,
-    manifests::{self, Drivers, Set},
+    manifests::{self, Drivers, Nearby, Set},
     sets,
     yaml::{Problem, Problems},
 };
@@ -95,9 +95,11 @@ fn nothing(names: &[String]) -> Problem {
 /// Parses on another thread: megabytes of manifests take a while.
 async fn read(request: ApplyRequest, drivers: Drivers) -> ApiResult<Result<Set, Problems>> {
     let reading = herdlet_runtime::off_thread(move || {
+        let env_files = request.env_files.into_iter().map(|file| ((file.manifest, file.path), file.text));
+        let nearby = Nearby::Sent { dirs: request.dirs, env_files: env_files.collect() };
         let texts = request.files.iter().map(|file| (file.name.as_str(), file.text.as_bytes()));
         Variables::read(&request.variables)
-            .and_then(|variables| manifests::parse_all(texts, &drivers, &variables))
+            .and_then(|variables| manifests::parse_sent(texts, nearby, &drivers, &variables))
     });
     reading.await.map_err(|error| ApiError::Failed(format!("read the manifests: {error}")))
 }

@@ -5,7 +5,7 @@ use std::{
     io::Read,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use herdlet_base::ownership::{self, OwnershipError};
@@ -16,9 +16,12 @@ const TOKEN_LEN_MIN: usize = 16;
 /// A larger file is not a token file.
 const TOKEN_LEN_MAX: u64 = 4_096;
 
-/// The secret that TCP callers must send.
+/// The secret that TCP callers must send. Clones share it.
 #[derive(Clone)]
-pub struct Token(Arc<Zeroizing<Vec<u8>>>);
+pub struct Token {
+    path: PathBuf,
+    secret: Arc<RwLock<Zeroizing<Vec<u8>>>>,
+}
 
 /// Why a token file can't be used. Reads after "failed to".
 #[derive(Debug, thiserror::Error)]
@@ -53,35 +56,50 @@ impl Token {
     /// When the file can't be read, is readable by every user, can be changed by another one, or holds no usable
     /// token.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let failed = |source| TokenError::Read { path: path.to_owned(), source };
-        ownership::check_if_there(path)?;
-        // Opening a FIFO without a writer would block the start.
-        let mut options = std::fs::File::options();
-        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.is_dir() {
-            return Err(TokenError::Directory { path: path.to_owned() });
-        }
-        if !metadata.is_file() {
-            return Err(TokenError::Special { path: path.to_owned() });
-        }
-        if metadata.mode() & 0o007 != 0 {
-            return Err(TokenError::Public { path: path.to_owned() });
-        }
-        let mut text = Zeroizing::new(Vec::new());
-        file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(failed)?;
-        let token = text.trim_ascii();
-        let fits = (TOKEN_LEN_MIN..=TOKEN_LEN_MAX as usize).contains(&token.len());
-        if !fits || !token.iter().all(u8::is_ascii_graphic) {
-            return Err(TokenError::Unfit { path: path.to_owned() });
-        }
-        Ok(Self(Arc::new(Zeroizing::new(token.to_vec()))))
+        Ok(Self { path: path.to_owned(), secret: Arc::new(RwLock::new(secret(path)?)) })
+    }
+
+    /// Reads the file again.
+    ///
+    /// # Errors
+    /// As [`Token::read`]; the previous token stays valid.
+    pub fn reload(&self) -> Result<(), TokenError> {
+        let read = secret(&self.path)?;
+        *self.secret.write().unwrap_or_else(PoisonError::into_inner) = read;
+        Ok(())
     }
 
     /// Whether `given` is this token. The comparison takes constant time.
     pub(super) fn is(&self, given: &[u8]) -> bool {
-        aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, given).is_ok()
+        let secret = self.secret.read().unwrap_or_else(PoisonError::into_inner);
+        aws_lc_rs::constant_time::verify_slices_are_equal(&secret, given).is_ok()
     }
+}
+
+fn secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, TokenError> {
+    let failed = |source| TokenError::Read { path: path.to_owned(), source };
+    ownership::check_if_there(path)?;
+    // Opening a FIFO without a writer would block the start.
+    let mut options = std::fs::File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(TokenError::Directory { path: path.to_owned() });
+    }
+    if !metadata.is_file() {
+        return Err(TokenError::Special { path: path.to_owned() });
+    }
+    if metadata.mode() & 0o007 != 0 {
+        return Err(TokenError::Public { path: path.to_owned() });
+    }
+    let mut text = Zeroizing::new(Vec::new());
+    file.take(TOKEN_LEN_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+    let token = text.trim_ascii();
+    let fits = (TOKEN_LEN_MIN..=TOKEN_LEN_MAX as usize).contains(&token.len());
+    if !fits || !token.iter().all(u8::is_ascii_graphic) {
+        return Err(TokenError::Unfit { path: path.to_owned() });
+    }
+    Ok(Zeroizing::new(token.to_vec()))
 }
 
 impl fmt::Debug for Token {
@@ -93,6 +111,27 @@ impl fmt::Debug for Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reload_replaces_the_token_of_all_clones_and_keeps_it_if_the_file_is_unusable() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let write = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        };
+        let (old, new) = ("old-token-0123456789", "new-token-0123456789");
+        write(old);
+        let token = Token::read(&path).unwrap();
+        let of_listener = token.clone();
+        write(new);
+        assert!(of_listener.is(old.as_bytes()));
+        token.reload().unwrap();
+        assert!(of_listener.is(new.as_bytes()) && !of_listener.is(old.as_bytes()));
+        write("short");
+        assert!(matches!(token.reload(), Err(TokenError::Unfit { .. })));
+        assert!(of_listener.is(new.as_bytes()));
+    }
 
     /// A FIFO without a writer must not block the start silently.
     #[test]

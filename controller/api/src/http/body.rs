@@ -8,6 +8,7 @@ use axum::{
 };
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::error::ApiError;
 
@@ -30,9 +31,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         let bytes =
             tokio::time::timeout(limit, reading).await.map_err(|_| ApiError::Slow(BODY_SECONDS_MAX))??;
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
-        serde_json::from_slice(bytes)
-            .map(Self)
-            .map_err(|error| ApiError::bad(format!("the body is not valid for this endpoint: {error}")))
+        let invalid = |error| ApiError::bad(format!("the body is not valid for this endpoint: {error}"));
+        let mut body: Value = serde_json::from_slice(bytes).map_err(invalid)?;
+        drop_nulls(&mut body);
+        serde_json::from_value(body).map(Self).map_err(invalid)
+    }
+}
+
+/// Removes the fields that are null: for Nomad they are the same as absent, and clients send them. Jobs have rules of their own.
+fn drop_nulls(body: &mut Value) {
+    let Some(fields) = body.as_object_mut() else { return };
+    fields.retain(|_, value| !value.is_null());
+    for (_, value) in fields.iter_mut().filter(|(name, _)| *name != "Job") {
+        drop_nulls(value);
     }
 }
 

@@ -37,7 +37,7 @@ impl Listed for Found {
 }
 
 impl Shared {
-    fn deployments(&self) -> Vec<Found> {
+    pub(super) fn deployments(&self) -> Vec<Found> {
         let jobs = self.model.jobs().into_iter();
         let of_job = |job: Arc<JobView>| {
             let deployments = job.deployments.clone();
@@ -143,6 +143,10 @@ pub(super) async fn promote(
     Path(id): Path<String>,
     body::Json(promote): body::Json<Promote>,
 ) -> ApiResult<Json<Value>> {
+    let found = shared.deployment(&id)?.0;
+    if !found.is_running() {
+        return Err(ApiError::bad("can't promote terminal deployment"));
+    }
     let scope = match (promote.all, promote.groups.unwrap_or_default()) {
         (true, _) => PromoteScope::All,
         (false, groups) if groups.is_empty() => {
@@ -150,8 +154,7 @@ pub(super) async fn promote(
         }
         (false, groups) => PromoteScope::Groups(groups),
     };
-    let id = shared.deployment(&id)?.0.id;
-    let index = shared.accepted(Command::PromoteDeployment { id, scope }).await?;
+    let index = shared.accepted(Command::PromoteDeployment { id: found.id, scope }).await?;
     Ok(Json(updated(index, None)))
 }
 
@@ -165,8 +168,20 @@ pub(super) async fn fail(
     Ok(Json(updated(index, reverted)))
 }
 
-pub(super) async fn pause() -> ApiError {
-    ApiError::NotBuilt("deployments can't be paused in this release; promote or fail them".to_owned())
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Pause {
+    pause: bool,
+}
+
+pub(super) async fn pause(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    body::Json(Pause { pause }): body::Json<Pause>,
+) -> ApiResult<Json<Value>> {
+    let id = shared.deployment(&id)?.0.id;
+    let index = shared.accepted(Command::PauseDeployment { id, paused: pause }).await?;
+    Ok(Json(updated(index, None)))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -186,6 +201,9 @@ pub(super) async fn set_health(
     Path(id): Path<String>,
     body::Json(said): body::Json<SetHealth>,
 ) -> ApiResult<Json<Value>> {
+    if !shared.deployment(&id)?.0.is_running() {
+        return Err(ApiError::bad("can't set health of allocations for a terminal deployment"));
+    }
     let ids = |ids: Option<Vec<String>>| {
         let ids = ids.unwrap_or_default();
         ids.iter().map(|id| Ok(shared.alloc(id)?.spec.id)).collect::<ApiResult<Vec<_>>>()

@@ -59,7 +59,7 @@ pub(super) async fn dispatch(
     let dispatch = Box::new(checked(request, idempotency_token)?);
     let reply = shared.request(Command::Dispatch { job: read.job(id), dispatch }).await?;
     let Reply::Dispatched { index, job } = reply else { return Err(unexpected(reply)) };
-    let eval = shared.evaluations.note(&job, Trigger::JobRegister, index);
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, (index, Some(0)));
     let created = shared.model.job(&job).map_or(index, |view| view.create_index);
     Ok(Json(json!({
         "DispatchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "JobCreateIndex": created,
@@ -76,7 +76,7 @@ pub(super) async fn force(
 ) -> ApiResult<Json<Value>> {
     let reply = shared.request(Command::ForceLaunch { job: read.job(id) }).await?;
     let Reply::Dispatched { index, job } = reply else { return Err(unexpected(reply)) };
-    let eval = shared.evaluations.note(&job, Trigger::PeriodicJob, index);
+    let eval = shared.evaluations.note(&job, Trigger::PeriodicJob, (index, Some(0)));
     Ok(Json(json!({
         "LaunchedJobID": job.id, "EvalID": eval, "EvalCreateIndex": index, "Index": index, "LastContact": 0,
         "KnownLeader": true,

@@ -1,12 +1,13 @@
 //! Evaluations: in Nomad, the work of the scheduler for one change. Here the turn that accepts a change also plans it, so its
 //! evaluation is complete by the time a client can ask for it.
 //!
-//! In: each change that the API has accepted. Out: an evaluation id for the answer, and the newest evaluations for clients that
-//! follow one, as Nomad's command line does. They are kept in memory only; Nomad also forgets its evaluations after a while.
+//! In: each change that the API has accepted, the versions of jobs, and allocations. Out: an evaluation id for the answer, and the
+//! evaluations that clients follow, as Nomad's command line does. Those of kept versions, of failed and of unplaced allocations are
+//! derived from the read model; others are kept in memory only. Nomad also forgets its evaluations after a while.
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -14,7 +15,12 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
-use herdlet_api_types::{JobKey, UnixNanos, alloc::Desired, nomad, view::AllocView};
+use herdlet_api_types::{
+    JobKey, UnixNanos,
+    alloc::Desired,
+    nomad::{self, EvalProgress},
+    view::{AllocView, JobVersion, JobView},
+};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -24,6 +30,7 @@ use super::{
     list::Listed,
     query::{Params, Read},
     trigger::Trigger,
+    versions::newest_first,
 };
 
 /// This many are kept; the oldest is dropped first.
@@ -36,21 +43,50 @@ pub(super) struct Evaluation {
     trigger: Trigger,
     index: u64,
     at: UnixNanos,
-    /// When the evaluation takes effect; none if it is complete.
-    waits_until: Option<UnixNanos>,
+    /// The version of the job that it is about; none if the job was removed.
+    version: Option<u64>,
+    progress: EvalProgress,
 }
 
 impl Evaluation {
     /// The evaluation that follows a failed allocation. Its id is stored with the allocation.
     fn following(view: &AllocView) -> Option<Self> {
         let is_open = view.spec.desired == Desired::Run;
+        let until = view.reschedule_at.filter(|_| is_open);
         Some(Self {
             id: nomad::followup_eval_id(view)?,
             job: view.spec.job_key.clone(),
             trigger: Trigger::AllocFailure,
             index: view.modify_index,
             at: view.modify_time,
-            waits_until: view.reschedule_at.filter(|_| is_open),
+            version: Some(view.spec.job_version),
+            progress: until.map_or(EvalProgress::Complete, EvalProgress::Delayed),
+        })
+    }
+
+    /// The evaluation with which a version of a job was accepted.
+    fn of_version(job: &JobKey, version: &JobVersion) -> Self {
+        Self {
+            id: nomad::eval_id(job, version.index),
+            job: job.clone(),
+            trigger: if version.job.stop { Trigger::JobDeregister } else { Trigger::JobRegister },
+            index: version.index,
+            at: version.submit_time,
+            version: Some(version.version),
+            progress: EvalProgress::Complete,
+        }
+    }
+
+    /// The evaluation that waits for room, if allocations of the job could not be placed.
+    fn blocked(view: &JobView) -> Option<Self> {
+        (!view.unplaced.is_empty()).then(|| Self {
+            id: nomad::blocked_eval_id(&view.key, view.modify_index),
+            job: view.key.clone(),
+            trigger: Trigger::QueuedAllocs,
+            index: view.modify_index,
+            at: view.submit_time,
+            version: Some(view.version),
+            progress: EvalProgress::Blocked,
         })
     }
 
@@ -75,12 +111,20 @@ pub struct Evaluations {
 }
 
 impl Evaluations {
-    /// Records that a change of the job was accepted at `index`. Returns the id of the evaluation.
-    pub(super) fn note(&self, job: &JobKey, trigger: Trigger, index: u64) -> String {
-        let id = uuid::Uuid::new_v4().to_string();
-        let at = herdlet_base::clock::wall_now();
-        let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at, waits_until: None };
+    /// Records that a change of the job, now at `version`, was accepted at `index`. Returns the id of the evaluation.
+    pub(super) fn note(
+        &self,
+        job: &JobKey,
+        trigger: Trigger,
+        (index, version): (u64, Option<u64>),
+    ) -> String {
         let mut kept = self.kept();
+        let mut id = nomad::eval_id(job, index);
+        if kept.iter().any(|one| one.id == id) {
+            id = uuid::Uuid::new_v4().to_string();
+        }
+        let (at, progress) = (herdlet_base::clock::wall_now(), EvalProgress::Complete);
+        let one = Evaluation { id: id.clone(), job: job.clone(), trigger, index, at, version, progress };
         if kept.len() == KEPT_LEN {
             kept.pop_front();
         }
@@ -124,12 +168,35 @@ impl Evaluations {
 }
 
 impl Shared {
-    /// The newest evaluations, and those that follow failed allocations.
-    fn evaluations(&self) -> Vec<Arc<Evaluation>> {
+    /// The newest evaluations, those of versions and of unplaced allocations, and those that follow failed allocations.
+    pub(super) fn evaluations(&self) -> Vec<Arc<Evaluation>> {
         let mut all = self.evaluations.all();
+        for view in self.model.jobs() {
+            let versions =
+                newest_first(&view).into_iter().filter(|version| version.index > 0 && !view.deleting);
+            all.extend(versions.map(|version| Evaluation::of_version(&view.key, &version).into()));
+            all.extend(Evaluation::blocked(&view).map(Arc::new));
+        }
         let allocs = self.model.allocs();
         all.extend(allocs.iter().filter_map(|view| Evaluation::following(view)).map(Arc::new));
+        let mut ids = BTreeSet::new();
+        all.retain(|one| ids.insert(one.id.clone()));
         all
+    }
+
+    /// The id of the evaluation that created the allocation, or took it over into another version.
+    pub(super) fn eval_id_of(&self, view: &AllocView) -> String {
+        let spec = &view.spec;
+        if let Some(last) = spec.rescheduled.last() {
+            return nomad::eval_id_after(last.previous);
+        }
+        let job = self.model.job(&spec.job_key).filter(|job| !job.deleting);
+        let index = job.and_then(|job| {
+            let is_current = job.version == spec.job_version;
+            let past = || job.past.iter().find(|past| past.version == spec.job_version);
+            if is_current { Some(job.modify_index) } else { past().map(|past| past.index) }
+        });
+        nomad::eval_id(&spec.job_key, index.unwrap_or(spec.create_index))
     }
 }
 
@@ -176,14 +243,19 @@ pub(super) async fn read(
     shared.answer(&read, |shared| Ok(to_json(shared, &find(shared, &id)?))).await
 }
 
-/// The allocations of the evaluation's job. Nomad lists those that the evaluation created or changed.
+/// The allocations that the evaluation created, or took over unchanged.
 pub(super) async fn allocations(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    let of_job = |shared: &Shared| Ok(shared.model.allocs_of(&find(shared, &id)?.job));
-    shared.list(&read, of_job, allocs::stub).await
+    let placed = |shared: &Shared| {
+        let one = find(shared, &id)?;
+        let mut allocs = shared.model.allocs_of(&one.job);
+        allocs.retain(|view| shared.eval_id_of(view) == one.id);
+        Ok(allocs)
+    };
+    shared.list(&read, placed, allocs::stub).await
 }
 
 fn find(shared: &Shared, id: &str) -> ApiResult<Arc<Evaluation>> {
@@ -200,7 +272,8 @@ pub(super) fn to_json(shared: &Shared, one: &Arc<Evaluation>) -> Value {
         trigger: one.trigger.as_str(),
         index: one.index,
         at: one.at,
-        waits_until: one.waits_until,
+        version: one.version,
+        progress: one.progress,
     })
 }
 
@@ -212,10 +285,11 @@ mod tests {
     fn the_newest_are_kept() {
         let evaluations = Evaluations::default();
         let key = JobKey { namespace: "default".into(), id: "web".into() };
-        let first = evaluations.note(&key, Trigger::AllocStop, 1);
-        (2..=KEPT_LEN as u64).for_each(|index| drop(evaluations.note(&key, Trigger::AllocStop, index)));
+        let first = evaluations.note(&key, Trigger::AllocStop, (1, None));
+        (2..=KEPT_LEN as u64)
+            .for_each(|index| drop(evaluations.note(&key, Trigger::AllocStop, (index, None))));
         assert_eq!(evaluations.all()[0].id, first);
-        evaluations.note(&key, Trigger::JobRegister, 999);
+        evaluations.note(&key, Trigger::JobRegister, (999, None));
         let all = evaluations.all();
         assert_eq!((all.len(), all[0].index), (KEPT_LEN, 2));
     }
@@ -225,7 +299,7 @@ mod tests {
         let evaluations = Evaluations::default();
         let key = JobKey { namespace: "default".into(), id: "web".into() };
         for index in 1..=KEPT_LEN as u64 + 5 {
-            evaluations.note(&key, Trigger::JobRegister, index);
+            evaluations.note(&key, Trigger::JobRegister, (index, None));
         }
         let made = KEPT_LEN as u64 + 5;
         let after = |seen| evaluations.after(seen).1.iter().map(|one| one.index).collect::<Vec<_>>();

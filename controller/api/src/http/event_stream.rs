@@ -116,7 +116,7 @@ fn changed(reader: &mut Reader, change: &ObjectChange) -> Vec<Value> {
         // The results of its checks may have changed.
         Object::Alloc(id) => reader.alloc(*id, index).into_iter().chain(reader.services()).collect(),
         // The node has another host volume.
-        Object::Volume(_) => reader.node(index).into_iter().collect(),
+        Object::Volume(_) | Object::Node => reader.node(index).into_iter().collect(),
     }
 }
 

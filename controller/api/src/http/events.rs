@@ -99,6 +99,8 @@ fn now(shared: &Shared, changed: ObjectChange) -> Change {
             let found = volumes.into_iter().find(|view| view.spec.name == name);
             found.map_or(Change::VolumeGone(name), Change::Volume)
         }
+        // Readers that need it ask for the node.
+        Object::Node => Change::Index(changed.index),
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     Access, Admission, Evaluations, Facts, Frontend, Limits, Listener, Names, Shared, Token, Vitals, serve,
 };
-use crate::alloc_ops::bounds::Bounds;
+use crate::alloc_ops::{bounds::Bounds, host::HostSampler};
 
 pub struct ApiFixture {
     pub dir: tempfile::TempDir,
@@ -64,6 +64,7 @@ impl ApiFixture {
             drivers: Registry::new(),
             manifests: watch::channel(Drivers::built_in()).1,
             bounds: Bounds::default(),
+            host: HostSampler::default(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
             consul: Arc::new(Consul::absent()),
@@ -112,7 +113,7 @@ impl ApiFixture {
     }
 
     pub fn serve_for(&self, listener: Listener, router: Router, access: Access, limits: Limits) {
-        let face = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
-        self.tasks.spawn(serve(listener, face, self.shared.closing.clone()));
+        let frontend = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
+        self.tasks.spawn(serve(listener, frontend, self.shared.closing.clone()));
     }
 }

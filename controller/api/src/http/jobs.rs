@@ -40,7 +40,7 @@ pub(super) async fn list(
     shared.list(&read, |shared| Ok(placed::all_jobs(&shared.model)), stub).await
 }
 
-fn stub(shared: &Shared, view: &Arc<JobView>) -> Value {
+pub(super) fn stub(shared: &Shared, view: &Arc<JobView>) -> Value {
     nomad::job_stub(view, &allocs_of(shared, view), &shared.children(view))
 }
 
@@ -100,7 +100,7 @@ pub(super) async fn evaluate(
     }
     let view = shared.known_job(&read.job(id))?;
     let index = shared.model.index();
-    let eval = shared.evaluations.note(&view.key, Trigger::JobRegister, index);
+    let eval = shared.evaluations.note(&view.key, Trigger::JobRegister, (index, Some(view.version)));
     Ok(Json(registered(&eval, index, view.modify_index, "")))
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn start(
 ) -> ApiResult<Json<Value>> {
     let job = read.job(id);
     let changed = shared.job_changed(Command::Start { job: job.clone() }).await?;
-    let eval = shared.evaluations.note(&job, Trigger::JobRegister, changed.index);
+    let eval = shared.evaluations.note(&job, Trigger::JobRegister, changed.at());
     Ok(Json(reversioned(&eval, changed, "")))
 }
 
@@ -187,7 +187,7 @@ pub(super) async fn remove(
         let of = Ending::Job(job.clone());
         index = shared.accepted(Command::EndPoststop { of }).await?;
     }
-    let eval = shared.evaluations.note(&job, Trigger::JobDeregister, index);
+    let eval = shared.evaluations.note(&job, Trigger::JobDeregister, (index, version));
     Ok(Json(json!({
         "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,
         "JobVersion": version, "Index": index, "LastContact": 0, "KnownLeader": true,

@@ -1,7 +1,7 @@
 //! `GET /v1/client/fs/logs/ALLOC`: a task's log, from any position, followed across rotations.
 //!
 //! Nomad's parameters: `task`, `type` (stdout, stderr), `follow`, `offset`, `origin` (start, end), `plain`; and ours: `tail`
-//! (lines) and `since` (seconds since 1970). With both, the later start applies. Without `plain` the answer is Nomad's frames, as
+//! (lines), `since` (seconds since 1970) and `timestamps` (a time before each line, as far as it is known). With tail and since, the later start applies. Without `plain` the answer is Nomad's frames, as
 //! concatenated JSON objects. A followed log ends when the task is dead and its log was sent completely.
 
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub(super) struct LogQuery {
     plain: bool,
     tail: Option<u64>,
     since: Option<u64>,
+    #[serde(default, deserialize_with = "flag")]
+    timestamps: bool,
 }
 
 pub(super) async fn read(
@@ -44,8 +46,8 @@ pub(super) async fn read(
     Path(id): Path<String>,
     Params(wanted): Params<LogQuery>,
 ) -> ApiResult<Response> {
-    let LogQuery { task, kind, follow, offset, origin, plain, tail, since } = wanted;
-    let wanted = logs::LogRequest { task, kind, follow, offset, origin, tail, since };
+    let LogQuery { task, kind, follow, offset, origin, plain, tail, since, timestamps } = wanted;
+    let wanted = logs::LogRequest { task, kind, follow, offset, origin, tail, since, timestamps };
     let (reach, form) = (shared.reach(), Form::of(plain));
     let reading = reach.open_log(&*reach.alloc(&id)?, wanted).await?;
     let model = Arc::clone(&shared.model);

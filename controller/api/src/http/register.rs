@@ -11,7 +11,7 @@ use axum::{
 };
 use herdlet_api_types::{
     job::{Job, JobType},
-    nomad::{self, Updates},
+    nomad::{self, GroupChange, Updates},
     rfc3339::rfc3339,
     view::{AllocView, JobView, Unplaced},
 };
@@ -20,7 +20,7 @@ use herdlet_manifest::{
     yaml::{Problem, Problems},
 };
 use herdlet_plan::{
-    event::Command,
+    event::{Command, Counts},
     job::{capacity::Room, feasibility, periodic::first_launch, same_work, scale},
 };
 use serde::Deserialize;
@@ -39,6 +39,8 @@ use super::{
 pub(super) struct Request {
     job: Value,
     enforce_index: bool,
+    /// The index at which the caller has seen the job; 0 if it saw none.
+    job_modify_index: u64,
     preserve_counts: bool,
     preserve_resources: bool,
     diff: bool,
@@ -46,12 +48,11 @@ pub(super) struct Request {
 
 impl Request {
     fn check(&self) -> ApiResult<()> {
-        for (asked, name) in
-            [(self.enforce_index, "EnforceIndex"), (self.preserve_resources, "PreserveResources")]
-        {
-            if asked {
-                return Err(ApiError::NotBuilt(format!("{name} is not built")));
-            }
+        if self.job.is_null() {
+            return Err(ApiError::bad("Job must be specified"));
+        }
+        if self.preserve_resources {
+            return Err(ApiError::NotBuilt("PreserveResources is not built".to_owned()));
         }
         Ok(())
     }
@@ -79,13 +80,11 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     named(&job, id.as_deref())?;
     let key = job.key();
     let warnings = with_lacking(shared, warnings, &job).await;
-    let command = if request.preserve_counts {
-        Command::ApplyWithCounts { job: job.into() }
-    } else {
-        Command::Apply { jobs: vec![job], volumes: Vec::new() }
-    };
+    let counts = if request.preserve_counts { Counts::Keep } else { Counts::Replace };
+    let enforced_index = request.enforce_index.then_some(request.job_modify_index);
+    let command = Command::Register { job: job.into(), counts, enforced_index };
     let changed = shared.job_changed(command).await?;
-    let eval = shared.evaluations.note(&key, Trigger::JobRegister, changed.index);
+    let eval = shared.evaluations.note(&key, Trigger::JobRegister, changed.at());
     Ok(Json(reversioned(&eval, changed, &warnings)))
 }
 
@@ -128,17 +127,22 @@ pub(super) async fn plan(
         Some(view) if request.preserve_counts => scale::with_counts_of(job, &view.job)?,
         Some(_) | None => job,
     };
-    let diff = request.diff.then(|| {
-        let old = known.as_deref().map(|view| nomad::job(&view.job, 0));
-        nomad::job_diff(old.as_ref(), &nomad::job(&job, 0))
-    });
-    let updates: Map<String, Value> = group_names(&job, known.as_deref())
+    let changes: BTreeMap<String, GroupChange> = group_names(&job, known.as_deref())
         .map(|group| {
             // A parent job has no allocations of its own.
             let own = if job.makes_children() { Updates::default() } else { updates(&shared, &job, group) };
-            (group.to_owned(), with_canaries(own, &job, group).to_json())
+            let is_in_place = known.as_deref().is_some_and(|known| same_work(&known.job, &job, group));
+            (group.to_owned(), GroupChange { updates: with_canaries(own, &job, group), is_in_place })
         })
         .collect();
+    let diff = request.diff.then(|| {
+        let old = known.as_deref().map(|view| nomad::job(&view.job, 0));
+        let mut diff = nomad::job_diff(old.as_ref(), &nomad::job(&job, 0));
+        nomad::annotate(&mut diff, &changes);
+        diff
+    });
+    let updates: Map<String, Value> =
+        changes.iter().map(|(group, change)| (group.clone(), change.updates.to_json())).collect();
     let warnings = with_lacking(&shared, warnings, &job).await;
     let unplaced = unplaced(&shared, &job);
     let failed = unplaced.iter().map(|(group, (why, count))| (group, why, *count));
@@ -147,6 +151,31 @@ pub(super) async fn plan(
         "JobModifyIndex": known.map_or(0, |view| view.modify_index), "CreatedEvals": null, "Diff": diff,
         "NextPeriodicLaunch": first_launch(&job, herdlet_base::clock::wall_now()).and_then(rfc3339), "Warnings": warnings, "Index": shared.model.index(),
     })))
+}
+
+/// `POST /v1/validate/job`: whether a job would be accepted.
+pub(super) async fn validate(
+    State(shared): State<Arc<Shared>>,
+    body::Json(request): body::Json<Request>,
+) -> ApiResult<Json<Value>> {
+    request.check()?;
+    let text = json!({ "Job": request.job }).to_string();
+    let (problems, warnings) = match manifest(&shared, text, "job.json").await? {
+        Ok((job, warnings)) => (Vec::new(), with_lacking(&shared, warnings, &job).await),
+        Err(problems) => (problems.iter().map(in_data).collect(), String::new()),
+    };
+    let errors = (!problems.is_empty()).then_some(&problems);
+    Ok(Json(json!({
+        "DriverConfigValidated": true, "ValidationErrors": errors, "Error": problems.join("; "), "Warnings": warnings,
+    })))
+}
+
+/// A problem with its path in the job. Its line and column are omitted: the text is one line that no person has written.
+fn in_data(problem: &Problem) -> String {
+    match problem.path.as_str() {
+        "" => problem.message.clone(),
+        path => format!("{path}: {}", problem.message),
+    }
 }
 
 async fn with_lacking(shared: &Shared, warnings: String, job: &Job) -> String {
@@ -248,17 +277,34 @@ fn named(job: &Job, id: Option<&str>) -> ApiResult<()> {
     }
 }
 
-/// Reads a text with exactly one job, and its warnings. Parses on another thread, because it takes a while.
+/// Reads a text with exactly one job, and its warnings. All its problems are one line, as other errors of Nomad's API.
 async fn read(shared: &Shared, text: String, source: &'static str) -> ApiResult<(Job, String)> {
+    let is_data = source.ends_with(".json");
+    manifest(shared, text, source).await?.map_err(|problems| {
+        let shown = problems.iter().map(|one| if is_data { in_data(one) } else { one.to_string() });
+        let more = (problems.more() > 0).then(|| format!("and {} more", problems.more()));
+        ApiError::BadRequest(shown.chain(more).collect::<Vec<_>>().join("; "))
+    })
+}
+
+/// The same with its problems. Parses on another thread, because it takes a while.
+async fn manifest(
+    shared: &Shared,
+    text: String,
+    source: &'static str,
+) -> ApiResult<Result<(Job, String), Problems>> {
     let drivers = shared.drivers_in_manifests();
     let reading = herdlet_runtime::off_thread(move || manifests::parse(source, text.as_bytes(), &drivers));
     let set = reading.await.map_err(|error| ApiError::Failed(format!("read the job: {error}")))?;
-    let set = set.map_err(ApiError::Problems)?;
+    let set = match set {
+        Ok(set) => set,
+        Err(problems) => return Ok(Err(problems)),
+    };
     let warnings = set.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let mut jobs = set.jobs.into_iter();
     match (jobs.next(), jobs.next()) {
-        (Some(Loaded { object, .. }), None) if set.volumes.is_empty() => Ok((object, warnings)),
-        _ => Err(ApiError::Problems(not_one(source))),
+        (Some(Loaded { object, .. }), None) if set.volumes.is_empty() => Ok(Ok((object, warnings))),
+        _ => Ok(Err(not_one(source))),
     }
 }
 

@@ -215,6 +215,11 @@ pub fn all() -> impl Iterator<Item = &'static Route> {
     table::SECTIONS.iter().copied().flatten()
 }
 
+/// What may follow a job's id in a path: the segments of each row, and none.
+pub(super) fn tails_of_jobs() -> impl Iterator<Item = &'static str> {
+    all().filter_map(|route| route.path.strip_prefix("job/{JobID*}"))
+}
+
 /// The part of Nomad that a path of the local API belongs to, if it is not built. The longest row that covers the path wins.
 pub(super) fn missing_feature(path: &str) -> Option<&'static str> {
     let path = path.strip_prefix("/v1/")?;

@@ -83,6 +83,6 @@ pub(super) async fn scale(
     let job = read.job(id);
     let (group, count, note) = scale.read()?;
     let changed = shared.job_changed(Command::Scale { job: job.clone(), group, count, note }).await?;
-    let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, changed.index));
+    let eval = count.map(|_| shared.evaluations.note(&job, Trigger::JobScaling, changed.at()));
     Ok(Json(reversioned(&eval.unwrap_or_default(), changed, "")))
 }

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::{
     Shared, body,
     error::{ApiError, ApiResult},
-    namespaces,
+    namespaces, nodes,
     query::{Params, Read},
 };
 
 /// At most this many ids of a kind are returned, as in Nomad; `Truncations` tells whether there are
 /// more.
-const MATCHES_LEN_MAX: usize = 20;
+pub(super) const MATCHES_LEN_MAX: usize = 20;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -44,16 +44,7 @@ pub(super) async fn prefix(
     Params(read): Params<Read>,
     body::Json(wanted): body::Json<SearchQuery>,
 ) -> ApiResult<Json<Value>> {
-    let contexts: Vec<&str> = match wanted.context.as_str() {
-        "" | "all" => CONTEXTS.to_vec(),
-        one => match CONTEXTS.into_iter().find(|known| *known == one) {
-            Some(known) => vec![known],
-            None => {
-                let known = CONTEXTS.join(", ");
-                return Err(ApiError::bad(format!("Context: {one:?} is not one of all, {known}")));
-            }
-        },
-    };
+    let contexts = contexts(&wanted.context, &CONTEXTS)?;
     let (mut matches, mut truncations) = (BTreeMap::new(), BTreeMap::new());
     for context in contexts {
         let mut ids = ids(&shared, &read, context);
@@ -70,7 +61,21 @@ pub(super) async fn prefix(
     })))
 }
 
-fn ids(shared: &Shared, read: &Read, context: &str) -> Vec<String> {
+/// The kinds that a request names.
+pub(super) fn contexts(named: &str, all: &[&'static str]) -> ApiResult<Vec<&'static str>> {
+    match named {
+        "" | "all" => Ok(all.to_vec()),
+        one => match all.iter().find(|known| **known == one) {
+            Some(known) => Ok(vec![*known]),
+            None => {
+                let known = all.join(", ");
+                Err(ApiError::bad(format!("Context: {one:?} is not one of all, {known}")))
+            }
+        },
+    }
+}
+
+pub(super) fn ids(shared: &Shared, read: &Read, context: &str) -> Vec<String> {
     let model = &shared.model;
     match context {
         "jobs" => {
@@ -81,11 +86,12 @@ fn ids(shared: &Shared, read: &Read, context: &str) -> Vec<String> {
             let allocs = model.allocs().into_iter().filter(|view| read.covers(&view.spec.job_key.namespace));
             allocs.map(|view| view.spec.id.to_string()).collect()
         }
-        "evals" => shared.evaluations.all().iter().map(|one| one.id().to_owned()).collect(),
+        "evals" => shared.evaluations().iter().map(|one| one.id().to_owned()).collect(),
         "nodes" => vec![shared.facts.node.id.clone()],
         "namespaces" => namespaces::names(shared).into_iter().collect(),
         "volumes" => model.volumes().iter().map(|view| view.spec.name.clone()).collect(),
-        "node_pools" => vec!["all".to_owned(), "default".to_owned()],
+        "deployment" => shared.deployments().iter().map(|(one, _)| one.id.to_string()).collect(),
+        "node_pools" => nodes::pools(shared),
         _ => Vec::new(),
     }
 }

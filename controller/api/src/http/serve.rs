@@ -180,10 +180,10 @@ pub struct Frontend {
     pub limits: Limits,
 }
 
-/// Serves a face until `closing` is cancelled. The unix socket needs no token, even if the face does.
-pub async fn serve(mut listener: Listener, face: Frontend, closing: CancellationToken) {
-    let limits = face.limits;
-    let connections = Connections::new(face, listener.address(), closing.clone());
+/// Serves a frontend until `closing` is cancelled. The unix socket needs no token, even if the frontend does.
+pub async fn serve(mut listener: Listener, frontend: Frontend, closing: CancellationToken) {
+    let limits = frontend.limits;
+    let connections = Connections::new(frontend, listener.address(), closing.clone());
     let mut place = match &listener {
         Listener::Unix { path, .. } => Some(SocketPath::new(path)),
         Listener::Tcp(_) | Listener::Tls(..) => None,

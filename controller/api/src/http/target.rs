@@ -72,3 +72,10 @@ pub(super) struct JobChange {
     /// The new version of the job.
     pub(super) version: u64,
 }
+
+impl JobChange {
+    /// The commit and the version, for the evaluation of the change.
+    pub(super) fn at(self) -> (u64, Option<u64>) {
+        (self.index, Some(self.version))
+    }
+}

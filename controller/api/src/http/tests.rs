@@ -9,6 +9,7 @@ mod placed;
 mod reads;
 mod services;
 mod shapes;
+mod stock;
 mod streams;
 mod tls;
 mod ui;

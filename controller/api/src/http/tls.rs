@@ -79,6 +79,15 @@ impl Tls {
         Ok(Self { files, known: Mutex::new(known) })
     }
 
+    /// Reads the files again, also if they seem unchanged.
+    ///
+    /// # Errors
+    /// Why they can't be used; the previous certificates stay in use.
+    pub fn reload(&self) -> Result<(), String> {
+        self.lock().stamps.clear();
+        self.known().refused.clone().map_or(Ok(()), Err)
+    }
+
     /// Performs the handshake. The caller limits its duration.
     ///
     /// # Errors
@@ -121,10 +130,14 @@ impl Tls {
             .collect()
     }
 
+    fn lock(&self) -> MutexGuard<'_, LoadedTls> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The present state of the files, or the last usable one.
     fn known(&self) -> MutexGuard<'_, LoadedTls> {
         let stamps = stamps(&self.files);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         if known.stamps != stamps {
             known.stamps = stamps;
             match config(&self.files) {

@@ -14,6 +14,10 @@ pub(super) enum Trigger {
     AllocStop,
     /// An allocation has failed, and will be replaced.
     AllocFailure,
+    /// A client requested an evaluation of all jobs of the node.
+    NodeUpdate,
+    /// Allocations wait until the node can take them.
+    QueuedAllocs,
 }
 
 impl Trigger {
@@ -25,6 +29,8 @@ impl Trigger {
             Self::PeriodicJob => "periodic-job",
             Self::AllocStop => "alloc-stop",
             Self::AllocFailure => "alloc-failure",
+            Self::NodeUpdate => "node-update",
+            Self::QueuedAllocs => "queued-allocs",
         }
     }
 }

@@ -3,6 +3,8 @@
 //! In: the read model. Out: HTML that is complete without scripts; a script keeps it up to date. The page loads nothing from
 //! other servers, and its content security policy forbids it.
 
+mod job;
+
 use std::{fmt::Write as _, sync::Arc};
 
 use axum::{
@@ -12,10 +14,13 @@ use axum::{
     response::{Html, IntoResponse, Response},
     routing::get,
 };
-use herdlet_agent::{history::LAG_MINUTES, overview::overview};
+use herdlet_agent::{
+    history::LAG_MINUTES,
+    overview::{overview, placed},
+};
 use herdlet_api_types::{
     Duration, UnixNanos,
-    overview::{JobRow, Overview, Transition},
+    overview::{Overview, Transition},
     rfc3339::rfc3339,
     view::{AllocView, Explanation},
 };
@@ -29,8 +34,6 @@ use super::{
 
 /// At most this many jobs are listed; the counts include all.
 const ROWS_MAX: usize = 500;
-/// At most this many allocations of a job are listed.
-const ALLOCS_MAX: usize = 100;
 /// At most this many transitions are listed.
 const TRANSITIONS_MAX: usize = 50;
 
@@ -108,8 +111,10 @@ fn head(html: &mut String, shared: &Shared, overview: &Overview) {
     put(
         html,
         format_args!(
-            "<div class=\"figures\"><span>{converged}/{} converged</span><span>lag {}</span><span{late}>overdue \
-             {overdue}</span><span>{}</span></div>\n",
+            "<div class=\"figures\"><span>{converged}/{} converged</span>\
+             <span title=\"age of the oldest change that has not taken effect\">lag {}</span>\
+             <span{late} title=\"objects past the deadline of their own plan\">overdue {overdue}</span>\
+             <span title=\"what something else removed or changed, and the agent restored\">{}</span></div>\n",
             overview.job_count(),
             lag.rounded(),
             overview.drift(),
@@ -128,50 +133,17 @@ fn jobs(html: &mut String, shared: &Shared, overview: &Overview, now: Now) {
         return;
     }
     html.push_str(
-        "<table><thead><tr><th>Job</th><th>Version</th><th>State</th><th class=\"number\">Healthy</th><th>Next</th></tr>\
+        "<table class=\"jobs\"><thead><tr><th>Job</th><th>Version</th><th>State</th><th class=\"number\">Healthy</th><th>Next</th></tr>\
          </thead><tbody>\n",
     );
     for row in overview.jobs.iter().take(ROWS_MAX) {
-        job(html, row, &shared.model.allocs_of(&row.key), now);
+        let (job, allocs) = (placed::job(&shared.model, &row.key), shared.model.allocs_of(&row.key));
+        job::row(html, row, &allocs, (job.as_deref(), UnixNanos(now.wall_ns)));
     }
     html.push_str("</tbody></table>\n");
     if let Some(more) = overview.jobs.len().checked_sub(ROWS_MAX).filter(|more| *more > 0) {
         put(html, format_args!("<p class=\"dim\">and {more} more</p>\n"));
     }
-}
-
-fn job(html: &mut String, row: &JobRow, allocs: &[Arc<AllocView>], now: Now) {
-    let name = escaped(&row.key.to_string());
-    let state = row.state.as_str();
-    put(
-        html,
-        format_args!(
-            "<tr><td><details id=\"job-{name}\"><summary>{name}{}</summary>",
-            if row.placed { " (servers)" } else { "" }
-        ),
-    );
-    for alloc in allocs.iter().take(ALLOCS_MAX) {
-        let (id, name, status) = (alloc.spec.id, escaped(&alloc.spec.name()), alloc.status.as_str());
-        let verdict = alloc.convergence.state.as_str();
-        put(
-            html,
-            format_args!(
-                "<details id=\"alloc-{id}\"><summary>{name} <span class=\"{verdict}\">{status}, {verdict}</span></summary>\
-                 <div data-explain=\"/ui/explain/{id}\"><a href=\"/ui/explain/{id}\">explain</a></div></details>"
-            ),
-        );
-    }
-    put(
-        html,
-        format_args!(
-            "</details></td><td>{}</td><td class=\"{state}\">{}</td><td class=\"number\">{}/{}</td><td>{}</td></tr>\n",
-            row.versions(),
-            row.progress_text(),
-            row.healthy,
-            row.wanted,
-            escaped(&row.outlook(UnixNanos(now.wall_ns))),
-        ),
-    );
 }
 
 fn explained(view: &AllocView, explanation: &Explanation) -> String {

@@ -7,6 +7,7 @@ use axum::{
     extract::{Path, State},
     response::Response,
 };
+use herdlet_api_types::names;
 use herdlet_plan::event::{Command, VolumeData};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -45,8 +46,9 @@ pub(super) async fn remove(
             (true, VolumeData::Purge) => {}
             (true, VolumeData::Keep) => {
                 let message = format!(
-                    "volume {name:?} is already deleted, and its data is in {}; to remove it: herdlet delete volume {name} --purge",
-                    path.display()
+                    "volume {name:?} is already deleted, and its data is in {}; to remove it: herdlet delete volume {} --purge",
+                    path.display(),
+                    names::shell_word(name.clone())
                 );
                 return Err(ApiError::NotFound(message));
             }

@@ -49,21 +49,26 @@ pub struct Outside {
 }
 
 impl Destination {
-    /// Resolves a destination.
+    /// Resolves a destination. As in Nomad, an absolute path that is in neither directory (`/local/data`) means the
+    /// same path in the task's directory.
     ///
     /// # Errors
     /// [`Outside`].
     pub fn of(destination: &str, dirs: &Dirs) -> Result<Self, Outside> {
         let outside = || Outside { destination: destination.to_owned() };
-        let path = clean(&dirs.task.join(destination)).ok_or_else(outside)?;
         let clean_base = |base: &Path| clean(base).ok_or_else(outside);
+        let (task, shared) = (clean_base(&dirs.task)?, clean_base(&dirs.shared)?);
         if destination.contains('\0') {
             return Err(outside());
         }
-        if let Ok(below) = path.strip_prefix(clean_base(&dirs.shared)?) {
+        let mut path = clean(&task.join(destination)).ok_or_else(outside)?;
+        if destination.starts_with('/') && !path.starts_with(&task) && !path.starts_with(&shared) {
+            path = clean(&task.join(destination.trim_start_matches('/'))).ok_or_else(outside)?;
+        }
+        if let Ok(below) = path.strip_prefix(&shared) {
             return Ok(Self { base: Base::Shared, path: below.to_owned() });
         }
-        let below = path.strip_prefix(clean_base(&dirs.task)?).map_err(|_| outside())?;
+        let below = path.strip_prefix(&task).map_err(|_| outside())?;
         if below.starts_with("private") {
             return Err(outside());
         }

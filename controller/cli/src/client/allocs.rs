@@ -18,6 +18,8 @@ pub struct LogRequest {
     pub tail: Option<u64>,
     /// Lines written after this time, in seconds since 1970.
     pub since: Option<u64>,
+    /// A time before each line.
+    pub timestamps: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,9 @@ impl Client {
         }
         if let Some(at_s) = wanted.since {
             request = request.query(&[("since", at_s)]);
+        }
+        if wanted.timestamps {
+            request = request.query(&[("timestamps", true)]);
         }
         let answer = self.send(request).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());

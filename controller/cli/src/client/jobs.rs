@@ -9,7 +9,7 @@ use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Client, EndFlags, Result};
+use super::{Client, EndFlags, Pause, Result};
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct JobChange {
@@ -137,6 +137,12 @@ impl Client {
         let promoted: Promoted =
             self.ask(self.to(Method::PUT, &format!("/v1/deployment/promote/{id}")).json(&body)).await?;
         Ok(promoted.index)
+    }
+
+    /// Pauses or resumes a deployment.
+    pub async fn pause_deployment(&self, id: DeploymentId, paused: Pause) -> Result<()> {
+        let body = json!({ "DeploymentID": id, "Pause": paused == Pause::Pause });
+        self.put(&format!("/v1/deployment/pause/{id}"), &body).await
     }
 
     /// Marks a deployment as failed. Returns the version that its job reverts to.

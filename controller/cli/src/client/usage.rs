@@ -1,5 +1,7 @@
 //! Resource usage of an allocation's tasks, in Nomad's JSON.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 /// The fields that the command line prints.
@@ -7,6 +9,15 @@ use serde::Deserialize;
 #[serde(rename_all = "PascalCase")]
 pub struct Usage {
     /// The sum of all tasks.
+    pub resource_usage: ResourceUsage,
+    /// By the names of tasks.
+    #[serde(default)]
+    pub tasks: BTreeMap<String, TaskUsage>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct TaskUsage {
     pub resource_usage: ResourceUsage,
 }
 

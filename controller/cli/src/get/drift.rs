@@ -13,14 +13,14 @@ use super::{
 pub(super) fn list(drifts: Vec<Drift>, targets: &[String], form: Form) -> Listing {
     let [time, id] = events::heads(form);
     let mut listing = Listing::new(&[time, id, "NAME", "TASK", "KIND", "NOTICED", "STATE"]);
-    let is_meant = |drift: &Drift| events::is_meant(&drift.job, &drift.name, drift.alloc, targets);
+    let is_meant = |drift: &Drift| events::is_meant(&drift.job, &drift.name, Some(drift.alloc), targets);
     listing.rows = drifts.into_iter().filter(is_meant).map(|drift| row(drift, form)).collect();
     listing
 }
 
 fn row(drift: Drift, form: Form) -> Row {
     let Drift { at, alloc, name, task, kind, by, state, took, .. } = &drift;
-    let [time, id] = events::when_and_what(*at, *alloc, form);
+    let [time, id] = events::when_and_what(*at, Some(*alloc), form);
     let task = task.clone().unwrap_or_default();
     let state = match (state, took) {
         (DriftState::Repaired, Some(took)) => format!("repaired after {took}"),

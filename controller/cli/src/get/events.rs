@@ -21,7 +21,8 @@ pub(super) fn list(events: Vec<Transition>, targets: &[String], form: Form) -> L
 fn row(event: Transition, form: Form) -> Row {
     let Transition { at, alloc, name, state, cause, .. } = &event;
     let [time, id] = when_and_what(*at, *alloc, form);
-    let key = format!("{} {alloc} {}", at.0, state.as_str());
+    let key =
+        format!("{} {} {}", at.0, alloc.map_or_else(|| name.clone(), |id| id.to_string()), state.as_str());
     let cells = vec![time, id, name.clone().into(), state.as_str().to_owned().into(), cause.clone().into()];
     Row { key, name: name.clone(), cells, document: Document::Event(event) }
 }
@@ -32,11 +33,11 @@ pub(super) fn heads(form: Form) -> [&'static str; 2] {
 }
 
 /// The time and allocation of an event: time to the second and full id in the wide form, else age and short id.
-pub(super) fn when_and_what(at: UnixNanos, alloc: AllocId, form: Form) -> [Cell; 2] {
+pub(super) fn when_and_what(at: UnixNanos, alloc: Option<AllocId>, form: Form) -> [Cell; 2] {
     if form == Form::Wide {
-        [Cell::Text(to_the_second(at)), alloc.to_string().into()]
+        [Cell::Text(to_the_second(at)), alloc.map_or_else(String::new, |id| id.to_string()).into()]
     } else {
-        [Cell::Age(at), alloc.short().into()]
+        [Cell::Age(at), alloc.map_or_else(String::new, |id| id.short().to_string()).into()]
     }
 }
 
@@ -49,14 +50,14 @@ fn to_the_second(at: UnixNanos) -> String {
 const SHORT_ID: usize = 8;
 
 /// Whether a target names the job, the group or the allocation; true if there are no targets.
-pub(super) fn is_meant(job: &JobKey, name: &str, alloc: AllocId, targets: &[String]) -> bool {
-    let job = job.to_string();
+pub(super) fn is_meant(job: &JobKey, name: &str, alloc: Option<AllocId>, targets: &[String]) -> bool {
+    let (full, job) = (job.full(), job.to_string());
     let group = name.rsplit_once('[').map_or(name, |(group, _)| group);
     let dotted = name.replace('[', ".").replace(']', "");
-    let id = alloc.to_string();
+    let id = alloc.map_or_else(String::new, |id| id.to_string());
     targets.is_empty()
         || targets.iter().any(|target| {
-            [&*job, name, group, &*dotted].contains(&target.as_str())
+            [&*job, &*full, name, group, &*dotted].contains(&target.as_str())
                 || (target.len() >= SHORT_ID && id.starts_with(&target.to_ascii_lowercase()))
         })
 }
@@ -74,7 +75,7 @@ mod tests {
             at: UnixNanos(THEN.0 + 5),
             job: JobKey { namespace: "default".into(), id: "web".into() },
             name: name.to_owned(),
-            alloc: AllocId::from_hash([seed; 16]),
+            alloc: Some(AllocId::from_hash([seed; 16])),
             state: TransitionState::Waiting,
             cause: cause.to_owned(),
         }

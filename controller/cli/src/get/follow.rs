@@ -72,7 +72,7 @@ impl<'w> View<'w> {
             Form::Table | Form::Wide if canvas.is_terminal() => {
                 Sink::Screen { canvas, last: Listing::new(&[]) }
             }
-            Form::Table | Form::Wide | Form::Json | Form::Yaml | Form::Name => {
+            Form::Table | Form::Wide | Form::Json | Form::Yaml | Form::Name | Form::Custom => {
                 Sink::Lines(Lines { known: BTreeMap::new(), wide: Vec::new(), heading: wanted.heading })
             }
         };
@@ -221,7 +221,7 @@ impl PrintedRow {
     fn of(row: &Row, form: Form) -> Result<Self, Failure> {
         let text = match form {
             Form::Json | Form::Yaml => one_line(&row.document)?,
-            Form::Table | Form::Wide | Form::Name => String::new(),
+            Form::Table | Form::Wide | Form::Name | Form::Custom => String::new(),
         };
         Ok(Self { name: row.name.clone(), cells: row.cells.clone(), text })
     }
@@ -249,6 +249,8 @@ impl Telling<'_> {
                 }
                 self.table.row(cells);
             }
+            // Refused with `--watch`.
+            Form::Custom => {}
             Form::Name => self.text.push_str(&format!("{}\n", known.name)),
             Form::Json => {
                 let news = self.news(change, known, document).await?;
@@ -315,6 +317,7 @@ mod tests {
             targets: &[],
             ended: crate::get::EndedAllocs::Listed,
             form,
+            shape: &super::super::Shape::Plain(form),
             heading: Heading::Shown,
         };
         let mut lines = Lines { known: BTreeMap::new(), wide: Vec::new(), heading: Heading::Shown };

@@ -146,6 +146,14 @@ impl Listing {
                 Ok(())
             }
             Form::Yaml => show::yaml(&self.documents(wanted.client).await?),
+            Form::Custom => {
+                let documents = self.documents(wanted.client).await?;
+                let values: Result<Vec<_>, _> = documents.iter().map(serde_json::to_value).collect();
+                let values =
+                    values.map_err(|error| Failure::new(format!("failed to encode the objects: {error}")))?;
+                show::out(&wanted.shape.render(&values, wanted.heading).unwrap_or_default());
+                Ok(())
+            }
         }
     }
 

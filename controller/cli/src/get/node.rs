@@ -24,6 +24,11 @@ pub(super) async fn print(wanted: &ListRequest<'_>) -> Result<(), Failure> {
             attributes.into_keys().for_each(|name| show::out(&format!("{name}\n")));
             Ok(())
         }
+        Form::Custom => {
+            let text = wanted.shape.render(std::slice::from_ref(&node), wanted.heading);
+            show::out(&text.unwrap_or_default());
+            Ok(())
+        }
         Form::Table | Form::Wide if attributes.is_empty() => {
             herdlet_base::tell!("{}", ObjectKind::Node.none());
             Ok(())

@@ -12,7 +12,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     job::{Group, Provider},
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
-    view::{AllocView, ConvergenceState, JobView, TaskView, VolumeView},
+    view::{AllocView, ConvergenceState, HELD, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
 };
 
@@ -26,7 +26,7 @@ use crate::{
     deployments,
     failure::{Failure, USAGE},
     missing::Missing,
-    rollback, show, target,
+    rollback, selection, show, target,
 };
 
 pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<Listing, Failure> {
@@ -52,7 +52,7 @@ pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<L
             let drifts = client.drifts().await?;
             let is_told = |target: &String| {
                 let only = std::slice::from_ref(target);
-                drifts.iter().any(|drift| events::is_meant(&drift.job, &drift.name, drift.alloc, only))
+                drifts.iter().any(|drift| events::is_meant(&drift.job, &drift.name, Some(drift.alloc), only))
             };
             known(client, targets, missing, is_told).await?;
             Ok(drift::list(drifts, targets, form))
@@ -88,11 +88,13 @@ fn chosen_jobs(
     if targets.is_empty() {
         return Ok(jobs);
     }
-    let is_there = |name: &str| jobs.iter().any(|view| view.key.to_string() == name);
+    let is_there = |name: &str| selection::job_named(&jobs, name).is_some();
     if let Some(name) = missing.among(targets, is_there) {
         return Err(Failure::new(format!("there is no job {name:?}")));
     }
-    jobs.retain(|view| targets.contains(&view.key.to_string()));
+    let named = targets.iter().filter_map(|name| selection::job_named(&jobs, name));
+    let named: BTreeSet<JobKey> = named.map(|view| view.key.clone()).collect();
+    jobs.retain(|view| named.contains(&view.key));
     Ok(jobs)
 }
 
@@ -123,7 +125,7 @@ async fn with_fates<T>(
     targets: &[String],
     found: Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let is_missing = |target: &&String| !jobs.iter().any(|view| view.key.to_string() == **target);
+    let is_missing = |target: &&String| selection::job_named(jobs, target).is_none();
     match (found, targets.iter().find(is_missing)) {
         (Ok(found), _) => Ok(found),
         (Err(failure), Some(target)) => Err(target::with_fate(client, target, jobs, failure).await),
@@ -160,6 +162,7 @@ fn job_cells(view: &JobView, allocs: &[AllocView], jobs: &[JobView]) -> [Cell; 7
         (true, _) => "deleting",
         (false, ConvergenceState::Converged) if view.job.stop => "stopped",
         (false, ConvergenceState::Progressing) if view.job.stop => "stopping",
+        (false, ConvergenceState::Converged) if view.held.is_some() => HELD,
         (false, state) => state.as_str(),
     };
     [
@@ -246,8 +249,7 @@ async fn with_ended(
     })?;
     // An id names one allocation and not its slot.
     let names_place = |view: &AllocView| {
-        let job = view.spec.job_key.to_string();
-        targets.iter().any(|target| target::after_job(target, &job).is_some())
+        targets.iter().any(|target| selection::after_job(target, &view.spec.job_key).is_some())
     };
     let mut found: Vec<AllocView> = Vec::new();
     for (view, _) in named {
@@ -321,9 +323,8 @@ async fn services(
     if let Some(name) = missing.among(names, is_there) {
         let failure = Failure::new(format!("there is no service {name:?} in the built-in catalogue"));
         return Err(match in_consul.get(name) {
-            Some(job) => {
-                failure.hint(format!("it is in Consul; for its checks, see: herdlet describe {job}"))
-            }
+            Some(job) => failure
+                .hint(format!("it is in Consul; for its checks, see: herdlet describe {}", job.argument())),
             None => failure.hint("list them: herdlet get services"),
         });
     }

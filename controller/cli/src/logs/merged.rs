@@ -5,6 +5,8 @@
 
 use std::io::{self, Write as _};
 
+use anstream::{AutoStream, ColorChoice};
+use anstyle::Style;
 use herdlet_api_types::AllocId;
 use tokio::sync::mpsc;
 
@@ -14,7 +16,8 @@ use crate::{stdout, style};
 /// Prints lines as they come.
 pub(super) async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
     let labels = prefix.then(Labels::default);
-    let mut printed = Printed { labels, outputs: outputs(), unfinished: Vec::new() };
+    let colours = Colours::of_process();
+    let mut printed = Printed { labels, colours, outputs: outputs(), unfinished: Vec::new() };
     let mut batch = Vec::with_capacity(LINES_LEN);
     while lines.recv_many(&mut batch, LINES_LEN).await > 0 {
         // A busy task has many lines in the queue, which are written at once.
@@ -31,11 +34,32 @@ pub(super) async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
     printed.unfinished.iter().for_each(|line| write(line.stream, b"\n"));
 }
 
-/// Stderr of tasks goes to stderr, so that redirections work as with the task itself.
+/// Stderr of tasks goes to stderr, so that redirections work as with the task itself. A task's bytes are never changed: text
+/// without colours would also lose whatever follows an unfinished escape sequence, and bytes that are not UTF-8.
 fn write(stream: &str, text: &[u8]) {
     match stream {
-        "stderr" => stdout::of_stderr(text),
-        _ => stdout::text(text),
+        "stderr" => stdout::bytes_of_stderr(text),
+        _ => stdout::bytes(text),
+    }
+}
+
+/// The colours of labels, by output.
+struct Colours {
+    stdout: ColorChoice,
+    stderr: ColorChoice,
+}
+
+impl Colours {
+    fn of_process() -> Self {
+        Self { stdout: AutoStream::choice(&io::stdout()), stderr: AutoStream::choice(&io::stderr()) }
+    }
+
+    fn of(&self, stream: &str, style: Style) -> Style {
+        let choice = if stream == "stderr" { self.stderr } else { self.stdout };
+        match choice {
+            ColorChoice::Never => Style::new(),
+            ColorChoice::Auto | ColorChoice::AlwaysAnsi | ColorChoice::Always => style,
+        }
     }
 }
 
@@ -58,6 +82,7 @@ fn outputs() -> Outputs {
 struct Printed {
     /// None if lines have no labels.
     labels: Option<Labels>,
+    colours: Colours,
     outputs: Outputs,
     /// The origins of the unfinished lines at the end of each output.
     unfinished: Vec<Origin>,
@@ -89,7 +114,8 @@ impl Printed {
                 text.push(b'\n');
             }
             if let Some(labels) = &mut self.labels {
-                labels.put(&line.name, text);
+                let style = self.colours.of(line.stream, labels.style_of(&line.name));
+                labels.put(&line.name, style, text);
             }
         }
         text.extend_from_slice(&line.bytes);
@@ -113,13 +139,17 @@ struct Labels {
 }
 
 impl Labels {
-    fn put(&mut self, name: &str, text: &mut Vec<u8>) {
+    fn style_of(&mut self, name: &str) -> Style {
         let position = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
             self.names.push(name.to_owned());
             self.names.len() - 1
         });
         self.width = self.width.max(name.len());
-        let (style, width) = (style::TASKS[position % style::TASKS.len()], self.width);
+        style::TASKS[position % style::TASKS.len()]
+    }
+
+    fn put(&self, name: &str, style: Style, text: &mut Vec<u8>) {
+        let width = self.width;
         let _ = write!(text, "{style}{name:width$} |{style:#} ");
     }
 }
@@ -129,7 +159,8 @@ mod tests {
     use super::*;
 
     fn rendered(labels: Option<Labels>, outputs: Outputs, lines: &[(u8, &'static str, &str, End)]) -> String {
-        let mut printed = Printed { labels, outputs, unfinished: Vec::new() };
+        let colours = Colours { stdout: ColorChoice::Always, stderr: ColorChoice::Never };
+        let mut printed = Printed { labels, colours, outputs, unfinished: Vec::new() };
         let mut text = Vec::new();
         for (seed, stream, bytes, end) in lines {
             let line = Line {
@@ -142,6 +173,28 @@ mod tests {
             printed.put(&line, &mut text);
         }
         anstream::adapter::strip_bytes(&text).into_vec().into_iter().map(char::from).collect()
+    }
+
+    /// Text without colours used to lose everything after an unfinished escape sequence, and the ü of Latin-1.
+    #[test]
+    fn bytes_are_printed_as_they_were_written_and_only_labels_have_colours() {
+        let colours = Colours { stdout: ColorChoice::Never, stderr: ColorChoice::Always };
+        let mut printed = Printed {
+            labels: Some(Labels::default()),
+            colours,
+            outputs: Outputs::Apart,
+            unfinished: Vec::new(),
+        };
+        let mut put = |stream: &'static str, bytes: &[u8]| {
+            let (alloc, name) = (AllocId::from_hash([1; 16]), "t".to_owned());
+            let line = Line { alloc, name, stream, bytes: bytes.to_vec(), end: End::Line };
+            let mut text = Vec::new();
+            printed.put(&line, &mut text);
+            text
+        };
+        let odd = b"\x1b]0;title Gr\xfc\xdfe \x1b[31m\x9b\x7f\n";
+        assert_eq!(put("stdout", odd), [&b"t | "[..], odd].concat());
+        assert_eq!(put("stderr", odd), [&b"\x1b[36mt |\x1b[0m "[..], odd].concat());
     }
 
     #[test]

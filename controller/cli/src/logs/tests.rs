@@ -68,13 +68,25 @@ fn a_line_for_programs_bears_its_labels() {
         bytes: b"a\x1b\xff\n".to_vec(),
         end: End::Line,
     };
-    let shown = json_line(&line).unwrap();
+    let shown = json_line(&line, false).unwrap();
     assert_eq!(
         shown,
         format!(
             "{{\"alloc\":\"{alloc}\",\"name\":\"web.web[0]/httpd\",\"stream\":\"stderr\",\"line\":\"a\\u001b\u{fffd}\"}}\n"
         )
     );
+}
+
+#[test]
+fn the_time_of_a_line_is_a_field_for_programs() {
+    for (line, time, rest) in [
+        ("2026-01-02T03:04:05Z said it", Some("2026-01-02T03:04:05Z"), "said it"),
+        ("2026-01-02T03:04:05Z ", Some("2026-01-02T03:04:05Z"), ""),
+        ("-                    old", None, "old"),
+        ("the rest of a long line", None, "the rest of a long line"),
+    ] {
+        assert_eq!(split_time(line), (time, rest));
+    }
 }
 
 /// The lines of a log whose pieces come after these delays in milliseconds.

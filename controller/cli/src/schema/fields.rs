@@ -157,6 +157,9 @@ impl Field {
     /// The type in a word or two.
     pub(super) fn kind(&self) -> String {
         let is = |keyword: &str| self.schema.get(keyword).is_some();
+        if let Some(forms) = self.forms() {
+            return forms;
+        }
         let plain = match self.schema.get("type") {
             _ if is("x-duration") => "duration",
             _ if is("x-text") => "text",
@@ -170,6 +173,19 @@ impl Field {
             "object" if !is("properties") => "map".to_owned(),
             other => other.to_owned(),
         }
+    }
+
+    /// The types of a field that may be written in several ways, one of them as a string.
+    fn forms(&self) -> Option<String> {
+        let choices = self.schema.get("anyOf")?.as_array()?;
+        let kind = |choice: &Json| match choice.get("type").and_then(Json::as_str) {
+            Some("array") => Some("list"),
+            Some("string") => Some("string"),
+            Some(_) => None,
+            None => choice.get("$ref").map(|_| "object"),
+        };
+        let kinds: Vec<&str> = choices.iter().map(kind).collect::<Option<_>>()?;
+        (kinds.len() > 1 && kinds.contains(&"string")).then(|| kinds.join(" or "))
     }
 
     /// The allowed values, if they can be listed or bounded.
@@ -186,8 +202,11 @@ impl Field {
             names.sort();
             return Some(names.join(", "));
         }
-        if self.kind() == "boolean" {
-            return Some("true, false".to_owned());
+        match self.kind().as_str() {
+            "boolean" => return Some("true, false".to_owned()),
+            // The bounds in its schema are those of a number, which only 0 may be.
+            "duration" => return None,
+            _ => {}
         }
         match (self.schema.get("minimum"), self.schema.get("maximum")) {
             (Some(least), Some(most)) => Some(format!("{least} to {most}")),
@@ -202,12 +221,25 @@ impl Field {
         let names = self.schema.get("x-not-built")?.as_array()?;
         Some(names.iter().map(short).collect::<Vec<_>>().join(", "))
     }
+
+    /// Nomad's names that are accepted, but have no effect.
+    pub(super) fn without_effect(&self) -> Option<String> {
+        let names = self.schema.get("x-no-effect")?.as_object()?;
+        Some(names.keys().map(String::as_str).collect::<Vec<_>>().join(", "))
+    }
 }
 
 /// A job with every field, for examples.
 const EXAMPLE: &str = include_str!("example.yaml");
 /// A minimal job, for defaults.
 const LEAST: &str = include_str!("least.yaml");
+
+/// Examples of fields that a document does not keep: reading it replaces them.
+const UNKEPT: [(&str, &str); 3] = [
+    ("spec.groups.tasks.env_file", "env_file: [common.env, {path: local.env, required: false}]\n"),
+    ("spec.groups.tasks.env_file.path", "path: common.env\n"),
+    ("spec.groups.tasks.env_file.required", "required: false\n"),
+];
 
 static EXAMPLES: LazyLock<Vec<Json>> = LazyLock::new(|| documents(EXAMPLE, As::Written));
 static DEFAULTS: LazyLock<Vec<Json>> = LazyLock::new(|| documents(LEAST, As::Whole));
@@ -258,8 +290,12 @@ pub(super) fn default_of(path: &str) -> Option<String> {
     .then(|| short(value))
 }
 
-/// Fields that even the minimal job must set.
-const DEFAULT_IS_GIVEN: [&str; 16] = [
+/// Fields that even the minimal job must set, or whose default depends on its other values.
+const DEFAULT_IS_GIVEN: [&str; 20] = [
+    "spec.groups.scaling.min",
+    "spec.groups.services.name",
+    "spec.groups.services.port",
+    "spec.groups.services.checks.name",
     "apiVersion",
     "kind",
     "metadata.name",
@@ -292,6 +328,9 @@ pub(super) fn is_of_another(field: &Field, all: &[Field]) -> bool {
 
 /// The example of a field.
 pub(super) fn example_of(path: &str) -> Option<String> {
+    if let Some((_, example)) = UNKEPT.iter().find(|(known, _)| *known == path) {
+        return Some((*example).to_owned());
+    }
     let steps: Vec<&str> = path.split('.').collect();
     let value = EXAMPLES.iter().find_map(|document| at(document, &steps))?;
     let name = steps.last().copied().unwrap_or_default();

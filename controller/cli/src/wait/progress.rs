@@ -9,7 +9,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     task::TaskPhase,
-    view::{AllocView, ConvergenceState, JobView, Reason, TaskView},
+    view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
 use tokio::time::Instant;
 
@@ -64,6 +64,64 @@ impl Progress {
     }
 
     pub(super) fn show(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) {
+        match self.place {
+            Sink::Lines => {
+                for line in self.transitions(jobs, allocs) {
+                    herdlet_base::tell!("{line}");
+                }
+            }
+            Sink::Terminal { columns } => {
+                let states = self.states(jobs, allocs);
+                self.draw(&states, columns);
+            }
+        }
+    }
+
+    /// A line for each change of a phase of a task, of a verdict on an allocation, and of what a job waits for. Messages that only
+    /// describe progress, and those of a whole allocation with each of its tasks, are left out.
+    fn transitions(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for view in allocs {
+            // If it had ended and was replaced before the wait began, its state is not worth a line.
+            let is_old = is_replaced(allocs, view.spec.id);
+            for task in &view.tasks {
+                let key = (Some(view.spec.id), view.spec.task_title(&task.name));
+                let state = show::phase(task);
+                let news = self.news(key, &state, &state);
+                lines.extend(news.filter(|_| !is_old));
+            }
+            let Convergence { state, reason, message, .. } = &view.convergence;
+            let key = (Some(view.spec.id), view.spec.title());
+            let verdict = format!("{} {reason:?}", state.as_str());
+            let text = match state {
+                ConvergenceState::Progressing => String::new(),
+                ConvergenceState::Converged => state.as_str().to_owned(),
+                ConvergenceState::Waiting | ConvergenceState::Failed => {
+                    format!("{}, {}", state.as_str(), plain(message))
+                }
+            };
+            let news = self.news(key, &verdict, &text);
+            lines.extend(news.filter(|_| !is_old && *state != ConvergenceState::Progressing));
+        }
+        for view in jobs {
+            let text = waits_for(view).unwrap_or_default();
+            let news = self.news((None, view.key.to_string()), &text, &text);
+            lines.extend(news.filter(|_| !text.is_empty()));
+        }
+        lines
+    }
+
+    /// The line for a state that differs from the last one.
+    fn news(&mut self, key: Line, state: &str, text: &str) -> Option<String> {
+        let is_new = self.said.get(&key).is_none_or(|(said, _)| said != state);
+        let line = is_new.then(|| format!("{}: {text}", key.1));
+        if is_new {
+            self.said.insert(key, (state.to_owned(), Instant::now()));
+        }
+        line
+    }
+
+    fn states(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) -> Vec<(Line, String)> {
         let tasks = allocs.iter().flat_map(|view| view.tasks.iter().map(move |task| (*view, task)));
         let of_tasks = tasks.map(|(view, task)| {
             let (name, state) = state_of(view, task);
@@ -71,22 +129,12 @@ impl Progress {
         });
         let of_jobs = jobs.iter().filter_map(|view| Some(((None, view.key.to_string()), waits_for(view)?)));
         let states: Vec<(Line, String)> = of_tasks.chain(of_jobs).collect();
-        let mut changed = Vec::new();
         for (line, state) in &states {
-            let said = self.said.get(line);
-            if said.is_none_or(|(said, _)| said != state) {
-                // If a replaced allocation had ended before the wait began, its state is not worth a line.
-                let stale = said.is_none() && line.0.is_some_and(|id| is_replaced(allocs, id));
+            if self.said.get(line).is_none_or(|(said, _)| said != state) {
                 self.said.insert(line.clone(), (state.clone(), Instant::now()));
-                if !stale {
-                    changed.push(format!("{}: {state}", line.1));
-                }
             }
         }
-        match self.place {
-            Sink::Lines => changed.iter().for_each(|line| herdlet_base::tell!("{line}")),
-            Sink::Terminal { columns } => self.draw(&states, columns),
-        }
+        states
     }
 
     fn draw(&mut self, states: &[(Line, String)], columns: usize) {
@@ -149,4 +197,47 @@ fn state_of(view: &AllocView, task: &TaskView) -> (String, String) {
         }
     }
     (name, state)
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::view::Convergence;
+
+    use super::*;
+    use herdlet_manifest::fixture::{alloc_view, job};
+
+    fn view(phase: TaskPhase, state: ConvergenceState, message: &str) -> AllocView {
+        let mut view = alloc_view(&job("web", "g", "t"), 0, 1);
+        let mut second = view.tasks[0].clone();
+        second.name = "u".into();
+        view.tasks.push(second);
+        view.tasks.iter_mut().for_each(|task| (task.phase, task.exit) = (phase, None));
+        let reason = (state != ConvergenceState::Converged).then_some(Reason::Health);
+        view.convergence = Convergence { state, reason, message: message.to_owned(), ..view.convergence };
+        view
+    }
+
+    /// The state of the group used to be repeated for each task, and each change of its message was a line.
+    #[test]
+    fn without_a_terminal_only_transitions_are_lines() {
+        let mut progress = Progress { place: Sink::Lines, said: BTreeMap::new(), drawn: 0 };
+        let mut lines = |view: AllocView| progress.transitions(&[], &[&view]);
+        use ConvergenceState::{Converged, Progressing, Waiting};
+        assert_eq!(
+            lines(view(TaskPhase::Starting, Progressing, "a")),
+            ["web.g[0]/t: starting", "web.g[0]/u: starting"]
+        );
+        assert_eq!(
+            lines(view(TaskPhase::Running, Progressing, "checks: ending them")),
+            ["web.g[0]/t: running", "web.g[0]/u: running"]
+        );
+        assert!(lines(view(TaskPhase::Running, Progressing, "other words")).is_empty());
+        assert_eq!(
+            lines(view(TaskPhase::Running, Waiting, "waits for passing checks")),
+            ["web.g[0]: waiting, waits for passing checks"]
+        );
+        assert!(lines(view(TaskPhase::Running, Waiting, "still waits")).is_empty());
+        assert_eq!(lines(view(TaskPhase::Running, Converged, "")), ["web.g[0]: converged"]);
+        assert!(lines(view(TaskPhase::Running, Converged, "")).is_empty());
+    }
 }

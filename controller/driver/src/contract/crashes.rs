@@ -1,7 +1,7 @@
 //! Agent crashes: the driver is dropped, and a new instance continues.
 
 use super::{Agent, Behaviour, Command, Finds, LONG, Machine, assert_nothing_is_left};
-use crate::{Handle, Leftover, Recovered, TaskConfig};
+use crate::{Leftover, Recovered, Started, TaskConfig};
 
 /// A call of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +28,13 @@ const LIFE: [Call; 8] = [
 /// What an agent has stored about the attempt.
 struct Stored {
     config: TaskConfig,
-    handle: Option<Handle>,
+    started: Option<Started>,
 }
 
 async fn call(machine: &dyn Machine, agent: &Agent, stored: &mut Stored, call: Call) {
     let id = stored.config.id.clone();
     match call {
-        Call::Start => stored.handle = agent.run(machine, &stored.config).await.handle,
+        Call::Start => stored.started = Some(agent.run(machine, &stored.config).await),
         Call::Signal if agent.driver.info().capabilities.signals => {
             agent.driver.signal(&id, "SIGCONT").await.unwrap();
         }
@@ -51,7 +51,7 @@ async fn call(machine: &dyn Machine, agent: &Agent, stored: &mut Stored, call: C
 /// The agent crashes after each call of the sequence in turn. The next agent recovers the attempt and makes the remaining calls.
 pub async fn crash_between_any_two_calls(machine: &dyn Machine) {
     for (attempt, crash_after) in (1..).zip(0..=LIFE.len()) {
-        let mut stored = Stored { config: machine.task(attempt, Behaviour::RunsOn), handle: None };
+        let mut stored = Stored { config: machine.task(attempt, Behaviour::RunsOn), started: None };
         let id = stored.config.id.clone();
         let (before, after) = LIFE.split_at(crash_after);
         let agent = Agent::start(machine);
@@ -63,17 +63,18 @@ pub async fn crash_between_any_two_calls(machine: &dyn Machine) {
         let mut agent = Agent::start(machine);
         let began = before.contains(&Call::Start);
         agent.driver.set_earlier(&began.then(|| id.clone()).into_iter().collect());
-        let recovered = agent.recover(&stored.config, stored.handle.clone()).await.unwrap();
+        let recovered = agent.recover(&stored.config, stored.started.as_ref()).await.unwrap();
+        let running = stored.started.clone().map(Recovered::Running);
         match before.last() {
             None => assert_eq!(recovered, Recovered::NotStarted),
-            Some(Call::Start | Call::Signal | Call::Exec) => assert_eq!(recovered, Recovered::Running),
+            Some(Call::Start | Call::Signal | Call::Exec) => assert_eq!(Some(&recovered), running.as_ref()),
             Some(Call::Stop) => assert!(matches!(recovered, Recovered::Exited(_)), "{recovered:?}"),
             Some(Call::Destroy) => assert_nothing_is_left(&recovered),
         }
         for next in after {
             call(machine, &agent, &mut stored, *next).await;
         }
-        if after.contains(&Call::Stop) && recovered == Recovered::Running || before.is_empty() {
+        if after.contains(&Call::Stop) && Some(&recovered) == running.as_ref() || before.is_empty() {
             assert_eq!(agent.exit().await.id, id);
         }
         assert!(agent.found().await.is_empty(), "after {crash_after} calls");
@@ -85,14 +86,14 @@ pub async fn crash_between_any_two_calls(machine: &dyn Machine) {
 pub async fn crash_without_the_result_of_a_start(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::RunsOn);
-    agent.run(machine, &config).await;
+    let started = agent.run(machine, &config).await;
     drop(agent);
     let mut agent = Agent::start(machine);
     agent.driver.set_earlier(&[config.id.clone()].into());
     let recovered = agent.recover(&config, None).await.unwrap();
     match machine.finds() {
         Finds::ById => {
-            assert_eq!(recovered, Recovered::Running);
+            assert_eq!(recovered, Recovered::Running(started), "all that the start returned is known again");
             agent.stop(&config.id, LONG).await;
             assert_eq!(agent.exit().await.id, config.id);
         }

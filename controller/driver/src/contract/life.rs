@@ -1,8 +1,36 @@
 //! The lifecycle of attempts, within one agent and across a restart.
 
 use super::{Agent, Behaviour, LONG, Machine, assert_nothing_is_left, exit_of};
-use crate::{Exited, Leftover, Recovered};
+use crate::{Exited, Leftover, Preparation, Recovered};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// A preparation can be repeated and leaves no attempt. One that takes long delays no other start, and ends when it is cancelled.
+pub async fn preparation_is_cancelled_and_delays_no_start(machine: &dyn Machine) {
+    let agent = Agent::start(machine);
+    agent.driver.set_earlier(&[].into());
+    let (config, token) = (machine.task(1, Behaviour::RunsOn), CancellationToken::new());
+    for _ in 0..2 {
+        agent.driver.prepare(&config, &token).await.unwrap();
+    }
+    assert_eq!(agent.recover(&config, None).await.unwrap(), Recovered::NotStarted);
+    let slow = machine.slow_task(2);
+    let prepares = agent.driver.info().capabilities.preparation == Preparation::Fetches;
+    assert_eq!(slow.is_some(), prepares, "a driver that fetches nothing has no slow preparation");
+    if let Some(slow) = slow {
+        let mut pull = agent.driver.prepare(&slow, &token);
+        {
+            let start = std::pin::pin!(agent.run(machine, &config));
+            let first = futures_util::future::select(&mut pull, start).await;
+            assert!(matches!(first, futures_util::future::Either::Right(_)), "the start waits for nothing");
+        }
+        token.cancel();
+        pull.await.unwrap_err();
+        assert_eq!(agent.found().await, std::slice::from_ref(&config.id));
+        assert_eq!(agent.recover(&slow, None).await.unwrap(), Recovered::NotStarted);
+    }
+    agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
+}
 
 /// Starting an attempt that runs adopts it.
 pub async fn start_twice_runs_once(machine: &dyn Machine) {
@@ -27,20 +55,21 @@ pub async fn recover_in_every_state(machine: &dyn Machine) {
     let config = machine.task(1, Behaviour::RunsOn);
     agent.driver.set_earlier(&[].into());
     assert_eq!(agent.recover(&config, None).await.unwrap(), Recovered::NotStarted);
-    let handle = agent.run(machine, &config).await.handle;
-    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    let started = agent.run(machine, &config).await;
+    let running = Recovered::Running(started.clone());
+    assert_eq!(agent.recover(&config, Some(&started)).await.unwrap(), running);
     drop(agent);
     let agent = Agent::start(machine);
     agent.driver.set_earlier(&[config.id.clone()].into());
-    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    assert_eq!(agent.recover(&config, Some(&started)).await.unwrap(), running);
     // Recover again, as after drift.
-    assert_eq!(agent.recover(&config, handle.clone()).await.unwrap(), Recovered::Running);
+    assert_eq!(agent.recover(&config, Some(&started)).await.unwrap(), running);
     agent.stop(&config.id, LONG).await;
-    let exit = exit_of(agent.recover(&config, handle.clone()).await.unwrap());
+    let exit = exit_of(agent.recover(&config, Some(&started)).await.unwrap());
     drop(agent);
     let agent = Agent::start(machine);
     agent.driver.set_earlier(&[config.id.clone()].into());
-    assert_eq!(exit_of(agent.recover(&config, handle).await.unwrap()), exit);
+    assert_eq!(exit_of(agent.recover(&config, Some(&started)).await.unwrap()), exit);
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
     assert_nothing_is_left(&agent.recover(&config, None).await.unwrap());
 }
@@ -56,10 +85,11 @@ pub async fn ends_are_reported_once(machine: &dyn Machine) {
         assert_eq!(exit_of(agent.recover(&config, None).await.unwrap()), result);
     }
     let config = machine.task(3, Behaviour::RunsOn);
-    let handle = agent.run(machine, &config).await.handle;
+    let started = agent.run(machine, &config).await;
     drop(agent);
     let mut agent = Agent::start(machine);
-    assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
+    let recovered = agent.recover(&config, Some(&started)).await.unwrap();
+    assert_eq!(recovered, Recovered::Running(started));
     agent.stop(&config.id, LONG).await;
     assert_eq!(agent.exit().await.id, config.id);
     // No other exit is reported in between: neither an earlier attempt's nor the same exit again.
@@ -117,7 +147,7 @@ pub async fn failed_start_leaves_nothing(machine: &dyn Machine) {
     let config = machine.task(1, Behaviour::FailsToStart);
     agent.driver.start(config.clone()).await.unwrap_err();
     let recovered = agent.recover(&config, None).await.unwrap();
-    assert_ne!(recovered, Recovered::Running);
+    assert!(!matches!(recovered, Recovered::Running(_)));
     agent.stop(&config.id, Duration::ZERO).await;
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
     assert!(agent.found().await.is_empty());
@@ -131,9 +161,10 @@ pub async fn destroy_leaves_nothing(machine: &dyn Machine) {
     let agent = Agent::start(machine);
     let config = machine.task(1, Behaviour::IgnoresSignals);
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap();
-    let handle = agent.run(machine, &config).await.handle;
+    let started = agent.run(machine, &config).await;
     agent.driver.destroy(&config.id, Leftover::MainMustBeGone).await.unwrap_err();
-    assert_eq!(agent.recover(&config, handle).await.unwrap(), Recovered::Running);
+    let recovered = agent.recover(&config, Some(&started)).await.unwrap();
+    assert_eq!(recovered, Recovered::Running(started));
     agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
     agent.driver.destroy(&config.id, Leftover::Kill).await.unwrap();
     assert!(agent.found().await.is_empty());

@@ -50,10 +50,10 @@ pub async fn commands_run_to_their_end(machine: &dyn Machine) {
     if let Ok(done) = done {
         assert_eq!((done.exit.code, done.stdout.trim_ascii_end()), (4, b"out".as_slice()));
         // Also in an attempt that an earlier agent started.
-        let handle = agent.driver.start(config.clone()).await.unwrap().handle;
+        let started = agent.driver.start(config.clone()).await.unwrap();
         drop(agent);
         let agent = Agent::start(machine);
-        agent.recover(&config, handle).await.unwrap();
+        agent.recover(&config, Some(&started)).await.unwrap();
         let again = agent.driver.exec(&config.id, &command, LONG).await.unwrap();
         assert_eq!((again.exit.code, again.stdout), (done.exit.code, done.stdout));
         return end(&agent, 1).await;

@@ -4,7 +4,7 @@ use herdlet_api_types::{AllocId, task::ExitResult};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{AttemptId, Exited, fixture::StandIn};
+use crate::{AttemptId, Exited, TaskEvent, fixture::StandIn};
 
 fn exited(attempt: u32) -> Exited {
     let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt };
@@ -13,6 +13,15 @@ fn exited(attempt: u32) -> Exited {
 
 fn fingerprint(health: Health) -> Fingerprint {
     Fingerprint { health, description: "as the test says".to_owned(), attributes: BTreeMap::new() }
+}
+
+/// Nothing is recorded.
+fn none() -> Recorded {
+    Arc::new(|_| BTreeSet::new())
+}
+
+fn nothing_found() -> DriverNews {
+    DriverNews::Attached { driver: "stand_in".to_owned(), found: Vec::new() }
 }
 
 /// Waits until the drivers satisfy `wanted`.
@@ -24,9 +33,10 @@ async fn until(registry: &Registry, wanted: impl Fn(&Entries) -> bool) -> Arc<En
 async fn drivers_are_followed_from_when_they_come_to_when_they_go() {
     let registry = Registry::new();
     let (news, mut heard) = mpsc::channel(4);
-    let following = tokio::spawn(registry.clone().follow(news));
+    let following = tokio::spawn(registry.clone().follow(none(), news));
     let first = Arc::new(StandIn::default());
     registry.insert(first.clone(), Availability::Enabled);
+    assert_eq!(heard.recv().await, Some(nothing_found()));
     first.exits.send(exited(1)).await;
     assert_eq!(heard.recv().await, Some(DriverNews::Exited(exited(1))));
     assert_eq!(registry.entries().away()["stand_in"], "it has not reported its health yet");
@@ -48,6 +58,7 @@ async fn drivers_are_followed_from_when_they_come_to_when_they_go() {
     let gone: Arc<dyn TaskDriver> = first;
     registry.set_fingerprint(&gone, fingerprint(Health::Healthy));
     assert!(!registry.entries().away().is_empty());
+    assert_eq!(heard.recv().await, Some(nothing_found()));
     second.exits.send(exited(2)).await;
     assert_eq!(heard.recv().await, Some(DriverNews::Exited(exited(2))));
     drop(heard);
@@ -59,7 +70,7 @@ async fn a_driver_that_ends_its_fingerprints_is_asked_again() {
     let driver = Arc::new(StandIn::default());
     let registry = Registry::new().with(driver.clone());
     let (news, _heard) = mpsc::channel(1);
-    let _following = tokio::spawn(registry.clone().follow(news));
+    let _following = tokio::spawn(registry.clone().follow(none(), news));
     driver.fingerprints.send(fingerprint(Health::Healthy)).await;
     until(&registry, |entries| entries.away().is_empty()).await;
     let began = tokio::time::Instant::now();
@@ -80,5 +91,66 @@ fn what_the_config_turns_off_is_not_awaited() {
     let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
     registry.insert(Arc::clone(&driver), Availability::Disabled);
     registry.set_fingerprint(&driver, fingerprint(Health::Undetected));
+    registry.set_link(&driver, Link::Attached);
     assert!(registry.entries().away().is_empty());
+}
+
+/// A driver was replaced while the agent ran. Its tasks ran on, but the new instance did not know them, and reported none of
+/// their exits.
+#[tokio::test]
+async fn an_instance_that_comes_later_gets_the_recorded_attempts_before_any_call() {
+    let registry = Registry::new().with(Arc::new(StandIn::default()));
+    let (news, mut heard) = mpsc::channel(4);
+    let id = exited(3).id;
+    let known = id.clone();
+    let recorded: Recorded = Arc::new(move |driver| {
+        assert_eq!(driver, "stand_in");
+        [known.clone()].into()
+    });
+    let second = Arc::new(StandIn::default());
+    registry.insert(second.clone(), Availability::Enabled);
+    assert!(registry.get("stand_in").is_none(), "it gets no call yet");
+    second.fingerprints.send(fingerprint(Health::Healthy)).await;
+    let _following = tokio::spawn(registry.clone().follow(recorded, news));
+    let found = DriverNews::Attached { driver: "stand_in".to_owned(), found: vec![id.clone()] };
+    assert_eq!(heard.recv().await, Some(found));
+    assert_eq!(heard.recv().await, Some(DriverNews::Event(TaskEvent::Drift { id: id.clone() })));
+    assert_eq!(*second.earlier.lock().unwrap(), [id].into());
+    assert!(registry.get("stand_in").is_some());
+    until(&registry, |entries| entries.away().is_empty()).await;
+}
+
+/// The end of a driver's exits was ignored: exits of its tasks were missed, and it went on starting tasks.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_ends_its_reports_is_away_until_it_reports_again() {
+    let driver = Arc::new(StandIn::default());
+    let registry = Registry::new().with(driver.clone());
+    let (news, mut heard) = mpsc::channel(4);
+    let id = exited(3).id;
+    let known = id.clone();
+    let recorded: Recorded = Arc::new(move |_| [known.clone()].into());
+    let _following = tokio::spawn(registry.clone().follow(recorded, news));
+    driver.fingerprints.send(fingerprint(Health::Healthy)).await;
+    until(&registry, |entries| entries.away().is_empty()).await;
+    driver.exits.send(exited(0)).await;
+    let broken = until(&registry, |entries| !entries.away().is_empty()).await;
+    assert_eq!(broken.away()["stand_in"], "it does not work: it no longer reports the exits of its tasks");
+    assert!(broken.attributes().is_empty());
+    until(&registry, |entries| entries.away().is_empty()).await;
+    assert_eq!(heard.recv().await, Some(DriverNews::Event(TaskEvent::Drift { id })));
+    driver.exits.send(exited(4)).await;
+    assert_eq!(heard.recv().await, Some(DriverNews::Exited(exited(4))));
+}
+
+/// Servers got a disabled driver as a healthy one.
+#[test]
+fn a_disabled_driver_is_not_detected_whatever_it_reports() {
+    let registry = Registry::new();
+    let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
+    registry.insert(Arc::clone(&driver), Availability::Disabled);
+    registry.set_fingerprint(&driver, fingerprint(Health::Healthy));
+    let entries = registry.entries();
+    let known = entries.get("stand_in").and_then(Entry::fingerprint).unwrap();
+    assert_eq!((known.health, &*known.description), (Health::Undetected, "disabled"));
+    assert!(entries.attributes().is_empty());
 }

@@ -1,8 +1,8 @@
 //! Expressions → values.
 //!
 //! In: an expression, a [`Scope`] and the names that enclosing loops bind. Out: its value, or a problem with
-//! its position. An undeclared name resolves only when the task runs: as a whole interpolation
-//! (`"${node.class}"`) it stays as written, anywhere else it is an error.
+//! its position. An undeclared name (`node.class`, `NOMAD_PORT_http`) resolves only when the task runs: with or
+//! without quotes it is the text `${node.class}`, as in Nomad. Values outside of the job must be literal.
 
 mod functions;
 mod operators;
@@ -14,9 +14,10 @@ use std::sync::Arc;
 use hcl_edit::expr::{
     Expression, ForExpr, FuncCall, Object, ObjectKey, Traversal, TraversalOperator, UnaryOperator,
 };
-use hcl_edit::{Decorated, Number, Span};
+use hcl_edit::{Decorated, Ident, Number, Span};
 
-use super::scope::{Bound, Fault, Scope, bound};
+use super::repeats::repeated;
+use super::scope::{Bound, Fault, References, Scope, bound};
 use super::value::Value;
 use crate::yaml::{Entry, Node, Position, Style, Value as Tree, nearest};
 
@@ -56,23 +57,23 @@ impl<'e, 's> Eval<'e, 's> {
         let Expression::Object(object) = expression else {
             return Ok(self.value(expression)?.into_node(position));
         };
-        let mut entries = Vec::new();
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut indexes: BTreeMap<String, usize> = BTreeMap::new();
         for (key, value) in object {
             let (name, key_position) = self.key(key)?;
-            entries.push(Entry { key: name.into(), key_position, value: self.node(value.expr())? });
-        }
-        self.unique(entries.iter().map(|entry| (&*entry.key, entry.key_position)))?;
-        Ok(collection(Tree::Map(entries)))
-    }
-
-    fn unique<'k>(&self, keys: impl Iterator<Item = (&'k str, Position)>) -> Result<(), Fault> {
-        let mut seen = std::collections::BTreeSet::new();
-        for (key, position) in keys {
-            if !seen.insert(key) {
-                return self.scope.wrong(position, format!("the key `{key}` is written twice"));
+            let entry = Entry { key: name.as_str().into(), key_position, value: self.node(value.expr())? };
+            match indexes.get(&name).and_then(|index| entries.get_mut(*index)) {
+                Some(earlier) => {
+                    self.scope.warn(earlier.key_position, repeated(&name));
+                    *earlier = entry;
+                }
+                None => {
+                    indexes.insert(name, entries.len());
+                    entries.push(entry);
+                }
             }
         }
-        Ok(())
+        Ok(collection(Tree::Map(entries)))
     }
 
     pub(super) fn value(&self, expression: &Expression) -> Result<Value, Fault> {
@@ -91,7 +92,7 @@ impl<'e, 's> Eval<'e, 's> {
             Expression::Parenthesis(inner) => self.value(inner.inner()),
             Expression::Variable(name) => match bound(self.bound, name.as_str()) {
                 Some(value) => self.spent(value.clone(), expression),
-                None => self.unknown(name.as_str(), expression),
+                None => self.reference(name, &[], expression),
             },
             Expression::Conditional(choice) => match self.boolean(&choice.cond_expr)? {
                 true => self.value(&choice.true_expr),
@@ -149,7 +150,7 @@ impl<'e, 's> Eval<'e, 's> {
             let (name, position) = self.key(key)?;
             let value = self.value(value.expr())?;
             if entries.contains_key(&name) {
-                return self.scope.wrong(position, format!("the key `{name}` is written twice"));
+                self.scope.warn(position, repeated(&name));
             }
             entries.insert(name, value);
         }
@@ -295,10 +296,10 @@ impl<'e, 's> Eval<'e, 's> {
         let (all, kind) = match name.as_str() {
             "var" => (&self.scope.variables, "variable"),
             "local" => (&self.scope.locals, "local"),
-            other => return self.unknown(other, traversal),
+            _ => return self.reference(name, steps, traversal),
         };
         let Some((first, steps)) = steps.split_first() else {
-            return self.unknown(name.as_str(), traversal);
+            return self.unknown(name, traversal);
         };
         let TraversalOperator::GetAttr(wanted) = first.value() else {
             let message = format!("write {name}.NAME", name = name.as_str());
@@ -396,14 +397,38 @@ impl<'e, 's> Eval<'e, 's> {
         }
     }
 
-    /// Reports a name that has no value before the task runs.
-    fn unknown<T>(&self, name: &str, place: &impl Span) -> Result<T, Fault> {
-        let message = match name {
-            "var" | "local" => format!("write {name}.NAME"),
-            _ => format!(
-                "there is no `{name}`; only var.NAME and local.NAME have values here, and a value that is known when the \
-                 task runs must be the whole interpolation: \"${{{name}}}\""
-            ),
+    /// Returns the text of a reference that only resolves when the task runs.
+    fn reference(
+        &self,
+        name: &Ident,
+        steps: &[Decorated<TraversalOperator>],
+        place: &impl Span,
+    ) -> Result<Value, Fault> {
+        let text = match self.scope.references {
+            References::Kept => self.written(name, steps)?,
+            References::Refused => None,
+        };
+        let Some(text) = text else { return self.unknown(name, place) };
+        if steps.is_empty() && !name.starts_with(TASK_VARIABLES) {
+            let message = format!(
+                "`{}` has no value in a job file, so this is the text {text:?}, which is replaced when the task runs; \
+                 write a text in quotes",
+                name.as_str()
+            );
+            self.scope.warn(self.position(place), message);
+        }
+        self.spent(Value::Str(text), place)
+    }
+
+    /// Reports a name without a value.
+    fn unknown<T>(&self, name: &Ident, place: &impl Span) -> Result<T, Fault> {
+        let name = name.as_str();
+        let message = match (name, self.scope.references) {
+            ("var" | "local", _) => format!("write {name}.NAME"),
+            (_, References::Refused) => format!("there is no `{name}`; only literal values are allowed here"),
+            (_, References::Kept) => {
+                format!("there is no `{name}`; only var.NAME and local.NAME can be used in this way")
+            }
         };
         self.scope.wrong(self.position(place), message)
     }
@@ -411,15 +436,19 @@ impl<'e, 's> Eval<'e, 's> {
     /// Returns the source text of an interpolation that only resolves when the task runs; `None` for other
     /// expressions.
     pub(super) fn left_in_place(&self, expression: &Expression) -> Result<Option<String>, Fault> {
-        let (name, steps) = if let Expression::Variable(name) = expression {
-            (name, &[][..])
+        if let Expression::Variable(name) = expression {
+            self.written(name, &[])
         } else if let Expression::Traversal(traversal) = expression
             && let Expression::Variable(name) = &traversal.expr
         {
-            (name, &traversal.operators[..])
+            self.written(name, &traversal.operators)
         } else {
-            return Ok(None);
-        };
+            Ok(None)
+        }
+    }
+
+    /// Returns a reference as `${…}`; `None` if the name has a value here, or the reference can't be written so.
+    fn written(&self, name: &Ident, steps: &[Decorated<TraversalOperator>]) -> Result<Option<String>, Fault> {
         if matches!(name.as_str(), "var" | "local") || bound(self.bound, name.as_str()).is_some() {
             return Ok(None);
         }
@@ -441,6 +470,9 @@ impl<'e, 's> Eval<'e, 's> {
         Ok(Some(text))
     }
 }
+
+/// The beginning of the names of variables that every task has.
+const TASK_VARIABLES: &str = "NOMAD_";
 
 fn number_of(number: &Number) -> Value {
     match (number.as_i64(), number.as_u64(), number.as_f64()) {

@@ -13,13 +13,13 @@ const DEPTH_MAX: usize = 1_000;
 /// # Errors
 /// The offset and a message.
 pub(super) fn bounds(text: &str) -> Result<(), (usize, String)> {
-    let mut scan = Scan { bytes: text.as_bytes(), at: 0, open: Vec::new() };
+    let mut scan = Scan::new(text.as_bytes());
     scan.run()
 }
 
 /// Returns whether a text begins with a block of a job file.
 pub(super) fn begins_with_a_block(bytes: &[u8]) -> bool {
-    let mut scan = Scan { bytes, at: 0, open: Vec::new() };
+    let mut scan = Scan::new(bytes);
     scan.blank();
     let rest = bytes.get(scan.at..).unwrap_or_default();
     ["job", "variable", "variables", "locals"].iter().any(|word| {
@@ -35,11 +35,19 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     let rest = text.get(offset..)?;
     let line = rest.lines().next().unwrap_or_default();
     let is_opener = |line: &str| line.trim_end().ends_with('{');
-    if rest.trim_start().is_empty() {
+    let before = text.get(..offset)?.lines().last().unwrap_or_default();
+    let is_interpolation = before
+        .rfind("${")
+        .is_some_and(|begin| !before[begin..].contains('}') && !before[..begin].ends_with('$'));
+    if is_interpolation {
+        Some("write `$${` for a literal `${`, for instance that of a shell: `$${NAME:-default}`")
+    } else if line.starts_with(',') {
+        Some("the attributes of a block are separated by lines: remove the comma")
+    } else if rest.trim_start().is_empty() {
         Some("look for a `{` that is not closed")
     } else if line.starts_with('"') && line.contains('=') {
         Some("a quoted name is only allowed in an object: write `meta = { \"a-b\" = … }`")
-    } else if is_opener(text.get(..offset)?.lines().last().unwrap_or_default()) || line.contains('{') {
+    } else if is_opener(before) || line.contains('{') {
         Some(
             "a block on one line may contain at most one attribute; put further ones, and blocks, on new lines",
         )
@@ -49,34 +57,43 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
 }
 
 /// A scanner that recognises only brackets, strings, heredocs and comments.
-struct Scan<'t> {
+pub(super) struct Scan<'t> {
     bytes: &'t [u8],
-    at: usize,
-    open: Vec<Open>,
+    pub(super) at: usize,
+    pub(super) open: Vec<Open>,
 }
 
 /// An open bracket or string at the current offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Open {
+pub(super) enum Open {
     /// A bracket, with the number of entries in it so far.
     Bracket(usize),
     /// A quoted string or template.
     Quote,
 }
 
-impl Scan<'_> {
+impl<'t> Scan<'t> {
+    pub(super) fn new(bytes: &'t [u8]) -> Self {
+        Self { bytes, at: 0, open: Vec::new() }
+    }
+
     fn run(&mut self) -> Result<(), (usize, String)> {
-        while let Some(byte) = self.bytes.get(self.at).copied() {
-            if self.open.len() > DEPTH_MAX {
-                return Err((self.at, "is nested too deeply".to_owned()));
-            }
-            if self.open.last() == Some(&Open::Quote) {
-                self.quoted(byte);
-            } else {
-                self.plain(byte)?;
-            }
-        }
+        while self.step()? {}
         Ok(())
+    }
+
+    /// Moves beyond the next character, comment or heredoc; returns false at the end.
+    pub(super) fn step(&mut self) -> Result<bool, (usize, String)> {
+        let Some(byte) = self.bytes.get(self.at).copied() else { return Ok(false) };
+        if self.open.len() > DEPTH_MAX {
+            return Err((self.at, "is nested too deeply".to_owned()));
+        }
+        if self.open.last() == Some(&Open::Quote) {
+            self.quoted(byte);
+        } else {
+            self.plain(byte)?;
+        }
+        Ok(true)
     }
 
     fn quoted(&mut self, byte: u8) {

@@ -3,12 +3,12 @@
 //! In: `var`, `local`, and the names bound by loops. Out: values. Any other name resolves only when a task
 //! runs.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::source::Source;
 use super::value::Value;
-use crate::yaml::{Position, Problem};
+use crate::yaml::{Position, Problem, Problems};
 
 /// Maximum number of values copied and expressions evaluated for one text. A large job file takes some
 /// thousand.
@@ -22,7 +22,18 @@ pub(super) struct Scope<'s> {
     pub(super) variables: BTreeMap<String, Value>,
     /// `local.NAME`.
     pub(super) locals: BTreeMap<String, Value>,
+    pub(super) references: References,
     work: Cell<usize>,
+    warnings: RefCell<Vec<Problem>>,
+}
+
+/// How to treat a bare name that only resolves when a task runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum References {
+    /// As the text `${NAME}`: in a job.
+    Kept,
+    /// As an error: in a value for a variable.
+    Refused,
 }
 
 /// Why an expression has no value.
@@ -50,8 +61,35 @@ pub(super) struct Bound<'b> {
 }
 
 impl<'s> Scope<'s> {
+    /// The scope of a job file, without declarations.
     pub(super) fn new(source: &'s Source<'s>) -> Self {
-        Self { source, variables: BTreeMap::new(), locals: BTreeMap::new(), work: Cell::new(0) }
+        Self {
+            source,
+            variables: BTreeMap::new(),
+            locals: BTreeMap::new(),
+            references: References::Kept,
+            work: Cell::new(0),
+            warnings: RefCell::default(),
+        }
+    }
+
+    /// The scope of literal values.
+    pub(super) fn literal(source: &'s Source<'s>) -> Self {
+        Self { references: References::Refused, ..Self::new(source) }
+    }
+
+    /// Adds a warning.
+    pub(super) fn warn(&self, position: Position, message: impl Into<String>) {
+        let mut warnings = self.warnings.borrow_mut();
+        let warning = self.source.problem_at(position, message);
+        if warnings.len() < Problems::SHOWN_MAX && !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// Removes and returns all warnings.
+    pub(super) fn take_warnings(&self) -> Vec<Problem> {
+        self.warnings.take()
     }
 
     /// Charges work to the budget.

@@ -4,8 +4,9 @@
 
 use hcl_edit::{Span, expr::Expression, structure::Body};
 
+use super::repeats::{self, Repeat, repeated};
 use super::scan;
-use crate::yaml::{Position, Problem, printable::printable};
+use crate::yaml::{Position, Problem, Problems, printable::printable};
 
 #[derive(Debug)]
 pub(super) struct Source<'t> {
@@ -17,6 +18,13 @@ pub(super) struct Source<'t> {
     /// Number of characters before each stretch of [`STRETCH`] bytes, because a line may be as long as the
     /// text.
     chars: Vec<usize>,
+}
+
+/// A parsed text.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub(super) body: Body,
+    pub(super) warnings: Vec<Problem>,
 }
 
 /// The same limit as that of Nomad's servers (`job_max_source_size`).
@@ -70,17 +78,32 @@ impl<'t> Source<'t> {
     }
 
     /// Parses the text.
-    pub(super) fn parse(&self) -> Result<Body, Problem> {
+    pub(super) fn parse(&self) -> Result<Parsed, Problem> {
         scan::bounds(self.text).map_err(|(offset, message)| self.problem(offset, message))?;
-        let failed = |error: hcl_edit::parser::Error| {
-            let offset = error.location().offset();
-            let mut message = format!("is not HCL: {}", error.message());
-            if let Some(remedy) = scan::remedy(self.text, offset) {
-                message = format!("{message}; {remedy}");
-            }
-            self.problem(offset, message)
-        };
-        hcl_edit::parser::parse_body(self.text).map_err(failed)
+        match hcl_edit::parser::parse_body(self.text) {
+            Ok(body) => Ok(Parsed { body, warnings: Vec::new() }),
+            // The parser refuses keys of an object that are written twice; in Nomad the last one counts.
+            Err(error) if error.message().contains("redefined object key") => self.parse_with_repeats(),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// Parses the text without the values of keys that are written again.
+    fn parse_with_repeats(&self) -> Result<Parsed, Problem> {
+        let repeats = repeats::find(self.text);
+        let text = repeats::without(self.text, &repeats);
+        let body = hcl_edit::parser::parse_body(&text).map_err(|error| self.failed(&error))?;
+        let warning = |repeat: &Repeat| self.problem(repeat.entry.start, repeated(&repeat.key));
+        Ok(Parsed { body, warnings: repeats.iter().take(Problems::SHOWN_MAX).map(warning).collect() })
+    }
+
+    fn failed(&self, error: &hcl_edit::parser::Error) -> Problem {
+        let offset = error.location().offset();
+        let mut message = format!("is not HCL: {}", error.message());
+        if let Some(remedy) = scan::remedy(self.text, offset) {
+            message = format!("{message}; {remedy}");
+        }
+        self.problem(offset, message)
     }
 
     /// Parses the text as a single expression.

@@ -72,10 +72,48 @@ fn expressions_have_values() {
         ("\"${NOMAD_PORT_http}\"", "\"${NOMAD_PORT_http}\""),
         ("\"${attr.kernel.name}-${local.a}\"", "\"${attr.kernel.name}-2\""),
         ("\"${env[\"HOME\"]}/x\"", "\"${env[\\\"HOME\\\"]}/x\""),
+        // Without quotes they are the same.
+        ("attr.kernel.name", "\"${attr.kernel.name}\""),
+        ("NOMAD_PORT_http", "\"${NOMAD_PORT_http}\""),
+        ("False", "\"${False}\""),
+        ("format(\"http://%s\", NOMAD_ADDR_http)", "\"http://${NOMAD_ADDR_http}\""),
+        ("\"${upper(node.class)}\"", "\"${NODE.CLASS}\""),
+        ("meta[\"a b\"]", "\"${meta[\\\"a b\\\"]}\""),
+        ("try(local.none, node.class)", "\"${node.class}\""),
         ("null", "null"),
     ] {
         assert_eq!(value(declarations, expression), expected, "{expression}");
     }
+}
+
+#[test]
+fn the_last_of_several_equal_keys_counts() {
+    for text in [
+        "x = {\n  a = \"1\"\n  b = 2\n  a = 3\n}\n",
+        "x = { (\"a\") = 1, b = 2, a = 3 }\n",
+        "locals {\n  o = { a = 1, \"${\"a\"}\" = 3, b = 2 }\n}\nx = local.o\n",
+    ] {
+        let evaluated = read(text).unwrap_or_else(|problems| panic!("{text}\n{problems}"));
+        let shown = to_json(&evaluated.body.attributes[0].value);
+        assert!(shown == "{a: 3, b: 2}" || shown == "{b: 2, a: 3}", "{text}: {shown}");
+        let [warning] = evaluated.warnings.as_slice() else { panic!("{:?}", evaluated.warnings) };
+        assert_eq!(warning.message, "the key `a` is written more than once; the last value counts");
+    }
+}
+
+#[test]
+fn a_bare_name_that_no_task_has_is_reported() {
+    let warnings = |text: &str| -> Vec<String> {
+        read(text).unwrap().warnings.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(
+        warnings("x = False\n"),
+        [
+            "t.hcl:1:5: `False` has no value in a job file, so this is the text \"${False}\", which is replaced when the task \
+          runs; write a text in quotes"
+        ]
+    );
+    assert_eq!(warnings("x = [NOMAD_PORT_http, attr.kernel.name, \"${False}\"]\n"), [""; 0]);
 }
 
 #[test]
@@ -165,15 +203,19 @@ fn what_is_wrong_is_told_with_its_place() {
         ("x = 1 +\n", "1:8: is not HCL: "),
         ("x = \"a\" + 1\n", "1:9: `+` takes numbers, found a string"),
         ("x = 1 / 0\n", "1:7: 1 / 0 is not a number"),
+        ("x = node[*].a\n", "1:5: there is no `node`; only var.NAME and local.NAME can be used in this way"),
         (
-            "x = \"${upper(node.class)}\"\n",
-            "1:14: there is no `node`; only var.NAME and local.NAME have values here",
+            "variable \"v\" {\n default = foo\n}\n",
+            "2:12: there is no `foo`; only literal values are allowed here",
         ),
+        ("x {\n  a = \"b\",\n}\n", "2:10: is not HCL: "),
+        ("x {\n  a = \"b\",\n}\n", "the attributes of a block are separated by lines: remove the comma"),
+        ("x = <<EOF\necho ${X:-2}\nEOF\n", "2:9: is not HCL: "),
+        ("x = <<EOF\necho ${X:-2}\nEOF\n", "write `$${` for a literal `${`, for instance that of a shell"),
         ("locals {\n a = local.b\n b = local.a\n}\n", "2:2: the local `a` refers to itself"),
         ("locals {\n a = [1][3]\n}\n", "2:9: the list has no item 3, its length is 1"),
         ("job \"x\" {\n", "look for a `{` that is not closed"),
         ("meta {\n  \"a-b\" = 1\n}\n", "a quoted name is only allowed in an object"),
-        ("x = { (\"a\") = 1, a = 2 }\n", "1:18: the key `a` is written twice"),
         ("variable \"v\" {}\n", "1:1: the variable `v` has no value; give it a default, --var v=VALUE"),
         ("variable \"v\" {\n  type = list(strng)\n}\n", "2:15: is not a type"),
         (

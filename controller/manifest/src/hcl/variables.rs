@@ -78,7 +78,7 @@ impl Variables {
     /// Reads a file of values: attributes in HCL, or an object in JSON.
     fn file(&mut self, name: &str, bytes: &[u8]) -> Result<(), Problem> {
         let source = Source::read(name, bytes)?;
-        let scope = Scope::new(&source);
+        let scope = Scope::literal(&source);
         let eval = Eval::new(&scope);
         let mut give = |variable: &str, value: Value, position: Position| {
             let source = name.to_owned();
@@ -97,7 +97,7 @@ impl Variables {
             }
             return Ok(());
         }
-        for structure in &source.parse()? {
+        for structure in &source.parse()?.body {
             match structure {
                 Structure::Attribute(attribute) => {
                     let value = eval.value(&attribute.value).map_err(Fault::into_problem)?;
@@ -145,7 +145,7 @@ impl AssignedValue {
             GivenValue::Text(text) if kind.is_plain() => Value::Str(text.clone()),
             GivenValue::Text(text) => {
                 let source = Source::new(&self.source, text);
-                let scope = Scope::new(&source);
+                let scope = Scope::literal(&source);
                 Eval::new(&scope).value(&source.parse_expression()?).map_err(Fault::into_problem)?
             }
         };
@@ -262,7 +262,7 @@ impl<'b> Declaration<'b> {
             (Some(given), _) => given.value(&self.kind)?,
             (None, Some(default)) => {
                 // A default may not contain references.
-                let nothing = Scope::new(scope.source);
+                let nothing = Scope::literal(scope.source);
                 let value = Eval::new(&nothing).value(default).map_err(Fault::into_problem)?;
                 let position = scope.source.position(default);
                 self.kind.convert(value).map_err(|message| scope.source.problem_at(position, message))?

@@ -5,6 +5,7 @@
 //! written. Out: configs in which every text is as written and every duration is in one notation, and
 //! problems.
 
+use herdlet_api_types::driver::built_in;
 use herdlet_api_types::manifest::{JobManifest, TaskSpec};
 use herdlet_api_types::{format_duration, parse_duration};
 use serde_json::{Map, Number, Value as Json};
@@ -56,6 +57,11 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
     let names = names.join(", ");
     if driver == "mock_driver" && drivers.get("mock").is_some() {
         return "is named `mock` in herdlet".to_owned();
+    }
+    if built_in().iter().any(|info| info.name == driver) {
+        return format!(
+            "the driver `{driver}` is disabled on this agent; enable it with `drivers.{driver}.enabled` in the agent's config"
+        );
     }
     if KNOWN.contains(&driver) {
         return format!("`{driver}` is known from Nomad, but not built in this release; there are {names}");

@@ -15,8 +15,10 @@ use serde::de::DeserializeOwned;
 
 use super::drivers::Drivers;
 use super::findings::Findings;
+use super::nearby::{self, Nearby};
 use super::prune::{Pruned, typed};
-use super::{Judge, config, unbuilt, validate};
+use super::unbuilt::{self, Unbuilt};
+use super::{Judge, config, foreign_names, validate};
 use crate::yaml::{self, Checked, Document, Entry, Node, Problem, Problems, Style, Value, nearest};
 
 /// The content of a document.
@@ -42,28 +44,37 @@ pub(super) struct Outcome {
     pub(super) problems: Problems,
     /// Accepted, but worth reporting.
     pub(super) warnings: Vec<Problem>,
+    /// The bytes of files that the document names.
+    pub(super) read: Vec<u8>,
+}
+
+/// What a document is read with.
+pub(super) struct Context<'r> {
+    pub(super) drivers: &'r Drivers,
+    pub(super) judge: Judge,
+    pub(super) nearby: &'r Nearby,
 }
 
 /// Reads a document of any kind.
-pub(super) fn read(document: &mut Document, drivers: &Drivers, judge: Judge) -> Outcome {
+pub(super) fn read(document: &mut Document, context: &Context<'_>) -> Outcome {
     document.ignore_fields("x-");
     if let Some(kind) = kind(document) {
-        return read_kind(kind, document, drivers, judge);
+        return read_kind(kind, document, context);
     }
     let problems = no_kind(document);
     let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
     // The problems of the head already list all kinds. Read the rest as the kind that was probably meant.
-    let rest = read_kind(kind, document, drivers, judge);
-    let mut outcome = Outcome { problems, warnings: rest.warnings, content: None };
+    let rest = read_kind(kind, document, context);
+    let mut outcome = Outcome { problems, warnings: rest.warnings, ..Outcome::default() };
     outcome.problems.add_more(rest.problems.more());
     outcome.problems.extend(rest.problems.into_vec().into_iter().filter(|problem| problem.path != "kind"));
     outcome
 }
 
-fn read_kind(kind: DocumentKind, document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
+fn read_kind(kind: DocumentKind, document: &Document, context: &Context<'_>) -> Outcome {
     match kind {
-        DocumentKind::Job => read_job(document, drivers, judge),
-        DocumentKind::Volume => read_volume(document),
+        DocumentKind::Job => read_job(document, context),
+        DocumentKind::Volume => read_volume(document, context),
     }
 }
 
@@ -116,20 +127,25 @@ enum DocumentKind {
 }
 
 static HEAD: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<Head>);
-pub(super) static JOB: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<JobManifest>);
+pub(super) static JOB: LazyLock<Schema> =
+    LazyLock::new(|| foreign_names::explained(yaml::schema_for::<JobManifest>()));
 static VOLUME: LazyLock<Schema> = LazyLock::new(yaml::schema_for::<VolumeManifest>);
 
 fn kind(document: &Document) -> Option<DocumentKind> {
     yaml::from_node(&document.at("kind")?).ok()
 }
 
-fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
-    let (mut problems, pruned) = structure::<JobManifest>(document, &JOB, "Job");
+fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
+    let Context { drivers, judge, nearby } = *context;
+    let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &JOB, judge);
+    let (mut problems, pruned) = structure::<JobManifest>(&document, &JOB, ("Job", unbuilt));
     let Some(Pruned { value: mut manifest, lost }) = pruned else {
-        return Outcome { problems, ..Outcome::default() };
+        return Outcome { problems, warnings, ..Outcome::default() };
     };
-    let mut findings = Findings::new(document, lost);
+    let mut findings = Findings::new(&document, lost);
+    let read = nearby::read_env_files(&mut manifest, nearby, &mut findings);
     config::read(&mut manifest, drivers, &mut findings);
+    nearby::expand_dir(&mut manifest, nearby, &mut findings);
     let job = manifest.to_job();
     match judge {
         Judge::Here => validate::job(&manifest, &job, drivers, &mut findings),
@@ -138,21 +154,25 @@ fn read_job(document: &Document, drivers: &Drivers, judge: Judge) -> Outcome {
     add(&mut problems, findings.problems);
     let content =
         problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
-    Outcome { content, problems, warnings: findings.warnings }
+    warnings.append(&mut findings.warnings);
+    Outcome { content, problems, warnings, read }
 }
 
-fn read_volume(document: &Document) -> Outcome {
-    let (mut problems, pruned) = structure::<VolumeManifest>(document, &VOLUME, "Volume");
-    let Some(Pruned { value: manifest, lost }) = pruned else {
-        return Outcome { problems, ..Outcome::default() };
+fn read_volume(document: &Document, context: &Context<'_>) -> Outcome {
+    let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &VOLUME, Judge::Here);
+    let (mut problems, pruned) = structure::<VolumeManifest>(&document, &VOLUME, ("Volume", unbuilt));
+    let Some(Pruned { value: mut manifest, lost }) = pruned else {
+        return Outcome { problems, warnings, ..Outcome::default() };
     };
-    let mut findings = Findings::new(document, lost);
+    nearby::place_volume(&mut manifest, context.nearby, &document.source);
+    let mut findings = Findings::new(&document, lost);
     validate::volume(&manifest, &mut findings);
     add(&mut problems, findings.problems);
     let content = problems
         .is_empty()
         .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
-    Outcome { content, problems, warnings: findings.warnings }
+    warnings.append(&mut findings.warnings);
+    Outcome { content, problems, warnings, ..Outcome::default() }
 }
 
 /// Adds problems of meaning, except at paths that already have a structural problem, which says more.
@@ -165,13 +185,12 @@ fn add(structural: &mut Problems, found: Problems) {
     structural.extend(others);
 }
 
-/// Checks the structure of a document, and types as much of it as is valid.
+/// Checks the structure of a document of a kind, in which these features are unbuilt, and types as much of it as is valid.
 fn structure<T: DeserializeOwned>(
     document: &Document,
     schema: &Schema,
-    kind: &str,
+    (kind, unbuilt): (&str, Vec<Problem>),
 ) -> (Problems, Option<Pruned<T>>) {
-    let unbuilt = unbuilt::find(document, schema);
     let mut problems = Problems::new();
     let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
     // At one place, "not built" says more than "unknown field".

@@ -8,7 +8,9 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::{Drivers, Reading, Set};
+use sha2::{Digest as _, Sha256};
+
+use super::{Drivers, Nearby, Reading, Set};
 use crate::hcl::Variables;
 use crate::yaml::{Limits, Problem, Problems};
 
@@ -25,10 +27,14 @@ pub struct Folder {
 #[derive(Debug)]
 pub struct FolderFile {
     pub path: PathBuf,
+    /// A hash of its bytes and of the files of variables that it names; empty if it could not be read.
+    pub hash: String,
     /// Its objects, or all problems, including that an earlier file defines the same job or volume.
     pub content: Result<Set, Problems>,
 }
 
+/// The bytes of a [`hash_of`] a content.
+const HASH_LEN: usize = 16;
 /// Maximum number of manifests in a folder.
 const FILES_MAX: usize = 10_000;
 /// The extensions of manifests.
@@ -48,16 +54,25 @@ pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> 
     paths.sort_by_key(|path| !owns(path));
     let (mut places, variables) = (BTreeMap::new(), Variables::default());
     let files = paths.into_iter().map(|path| {
-        let mut reading = Reading::new(drivers, &variables);
+        let mut reading = Reading { nearby: Nearby::Disk, ..Reading::new(drivers, &variables) };
         reading.places = std::mem::take(&mut places);
+        let mut hash = String::new();
         match read_listed(&path) {
-            Ok((source, bytes)) => reading.text(&source, &bytes),
+            Ok((source, bytes)) => {
+                reading.text(&source, &bytes);
+                hash = hash_of(&[bytes.as_slice(), &reading.read].concat());
+            }
             Err(problem) => reading.problems.push(problem),
         }
         places = std::mem::take(&mut reading.places);
-        FolderFile { path, content: reading.finish() }
+        FolderFile { path, hash, content: reading.finish() }
     });
     Folder { files: files.collect(), problem: None }
+}
+
+/// A hash that tells contents apart.
+pub fn hash_of(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(HASH_LEN).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A text with its name.

@@ -9,9 +9,11 @@
 
 mod defaults;
 mod hcl;
+mod implied;
 mod json;
 mod names;
 mod shape;
+mod values;
 
 #[cfg(test)]
 mod tests;

@@ -12,13 +12,16 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::yaml;
 
+/// Names of real-time signals.
+const REALTIME: &str = "^SIGRT(MIN(\\+([12]?[0-9]|30))?|MAX(-([12]?[0-9]|30))?)$";
+
 /// Returns the schema of a document, a job or a volume. The repository has a copy in `manifests/schema.json`.
 pub fn schema() -> Json {
     let mut schema = yaml::schema_for::<Document>().to_value();
     let rules: Vec<Json> = built_in().into_iter().map(|driver| config_rule(&mut schema, driver)).collect();
-    label_patterns(&mut schema);
+    name_patterns(&mut schema);
     if let Some(Json::Object(signal)) = schema.pointer_mut("/$defs/Signal") {
-        signal.insert("enum".to_owned(), json!(SIGNALS));
+        signal.insert("anyOf".to_owned(), json!([{ "enum": SIGNALS }, { "pattern": REALTIME }]));
     }
     if let Some(Json::Object(task)) = schema.pointer_mut("/$defs/TaskSpec") {
         task.insert("allOf".to_owned(), Json::Array(rules));
@@ -44,19 +47,28 @@ fn config_rule(schema: &mut Json, driver: DriverInfo) -> Json {
     })
 }
 
-/// Translates our keyword for DNS labels into a `pattern`, which editors understand.
-fn label_patterns(schema: &mut Json) {
+/// Adds a `pattern` beside our keyword for names: editors know it, and it accepts every valid name.
+fn name_patterns(schema: &mut Json) {
     match schema {
         Json::Object(fields) => {
-            if fields.get("x-name").is_some_and(|kind| kind == "dns-label") {
-                fields.insert("pattern".to_owned(), json!("^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"));
+            let kind = fields.get("x-name").and_then(Json::as_str);
+            let pattern = kind.and_then(|kind| NAME_PATTERNS.iter().find(|(known, _)| *known == kind));
+            if let Some((_, pattern)) = pattern {
+                fields.insert("pattern".to_owned(), json!(pattern));
             }
-            fields.values_mut().for_each(label_patterns);
+            fields.values_mut().for_each(name_patterns);
         }
-        Json::Array(items) => items.iter_mut().for_each(label_patterns),
+        Json::Array(items) => items.iter_mut().for_each(name_patterns),
         Json::Null | Json::Bool(_) | Json::Number(_) | Json::String(_) => {}
     }
 }
+
+/// Patterns of the kinds of names. They count characters, the rules count bytes.
+const NAME_PATTERNS: [(&str, &str); 3] = [
+    ("job-id", "^[^\\s\\u0000-\\u001f\\u007f]{1,255}$"),
+    ("namespace", "^[a-zA-Z0-9-]{1,128}$"),
+    ("part", "^[^/\\\\\\u0000-\\u001f\\u007f]{1,128}$"),
+];
 
 /// A document of any kind.
 struct Document;
@@ -76,7 +88,8 @@ impl JsonSchema for Document {
 /// Maximum length of a chain of references; a longer one is a cycle.
 const PARTS_MAX: usize = 16;
 
-/// Returns a schema and those that it refers to, outermost first.
+/// Returns a schema and those that it refers to, outermost first. Of a value that may be written in a short form (`restart:
+/// always`), the form with fields.
 pub(super) fn parts<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s Map<String, Json>> {
     let mut parts = Vec::new();
     let mut next = Some(schema);
@@ -85,7 +98,22 @@ pub(super) fn parts<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s Map<String,
     {
         parts.push(part);
         let reference = part.get("$ref").and_then(Json::as_str);
-        next = reference.and_then(|reference| root.pointer(reference.strip_prefix('#')?));
+        next = reference
+            .and_then(|reference| referred(root, reference))
+            .or_else(|| form_with_fields(root, part));
     }
     parts
+}
+
+fn referred<'s>(root: &'s Json, reference: &str) -> Option<&'s Json> {
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+/// The alternative that is a map with fields.
+fn form_with_fields<'s>(root: &'s Json, part: &'s Map<String, Json>) -> Option<&'s Json> {
+    let alternatives = part.get("anyOf")?.as_array()?;
+    alternatives.iter().find(|form| {
+        let reference = form.get("$ref").and_then(Json::as_str);
+        reference.and_then(|reference| referred(root, reference)).unwrap_or(form).get("properties").is_some()
+    })
 }

@@ -75,6 +75,9 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         policy::reschedule(&policy, job.kind, &spec.field("reschedule"), findings);
     }
     children::of_job(manifest, job, &spec, findings);
+    if let Some(ui) = &manifest.spec.ui {
+        text::ui(ui, &spec.field("ui"), findings);
+    }
     if manifest.spec.groups.as_ref().is_some_and(Vec::is_empty) {
         findings.problem(&groups, "a job needs at least one group");
     }
@@ -91,7 +94,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         let trail = &groups.item(index);
         one_group(manifest, &GroupContext { spec, group, trail, job, drivers }, findings);
     }
-    network::static_ports(manifest, job, &groups, findings);
+    depends::between_groups(job, findings);
 }
 
 /// Validates the part of a server's job that servers don't check for this machine: bounds, and how tasks use
@@ -136,13 +139,18 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
         findings.of_type(&trail.field("count"), message);
     }
     if let Some(restart) = &spec.restart {
-        policy::restart(&policy::of_group(restart, job.kind), &trail.field("restart"), findings);
+        policy::restart_word(restart, job.kind, &trail.field("restart"), findings);
+        policy::restart(&policy::of_group(&restart.fields, job.kind), &trail.field("restart"), findings);
+    }
+    if let Some(longest) = spec.max_run_duration {
+        policy::max_run_duration(longest, job.kind, &trail.field("max_run_duration"), findings);
     }
     let level = (constraint::Level::Group, job.kind);
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     constraint::spreads(spec.spreads.as_deref(), job.kind, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
     network::ports(spec, trail, findings);
+    network::static_ports(spec, trail, findings);
     mount::requests(spec, group, trail, findings);
     service::of_group(context, findings);
     if spec.tasks.is_some() && group.tasks.is_empty() {

@@ -6,13 +6,12 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use herdlet_agent::telemetry::Format;
 use herdlet_api::http::routes::NodeAnswer;
 use herdlet_api_types::AllocId;
 use herdlet_rpc::address::Address;
 use serde_json::{Value as Json, json};
 
-use super::{Dispatch, HttpError, Incoming, NodeApi, metrics, path_param, request::RequestParams};
+use super::{Dispatch, HttpError, Incoming, NodeApi, path_param, request::RequestParams};
 use crate::acl::Access;
 
 impl NodeApi {
@@ -24,13 +23,7 @@ impl NodeApi {
     ) -> Result<Dispatch, HttpError> {
         let Incoming { path, params, request } = incoming;
         let response = match what {
-            NodeAnswer::Metrics => {
-                if !metrics::wants_json(&params, request.headers()) {
-                    return Ok(Dispatch::On(Box::new(request)));
-                }
-                let page = self.shared.page_of_metrics(Format::Text).await;
-                axum::Json(metrics::summary(&page, herdlet_base::clock::wall_now())).into_response()
-            }
+            NodeAnswer::Metrics => return Ok(Dispatch::On(Box::new(request))),
             NodeAnswer::ParsedJob => {
                 let namespace = params.non_empty("namespace").unwrap_or("default");
                 self.service.allows_parse(&params.token, namespace).await?;

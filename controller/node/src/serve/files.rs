@@ -102,7 +102,16 @@ impl NodeService {
         let alloc = self.of_stream(&wanted, &[Capability::ReadLogs, Capability::ReadFs]).await?;
         let FileCall { task, log_type: kind, follow, offset, origin, .. } = wanted;
         let offset = u64::try_from(offset).unwrap_or_default();
-        let wanted = logs::LogRequest { task, kind, follow, offset, origin, tail: None, since: None };
+        let wanted = logs::LogRequest {
+            task,
+            kind,
+            follow,
+            offset,
+            origin,
+            tail: None,
+            since: None,
+            timestamps: false,
+        };
         Ok(self.parts.reach.open_log(&alloc, wanted).await?)
     }
 

@@ -171,11 +171,6 @@ fn check(check: &mut Map<String, Json>) {
             check.remove(field);
         }
     }
-    let path = check.get("Path").and_then(Json::as_str).unwrap_or_default();
-    if !path.is_empty() && !path.starts_with(['/', '$']) {
-        let path = format!("/{path}");
-        check.insert("Path".into(), path.into());
-    }
     check.insert("Type".into(), kind.into());
 }
 

@@ -82,6 +82,31 @@ fn every_recorded_allocation_is_taken_or_refused_by_name() {
     assert_eq!(refused, [format!("web.g[0]: this job cannot run here: {templates}")]);
 }
 
+/// What `nomad job inspect` prints is a job file.
+#[test]
+fn jobs_of_recorded_servers_are_accepted_as_job_files() {
+    let mut read = 0;
+    for alloc in recorded() {
+        let job = fields(alloc.job.value(), &[]);
+        let text = json!({ "Job": job }).to_string();
+        match manifests::parse("job.json", text.as_bytes(), &Drivers::built_in()) {
+            Ok(set) => {
+                assert!(set.warnings.is_empty(), "{}: {:?}", alloc.name, set.warnings);
+                read += 1;
+            }
+            Err(problems) => {
+                let told: Vec<&str> = problems.iter().map(|problem| &*problem.message).collect();
+                assert!(
+                    told.iter().all(|told| told.starts_with("`templates` is known")),
+                    "{}: {told:?}",
+                    alloc.name
+                );
+            }
+        }
+    }
+    assert!(read > 10, "{read}");
+}
+
 #[test]
 fn what_servers_say_of_it_is_what_is_planned() {
     let alloc = stock();

@@ -27,7 +27,7 @@ use std_alloc::{
 
 use herdlet_api_types::{
     Duration,
-    alloc::{Allocation, ClientStatus},
+    alloc::{Allocation, ClientStatus, RescheduleEvent},
     job::{Group, Service, Task},
     service::CheckResult,
     task::{TaskEvent, TaskEventKind},
@@ -35,7 +35,7 @@ use herdlet_api_types::{
 
 use crate::{
     action::{FailureClass, Outcome, Verb},
-    alloc::{health, services::in_consul},
+    alloc::{health, services::in_consul, task::restart},
     backoff::retry_delay,
     context::Settings,
     facts::Facts,
@@ -44,7 +44,8 @@ use crate::{
     plan::Change,
     spec::AllocSpec,
     state::{
-        AllocState, Doing, FinishedOperation, Noticed, PartState, Run, Stage, Stop, TaskState, healthy_by,
+        AllocState, Doing, Failures, FinishedOperation, Noticed, PartState, Run, Stage, Stop, TaskState,
+        healthy_by,
     },
     status,
     time::Now,
@@ -84,6 +85,23 @@ pub struct Issued {
     /// It is overdue after this time.
     pub timeout: Duration,
 }
+
+/// The row of failures that the allocations before this one in its slot have begun. Each was created by one replacement and
+/// ended before the next, except the first, of which only its failure is known.
+fn failures_before(rescheduled: &[RescheduleEvent]) -> Option<Failures> {
+    let lived = |pair: &[RescheduleEvent]| match pair {
+        [created, replaced] => {
+            let lived_ns = replaced.time.0.saturating_sub(created.time.0);
+            Duration(lived_ns.saturating_sub(replaced.delay.as_nanos()).max(0))
+        }
+        _ => Duration::ZERO,
+    };
+    let first = rescheduled.first().map(|_| FIRST_FAILURE);
+    rescheduled.windows(2).map(lived).fold(first, |row, lived| Some(restart::count_failure(row, lived)))
+}
+
+/// A failure of which only is known that it happened.
+const FIRST_FAILURE: Failures = Failures { count: 1, longest: Duration::ZERO };
 
 /// A deployment takes the allocation over: the verdict on its health is open again, with a new deadline.
 pub fn reset_health(now: Now, spec: &Allocation, state: &mut AllocState) {
@@ -238,15 +256,13 @@ impl Writer<'_> {
                 };
                 self.state.parts.set_part(part, known);
             }
-            // The operation's findings may predate this. Processes are exempt: their exits report what became of them.
-            PartState::Busy { .. } if !matches!(part, Part::Task(_, TaskPart::Process)) => {
-                self.state.parts.supersede_part(part);
+            // The operation's findings may predate this. That of a process counts nevertheless, and the process is inspected
+            // once more.
+            PartState::Busy { .. } if matches!(part, Part::Task(_, TaskPart::Process)) => {
+                self.state.parts.note_drift(part, noticed);
             }
-            PartState::Busy { .. }
-            | PartState::Unknown
-            | PartState::Suspect(_)
-            | PartState::Absent
-            | PartState::Failed { .. } => {}
+            PartState::Busy { .. } => self.state.parts.supersede_part(part),
+            PartState::Unknown | PartState::Suspect(_) | PartState::Absent | PartState::Failed { .. } => {}
             // What it waits for may exist now.
             PartState::Pending { .. } => self.state.parts.set_part(part, PartState::Unknown),
         }
@@ -255,8 +271,15 @@ impl Writer<'_> {
     fn adopt(&mut self) {
         let Some(group) = self.spec.group() else { return };
         let now = self.now;
+        // An allocation that replaces a failed one continues its row of failures.
+        let failures = failures_before(&self.spec.rescheduled);
         let tasks = group.tasks.iter().map(|task| {
-            let mut known = TaskState { name: Arc::from(&*task.name), ..TaskState::default() };
+            let mut known = TaskState {
+                name: Arc::from(&*task.name),
+                failures,
+                failed_after: failures.map(|row| row.longest),
+                ..TaskState::default()
+            };
             known.remember(TaskEvent {
                 kind: TaskEventKind::Received,
                 time: now.wall,

@@ -30,12 +30,13 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
         }
         let mounts = |task: &Task| task.volume_mounts.iter().any(|mount| mount.volume == *volume);
         let mut users = (0..).zip(&pass.group.tasks).filter(|(_, task)| mounts(task)).peekable();
+        let why = pass.ctx.volume_problem(&name);
         if users.peek().is_none() {
-            pass.wait(Waiting::Volume(None, name.into_owned()));
+            pass.wait(Waiting::Volume(None, name.into_owned(), why));
             continue;
         }
         for (index, _) in users {
-            pass.wait(Waiting::Volume(Some(index), name.clone().into_owned()));
+            pass.wait(Waiting::Volume(Some(index), name.clone().into_owned(), why.clone()));
         }
     }
     let fails = pass.spec.policy().missing_volume == MissingVolume::Fail;

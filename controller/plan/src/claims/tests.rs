@@ -47,3 +47,21 @@ fn a_ttl_of_nothing_is_none_and_an_endless_one_ends() {
     let endless = fixture::identity("api", &["a"], Some(Duration::MAX));
     assert_eq!(claims(&endless, None)["exp"], i64::MAX / 1_000_000_000);
 }
+
+// A job `web:cache` with a group `x` got the first parts of the subject of job `web`, group `cache`.
+#[test]
+fn a_name_with_a_colon_is_one_part_of_the_subject() {
+    let (mut alloc, task) = (fixture::alloc(), fixture::task());
+    alloc.job_key.id = "web:cache".into();
+    alloc.group = "a%3Ab".into();
+    let identity = fixture::identity("default", &[], None);
+    let grant = Grant {
+        alloc: &alloc,
+        task: &task,
+        identity: &identity,
+        issued_at: NOW,
+        token_id: "x",
+        issuer: None,
+    };
+    assert_eq!(Claims::new(&grant).sub, "global:default:web%3Acache:a%253Ab:redis:default");
+}

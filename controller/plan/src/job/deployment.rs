@@ -47,6 +47,7 @@ use crate::{
 pub use self::state::DeploymentState;
 
 const RUNNING: &str = "Deployment is running";
+const PAUSED: &str = "Deployment is paused";
 const NEEDS_PROMOTION: &str = "Deployment is running but requires manual promotion";
 const AUTO_PROMOTION: &str = "Deployment is running pending automatic promotion";
 const SUCCESSFUL: &str = "Deployment completed successfully";
@@ -130,6 +131,7 @@ pub fn begin<'a>(
         job_version: state.version,
         status: DeploymentStatus::Running,
         description: String::new(),
+        paused: false,
         groups,
         reverted_to: None,
         create_index: 0,
@@ -198,6 +200,9 @@ fn deployment_id(instance: &str, state: &JobState) -> DeploymentId {
 }
 
 fn running(deployment: &Deployment) -> &'static str {
+    if deployment.paused {
+        return PAUSED;
+    }
     let waiting = || deployment.groups.values().filter(|group| group.is_canarying());
     match (waiting().next().is_some(), waiting().all(|group| group.auto_promote)) {
         (false, _) => RUNNING,
@@ -217,6 +222,9 @@ fn follow<'a>(
     text: &dyn Fn(u64) -> Option<Arc<Job>>,
 ) -> Vec<Turnout> {
     let mut next = known.counted(now, allocs, find);
+    if next.deployment.paused {
+        return if next == *known { Vec::new() } else { Vec::from([Turnout::Is(next)]) };
+    }
     let groups = &next.deployment.groups;
     let at_once = |group: &&DeploymentGroup| group.progress_deadline.is_zero() && group.unhealthy_allocs > 0;
     if let Some(group) = groups.values().find(at_once) {

@@ -42,6 +42,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         constraints: _,
         affinities,
         spreads,
+        ui: _,
         // Compared as tasks see it, merged.
         meta: _,
         // A job that makes children has no allocation; a child remains one.
@@ -67,16 +68,19 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         services: _,
         tasks,
         shutdown_delay: _,
+        max_run_duration: _,
         meta: _,
         disk_mib,
+        kept_disk,
         constraints: _,
         affinities,
         spreads,
+        depends_on: _,
     } = old_group;
     found.extend(differing(&[
         ("network", *network != new_group.network),
         ("volumes", *volumes != new_group.volumes),
-        ("ephemeral_disk", *disk_mib != new_group.disk_mib),
+        ("ephemeral_disk", *disk_mib != new_group.disk_mib || *kept_disk != new_group.kept_disk),
         ("affinities", *affinities != new_group.affinities),
         ("spreads", *spreads != new_group.spreads),
     ]));

@@ -17,13 +17,11 @@ use herdlet_api_types::{
     constraint::{Constraint, Operator},
     job::{Group, Job},
     manifest::defaults::NODE_POOL,
+    nomad::ALL_POOLS,
     view::{Reason, Unplaced},
 };
 
 use crate::env::NodeFacts;
-
-/// The pool that contains every node.
-const ALL_POOLS: &str = "all";
 
 /// Number of reasons listed; further ones are only counted.
 const TOLD_MAX: usize = 8;

@@ -55,12 +55,24 @@ pub struct PortClaims {
     by: BTreeMap<u16, u32>,
     /// Never assigned.
     reserved: BTreeSet<u16>,
+    /// Something listens there, as last reported: not assigned while there are others.
+    listening: BTreeSet<u16>,
 }
 
 impl PortClaims {
     /// No port is held; the machine keeps `reserved` for itself.
     pub fn beside(reserved: BTreeSet<u16>) -> Self {
-        Self { by: BTreeMap::new(), reserved }
+        Self { reserved, ..Self::default() }
+    }
+
+    /// Sets the ports on which something listens.
+    pub fn set_listening(&mut self, ports: BTreeSet<u16>) {
+        self.listening = ports;
+    }
+
+    /// Whether something listens on the port, as last reported.
+    pub fn is_listening(&self, port: u16) -> bool {
+        self.listening.contains(&port)
     }
 
     /// Adds the allocation's ports.
@@ -128,10 +140,12 @@ pub fn assign(
     for (label, request) in network.ports.iter().filter(|(_, request)| request.fixed.is_none()) {
         let count = range.end().saturating_sub(*range.start()).saturating_add(1);
         let first = fraction(i64::from(count), (id, label.as_str()));
-        let free = (0..count)
+        let mut free = (0..count)
             .map(|step| *range.start() + ((i64::from(step) + first) % i64::from(count)) as u16)
-            .find(|port| held.refuses(*port).is_none() && !own.contains(port))
-            .ok_or(NoPorts::Exhausted)?;
+            .filter(|port| held.refuses(*port).is_none() && !own.contains(port));
+        // The report may be outdated: a port whose owner has just ended is better than none.
+        let unused = free.clone().find(|port| !held.listening.contains(port));
+        let free = unused.or_else(|| free.next()).ok_or(NoPorts::Exhausted)?;
         own.insert(free);
         ports.insert(label.clone(), port_of(host_ip, free, request.to));
     }
@@ -200,6 +214,21 @@ mod tests {
         let mut held = PortClaims::default();
         held.take(&holding(&[20_002]));
         assert_eq!(assigned(&group, 1, &held), Err(NoPorts::Exhausted));
+    }
+
+    /// A task whose port another process held failed at each start.
+    #[test]
+    fn a_port_on_which_something_listens_is_given_last() {
+        let mut held = PortClaims::default();
+        held.set_listening([20_000, 20_001, 20_003].into());
+        let group = group(&[("a", DYNAMIC)]);
+        for id in 0..32 {
+            assert_eq!(assigned(&group, id, &held), Ok(vec![20_002]));
+        }
+        held.take(&holding(&[20_002]));
+        assert!(assigned(&group, 1, &held).is_ok_and(|ports| ports != [20_002]));
+        held.set_listening(BTreeSet::new());
+        assert!(assigned(&group, 1, &held).is_ok());
     }
 
     #[test]

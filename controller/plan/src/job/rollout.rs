@@ -151,12 +151,17 @@ pub fn plan<'a>(
         kept.push(current);
         kept.extend(find(current).and_then(|placed| placed.previous));
     }
-    for canary in state.slots.values().flatten().filter_map(|slot| slot.canary) {
+    let known_slots = state.slots.iter().filter(|(group, _)| job.group(group).is_some());
+    for canary in known_slots.flat_map(|(_, slots)| slots).filter_map(|slot| slot.canary) {
         // A stopped job's canaries are stopped with it, and kept for their logs.
         if job.stop {
             want(&mut steps, canary, find, Desired::Stop, STOPPED);
-        }
-        if job.stop || is_of_deployment(canary, state.deployment(), find) {
+            kept.push(canary);
+        } else if is_of_deployment(canary, state.deployment(), find) {
+            kept.push(canary);
+        } else if find(canary).is_some_and(|placed| is_bad(placed.known)) {
+            // Its logs show why its version was given up. The next canary in its slot replaces it.
+            want(&mut steps, canary, find, Desired::Stop, OUTDATED);
             kept.push(canary);
         }
     }
@@ -200,8 +205,10 @@ fn plan_group<'a>(
         running.is_some_and(|known| placed.deployment.is_none_or(|of| of.id != known.deployment.id))
     };
     let mut changing = 0;
-    let mut halted =
-        canarying || deployment.is_some_and(|known| known.deployment.status == DeploymentStatus::Failed);
+    let paused = deployment.is_some_and(|known| known.deployment.is_paused());
+    let mut halted = canarying
+        || paused
+        || deployment.is_some_and(|known| known.deployment.status == DeploymentStatus::Failed);
     for index in 0..count {
         match placed(index) {
             Some((_, placed)) if current(&placed) => {
@@ -224,7 +231,7 @@ fn plan_group<'a>(
         };
         match placed(index) {
             // Missing allocations are created after the promotion: until then the new version is unproven.
-            None if canarying || lingers(index) => {}
+            None if canarying || paused || lingers(index) => {}
             None => steps.push(create(None)),
             Some((alloc, placed)) if current(&placed) => {
                 if placed.version != state.version || joins(&placed) {
@@ -312,6 +319,9 @@ fn plan_canaries<'a>(
         for canary in canaries.filter(|canary| is_of_deployment(*canary, Some(deployment), find)) {
             want(steps, canary, find, Desired::Stop, "canary of a failed deployment");
         }
+        return;
+    }
+    if deployment.deployment.is_paused() {
         return;
     }
     let wanted = usize::try_from(known.desired_canaries).unwrap_or(usize::MAX);

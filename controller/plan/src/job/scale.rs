@@ -33,7 +33,7 @@ pub fn with_counts_of(mut job: Job, current: &Job) -> Result<Job, Refusal> {
 /// Applies the rules that manifests are validated with.
 fn check(job: &Job) -> Result<(), Refusal> {
     let of_group = |group: &Group| {
-        let refused = group.scaling.and_then(|scaling| scaling.refuses(group.count));
+        let refused = group.scaling.as_ref().and_then(|scaling| scaling.refuses(group.count));
         let why = refused.or_else(|| fixed_port(group)).or_else(|| one_on_each(job, group))?;
         Some(format!("group \"{}\" of job \"{}\": {why}", group.name, job.key()))
     };
@@ -54,8 +54,8 @@ fn fixed_port(group: &Group) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use herdlet_api_types::{
-        fixture::{group, job, task},
-        job::{ALLOCATIONS_MAX, JobType, Network, PortRequest, Scaling},
+        fixture::{group, job, scaling, task},
+        job::{ALLOCATIONS_MAX, JobType, Network, PortRequest},
     };
     use std_alloc::{borrow::ToOwned, vec};
 
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn what_a_group_may_not_have_is_refused() {
         let mut job = web();
-        job.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 3 });
+        job.groups[0].scaling = Some(scaling(1, 3));
         let port = PortRequest { fixed: Some(80), to: None };
         job.groups[1].network = Some(Network { ports: [("http".to_owned(), port)].into() });
         for (group, count, why) in [
@@ -115,7 +115,7 @@ mod tests {
         new.groups[1].count = 4;
         let kept = with_counts_of(new.clone(), &current).expect("an accepted count");
         assert_eq!((kept.groups[0].count, kept.groups[1].count), (7, 4));
-        new.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 3 });
+        new.groups[0].scaling = Some(scaling(1, 3));
         assert!(with_counts_of(new, &current).is_err());
     }
 }

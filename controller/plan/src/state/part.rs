@@ -107,6 +107,8 @@ pub struct Parts {
     failures: BTreeMap<Part, u32>,
     /// Since when parts have been pending, kept while they are asked again.
     pending: BTreeMap<Part, u64>,
+    /// Processes that may have drifted while an operation ran on them: they are inspected after it.
+    noticed: BTreeMap<Part, Noticed>,
 }
 
 impl PartState {
@@ -223,6 +225,25 @@ impl Parts {
         self.drifted.remove(&part)
     }
 
+    /// Has a failed operation on the part retried at once.
+    pub fn retry_now(&mut self, part: Part) {
+        if matches!(self.get(part), PartState::Failed { .. })
+            && let PartState::Failed { retry_at_ns, .. } = self.get_mut(part)
+        {
+            *retry_at_ns = 0;
+        }
+    }
+
+    /// Records that the part may have drifted since the operation that runs on it began.
+    pub fn note_drift(&mut self, part: Part, noticed: Noticed) {
+        self.noticed.entry(part).or_insert(noticed);
+    }
+
+    /// Takes the note that the part may have drifted while an operation ran.
+    pub fn take_drift_note(&mut self, part: Part) -> Option<Noticed> {
+        self.noticed.remove(&part)
+    }
+
     /// All parts with a known state.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
         self.known.iter().map(|(part, state)| (*part, state))
@@ -235,6 +256,7 @@ impl Parts {
             drifted: BTreeMap::new(),
             failures: BTreeMap::new(),
             pending: BTreeMap::new(),
+            noticed: BTreeMap::new(),
         }
     }
 

@@ -164,8 +164,12 @@ fn a_part_is_named_with_its_task() {
 
 #[test]
 fn what_can_not_go_on_by_itself_is_told_before_what_only_follows_it() {
-    let volume = || Waiting::Volume(Some(0), "data".to_string());
+    let volume = || Waiting::Volume(Some(0), "data".to_string(), None);
     for waits in [vec![volume(), Waiting::Gate(0)], vec![Waiting::Gate(0), volume()]] {
         assert_eq!(verdict(None, waits).2, "task main: waits for volume \"data\"");
     }
+    let failed =
+        Waiting::Volume(None, "data".to_string(), Some("failed to use /srv: it is gone".to_string()));
+    let said = "group: waits for volume \"data\": failed to use /srv: it is gone";
+    assert_eq!(verdict(None, vec![failed]).2, said);
 }

@@ -143,6 +143,11 @@ impl Allocs {
         self.by_volume.get(volume).into_iter().flatten().copied()
     }
 
+    /// Sets the ports on which something listens.
+    pub(crate) fn set_listening(&mut self, ports: BTreeSet<u16>) {
+        self.ports.set_listening(ports);
+    }
+
     /// Host ports of all allocations that may still use them.
     pub(crate) fn ports(&self) -> &PortClaims {
         &self.ports

@@ -52,7 +52,7 @@ impl World {
     pub(super) fn parent(&self, key: &JobKey) -> Result<&JobEntry, Refusal> {
         let entry = self.kept(key)?;
         if entry.current.stop {
-            let message = format!("job \"{key}\" is stopped; start it: herdlet start {key}");
+            let message = format!("job \"{key}\" is stopped; start it: herdlet start {}", key.argument());
             return Err(Refusal::Conflict(message));
         }
         Ok(entry)

@@ -102,8 +102,11 @@ impl World {
         let Some(group) = job.current.group(&spec.group) else { return false };
         let at = usize::try_from(spec.index).unwrap_or(usize::MAX);
         let slot = job.state.slots.get(&spec.group).and_then(|slots| slots.get(at));
+        let deployment = job.state.deployment().filter(|known| known.deployment.is_running());
+        let is_canary =
+            spec.deployment.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id));
         slot.is_some_and(|slot| {
-            (slot.canary == Some(spec.id) && !job.current.stop)
+            (slot.canary == Some(spec.id) && is_canary && !job.current.stop)
                 || (slot.alloc == Some(spec.id) && spec.index < job.current.desired_count(group))
         })
     }

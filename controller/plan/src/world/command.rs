@@ -2,15 +2,22 @@
 
 use std_alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec::Vec};
 
-use herdlet_api_types::{AllocId, JobKey, alloc::Desired, job::Job, volume::Volume};
+use herdlet_api_types::{
+    AllocId, JobKey,
+    alloc::{AssignedPort, ClientStatus, Desired},
+    job::{Job, Lifecycle, Task},
+    view::{Reason, Wait},
+    volume::Volume,
+};
 
 use crate::{
     alloc::{self, show},
-    event::{AppliedJob, Command, Ending, Refusal, Reply, VolumeData},
+    event::{AppliedJob, Command, Ending, Refusal, Reply, RestartScope, VolumeData},
     job::placed::has_ended,
     op::Key,
     policy::Owner,
     shared::volume::{Origin, VolumeIntent},
+    state::TaskState,
     turn::OpenTurn,
     world::{JobEntry, World, allocs::AllocEntry, poststop::PoststopScope},
 };
@@ -27,6 +34,10 @@ impl World {
         }
         if job.state.deleting {
             return Ok(self.end_poststop(open, &Ending::Job(key.clone()), PoststopScope::Begun));
+        }
+        // It follows a stop, and so is the second request to end the job.
+        if job.current.stop {
+            self.end_poststop(open, &Ending::Job(key.clone()), PoststopScope::Begun);
         }
         self.delete_job(open, key);
         Ok(Reply::Accepted { index: self.meta.index })
@@ -50,6 +61,7 @@ impl World {
     fn try_command(&mut self, open: &mut OpenTurn<'_>, command: Command) -> Result<Reply, Refusal> {
         match command {
             Command::Apply { jobs, volumes } => self.apply_set(open, jobs, volumes),
+            Command::ApplyFolder { jobs, volumes } => self.apply_folder(open, jobs, volumes),
             Command::Delete { job } => self.delete(open, &job, None),
             Command::DeleteVersion { job, version } => self.delete(open, &job, Some(version)),
             Command::Stop { job } => self.stop_job(open, job),
@@ -57,7 +69,9 @@ impl World {
             Command::Dispatch { job, dispatch } => self.dispatch_job(open, &job, *dispatch),
             Command::ForceLaunch { job } => self.force_launch(open, &job),
             Command::Revert { job, to, prior } => self.revert_job(open, &job, to, prior),
-            Command::ApplyWithCounts { job } => self.apply_with_counts(open, *job),
+            Command::Register { job, counts, enforced_index } => {
+                self.register_job(open, *job, counts, enforced_index)
+            }
             Command::Scale { job, group, count, note } => self.scale_job(open, &job, &group, count, note),
             Command::PromoteDeployment { id, scope } => self.promote_deployment(open, id, &scope),
             Command::FailDeployment { id } => self.fail_deployment(open, id),
@@ -69,7 +83,15 @@ impl World {
             Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(open, &of)),
             Command::EndPoststop { of } => Ok(self.end_poststop(open, &of, PoststopScope::All)),
             Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
+            Command::PauseDeployment { id, paused } => self.pause_deployment(open, id, paused),
+            Command::TagVersion { job, version, tag } => self.tag_version(open, &job, version, tag),
+            Command::UntagVersion { job, name } => self.untag_version(open, &job, &name),
+            Command::SetEligibility { eligible } => self.set_eligibility(open, eligible),
+            Command::Drain { drain, mark_eligible, meta } => {
+                Ok(self.set_drain(open, drain, mark_eligible, meta))
+            }
             Command::Restart { alloc, scope } => {
+                self.may_restart(alloc, &scope)?;
                 let done = self.write(open, alloc, |writer| writer.restart(&scope));
                 self.answer(alloc, done)
             }
@@ -80,8 +102,45 @@ impl World {
             Command::Explain { alloc: id } => {
                 let entry = self.allocs.get(id).ok_or_else(|| no_alloc(id))?;
                 let plan = alloc::plan(open.now, &self.ctx, &entry.spec, &entry.state);
-                Ok(Reply::Explanation(Box::new(show::explain(open.now, &entry.spec, &entry.state, &plan))))
+                let mut explanation = show::explain(open.now, &entry.spec, &entry.state, &plan);
+                explanation.waits.extend(self.ports_in_use(entry));
+                Ok(Reply::Explanation(Box::new(explanation)))
             }
+        }
+    }
+
+    /// Ports of an allocation on which another process listens; only known while none of its own tasks runs.
+    fn ports_in_use(&self, entry: &AllocEntry) -> Vec<Wait> {
+        if entry.state.durable.tasks.iter().any(|task| task.live_attempt().is_some()) {
+            return Vec::new();
+        }
+        let in_use = entry.spec.ports.iter().filter(|(_, port)| self.allocs.ports().is_listening(port.value));
+        let wait = |(label, port): (&String, &AssignedPort)| Wait {
+            part: format!("port {label}"),
+            reason: Reason::Port,
+            message: format!("another process of this machine listens on port {}", port.value),
+            since: None,
+            until: None,
+        };
+        in_use.map(wait).collect()
+    }
+
+    /// A restart first kills a task: if its driver can't start it again now, it is refused.
+    fn may_restart(&self, id: AllocId, scope: &RestartScope) -> Result<(), Refusal> {
+        let entry = self.allocs.get(id).ok_or_else(|| no_alloc(id))?;
+        let tasks = entry.spec.group().map(|group| group.tasks.as_slice()).unwrap_or_default();
+        let restarts = |(task, known): &(&Task, &TaskState)| match scope {
+            RestartScope::Task(name) => task.name == *name,
+            RestartScope::Running => known.live_attempt().is_some(),
+            RestartScope::All => task.lifecycle != Lifecycle::Poststop,
+        };
+        let mut restarted = tasks.iter().zip(&entry.state.durable.tasks).filter(restarts);
+        match restarted.find_map(|(task, _)| Some((task, self.ctx.driver_trouble(&task.driver)?))) {
+            Some((task, why)) => {
+                let (name, task) = (entry.spec.name(), &task.name);
+                Err(Refusal::Conflict(format!("task {task} of {name} can't be restarted: {why}")))
+            }
+            None => Ok(()),
         }
     }
 
@@ -89,7 +148,11 @@ impl World {
     /// runs.
     fn stop_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> Result<Reply, Refusal> {
         let entry = self.allocs.get_mut(id).ok_or_else(|| no_alloc(id))?;
-        if has_ended(&entry.state.durable) {
+        let is_retried = entry.state.durable.status == ClientStatus::Failed
+            && entry.spec.desired == Desired::Run
+            && entry.spec.policy().owner == Owner::Job;
+        // A failed allocation is stopped to have another one created.
+        if has_ended(&entry.state.durable) && !is_retried {
             return Err(Refusal::Conflict(format!("allocation {} has ended already", entry.spec.name())));
         }
         if entry.spec.desired != Desired::Run {
@@ -167,6 +230,15 @@ impl World {
                 return Err(Refusal::Conflict(message));
             }
         }
+        for key in jobs.iter().map(Job::key) {
+            let known = self.jobs.get(&key);
+            if let Some(parent) = known.and_then(|known| known.current.parent_id()) {
+                let message = format!(
+                    "job \"{key}\" is a child of job \"{parent}\" and cannot be changed; give your job another name"
+                );
+                return Err(Refusal::Conflict(message));
+            }
+        }
         let mut changed = Vec::new();
         for volume in volumes {
             if self.ctx.volumes.get(&volume.name).is_none_or(|known| known.state.spec != volume) {
@@ -178,6 +250,7 @@ impl World {
         for job in jobs {
             let key = job.key();
             let (version, change) = self.accept_job(open, job);
+            self.define_job(&key, None);
             applied.push(AppliedJob { job: key, version, change });
         }
         Ok(Reply::Applied { index: self.meta.index, jobs: applied, volumes: changed })

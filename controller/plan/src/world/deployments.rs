@@ -20,6 +20,9 @@ use crate::{
     world::{JobEntry, World},
 };
 
+/// What a request about the health of allocations does with their deployment, in Nomad's words.
+const HEALTH: &str = "set health of allocations for a";
+
 impl World {
     /// Updates the job's deployments. Returns whether anything changed.
     pub(super) fn follow_deployments(
@@ -49,7 +52,13 @@ impl World {
         id: DeploymentId,
         scope: &PromoteScope,
     ) -> Result<Reply, Refusal> {
-        let (key, entry, known) = self.active_deployment(id)?;
+        let (key, entry, known) = self.active_deployment(id, "promote")?;
+        if known.deployment.paused {
+            return Err(Refusal::Conflict(format!(
+                "deployment {id} is paused: resume it first (herdlet deployment resume {})",
+                id.short()
+            )));
+        }
         let find = |id| self.allocs.placement(id);
         let mut groups = Vec::new();
         if let PromoteScope::Groups(names) = scope
@@ -85,13 +94,30 @@ impl World {
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
+    /// Pauses or resumes a deployment.
+    pub(super) fn pause_deployment(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        id: DeploymentId,
+        paused: bool,
+    ) -> Result<Reply, Refusal> {
+        let (key, _, known) = self.active_deployment(id, if paused { "pause" } else { "resume" })?;
+        if known.deployment.paused != paused {
+            let mut known = known.clone();
+            known.pause(open.now, paused);
+            self.turn_out(open, &key, Vec::from([Turnout::Is(known)]));
+            self.mark_stale(open, key);
+        }
+        Ok(Reply::Accepted { index: self.meta.index })
+    }
+
     /// Marks a deployment as failed; with `auto_revert` the job goes back to a stable version.
     pub(super) fn fail_deployment(
         &mut self,
         open: &mut OpenTurn<'_>,
         id: DeploymentId,
     ) -> Result<Reply, Refusal> {
-        let (key, entry, known) = self.active_deployment(id)?;
+        let (key, entry, known) = self.active_deployment(id, "fail")?;
         let turnouts =
             deployment::fail_by_request(&entry.current, &entry.state, known, &|version| entry.text(version));
         let reply = self.turn_out_failed(open, &key, turnouts);
@@ -108,7 +134,7 @@ impl World {
         healthy: &[AllocId],
         unhealthy: &[AllocId],
     ) -> Result<Reply, Refusal> {
-        let (key, ..) = self.active_deployment(id)?;
+        let (key, ..) = self.active_deployment(id, HEALTH)?;
         for alloc in healthy.iter().chain(unhealthy) {
             let entry = self.allocs.get(*alloc);
             if entry.and_then(|entry| entry.spec.deployment).is_none_or(|of| of.id != id) {
@@ -144,7 +170,7 @@ impl World {
         id: DeploymentId,
         unhealthy: &[AllocId],
     ) -> Result<Reply, Refusal> {
-        let (key, entry, known) = self.active_deployment(id)?;
+        let (key, entry, known) = self.active_deployment(id, HEALTH)?;
         let find = |id| self.allocs.placement(id);
         let mut groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
         let reverts = groups.any(|group| group.auto_revert);
@@ -167,7 +193,12 @@ impl World {
         Reply::DeploymentFailed { index: self.meta.index, reverted }
     }
 
-    fn active_deployment(&self, id: DeploymentId) -> Result<(JobKey, &JobEntry, &DeploymentState), Refusal> {
+    /// A deployment that is running, for a request to `verb` it.
+    fn active_deployment(
+        &self,
+        id: DeploymentId,
+        verb: &str,
+    ) -> Result<(JobKey, &JobEntry, &DeploymentState), Refusal> {
         let of_job = |(key, entry)| {
             let entry: &JobEntry = entry;
             let known = entry.state.deployments.iter().find(|known| known.deployment.id == id)?;
@@ -177,8 +208,8 @@ impl World {
         let (key, entry, known) =
             found.ok_or_else(|| Refusal::NotFound(format!("there is no deployment {id}")))?;
         if !known.deployment.is_running() {
-            let status = known.deployment.status.as_str();
-            return Err(Refusal::Conflict(format!("deployment {id} has terminal status \"{status}\"")));
+            // Clients compare this text, which is Nomad's.
+            return Err(Refusal::Invalid(format!("can't {verb} terminal deployment")));
         }
         Ok((key, entry, known))
     }
@@ -196,7 +227,7 @@ impl World {
                 Turnout::Revert(version) => {
                     let text = self.jobs.get(key).and_then(|entry| entry.text(version));
                     if let Some(text) = text {
-                        self.accept_job(open, Arc::unwrap_or_clone(text));
+                        self.revert_to(open, Arc::unwrap_or_clone(text));
                     }
                 }
             }

@@ -44,6 +44,7 @@ impl World {
     pub(crate) fn accept_job(&mut self, open: &mut OpenTurn<'_>, job: Job) -> (u64, JobChange) {
         let key = job.key();
         open.dirty.insert(Key::Job(key.clone()));
+        self.wake_dependents(open);
         if let Some(entry) = self.jobs.get_mut(&key) {
             entry.stale = true;
             entry.quarantine = None;
@@ -84,7 +85,9 @@ impl World {
                     deployments: Vec::new(),
                     launches: None,
                     stable: BTreeSet::new(),
+                    tags: BTreeMap::new(),
                     scaled: Arc::default(),
+                    definition: None,
                 };
                 self.meta.index = index;
                 let entry = JobEntry {
@@ -157,12 +160,14 @@ impl World {
             return;
         }
         let launch_ns = self.launch_due(open, key);
+        let drain_ns = self.drain_wake_ns(open.now);
         let mut result = "unchanged";
+        let drains = self.drain_is_due(open.now, key);
         // A mere change of an allocation's convergence does not change the job's plan.
         let is_stale = |entry: &JobEntry| {
             let deployment = entry.state.deployment().filter(|known| known.deployment.is_running());
             let retries = entry.retry.is_some_and(|retry| retry.is_due(open.now));
-            entry.stale || retries || deployment.is_some_and(|known| known.is_due(open.now))
+            entry.stale || drains || retries || deployment.is_some_and(|known| known.is_due(open.now))
         };
         let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
@@ -171,7 +176,9 @@ impl World {
                 result = "changed";
                 continue;
             }
-            let steps = self.plan_job(open.now, key, &allocs);
+            let mut steps = self.plan_job(open.now, key, &allocs);
+            self.hold_back(key, &mut steps);
+            steps.extend(self.drain_steps(open.now, key));
             if steps.contains(&Step::Forget) {
                 self.remove_job(open, key);
                 return;
@@ -202,6 +209,7 @@ impl World {
             entry.state.deployment().and_then(|known| known.wake_ns(open.now)),
             entry.retry.map(|retry| retry.due_ns(open.now)),
             launch_ns,
+            drain_ns,
         ];
         open.turn.wakes.extend(wakes.into_iter().flatten().map(|at| (Key::Job(key.clone()), at)));
         open.dirty.extend(self.line.planned(key).into_iter().map(Key::Waiting));
@@ -278,6 +286,14 @@ impl World {
 
     fn create_alloc(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, place: NewAlloc<'_>) -> bool {
         let NewAlloc { group, index, previous, canary } = place;
+        // A successor does not wait again: its group has started before.
+        if previous.is_none()
+            && !canary
+            && let Some(why) = self.unmet_dependency(key, group)
+        {
+            self.wait_for_others(key, group, why.of(&format!("{}.{group}", key.id)));
+            return false;
+        }
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let job = Arc::clone(&entry.current);
@@ -367,6 +383,9 @@ impl World {
         }
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
         open.dirty.extend(claimed.map(|name| Key::Volume(name.into_owned())));
+        if alloc.predecessor().is_some() {
+            self.wait_for_previous_of(&alloc);
+        }
         self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now));
         open.dirty.insert(Key::Alloc(id));
         true
@@ -467,7 +486,10 @@ impl JobEntry {
                 && shown.quarantined == self.quarantine.is_some()
                 && shown.unplaced == self.unplaced
                 && shown.past.len() == self.past.len()
+                && shown.past.iter().map(|past| &past.tag).eq(self.past.values().map(|past| &past.tag))
+                && shown.tag.as_ref() == state.tags.get(&state.version)
                 && shown.scaled == state.scaled
+                && shown.held.as_deref() == state.held()
                 && shown.next_launch == self.next_launch
                 && shown.deployments.iter().eq(state.deployments.iter().rev().map(|known| &known.deployment))
                 && (!stale || shown.allocs.iter().copied().eq(allocs.of_job(key).map(|(id, _)| id)))
@@ -488,10 +510,12 @@ impl JobEntry {
             quarantined: self.quarantine.is_some(),
             deployments: state.deployments.iter().rev().map(|known| Arc::clone(&known.deployment)).collect(),
             unplaced: self.unplaced.clone(),
+            tag: state.tags.get(&state.version).cloned(),
             past: self.past.values().map(Arc::clone).collect(),
             scaled: Arc::clone(&state.scaled),
             next_launch: self.next_launch,
             placed: false,
+            held: state.held().map(String::from),
         });
         self.shown = Some(Arc::clone(&view));
         open.turn.views.push(View::Job(view));

@@ -3,10 +3,30 @@
 //! In: the current state of the node. Out: keys to plan again. Jobs are checked again for whether they may run here;
 //! running allocations continue.
 
-use std_alloc::{collections::BTreeMap, string::String};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+
+use herdlet_api_types::AllocId;
 
 use super::World;
-use crate::{env::NodeFacts, op::Key, turn::OpenTurn};
+use crate::{
+    env::NodeFacts,
+    op::{Key, Part, TaskPart},
+    spec::AllocSpec,
+    state::AllocState,
+    turn::OpenTurn,
+};
+
+/// What failed while a driver was away is tried again now.
+fn retry_processes(drivers: &BTreeSet<&str>, spec: &AllocSpec, state: &mut AllocState) {
+    let tasks = spec.group().map(|group| group.tasks.as_slice()).unwrap_or_default();
+    for (index, _) in (0..).zip(tasks).filter(|(_, task)| drivers.contains(&*task.driver)) {
+        state.parts.retry_now(Part::Task(index, TaskPart::Process));
+    }
+}
 
 impl World {
     pub(super) fn node_changed(
@@ -16,7 +36,17 @@ impl World {
         away: BTreeMap<String, String>,
     ) {
         self.ctx.settings.node = facts;
-        self.ctx.away = away;
+        let before = core::mem::replace(&mut self.ctx.away, away);
+        let back: BTreeSet<&str> =
+            before.keys().filter(|name| !self.ctx.away.contains_key(*name)).map(String::as_str).collect();
+        if !back.is_empty() {
+            let ids: Vec<AllocId> = self.allocs.iter().map(|(id, _)| id).collect();
+            for id in ids {
+                if let Some(entry) = self.allocs.get_mut(id) {
+                    retry_processes(&back, &entry.spec, &mut entry.state);
+                }
+            }
+        }
         for (key, entry) in &mut self.jobs {
             entry.infeasible = None;
             entry.stale = true;

@@ -46,7 +46,11 @@ impl World {
         let mut states: BTreeMap<AllocId, Box<Durable>> = BTreeMap::new();
         for (key, value) in records {
             match (key, value) {
-                (_, RecordValue::Meta(meta)) => world.meta = Tracked::stored(meta),
+                (_, RecordValue::Meta(meta)) => {
+                    let mut meta = meta;
+                    meta.node.rebase(now);
+                    world.meta = Tracked::stored(meta);
+                }
                 (_, RecordValue::Job(job)) => jobs.push(job),
                 (crate::record::RecordKey::JobVersion(key, version), RecordValue::JobVersion(job)) => {
                     versions.insert((key, version), job);

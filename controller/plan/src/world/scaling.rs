@@ -1,6 +1,6 @@
 //! Scaling in the world: creates a version with another count, and stores scaling events.
 
-use std_alloc::{format, sync::Arc, vec::Vec};
+use std_alloc::{format, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     JobKey,
@@ -9,7 +9,7 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    event::{AppliedJob, JobChange, Refusal, Reply},
+    event::{AppliedJob, Counts, JobChange, Refusal, Reply},
     job::scale,
     limits::SCALING_EVENTS_KEPT,
     op::Key,
@@ -70,14 +70,34 @@ impl World {
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
 
-    /// Makes this the job's current version, but keeps the counts of existing groups.
-    pub(super) fn apply_with_counts(&mut self, open: &mut OpenTurn<'_>, job: Job) -> Result<Reply, Refusal> {
+    /// Makes this the job's current version, if the job was last changed at `enforced_index`.
+    pub(super) fn register_job(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        job: Job,
+        counts: Counts,
+        enforced_index: Option<u64>,
+    ) -> Result<Reply, Refusal> {
         let key = job.key();
         let known = self.jobs.get(&key).filter(|known| !known.state.deleting);
+        let index = known.map_or(0, |known| known.state.modify_index);
+        if let Some(enforced) = enforced_index.filter(|enforced| *enforced != index) {
+            return Err(Refusal::Conflict(conflict(enforced, index)));
+        }
         let job = match known {
-            Some(known) => scale::with_counts_of(job, &known.current)?,
-            None => job,
+            Some(known) if counts == Counts::Keep => scale::with_counts_of(job, &known.current)?,
+            Some(_) | None => job,
         };
         self.apply_set(open, Vec::from([job]), Vec::new())
     }
+}
+
+/// Why a job is not registered at an index. Clients compare the first four words, which are Nomad's.
+fn conflict(enforced: u64, index: u64) -> String {
+    let why = match (enforced, index) {
+        (0, _) => String::from("job already exists"),
+        (_, 0) => String::from("job does not exist"),
+        (_, index) => format!("job exists with conflicting job modify index: {index}"),
+    };
+    format!("Enforcing job modify index {enforced}: {why}")
 }

@@ -55,12 +55,17 @@ impl World {
 
     /// Makes the allocation wait until those that it replaces or preempts have ended. The code that
     /// queries the servers reports the end of allocations on other nodes.
-    fn wait_for_previous_of(&mut self, spec: &Allocation) {
+    pub(super) fn wait_for_previous_of(&mut self, spec: &Allocation) {
         if spec.desired != Desired::Run {
             return;
         }
         for id in spec.awaited() {
-            if self.allocs.get(id).is_none() || !self.allocs.has_ended(id) {
+            let is_known = self.allocs.get(id).is_some();
+            // Only servers place allocations after those of other nodes; one of this machine that is gone was collected.
+            if spec.server.is_none() && !is_known {
+                continue;
+            }
+            if !is_known || !self.allocs.has_ended(id) {
                 self.ctx.awaited.entry(id).or_default().insert(spec.id);
             }
         }

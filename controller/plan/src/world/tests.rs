@@ -2,7 +2,9 @@
 
 mod capacity;
 mod collect;
+mod depends;
 mod deployments;
+mod drain;
 mod in_place;
 mod job_stop;
 mod node;
@@ -30,7 +32,7 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, vec, vec::Vec};
 
 use super::*;
 use crate::{
-    action::{Outcome, Recovered, Verb},
+    action::{Outcome, Recovered, Started, Verb},
     event::{Command, Noticed, Refusal, Reply},
     facts::Facts,
     fixture::{at, settings},
@@ -101,7 +103,7 @@ impl Bench {
                     }
                     (_, Verb::Inspect) => Outcome::Present(None),
                     (_, Verb::Ask) => Outcome::Absent,
-                    (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running),
+                    (_, Verb::Recover { .. }) => Outcome::Recovered(Recovered::Running(Started::default())),
                     (_, Verb::Start { attempt }) => Outcome::Started(Launch::of(*attempt)),
                     _ => Outcome::Done(None),
                 };

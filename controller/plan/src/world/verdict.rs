@@ -153,6 +153,12 @@ impl JobEntry {
                     plain(Reason::Error, &format!("{}{why}", deployment.description))
                 });
             }
+            DeploymentStatus::Running if deployment.paused => {
+                let id = deployment.id.short();
+                let message =
+                    format!("its deployment is paused; to resume it: herdlet deployment resume {id}");
+                worst.weigh(ConvergenceState::Waiting, || plain(Reason::Promotion, &message));
+            }
             DeploymentStatus::Running => self.weigh_canaries(key, known, allocs, worst),
             DeploymentStatus::Failed | DeploymentStatus::Successful | DeploymentStatus::Cancelled => {}
         }
@@ -183,8 +189,10 @@ impl JobEntry {
                     overdue_at: overdue_at(known, name),
                 });
             } else if !group.auto_promote {
-                let message =
-                    format!("group {name}: its canaries are healthy; to promote them: herdlet promote {key}");
+                let message = format!(
+                    "group {name}: its canaries are healthy; to promote them: herdlet promote {}",
+                    key.argument()
+                );
                 worst.weigh(ConvergenceState::Waiting, || plain(Reason::Promotion, &message));
             }
         }

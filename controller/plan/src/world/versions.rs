@@ -4,7 +4,11 @@
 
 use std_alloc::{collections::BTreeSet, format, string::String, sync::Arc, vec::Vec};
 
-use herdlet_api_types::{JobKey, UnixNanos, job::Job, view::JobVersion};
+use herdlet_api_types::{
+    JobKey, UnixNanos,
+    job::Job,
+    view::{JobVersion, VersionTag},
+};
 
 use crate::{
     event::{AppliedJob, Refusal, Reply},
@@ -42,7 +46,7 @@ impl World {
             return Err(Refusal::NotFound(message));
         };
         let job = Job::clone(&old.job);
-        let (version, change) = self.accept_job(open, job);
+        let (version, change) = self.revert_to(open, job);
         let jobs = Vec::from([AppliedJob { job: key.clone(), version, change }]);
         Ok(Reply::Applied { index: self.meta.index, jobs, volumes: Vec::new() })
     }
@@ -57,6 +61,64 @@ impl World {
         let mut job = Job::clone(&self.kept(key)?.current);
         change(&mut job);
         self.apply_set(open, Vec::from([job]), Vec::new())
+    }
+
+    /// Names a version, which is kept from now on. A name can't be moved to another version.
+    pub(super) fn tag_version(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        key: &JobKey,
+        version: Option<u64>,
+        tag: VersionTag,
+    ) -> Result<Reply, Refusal> {
+        let entry = self.kept(key)?;
+        let version = version.unwrap_or(entry.state.version);
+        if entry.text(version).is_none() {
+            return Err(Refusal::NotFound(format!("job \"{key}\" has no version {version}")));
+        }
+        let other = entry.state.tags.iter().find(|(known, one)| **known != version && one.name == tag.name);
+        if let Some((other, _)) = other {
+            return Err(Refusal::Conflict(format!(
+                "tag \"{}\" already exists on a different version of job \"{key}\": version {other}",
+                tag.name
+            )));
+        }
+        Ok(self.change_tags(open, key, version, Some(tag)))
+    }
+
+    /// Removes a name.
+    pub(super) fn untag_version(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        key: &JobKey,
+        name: &str,
+    ) -> Result<Reply, Refusal> {
+        let found = self.kept(key)?.state.tags.iter().find(|(_, tag)| tag.name == name);
+        let Some((version, _)) = found.map(|(version, tag)| (*version, tag)) else {
+            return Err(Refusal::NotFound(format!("tag \"{name}\" not found on job \"{key}\"")));
+        };
+        Ok(self.change_tags(open, key, version, None))
+    }
+
+    fn change_tags(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        key: &JobKey,
+        version: u64,
+        tag: Option<VersionTag>,
+    ) -> Reply {
+        self.meta.index += 1;
+        if let Some(entry) = self.jobs.get_mut(key) {
+            match tag {
+                Some(tag) => entry.state.tags.insert(version, tag),
+                None => entry.state.tags.remove(&version),
+            };
+            if let Some(past) = entry.past.get(&version).map(|past| Arc::clone(&past.job)) {
+                entry.keep(version, past);
+            }
+        }
+        self.mark_stale(open, key.clone());
+        Reply::Accepted { index: self.meta.index }
     }
 
     /// A job that is not being deleted.
@@ -94,7 +156,8 @@ impl JobEntry {
         let known = self.state.submitted.get(&version);
         let (index, submit_time) =
             known.map_or((0, UnixNanos::default()), |submitted| (submitted.index, submitted.time));
-        self.past.insert(version, Arc::new(JobVersion { version, index, submit_time, job }));
+        let tag = self.state.tags.get(&version).cloned();
+        self.past.insert(version, Arc::new(JobVersion { version, index, submit_time, job, tag }));
     }
 
     /// Emits the specifications that are not stored yet. Several versions may follow each other within a turn.
@@ -116,8 +179,11 @@ impl JobEntry {
         }
         let newest: BTreeSet<u64> = self.state.versions.iter().rev().copied().take(VERSIONS_KEPT).collect();
         let stable = self.state.stable.last().copied();
+        let tagged: BTreeSet<u64> = self.state.tags.keys().copied().collect();
         let in_use = |version| {
-            stable == Some(version) || allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
+            stable == Some(version)
+                || tagged.contains(&version)
+                || allocs.of_job(key).any(|(_, alloc)| alloc.spec.job_version == version)
         };
         let old: Vec<u64> = self.state.versions.difference(&newest).copied().collect();
         for version in old.into_iter().filter(|version| !in_use(*version)) {

@@ -22,7 +22,7 @@ use std::{
 };
 
 use herdlet_base::durable::{self, Outlives, Steps};
-use herdlet_driver::{AttemptId, TaskEvent};
+use herdlet_driver::AttemptId;
 use herdlet_shim::record::RECORD_LEN;
 use rustix::{
     fs::{
@@ -34,7 +34,7 @@ use rustix::{
 };
 
 use super::{
-    Attempts, AttemptsError, lock,
+    Attempts, AttemptsError, DriverNumber, lock,
     proc_dir::{PATH_LEN_MAX, ProcDir, is_closed_dir, read_closed, without_mark},
 };
 use crate::supervisor::{PidFd, Process, ProcessError, Record, RecordsError};
@@ -186,14 +186,12 @@ impl Attempts {
         // Watch before copying, so that no write in between is missed.
         let link = format!("/proc/self/fd/{}", held.as_raw_fd());
         let watch = inotify::add_watch(self.inotify.get_ref(), link, W::MODIFY)?;
+        let record = read(&held)?;
         lock(&self.mirrors).insert(watch, Mirror { name: name.to_owned(), held });
         self.carry_over(watch)?;
-        if let Some(id) = AttemptId::parse(name) {
-            let what = "its record was gone".to_owned();
-            // The event reader never waits.
-            if !self.events.try_send(TaskEvent::Repaired { id, kind: "record", what }) {
-                tracing::debug!(name, "dropped the event that a record was restored: the channel is full");
-            }
+        if let (Some(id), Some(record)) = (AttemptId::parse(name), record) {
+            let reports = self.reports(DriverNumber::of_record(&record));
+            reports.add_repair(id, "record", "its record was gone");
         }
         Ok(())
     }

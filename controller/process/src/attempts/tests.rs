@@ -5,7 +5,9 @@ use crate::{
     process_tree,
     supervisor::{Core, Exit},
 };
+use futures_util::StreamExt as _;
 use herdlet_api_types::AllocId;
+use herdlet_driver::TaskEvent;
 
 fn id() -> AttemptId {
     AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 }
@@ -13,6 +15,10 @@ fn id() -> AttemptId {
 
 fn open(dir: &Path) -> Arc<Attempts> {
     Attempts::open(dir).unwrap()
+}
+
+fn recorded(attempts: &Attempts) -> Vec<AttemptId> {
+    attempts.recorded_attempts().unwrap().into_keys().collect()
 }
 
 fn exited() -> Record {
@@ -34,7 +40,7 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
     tokio::task::yield_now().await;
     fs::write(&file, exited().to_bytes()).unwrap();
     assert_eq!(waiting.await.unwrap(), exited());
-    assert_eq!(attempts.recorded_attempts().unwrap(), [id()]);
+    assert_eq!(recorded(&attempts), [id()]);
     attempts.remove(&id()).unwrap();
     assert!(attempts.recorded_attempts().unwrap().is_empty());
 }
@@ -44,15 +50,10 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
 async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("attempts");
-    assert!(open(&path).may_have_begun(&id()));
-    assert!(!open(&path).may_have_begun(&id()));
+    assert!(open(&path).may_lack_records());
+    assert!(!open(&path).may_lack_records());
     fs::remove_dir_all(&path).unwrap();
-    let attempts = open(&path);
-    assert!(attempts.may_have_begun(&id()));
-    // This agent's own starts are not in doubt.
-    attempts.set_earlier(&[id()].into());
-    assert!(attempts.may_have_begun(&id()));
-    assert!(!attempts.may_have_begun(&AttemptId { attempt: 2, ..id() }));
+    assert!(open(&path).may_lack_records());
 }
 
 /// A killed agent may have spawned a supervisor for an attempt that the next agent also started, saw end and removes.
@@ -114,7 +115,7 @@ async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
     fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
     fs::write(dir.path().join(other.name()), exited().to_bytes()).unwrap();
     fs::write(dir.path().join(".boot"), "another").unwrap();
-    assert_eq!(open(dir.path()).recorded_attempts().unwrap(), [other]);
+    assert_eq!(recorded(&open(dir.path())), [other]);
     fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();
     assert_eq!(open(dir.path()).recorded_attempts().unwrap().len(), 2);
 }
@@ -136,9 +137,9 @@ async fn what_runs_is_not_forgotten_where_the_boot_cannot_be_told() {
     }
     // The marker was being written when the machine went down, or was deleted.
     fs::write(dir.path().join(".boot"), "").unwrap();
-    assert_eq!(open(dir.path()).recorded_attempts().unwrap(), [id()]);
+    assert_eq!(recorded(&open(dir.path())), [id()]);
     fs::remove_file(dir.path().join(".boot")).unwrap();
-    assert_eq!(open(dir.path()).recorded_attempts().unwrap(), [id()]);
+    assert_eq!(recorded(&open(dir.path())), [id()]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,4 +156,25 @@ async fn a_tombstone_stands_for_a_while_after_it_was_removed() {
     let _next = open(dir.path());
     tokio::time::sleep(TOMBSTONE_TIME + Duration::from_secs(1)).await;
     assert_eq!(attempts.record(&id()).unwrap(), None);
+}
+
+/// Two drivers share the directory: each is asked only about its own attempts, and records of older releases are `raw_exec`'s.
+#[tokio::test]
+async fn a_record_names_its_driver() {
+    let (raw_exec, exec) = (DriverNumber::of("raw_exec"), DriverNumber::of("exec"));
+    assert!(raw_exec.value() == 0 && exec.value() != 0 && exec != DriverNumber::of("java"));
+    let dir = tempfile::tempdir().unwrap();
+    let attempts = open(dir.path());
+    let other = AttemptId { attempt: 2, ..id() };
+    let running = Record { state: State::Running, ..Record::claimed() };
+    for (id, driver) in [(id(), raw_exec), (other.clone(), exec)] {
+        fs::write(dir.path().join(id.name()), Record { driver: driver.value(), ..running }.to_bytes())
+            .unwrap();
+    }
+    assert_eq!(attempts.recorded_attempts().unwrap(), [(id(), raw_exec), (other.clone(), exec)].into());
+    attempts.cgroup_gone(&other.name());
+    let next = attempts.reports(exec).stream().next().await;
+    assert_eq!(next, Some(TaskEvent::Drift { id: other }));
+    attempts.cgroup_gone(&id().name());
+    assert_eq!(attempts.reports(raw_exec).stream().next().await, Some(TaskEvent::Drift { id: id() }));
 }

@@ -75,6 +75,8 @@ impl Shared {
         if let Some(cgroup) = self.cgroup(id) {
             cgroup.remove().await.map_err(retry)?;
         }
+        let (shared, torn_down) = (Arc::clone(self), id.clone());
+        off_thread(move || shared.translate.tear_down(&torn_down)).await?;
         Ok(self.attempts().remove(id)?)
     }
 

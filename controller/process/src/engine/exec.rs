@@ -14,9 +14,7 @@ use std::{
 use futures_util::FutureExt;
 use herdlet_api_types::task::ExitResult;
 use herdlet_base::ready;
-use herdlet_driver::{
-    AttemptId, DriverError, DriverResult, ExecRequest, ExecSession, TaskConfig, TerminalSize,
-};
+use herdlet_driver::{AttemptId, DriverError, DriverResult, ExecRequest, ExecSession, TerminalSize};
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
@@ -30,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, off_thread, retry};
+use super::{RunningTask, Shared, off_thread, retry};
 use crate::supervisor::{Child, Invocation, Session, ShimEnd, Terminal, enter};
 
 /// How many chunks of a stream are buffered for a slow reader.
@@ -49,13 +47,13 @@ pub(super) async fn session(
     id: &AttemptId,
     request: ExecRequest,
 ) -> DriverResult<ExecSession> {
-    let (live, _) = shared.running(id)?;
+    let (live, record) = shared.running(id)?;
     let task = live.config().ok_or_else(|| {
         DriverError::fatal(format!("execute a command in {id}: this agent does not know its specification"))
     })?;
     let (ours, child, leash) = off_thread({
         let (shared, id) = (Arc::clone(shared), id.clone());
-        move || launch(&shared, &id, &task, &request)
+        move || launch(&shared, &id, &RunningTask { config: &task, main: record.task }, &request)
     })
     .await?;
     // From here on the command may have run, so no error may cause a retry.
@@ -74,14 +72,14 @@ struct Streams {
 fn launch(
     shared: &Shared,
     id: &AttemptId,
-    task: &TaskConfig,
+    task: &RunningTask<'_>,
     request: &ExecRequest,
 ) -> DriverResult<(Streams, Child, OwnedFd)> {
-    let [command, args @ ..] = request.command.as_slice() else {
+    if request.command.is_empty() {
         return Err(DriverError::fatal("execute a command: none was given"));
-    };
-    let mut invocation = shared.translate.command(task, command, args)?;
-    if request.terminal.is_some() && !task.env.iter().any(|(name, _)| name == "TERM") {
+    }
+    let mut invocation = shared.translate.command(task, &request.command)?;
+    if request.terminal.is_some() && !task.config.env.iter().any(|(name, _)| name == "TERM") {
         invocation.environment.push(("TERM".into(), "xterm".into()));
     }
     if let Some(cgroup) = shared.cgroup(id) {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use herdlet_driver::{DriverError, lacks};
 
-use crate::supervisor::{Record, ShimEnd, State, Step};
+use crate::supervisor::{Invocation, Record, ShimEnd, State, Step};
 
 /// Whether a start failed because the machine lacks or refuses a resource: nothing of the task has started, and the task is not
 /// at fault. Pipes, cgroups and the clone are the machine's; the later steps depend on the task's spec.
@@ -28,9 +28,36 @@ pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
     }
 }
 
-/// The error of a supervisor that failed in `step`. A resource that the machine lacks now may be available at the next try.
-pub(super) fn start_error(step: Step, errno: i32) -> DriverError {
+/// What a failed step was about, for people: the directory or the program, and the user. Empty for other steps.
+pub(super) fn place(step: Step, invocation: &Invocation, user: &str) -> String {
+    match (step, &invocation.directory) {
+        (Step::Directory, Some(dir)) => format!("the directory is {}, for {user}", dir.display()),
+        (Step::Exec, _) => format!("the program is {}, for {user}", invocation.program.display()),
+        (
+            Step::Prepare
+            | Step::Cgroup
+            | Step::Clone
+            | Step::TasksFile
+            | Step::Spec
+            | Step::Session
+            | Step::OomScore
+            | Step::OpenFiles
+            | Step::Stdio
+            | Step::Terminal
+            | Step::Groups
+            | Step::Gid
+            | Step::Uid
+            | Step::NoNewPrivs
+            | Step::Directory,
+            _,
+        ) => String::new(),
+    }
+}
+
+/// The error of a supervisor that failed in `step`, at `place`. A resource that the machine lacks now may be available at the next try.
+pub(super) fn start_error(step: Step, errno: i32, place: &str) -> DriverError {
     let why = start_failure(step, errno);
+    let why = if place.is_empty() { why } else { format!("{why}; {place}") };
     match errno {
         libc::ENOENT if step == Step::Exec => DriverError::no_program(why),
         errno if is_shortage(step, errno) => DriverError::retry(why),

@@ -27,7 +27,7 @@ impl Ledger for Shared {
     }
 
     fn may_have_begun(&self, id: &AttemptId) -> bool {
-        self.attempts().may_have_begun(id)
+        self.attempts().may_lack_records() && self.earlier.has(id)
     }
 
     fn is_running<'a>(&'a self, id: &'a AttemptId) -> BoxFuture<'a, DriverResult<bool>> {

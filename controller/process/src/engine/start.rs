@@ -5,18 +5,18 @@ use std::{os::fd::AsFd, sync::Arc};
 use herdlet_api_types::job::LogMode;
 use herdlet_base::safe_fs::open_logs;
 use herdlet_driver::{
-    AttemptId, Availability, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig,
-    limits::Limits, recover_by,
+    AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, limits::Limits,
+    recover_by,
 };
 use rustix::fs::{Mode, OFlags};
 
 use super::{
     Shared, Translated,
-    failure::{is_shortage, start_error, without_record},
-    off_thread, reconcile,
+    failure::{is_shortage, place, start_error, without_record},
+    off_thread, repair,
     supervise::{self, Cause, Live, NeverRan},
 };
-use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, WhenFull, launch};
+use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, Step, WhenFull, launch};
 
 const MIB: u64 = 1024 * 1024;
 /// An attempt's name is also the name of a file and a directory.
@@ -32,12 +32,6 @@ impl Shared {
         }
         let config = Arc::new(config);
         if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
-            if self.setup.starts == Availability::Disabled {
-                return Err(DriverError::fatal(format!(
-                    "start {id}: the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config",
-                    driver = self.info.name,
-                )));
-            }
             let child = off_thread({
                 let (shared, config) = (Arc::clone(self), Arc::clone(&config));
                 move || shared.launch(&config)
@@ -47,6 +41,10 @@ impl Shared {
                 Ok(child) => child,
                 Err(error) => {
                     self.remove_unused_cgroup(&id).await;
+                    let (shared, torn_down) = (Arc::clone(self), id.clone());
+                    if let Err(error) = off_thread(move || shared.translate.tear_down(&torn_down)).await {
+                        tracing::warn!(%id, error = error.why(), "failed to remove what was made for a start");
+                    }
                     return Err(error);
                 }
             };
@@ -99,11 +97,11 @@ impl Shared {
             Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
         }
         if live.exit().is_none()
-            && let Err(error) = reconcile::reconcile(self, id).await
+            && let Err(error) = repair::repair(self, id).await
         {
             tracing::warn!(%id, error = error.why(), "failed to move a task back into its cgroup");
         }
-        live.exit().map_or(Recovered::Running, Recovered::Exited)
+        live.exit().map_or_else(|| Recovered::Running(Started::default()), Recovered::Exited)
     }
 
     /// Waits until the attempt is claimed, by this supervisor or by another that came first.
@@ -135,6 +133,7 @@ impl Shared {
             Some(live) => live,
             None => self.supervise(id, Some(Arc::clone(&config))).await?,
         };
+        let attempted = Arc::clone(&config);
         live.set_config(config);
         let begun = live.begun().await;
         let record = self.attempts().record(id)?;
@@ -142,7 +141,8 @@ impl Shared {
             (_, Some(State::StartFailed { step, errno, .. })) => {
                 self.live().remove(id);
                 self.remove_unused_cgroup(id).await;
-                let error = start_error(step, i32::from(errno));
+                let place = self.place(step, Arc::clone(&attempted)).await;
+                let error = start_error(step, i32::from(errno), &place);
                 if matches!(error, DriverError::Retry(_)) {
                     self.attempts().retract(id)?;
                 }
@@ -167,6 +167,20 @@ impl Shared {
         }
     }
 
+    /// What a failed step was about.
+    async fn place(self: &Arc<Self>, step: Step, task: Arc<TaskConfig>) -> String {
+        let shared = Arc::clone(self);
+        let found = off_thread(move || {
+            let user = match task.user.as_deref().filter(|name| !name.is_empty()) {
+                Some(name) => format!("user {name}"),
+                None => "the agent's user".to_owned(),
+            };
+            let translated = shared.translate.task(&task)?;
+            Ok(place(step, &translated.invocation, &user))
+        });
+        found.await.unwrap_or_default()
+    }
+
     /// Blocking: name services, files, the clone itself.
     fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
         let Translated { mut invocation, processes } = self.translate.task(task)?;
@@ -188,6 +202,7 @@ impl Shared {
         launch(&Launch {
             program: &self.setup.program,
             record: &task.id.name(),
+            driver: self.number.value(),
             runtime_dir: runtime_dir.as_fd(),
             logs_dir: logs_dir.as_fd(),
             invocation: &invocation,
@@ -237,12 +252,11 @@ fn launch_error(error: LaunchError) -> DriverError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervisor::Step;
     use herdlet_driver::FailureClass as Class;
 
     #[test]
     fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
-        let class = |step, errno| start_error(step, errno).class();
+        let class = |step, errno| start_error(step, errno, "").class();
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
             assert_eq!(class(Step::Exec, errno), Class::Retry);
         }

@@ -6,6 +6,7 @@ mod ends;
 mod life;
 mod lost;
 mod machine;
+mod shared;
 
 use std::{
     fs,
@@ -15,16 +16,16 @@ use std::{
 };
 
 use futures_util::StreamExt;
-use herdlet_api_types::task::ExitResult;
 use herdlet_api_types::{
     AllocId,
     job::{LogMode, Logs, Resources},
 };
-use herdlet_driver::{KillDefaults, TaskDirs, TerminalSize};
+use herdlet_api_types::{driver::RawExecOptions, task::ExitResult};
+use herdlet_driver::{Health, KillDefaults, TaskDirs, TerminalSize};
 use serde_json::json;
 
 use super::*;
-use crate::{cgroup, process_tree, raw_exec, supervisor::Process};
+use crate::{cgroup, process_tree, raw_exec};
 
 /// A generous limit: on an idle machine everything takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -72,23 +73,18 @@ impl Bench {
     }
 
     fn agent_on(&self, leash: Option<OwnedFd>) -> Agent {
-        self.agent_that(Availability::Enabled, leash)
+        let attempts = Attempts::open(&self.path("run/attempts")).unwrap();
+        let driver =
+            raw_exec::driver(Setup { leash, ..self.setup(attempts) }, &RawExecOptions::default()).unwrap();
+        Agent { exits: driver.exits(), events: driver.events(), driver }
     }
 
-    fn agent_that(&self, starts: Availability, leash: Option<OwnedFd>) -> Agent {
+    fn setup(&self, attempts: Arc<Attempts>) -> Setup {
         let isolation = match &self.setup {
             Some(setup) => Isolation::detect(setup),
             None => Isolation::None { why: "a test".into() },
         };
-        let setup = Setup {
-            attempts: Attempts::open(&self.path("run/attempts")).unwrap(),
-            program: Program::install(&self.path("run")).unwrap(),
-            isolation,
-            leash,
-            starts,
-        };
-        let driver = raw_exec::driver(setup);
-        Agent { exits: driver.exits(), events: driver.events(), driver }
+        Setup { attempts, program: Program::install(&self.path("run")).unwrap(), isolation, leash: None }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -123,9 +119,6 @@ impl Bench {
             kill: KillDefaults::default(),
             mounts: Vec::new(),
             devices: Vec::new(),
-            network: None,
-            dns: None,
-            hosts: Vec::new(),
         }
     }
 

@@ -9,8 +9,7 @@ use std::{collections::BTreeSet, io};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api_types::{UnixNanos, manifest::driver::MockConfig, task::ExitResult};
 use herdlet_driver::{
-    AttemptId, Claim, Device, Dns, DriverError, DriverResult, Handle, HostEntry, Ledger, Mount,
-    NetworkIsolation, TaskConfig,
+    AttemptId, Claim, Device, DriverError, DriverResult, Handle, Ledger, Mount, TaskConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,9 +32,6 @@ pub(super) struct Entry {
 pub(super) struct Given {
     pub(super) mounts: Vec<Mount>,
     pub(super) devices: Vec<Device>,
-    pub(super) network: Option<NetworkIsolation>,
-    pub(super) dns: Option<Dns>,
-    pub(super) hosts: Vec<HostEntry>,
 }
 
 /// Stores entries. The storage outlives the driver.
@@ -84,13 +80,7 @@ impl Entry {
 
 impl Given {
     pub(super) fn of(task: &TaskConfig) -> Self {
-        Self {
-            mounts: task.mounts.clone(),
-            devices: task.devices.clone(),
-            network: task.network.clone(),
-            dns: task.dns.clone(),
-            hosts: task.hosts.clone(),
-        }
+        Self { mounts: task.mounts.clone(), devices: task.devices.clone() }
     }
 }
 

@@ -21,8 +21,15 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// Creates the directory, or removes the partial entries of an agent that was killed while it wrote them.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                fs::remove_file(entry.path())?;
+            }
+        }
         Ok(Self { dir: dir.to_owned() })
     }
 

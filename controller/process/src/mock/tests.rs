@@ -10,8 +10,7 @@ use std::{
 
 use herdlet_api_types::{AllocId, job::LogMode, job::Logs, job::Resources, task::ExitResult};
 use herdlet_driver::{
-    Device, Dns, Earlier, ExecInput, ExecOutput, Handle, HostEntry, KillDefaults, Mount, NetworkIsolation,
-    Propagation, TaskDirs, TerminalSize,
+    Device, Earlier, ExecInput, ExecOutput, Handle, KillDefaults, Mount, Propagation, TaskDirs, TerminalSize,
 };
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
@@ -59,9 +58,6 @@ impl Bench {
             kill: KillDefaults::default(),
             mounts: Vec::new(),
             devices: Vec::new(),
-            network: None,
-            dns: None,
-            hosts: Vec::new(),
         }
     }
 
@@ -82,6 +78,16 @@ fn recovery() -> Recovery {
     Recovery { id: id(), config: None, handle: None, network: None }
 }
 
+#[tokio::test]
+async fn partial_entries_of_a_killed_agent_are_removed() {
+    let bench = Bench::new();
+    drop(bench.agent());
+    let partial = bench.dir.path().join("attempts/.mock/.partial");
+    std::fs::write(&partial, "{").unwrap();
+    drop(bench.agent());
+    assert!(!partial.exists());
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_runs_as_long_and_ends_as_it_was_told() {
     let bench = Bench::new();
@@ -93,7 +99,7 @@ async fn it_runs_as_long_and_ends_as_it_was_told() {
     )
     .await
     .unwrap();
-    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running(Started::default()));
     let exited = seen.next().await.unwrap();
     let exit = exited.result;
     assert_eq!((exited.id, exit.code, exit.signal, began.elapsed().as_secs()), (id(), 3, 0, 10));
@@ -153,7 +159,7 @@ async fn it_outlives_the_agent() {
     bench.now.fetch_add(4_000_000_000, Ordering::Relaxed);
     let (second, mut seen) = bench.agent();
     assert_eq!(second.list_attempts().await.unwrap(), [id()]);
-    assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert_eq!(second.recover(recovery()).await.unwrap(), Recovered::Running(Started::default()));
     let began = Instant::now();
     assert_eq!(seen.next().await.unwrap().result.code, 7);
     assert_eq!(began.elapsed().as_secs(), 6);
@@ -171,7 +177,7 @@ async fn a_driver_that_goes_is_recovered_from() {
     assert_eq!(events.next().await, Some(TaskEvent::Drift { id: id() }));
     assert_eq!(health.next().await.unwrap().health, Health::Unhealthy);
     assert!(matches!(mock.signal(&id(), "SIGHUP").await, Err(DriverError::Retry(_))));
-    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running);
+    assert_eq!(mock.recover(recovery()).await.unwrap(), Recovered::Running(Started::default()));
     assert_eq!(health.next().await.unwrap().health, Health::Healthy);
     assert!(seen.next().await.unwrap().result.is_success());
 }
@@ -223,16 +229,6 @@ async fn a_task_knows_what_it_was_given() {
         task_path: "/dev/zero".into(),
         permissions: "rw".into(),
     }];
-    task.network = Some(NetworkIsolation {
-        path: "/run/netns/a".into(),
-        labels: [("k".to_owned(), "v".to_owned())].into(),
-    });
-    task.dns = Some(Dns {
-        servers: vec!["192.0.2.53".parse().unwrap()],
-        searches: vec!["example.org".into()],
-        options: vec!["ndots:2".into()],
-    });
-    task.hosts = vec![HostEntry { ip: "192.0.2.7".parse().unwrap(), names: vec!["db".into()] }];
     let given = Given::of(&task);
     mock.start(task).await.unwrap();
     // For the agent that started it, and for the next one.

@@ -20,7 +20,7 @@ use std::{
 use herdlet_base::user::UserError;
 use rustix::io::Errno;
 
-use self::walk::{Reached, SearchRoot, Target};
+use self::walk::{AllocScope, Reached, Target};
 use crate::supervisor::Entry;
 
 pub(super) use trust::{Distrust, Trust};
@@ -54,7 +54,7 @@ pub(super) enum CommandError {
     #[error("exec: command is empty")]
     Empty,
     /// It does not exist.
-    #[error("exec {command:?}: not found{}", searched(command, task_dir, search_path.as_deref()))]
+    #[error("exec {command:?}: not found{}{}", hint(command), searched(command, task_dir, search_path.as_deref()))]
     NotFound {
         command: String,
         /// The directory searched first.
@@ -62,6 +62,9 @@ pub(super) enum CommandError {
         /// The path searched next; none if the command is a path.
         search_path: Option<String>,
     },
+    /// It exists, but is not a program.
+    #[error("exec {command:?}: permission denied: {why}")]
+    NotAProgram { command: String, why: &'static str },
     /// An untrusted user may have placed it.
     #[error("exec {command:?}: {distrust}")]
     Untrusted { command: String, distrust: Distrust },
@@ -95,12 +98,18 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
         search_path: search_path.map(str::to_owned),
     };
     let untrusted = |distrust| CommandError::Untrusted { command: command.to_owned(), distrust };
-    let root = SearchRoot::open(task_dir, trust)?;
+    let not_program = |why| CommandError::NotAProgram { command: command.to_owned(), why };
+    let root = AllocScope::open(task_dir, trust)?;
     if command.starts_with('/') {
         return match program_at(&root, PathBuf::from(command), Metadata::is_file)? {
-            Some(Ok(found)) => Ok(found),
+            Some(Ok(found)) => {
+                match found.entry.is_none().then(|| not_a_program(Path::new(command))).flatten() {
+                    Some(why) => Err(not_program(why)),
+                    None => Ok(found),
+                }
+            }
             Some(Err(distrust)) => Err(untrusted(distrust)),
-            None => Err(not_found(None)),
+            None => Err(not_a_program(Path::new(command)).map_or_else(|| not_found(None), not_program)),
         };
     }
     let mut passed_over = None;
@@ -113,7 +122,8 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
         }
     }
     if command.contains('/') {
-        return Err(not_found(None));
+        let why = not_a_program(&task_dir.join(command));
+        return Err(why.map_or_else(|| not_found(None), not_program));
     }
     // A relative entry would refer to the agent's own directory, which does not concern the task.
     for dir in search_path.split(':').filter(|dir| dir.starts_with('/')) {
@@ -128,7 +138,7 @@ pub(super) fn find(lookup: &Lookup<'_>) -> Result<Found, CommandError> {
 
 /// The program at an absolute path, if any.
 fn program_at(
-    root: &SearchRoot<'_>,
+    root: &AllocScope<'_>,
     path: PathBuf,
     is_there: fn(&Metadata) -> bool,
 ) -> Result<Option<Result<Found, Distrust>>, CommandError> {
@@ -149,6 +159,33 @@ fn accepted(target: Target, trust: &Trust<'_>) -> Result<Found, CommandError> {
     let Target { path, dir, name, .. } = target;
     let entry = Some(Entry { dir: Arc::new(dir), name });
     Ok(Found { path, entry, passed_over: None })
+}
+
+/// Why what exists at a path can't be a program, if so.
+fn not_a_program(path: &Path) -> Option<&'static str> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => Some("it is a directory; name a program in it"),
+        Ok(meta) if !meta.is_file() => Some("it is not a regular file"),
+        Ok(meta) if !is_executable(&meta) => Some("it is not executable for any user; chmod +x makes it so"),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+/// What to do about a command that contains its arguments.
+fn hint(command: &str) -> String {
+    match command.split_whitespace().collect::<Vec<_>>().as_slice() {
+        [program, args @ ..] if !args.is_empty() => {
+            format!(
+                "; write its arguments in args (command: {program:?}, args: [{}]); searched",
+                quoted(args)
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+fn quoted(args: &[&str]) -> String {
+    args.iter().map(|arg| format!("{arg:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The places that were searched, for people.

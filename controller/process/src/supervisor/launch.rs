@@ -26,6 +26,8 @@ pub struct Launch<'a> {
     pub program: &'a Program,
     /// File name of the attempt's record; also shown in `ps`.
     pub record: &'a str,
+    /// The attempt's driver, by its number in records.
+    pub driver: u32,
     pub runtime_dir: BorrowedFd<'a>,
     /// Directory of the log files, below the allocation.
     pub logs_dir: BorrowedFd<'a>,
@@ -116,7 +118,7 @@ pub enum ShimEnd {
 /// When the supervisor itself can't be started. The record reports errors of the task's program.
 pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     let names = log_names(what.logs);
-    let mut fields = vec![Field::Record(what.record.as_bytes())];
+    let mut fields = vec![Field::Record(what.record.as_bytes()), Field::Driver(what.driver)];
     if let (Logs::Files(files), Some((stdout, stderr))) = (what.logs, &names) {
         fields.extend([
             Field::Stdout(stdout.as_bytes()),

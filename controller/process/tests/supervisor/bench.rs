@@ -84,6 +84,7 @@ impl Bench {
         logs: &'a Logs,
     ) -> Launch<'a> {
         Launch {
+            driver: 0,
             program: &self.program,
             record,
             runtime_dir: self.records.as_fd(),

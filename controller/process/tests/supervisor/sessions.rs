@@ -98,7 +98,13 @@ fn signals_and_failed_starts_have_the_shells_codes() {
     let mut missing = shell("");
     missing.program = "/no/such/program".into();
     let (end, said) = run(&missing);
-    assert_eq!((end, &*said), (ShimEnd::Code(127), "herdlet: failed to execute the program (errno 2)\n"));
+    assert_eq!(
+        (end, &*said),
+        (
+            ShimEnd::Code(127),
+            "herdlet: failed to execute the program: no such file or directory, or its interpreter is missing (errno 2)\n"
+        )
+    );
     missing.program = "/etc/passwd".into();
     assert_eq!(run(&missing).0, ShimEnd::Code(126));
     missing.program = "/bin/sh".into();

@@ -120,7 +120,7 @@ impl Consul {
 
     /// The warning that Consul does not answer, if it should hold services of ours.
     pub fn trouble(&self, wall: UnixNanos) -> Option<String> {
-        let trouble = self.api.trouble(wall).filter(|_| self.held.is_any())?;
+        let trouble = self.api.trouble(wall).filter(|_| self.held.is_wanted())?;
         Some(format!("{trouble}. Services will be updated there once it answers; no task waits for it"))
     }
 

@@ -185,16 +185,16 @@ fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
         (1, 0) => CheckStatus::Warning,
         _ => CheckStatus::Failure,
     };
-    if status != CheckStatus::Failure {
-        return ProbeResult::new(status, output);
-    }
-    let how = match exit.signal {
-        0 => format!("exit code {}", exit.code),
-        signal => format!("ended by signal {signal}"),
+    let how = match (status, exit.signal) {
+        (CheckStatus::Success | CheckStatus::Pending, _) => return ProbeResult::new(status, output),
+        // Authors of scripts expect a failure.
+        (CheckStatus::Warning, _) => "exit code 1, which means warning".to_owned(),
+        (CheckStatus::Failure, 0) => format!("exit code {}", exit.code),
+        (CheckStatus::Failure, signal) => format!("ended by signal {signal}"),
     };
     let colon = if output.is_empty() { "" } else { ": " };
-    let failure = ProbeResult::failure(cut(format!("{how}{colon}{output}")));
-    ProbeResult { exit: Some(exit.code), ..failure }
+    let result = ProbeResult::new(status, cut(format!("{how}{colon}{output}")));
+    ProbeResult { exit: Some(exit.code), ..result }
 }
 
 fn judge(answer: &Answer) -> ProbeResult {

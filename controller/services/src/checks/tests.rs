@@ -315,7 +315,7 @@ async fn commands_pass_warn_or_fail_by_their_exit_code() {
     let said =
         |id: &str| (results[id].status, results[id].output.lines().next().unwrap_or_default().to_owned());
     assert_eq!(said("0"), (CheckStatus::Success, "out".to_owned()));
-    assert_eq!(said("1"), (CheckStatus::Warning, "out".to_owned()));
+    assert_eq!(said("1"), (CheckStatus::Warning, "exit code 1, which means warning: out".to_owned()));
     assert_eq!(said("2"), (CheckStatus::Failure, "exit code 2: out".to_owned()));
     assert_eq!(said("none"), (CheckStatus::Failure, "nomad: task app is not running".to_owned()));
     assert_eq!(said("hangs"), (CheckStatus::Failure, "nomad: no answer within 400ms".to_owned()));

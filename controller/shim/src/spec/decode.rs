@@ -43,6 +43,8 @@ pub struct Spec<'a> {
     pub leash: bool,
     /// See [`super::Field::Terminal`].
     pub terminal: bool,
+    /// See [`super::Field::Driver`].
+    pub driver: u32,
     /// See [`super::Field::Entry`].
     pub entry: Option<&'a CStr>,
     entries: Entries<'a>,
@@ -72,6 +74,7 @@ impl<'a> Spec<'a> {
             log_block: false,
             leash: false,
             terminal: false,
+            driver: 0,
             entry: None,
             entries,
         };
@@ -124,6 +127,7 @@ impl<'a> Spec<'a> {
                 Tag::LogBlock => spec.log_block = set(value).ok_or(bad)?,
                 Tag::Leash => spec.leash = set(value).ok_or(bad)?,
                 Tag::Terminal => spec.terminal = set(value).ok_or(bad)?,
+                Tag::Driver => spec.driver = u32_of(value).ok_or(bad)?,
                 Tag::Entry => spec.entry = Some(file_name(value, ENTRY_LEN_MAX).ok_or(bad)?),
             }
         }

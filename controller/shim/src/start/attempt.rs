@@ -31,6 +31,7 @@ pub(super) fn run() -> u32 {
         keeper.fail(Step::Spec, 0);
         return 0;
     };
+    keeper.record.driver = spec.driver;
     close_unused(&spec);
     let leash = if spec.leash { take_leash().unwrap_or(-1) } else { -1 };
     if !spec.leash {

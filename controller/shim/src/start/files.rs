@@ -5,7 +5,7 @@
 //! because any call may wait for a disk. The task can write to the directory: its contents are not trusted, links are
 //! not followed, and only regular files with a single name are written.
 
-use super::sys::{self, Errno, Fd};
+use super::sys::{self, Errno, Fd, Stat};
 use crate::rotation::{Cut, INDEX_MAX, Name, Text, cut, fits_whatever_it_is, own};
 use crate::times::{MARK_LEN, Mark, SUFFIX};
 use core::ffi::CStr;
@@ -28,6 +28,7 @@ pub(super) struct Place {
 pub(super) struct LogFile {
     fd: Fd,
     index: u32,
+    inode: u64,
     /// The last mark of this file.
     mark: Option<Mark>,
     /// Offset of a mark that could not be stored: the next one starts there, so that readers skip no data.
@@ -36,7 +37,7 @@ pub(super) struct LogFile {
 
 impl LogFile {
     pub(super) const fn closed() -> Self {
-        Self { fd: -1, index: 0, mark: None, unmarked: None }
+        Self { fd: -1, index: 0, inode: 0, mark: None, unmarked: None }
     }
 
     /// Writes as much as possible; returns the number of bytes. Fewer than given means that the disk refused.
@@ -58,7 +59,7 @@ impl LogFile {
         let mut done = 0;
         while done < len {
             // Read each time, as in `append_some`.
-            let Some(size) = self.size() else { break };
+            let Some(size) = self.size(place) else { break };
             if !fits_whatever_it_is(len - done, size, place.size_max) {
                 break;
             }
@@ -74,8 +75,8 @@ impl LogFile {
     }
 
     fn append_some(&mut self, place: &Place, bytes: &[u8]) -> Result<usize, Errno> {
-        // Read each time: another process may have removed or truncated the file.
-        let size = match self.size() {
+        // Read each time: another process may have removed, renamed or truncated the file.
+        let size = match self.size(place) {
             Some(size) => size,
             None => self.open_newest(place)?,
         };
@@ -109,12 +110,13 @@ impl LogFile {
         self.unmarked = if is_stored { None } else { Some(offset) };
     }
 
-    /// Size of the open file, if there is one that still has its name.
-    fn size(&self) -> Option<u64> {
+    /// Size of the open file, if there is one that still has its name, and no other.
+    fn size(&self, place: &Place) -> Option<u64> {
         if self.fd < 0 {
             return None;
         }
-        sys::stat(self.fd).ok().filter(|stat| stat.links == 1).map(|stat| stat.size)
+        let named = sys::stat_name(place.dir, name_of(place, self.index).as_c_str()).ok();
+        named.filter(|stat| stat.links == 1 && stat.inode == self.inode).map(|stat| stat.size)
     }
 
     /// Continues the newest file unless it is full.
@@ -138,17 +140,17 @@ impl LogFile {
         for index in first..=first.saturating_add(TRIES) {
             if index > INDEX_MAX {
                 // Reached only through a name created by the task: restart in the last file.
-                let size = open_at(place, &name_of(place, INDEX_MAX)).map(|(fd, _)| {
+                let size = open_at(place, &name_of(place, INDEX_MAX)).map(|(fd, stat)| {
                     sys::truncate(fd);
-                    (self.fd, self.index) = (fd, INDEX_MAX);
+                    (self.fd, self.index, self.inode) = (fd, INDEX_MAX, stat.inode);
                     0
                 });
                 return size.map_err(|(errno, _)| errno);
             }
             match open_at(place, &name_of(place, index)) {
-                Ok((fd, size)) if size < place.size_max => {
-                    (self.fd, self.index) = (fd, index);
-                    return Ok(size);
+                Ok((fd, stat)) if stat.size < place.size_max => {
+                    (self.fd, self.index, self.inode) = (fd, index, stat.inode);
+                    return Ok(stat.size);
                 }
                 Ok((fd, _)) => sys::close(fd),
                 Err((errno, Taken::ByAnother)) => problem = errno,
@@ -175,8 +177,8 @@ impl LogFile {
 
 /// Adds a mark to those of a file; returns whether it was stored.
 fn store(place: &Place, index: u32, mark: Mark) -> bool {
-    let Ok((fd, len)) = open_at(place, &times_of(place, index)) else { return false };
-    let end = len - len % MARK_LEN as u64;
+    let Ok((fd, stat)) = open_at(place, &times_of(place, index)) else { return false };
+    let end = stat.size - stat.size % MARK_LEN as u64;
     let written = sys::pwrite(fd, &mark.to_bytes(), end);
     sys::close(fd);
     written == Ok(MARK_LEN)
@@ -195,7 +197,7 @@ enum Taken {
     ByAnother,
 }
 
-fn open_at(place: &Place, name: &Text) -> Result<(Fd, u64), (Errno, Taken)> {
+fn open_at(place: &Place, name: &Text) -> Result<(Fd, Stat), (Errno, Taken)> {
     const ENXIO: Errno = 6;
     const EISDIR: Errno = 21;
     const ELOOP: Errno = 40;
@@ -208,7 +210,7 @@ fn open_at(place: &Place, name: &Text) -> Result<(Fd, u64), (Errno, Taken)> {
             (errno, if taken { Taken::ByAnother } else { Taken::No })
         })?;
         match sys::stat(fd) {
-            Ok(stat) if stat.is_file && stat.links == 1 => return Ok((fd, stat.size)),
+            Ok(stat) if stat.is_file && stat.links == 1 => return Ok((fd, stat)),
             // Just removed: the name is free again.
             Ok(stat) if stat.links == 0 => sys::close(fd),
             Ok(_) => {

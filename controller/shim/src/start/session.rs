@@ -78,9 +78,26 @@ fn refuse((step, errno): birth::Failure) -> u32 {
     let line = Text::new()
         .with(b"herdlet: failed to ")
         .with(step.phrase().as_bytes())
+        .with(b": ")
+        .with(reason(errno))
         .with(b" (errno ")
         .with_number(u64::from(errno))
         .with(b")\n");
     let _ = sys::write(2, line.as_bytes());
     if step == Step::Exec && errno == sys::ENOENT { EXIT_NOT_FOUND } else { EXIT_CANNOT_EXECUTE }
+}
+
+/// The usual reasons, for people.
+fn reason(errno: sys::Errno) -> &'static [u8] {
+    const E2BIG: sys::Errno = 7;
+    const ENOEXEC: sys::Errno = 8;
+    const ENOTDIR: sys::Errno = 20;
+    match errno {
+        sys::ENOENT => b"no such file or directory, or its interpreter is missing",
+        sys::EACCES | sys::EPERM => b"permission denied",
+        E2BIG => b"arguments and environment are too long",
+        ENOEXEC => b"not a program for this machine, and no #! line",
+        ENOTDIR => b"a part of the path is not a directory",
+        _ => b"the system refused it",
+    }
 }

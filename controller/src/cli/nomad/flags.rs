@@ -56,7 +56,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// Earlier rows take precedence, also if two rows yield the same flag.
-const FLAGS: [Flag; 59] = [
+const FLAGS: [Flag; 61] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("only HCL2 is supported, not HCL1")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for an undeclared variable is an error")),
@@ -126,6 +126,8 @@ const FLAGS: [Flag; 59] = [
     flag(&["alloc restart"], &["reschedule"], Refused("replace the allocation: herdlet stop ALLOC")),
     flag(&["alloc status", "node status"], &["stats"], Refused("for what jobs use: herdlet top")),
     flag(&["node status"], &["self", "os"], Granted),
+    flag(&["node drain", "node eligibility"], &["self", "yes"], Granted),
+    flag(&["node drain"], &["enable"], Granted),
     flag(&["node status"], &["allocs"], Refused("list them: herdlet ps")),
     flag(&["node status"], &["quiet"], Is(&["-o", "name"])),
     flag(&["volume status"], &["type"], Refused("all volumes are host volumes; omit it")),

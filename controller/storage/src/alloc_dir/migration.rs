@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use herdlet_api_types::AllocId;
 use herdlet_base::{
     mounts::table::mounts_below,
-    paths::{SHARED, encode},
+    paths::{SHARED, dir_name, task_name_in},
     safe_fs::{Dir, FsError},
 };
 use rustix::fs::FileType;
@@ -82,12 +82,16 @@ impl Migration {
             return Ok(Some((came, self.moves(|task| task.into()))));
         }
         let previous = allocs.find(self.previous.to_string().as_ref())?;
-        Ok(previous.map(|previous| (previous, self.moves(|task| encode(task).into()))))
+        Ok(previous.map(|previous| {
+            let moves = self.moves(|task| task_name_in(previous.path(), task).into_owned().into());
+            (previous, moves)
+        }))
     }
 
     fn moves(&self, there: impl Fn(&str) -> OsString) -> Vec<Move> {
         let shared = Move { from: SHARED.into(), to: SHARED.into(), name: DATA };
-        let local = |task: &String| Move { from: there(task), to: encode(task).into(), name: LOCAL };
+        let here = |task: &str| dir_name(task).into_owned().into();
+        let local = |task: &String| Move { from: there(task), to: here(task), name: LOCAL };
         std::iter::once(shared).chain(self.tasks.iter().map(local)).collect()
     }
 }

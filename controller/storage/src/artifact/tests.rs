@@ -269,9 +269,15 @@ fn destinations_stay_with_the_task() {
         ("private/a", None),
         ("..", None),
         ("../other/local", None),
-        ("/etc", None),
+        // An absolute path is in the task's directory.
+        ("/local/data", Some(Base::Task)),
+        ("/secrets/a", Some(Base::Secrets)),
+        ("/etc", Some(Base::Task)),
+        ("/s/allocs/i/webby", Some(Base::Task)),
+        ("/private/a", None),
+        ("/../other", None),
         ("local/../../../../etc", None),
-        ("/s/allocs/i/webby", None),
+        ("../webby", None),
     ] {
         assert_eq!(base(destination), expected, "{destination}");
     }

@@ -181,7 +181,8 @@ fn a_token_lies_where_it_is_wanted() {
     std::os::unix::fs::symlink("/tmp", world.path.join("local/link")).unwrap();
     for path in [
         "../other/token",
-        "/etc/token",
+        "/../other/token",
+        "/private/token",
         "",
         ".",
         "local/link/token",

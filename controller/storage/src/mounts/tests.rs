@@ -45,11 +45,12 @@ fn is_foreign(sight: &Observation, part: &str) -> bool {
 
 #[test]
 fn destinations_are_checked_before_anything_is_made() {
-    for good in ["local/site", "data", "./data/", "local/a/b c"] {
+    for good in ["local/site", "data", "./data/", "local/a/b c", "/srv/site"] {
         assert!(Destination::parse(good).is_ok(), "{good}");
     }
     for (bad, part) in [
-        ("/srv/site", "local/site"),
+        ("/", "empty or leaves"),
+        ("/secrets/x", "reserved for secrets"),
         ("", "empty or leaves"),
         (".", "empty or leaves"),
         ("../x", "empty or leaves"),
@@ -269,6 +270,24 @@ fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
         assert_eq!(world.mounts.inspect(&wanted).unwrap(), Observation::Absent);
         world.mounts.down(&wanted).unwrap();
         assert!(!world.task.exists());
+    }
+}
+
+/// What was never mounted must not keep the allocation from being removed.
+#[test]
+fn a_destination_that_cannot_exist_is_down_already() {
+    let grounds = [Some(TestEnv::plain()), TestEnv::mounting()];
+    for ground in grounds.into_iter().flatten() {
+        let world = world(ground);
+        fs::create_dir_all(world.task.join("local")).unwrap();
+        fs::write(world.task.join("local/file"), "").unwrap();
+        std::os::unix::fs::symlink("/tmp", world.task.join("local/link")).unwrap();
+        let long = format!("local/{}", "n".repeat(300));
+        for destination in [&long, "local/file/below", "local/link/below"] {
+            let wanted = [binding(&world.volume, destination, Access::ReadWrite)];
+            world.mounts.up(&wanted).unwrap_err();
+            world.mounts.down(&wanted).unwrap();
+        }
     }
 }
 

@@ -27,6 +27,17 @@ impl JobType {
     }
 }
 
+/// Whether a job has a task whose driver gives it an address of its own, and fails for a moment while the task runs. Only the driver knows it: an agent that dies before
+/// it has stored the result of the start learns it from the next one's inspection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Addressed {
+    Yes,
+    No,
+}
+
+/// The address of such tasks.
+pub const ADDRESS: &str = "192.0.2.7";
+
 /// How a job's tasks handle the stop signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -47,6 +58,7 @@ pub struct Work {
     pub count: u64,
     tasks: u64,
     manner: Manner,
+    addressed: Addressed,
     volume: bool,
 }
 
@@ -55,7 +67,10 @@ impl Work {
     pub fn random(rng: &mut Rng, name: &str, word: String) -> Self {
         let kind = if rng.one_in(4) { JobType::Batch } else { JobType::Service };
         let manner = if rng.one_in(8) { Manner::Deaf } else { Manner::Obedient };
+        let addressed =
+            if kind == JobType::Service && rng.one_in(3) { Addressed::Yes } else { Addressed::No };
         Self {
+            addressed,
             name: name.to_owned(),
             kind,
             word,
@@ -75,7 +90,8 @@ impl Work {
     /// Returns a job with very many tasks.
     pub fn many(count: u64, word: String) -> Self {
         let (kind, manner) = (JobType::Service, Manner::Obedient);
-        Self { name: "many".to_owned(), kind, word, count, tasks: 1, manner, volume: false }
+        let addressed = Addressed::No;
+        Self { name: "many".to_owned(), kind, word, count, tasks: 1, manner, addressed, volume: false }
     }
 
     /// Returns the places of its tasks: `job.group[index]/task`.
@@ -86,9 +102,14 @@ impl Work {
             .collect()
     }
 
+    /// The service whose instances have the address [`ADDRESS`]; none if it has no such task.
+    pub fn addressed_service(&self) -> Option<String> {
+        (self.addressed == Addressed::Yes).then(|| format!("{}-m", self.name))
+    }
+
     /// Formats the manifest. `program` calls [`work::run`]; tasks write to `journal`.
     pub fn manifest(&self, program: &Path, journal: &Path) -> String {
-        let Self { name, kind, word, count, tasks, manner, volume } = self;
+        let Self { name, kind, word, count, tasks, manner, addressed, volume } = self;
         let mut text = String::new();
         if *volume {
             text.push_str(&format!(
@@ -124,6 +145,11 @@ impl Work {
             if *volume {
                 text.push_str("          volume_mounts: [{volume: data, destination: local/data}]\n");
             }
+        }
+        if *addressed == Addressed::Yes {
+            text.push_str(&format!(
+                "        - name: m\n          driver: mock\n          config: {{run_for: 240h, plugin_exit_after: 300ms, driver_ip: {ADDRESS}}}\n          services: [{{name: {name}-m, provider: nomad, port: \"80\", address_mode: driver}}]\n"
+            ));
         }
         text
     }

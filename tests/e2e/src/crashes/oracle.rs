@@ -12,7 +12,12 @@ use std::{
 
 use herdlet_shim::record::{Record, State};
 
-use super::{job::JobType, life::Life, operation::ExpectedState, work::Journal};
+use super::{
+    job::{ADDRESS, JobType},
+    life::Life,
+    operation::ExpectedState,
+    work::Journal,
+};
 use crate::{
     agent::Agent,
     home, host,
@@ -207,6 +212,17 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
             if !begun.contains(&(place.clone(), work.word.clone())) {
                 open.push(format!("{place} of {} has not started", work.word));
             }
+        }
+    }
+    for work in all.jobs() {
+        let Some(service) = work.addressed_service() else { continue };
+        let found = get_list(agent, &format!("/v1/service/{service}"));
+        let addresses: Vec<&str> = found.iter().filter_map(|one| one["Address"].as_str()).collect();
+        if addresses.len() as u64 != work.count || addresses.iter().any(|address| *address != ADDRESS) {
+            open.push(format!(
+                "service {service} of {} instances has the addresses {addresses:?}",
+                work.count
+            ));
         }
     }
     let status = http::get(&agent.peer(), "/v1/herdlet/status").map(|answer| answer.json());

@@ -53,6 +53,51 @@ fn a_version_that_fails_takes_its_job_back_and_says_so() {
     agent.finish();
 }
 
+/// A failed canary was removed with its log, and nothing said why the roll-out had failed.
+#[test]
+fn a_failed_canary_is_kept_and_its_last_lines_are_printed() {
+    if !is_root() {
+        return;
+    }
+    for revert in [false, true] {
+        let mut agent = Agent::start();
+        let update = format!("canary: 1, auto_revert: {revert}");
+        agent.apply_and_wait(&version(GOOD, &update));
+        let soon = "healthy_deadline: 2s, progress_deadline: 3s";
+        let bad = "echo 'FATAL: no such table'; exit 1";
+        let file = agent.manifest(&version_within(soon, bad, &update));
+        let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
+        assert_ne!(failed.code, 0);
+        let told = "web.g[0] (canary) ";
+        assert!(
+            failed.stderr.contains(told)
+                && failed.stderr.contains("failed: task t: Exit Code: 1")
+                && failed.stderr.contains("t/stdout | FATAL: no such table"),
+            "{}",
+            failed.stderr
+        );
+        let shown = |agent: &Agent, verb: &str| agent.cli(&[verb, "web"]).success().stdout;
+        assert!(shown(&agent, "logs").contains("FATAL"), "{}", shown(&agent, "logs"));
+        for verb in ["explain", "describe"] {
+            let shown = shown(&agent, verb);
+            assert!(shown.contains("(canary)") && shown.contains("FATAL"), "{verb}: {shown}");
+        }
+        if !revert {
+            agent.cli(&["rollback", "web", "--wait"]).success();
+            assert!(!shown(&agent, "logs").contains("FATAL"), "another version is the current one");
+        }
+        let listed = agent.cli(&["get", "allocs", "-o", "json"]).success().stdout;
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let canary = listed.as_array().unwrap().iter().find(|one| one["ClientStatus"] == "failed").unwrap();
+        let id = canary["ID"].as_str().unwrap();
+        assert!(agent.cli(&["logs", id]).success().stdout.contains("FATAL"));
+        let explained = agent.cli(&["explain", id]).success().stdout;
+        assert!(explained.contains("failed: task t: Exit Code: 1"), "{explained}");
+        agent.cli(&["delete", "web", "--wait"]).success();
+        agent.finish();
+    }
+}
+
 #[test]
 fn a_canary_waits_to_be_promoted() {
     if !is_root() {
@@ -82,7 +127,7 @@ fn a_canary_waits_to_be_promoted() {
     assert_eq!(newest(&agent)["Status"], "successful");
     let again = agent.cli(&["promote", "web"]);
     assert!(
-        again.code == 1 && again.stderr.contains("has terminal status \"successful\""),
+        again.code == 1 && again.stderr.contains("can't promote terminal deployment"),
         "{}",
         again.stderr
     );

@@ -9,7 +9,7 @@ use herdlet_e2e::{
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::common::{is_root, job, sleeper};
+use crate::common::{is_root, job, shell, sleeper};
 
 #[test]
 fn a_folder_of_manifests_is_kept_true() {
@@ -34,6 +34,67 @@ fn a_folder_of_manifests_is_kept_true() {
     assert!(host::is_alive(two.pid));
     std::fs::remove_file(folder.join("two.yaml")).unwrap();
     wait::until_true("the other job is stopped too", || !host::is_alive(two.pid));
+    agent.finish();
+}
+
+/// A job `name` whose task prints its version.
+fn version(name: &str, version: &str) -> String {
+    job(name, "service", "", &[shell("t", &format!("echo version {version}; exec sleep 1000"), "")])
+}
+
+#[test]
+fn a_rolled_back_job_stays_so_over_touches_and_restarts_until_its_file_changes() {
+    let mut agent = Agent::prepare(Setup::default());
+    agent.set_arguments(vec!["--manifests".into(), agent.home.manifests().display().to_string()]);
+    agent.home.write("manifests/web.yaml", &version("web", "good"));
+    agent.launch();
+    let folder = agent.home.manifests();
+    let runs = |agent: &Agent, number: &str, text: &str| {
+        agent.until_printed(&["get", "jobs", "-o", "json"], |said| {
+            said.contains(&format!("\"version\": {number}"))
+                || said.contains(&format!("\"version\":{number}"))
+        });
+        agent.until_printed(&["logs", "web"], |said| said.contains(text));
+    };
+    runs(&agent, "0", "version good");
+    std::fs::write(folder.join("web.yaml"), version("web", "bad")).unwrap();
+    runs(&agent, "1", "version bad");
+    let file = folder.join("web.yaml").display().to_string();
+    let told = agent.cli(&["rollback", "web", "--wait"]).success().stdout;
+    let why =
+        format!("rolled back; {file} defines another version and takes effect when its definition changes");
+    assert!(told.contains(&why), "{told}");
+    let is_held = |agent: &Agent| {
+        let status = agent.cli(&["status"]).success().stdout;
+        assert!(status.contains("held") && status.contains(&why), "{status}");
+        assert!(agent.cli(&["status", "web"]).success().stdout.contains(&format!("held: {why}")));
+        assert!(agent.cli(&["get", "jobs"]).success().stdout.contains("held"));
+        assert_eq!(agent.cli(&["status", "--check"]).code, 2, "the machine is not as its folder");
+        assert_eq!(agent.metric("herdlet_job_held", "job_name=\"web\""), 1.0);
+        let events = agent.cli(&["get", "events", "web"]).success().stdout;
+        assert!(events.lines().any(|line| line.contains("held") && line.contains(&why)), "{events}");
+        let versions = agent.cli(&["get", "versions", "web", "-o", "name"]).success().stdout;
+        assert_eq!(versions.lines().next(), Some("2"), "{versions}");
+    };
+    is_held(&agent);
+    // Both files are read at once: when the other one's job runs, the touched file was read.
+    std::fs::write(folder.join("web.yaml"), version("web", "bad")).unwrap();
+    std::fs::write(folder.join("other.yaml"), version("other", "1")).unwrap();
+    agent.until_running("other.g[0]", "t");
+    is_held(&agent);
+    agent.crash();
+    is_held(&agent);
+    assert_eq!(agent.terminate().code(), Some(0));
+    agent.launch();
+    is_held(&agent);
+    std::fs::write(folder.join("web.yaml"), version("web", "fixed")).unwrap();
+    runs(&agent, "3", "version fixed");
+    let status = agent.cli(&["status"]).success().stdout;
+    assert!(!status.contains("held"), "{status}");
+    let events = agent.cli(&["get", "events", "web"]).success().stdout;
+    assert!(events.contains("web.yaml is in force again"), "{events}");
+    std::fs::remove_file(folder.join("web.yaml")).unwrap();
+    std::fs::remove_file(folder.join("other.yaml")).unwrap();
     agent.finish();
 }
 

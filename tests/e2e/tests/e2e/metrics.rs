@@ -183,7 +183,9 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
         job("busy", "service", "count: 2", &[sleeper("t", "")])
     ));
     let page = |accept: &str| {
-        let answer = http::request(&agent.peer(), "GET", "/v1/metrics", &[("Accept", accept)], "").unwrap();
+        let answer =
+            http::request(&agent.peer(), "GET", "/v1/metrics?format=prometheus", &[("Accept", accept)], "")
+                .unwrap();
         assert_eq!(answer.status, 200);
         answer.body
     };
@@ -234,4 +236,73 @@ fn prometheus_understands_the_alerts() {
         let told = Command::new(promtool).args(["check", "rules"]).arg(alerts).output().unwrap();
         assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
     }
+}
+
+/// The labels that Prometheus gives to each scraped sample. Without `honor_labels` it renames the sample's own labels
+/// of these names.
+const TARGET: [(&str, &str); 2] = [("instance", "127.0.0.1:4681"), ("job", "herdlet")];
+
+/// A scraped sample as an input series of promtool: five minutes of 0 for a counter, then `value` for an hour.
+fn series(name: &str, labels: &BTreeMap<String, String>, value: f64) -> serde_json::Value {
+    let mut shown: Vec<String> = TARGET.iter().map(|(label, value)| format!("{label}={value:?}")).collect();
+    for (label, value) in labels {
+        let renamed = TARGET.iter().any(|(given, _)| given == label);
+        shown.push(format!("{}{label}={value:?}", if renamed { "exported_" } else { "" }));
+    }
+    let before = if name.ends_with("_total") { 0.0 } else { value };
+    serde_json::json!({
+        "series": format!("{name}{{{}}}", shown.join(", ")),
+        "values": format!("{before}+0x4 {value}+0x60"),
+    })
+}
+
+#[test]
+fn alerts_on_scraped_samples_name_the_job_and_the_task_that_fail() {
+    let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
+    let mut agent = Agent::start();
+    let policy = "restart: {attempts: 7, interval: 1h, delay: 1ms, mode: fail}";
+    let path = agent
+        .manifest(&job("crashing", "batch", policy, &[shell("worker", "exit 3", "")]))
+        .display()
+        .to_string();
+    assert_eq!(agent.cli(&["apply", "-f", &path, "--wait"]).code, 1);
+    let text = http::request(&agent.peer(), "GET", "/v1/metrics?format=prometheus", &[], "").unwrap().body;
+    let page = Page::read(&text, Format::Text);
+    let input: Vec<serde_json::Value> = page
+        .samples
+        .iter()
+        .filter(|((name, labels), _)| name.starts_with("herdlet_") && !labels.contains_key("le"))
+        .map(|((name, labels), value)| series(name, labels, *value))
+        .collect();
+    let alert = |name: &str, fires: &[serde_json::Value]| serde_json::json!({"eval_time": "30m", "alertname": name, "exp_alerts": fires});
+    let instance = TARGET[0].1;
+    let test = serde_json::json!({
+        "rule_files": [project().join("deploy/alerts.yaml")],
+        "evaluation_interval": "1m",
+        "tests": [{
+            "interval": "1m",
+            "input_series": input,
+            "alert_rule_test": [
+                alert("HerdletRestarts", &[serde_json::json!({
+                    "exp_labels": {
+                        "instance": instance, "namespace": "default", "job_name": "crashing", "task": "worker",
+                        "severity": "ticket",
+                    },
+                    "exp_annotations": {
+                        "summary": format!(
+                            "Task worker of job crashing on {instance} has restarted 7 times in half an hour"
+                        ),
+                        "description": "herdlet logs crashing and herdlet describe crashing on that machine.",
+                    },
+                })]),
+                alert("HerdletOverdue", &[]),
+                alert("HerdletManifests", &[]),
+            ],
+        }],
+    });
+    let file = agent.home.path().join("alerts-test.yaml");
+    std::fs::write(&file, test.to_string()).unwrap();
+    let told = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+    agent.finish();
 }

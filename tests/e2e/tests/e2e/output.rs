@@ -54,6 +54,61 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
     agent.finish();
 }
 
+/// The follower used to stay with the old file, and print nothing more.
+#[test]
+fn a_followed_log_continues_after_its_file_was_removed_truncated_or_renamed() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = "i=0; while echo tick $i; do i=$((i+1)); sleep 0.02; done";
+    agent.apply_and_wait(&job("tick", "service", "", &[shell("t", script, "")]));
+    let alloc = agent.alloc("tick.g[0]").unwrap().id();
+    let log = agent.home.state().join("alloc").join(alloc).join("alloc/logs/t.stdout.0");
+    let running = agent.spawn(&["logs", "-f", "tick", "--no-prefix", "-n", "1"]);
+    running.until_stdout("tick");
+    let later = || {
+        let text = running.stdout();
+        let last = text.lines().filter_map(|line| line.strip_prefix("tick ")?.parse::<u64>().ok()).max();
+        format!("tick {}\n", last.unwrap_or_default() + 20)
+    };
+    for what in ["remove", "truncate", "rename", "remove"] {
+        wait::until_true("the log has its file", || log.exists());
+        match what {
+            "remove" => std::fs::remove_file(&log).unwrap(),
+            "truncate" => std::fs::File::options().write(true).open(&log).unwrap().set_len(0).unwrap(),
+            _ => std::fs::rename(&log, log.with_extension("0.old")).unwrap(),
+        }
+        running.until_stdout(&later());
+    }
+    running.signal(rustix::process::Signal::INT);
+    running.finish().success();
+    agent.finish();
+}
+
+/// Text without colours lost all lines after an unfinished escape sequence, and every byte that is not UTF-8.
+#[test]
+fn logs_through_a_pipe_are_the_bytes_that_the_task_wrote() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = r"echo one; printf 'Gr\374\337e\n'; printf 'two \033]0;title\n'; printf '\033[31mred\033[0m\n'; echo ERROR; sleep 100000";
+    agent.apply_and_wait(&job("talk", "service", "", &[shell("t", script, "")]));
+    let file = || agent.command(&["fs", "cat", "talk", "alloc/logs/t.stdout.0"]).output().unwrap().stdout;
+    wait::until_true("everything is written", || file().ends_with(b"ERROR\n"));
+    for more in [[].as_slice(), &["--color", "always"], &["-f", "-n", "100"]] {
+        let mut command = agent.command(&[&["logs", "talk", "--no-prefix"], more].concat());
+        let mut running = command.env("NO_COLOR", "1").stdout(Stdio::piped()).spawn().unwrap();
+        let mut bytes = vec![0; file().len()];
+        running.stdout.take().unwrap().read_exact(&mut bytes).unwrap();
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert_eq!(bytes, file(), "{more:?}: {}", String::from_utf8_lossy(&bytes));
+    }
+    agent.finish();
+}
+
 #[test]
 fn simulate_fails_where_no_node_is_ready_and_says_why() {
     let [port] = ports::free();

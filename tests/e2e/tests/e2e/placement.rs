@@ -115,3 +115,28 @@ fn what_does_not_fit_waits_for_what_ends() {
     agent.cli(&["delete", "second", "--wait"]).success();
     agent.finish();
 }
+
+/// Tasks got ports on which other processes listened, and failed.
+#[test]
+fn a_dynamic_port_on_which_another_process_listens_is_not_given() {
+    if !is_root() {
+        return;
+    }
+    let range = herdlet_e2e::ports::for_tasks();
+    let numbers: Vec<u16> =
+        range.split(|char: char| !char.is_ascii_digit()).filter_map(|text| text.parse().ok()).collect();
+    let [min, max] = numbers[..] else { panic!("{range}") };
+    // All but the last one.
+    let held: Vec<_> =
+        (min..max).filter_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).collect();
+    let mut agent = Agent::start_with(herdlet_e2e::agent::Setup::default().config(range));
+    for name in ["a", "b", "c"] {
+        agent.apply_and_wait(&job(name, "service", "network: {ports: {http: {}}}", &[sleeper("t", "")]));
+        let listed = agent.cli(&["get", "allocs", "-o", "json"]).success().stdout;
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let port = &listed[0]["AllocatedResources"]["Shared"]["Ports"][0]["Value"];
+        assert_eq!(port, &Value::from(max), "{} ports are held", held.len());
+        agent.cli(&["delete", name, "--wait"]).success();
+    }
+    agent.finish();
+}

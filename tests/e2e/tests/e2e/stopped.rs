@@ -74,7 +74,7 @@ fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
     http::request(&agent.peer(), "DELETE", "/v1/job/web?purge=true", &[], "").unwrap();
     agent.cli(&["wait", "web", "--for=deleted"]).success();
     let unknown = agent.cli(&["start", "web"]).ended(1).stderr;
-    assert!(unknown.contains("there is no job \"web\""), "{unknown}");
+    assert!(unknown.contains("there is no job or allocation \"web\""), "{unknown}");
     agent.finish();
 }
 

@@ -2,7 +2,7 @@
 
 use herdlet_e2e::agent::Agent;
 
-use crate::common::{is_root, job, shell, volume};
+use crate::common::{is_root, job, shell, sleeper, volume};
 
 #[test]
 fn nomads_verbs_do_what_they_say() {
@@ -90,5 +90,178 @@ fn somebody_from_compose_needs_no_manual() {
     let (code, told, with) = here(&["down", "--wait"]);
     assert_eq!((code, told.as_str()), (0, "job/web deleting\n"));
     assert!(with.starts_with("using web.yaml\n"), "{with}");
+    agent.finish();
+}
+
+/// A batch job with a label whose task prints this.
+fn printing(name: &str, app: &str, text: &str) -> String {
+    job(name, "batch", "", &[shell("t", &format!("echo {text}"), "")]).replace(
+        &format!("metadata: {{name: {name}}}"),
+        &format!("metadata: {{name: {name}, labels: {{app: {app}}}}}"),
+    )
+}
+
+#[test]
+fn logs_are_read_of_several_jobs_of_all_and_of_selected_ones_with_times() {
+    let mut agent = Agent::start();
+    for (name, app) in [("one", "shop"), ("two", "shop"), ("three", "other")] {
+        let path = agent.manifest(&printing(name, app, &format!("said by {name}"))).display().to_string();
+        assert_eq!(agent.cli(&["apply", "-f", &path, "--wait"]).code, 0);
+    }
+    let said = |arguments: &[&str], names: &[&str]| {
+        let all = ["one", "two", "three"];
+        let text = agent.until_printed(arguments, |text| {
+            names.iter().all(|name| text.contains(&format!("said by {name}")))
+        });
+        for other in all.iter().filter(|other| !names.contains(other)) {
+            assert!(!text.contains(&format!("said by {other}")), "{arguments:?}: {text}");
+        }
+        text
+    };
+    let text = said(&["logs", "one", "two"], &["one", "two"]);
+    assert!(
+        text.contains("one.g[0]/t | said by one\n") && text.contains("two.g[0]/t | said by two\n"),
+        "{text}"
+    );
+    said(&["logs"], &["one", "two", "three"]);
+    said(&["logs", "-l", "app=shop"], &["one", "two"]);
+    said(&["logs", "-l", "app!=shop"], &["three"]);
+    said(&["logs", "job/one"], &["one"]);
+    // All have ended, so following them ends too.
+    said(&["logs", "-f", "one", "job/three"], &["one", "three"]);
+    let id = agent.cli(&["get", "allocs", "one", "-o", "name"]).success().stdout.trim().to_owned();
+    said(&["logs", &format!("alloc/{id}")], &["one"]);
+    let text = said(&["logs", "one", "--timestamps"], &["one"]);
+    let (time, rest) = text.split_at(20);
+    assert!(rest == " said by one\n" && time.starts_with("20") && time.ends_with('Z'), "{text}");
+    let text = said(&["logs", "one", "-t", "-o", "json"], &["one"]);
+    assert!(
+        text.contains(&format!("\"time\":\"{}", &time[..13])) && text.contains("\"line\":\"said by one\""),
+        "{text}"
+    );
+    let none = agent.cli(&["logs", "-l", "app=nothing"]);
+    assert!(
+        none.code == 1 && none.stderr.contains("no job has labels or meta that fit \"app=nothing\""),
+        "{none:?}"
+    );
+    agent.finish();
+}
+
+#[test]
+fn verbs_take_several_targets_kinds_and_selectors() {
+    let mut agent = Agent::start();
+    for name in ["a", "b"] {
+        let text = job(name, "service", "", &[sleeper("t", "")]).replace(
+            &format!("metadata: {{name: {name}}}"),
+            &format!("metadata: {{name: {name}, labels: {{app: x}}}}"),
+        );
+        agent.apply_and_wait(&text);
+    }
+    let told = |arguments: &[&str]| agent.cli(arguments).success().stdout;
+    assert_eq!(told(&["get", "jobs", "-o", "jsonpath={.items[*].key.id}"]), "a b");
+    assert_eq!(told(&["get", "jobs", "job/b", "-o", "custom-columns=J:.key.id,V:.version"]), "J  V\nb  0\n");
+    assert_eq!(told(&["get", "jobs", "-l", "app in (x,y)", "-o", "name"]), "a\nb\n");
+    let both = told(&["restart", "a", "job/b", "--wait"]);
+    assert!(both.contains("a.g[0] restarting") && both.contains("b.g[0] restarting"), "{both}");
+    let both = told(&["signal", "-s", "SIGCONT", "-l", "app=x"]);
+    assert!(both.contains("a.g[0] signalled") && both.contains("b.g[0] signalled"), "{both}");
+    for verb in ["describe", "explain"] {
+        let both = told(&[verb, "job", "a", "b"]);
+        assert!(both.contains("a version 0") && both.contains("b version 0"), "{verb}: {both}");
+    }
+    let both = told(&["status", "a", "b"]);
+    assert!(both.contains("a version 0") && both.contains("b version 0"), "{both}");
+    let wrong = agent.cli(&["stop", "a", "nobody"]);
+    assert!(wrong.code == 1 && wrong.stderr.contains("nobody"), "{wrong:?}");
+    let both = told(&["stop", "a", "b", "--wait"]);
+    assert!(both.contains("job/a stopped") && both.contains("job/b stopped"), "{both}");
+    assert!(told(&["start", "-l", "app=x", "--wait"]).contains("job/b started"));
+    assert_eq!(agent.cli(&["wait", "-l", "app=x"]).code, 0);
+    let nothing = agent.cli(&["restart"]);
+    assert!(nothing.code == 2 && nothing.stderr.contains("no target was named"), "{nothing:?}");
+    let both = told(&["delete", "-l", "app=x", "--wait"]);
+    assert!(both.contains("job/a deleting") && both.contains("job/b deleting"), "{both}");
+    agent.finish();
+}
+
+#[test]
+fn verbs_take_several_targets_and_the_signal_may_follow_them() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let script = "trap 'echo told' HUP; trap 'echo other' 37; echo ready; while :; do sleep 0.05; done";
+    for name in ["one", "two"] {
+        agent.apply_and_wait(&job(name, "service", "", &[shell("t", script, "")]));
+        agent.until_printed(&["logs", name], |said| said.contains("ready"));
+    }
+    agent.cli(&["signal", "one", "two", "HUP"]).success();
+    agent.cli(&["signal", "one", "two", "-s", "RTMIN+3"]).success();
+    for name in ["one", "two"] {
+        agent.until_printed(&["logs", name], |said| said.contains("told") && said.contains("other"));
+    }
+    let told = agent.cli(&["explain", "one", "two"]).success().stdout;
+    assert!(told.contains("one version 0") && told.contains("two version 0"), "{told}");
+    let told = agent.cli(&["describe", "one", "two", "-o", "json"]).success().stdout;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["targets"][1]["job"]["key"]["id"], "two", "{told}");
+    agent.cli(&["restart", "one", "two", "--wait"]).success();
+    let wrong = agent.cli(&["stop", "one", "nobody"]).ended(1);
+    assert!(wrong.stderr.contains("nobody"), "{}", wrong.stderr);
+    let told = agent.cli(&["stop", "one", "two", "--wait"]).success().stdout;
+    assert_eq!(told, "job/one stopped (version 1)\njob/two stopped (version 1)\n");
+    let told = agent.cli(&["start", "one", "two", "--wait"]).success().stdout;
+    assert_eq!(told, "job/one started (version 2)\njob/two started (version 2)\n");
+    agent.finish();
+}
+
+/// Only `stop` of the failed allocation did it, and nothing said so.
+#[test]
+fn what_has_failed_is_tried_again_by_restart_and_start() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let gate = agent.home.path().join("gate");
+    let script = format!("test -e {}", gate.display());
+    agent.apply(&job("once", "batch", "restart: {attempts: 0}", &[shell("t", &script, "")]));
+    let allocs = |agent: &Agent| agent.allocs().len();
+    for (tries, verb) in [(1, "restart"), (2, "start")] {
+        agent.cli(&["wait", "once"]).ended(1);
+        assert_eq!(allocs(&agent).min(2), tries.min(2), "{verb}");
+        if verb == "start" {
+            std::fs::write(&gate, "").unwrap();
+        }
+        let told = agent.cli(&[verb, "once"]).success().stdout;
+        assert!(told.starts_with("once.g[0] had failed"), "{told}");
+    }
+    agent.cli(&["wait", "once", "--for=complete"]).success();
+    agent.finish();
+}
+
+#[test]
+fn what_cannot_be_executed_is_described() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let task = |config: &str| {
+        format!("        - name: t\n          driver: raw_exec\n          config: {{{config}}}\n")
+    };
+    for (config, told) in [
+        ("command: pwd, work_dir: /srv/none", "the directory is /srv/none, for the agent's user"),
+        ("command: /tmp", "permission denied: it is a directory"),
+        ("command: /etc/passwd", "permission denied: it is not executable for any user"),
+        ("command: echo hi", r#"not found; write its arguments in args (command: "echo", args: ["hi"])"#),
+    ] {
+        let manifest = job("bad", "batch", "restart: {attempts: 0}", &[task(config)]);
+        let file = agent.manifest(&manifest).display().to_string();
+        let failed = agent.cli(&["apply", "-f", &file, "--wait"]).ended(1);
+        assert!(failed.stderr.contains(told), "{config}: {}", failed.stderr);
+        agent.cli(&["delete", "bad", "--wait"]).success();
+    }
+    agent.apply_and_wait(&job("good", "service", "", &[shell("t", "sleep 100000", "")]));
+    let refused = agent.cli(&["exec", "good", "--", "/etc/passwd"]).ended(126).stderr;
+    assert!(refused.contains("permission denied: it is not executable"), "{refused}");
     agent.finish();
 }

@@ -61,3 +61,35 @@ fn a_job_goes_back_to_an_older_version_also_after_the_agent_was_killed() {
     agent.cli(&["delete", "painted", "--wait"]).success();
     agent.finish();
 }
+
+/// Regression: `sticky` was refused. The data of an allocation goes to the one that replaces it, also after a crash.
+#[test]
+fn a_sticky_disk_goes_to_the_next_version() {
+    if !is_root() {
+        return;
+    }
+    let counting = |color: &str, disk: &str| {
+        let script = format!(
+            "echo {color} >> local/seen; echo {color} >> $NOMAD_ALLOC_DIR/data/seen; \
+                              cat local/seen $NOMAD_ALLOC_DIR/data/seen | tr '\\n' ' '; exec sleep 100000"
+        );
+        job(
+            "painted",
+            "service",
+            &format!("ephemeral_disk: {disk}"),
+            &[shell("t", &script, "kill_timeout: 5s")],
+        )
+    };
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&counting("red", "{sticky: true}"));
+    runs(&agent, "red red");
+    agent.apply_and_wait(&counting("green", "{sticky: true}"));
+    runs(&agent, "red green red green");
+    agent.crash();
+    agent.apply_and_wait(&counting("blue", "{sticky: true}"));
+    runs(&agent, "red green blue red green blue");
+    agent.apply_and_wait(&counting("black", "{sticky: false}"));
+    runs(&agent, "black black");
+    agent.cli(&["delete", "painted", "--wait"]).success();
+    agent.finish();
+}

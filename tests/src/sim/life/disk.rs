@@ -34,7 +34,7 @@ const JUMP_MAX: u64 = 2 * 86_400 * SECOND;
 impl Life {
     /// Makes the disk full for this long.
     pub fn disk_full(&mut self, seconds: u64) {
-        self.tale.note(self.now_ns, || format!("the disk is full for {seconds}s"));
+        self.trace.note(self.now_ns, || format!("the disk is full for {seconds}s"));
         self.met.note(Kind::DiskFull);
         self.full_until = self.now_ns + seconds * SECOND;
     }
@@ -107,7 +107,7 @@ impl Life {
 
     /// Changes the clock by this many nanoseconds, and reports it to the agent.
     pub fn set_clock_by(&mut self, by: i64) {
-        self.tale.note(self.now_ns, || format!("the clock is set by {}s", by / SECOND as i64));
+        self.trace.note(self.now_ns, || format!("the clock is set by {}s", by / SECOND as i64));
         self.clock.jump(self.now_ns, by);
         self.events.push(Event::ClockSet);
     }
@@ -119,10 +119,10 @@ impl Life {
             return;
         }
         let key = records[self.rng.below(records.len() as u64) as usize];
-        self.tale.note(self.now_ns, || format!("the record of attempt {} of {} is damaged", key.2, key.0));
+        self.trace.note(self.now_ns, || format!("the record of attempt {} of {} is damaged", key.2, key.0));
         self.met.note(Kind::RecordDamaged);
         if let Some(event) = self.machine.damage(key) {
-            self.tale.event(self.now_ns, &event);
+            self.trace.event(self.now_ns, &event);
             self.post(event);
         }
     }
@@ -151,7 +151,7 @@ impl Life {
         let Some(RecordValue::AllocSpec(spec)) = self.stored.get(&RecordKey::AllocSpec(id)) else {
             return Err(format!("a state without a specification: {id}"));
         };
-        self.tale.note(self.now_ns, || format!("the stored state of {} is damaged", spec.name()));
+        self.trace.note(self.now_ns, || format!("the stored state of {} is damaged", spec.name()));
         self.met.note(Kind::StateDamaged);
         let newest = |index, _: &Task| self.machine.newest_attempt(id, index as u16);
         let known = Durable::rebuilt(spec, newest, self.now());

@@ -47,7 +47,7 @@ impl Life {
         while index < self.late_starts.len() {
             if self.late_starts[index].effect_at <= now_ns {
                 let mut ghost = self.late_starts.swap_remove(index);
-                self.tale.note(now_ns, || "a start of the dead agent arrives".to_owned());
+                self.trace.note(now_ns, || "a start of the dead agent arrives".to_owned());
                 self.effect(&mut ghost)?;
             } else {
                 index += 1;
@@ -64,7 +64,7 @@ impl Life {
         }
         self.flights = flights;
         for event in self.machine.pass_time(now_ns) {
-            self.tale.event(now_ns, &event);
+            self.trace.event(now_ns, &event);
             self.post(event);
         }
         let mut index = 0;
@@ -78,7 +78,7 @@ impl Life {
             if flight.outcome.is_some() && flight.done_at <= now_ns {
                 let flight = self.flights.swap_remove(index);
                 if let Some(outcome) = flight.outcome {
-                    self.tale.outcome(now_ns, &flight.action, &outcome);
+                    self.trace.outcome(now_ns, &flight.action, &outcome);
                     self.promises.end(&flight.action, &outcome);
                     if self.faults.doubled_one_in > 0 && self.rng.one_in(self.faults.doubled_one_in) {
                         self.met.note(Kind::DoubledOutcome);
@@ -203,7 +203,7 @@ impl Life {
 
     /// Starts an operation.
     pub(super) fn release(&mut self, action: Action, release: Release) -> Result<(), String> {
-        self.tale.action(self.now_ns, &action);
+        self.trace.action(self.now_ns, &action);
         let known = match (release, &action.op.target) {
             (Release::Ahead, Target::Alloc(id, _)) => {
                 self.world.allocation(*id).map(|(_, state)| &*state.durable)
@@ -213,6 +213,7 @@ impl Life {
         let passed = |since| self.clock.since(since, self.now_ns);
         match release {
             Release::Committed | Release::Ahead => {
+                self.may_start_by_driver(&action)?;
                 self.promises.release(&action, known, &self.machine, &passed)?;
             }
             Release::Late => {
@@ -273,7 +274,7 @@ impl Life {
                         self.met.note(Kind::Reschedule);
                     }
                 }
-                self.tale.alloc(self.now_ns, &view);
+                self.trace.alloc(self.now_ns, &view);
                 if view.spec.deployment.is_some_and(|part| part.canary) {
                     self.met.note(Kind::Canary);
                     self.machine.canaries.insert(view.spec.id);
@@ -284,7 +285,7 @@ impl Life {
             }
             View::AllocGone(id) => {
                 self.promises.forget(id);
-                self.tale.alloc_gone(self.now_ns, id);
+                self.trace.alloc_gone(self.now_ns, id);
                 self.allocs.remove(&id);
             }
             View::Job(view) => {
@@ -298,7 +299,7 @@ impl Life {
                         self.met.note(kind);
                     }
                 }
-                self.tale.job(self.now_ns, &view);
+                self.trace.job(self.now_ns, &view);
                 let was = self.jobs.insert(view.key.clone(), Arc::clone(&view));
                 deployments::show(was.as_deref(), &view)?;
                 let is_newer = was.as_ref().is_none_or(|was| was.version < view.version);
@@ -319,11 +320,11 @@ impl Life {
                 }
             }
             View::JobGone(key) => {
-                self.tale.note(self.now_ns, || format!("job {} is forgotten", key.id));
+                self.trace.note(self.now_ns, || format!("job {} is forgotten", key.id));
                 self.launches.forget(&key);
                 self.jobs.remove(&key);
             }
-            View::Volume(_) | View::VolumeGone(_) => {}
+            View::Volume(_) | View::VolumeGone(_) | View::Node(_) => {}
         }
         Ok(())
     }
@@ -341,7 +342,7 @@ impl Life {
     }
 
     fn answer(&mut self, request: u64, reply: &Reply) -> Result<(), String> {
-        self.tale.reply(self.now_ns, reply);
+        self.trace.reply(self.now_ns, reply);
         let Some(command) = self.asked.remove(&request) else { return Ok(()) };
         if matches!(reply, Reply::Refused(_)) {
             return Ok(());
@@ -354,13 +355,14 @@ impl Life {
                 jobs.iter().for_each(|job| self.launches.apply(job));
                 self.wanted.extend(jobs.into_iter().map(|job| (job.id.clone(), job)));
             }
+            Command::ApplyFolder { .. } => return Err("folders are not simulated".to_owned()),
             Command::Stop { job } => self.is_decided(&job, Kind::StopJob),
             Command::Start { job } => self.is_decided(&job, Kind::StartJob),
             Command::Delete { job } | Command::DeleteVersion { job, .. } => {
                 self.met.note(Kind::Delete);
                 self.wanted.remove(&*job.id);
             }
-            Command::ApplyWithCounts { job } => self.is_wanted_now(&job.key()),
+            Command::Register { job, .. } => self.is_wanted_now(&job.key()),
             Command::Scale { job, .. } => self.is_decided(&job, Kind::Scale),
             Command::Dispatch { job, dispatch } => {
                 self.dispatched(&job, &dispatch.idempotency_token, reply)?;
@@ -381,7 +383,15 @@ impl Life {
             Command::EndPoststop { .. } => self.met.note(Kind::EndPoststop),
             Command::Collect { .. } => self.collected(reply)?,
             Command::Restart { .. } => self.met.note(Kind::Restart),
-            Command::Signal { .. } | Command::Explain { .. } => {}
+            Command::Drain { drain: Some(_), .. } => self.met.note(Kind::Drain),
+            Command::PauseDeployment { paused: true, .. } => self.met.note(Kind::Pause),
+            Command::SetEligibility { .. }
+            | Command::Drain { drain: None, .. }
+            | Command::PauseDeployment { paused: false, .. }
+            | Command::TagVersion { .. }
+            | Command::UntagVersion { .. }
+            | Command::Signal { .. }
+            | Command::Explain { .. } => {}
         }
         Ok(())
     }
@@ -403,7 +413,7 @@ impl Life {
             if let Some(((_, index, attempt), _)) = self.machine.live().find(|((of, ..), _)| of == id)
                 && self.allocs.get(id).is_some_and(|view| !view.status.is_terminal())
             {
-                let name = self.tale.name_of(*id);
+                let name = self.trace.name_of(*id);
                 return Err(format!("{name} was collected while attempt {attempt} of task {index} runs"));
             }
         }
@@ -463,6 +473,10 @@ impl Life {
                 _ => FailureClass::Retry,
             };
             flight.outcome = Some(Outcome::Failed { class, why: "the rng said so".to_owned() });
+            return Ok(());
+        }
+        if let Some(outcome) = self.without_driver(&flight.action) {
+            flight.outcome = Some(outcome);
             return Ok(());
         }
         if flight.action.verb == Verb::Up

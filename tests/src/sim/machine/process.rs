@@ -11,7 +11,7 @@ use herdlet_plan::{
     parts::{BeforeStart, PartSet},
 };
 
-use super::{Attempt, Machine, NEVER, Phase, Thing, launch_of, spec_of};
+use super::{Attempt, Machine, NEVER, Phase, Thing, launch_of, spec_of, started};
 
 impl Machine {
     pub(super) fn process(
@@ -62,7 +62,7 @@ impl Machine {
                     None => Recovered::NotStarted,
                     Some(Phase::Tombstone) => Recovered::Lost { why: "it was cancelled".to_owned() },
                     Some(Phase::Lost) => Recovered::Lost { why: "the supervisor died".to_owned() },
-                    Some(Phase::Live) => Recovered::Running,
+                    Some(Phase::Live) => Recovered::Running(started(key)),
                     Some(Phase::Exited(result)) => Recovered::Exited(result.clone()),
                 }))
             }

@@ -5,12 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{JobKey, job::Job, volume::Volume};
-use herdlet_manifest::{manifests::Folder, owners::Owned, yaml::Problem};
+use herdlet_manifest::{
+    manifests::{Folder, hash_of},
+    owners::Owned,
+    yaml::Problem,
+};
+use herdlet_plan::job::Source;
 
 /// The desired state that a folder defines.
 #[derive(Debug, Default)]
 pub(super) struct FolderDiff {
-    pub(super) jobs: Vec<Job>,
+    /// Jobs with their definitions.
+    pub(super) jobs: Vec<(Job, Source)>,
     pub(super) volumes: Vec<Volume>,
     pub(super) gone: BTreeSet<JobKey>,
     pub(super) owned: Owned,
@@ -52,7 +58,13 @@ impl FolderDiff {
                         }
                         places.insert(key.clone(), name.clone());
                         keys.insert(key);
-                        wanted.jobs.push(loaded.object);
+                        let source = Source {
+                            file: file.path.display().to_string(),
+                            file_hash: file.hash.clone(),
+                            job_hash: serde_json::to_vec(&loaded.object)
+                                .map_or(String::new(), |bytes| hash_of(&bytes)),
+                        };
+                        wanted.jobs.push((loaded.object, source));
                     }
                     wanted.volumes.extend(set.volumes.into_iter().map(|loaded| loaded.object));
                     wanted.owned.insert(name, keys);

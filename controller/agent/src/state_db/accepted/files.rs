@@ -13,7 +13,7 @@ use std::{
 use herdlet_api_types::{AllocId, JobKey, UnixNanos, job::Job, volume::Volume};
 use herdlet_base::{durable, paths};
 use herdlet_plan::{
-    job::JobState,
+    job::{Definition, JobState},
     record::RecordKey,
     shared::volume::{Origin, VolumeIntent, VolumeState},
     state::Durable,
@@ -24,7 +24,7 @@ use thiserror::Error;
 /// The format of the files.
 pub(crate) const FORMAT: u64 = 1;
 
-/// `<namespace>.<id>.json`.
+/// `<namespace>.<id>.json`, see [`job_path`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobFile {
     /// [`FORMAT`].
@@ -40,6 +40,9 @@ pub struct JobFile {
     /// The job is being stopped and will be forgotten.
     pub(crate) deleting: bool,
     pub(crate) job: Arc<Job>,
+    /// Where a folder of manifests defines the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) definition: Option<Definition>,
     /// Older versions that allocations still use.
     #[serde(default)]
     pub(crate) older: Vec<OlderVersion>,
@@ -90,8 +93,26 @@ pub struct Read {
 pub(crate) struct UnreadableFile {
     pub(crate) path: PathBuf,
     pub(crate) why: String,
-    /// The key of its object.
-    pub(crate) key: RecordKey,
+    /// The key of its object; `None` if the name is hashed.
+    key: Option<RecordKey>,
+}
+
+impl UnreadableFile {
+    fn is_of(&self, key: &RecordKey) -> bool {
+        let expected = match (&self.key, key) {
+            (Some(own), key) => return own == key,
+            (None, RecordKey::Job(key)) => job_path(Path::new(""), key),
+            (None, RecordKey::Volume(name)) => volume_path(Path::new(""), name),
+            (
+                None,
+                RecordKey::Meta
+                | RecordKey::JobVersion(..)
+                | RecordKey::AllocSpec(_)
+                | RecordKey::AllocState(_),
+            ) => return false,
+        };
+        self.path.ends_with(expected)
+    }
 }
 
 /// Why the files cannot be read as a whole.
@@ -114,6 +135,7 @@ impl JobFile {
             create_index: state.create_index,
             submit_time: state.submit_time,
             deleting: state.deleting,
+            definition: state.definition.clone(),
             job,
             older,
         }
@@ -148,14 +170,19 @@ impl EndedFile {
     }
 }
 
-/// The path of a job's file.
+/// The path of a job's file. The names of a namespace and an id that are too long for a file name are hashed.
 pub fn job_path(dir: &Path, key: &JobKey) -> PathBuf {
-    dir.join(format!("{}.{}.json", paths::encode(&key.namespace), paths::encode(&key.id)))
+    let plain = format!("{}.{}", paths::encode(&key.namespace), paths::encode(&key.id));
+    let stem = if plain.len() > STEM_LEN_MAX { paths::hashed(&key.full()) } else { plain };
+    dir.join(format!("{stem}.json"))
 }
+
+/// Leaves room in a file name for suffixes, also those of files that were set aside.
+const STEM_LEN_MAX: usize = 200;
 
 /// The path of a volume's file.
 pub(crate) fn volume_path(dir: &Path, name: &str) -> PathBuf {
-    dir.join("volumes").join(format!("{}.json", paths::encode(name)))
+    dir.join("volumes").join(format!("{}.json", paths::file_name(name)))
 }
 
 /// The path of an ended allocation's file.
@@ -168,23 +195,32 @@ impl Read {
     pub(crate) fn all(dir: &Path) -> Result<Self, ReadError> {
         let mut read = Self::default();
         for path in json_files(dir)? {
-            let Some(key) = job_key_of(&path) else { continue };
-            let is_of = |file: &JobFile| file.is_of(&key);
-            if let Some(file) = read.one(&path, || RecordKey::Job(key.clone()), is_of)? {
-                read.jobs.insert(key, file);
+            let key = job_key_of(&path);
+            if key.is_none() && !is_hashed(&path) {
+                continue;
+            }
+            let is_of = |file: &JobFile| {
+                let own = file.job.key();
+                file.is_of(key.as_ref().unwrap_or(&own)) && job_path(dir, &own) == path
+            };
+            if let Some(file) = read.one(&path, || key.clone().map(RecordKey::Job), is_of)? {
+                read.jobs.insert(file.job.key(), file);
             }
         }
         for path in json_files(&dir.join("volumes"))? {
-            let Some(name) = stem(&path).and_then(paths::decode) else { continue };
-            let is_of = |file: &VolumeFile| file.volume.name == name;
-            if let Some(file) = read.one(&path, || RecordKey::Volume(name.clone()), is_of)? {
-                read.volumes.insert(name, file);
+            let name = stem(&path).and_then(paths::decode);
+            if name.is_none() && !is_hashed(&path) {
+                continue;
+            }
+            let is_of = |file: &VolumeFile| volume_path(dir, &file.volume.name) == path;
+            if let Some(file) = read.one(&path, || name.clone().map(RecordKey::Volume), is_of)? {
+                read.volumes.insert(file.volume.name.clone(), file);
             }
         }
         for path in json_files(&dir.join("ended"))? {
             let Some(id) = stem(&path).and_then(|id| id.parse().ok()).map(AllocId) else { continue };
             // The content does not name its allocation.
-            if let Some(file) = read.one(&path, || RecordKey::AllocState(id), |_: &EndedFile| true)? {
+            if let Some(file) = read.one(&path, || Some(RecordKey::AllocState(id)), |_: &EndedFile| true)? {
                 read.ended.insert(id, file);
             }
         }
@@ -199,13 +235,13 @@ impl Read {
             RecordKey::AllocState(id) => self.ended.contains_key(id),
             RecordKey::Meta | RecordKey::JobVersion(..) | RecordKey::AllocSpec(_) => false,
         };
-        readable || self.unreadable.iter().any(|file| file.key == *key)
+        readable || self.unreadable.iter().any(|file| file.is_of(key))
     }
 
     fn one<T: DeserializeOwned>(
         &mut self,
         path: &Path,
-        key: impl FnOnce() -> RecordKey,
+        key: impl FnOnce() -> Option<RecordKey>,
         is_of: impl FnOnce(&T) -> bool,
     ) -> Result<Option<T>, ReadError> {
         let bytes = match read_regular(path) {
@@ -286,6 +322,11 @@ pub fn stem(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()?.strip_suffix(".json")
 }
 
+fn is_hashed(path: &Path) -> bool {
+    stem(path).is_some_and(|stem| stem.starts_with('~'))
+}
+
+/// The job whose file this is, if its name is not hashed.
 pub fn job_key_of(path: &Path) -> Option<JobKey> {
     let (namespace, id) = stem(path)?.split_once('.')?;
     Some(JobKey { namespace: paths::decode(namespace)?.into(), id: paths::decode(id)?.into() })

@@ -80,4 +80,5 @@ fn bring_forward(state: &mut JobState, file: &JobFile) {
     state.modify_index = file.commit;
     state.submit_time = file.submit_time;
     state.deleting = file.deleting;
+    state.definition.clone_from(&file.definition);
 }

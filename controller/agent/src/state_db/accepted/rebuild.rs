@@ -112,8 +112,10 @@ pub fn fill(loaded: &mut Loaded, sources: &Sources<'_>, scope: &Scope) -> Vec<(P
                 slots: slots(key, &loaded.specs, sources.now),
                 deployments: Vec::new(),
                 scaled: Arc::default(),
+                definition: file.definition.clone(),
                 launches: None,
                 stable: BTreeSet::new(),
+                tags: BTreeMap::new(),
             };
             loaded.jobs.insert(key.clone(), state);
         }

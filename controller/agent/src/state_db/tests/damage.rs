@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, job::Job};
 use herdlet_base::{mounts::kernel, paths::attempt_name, safe_fs::Dir, test_env::TestEnv};
 use herdlet_plan::{
     event::Command,
@@ -328,6 +328,43 @@ fn a_job_whose_file_cannot_be_read_is_not_taken_for_deleted_where_the_database_f
     let found = jobs(&opened.records);
     assert!(!found["a"].1 && !found["late"].1 && found["gone"].1, "{found:?}");
     assert_eq!(fates(&opened.records)["v"], VolumeIntent::Desired);
+}
+
+/// Names that are too long for a file name, or would be other paths.
+#[test]
+fn jobs_and_volumes_with_any_names_survive_a_lost_database() {
+    let dir = scratch();
+    let mut life = Life::begin(dir.path());
+    let odd = |id: &str, namespace: &str| Job { namespace: namespace.to_owned(), ..job(id, 1, "x") };
+    let long = "é".repeat(127);
+    let written = vec![
+        odd("Team_A/web.1", "default"),
+        odd(&long, "default"),
+        odd(&format!("{long}/"), &"N".repeat(128)),
+        odd("%41", "default"),
+        odd("~a", "default"),
+    ];
+    let volumes = ["Data_1", &".".repeat(128), "data[0]"];
+    life.apply(written.clone(), volumes.map(volume).to_vec());
+    drop(life);
+    let before = jobs(&open(dir.path()).records);
+    assert_eq!(before.len(), written.len());
+    fs::remove_file(paths(dir.path()).database()).unwrap();
+    let rebuilt = open(dir.path());
+    assert!(rebuilt.rebuilt && rebuilt.damaged.is_empty(), "{:?}", rebuilt.damaged);
+    assert_eq!(jobs(&rebuilt.records), before);
+    assert_eq!(fates(&rebuilt.records).len(), volumes.len());
+    drop(rebuilt);
+
+    // An unreadable file shows which job it is of, also with a hashed name.
+    let accepted = paths(dir.path()).accepted();
+    let hashed =
+        fs::read_dir(&accepted).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let hashed: Vec<String> = hashed.filter(|name| name.starts_with('~')).collect();
+    assert_eq!(hashed.len(), 2, "{hashed:?}");
+    hurt(&accepted.join(&hashed[0]), "unreadable");
+    let opened = open(dir.path());
+    assert!(jobs(&opened.records).values().all(|(_, deleting)| !deleting), "{:?}", jobs(&opened.records));
 }
 
 /// The job is unknown, so nothing of it is touched.

@@ -41,7 +41,7 @@ fn the_commit_number_grows_over_restarts_and_is_never_below_the_planners() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path()).store;
     assert_eq!(store.index(), CommitIndex(0));
-    let meta = |index| Record::Put(RecordKey::Meta, RecordValue::Meta(Meta { index }));
+    let meta = |index| Record::Put(RecordKey::Meta, RecordValue::Meta(Meta { index, ..Meta::default() }));
     assert_eq!(store.commit(&[meta(10)]).unwrap(), CommitIndex(10));
     assert_eq!(store.commit(&[]).unwrap(), CommitIndex(11));
     assert_eq!(store.commit(&[meta(11)]).unwrap(), CommitIndex(12));
@@ -49,7 +49,7 @@ fn the_commit_number_grows_over_restarts_and_is_never_below_the_planners() {
     let opened = open(dir.path());
     assert_eq!(opened.store.index(), CommitIndex(12));
     assert!(
-        opened.records.iter().any(|(_, value)| matches!(value, RecordValue::Meta(Meta { index: 12 }))),
+        opened.records.iter().any(|(_, value)| matches!(value, RecordValue::Meta(Meta { index: 12, .. }))),
         "the next number is newer than everything published"
     );
 }

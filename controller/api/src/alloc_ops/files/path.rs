@@ -1,11 +1,11 @@
 //! Paths from clients: below an allocation's directory, never above it, and never to secrets.
 //!
-//! In: text such as `web/local/../tmp/x`, and the names of the tasks. Out: the path on disk, in which names of task directories
-//! are percent-encoded. This module does not access files.
+//! In: text such as `web/local/../tmp/x`, and the names of the tasks with their directories. Out: the path on disk. This module
+//! does not access files.
 
-use std::{ffi::OsStr, path::PathBuf};
+use std::{borrow::Cow, ffi::OsStr, path::PathBuf};
 
-use herdlet_base::paths;
+use herdlet_base::paths::{self, SHARED, SPEC};
 
 use super::super::error::{ApiError, ApiResult};
 
@@ -30,7 +30,10 @@ impl Below {
     ///
     /// # Errors
     /// When the path leads out of the directory, or to a task's secrets.
-    pub(crate) fn read<'t>(text: &str, tasks: impl Iterator<Item = &'t str>) -> ApiResult<Self> {
+    pub(crate) fn read<'t>(
+        text: &str,
+        mut tasks: impl Iterator<Item = (&'t str, Cow<'t, str>)>,
+    ) -> ApiResult<Self> {
         if text.len() > PATH_BYTES_MAX || text.contains('\0') {
             return Err(ApiError::bad(format!(
                 "path: it must have at most {PATH_BYTES_MAX} bytes and no NUL"
@@ -48,14 +51,15 @@ impl Below {
         }
         let shown = parts.join("/");
         let first = parts.first().map(|first| {
-            let task = tasks.into_iter().find(|task| task == first);
-            task.map_or_else(|| (*first).to_owned(), paths::encode)
+            // `alloc` is the shared directory, also where a task has that name.
+            let task = tasks.find(|(task, _)| task == first && *first != SHARED);
+            task.map_or_else(|| (*first).to_owned(), |(_, dir)| dir.into_owned())
         });
         if first.as_deref().is_some_and(is_agents) {
             return Err(ApiError::NotFound(format!("no such file or directory: {shown:?}")));
         }
-        // `alloc` is not a task, so `alloc/secrets` is a normal name.
-        let shared = first.as_deref() == Some("alloc");
+        // `alloc/secrets` is a normal name.
+        let shared = first.as_deref() == Some(SHARED);
         if !shared && parts.get(1).is_some_and(|second| SECRET.contains(second)) {
             return Err(ApiError::Forbidden(format!("Reading secret file prohibited: {shown}")));
         }
@@ -70,7 +74,11 @@ impl Below {
         if !self.path.as_os_str().is_empty() {
             return Some(name.into_owned());
         }
-        (!is_agents(&name)).then(|| paths::decode(&name).unwrap_or_else(|| name.into_owned()))
+        if is_agents(&name) {
+            return None;
+        }
+        let task = paths::task_of(&name).filter(|task| task != SHARED);
+        Some(task.unwrap_or_else(|| name.into_owned()))
     }
 
     /// The last segment, as clients see it.
@@ -79,10 +87,10 @@ impl Below {
     }
 }
 
-/// Whether this entry of an allocation's directory is a file of the agent (`alloc.json`, which has the job's secrets). Encoded
-/// names of tasks contain no dot.
+/// Whether this entry of an allocation's directory is a file of the agent (`alloc.json`, which has the job's secrets). No
+/// directory of a task has such a name.
 fn is_agents(name: &str) -> bool {
-    name.contains('.')
+    name.starts_with('.') || name.starts_with(SPEC)
 }
 
 #[cfg(test)]
@@ -90,7 +98,9 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> ApiResult<Below> {
-        Below::read(text, ["web", "a.b"].into_iter())
+        let tasks = ["web", "a.b", "old.1", "alloc", ".x"];
+        let dir = |task| if task == "old.1" { "old%2E1".into() } else { paths::dir_name(task) };
+        Below::read(text, tasks.into_iter().map(|task| (task, dir(task))))
     }
 
     #[test]
@@ -101,7 +111,11 @@ mod tests {
             ("alloc/logs/", "alloc/logs"),
             ("/web//local/./x", "web/local/x"),
             ("web/local/../tmp/x", "web/tmp/x"),
-            ("a.b/local", "a%2Eb/local"),
+            ("a.b/local", "a.b/local"),
+            ("old.1/local", "old%2E1/local"),
+            (".x/local", "%2Ex/local"),
+            ("alloc/data", "alloc/data"),
+            ("%61lloc/local", "%61lloc/local"),
             ("alloc/secrets", "alloc/secrets"),
             ("web/local/secrets", "web/local/secrets"),
             ("web/..", ""),
@@ -121,7 +135,9 @@ mod tests {
             "web/secrets/token",
             "/web/./private/x",
             "a.b/secrets",
-            "a%2Eb/secrets",
+            "old.1/secrets",
+            "old%2E1/secrets",
+            "%61lloc/secrets",
             "x/../web/secrets",
         ] {
             let error = read(text).unwrap_err();
@@ -145,6 +161,9 @@ mod tests {
     fn names_of_tasks_are_shown_as_they_are_called() {
         let shown = |dir: &str, name: &str| read(dir).unwrap().display_name(OsStr::new(name));
         assert_eq!(shown("/", "a%2Eb").as_deref(), Some("a.b"));
+        assert_eq!(shown("/", "a.b").as_deref(), Some("a.b"));
+        assert_eq!(shown("/", "%2Ex").as_deref(), Some(".x"));
+        assert_eq!(shown("/", "%61lloc").as_deref(), Some("%61lloc"), "`alloc` is the shared directory");
         assert_eq!(shown("web", "a%2Eb").as_deref(), Some("a%2Eb"));
         assert_eq!(read("a.b/local/x").unwrap().display_last(), "x");
     }

@@ -179,3 +179,34 @@ async fn the_local_api_answers_as_its_column_says() {
         }
     }
 }
+
+/// The paths of Nomad 2.0.5 (`command/agent/http.go`); those that end with `/` have further parts.
+const PATHS_OF_NOMAD: &str = "acl/auth-method acl/auth-method/ acl/auth-methods acl/binding-rule acl/binding-rule/ acl/binding-rules \
+    acl/bootstrap acl/identity/client-introduction-token acl/login acl/oidc/auth-url acl/oidc/complete-auth acl/policies acl/policy/ \
+    acl/role acl/role/ acl/roles acl/token acl/token/ acl/token/onetime acl/token/onetime/exchange acl/tokens agent/force-leave \
+    agent/health agent/host agent/join agent/keyring/ agent/members agent/monitor/export agent/pprof/ agent/reload \
+    agent/schedulers agent/schedulers/config agent/self agent/servers allocation/ allocations client/allocation/x/stats client/fs/ls/x client/gc \
+    client/identity client/identity/renew client/metadata client/stats deployment/ deployments evaluation/ evaluations \
+    evaluations/count job/ jobs jobs/parse jobs/statuses metrics namespace namespace/ namespaces node/ node/pool/ \
+    node/pools nodes operator/autopilot/configuration operator/autopilot/health operator/keyring/ operator/license operator/raft/ \
+    operator/scheduler/configuration operator/snapshot operator/upgrade-check/ operator/utilization plugin/csi/ plugins quota quota/ \
+    quotas quota-usages recommendation recommendations recommendations/apply recommendation/ regions scaling/policies \
+    scaling/policy/ search search/fuzzy sentinel/policies sentinel/policy/ service/ services status/leader status/peers system/gc \
+    system/reconcile/summaries validate/job var/ vars volume/csi/ volume/host/ volumes volumes/claim/ volumes/claims volumes/external \
+    volumes/snapshot";
+
+/// No path of Nomad's is unknown: it is served, or refused with the name of its feature.
+#[tokio::test]
+async fn each_path_of_nomad_is_known() {
+    let api = ApiFixture::new();
+    let listener = Listener::unix(&api.socket()).await.unwrap();
+    api.serve(listener, http::router(Arc::clone(&api.shared)), None, Limits::default());
+    let client = reqwest::Client::builder().unix_socket(api.socket()).build().unwrap();
+    for path in PATHS_OF_NOMAD.split_whitespace() {
+        let path = if path.ends_with('/') { format!("{path}x") } else { path.to_owned() };
+        let answer = client.get(format!("http://localhost/v1/{path}")).send().await.unwrap();
+        let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap());
+        assert!(text != "resource not found", "{path}: {status} {text}");
+        assert!(text.lines().count() <= 1 || status == 200, "{path}: {status} {text}");
+    }
+}

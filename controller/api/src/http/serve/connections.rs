@@ -40,7 +40,7 @@ const REFUSAL_MAX: Duration = Duration::from_secs(1);
 pub(crate) const REFUSALS_MAX: usize = 16;
 
 pub(super) struct Connections {
-    face: Frontend,
+    frontend: Frontend,
     /// The address of the listener.
     listener: Option<SocketAddr>,
     closing: CancellationToken,
@@ -57,10 +57,10 @@ struct Taken {
 }
 
 impl Connections {
-    pub(super) fn new(face: Frontend, listener: Option<SocketAddr>, closing: CancellationToken) -> Self {
-        let Limits { connections_max, per_peer_max, .. } = face.limits;
+    pub(super) fn new(frontend: Frontend, listener: Option<SocketAddr>, closing: CancellationToken) -> Self {
+        let Limits { connections_max, per_peer_max, .. } = frontend.limits;
         Self {
-            face,
+            frontend,
             listener,
             closing,
             tasks: TaskTracker::new(),
@@ -111,7 +111,7 @@ impl Connections {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let connection = connection(stream, self.router(caller), self.face.limits, self.closing.clone());
+        let connection = connection(stream, self.router(caller), self.frontend.limits, self.closing.clone());
         self.tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended early");
@@ -123,7 +123,7 @@ impl Connections {
     /// A handshake may take as long as a request's header.
     fn serve_tls(&self, stream: TcpStream, taken: Taken, (peer, tls): (Peer, Arc<Tls>)) {
         let caller = if tls.verifies_clients() { Caller::Certified(peer) } else { Caller::Remote(peer) };
-        let (router, limits, closing) = (self.router(caller), self.face.limits, self.closing.clone());
+        let (router, limits, closing) = (self.router(caller), self.frontend.limits, self.closing.clone());
         self.tasks.spawn(async move {
             match tokio::time::timeout(limits.header_max, tls.accept(stream)).await {
                 Ok(Ok(stream)) => {
@@ -140,7 +140,7 @@ impl Connections {
 
     /// The router of one connection. Layers around a router with a single service cost little.
     fn router(&self, caller: Caller) -> Router {
-        let Frontend { router, access, admission, .. } = &self.face;
+        let Frontend { router, access, admission, .. } = &self.frontend;
         let gate = Gate {
             access: access.clone(),
             admission: Arc::clone(admission),

@@ -75,6 +75,7 @@ async fn versions_are_told_newest_first_in_both_forms() {
         index: 4,
         submit_time: herdlet_api_types::UnixNanos(7),
         job: web.clone(),
+        tag: None,
     };
     ground.show(9, &[JobView { past: vec![past.into()], ..job_view(&web, 2) }], &[]);
     ground.unix(Limits::default()).await;
@@ -183,7 +184,7 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
     let (restart, signal) =
         (format!("/v1/client/allocation/{id}/restart"), format!("/v1/client/allocation/{id}/signal"));
     for (path, body, status, says) in [
-        ("/v1/jobs", "{\"Job\":{},\"EnforceIndex\":true}", 501, "EnforceIndex"),
+        ("/v1/jobs", "{\"Job\":{},\"PreserveResources\":true}", 501, "PreserveResources"),
         ("/v1/jobs/parse", "{}", 400, "empty"),
         ("/v1/job/web/summary", "{}", 405, "Invalid method"),
         ("/v1/herdlet/apply", "{\"file\":[]}", 400, "unknown field"),
@@ -191,7 +192,7 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
         (&restart, "{\"TaskName\":\"x\"}", 404, "Could not find task"),
         (&restart, "{\"TaskName\":\"httpd\",\"AllTasks\":true}", 400, "cannot be set"),
         (&restart, "", 503, "shutting down"),
-        (&signal, "{\"Signal\":\"SIGNOTHING\"}", 400, "there is no signal"),
+        (&signal, "{\"Signal\":\"SIGNOTHING\"}", 400, "invalid signal"),
         (&signal, "{\"Signal\":\"hup\",\"Task\":\"x\"}", 404, "unknown task"),
     ] {
         let answer = post(path, body).await.unwrap();

@@ -28,7 +28,7 @@ async fn text(stream: &mut (impl Stream<Item = Result<Vec<u8>, ClientError>> + U
 }
 
 fn whole(follow: bool, tail: Option<u64>) -> LogRequest {
-    LogRequest { task: "httpd".to_owned(), stream: "stdout", follow, tail, since: None }
+    LogRequest { task: "httpd".to_owned(), stream: "stdout", follow, tail, since: None, timestamps: false }
 }
 
 #[tokio::test]
@@ -219,6 +219,7 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
         status: DeploymentStatus::Running,
         description: "Deployment is running".to_owned(),
         groups: Default::default(),
+        paused: false,
         reverted_to: None,
         create_index: 6,
         modify_index: index,
@@ -235,7 +236,8 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
         // The same state again is no event.
         ground.show(index, &[view], &[]);
     }
-    let id = ground.shared.evaluations.note(&web.key(), crate::http::trigger::Trigger::JobRegister, 7);
+    let id =
+        ground.shared.evaluations.note(&web.key(), crate::http::trigger::Trigger::JobRegister, (7, None));
     assert_eq!(line(&mut evaluations).await["Events"][0]["Payload"]["Evaluation"]["ID"], id);
     let owner = ServiceOwner { alloc: AllocId::from_hash([7; 16]), task: None };
     let registration = Registration {

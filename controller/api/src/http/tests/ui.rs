@@ -27,6 +27,29 @@ async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_f
     assert!(page.contains(&body), "{body}");
 }
 
+/// Rows of jobs without allocations opened nothing.
+#[tokio::test]
+async fn a_job_without_allocations_has_an_explanation_and_others_have_their_ports_and_versions() {
+    let ground = ApiFixture::new();
+    ground.unix(Limits::default()).await;
+    let (large, web) = (job("large", "g", "t"), job("web", "g", "t"));
+    let mut view = job_view(&large, 3);
+    view.convergence = verdict(ConvergenceState::Waiting, "large.g[0]: needs 9000 MiB of memory");
+    let mut alloc = alloc_view(&web, 0, 7);
+    let port =
+        herdlet_api_types::alloc::AssignedPort { value: 20_001, to: 20_001, host_ip: "127.0.0.1".to_owned() };
+    Arc::make_mut(&mut alloc.spec).ports.insert("http".to_owned(), port);
+    ground.show(1, &[view, job_view(&web, 0)], &[alloc]);
+    let (_, page) = ground.get("/ui").await;
+    let large = page.split("id=\"job-large\"").nth(1).unwrap().split("</details>").next().unwrap();
+    assert!(
+        large.contains("needs 9000 MiB of memory") && large.contains("<dt>versions</dt><dd>3 ("),
+        "{large}"
+    );
+    let web = page.split("id=\"job-web\"").nth(1).unwrap();
+    assert!(web.contains(" http=127.0.0.1:20001") && web.contains("/ui/explain/"), "{web}");
+}
+
 #[tokio::test]
 async fn the_page_loads_nothing_from_elsewhere() {
     let ground = ApiFixture::new();

@@ -18,10 +18,8 @@ pub(super) fn service(fields: &mut Fields) {
 /// Fills in the defaults of `spec`.
 pub(super) fn job(spec: &mut Fields) {
     let is_service = spec.get("type").is_none_or(|kind| &*kind.text == "service");
-    let groups = spec.get("groups").and_then(|groups| groups.items()).unwrap_or_default();
-    let in_a_group = groups.iter().any(|group| group.get("update").is_some());
     let empty = collection(Value::Map(Vec::new()), spec.position);
-    if is_service && !in_a_group {
+    if is_service {
         spec.insert_default("update", Arc::clone(&empty));
     }
     spec.insert_default("reschedule", empty);

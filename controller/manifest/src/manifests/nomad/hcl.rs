@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use super::shape::Shape;
-use super::{Fields, defaults, document, problem, text};
+use super::{Fields, collection, defaults, document, problem, text, values};
 use crate::hcl::{Block, Body};
 use crate::manifests::document::JOB;
 use crate::manifests::drivers::Drivers;
-use crate::yaml::{Document, Node, Position, Problems, Trail, Value};
+use crate::yaml::{Document, Entry, Node, Position, Problems, Trail, Value};
 
 /// Translates the job blocks of a job file.
 pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Document>, Problems) {
@@ -69,6 +69,15 @@ impl Reading<'_> {
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "namespace") {
             metadata.entries.push(spec.entries.remove(at));
         }
+        if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "id") {
+            let id = spec.entries.remove(at);
+            if let Some(at) = metadata.entries.iter().position(|entry| &*entry.key == "name") {
+                // The label is then only the shown name.
+                let label = metadata.entries.remove(at);
+                spec.insert_default("name", label.value);
+            }
+            metadata.entries.push(Entry { key: "name".into(), ..id });
+        }
         defaults::job(&mut spec);
         document(metadata, spec)
     }
@@ -94,8 +103,14 @@ impl Reading<'_> {
             if attribute.value.value == Value::Null {
                 continue;
             }
-            let shape = shape.field(&attribute.name).or_else(|| shape.values()).unwrap_or_default();
-            let value = shape.fit(&attribute.value);
+            let place = shape.field(&attribute.name).or_else(|| shape.values()).unwrap_or_default();
+            let value = place.fit(&attribute.value);
+            let value = match shape.field(&attribute.name) {
+                Some(_) if values::is_replaced(shape, &attribute.name, &value) => None,
+                Some(_) => values::value(shape, &attribute.name, value),
+                None => Some(value),
+            };
+            let Some(value) = value else { continue };
             if !fields.insert(&attribute.name, attribute.position, value) {
                 self.twice(&attribute.name, attribute.position, trail);
             }
@@ -121,6 +136,12 @@ impl Reading<'_> {
             return self.lone_task(shape, block, fields, trail);
         }
         let name = plural(shape, &block.kind);
+        if shape.block() == Some("Scaling") && name == "policy" {
+            if !fields.insert(&name, block.position, free(&block.body, block.position)) {
+                self.twice(&name, block.position, trail);
+            }
+            return;
+        }
         let inner = match (&*block.kind, shape.field(&name)) {
             ("config", Some(_)) => driver_of(around)
                 .and_then(|driver| self.drivers.get(driver))
@@ -185,6 +206,25 @@ impl Reading<'_> {
         let kind = &block.kind;
         self.wrong(position, trail, format!("`{kind}` takes no name here: `{kind} {{ … }}`"));
     }
+}
+
+/// Returns a block without a schema as Nomad does: nested blocks are lists, labels are keys.
+fn free(body: &Body, position: Position) -> Arc<Node> {
+    let mut fields = Fields::new(position);
+    for attribute in &body.attributes {
+        // The syntax has no repeated attributes.
+        let _ = fields.insert(&attribute.name, attribute.position, Arc::clone(&attribute.value));
+    }
+    for block in &body.blocks {
+        let inner = free(&block.body, block.position);
+        let labeled = block.labels.iter().rev().fold(inner, |inner, label| {
+            let mut entry = Fields::new(label.position);
+            entry.insert_default(&label.text, collection(Value::Seq(vec![inner]), label.position));
+            entry.into_node()
+        });
+        let _ = fields.push(&block.kind, block.position, labeled);
+    }
+    fields.into_node()
 }
 
 /// The blocks whose label becomes a field of the item, with that field.

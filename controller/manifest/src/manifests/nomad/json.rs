@@ -2,14 +2,15 @@
 //! /v1/job/ID`.
 //!
 //! In: the tree of the text, since YAML's parser reads JSON. Out: a document, or problems with the API's own
-//! paths. What a server has added to a job (its state, empty fields, defaults of features that aren't built)
-//! is ignored.
+//! paths. What a server has added to a job by itself ([`implied`]) is ignored. Fields that are unknown here keep
+//! their value under the name of a manifest, so that they are judged like those of every other language.
 
 use std::sync::Arc;
 
+use super::implied::{self, Implied};
 use super::names::to_manifest_name;
 use super::shape::Shape;
-use super::{Fields, collection, defaults, problem};
+use super::{Fields, collection, defaults, problem, values};
 use crate::manifests::document::JOB;
 use crate::yaml::{Document, Entry, Node, Position, Problems, Trail, Value};
 
@@ -20,49 +21,8 @@ pub(crate) fn is_job(document: &Document) -> bool {
     !is_ours && (root.get("Job").is_some() || root.get("TaskGroups").is_some() || root.get("ID").is_some())
 }
 
-/// Fields with the server's state of a job, not its specification.
-const STATE: [&str; 17] = [
-    "CreateIndex",
-    "CreateTime",
-    "DispatchIdempotencyToken",
-    "Dispatched",
-    "JobModifyIndex",
-    "ModifyIndex",
-    "ModifyTime",
-    "NomadTokenID",
-    "ParentID",
-    "Stable",
-    "Status",
-    "StatusDescription",
-    "SubmitTime",
-    "Submission",
-    "Version",
-    "VersionTag",
-    "Payload",
-];
-
 /// Fields of a registration request that don't change the job.
 const REQUEST: [&str; 5] = ["JobModifyIndex", "Namespace", "Region", "SecretID", "Submission"];
-
-/// Fields in which 0 means the same as an absent field.
-const ZERO_IS_NOTHING: [&str; 8] =
-    ["CPU", "MemoryMB", "MemoryMaxMB", "To", "Value", "TTL", "Priority", "MaxRunDuration"];
-
-/// Blocks that servers fill in with Nomad's defaults. An unbuilt feature is ignored if it has only this
-/// default.
-const DEFAULTS: [(&str, &str); 8] = [
-    ("Type", r#""horizontal""#),
-    ("SpecType", r#""cron""#),
-    ("HostNetwork", r#""default""#),
-    ("Cluster", r#""default""#),
-    ("OnUpdate", r#""require_healthy""#),
-    ("PropagationMode", r#""private""#),
-    ("Consul", r#"{"Cluster": "default", "Namespace": "", "Partition": ""}"#),
-    (
-        "Migrate",
-        r#"{"HealthCheck": "checks", "HealthyDeadline": 300000000000, "MaxParallel": 1, "MinHealthyTime": 10000000000}"#,
-    ),
-];
 
 /// How to handle unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,15 +35,16 @@ pub(crate) enum Unknown {
 
 /// Translates a job.
 pub(crate) fn document(written: &Document, unknown: Unknown) -> (Document, Problems) {
-    let mut reading = Reading { source: &written.source, unknown, problems: Problems::new() };
     let root = Trail::begin("");
     let (job, trail) = match written.root.get("Job") {
-        Some(job) => {
-            reading.request(&written.root, &root);
-            (job, Trail::begin("Job"))
-        }
-        None => (&*written.root, root),
+        Some(job) => (job, Trail::begin("Job")),
+        None => (&*written.root, Trail::begin("")),
     };
+    let implied = Implied::of(job);
+    let mut reading = Reading { source: &written.source, unknown, implied, problems: Problems::new() };
+    if written.root.get("Job").is_some() {
+        reading.request(&written.root, &root);
+    }
     let root = reading.job(job, &trail);
     (Document { root, ..written.clone() }, reading.problems)
 }
@@ -91,6 +52,7 @@ pub(crate) fn document(written: &Document, unknown: Unknown) -> (Document, Probl
 struct Reading<'r> {
     source: &'r str,
     unknown: Unknown,
+    implied: Implied<'r>,
     problems: Problems,
 }
 
@@ -103,7 +65,7 @@ impl Reading<'_> {
     fn request(&mut self, root: &Node, trail: &Trail<'_>) {
         for entry in root.entries().unwrap_or_default() {
             let key = &*entry.key;
-            if key != "Job" && !REQUEST.contains(&key) && !is_nothing(&entry.value) {
+            if key != "Job" && !REQUEST.contains(&key) && !implied::is_nothing(&entry.value) {
                 self.wrong(
                     entry.key_position,
                     &trail.field(key),
@@ -140,48 +102,65 @@ impl Reading<'_> {
         for entry in entries {
             let (key, position, value) = (&*entry.key, entry.key_position, &entry.value);
             let trail = trail.field(key);
-            if STATE.contains(&key) {
+            if value.value == Value::Null || self.implied.is_state(shape.block(), entry) {
                 continue;
             }
             let name = to_manifest_name(key);
             if let Some(identities) =
-                shape.field("identities").filter(|_| key == "Identity" && !is_nothing(value))
+                shape.field("identities").filter(|_| key == "Identity" || key == "Identities")
             {
-                // The default identity; the others are in `Identities`.
-                let identity = self.value(&identities.items().unwrap_or_default(), value, &trail);
-                if !fields.push("identities", position, identity) {
-                    self.wrong(position, &trail, "can't be combined with `Identities`, which is not a list");
-                }
+                self.identities(&identities.items().unwrap_or_default(), entry, fields, &trail);
                 continue;
             }
-            let Some(shape) = shape.field(&name) else {
-                let is_metadata = name == "id" || name == "namespace";
-                let is_told = self.unknown == Unknown::Reported || shape.is_unbuilt(&name);
-                if !is_nothing(value) && (is_metadata || is_told && !is_default(key, value)) {
-                    // The schema check reports it.
-                    let _ = fields.insert(&name, position, Arc::clone(value));
+            let Some(inner) = shape.field(&name) else {
+                let is_metadata = shape.block() == Some("JobSpec") && (name == "id" || name == "namespace");
+                let is_reported = is_metadata || self.unknown == Unknown::Reported;
+                // The search for unbuilt features or the schema check reports it.
+                if shape.is_unbuilt(&name) || is_reported && !implied::is_nothing(value) {
+                    let _ = fields.insert(&name, position, renamed(value));
                 }
                 continue;
             };
-            if adds_nothing(key, value) {
+            if implied::adds_nothing(shape.block(), entry) {
                 continue;
             }
             let value = match (key, &value.value) {
                 ("Networks", Value::Seq(networks)) => match networks.as_slice() {
                     [] => continue,
-                    [network] => self.network(&shape, network, &trail.item(0)),
+                    [network] => self.network(&inner, network, &trail.item(0)),
                     [_, second, ..] => {
                         self.wrong(second.position, &trail.item(1), "a group can have only one network");
                         continue;
                     }
                 },
-                ("Services", Value::Seq(services)) => self.services(&shape, services, value.position, &trail),
-                ("Scaling", Value::Map(entries)) => self.scaling(&shape, entries, value.position, &trail),
-                ("Config", _) => Arc::clone(value),
-                _ => self.value(&shape, value, &trail),
+                ("Services", Value::Seq(services)) => self.services(&inner, services, value.position, &trail),
+                ("Constraints", Value::Seq(all)) if self.unknown == Unknown::Reported => {
+                    let own = all.iter().filter(|constraint| !implied::is_constraint(constraint)).cloned();
+                    self.value(&inner, &collection(Value::Seq(own.collect()), value.position), &trail)
+                }
+                ("Config" | "Policy", _) => Arc::clone(value),
+                _ => self.value(&inner, value, &trail),
             };
+            let is_replaced = self.unknown == Unknown::Reported && values::is_replaced(shape, &name, &value);
+            let Some(value) = values::value(shape, &name, value).filter(|_| !is_replaced) else { continue };
             if !fields.insert(&name, position, value) {
                 self.wrong(position, &trail, "is written twice");
+            }
+        }
+    }
+
+    /// Translates `Identity`, the default one, or `Identities`, the others. Servers write the default one into every task.
+    fn identities(&mut self, shape: &Shape<'_>, entry: &Entry, fields: &mut Fields, trail: &Trail<'_>) {
+        let one = [Arc::clone(&entry.value)];
+        let all = entry.value.items().unwrap_or(&one);
+        for (index, identity) in
+            all.iter().enumerate().filter(|(_, identity)| !implied::is_identity(identity))
+        {
+            let item = trail.item(index);
+            let trail = if entry.value.items().is_some() { &item } else { trail };
+            let identity = self.value(shape, identity, trail);
+            if !fields.push("identities", entry.key_position, identity) {
+                self.wrong(entry.key_position, trail, "must be a list");
             }
         }
     }
@@ -230,21 +209,6 @@ impl Reading<'_> {
         collection(Value::Seq(services.collect()), position)
     }
 
-    /// Translates the bounds of a group's count. `ID` and `Target` only repeat the path.
-    fn scaling(
-        &mut self,
-        shape: &Shape<'_>,
-        entries: &[Entry],
-        position: Position,
-        trail: &Trail<'_>,
-    ) -> Arc<Node> {
-        let own = entries.iter().filter(|entry| !matches!(&*entry.key, "ID" | "Target"));
-        let own: Vec<Entry> = own.cloned().collect();
-        let mut fields = Fields::new(position);
-        self.fields(shape, &own, &mut fields, trail);
-        fields.into_node()
-    }
-
     /// Translates a network, whose ports are two lists in the API.
     fn network(&mut self, shape: &Shape<'_>, network: &Node, trail: &Trail<'_>) -> Arc<Node> {
         let written = network.entries().unwrap_or_default();
@@ -256,6 +220,9 @@ impl Reading<'_> {
         let port_shape = shape.field("ports").and_then(|ports| ports.values()).unwrap_or_default();
         for list in written.iter().filter(is_ports) {
             let trail = trail.field(&list.key);
+            if !matches!(list.value.value, Value::Seq(_) | Value::Null) {
+                self.wrong(list.value.position, &trail, "must be a list");
+            }
             for (index, port) in list.value.items().unwrap_or_default().iter().enumerate() {
                 self.port(&port_shape, port, &mut ports, &trail.item(index));
             }
@@ -273,10 +240,11 @@ impl Reading<'_> {
         for entry in port.entries().unwrap_or_default() {
             match &*entry.key {
                 "Label" => label = entry.value.scalar_text(),
-                "Value" if !adds_nothing("Value", &entry.value) => {
-                    let _ = fields.insert("static", entry.key_position, Arc::clone(&entry.value));
+                "Value" => {
+                    if let Some(value) = values::value(shape, "static", Arc::clone(&entry.value)) {
+                        let _ = fields.insert("static", entry.key_position, value);
+                    }
                 }
-                "Value" => {}
                 _ => others.push(entry.clone()),
             }
         }
@@ -288,53 +256,21 @@ impl Reading<'_> {
     }
 }
 
-/// Returns whether a supported field has the same meaning as if it were absent.
-fn adds_nothing(key: &str, node: &Node) -> bool {
-    match &node.value {
-        Value::Null => true,
-        Value::Str => node.text.is_empty(),
-        Value::Int(0) => ZERO_IS_NOTHING.contains(&key),
-        Value::Seq(items) => items.is_empty(),
-        Value::Map(entries) => entries.is_empty() || key == "Update" && is_nothing(node),
-        Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Refused => false,
-    }
-}
-
-/// Returns whether a value is empty at every level.
-fn is_nothing(node: &Node) -> bool {
-    match &node.value {
-        Value::Null => true,
-        Value::Bool(value) => !value,
-        Value::Int(value) => *value == 0,
-        Value::Float(value) => *value == 0.0,
-        Value::Str => node.text.is_empty(),
-        Value::Seq(items) => items.iter().all(|item| is_nothing(item)),
-        Value::Map(entries) => entries.iter().all(|entry| is_nothing(&entry.value)),
-        Value::Refused => false,
-    }
-}
-
-/// Returns whether a value is the default that Nomad's servers fill in.
-fn is_default(key: &str, node: &Node) -> bool {
-    DEFAULTS
-        .iter()
-        .filter(|(name, _)| *name == key)
-        .any(|(_, text)| serde_json::from_str(text).is_ok_and(|default| equals(node, &default)))
-}
-
-/// Compares a tree with a JSON value. Empty fields may be absent.
-fn equals(node: &Node, json: &serde_json::Value) -> bool {
-    use serde_json::Value as Json;
-    match (&node.value, json) {
-        (Value::Map(entries), Json::Object(fields)) => {
-            entries.iter().all(|entry| match fields.get(&*entry.key) {
-                Some(field) => equals(&entry.value, field),
-                None => is_nothing(&entry.value),
-            })
+/// Renames the fields of a value of an unbuilt feature to those of a manifest.
+fn renamed(node: &Arc<Node>) -> Arc<Node> {
+    let value = match &node.value {
+        Value::Seq(items) => Value::Seq(items.iter().map(renamed).collect()),
+        Value::Map(entries) => {
+            let entry = |entry: &Entry| Entry {
+                key: to_manifest_name(&entry.key).into(),
+                value: renamed(&entry.value),
+                ..entry.clone()
+            };
+            Value::Map(entries.iter().map(entry).collect())
         }
-        (Value::Str, Json::String(text)) => *node.text == **text,
-        (Value::Int(value), Json::Number(number)) => number.as_i128() == Some(*value),
-        (Value::Bool(value), Json::Bool(other)) => value == other,
-        _ => is_nothing(node),
-    }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Refused => {
+            return Arc::clone(node);
+        }
+    };
+    collection(value, node.position)
 }

@@ -8,7 +8,7 @@ use crate::yaml::{
 };
 
 /// Names that differ in more than their case.
-const NAMES: [(&str, &str); 28] = [
+const NAMES: [(&str, &str); 29] = [
     ("TaskGroups", "groups"),
     ("RestartPolicy", "restart"),
     ("ReschedulePolicy", "reschedule"),
@@ -37,6 +37,7 @@ const NAMES: [(&str, &str); 28] = [
     ("CPU", "cpu"),
     ("IOPS", "iops"),
     ("ID", "id"),
+    ("SELinuxLabel", "selinux_label"),
 ];
 
 /// Further names within an artifact. Elsewhere, these manifest names mean something else.
@@ -74,7 +75,7 @@ pub fn to_manifest_name(name: &str) -> String {
 }
 
 /// Translates a name of a manifest into that of the API.
-fn to_api_name(name: &str) -> String {
+pub(super) fn to_api_name(name: &str) -> String {
     if let Some((theirs, _)) = NAMES.iter().find(|(_, ours)| *ours == name) {
         return (*theirs).to_owned();
     }

@@ -60,9 +60,15 @@ impl<'s> Shape<'s> {
         self.get("properties").is_some()
     }
 
-    /// Returns whether the field is one of Nomad's that this release lacks.
+    /// Returns whether the field is one of Nomad's that this release lacks, or that has no effect.
     pub(super) fn is_unbuilt(&self, name: &str) -> bool {
-        unbuilt::lists(&self.parts, name)
+        unbuilt::knows(&self.parts, name)
+    }
+
+    /// The name of the block, as the type that defines it.
+    pub(super) fn block(&self) -> Option<&'s str> {
+        let reference = self.parts.iter().find_map(|part| part.get("$ref")?.as_str())?;
+        reference.rsplit('/').next()
     }
 
     /// Returns whether the schema has this place.

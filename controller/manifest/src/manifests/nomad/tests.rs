@@ -4,8 +4,13 @@
 use herdlet_api_types::job::Job;
 use herdlet_api_types::manifest::JobManifest;
 
-use crate::manifests::{Drivers, parse};
+use crate::manifests::document::JOB;
+use crate::manifests::{Drivers, Set, parse};
 use crate::yaml::{Problems, to_yaml};
+
+mod accepted;
+mod parity;
+mod servers;
 
 const CORPUS: [[(&str, &str); 3]; 4] = [
     [
@@ -30,8 +35,12 @@ const CORPUS: [[(&str, &str); 3]; 4] = [
     ],
 ];
 
+fn read_set(name: &str, text: &str) -> Result<Set, Problems> {
+    parse(name, text.as_bytes(), &Drivers::built_in())
+}
+
 fn read(name: &str, text: &str) -> Result<Job, Problems> {
-    let set = parse(name, text.as_bytes(), &Drivers::built_in())?;
+    let set = read_set(name, text)?;
     assert_eq!(set.jobs.len(), 1, "{name}");
     Ok(set.jobs.into_iter().next().unwrap().object)
 }
@@ -100,23 +109,14 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n    }}\n  }}\n{inner}\n}}\n"
         )
     };
-    for (inner, place) in [
-        (
-            "  multiregion {\n    strategy {\n      max_parallel = 1\n    }\n  }",
-            "a.hcl:10:3: spec.multiregion: `multiregion` is known from Nomad",
-        ),
-        ("  migrate {\n    max_parallel = 1\n  }", "a.hcl:10:3: spec.migrate: `migrate` is known from Nomad"),
-    ] {
-        let told = wrong("a.hcl", &job(inner));
-        // A release that builds a block no longer reports it.
-        assert!(told.contains(place), "{told}");
-    }
+    let told = wrong("a.hcl", &job("  secret \"token\" {\n    provider = \"nomad\"\n  }"));
+    assert!(told.contains("a.hcl:10:3: spec.secret: `secret` is known from Nomad"), "{told}");
     let task = |inner: &str| {
         format!(
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
         )
     };
-    for block in ["template", "vault", "csi_plugin", "action", "scaling", "consul", "device_"] {
+    for block in ["template", "csi_plugin", "action", "device_"] {
         let told = wrong("a.hcl", &task(&format!("      {block} {{\n      }}")));
         assert!(
             told.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),
@@ -255,4 +255,111 @@ fn harm_in_json_is_refused() {
     let told =
         parse("a.json", b"{\"Job\": {\"ID\": \"\xff\"}}", &Drivers::built_in()).map(|_| ()).unwrap_err();
     assert_eq!(told.to_string(), "a.json:1:17: is not UTF-8: byte 0xff at offset 16");
+}
+
+/// A job file with these names, in HCL.
+fn named(job: &str, more: &str, group: &str, task: &str) -> String {
+    format!(
+        "job \"{job}\" {{\n{more}\ngroup \"{group}\" {{\nservice {{ provider = \"nomad\" }}\n\
+         task \"{task}\" {{\ndriver = \"raw_exec\"\nservice {{ provider = \"nomad\" }}\n\
+         config {{ command = \"/bin/true\" }}\n}}\n}}\n}}\n"
+    )
+}
+
+// Names with `_`, capitals, `.` and `/` were refused, in 17 % of public job files.
+#[test]
+fn names_that_nomad_accepts_are_kept() {
+    let hcl = "job \"Probe_EU/blue.1\" {\n namespace = \"TeamA\"\n group \"Front_end\" {\n task \"api_v2.x\" {\n \
+               driver = \"raw_exec\"\n config { command = \"/bin/true\" }\n }\n }\n}\n";
+    let json = r#"{"Job": {"ID": "Probe_EU/blue.1", "Name": "Probe_EU/blue.1", "Namespace": "TeamA", "TaskGroups": [
+        {"Name": "Front_end", "Tasks": [{"Name": "api_v2.x", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}]}]}}"#;
+    let job = good("a.hcl", hcl);
+    assert_eq!(good("a.json", json), job);
+    assert_eq!((&*job.id, &*job.namespace, &*job.name), ("Probe_EU/blue.1", "TeamA", "Probe_EU/blue.1"));
+    assert_eq!((&*job.groups[0].name, &*job.groups[0].tasks[0].name), ("Front_end", "api_v2.x"));
+    let written = to_yaml(&JobManifest::from_job(&job)).unwrap();
+    assert_eq!(good("written.yaml", &written), job, "{written}");
+}
+
+#[test]
+fn names_that_cannot_be_paths_are_refused_in_all_languages() {
+    let long = "x".repeat(256);
+    let escaped = |name: &str| serde_json::to_string(name).unwrap();
+    let (parts, marks) = ("must not have an empty part", "must not contain control characters or marks");
+    for (job, problem) in [
+        ("a b", "must not contain spaces"),
+        ("..", parts),
+        ("a/../b", parts),
+        ("/a", parts),
+        ("a/", parts),
+        ("a\u{202e}b", marks),
+        ("a\u{1b}b", marks),
+        (&long, "must have at most 255 bytes"),
+    ] {
+        let json = serde_json::json!({ "Job": { "ID": job, "TaskGroups": [] } });
+        let yaml = format!(
+            "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: {}}}\nspec: {{groups: []}}\n",
+            escaped(job)
+        );
+        for (name, text) in [("a.json", json.to_string()), ("a.yaml", yaml)] {
+            let told = wrong(name, &text);
+            assert!(told.contains(problem), "{job:?} in {name}: {told}");
+        }
+    }
+    for (task, problem) in [
+        ("..", "must not be `.` or `..`"),
+        ("a/b", "must not contain `/` or `\\`"),
+        ("a\\\\b", "must not contain `/` or `\\`"),
+        (&long, "must have at most 128 bytes"),
+    ] {
+        for text in [named("j", "", "g", task), named("j", "", task, "t")] {
+            let told = wrong("a.hcl", &text);
+            assert!(told.contains(problem), "{task}: {told}");
+        }
+    }
+    let told = wrong("a.hcl", &named("j", "namespace = \"a_b\"", "g", "t"));
+    assert!(told.contains("must be 1 to 128 letters"), "{told}");
+}
+
+// A group's service was `probe-one-group`; nobody found it under the name that Nomad gives it.
+#[test]
+fn a_service_without_a_name_has_the_one_that_nomad_gives_it() {
+    let job = good("a.hcl", &named("probe", "name = \"Shown\"", "one", "main"));
+    let group = &job.groups[0];
+    assert_eq!(
+        (&*group.services[0].name, &*group.tasks[0].services[0].name),
+        ("Shown-one", "Shown-one-main")
+    );
+    // Nomad refuses these default names too.
+    let told = wrong("a.hcl", &named("probe", "", "Front_end", "main"));
+    assert!(
+        told.contains("the default name `probe-Front_end` is not valid, it must be valid per RFC 1123"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_id_of_a_job_may_differ_from_its_label() {
+    let job = good("a.hcl", &named("probe", "id = \"probe-7\"", "one", "main"));
+    assert_eq!((&*job.id, &*job.name), ("probe-7", "probe"));
+    let both = good("a.hcl", &named("probe", "id = \"probe-7\"\nname = \"shown\"", "one", "main"));
+    assert_eq!((&*both.id, &*both.name), ("probe-7", "shown"));
+    let told = wrong("a.hcl", &named("probe", "id = \"a b\"", "one", "main"));
+    assert!(told.contains("metadata.name: must not contain spaces"), "{told}");
+}
+
+// The job was refused; Nomad runs one allocation, and the others wait.
+#[test]
+fn a_static_port_may_be_wanted_more_often_than_it_is_there() {
+    let group = |name: &str| {
+        format!(
+            "group \"{name}\" {{\ncount = 2\nnetwork {{\nport \"http\" {{ static = 8088 }}\n}}\n\
+             task \"t\" {{\ndriver = \"raw_exec\"\nconfig {{ command = \"/bin/true\" }}\n}}\n}}\n"
+        )
+    };
+    let job = good("a.hcl", &format!("job \"probe\" {{\n{}{}}}\n", group("one"), group("two")));
+    assert_eq!((job.groups.len(), job.groups[0].count), (2, 2));
+    let twice = group("one").replace("port \"http\"", "port \"admin\" { static = 8088 }\nport \"http\"");
+    let told = wrong("a.hcl", &format!("job \"probe\" {{\n{twice}}}\n"));
+    assert!(told.contains("port 8088 is already taken at `spec.groups[0].network.ports.admin`"), "{told}");
 }

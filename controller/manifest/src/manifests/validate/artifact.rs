@@ -89,7 +89,7 @@ fn destination(text: &str, mode: Option<ArtifactMode>, trail: &Trail<'_>, findin
         return;
     }
     let dirs = Dirs { task: "/alloc-dir/task".into(), shared: "/alloc-dir/alloc".into() };
-    if text.starts_with('/') || Destination::of(text, &dirs).is_err() {
+    if Destination::of(text, &dirs).is_err() {
         let message = "must be a path in the task's directory or in `../alloc`, for instance local/";
         return findings.problem(trail, message);
     }

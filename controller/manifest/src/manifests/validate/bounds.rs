@@ -51,6 +51,7 @@ impl Bounds<'_, '_> {
         let ports = group.network.iter().filter_map(|network| network.ports.as_ref()).flatten().count();
         self.list("ports", ports, ITEMS_MAX, &network.field("ports"));
         self.list("volumes", length(group.volumes.as_ref()), ITEMS_MAX, &trail.field("volumes"));
+        self.list("groups", length(group.depends_on.as_ref()), ITEMS_MAX, &trail.field("depends_on"));
         self.list("constraints", length(group.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));
         self.list("affinities", length(group.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
         self.spreads(group.spreads.as_deref(), &trail.field("spreads"));

@@ -57,7 +57,9 @@ pub(super) fn of_job(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findin
 }
 
 fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if !job.kind.completes() {
+    // As in Nomad, a disabled schedule may be incomplete, and of any job.
+    let is_enabled = written.enabled != Some(false);
+    if is_enabled && !job.kind.completes() {
         let message = format!(
             "only a batch or sysbatch job can be periodic, this is a {} job; write `type: batch`",
             job.kind.as_str()
@@ -66,6 +68,7 @@ fn periodic(written: &Periodic, job: &Job, trail: &Trail<'_>, findings: &mut Fin
     }
     let crons = written.crons.as_deref().unwrap_or_default();
     match (&written.cron, crons) {
+        (None, []) if !is_enabled => {}
         (None, []) => {
             let message = "needs `cron`, for instance \"0 3 * * *\" or \"@hourly\"";
             if !findings.is_unread(&trail.field("crons")) {
@@ -99,7 +102,16 @@ fn expression(cron: &str, block: &Periodic, trail: &Trail<'_>, findings: &mut Fi
             findings.warning(trail, "matches no day of any month, so it never launches anything");
         }
         Ok(_) if is_over(cron, block.time_zone.as_deref(), herdlet_base::clock::wall_now()) => {
-            findings.warning(trail, "matches only past years, so it no longer launches anything");
+            let never_matches = is_over(cron, block.time_zone.as_deref(), UnixNanos(0));
+            findings.warning(
+                trail,
+                match never_matches {
+                    true => {
+                        "matches only hours that the clocks of its time zone skip, so it never launches anything"
+                    }
+                    false => "matches only past years, so it no longer launches anything",
+                },
+            );
         }
         Ok(_) => {}
         Err(complaint) => findings.problem(trail, complaint),
@@ -142,8 +154,8 @@ pub(super) fn of_task(
 /// Returns the problem with a path below `local`, if any.
 fn file_complaint(path: &str) -> Option<&'static str> {
     let steps = normal(path);
-    if path.starts_with('/') || steps.contains(&"..") {
-        Some("must be a path inside the task's `local`: relative, without `..`")
+    if steps.contains(&"..") {
+        Some("must be a path inside the task's `local`, without `..`")
     } else if steps.is_empty() || path.ends_with('/') {
         Some("must name a file, for instance input.json")
     } else if path.contains('\0') || path.len() > 1_024 || steps.iter().any(|step| step.len() > 240) {
@@ -171,6 +183,9 @@ mod tests {
             ("0 23 31 12 * 2024", Some("UTC"), "2025-01-01T01:00:00Z", true),
             ("0 23 31 12 * 2024", Some("America/New_York"), "2025-01-01T01:00:00Z", false),
             ("0 3 * * * 2024", Some("Nowhere"), "2026-01-01T00:00:00Z", false),
+            // The clocks skip this hour, so there is no such time at all.
+            ("30 2 28 3 * 2027", Some("Europe/Berlin"), "1970-01-01T00:00:00Z", true),
+            ("30 3 28 3 * 2027", Some("Europe/Berlin"), "1970-01-01T00:00:00Z", false),
         ] {
             assert_eq!(is_over(cron, time_zone, at(now)), expected, "{cron} {time_zone:?} {now}");
         }

@@ -1,6 +1,6 @@
-//! `depends_on`: existing tasks, conditions that can become true, no cycles.
+//! `depends_on` of tasks and groups: existing names, conditions that can become true, no cycles.
 
-use herdlet_api_types::job::{DependencyCondition, Group, JobType, Lifecycle, Task};
+use herdlet_api_types::job::{DependencyCondition, Group, GroupDependency, Job, JobType, Lifecycle, Task};
 
 use super::text::no_such;
 use super::{Findings, GroupContext};
@@ -44,6 +44,88 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
     if !impossible {
         circles(group, &tasks, findings);
     }
+}
+
+/// Validates the dependencies between groups. Other jobs may be applied later.
+pub(super) fn between_groups(job: &Job, findings: &mut Findings<'_>) {
+    let spec = Trail::begin("spec");
+    let groups = spec.field("groups");
+    for (index, group) in job.groups.iter().enumerate() {
+        let trail = groups.item(index);
+        let list = trail.field("depends_on");
+        for (index, on) in group.depends_on.iter().enumerate() {
+            let item = list.item(index);
+            if let Some(message) = group_objection(job, group, on) {
+                findings.problem(&item, message);
+            } else if let Some(name) = own_group(job, on).filter(|name| !has_group(job, name)) {
+                let names =
+                    job.groups.iter().map(|known| known.name.as_str()).filter(|known| *known != group.name);
+                findings.absent_with(&groups, &item, || no_such("group", name, names));
+            }
+        }
+    }
+    let Some(way) = group_circle(job) else { return };
+    let at = way.first().and_then(|name| job.groups.iter().position(|group| group.name == *name));
+    let shown: Vec<String> = way.iter().map(|name| format!("`{name}`")).collect();
+    let trail = groups.item(at.unwrap_or_default());
+    let message = format!("groups wait for each other: {}", shown.join(" → "));
+    findings.problem(&trail.field("depends_on"), message);
+}
+
+fn group_objection(job: &Job, group: &Group, on: &GroupDependency) -> Option<String> {
+    let is_own = on.job.as_ref().is_none_or(|other| *other == job.id);
+    match (&on.job, &on.group) {
+        (None, None) => Some("needs `group`, `job`, or both".to_owned()),
+        (_, Some(name)) if is_own && *name == group.name => Some("a group can't wait for itself".to_owned()),
+        (Some(_), None) if is_own => {
+            Some("a group can't wait for its own job; name another group of it".to_owned())
+        }
+        (_, _) if is_own && on.condition == DependencyCondition::Completed && !job.kind.completes() => {
+            Some(format!(
+                "a group of a {} job never completes; wait for `started` or `healthy`",
+                job.kind.as_str()
+            ))
+        }
+        (_, _) => None,
+    }
+}
+
+/// The group of the same job that a dependency names.
+fn own_group<'o>(job: &Job, on: &'o GroupDependency) -> Option<&'o str> {
+    on.group.as_deref().filter(|_| on.job.as_ref().is_none_or(|other| *other == job.id))
+}
+
+fn has_group(job: &Job, name: &str) -> bool {
+    job.groups.iter().any(|group| group.name == name)
+}
+
+/// A cycle of groups, if there is any: what remains when groups without open dependencies are removed.
+fn group_circle(job: &Job) -> Option<Vec<&str>> {
+    let mut waiting: Vec<&Group> = job.groups.iter().collect();
+    let open_in = |group: &Group, waiting: &[&Group]| {
+        let names = group.depends_on.iter().filter_map(|on| own_group(job, on));
+        let is_open = |name: &&str| *name != group.name && waiting.iter().any(|other| other.name == **name);
+        names.map(str::to_owned).find(|name| is_open(&name.as_str()))
+    };
+    loop {
+        let before = waiting.clone();
+        waiting.retain(|group| open_in(group, &before).is_some());
+        if waiting.len() == before.len() {
+            break;
+        }
+    }
+    // Every remaining group waits for another one, so the walk ends in a cycle.
+    let mut way = vec![waiting.first()?.name.as_str()];
+    while let Some(last) = waiting.iter().find(|group| way.last() == Some(&group.name.as_str())) {
+        let next = open_in(last, &waiting)?;
+        let next = waiting.iter().find(|group| group.name == next)?.name.as_str();
+        let start = way.iter().position(|name| *name == next);
+        way.push(next);
+        if let Some(start) = start {
+            return Some(way.split_off(start));
+        }
+    }
+    None
 }
 
 /// Returns why a condition can never become true, if so.

@@ -11,6 +11,9 @@ use herdlet_base::{below::below, token_path::path_of};
 use super::{Findings, text};
 use crate::yaml::Trail;
 
+/// The audience of the default identity.
+const DEFAULT_AUDIENCE: &str = "nomadproject.io";
+
 pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let list = trail.field("identities");
     let names = || {
@@ -26,11 +29,11 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
         }
         let aud = identity.aud.as_deref().unwrap_or_default();
         if name == DEFAULT_IDENTITY {
-            if identity.aud.is_some() {
+            if aud.iter().any(|audience| audience != DEFAULT_AUDIENCE) {
                 let message = "the default identity has its own audience; give this one a `name`";
                 findings.problem(&trail.field("aud"), message);
             }
-            if identity.ttl.is_some() {
+            if identity.ttl.is_some_and(|ttl| !ttl.0.is_zero()) {
                 let message = "the default identity doesn't expire; give this one a `name`";
                 findings.problem(&trail.field("ttl"), message);
             }
@@ -39,12 +42,6 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
         }
         for (index, audience) in aud.iter().enumerate() {
             text::plain(audience, &trail.field("aud").item(index), findings);
-        }
-        if identity.ttl.is_some_and(|ttl| ttl.0.is_zero()) {
-            findings.problem(
-                &trail.field("ttl"),
-                "must be longer than 0; remove it for a token that doesn't expire",
-            );
         }
         if let Some(path) = &identity.filepath {
             let trail = trail.field("filepath");
@@ -94,7 +91,7 @@ fn outside_of_volumes(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings
         .iter()
         .flatten()
         .filter_map(|mount| mount.destination.as_deref())
-        .filter_map(|text| Some((below(text).ok()?, text)))
+        .filter_map(|text| Some((below(text)?, text)))
         .collect();
     for (index, identity) in spec.identities.iter().flatten().enumerate() {
         let path = path_of("", identity.filepath.as_deref()).filter(|_| identity.filepath.is_some());

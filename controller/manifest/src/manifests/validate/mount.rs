@@ -8,8 +8,18 @@ use super::text::no_such;
 use super::{Findings, GroupContext};
 use crate::yaml::Trail;
 
-/// Directories in a task's directory that the agent creates.
-const OURS: [&str; 4] = ["alloc", "local", "secrets", "tmp"];
+/// Directories in a task's directory that the agent creates, and that may contain mounts.
+const OPEN: [&str; 2] = ["local", "tmp"];
+
+/// Directories in a task's directory in which nothing may be mounted, with their use.
+const CLOSED: [(&str, &str); 3] = [
+    ("secrets", "holds secrets"),
+    ("private", "holds secrets"),
+    ("alloc", "is the allocation's shared directory"),
+];
+
+/// The longest name of a directory, in bytes.
+const NAME_LEN_MAX: usize = 255;
 
 /// Validates the volumes of a group.
 pub(super) fn requests(spec: &GroupSpec, group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
@@ -72,42 +82,85 @@ pub(super) fn of_task(
         }
         let destination = trail.field("destination");
         let complaint = match filesystem {
-            Some(FsIsolation::None) => inside_complaint(&mount.destination, &task.driver),
+            Some(FsIsolation::None) => inside_complaint(&mount.destination),
             Some(FsIsolation::Chroot | FsIsolation::Image) if mount.destination.is_empty() => {
                 Some("must not be empty".to_owned())
             }
             Some(FsIsolation::Chroot | FsIsolation::Image) | None => None,
         };
-        let earlier = task.volume_mounts.iter().take(index);
+        if filesystem == Some(FsIsolation::None) && mount.destination.starts_with('/') && complaint.is_none()
+        {
+            let message = format!(
+                "with {} a task sees the machine's own files, so the volume is in the task's directory, at `{}`",
+                task.driver,
+                mount.destination.trim_start_matches('/')
+            );
+            findings.warning(&destination, message);
+        }
+        // A destination that is refused itself says nothing about the others.
+        let is_sound =
+            |path: &&str| filesystem != Some(FsIsolation::None) || inside_complaint(path).is_none();
+        let earlier = task.volume_mounts.iter().take(index).map(|other| other.destination.as_str());
+        let earlier = earlier.filter(is_sound);
+        let overlap = match filesystem {
+            Some(FsIsolation::None) => Overlap::Refused,
+            Some(FsIsolation::Chroot | FsIsolation::Image) | None => Overlap::Possible,
+        };
+        let complaint = complaint.or_else(|| overlap_complaint(&mount.destination, earlier, overlap));
         if let Some(complaint) = complaint {
             findings.problem(&destination, complaint);
-        } else if earlier.clone().any(|other| normal(&other.destination) == normal(&mount.destination)) {
-            findings.problem(
-                &destination,
-                format!("another volume is already mounted at `{}`", mount.destination),
-            );
         }
     }
 }
 
-/// Returns why a path is not inside the task's directory, if so.
-fn inside_complaint(path: &str, driver: &str) -> Option<String> {
+/// Whether a volume can be mounted inside another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Overlap {
+    Possible,
+    /// The mount point would be created in the outer volume.
+    Refused,
+}
+
+/// Returns which earlier mount is at the same place, around this one or inside it.
+fn overlap_complaint<'e>(
+    path: &str,
+    mut earlier: impl Iterator<Item = &'e str>,
+    overlap: Overlap,
+) -> Option<String> {
+    let own = normal(path);
+    earlier.find_map(|other| {
+        let known = normal(other);
+        if known == own {
+            return Some(format!("another volume is already mounted at `{path}`"));
+        }
+        let nested = overlap == Overlap::Refused && !known.is_empty() && !own.is_empty() && (known.starts_with(&own) || own.starts_with(&known));
+        nested.then(|| {
+            format!(
+                "another volume is mounted at `{other}`, and one volume can't be mounted inside another; write a path beside it"
+            )
+        })
+    })
+}
+
+/// Returns why a path is not inside the task's directory, if so. A leading `/` is that directory.
+fn inside_complaint(path: &str) -> Option<String> {
     let steps = normal(path);
-    if path.starts_with('/') {
-        let name = steps.last().copied().unwrap_or("data");
-        return Some(format!(
-            "with {driver} a task sees the machine's own files, so a volume can only be mounted inside the task's \
-             directory: write a relative path, for instance local/{name}"
-        ));
-    }
     if steps.contains(&"..") {
         return Some("must not leave the task's directory: remove `..`".to_owned());
     }
+    if let Some((name, purpose)) = CLOSED.iter().find(|(name, _)| steps.first() == Some(name)) {
+        return Some(format!(
+            "nothing can be mounted in `{name}`, which {purpose}; write another path, for instance local/data"
+        ));
+    }
     match steps.as_slice() {
         [] => Some("must name a path inside the task's directory, for instance local/data".to_owned()),
-        [only] if OURS.contains(only) => Some(format!(
+        [only] if OPEN.contains(only) => Some(format!(
             "`{only}` is created by the agent; write a path in it or beside it, for instance local/data"
         )),
+        steps if steps.iter().any(|step| step.len() > NAME_LEN_MAX) => {
+            Some(format!("a name in it is longer than {NAME_LEN_MAX} bytes; write a shorter one"))
+        }
         _ if path.contains('\0') || path.len() > 1_024 => {
             Some("must have at most 1024 bytes, and no NUL".to_owned())
         }

@@ -1,9 +1,8 @@
-//! `network`: port labels, and static ports, of which a machine has only one each.
+//! `network`: port labels and static ports.
 
 use std::collections::BTreeMap;
 
-use herdlet_api_types::job::Job;
-use herdlet_api_types::manifest::{GroupSpec, JobManifest};
+use herdlet_api_types::manifest::GroupSpec;
 
 use super::Findings;
 use crate::yaml::Trail;
@@ -38,36 +37,22 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
     }
 }
 
-/// Validates the static ports of all groups: every allocation runs on this one machine.
-pub(super) fn static_ports(
-    manifest: &JobManifest,
-    job: &Job,
-    groups: &Trail<'_>,
-    findings: &mut Findings<'_>,
-) {
+/// Validates the static ports of a group: each of its allocations would need such a port twice. Several allocations
+/// or groups with the same port are valid: one of them runs, the others wait.
+pub(super) fn static_ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let mut taken: BTreeMap<u16, String> = BTreeMap::new();
-    for (index, (spec, group)) in manifest.spec.groups.iter().flatten().zip(&job.groups).enumerate() {
-        let group_trail = groups.item(index);
-        let network = group_trail.field("network");
-        let ports = network.field("ports");
-        for (label, port) in spec.network.iter().filter_map(|network| network.ports.as_ref()).flatten() {
-            let Some(number) = port.fixed else { continue };
-            let label = ports.field(label);
-            let trail = label.field("static");
-            if group.count > 1 {
-                let message = format!(
-                    "port {number} can be used only once on this machine, but `count` is {}; use a dynamic port (`{{}}`) or count 1",
-                    group.count
-                );
-                findings.problem(&trail, message);
+    let network = trail.field("network");
+    let ports = network.field("ports");
+    for (label, port) in spec.network.iter().filter_map(|network| network.ports.as_ref()).flatten() {
+        let Some(number) = port.fixed else { continue };
+        let label = ports.field(label);
+        match taken.get(&number) {
+            Some(first) => {
+                let message = format!("port {number} is already taken at `{first}`");
+                findings.problem(&label.field("static"), message);
             }
-            match taken.get(&number) {
-                Some(first) => {
-                    findings.problem(&trail, format!("port {number} is already taken at `{first}`"))
-                }
-                None => {
-                    taken.insert(number, label.to_string());
-                }
+            None => {
+                taken.insert(number, label.to_string());
             }
         }
     }

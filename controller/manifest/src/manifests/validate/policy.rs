@@ -5,7 +5,7 @@ use herdlet_api_types::job::{
     DelayFunction, Group, HealthCheck, JobType, ReschedulePolicy, RestartMode, RestartPolicy,
 };
 use herdlet_api_types::manifest::defaults::{UPDATE, default_restart};
-use herdlet_api_types::manifest::{Restart, Span, Update};
+use herdlet_api_types::manifest::{Restart, RestartRule, RestartWord, Span, Update};
 
 use super::Findings;
 use crate::yaml::Trail;
@@ -15,7 +15,7 @@ const INTERVAL_MIN: Duration = Duration::from_secs(5);
 
 /// Validates the bounds within which a group may be scaled.
 pub(super) fn scaling(group: &Group, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let Some(scaling) = group.scaling else { return };
+    let Some(scaling) = &group.scaling else { return };
     if scaling.min > scaling.max {
         let message = format!("max ({}) must be at least min ({})", scaling.max, scaling.min);
         findings.problem(&trail.field("scaling"), message);
@@ -24,9 +24,40 @@ pub(super) fn scaling(group: &Group, trail: &Trail<'_>, findings: &mut Findings<
     }
 }
 
+/// Validates the time after which an allocation is stopped.
+pub(super) fn max_run_duration(longest: Span, kind: JobType, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if !kind.completes() {
+        let message = format!("a {} job runs until it is stopped; remove `max_run_duration`", kind.as_str());
+        findings.of_type(trail, message);
+    } else if longest.0.is_zero() {
+        findings.problem(trail, "must be longer than 0");
+    }
+}
+
 /// Returns the policy of a group's `restart`, with defaults.
 pub(super) fn of_group(restart: &Restart, kind: JobType) -> RestartPolicy {
     restart.over(&default_restart(kind))
+}
+
+/// Checks that a word of Compose can mean in this job what it means there.
+pub(super) fn restart_word(
+    rule: &RestartRule,
+    kind: JobType,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let message = match (rule.word, kind.completes()) {
+        (Some(RestartWord::Always), true) => format!(
+            "tasks of a {} job end for good with exit code 0; write `on-failure`, or make it a service job",
+            kind.as_str()
+        ),
+        (Some(RestartWord::OnFailure(_)), false) => format!(
+            "tasks of a {} job are restarted after exit code 0 too; write `always`, or make it a batch job",
+            kind.as_str()
+        ),
+        (Some(RestartWord::No | RestartWord::Always | RestartWord::OnFailure(_)) | None, _) => return,
+    };
+    findings.of_type(trail, message);
 }
 
 /// Validates a restart policy, defaults included.
@@ -105,6 +136,12 @@ pub(super) fn update(
         return findings.of_type(trail, message);
     }
     let rules = update.over(&outer.map_or(UPDATE, |outer| outer.over(&UPDATE)));
+    if rules.max_parallel == 0 && update.canary.is_some_and(|canary| canary > 0) {
+        findings.warning(
+            &trail.field("canary"),
+            "has no effect with `max_parallel: 0`: all allocations change at once",
+        );
+    }
     if rules.auto_promote && rules.canary == 0 && update.auto_promote.is_some() {
         findings.absent(
             &trail.field("canary"),
@@ -150,20 +187,23 @@ pub(super) fn update(
     }
 }
 
-/// Returns the written fields that only affect deployments.
+/// Returns the fields that only affect deployments, if they are written with other values than the defaults.
 fn deployment_fields(update: &Update) -> Vec<&'static str> {
     written([
-        ("progress_deadline", update.progress_deadline.is_some()),
-        ("auto_revert", update.auto_revert.is_some()),
-        ("auto_promote", update.auto_promote.is_some()),
-        ("canary", update.canary.is_some()),
+        (
+            "progress_deadline",
+            update.progress_deadline.is_some_and(|span| span.0 != UPDATE.progress_deadline),
+        ),
+        ("auto_revert", update.auto_revert == Some(true)),
+        ("auto_promote", update.auto_promote == Some(true)),
+        ("canary", update.canary.is_some_and(|canary| canary > 0)),
         ("health_check", update.health_check == Some(HealthCheck::Manual)),
     ])
 }
 
-/// Returns the written fields that are only stored.
+/// Returns the fields that are only stored, if they are written with other values than the defaults.
 fn idle_fields(update: &Update) -> Vec<&'static str> {
-    written([("stagger", update.stagger.is_some())])
+    written([("stagger", update.stagger.is_some_and(|span| span.0 != UPDATE.stagger))])
 }
 
 fn written<const N: usize>(fields: [(&'static str, bool); N]) -> Vec<&'static str> {

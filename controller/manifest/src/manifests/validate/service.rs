@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service};
+use herdlet_api_types::job::{AddressMode, Check, CheckKind, OnUpdate, Provider, Service, Weights};
 use herdlet_api_types::manifest::{CheckType, Span, service as spec};
+use herdlet_api_types::names::{NameKind, SERVICE_RULE};
 
 use super::text::no_such;
 use super::{Findings, GroupContext, text};
@@ -15,16 +16,44 @@ const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
 /// Methods that an HTTP check may use.
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
-/// Validates the services of a group, and that the whole group uses one catalogue.
+/// Validates the services of a group, that the whole group uses one catalogue, and that ids differ.
 pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
     let GroupContext { spec, group, trail, .. } = *context;
     list(context, spec.services.as_deref(), &group.services, &trail.field("services"), findings);
     let mut first: Option<(Provider, String)> = None;
     let tasks = trail.field("tasks");
     one_provider(&group.services, &trail.field("services"), &mut first, findings);
+    let mut ids = BTreeMap::new();
+    let owner = format!("group-{}", group.name);
+    distinct_ids((&owner, &group.services), &trail.field("services"), &mut ids, findings);
     for (index, task) in group.tasks.iter().enumerate() {
         one_provider(&task.services, &tasks.item(index).field("services"), &mut first, findings);
+        let trail = tasks.item(index);
+        distinct_ids((&task.name, &task.services), &trail.field("services"), &mut ids, findings);
     }
+}
+
+/// An id in a catalogue joins the owner's name, the service's and the port's by dashes, as in Nomad. So services of
+/// different owners can have the same id, and one would replace the other: service `b-c` of task `a`, and service `c`
+/// of task `a-b`. Equal names within one owner are another problem.
+fn distinct_ids(
+    (owner, services): (&str, &[Service]),
+    trail: &Trail<'_>,
+    ids: &mut BTreeMap<String, String>,
+    findings: &mut Findings<'_>,
+) {
+    let mut own = BTreeMap::new();
+    for (index, service) in services.iter().enumerate() {
+        let trail = trail.item(index);
+        let port = service.port.as_deref().unwrap_or_default();
+        let id = format!("{owner}-{}-{port}", service.name);
+        if let Some(place) = ids.get(&id) {
+            let message = format!("gets the same id as the service at `{place}`; rename one of them");
+            findings.problem(&trail, message);
+        }
+        own.insert(id, trail.to_string());
+    }
+    ids.append(&mut own);
 }
 
 fn one_provider(
@@ -80,7 +109,7 @@ pub(super) fn list(
         for (field, address) in &service.tagged_addresses {
             text::plain(address, &trail.field("tagged_addresses").field(field), findings);
         }
-        only_consul(spec, service, &trail, findings);
+        only_consul(service, &trail, findings);
         if let Some(task) = &spec.task {
             a_task(context, task, &trail.field("task"), findings);
         }
@@ -98,11 +127,11 @@ pub(super) fn list(
 }
 
 /// Warns of fields that the built-in catalogue, like Nomad's, accepts without effect.
-fn only_consul(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+fn only_consul(service: &Service, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let written = [
-        ("tagged_addresses", spec.tagged_addresses.is_some()),
+        ("tagged_addresses", !service.tagged_addresses.is_empty()),
         ("enable_tag_override", service.enable_tag_override),
-        ("weights", spec.weights.is_some()),
+        ("weights", service.weights != Weights::default()),
     ];
     for (name, _) in
         written.into_iter().filter(|(_, written)| *written && service.provider == Provider::Nomad)
@@ -118,14 +147,10 @@ fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &m
     if name.contains("${") {
         return;
     }
-    let fits = (1..=63).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        && !name.starts_with('-')
-        && !name.ends_with('-');
-    if fits {
+    if NameKind::Service.accepts(name) {
         return;
     }
-    let rule = "must be 1 to 63 letters, digits and dashes, with no dash at either end";
+    let rule = SERVICE_RULE;
     match &spec.name {
         Some(_) => findings
             .problem(&trail.field("name"), format!("the service's name {rule}; it evaluates to `{name}`")),
@@ -175,6 +200,7 @@ fn one_check(
         }
     }
     fields_of_kind(spec, trail, findings);
+    task_of_check(context, spec, service, trail, findings);
     thresholds(check, trail, findings);
     restart(spec, check, service, trail, findings);
     for (name, written) in [("notes", &spec.notes), ("tls_server_name", &spec.tls_server_name)] {
@@ -191,13 +217,13 @@ fn one_check(
     }
 }
 
-/// Reports fields that don't apply to the check's type. Nomad writes them out with empty values, which are
-/// accepted.
+/// Reports fields that don't apply to the check's type. As in Nomad, most have no effect; empty ones are written by Nomad
+/// itself.
 fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     use CheckType::{Grpc, Http, Script, Tcp};
     let Some(kind) = spec.kind else { return };
     let counts = |number: Option<u32>| number.is_some_and(|number| number > 0);
-    let fields: [(&str, bool, &[CheckType]); 17] = [
+    let idle: [(&str, bool, &[CheckType]); 13] = [
         ("path", spec.path.is_some(), &[Http]),
         ("method", spec.method.is_some(), &[Http]),
         ("protocol", spec.protocol.is_some(), &[Http]),
@@ -209,18 +235,45 @@ fn fields_of_kind(spec: &spec::Check, trail: &Trail<'_>, findings: &mut Findings
         ("tls_server_name", spec.tls_server_name.is_some(), &[Http, Grpc]),
         ("command", spec.command.is_some(), &[Script]),
         ("args", spec.args.is_some(), &[Script]),
-        ("task", spec.task.is_some(), &[Script]),
         ("port", spec.port.is_some(), &[Http, Tcp, Grpc]),
         ("address_mode", spec.address_mode.is_some(), &[Http, Tcp, Grpc]),
+    ];
+    let refused: [(&str, bool, &[CheckType]); 3] = [
         ("success_before_passing", counts(spec.success_before_passing), &[Http, Tcp, Grpc]),
         ("failures_before_critical", counts(spec.failures_before_critical), &[Http, Tcp, Grpc]),
         ("failures_before_warning", counts(spec.failures_before_warning), &[Http, Tcp, Grpc]),
     ];
-    for (name, _, kinds) in
-        fields.into_iter().filter(|(_, written, kinds)| *written && !kinds.contains(&kind))
-    {
+    let listed = |kinds: &[CheckType]| {
         let kinds: Vec<String> = kinds.iter().map(|kind| format!("`type: {}`", kind.as_str())).collect();
-        findings.problem(&trail.field(name), format!("is only allowed with {}", kinds.join(", ")));
+        kinds.join(", ")
+    };
+    let is_out_of_place =
+        |(_, written, kinds): &(&str, bool, &[CheckType])| *written && !kinds.contains(&kind);
+    for (name, _, kinds) in idle.into_iter().filter(is_out_of_place) {
+        findings.warning(&trail.field(name), format!("has an effect only with {}", listed(kinds)));
+    }
+    for (name, _, kinds) in refused.into_iter().filter(is_out_of_place) {
+        findings.problem(&trail.field(name), format!("is only allowed with {}", listed(kinds)));
+    }
+}
+
+/// Validates the task of a check that runs no command. Nomad writes it into all checks of a task's services.
+fn task_of_check(
+    context: &GroupContext<'_>,
+    spec: &spec::Check,
+    service: &Service,
+    trail: &Trail<'_>,
+    findings: &mut Findings<'_>,
+) {
+    let Some(task) = spec.task.as_deref().filter(|task| !task.is_empty()) else { return };
+    let is_of_group = trail.to_string().starts_with(&context.trail.field("services").to_string());
+    if spec.kind == Some(CheckType::Script) || !is_of_group || service.task.as_deref() == Some(task) {
+        return;
+    }
+    let trail = trail.field("task");
+    a_task(context, task, &trail, findings);
+    if spec.check_restart.is_some() {
+        findings.warning(&trail, "has an effect only with `type: script`; write `task` in the service");
     }
 }
 
@@ -293,31 +346,32 @@ fn tls_only(spec: &spec::Check, tls: bool, how: &str, trail: &Trail<'_>, finding
         ("tls_server_name", spec.tls_server_name.is_some()),
     ];
     for (name, _) in written.into_iter().filter(|(_, written)| *written && !tls) {
-        findings.problem(&trail.field(name), format!("is only allowed with `{how}`"));
+        findings.warning(&trail.field(name), format!("has an effect only with `{how}`"));
     }
+}
+
+/// Returns whether a path is a whole URL.
+fn is_absolute(path: &str) -> bool {
+    path.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 fn http(spec: &spec::Check, check: &Check, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     let CheckKind::Http { path, method, protocol, header, .. } = &check.kind else { return };
     match &spec.path {
         None => findings.absent(trail, trail, "`path` is missing"),
-        Some(_) if path.contains("://") => {
-            findings.problem(&trail.field("path"), "write only the path of the URL, beginning with `/`");
+        Some(path) if is_absolute(path) => {
+            findings.problem(&trail.field("path"), "write only the path of the URL, for instance /health");
         }
-        Some(_) if !path.starts_with('/') && !path.starts_with("${") => {
-            findings.problem(&trail.field("path"), format!("must begin with `/`; write /{path}"));
+        Some(_) if path.contains(char::is_control) => {
+            findings.problem(&trail.field("path"), "must not contain control characters");
         }
-        Some(_) if path.contains(|char: char| char.is_control() || matches!(char, ' ' | '#')) => {
-            findings.problem(&trail.field("path"), "must not contain spaces, control characters or `#`");
+        Some(_) if path.contains('#') => {
+            findings.warning(&trail.field("path"), "no request contains what follows `#`");
         }
         Some(_) => {}
     }
     if !METHODS.contains(&method.as_str()) && !method.contains("${") {
-        let upper = method.to_uppercase();
-        let message = match METHODS.contains(&upper.as_str()) {
-            true => format!("methods are upper-case; write {upper}"),
-            false => format!("`{method}` is not an HTTP method; the methods are {}", METHODS.join(", ")),
-        };
+        let message = format!("`{method}` is not an HTTP method; the methods are {}", METHODS.join(", "));
         findings.problem(&trail.field("method"), message);
     }
     tls_only(spec, protocol == "https", "protocol: https", trail, findings);

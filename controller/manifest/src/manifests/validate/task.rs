@@ -1,12 +1,16 @@
 //! One task: user, limits, hooks, and its lists.
 
-use herdlet_api_types::job::Task;
+use herdlet_api_types::driver::FsIsolation;
+use herdlet_api_types::job::{Resources, Task};
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
     Findings, GroupContext, artifact, children, constraint, identity, mount, policy, service, text, variables,
 };
 use crate::yaml::Trail;
+
+/// The minimum of `memory` and `memory_max` in MiB.
+const MEMORY_MIN: i64 = 10;
 
 pub(super) fn validate(
     context: &GroupContext<'_>,
@@ -16,20 +20,14 @@ pub(super) fn validate(
     findings: &mut Findings<'_>,
 ) {
     if let Some(user) = &spec.user {
-        let bad = user.0.is_empty()
-            || user.0.len() > 256
-            || user.0.contains(|char: char| {
-                char.is_control() || char.is_whitespace() || matches!(char, ':' | '/')
-            });
-        if bad {
-            findings.problem(&trail.field("user"), "must be the name or number of one user");
-        }
+        self::user(context, &user.0, task, &trail.field("user"), findings);
     }
     let level = (constraint::Level::Task, context.job.kind);
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
-    resources(task, &trail.field("resources"), findings);
-    if spec.restart.is_some() {
+    resources(spec, task, &trail.field("resources"), findings);
+    if let Some(restart) = &spec.restart {
+        policy::restart_word(restart, context.job.kind, &trail.field("restart"), findings);
         policy::restart(&task.restart, &trail.field("restart"), findings);
     }
     if let Some(signal) = &spec.kill_signal {
@@ -68,9 +66,35 @@ pub(super) fn of_servers(
     identity::files(spec, trail, findings);
 }
 
-fn resources(task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+/// The format allows every notation (`1000:1000`, `name:group`); a driver that runs tasks as users of this machine takes
+/// one user.
+fn user(context: &GroupContext<'_>, user: &str, task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let is_spaced = user.contains(|char: char| char.is_control() || char.is_whitespace());
+    if user.is_empty() || user.len() > 256 || is_spaced {
+        return findings.problem(trail, "must be 1 to 256 characters without spaces and control characters");
+    }
+    let of_machine = context
+        .drivers
+        .get(&task.driver)
+        .is_some_and(|rules| rules.capabilities.fs_isolation == FsIsolation::None);
+    if of_machine && let Some((name, _)) = user.split_once([':', '/']) {
+        let message = format!(
+            "{} runs a task with the groups that the user has on this machine: write the name or number of the user only, `{name}`",
+            task.driver
+        );
+        findings.problem(trail, message);
+    }
+}
+
+fn resources(spec: &TaskSpec, task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let most = spec.resources.as_ref().and_then(|resources| resources.memory_max);
+    if let Some(most @ 1..MEMORY_MIN) = most {
+        let message = format!("must be at least {MEMORY_MIN}, or −1 for no limit, found {most}");
+        return findings.problem(&trail.field("memory_max"), message);
+    }
     let resources = &task.resources;
     match (resources.memory_mib, resources.memory_max_mib) {
+        (_, Some(Resources::ALL_MEMORY)) => {}
         (Some(memory), Some(most)) if most < memory => {
             let message = format!("must be at least `memory` ({memory}), found {most}");
             findings.problem(&trail.field("memory_max"), message);

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use herdlet_api_types::manifest::Text;
-use herdlet_api_types::manifest::scalar::SIGNALS;
+use herdlet_api_types::manifest::scalar::{SIGNALS, is_signal};
+use herdlet_api_types::manifest::{Text, Ui};
 
 use super::Findings;
 use crate::yaml::{Trail, nearest};
@@ -55,23 +55,51 @@ pub(super) fn plain(text: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) 
     }
 }
 
-/// Validates the name of a signal.
+/// The part of a signal's name in which names differ: compared whole, all would be similar.
+fn short_of(name: &str) -> &str {
+    name.trim_start_matches("SIG")
+}
+
+/// Validates the texts for user interfaces, by Nomad's limits.
+pub(super) fn ui(ui: &Ui, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let description = ui.description.as_ref().map_or("", |text| &text.0);
+    if description.chars().count() > UI_DESCRIPTION_MAX {
+        let message = format!("must have at most {UI_DESCRIPTION_MAX} characters");
+        findings.problem(&trail.field("description"), message);
+    }
+    let links = trail.field("links");
+    for (index, link) in ui.links.iter().flatten().enumerate() {
+        let trail = links.item(index);
+        for (name, text) in [("label", &link.label), ("url", &link.url)] {
+            if let Some(text) = text {
+                plain(&text.0, &trail.field(name), findings);
+            }
+        }
+    }
+}
+
+/// Maximum number of characters of `ui.description`.
+const UI_DESCRIPTION_MAX: usize = 1_000;
+
+/// Validates the name of a signal, which may be in any case.
 pub(super) fn signal(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    if SIGNALS.contains(&name) {
+    if is_signal(&name.to_ascii_uppercase()) {
         return;
     }
     let known = match name {
-        "1" => Some("SIGHUP"),
-        "2" => Some("SIGINT"),
-        "9" => Some("SIGKILL"),
-        "15" => Some("SIGTERM"),
+        "1" => Some("SIGHUP".to_owned()),
+        "2" => Some("SIGINT".to_owned()),
+        "9" => Some("SIGKILL".to_owned()),
+        "15" => Some("SIGTERM".to_owned()),
         name => {
             let upper = name.to_uppercase();
             let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-            SIGNALS.into_iter().find(|signal| *signal == full).or_else(|| nearest(&full, SIGNALS.into_iter()))
+            let near = || nearest(short_of(&full), SIGNALS.into_iter().map(short_of));
+            let known = is_signal(&full).then(|| full.clone());
+            known.or_else(|| near().map(|near| format!("SIG{near}")))
         }
     };
-    let sentence = "expected the name of a signal such as SIGTERM";
+    let sentence = "expected the name of a signal such as SIGTERM or SIGRTMIN+3";
     findings.problem(
         trail,
         match known {

@@ -117,6 +117,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
         constraints: Vec::new(),
         affinities: Vec::new(),
         spreads: Vec::new(),
+        ui: None,
         // `parameterized` lists the optional meta of a dispatch; the required meta is added here.
         meta: required
             .map(|key| (key.clone(), String::new()))

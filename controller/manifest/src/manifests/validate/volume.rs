@@ -10,9 +10,6 @@ pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Finding
     let (metadata, spec) = (root.field("metadata"), root.field("spec"));
     labels(manifest.metadata.labels.as_ref(), &metadata.field("labels"), findings);
     labels(manifest.metadata.annotations.as_ref(), &metadata.field("annotations"), findings);
-    if let Some(complaint) = manifest.metadata.name.as_deref().and_then(name_complaint) {
-        findings.problem(&metadata.field("name"), complaint);
-    }
     let VolumeManifest { spec: written, .. } = manifest;
     match (&written.host_path, written.plugin_id) {
         (Some(_), Some(_)) => {
@@ -45,27 +42,6 @@ pub(in super::super) fn volume(manifest: &VolumeManifest, findings: &mut Finding
             findings.problem(&parameters.field("mode"), "must be octal permissions, for instance \"0755\"");
         }
     }
-}
-
-/// Accepts a DNS label, followed by the index of an allocation for a `per_alloc` volume.
-fn name_complaint(name: &str) -> Option<String> {
-    let (label, index) = match name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) {
-        Some((label, index)) => (label, Some(index)),
-        None => (name, None),
-    };
-    let is_label = (1..=63).contains(&label.len())
-        && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-        && !label.starts_with('-')
-        && !label.ends_with('-');
-    let is_index = index.is_none_or(|index| {
-        (1..=4).contains(&index.len())
-            && index.bytes().all(|byte| byte.is_ascii_digit())
-            && (index == "0" || !index.starts_with('0'))
-    });
-    if is_label && is_index {
-        return None;
-    }
-    Some("must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end; for one allocation with its index: \"data[0]\"".to_owned())
 }
 
 fn path_complaint(path: &str) -> Option<&'static str> {

@@ -3,7 +3,7 @@
 //! In: a scalar whose schema has one of our keywords. Out: whether it fits, and if not, what to write. Most
 //! of this code parses the notations of other systems to suggest ours.
 
-use herdlet_api_types::{format_duration, parse_duration};
+use herdlet_api_types::{format_duration, names::NameKind, parse_duration};
 
 use super::facets::Facets;
 use super::{describe_node, shorten};
@@ -45,45 +45,45 @@ pub(super) fn judge_text(node: &Node) -> Result<(), String> {
 /// Returns the problem with a name of a kind, if any.
 pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
     match kind {
-        "dns-label" => judge_label(text),
-        "file-name" => {
-            let bad = text.is_empty()
-                || matches!(text, "." | "..")
-                || text.len() > 128
-                || text.contains(|char: char| matches!(char, '/' | '\\') || char.is_control());
-            bad.then(|| "must be 1 to 128 bytes without `/`, `\\` and control characters".to_owned())
-        }
+        "job-id" => judge_ours(NameKind::Job, text),
+        "namespace" => judge_ours(NameKind::Namespace, text),
+        "part" => judge_ours(NameKind::Part, text),
         "variable" => {
             let bad = text.is_empty() || text.contains(['=', '\0']);
             bad.then(|| "must not be empty or contain `=`".to_owned())
+        }
+        "restart" => {
+            let count = text.strip_prefix("on-failure:").map(str::parse::<u32>);
+            let fits = matches!(text, "no" | "always" | "unless-stopped" | "on-failure")
+                || count.is_some_and(|count| count.is_ok_and(|count| count > 0));
+            let rule = "must be `always`, `unless-stopped`, `on-failure`, `on-failure:COUNT` or `no`, or fields such as {attempts: 3}";
+            (!fits).then(|| rule.to_owned())
         }
         _ => None,
     }
 }
 
-fn judge_label(text: &str) -> Option<String> {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let fits = (1..=63).contains(&text.len())
-        && text.bytes().all(is_inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-');
-    if fits {
-        return None;
-    }
-    let rule = "must be 1 to 63 characters of a-z, 0-9 and `-`, with no `-` at either end";
-    let mut label = String::new();
-    for char in text.to_lowercase().chars().take(63) {
-        if char.is_ascii_lowercase() || char.is_ascii_digit() {
-            label.push(char);
-        } else if !label.ends_with('-') {
-            label.push('-');
+/// Suggests a valid name with `-` in place of what the rule forbids.
+fn judge_ours(kind: NameKind, text: &str) -> Option<String> {
+    let problem = kind.problem(text)?;
+    let mut name = String::new();
+    for char in text.trim_matches(['/', ' ']).chars().take(NAME_CHARS_MAX) {
+        let mut bytes = [0; 4];
+        if kind.accepts(char.encode_utf8(&mut bytes)) || matches!((kind, char), (NameKind::Job, '.' | '/')) {
+            name.push(char);
+        } else if !name.ends_with('-') {
+            name.push('-');
         }
     }
-    match label.trim_matches('-') {
-        "" => Some(rule.to_owned()),
-        label => Some(format!("{rule}; `{label}` would be valid")),
-    }
+    let name = name.trim_matches('-');
+    Some(match kind.accepts(name) {
+        true => format!("{problem}; `{name}` would be valid"),
+        false => problem.to_owned(),
+    })
 }
+
+/// A suggestion for a longer name would hide the message.
+const NAME_CHARS_MAX: usize = 63;
 
 fn judge_duration(node: &Node) -> Result<(), String> {
     let expected = |remedy: Option<String>| {

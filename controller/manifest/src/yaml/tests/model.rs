@@ -41,7 +41,7 @@ pub(super) enum Kind {
 #[derive(Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Group {
-    #[schemars(extend("x-name" = "dns-label"))]
+    #[schemars(extend("x-name" = "part"))]
     pub(super) name: String,
     pub(super) count: Option<u32>,
     pub(super) network: Option<Network>,
@@ -73,7 +73,7 @@ pub(super) struct Restart {
     pub(super) attempts: Option<u8>,
     pub(super) interval: Option<Duration>,
     pub(super) mode: Option<Mode>,
-    #[schemars(extend("x-name" = "file-name"))]
+    #[schemars(extend("x-name" = "part"))]
     pub(super) label: Option<Text>,
 }
 

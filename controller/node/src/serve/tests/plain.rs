@@ -81,7 +81,11 @@ async fn restarts_and_signals_are_asked_of_the_planner() {
             &[of(ID), task("two"), ("AllTasks", Value::Bool(true))],
             "task name cannot be set when restarting all tasks",
         ),
-        ("Allocations.Signal", &[of(ID), signal("SIGNOPE")], "there is no signal \"SIGNOPE\""),
+        (
+            "Allocations.Signal",
+            &[of(ID), signal("SIGNOPE")],
+            "invalid signal \"SIGNOPE\": there is no such signal",
+        ),
         (
             "Allocations.Signal",
             &[of(ID), signal("SIGHUP"), ("Task", text("nope"))],

@@ -14,7 +14,7 @@ use herdlet_api_types::{
 
 use super::{Issued, Writer, mark_for_inspection};
 use crate::{
-    action::{FailureClass, Outcome, Recovered, Verb},
+    action::{FailureClass, Outcome, Recovered, Started, Verb},
     alloc::task::restart::{self, Decision, RestartCause},
     launch::Launch,
     limits::OPERATION_TIMEOUT,
@@ -136,14 +136,14 @@ impl Writer<'_> {
             (
                 Doing::Inspect(Some(_)),
                 Run::Stopping { step: StopStep::Kill { .. }, .. },
-                Outcome::Recovered(Recovered::Running),
+                Outcome::Recovered(Recovered::Running(_)),
             ) => {
                 let why = String::from("the process is still running");
                 self.part_failed(part, Doing::Down, FailureClass::Retry, why);
             }
             (_, _, Outcome::Recovered(recovered)) => self.recovered(index, &run, recovered),
             (Doing::Up, Run::Starting { attempt, .. }, Outcome::Started(launch)) => {
-                self.state.parts.set_part(part, PartState::Up);
+                self.process_lives(index);
                 self.started(index, *attempt);
                 if let Some(known) = self.known_mut(index) {
                     known.launch = launch.into_record();
@@ -214,13 +214,18 @@ impl Writer<'_> {
                 | Run::Stopping { attempt, boot, .. },
                 Recovered::Lost { why },
             ) => self.lost(index, *attempt, *boot, why),
-            (Run::Starting { attempt, .. }, Recovered::Running) => {
-                self.state.parts.set_part(part, PartState::Up);
+            (Run::Starting { attempt, .. }, Recovered::Running(started)) => {
+                self.process_lives(index);
                 self.started(index, *attempt);
+                self.set_started(index, started);
             }
-            (Run::Running { .. }, Recovered::Running) => self.state.parts.set_part(part, PartState::Up),
-            (Run::Stopping { .. }, Recovered::Running) => {
-                self.state.parts.set_part(part, PartState::Up);
+            (Run::Running { .. }, Recovered::Running(started)) => {
+                self.process_lives(index);
+                self.set_started(index, started);
+            }
+            (Run::Stopping { .. }, Recovered::Running(started)) => {
+                self.process_lives(index);
+                self.set_started(index, started);
                 if let Some(TaskState { run: Run::Stopping { ran, .. }, .. }) = self.known_mut(index) {
                     *ran = true;
                 }
@@ -229,9 +234,10 @@ impl Writer<'_> {
                 Run::Starting { attempt, .. } | Run::Running { attempt, .. } | Run::Stopping { attempt, .. },
                 Recovered::Exited(result),
             ) => self.attempt_ended(index, *attempt, result),
-            (Run::Waiting | Run::BackingOff { .. } | Run::Dead, Recovered::Running) => {
+            (Run::Waiting | Run::BackingOff { .. } | Run::Dead, Recovered::Running(started)) => {
                 self.state.parts.set_part(part, PartState::Up);
                 self.stop_stray(index);
+                self.set_started(index, started);
             }
             (
                 Run::Waiting | Run::BackingOff { .. } | Run::Dead,
@@ -245,10 +251,11 @@ impl Writer<'_> {
         let part = Part::Task(index, TaskPart::Process);
         match recovered {
             Recovered::NotStarted => self.state.parts.set_part(part, PartState::Absent),
-            Recovered::Running => {
+            Recovered::Running(started) => {
                 self.begin(index);
-                self.state.parts.set_part(part, PartState::Up);
+                self.process_lives(index);
                 self.started(index, 1);
+                self.set_started(index, started);
             }
             Recovered::Exited(result) => {
                 self.begin(index);
@@ -262,6 +269,37 @@ impl Writer<'_> {
                 }
                 self.clear_process(index);
             }
+        }
+    }
+
+    /// Stores the driver's report about a recovered attempt, if an agent died before it stored the result of its start.
+    /// Services that read the attempt's network are compared with it again.
+    fn set_started(&mut self, index: TaskIndex, Started { handle, network }: Started) {
+        let Some(known) = self.known(index) else { return };
+        let attempt = known.newest();
+        let stored =
+            known.launch_of(attempt).map_or_else(|| Launch::of(attempt), |launch| Launch::clone(launch));
+        if (&stored.handle, &stored.network) == (&handle, &network) {
+            return;
+        }
+        let is_moved = stored.network != network;
+        let launch = Launch { handle, network, ..stored }.into_record();
+        if let Some(known) = self.known_mut(index) {
+            known.launch = launch;
+        }
+        if is_moved {
+            self.compare_services(index);
+        }
+    }
+
+    /// Has the services and checks of a task set up again where they differ from the present addresses.
+    fn compare_services(&mut self, index: TaskIndex) {
+        let [services, checks] = [TaskPart::Services, TaskPart::Checks].map(|part| Part::Task(index, part));
+        if self.spec.need(services) == Need::Needed && *self.state.parts.get(services) != PartState::Absent {
+            mark_for_inspection(services, self.state);
+        }
+        if self.spec.need(checks) == Need::Needed && *self.state.parts.get(checks) != PartState::Absent {
+            self.state.checks.outdated.insert(checks);
         }
     }
 
@@ -401,9 +439,17 @@ impl Writer<'_> {
         self.after_end(index, attempt, RestartCause::Exit(&result), "exit");
     }
 
+    /// The process runs. If it may have drifted since the operation began that showed that, it is inspected again.
+    fn process_lives(&mut self, index: TaskIndex) {
+        let part = Part::Task(index, TaskPart::Process);
+        let noticed = self.state.parts.take_drift_note(part);
+        self.state.parts.set_part(part, noticed.map_or(PartState::Up, PartState::Suspect));
+    }
+
     /// Only leftovers of the attempt can exist; the outcome of an operation in flight on it is outdated.
     fn clear_process(&mut self, index: TaskIndex) {
         let part = Part::Task(index, TaskPart::Process);
+        self.state.parts.take_drift_note(part);
         self.state.parts.supersede_part(part);
         self.state.parts.set_part(part, PartState::Up);
     }
@@ -461,7 +507,9 @@ impl Writer<'_> {
         let (now, until) = (self.now, Deadline::after(self.now, delay));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
-            known.failed_after = Some(known.lived(now));
+            let failures = restart::count_failure(known.failures, known.lived(now));
+            known.failures = Some(failures);
+            known.failed_after = Some(failures.longest);
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }

@@ -6,8 +6,10 @@ use herdlet_api_types::job::Lifecycle;
 
 use super::*;
 use crate::{
-    action::{Outcome, Recovered},
+    action::{Outcome, Recovered, Started},
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
+    launch::{Handle, Launch},
+    network::DriverNetwork,
     plan::TaskChange,
     state::{AfterStop, Durable, GroupRestart, Parts, RestartPhase, StopReason, StopStep, Tracked},
     time::{BootId, Deadline},
@@ -120,6 +122,51 @@ fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
         let exit = desk.main().exit.as_ref().map(|exit| (exit.code, &*exit.error));
         assert_eq!(exit, Some((code, "no such program")));
     }
+}
+
+/// Drift that was reported while the process was started or inspected was dropped, and its cgroup was never repaired.
+#[test]
+fn drift_of_a_busy_process_is_inspected_after_the_operation() {
+    for (doing, verb, main, outcome) in [
+        (Doing::Up, Verb::Start { attempt: 1 }, starting(), Outcome::Started(Launch::of(1))),
+        (
+            Doing::Inspect(None),
+            Verb::Recover { attempt: 1 },
+            running(),
+            Outcome::Recovered(Recovered::Running(Started::default())),
+        ),
+    ] {
+        let mut desk = Desk::new(main);
+        desk.write(|writer| {
+            writer.change(Change::Issue { part: PROCESS, doing, verb, timeout: Duration::from_secs(1) });
+            writer.drift(PROCESS, Noticed::Event);
+        });
+        let generation = desk.generation;
+        desk.write(|writer| writer.outcome(PROCESS, generation, outcome));
+        assert_eq!(*desk.state.parts.get(PROCESS), PartState::Suspect(Noticed::Event));
+        let lives = Outcome::Recovered(Recovered::Running(Started::default()));
+        desk.process(Doing::Inspect(Some(Noticed::Event)), Verb::Recover { attempt: 1 }, lives);
+        assert_eq!(*desk.state.parts.get(PROCESS), PartState::Up, "once");
+    }
+}
+
+/// The agent died after a start and before its result was stored: the next one had neither the handle nor the network.
+#[test]
+fn the_result_of_a_start_is_stored_when_the_attempt_is_recovered() {
+    let mut desk = Desk::new(starting());
+    let network = DriverNetwork { ip: "10.0.0.2".to_owned(), ..DriverNetwork::default() };
+    let started =
+        Started { handle: Some(Handle { version: 1, state: vec![7] }), network: Some(network.clone()) };
+    let running = Outcome::Recovered(Recovered::Running(started.clone()));
+    desk.process(Doing::Inspect(None), Verb::Recover { attempt: 1 }, running.clone());
+    assert!(matches!(desk.main().run, Run::Running { .. }));
+    let launch = desk.main().launch_of(1).expect("it is stored");
+    assert_eq!((launch.handle.clone(), launch.network.clone()), (started.handle.clone(), started.network));
+    // A driver that has given it another network since.
+    let moved = DriverNetwork { ip: "10.0.0.3".to_owned(), ..network };
+    let running = Recovered::Running(Started { handle: started.handle, network: Some(moved.clone()) });
+    desk.process(Doing::Inspect(None), Verb::Recover { attempt: 1 }, Outcome::Recovered(running));
+    assert_eq!(desk.main().launch_of(1).and_then(|launch| launch.network.clone()), Some(moved));
 }
 
 /// The machine lacked file descriptors, and a batch task with `attempts: 0` failed for good, although nothing was wrong
@@ -330,7 +377,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
         desk.process(Doing::Inspect(None), verb, Outcome::Recovered(recovered));
         desk
     };
-    let lives = recovered(Recovered::Running);
+    let lives = recovered(Recovered::Running(Default::default()));
     assert_eq!(lives.main().run, Run::Running { attempt: 1, boot: BootId(1) });
     assert_eq!((lives.main().restarts, lives.state.maybe_begun.len()), (0, 0));
 
@@ -360,7 +407,9 @@ fn an_exit_may_be_told_before_the_look_has_ended() {
     assert!(is_backing_off(desk.main()), "{:?}", desk.main().run);
     // The inspection's observation is outdated.
     let generation = desk.generation;
-    desk.write(|writer| writer.outcome(PROCESS, generation, Outcome::Recovered(Recovered::Running)));
+    desk.write(|writer| {
+        writer.outcome(PROCESS, generation, Outcome::Recovered(Recovered::Running(Default::default())))
+    });
     assert!(is_backing_off(desk.main()), "{:?}", desk.main().run);
 }
 

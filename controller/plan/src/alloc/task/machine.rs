@@ -5,7 +5,6 @@
 
 use herdlet_api_types::{
     Duration,
-    alloc::Desired,
     job::{DependencyCondition, Lifecycle, Task},
     task::TaskStatus,
 };
@@ -193,9 +192,11 @@ impl TaskTurn<'_> {
         self.await_proof(pass);
         // A task whose goal is an exit with code 0 has not converged while it runs.
         if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
-            pass.wait(match (self.task.lifecycle, pass.spec.desired) {
-                (Lifecycle::Poststop, Desired::Stop | Desired::Gone) => Waiting::Poststop(self.index),
-                (_, _) => Waiting::Task(self.index, TaskStatus::Running),
+            // A job that has ended by itself ends only with its poststop tasks.
+            pass.wait(if self.task.lifecycle == Lifecycle::Poststop {
+                Waiting::Poststop(self.index)
+            } else {
+                Waiting::Task(self.index, TaskStatus::Running)
             });
         }
     }

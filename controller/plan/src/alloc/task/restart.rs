@@ -10,8 +10,8 @@ use herdlet_api_types::{
 
 use crate::{
     backoff::fraction,
-    limits::PROOF_MIN,
-    state::TaskState,
+    limits::{PROOF_MIN, PROOF_ROW_MAX, PROOF_SINGLE_MAX},
+    state::{Failures, TaskState},
     time::{Deadline, Now},
 };
 
@@ -57,17 +57,41 @@ pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
 }
 
 /// How long a running attempt has to live before it counts, as a `CLOCK_BOOTTIME` of its boot; `None` unless the
-/// attempt before it failed. A task that fails repeatedly takes that long to show it: the longest of the job's own
-/// times and of twice the lifetime of the failed attempt, but no longer than the interval of the restart policy.
+/// attempt before it failed. It is the longest of the job's own times and of twice the longest lifetime of the attempts
+/// that failed in a row. After a single failure that is at most a minute, and at most the interval of the restart
+/// policy.
 pub fn proof_ends_ns(
     policy: &RestartPolicy,
     min_healthy_time: Option<Duration>,
     state: &TaskState,
 ) -> Option<u64> {
-    let twice = Duration(state.failed_after?.as_nanos().saturating_mul(2));
-    let longest = PROOF_MIN.max(policy.delay).max(twice).max(min_healthy_time.unwrap_or(Duration::ZERO));
-    let length = longest.min(policy.interval).as_nanos().max(0).unsigned_abs();
-    Some(state.started_ns.saturating_add(length))
+    let longest_life = state.failed_after?;
+    let own = PROOF_MIN.max(policy.delay).max(min_healthy_time.unwrap_or(Duration::ZERO));
+    let length = match state.failures {
+        Some(Failures { count: 2.., .. }) => {
+            own.max(twice(longest_life)).min(policy.interval.max(PROOF_ROW_MAX))
+        }
+        Some(_) | None => own.max(twice(longest_life).min(PROOF_SINGLE_MAX)).min(policy.interval),
+    };
+    Some(state.started_ns.saturating_add(length.as_nanos().max(0).unsigned_abs()))
+}
+
+/// The failures in a row after one more attempt, which `lived` that long. Lifetimes may vary: an attempt that lives less than
+/// twice as long as those before it continues the row. The lifetime of a task that failed for the first time in hours is
+/// no measure for what follows.
+pub fn count_failure(before: Option<Failures>, lived: Duration) -> Failures {
+    match before {
+        Some(row) if lived < twice(row.longest).max(PROOF_MIN) => {
+            Failures { count: row.count.saturating_add(1), longest: row.longest.max(lived) }
+        }
+        Some(_) | None => {
+            Failures { count: 1, longest: if lived < PROOF_ROW_MAX { lived } else { Duration::ZERO } }
+        }
+    }
+}
+
+fn twice(duration: Duration) -> Duration {
+    Duration(duration.as_nanos().saturating_mul(2))
 }
 
 /// Decides and counts. `seed` varies the jitter, up to a quarter of the delay, between tasks.

@@ -124,7 +124,7 @@ fn a_running_task_is_owed_what_its_parts_have_changed() {
     assert!(life.state.parts.get(READER).is_busy(), "the reader is created again");
     restored(&mut life);
     life.settle();
-    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running));
+    life.outcome(PROCESS, Outcome::Recovered(Recovered::Running(Default::default())));
     for part in [Part::Dir, TASK_DIR] {
         life.outcome(part, Outcome::Present(None));
     }

@@ -180,7 +180,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::Started(Launch::of(1))),
         Just(Outcome::Pending { on: String::new(), ask_in: Duration::from_secs(30) }),
         Just(Outcome::Recovered(Recovered::NotStarted)),
-        Just(Outcome::Recovered(Recovered::Running)),
+        Just(Outcome::Recovered(Recovered::Running(Default::default()))),
         Just(Outcome::Recovered(Recovered::Exited(exit(1)))),
         Just(Outcome::Recovered(Recovered::Lost { why: String::new() })),
         Just(Outcome::Failed { class: FailureClass::Retry, why: String::new() }),

@@ -90,10 +90,28 @@ impl DeploymentState {
         }
     }
 
+    /// Pauses it, or resumes it with new deadlines for the groups that have begun.
+    pub(crate) fn pause(&mut self, now: Now, paused: bool) {
+        let deployment = Arc::make_mut(&mut self.deployment);
+        deployment.paused = paused;
+        deployment.description = running(deployment).to_string();
+        let begun = deployment.groups.iter_mut().filter(|(_, group)| group.require_progress_by.is_some());
+        let begun: Vec<String> = begun.map(|(name, _)| name.clone()).collect();
+        self.progress_by.clear();
+        for name in begun {
+            self.extend(now, &name);
+        }
+    }
+
     /// Restarts the group's deadline: one more allocation has to become healthy within it.
     fn extend(&mut self, now: Now, group: &str) {
+        let is_paused = self.deployment.paused;
         let Some(known) = Arc::make_mut(&mut self.deployment).groups.get_mut(group) else { return };
         if known.progress_deadline.is_zero() {
+            return;
+        }
+        if is_paused {
+            known.require_progress_by.get_or_insert(now.wall);
             return;
         }
         let by = Deadline::after(now, known.progress_deadline);

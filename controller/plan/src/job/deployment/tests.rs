@@ -55,8 +55,10 @@ impl Bench {
             slots: [("g".to_owned(), vec![slot(1), slot(2)])].into(),
             deployments: Vec::new(),
             launches: None,
+            definition: None,
             scaled: std_alloc::sync::Arc::default(),
             stable: [0].into(),
+            tags: [].into(),
         };
         let mut bench = Self { job, old, state, allocs: BTreeMap::new() };
         bench.put(1, 0, Some(true));

@@ -3,10 +3,10 @@
 use herdlet_api_types::{
     Duration,
     constraint::{Affinity, Constraint, Operator, Spread},
-    fixture::{self, group, job, task},
+    fixture::{self, group, job, scaling, task},
     job::{
-        ChangeMode, Dependency, DependencyCondition, Identity, JobType, Lifecycle, LogMode, Network, Prestop,
-        Scaling, VolumeMount, VolumeRequest,
+        ChangeMode, Dependency, DependencyCondition, GroupDependency, Identity, JobType, Lifecycle, LogMode,
+        Network, Prestop, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -39,7 +39,7 @@ fn old() -> Job {
 /// Which fields require a new allocation when one field of a job changes; empty if it continues.
 #[test]
 fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
-    let in_place: [(&str, Change); 28] = [
+    let in_place: [(&str, Change); 31] = [
         ("nothing", |_| {}),
         ("name", |job| job.name.push('2')),
         ("labels", |job| drop(job.labels.insert("team".to_owned(), "a".to_owned()))),
@@ -51,9 +51,16 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
         ("task constraints", |job| first(job).constraints.push(constraint())),
         ("another group", |job| job.groups.push(group("other", 1, vec![task("b")]))),
         ("count", |job| job.groups[0].count = 7),
-        ("scaling", |job| job.groups[0].scaling = Some(Scaling { enabled: true, min: 1, max: 9 })),
+        ("scaling", |job| job.groups[0].scaling = Some(scaling(1, 9))),
+        ("ui", |job| job.ui = Some(Ui::default())),
+        ("max_run_duration", |job| job.groups[0].max_run_duration = Some(Duration::from_secs(60))),
         ("update", |job| {
             job.groups[0].update = Some(fixture::update());
+        }),
+        ("group depends_on", |job| {
+            let condition = DependencyCondition::Healthy;
+            let on = GroupDependency { job: Some("db".to_owned()), group: None, condition };
+            job.groups[0].depends_on.push(on);
         }),
         ("services", |job| job.groups[0].services.push(service("web"))),
         ("shutdown_delay", |job| job.groups[0].shutdown_delay = Duration::from_secs(1)),
@@ -85,7 +92,7 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 26] = [
+    let replacing: [(&str, Change); 27] = [
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
         ("spec.affinities", |job| job.affinities.push(affinity())),
@@ -102,6 +109,7 @@ fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
             job.groups[0].volumes.insert("data".to_owned(), request);
         }),
         ("ephemeral_disk", |job| job.groups[0].disk_mib += 1),
+        ("ephemeral_disk", |job| job.groups[0].kept_disk.sticky = true),
         ("tasks[c]", |job| job.groups[0].tasks.push(task("c"))),
         ("tasks[b]", |job| drop(job.groups[0].tasks.pop())),
         ("tasks", |job| job.groups[0].tasks.reverse()),

@@ -115,8 +115,10 @@ fn steps_of(
         )]),
         deployments: Vec::new(),
         launches: None,
+        definition: None,
         scaled: std_alloc::sync::Arc::default(),
         stable: [].into(),
+        tags: [].into(),
     };
     let (old, new) = (Arc::new(old), Arc::new(new));
     let of = Cell::new(None);
@@ -221,6 +223,27 @@ fn canaries_stand_beside_what_they_replace_then_where_nothing_is_replaced_then_b
     for (canary, places) in [(1, vec![1]), (2, vec![1, 0]), (4, vec![1, 0, 2, 3])] {
         assert_eq!(canaries(&[new(), old()], &Update { canary, ..fixture::update() }), places);
     }
+}
+
+/// A failed canary used to be removed with its logs as soon as a newer version came.
+#[test]
+fn a_failed_canary_of_an_older_version_is_kept_and_one_that_was_good_is_not() {
+    let canary = |desired, task| Slotted {
+        left: Some(0),
+        canary_of: Some(CanaryOf::Older),
+        ..slotted(false, desired, task, None)
+    };
+    let update = Update { canary: 1, ..fixture::update() };
+    let wanted = |canary| {
+        let slots = [slotted(true, Desired::Run, running(), Some(true)), canary];
+        let (ids, steps) = steps_in(Some("i"), &slots, &update, false);
+        let of_canary = |step: &Step| matches!(step, Step::Want { alloc, .. } if *alloc == ids[1]);
+        let step = steps.into_iter().find(of_canary)?;
+        if let Step::Want { desired, .. } = step { Some(desired) } else { None }
+    };
+    assert_eq!(wanted(canary(Desired::Run, failed())), Some(Desired::Stop));
+    assert_eq!(wanted(canary(Desired::Stop, failed())), None);
+    assert_eq!(wanted(canary(Desired::Run, running())), Some(Desired::Gone));
 }
 
 #[test]

@@ -139,3 +139,16 @@ fn a_job_that_becomes_parameterized_stops_what_it_ran() {
     bench.settle();
     assert_eq!(names(&bench), ["import", "import"]);
 }
+
+// Ids of children are valid ids of jobs; an applied job took the place of a child.
+#[test]
+fn a_child_is_not_replaced_by_a_job_with_its_name() {
+    let mut bench = accepted();
+    let child = made(dispatch(&mut bench, ""));
+    bench.settle();
+    let same_name = Job { parameterized: None, id: child.id.to_string(), ..import() };
+    let (reply, _) = bench.ask(Command::Apply { jobs: vec![same_name], volumes: Vec::new() });
+    let Reply::Refused(Refusal::Conflict(why)) = reply else { panic!("{reply:?}") };
+    assert!(why.contains("is a child of job \"import\""), "{why}");
+    assert_eq!(names(&bench).len(), 2);
+}

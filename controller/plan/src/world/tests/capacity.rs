@@ -243,6 +243,34 @@ fn a_port_that_becomes_free_is_given_to_who_waits_for_it() {
     assert!(runs(&bench, "second"));
 }
 
+// A group with a static port and several allocations was refused as a whole.
+#[test]
+fn of_several_allocations_with_one_port_one_runs_and_the_others_wait() {
+    let mut bench = bench();
+    let mut several = listening("web");
+    several.groups[0].count = 3;
+    bench.apply(vec![several.clone()], Vec::new());
+    bench.settle();
+    let verdict = bench.convergence(&key("web"));
+    assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Port)));
+    assert_eq!(verdict.message, "web.g[1] wants port 8080, which another allocation holds");
+    let live = |bench: &Bench| {
+        let web = key("web");
+        let live = bench.world.allocs.of_job(&web).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
+        live.map(|(_, alloc)| alloc.spec.job_version).collect::<Vec<_>>()
+    };
+    assert_eq!(live(&bench), [0]);
+    // A new version replaces it: still one.
+    several.groups[0].tasks[0].env.insert("A".to_owned(), "b".to_owned());
+    bench.apply(vec![several.clone()], Vec::new());
+    bench.settle();
+    assert_eq!(live(&bench), [1]);
+    several.groups[0].count = 1;
+    bench.apply(vec![several], Vec::new());
+    bench.settle();
+    assert_eq!(bench.convergence(&key("web")).state, ConvergenceState::Converged);
+}
+
 #[test]
 fn nobody_gets_a_port_that_is_reserved_for_the_machine() {
     let reserved_ports = [8080].into();

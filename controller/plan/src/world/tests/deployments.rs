@@ -234,3 +234,39 @@ fn what_a_deployment_takes_over_proves_itself_once_more() {
     assert_eq!(state.durable.health.map(|health| health.at), Some(at(15).wall));
     assert_eq!(state.durable.healthy_by.map(|by| by.boot_ns), Some(at(35).boot_ns));
 }
+
+/// Nothing is replaced or promoted for it, and its deadline stands still; then it goes on with the full deadline.
+#[test]
+fn a_paused_deployment_stands_still_until_it_is_resumed() {
+    let mut bench = stable();
+    bench.apply(version(1, 0), Vec::new());
+    bench.settle();
+    let id = deployment(&bench).id;
+    let pause = |bench: &mut Bench, paused| {
+        let (reply, _) = bench.ask(Command::PauseDeployment { id, paused });
+        assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
+        bench.settle();
+    };
+    pause(&mut bench, true);
+    let shown = deployment(&bench);
+    assert_eq!((shown.status_name(), &*shown.description), ("paused", "Deployment is paused"));
+    assert_eq!(verdict(&bench).1, Some(Reason::Promotion), "{:?}", verdict(&bench));
+    bench.now = at(90_000);
+    bench.dirty = bench.world.keys();
+    bench.plan();
+    bench.settle();
+    assert_eq!(deployment(&bench).status, DeploymentStatus::Running, "its deadline stands still");
+    let refused = promote(&mut bench, id, PromoteScope::All);
+    assert!(matches!(refused, Reply::Refused(Refusal::Conflict(_))), "{refused:?}");
+    bench.restart(at(90_001));
+    bench.settle();
+    assert!(deployment(&bench).is_paused(), "it is durable");
+    pause(&mut bench, false);
+    let by = deployment(&bench).groups["a"].require_progress_by;
+    assert!(by.is_none_or(|by| by > at(90_001).wall), "{by:?}");
+    let members = of(&bench, id);
+    set_health(&mut bench, id, members, Vec::new());
+    assert_eq!(deployment(&bench).status, DeploymentStatus::Successful);
+    let (refused, _) = bench.ask(Command::PauseDeployment { id, paused: true });
+    assert!(matches!(refused, Reply::Refused(Refusal::Invalid(_))), "{refused:?}");
+}

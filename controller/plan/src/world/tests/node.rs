@@ -5,6 +5,7 @@ use std_alloc::{boxed::Box, format, string::String};
 use herdlet_api_types::view::Reason;
 
 use super::*;
+use crate::event::RestartScope;
 
 fn driver() -> String {
     one_task()[0].groups[0].tasks[0].driver.clone()
@@ -13,8 +14,12 @@ fn driver() -> String {
 impl Bench {
     fn report(&mut self, away: &[&str]) {
         let away = away.iter().map(|why| (driver(), String::from(*why))).collect();
+        self.see_node(away, BTreeSet::new());
+    }
+
+    fn see_node(&mut self, away: BTreeMap<String, String>, disabled: BTreeSet<String>) {
         let facts = Box::new(self.world.ctx.settings.node.clone());
-        self.see(Event::Node { facts, away });
+        self.see(Event::Node { facts, away, disabled });
     }
 
     fn starts(&mut self) -> usize {
@@ -93,4 +98,52 @@ fn an_attempt_that_was_not_started_yet_waits_too() {
     bench.report(&[]);
     let asked = bench.settle_but(not_started);
     assert_eq!(asked.iter().filter(|action| matches!(action.verb, Verb::Start { .. })).count(), 1);
+}
+
+/// An inspection that failed while the driver was away was repeated half a minute after it was back.
+#[test]
+fn what_failed_without_the_driver_is_tried_again_when_it_is_back() {
+    let mut bench = running();
+    let id = bench.id();
+    bench.report(&["it is gone"]);
+    let part = Part::Task(0, TaskPart::Process);
+    bench.see(Event::Drift { alloc: id, part, by: Noticed::Event });
+    let why = String::from("reach the driver");
+    let failed = Outcome::Failed { class: crate::action::FailureClass::Retry, why };
+    let recovers = |action: &Action| matches!(action.verb, Verb::Recover { .. });
+    let asked = bench.settle_but(|action| recovers(action).then(|| failed.clone()));
+    assert_eq!(asked.iter().filter(|action| recovers(action)).count(), 1);
+    bench.report(&[]);
+    assert_eq!(bench.settle().iter().filter(|action| recovers(action)).count(), 1, "without a wait");
+}
+
+/// A restart killed the task, and then it could not be started.
+#[test]
+fn what_could_not_be_started_again_is_not_restarted() {
+    let mut bench = running();
+    let id = bench.id();
+    let mut refusals = Vec::new();
+    for (away, disabled) in [
+        ([(driver(), String::from("it is gone"))].into(), BTreeSet::new()),
+        (BTreeMap::new(), [driver()].into()),
+    ] {
+        bench.see_node(away, disabled);
+        for scope in [RestartScope::Running, RestartScope::All, RestartScope::Task(String::from("main"))] {
+            bench.turn.replies.clear();
+            bench.see(Event::Command { request: 7, command: Command::Restart { alloc: id, scope } });
+            let reply = bench.turn.replies.pop().map(|(_, reply)| reply);
+            let Some(Reply::Refused(Refusal::Conflict(why))) = reply else { panic!("{reply:?}") };
+            refusals.push(why);
+        }
+    }
+    assert!(bench.settle().is_empty(), "nothing is touched");
+    let name = driver();
+    assert!(refusals[0].ends_with(&format!("can't be restarted: the driver {name} is away: it is gone")));
+    assert!(refusals[5].ends_with(&format!("enable it with `drivers.{name}.enabled` in the config")));
+    bench.report(&[]);
+    bench.see(Event::Command {
+        request: 8,
+        command: Command::Restart { alloc: id, scope: RestartScope::All },
+    });
+    assert!(bench.settle().iter().any(|action| matches!(action.verb, Verb::Stop { .. })));
 }

@@ -32,18 +32,19 @@ fn started(actions: &[Action]) -> Vec<TaskIndex> {
 #[test]
 fn asking_once_more_ends_a_poststop_task_that_runs() {
     let key = hanging().job().key.clone();
-    for again in ["delete", "stop of the job", "stop of the allocation"] {
+    for again in ["delete", "delete after a stop", "stop of the job", "stop of the allocation"] {
         let mut bench = hanging();
         let alloc = bench.id();
         let ask = match again {
             "delete" => Command::Delete { job: key.clone() },
-            "stop of the job" => Command::Stop { job: key.clone() },
+            "stop of the job" | "delete after a stop" => Command::Stop { job: key.clone() },
             _ => Command::StopAlloc { alloc },
         };
         bench.ask(ask.clone());
         assert_eq!(started(&bench.settle()), [1], "{again}");
         assert!(!ended(&bench, alloc), "{again}: no limit ends it");
-        bench.ask(ask);
+        let deletes = again == "delete after a stop";
+        bench.ask(if deletes { Command::Delete { job: key.clone() } } else { ask });
         let grace =
             bench.turn.actions.iter().find_map(|action| {
                 if let Verb::Stop { grace, .. } = &action.verb { Some(*grace) } else { None }
@@ -101,4 +102,19 @@ fn the_job_says_what_it_waits_for_and_how_that_ends() {
     let shown = bench.convergence(&key).message;
     let expected = "is being deleted, j.g[0]: task tidy: runs last and has no time limit; to end it: herdlet stop --force 'j.g[0]'";
     assert_eq!(shown, expected);
+}
+
+/// A batch job whose poststop task hung showed only that the task runs.
+#[test]
+fn a_batch_job_that_has_ended_shows_how_to_end_its_poststop_task() {
+    let mut tidy = task("tidy");
+    tidy.lifecycle = Lifecycle::Poststop;
+    let mut bench = Bench::new();
+    bench.apply(vec![job("j", JobType::Batch, vec![group("g", 1, vec![task("main"), tidy])])], Vec::new());
+    bench.settle();
+    let (alloc, result) = (bench.id(), crate::fixture::exit(0));
+    bench.see(Event::Exited { alloc, task: String::from("main"), attempt: 1, result });
+    assert_eq!(started(&bench.settle()), [1]);
+    let shown = bench.last_view().expect("it is shown").convergence;
+    assert!(shown.message.contains("herdlet stop --force"), "{}", shown.message);
 }

@@ -51,7 +51,7 @@ fn a_job_and_a_volume_that_made_the_planner_panic_are_shown_until_somebody_acts(
         View::Volume(view) => {
             matches!(&view.status, VolumeStatus::Failed { why } if why.ends_with("index out of bounds"))
         }
-        View::Alloc(_) | View::AllocGone(_) | View::JobGone(_) | View::VolumeGone(_) => false,
+        View::Alloc(_) | View::AllocGone(_) | View::JobGone(_) | View::VolumeGone(_) | View::Node(_) => false,
     };
     assert_eq!(bench.turn.views.iter().map(is_told).collect::<Vec<_>>(), [true, true]);
     bench.apply(mounting(), vec![data(false)]);

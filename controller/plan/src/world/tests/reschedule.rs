@@ -1,6 +1,10 @@
 //! Allocations that fail for good, and their replacements.
 
-use herdlet_api_types::{Duration, view::Reason};
+use herdlet_api_types::{
+    Duration,
+    job::{Network, PortRequest},
+    view::{Reason, Wait},
+};
 
 use super::*;
 
@@ -135,4 +139,44 @@ fn an_allocation_remembers_only_the_attempts_that_still_count() {
     let (spec, _) = bench.world.allocation(third).expect("the replacement");
     let previous: Vec<AllocId> = spec.rescheduled.iter().map(|event| event.previous).collect();
     assert_eq!(previous, [second]);
+}
+
+/// A failed job could not be started again without a change.
+#[test]
+fn a_failed_allocation_is_replaced_at_once_when_it_is_stopped_by_request() {
+    let (mut bench, first) = broken();
+    bench.ask(Command::StopAlloc { alloc: first });
+    bench.settle();
+    let second = bench.other_than(&[first]).expect("a replacement");
+    let (spec, _) = bench.world.allocation(second).expect("the replacement");
+    assert_eq!((spec.previous, spec.index), (Some(first), 0));
+    assert_eq!(bench.convergence(&one_task()[0].key()).state, ConvergenceState::Converged);
+    let (reply, _) = bench.ask(Command::StopAlloc { alloc: first });
+    assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
+}
+
+/// The task's own message is often lost in its log.
+#[test]
+fn a_port_on_which_another_process_listens_is_named_once_the_tasks_have_ended() {
+    let mut job = fragile();
+    let ports = [("http".to_owned(), PortRequest { fixed: Some(8080), to: None })].into();
+    job.groups[0].network = Some(Network { ports });
+    let mut bench = Bench::new();
+    bench.apply(vec![job], Vec::new());
+    bench.settle();
+    let alloc = bench.id();
+    bench.see(Event::Listening([8080].into()));
+    let waits = |bench: &mut Bench| {
+        let Reply::Explanation(explained) = bench.ask(Command::Explain { alloc }).0 else {
+            panic!("no explanation")
+        };
+        explained.waits
+    };
+    let is_port = |wait: &Wait| wait.part == "port http" && wait.message.contains("listens on port 8080");
+    assert!(!waits(&mut bench).iter().any(is_port), "its own task listens there");
+    bench.fail(alloc);
+    bench.settle();
+    assert!(waits(&mut bench).iter().any(is_port));
+    bench.see(Event::Listening([].into()));
+    assert!(!waits(&mut bench).iter().any(is_port));
 }

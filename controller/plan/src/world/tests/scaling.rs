@@ -1,5 +1,6 @@
 //! Scaled groups: a new version, stored events, and refusals.
 
+use crate::event::Counts;
 use herdlet_api_types::scaling::ScalingNote;
 use std_alloc::{format, string::ToString};
 
@@ -43,11 +44,41 @@ fn counts_are_kept_where_that_is_asked_for() {
     scale(&mut bench, Some(3));
     let mut job = one_task().remove(0);
     job.groups[0].tasks[0].env.insert("A".to_owned(), "1".to_owned());
-    bench.ask(Command::ApplyWithCounts { job: job.into() });
+    bench.ask(register(job, Counts::Keep, None));
     assert_eq!((bench.job().version, bench.job().job.groups[0].count), (2, 3));
     let other = job_of("new");
-    let (reply, _) = bench.ask(Command::ApplyWithCounts { job: other.into() });
+    let (reply, _) = bench.ask(register(other, Counts::Keep, None));
     assert!(matches!(reply, Reply::Applied { .. }), "a new job has its own count: {reply:?}");
+}
+
+fn register(job: Job, counts: Counts, enforced_index: Option<u64>) -> Command {
+    Command::Register { job: job.into(), counts, enforced_index }
+}
+
+#[test]
+fn a_job_is_registered_only_at_the_index_that_the_caller_has_seen() {
+    let mut bench = running();
+    let changed = || {
+        let mut job = one_task().remove(0);
+        job.groups[0].tasks[0].env.insert("A".to_owned(), "1".to_owned());
+        job
+    };
+    let index = bench.job().modify_index;
+    for (job, enforced, why) in [
+        (changed(), index + 1, "job exists with conflicting job modify index"),
+        (changed(), 0, "Enforcing job modify index 0: job already exists"),
+        (job_of("new"), 7, "Enforcing job modify index 7: job does not exist"),
+    ] {
+        let (reply, grown) = bench.ask(register(job, Counts::Replace, Some(enforced)));
+        let Reply::Refused(Refusal::Conflict(said)) = reply else { panic!("{reply:?}") };
+        assert!(said.contains(why), "{said}");
+        assert_eq!((grown, bench.job().version), (0, 0));
+    }
+    for (job, enforced) in [(changed(), index), (job_of("new"), 0)] {
+        let (reply, _) = bench.ask(register(job, Counts::Replace, Some(enforced)));
+        assert!(matches!(reply, Reply::Applied { .. }), "{reply:?}");
+    }
+    assert_eq!(bench.job().version, 1);
 }
 
 fn job_of(id: &str) -> Job {

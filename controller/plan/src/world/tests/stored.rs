@@ -34,7 +34,7 @@ fn a_start_finds_what_was_stored_and_writes_nothing() {
     let mut bench = Bench::new();
     bench.apply(mounting(), vec![data(false)]);
     bench.settle();
-    let (meta, stored) = (*bench.world.meta, bench.stored.clone());
+    let (meta, stored) = (Meta::clone(&bench.world.meta), bench.stored.clone());
     bench.stored.clear();
     let (world, _) = World::restore(settings(), at(9), stored.clone());
     bench.world = world;

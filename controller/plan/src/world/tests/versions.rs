@@ -1,8 +1,11 @@
 //! Versions of a job: which are kept, and reverting to one.
 
-use std_alloc::string::ToString;
+use std_alloc::{format, string::ToString};
+
+use herdlet_api_types::{Duration, alloc::ClientStatus};
 
 use super::*;
+use crate::job::Source;
 
 /// The job in a number of versions with different work, one after the other.
 fn versions(colors: &[&str]) -> Bench {
@@ -136,4 +139,99 @@ fn a_text_is_written_once() {
     };
     let written: Vec<u64> = bench.turn.records.iter().filter_map(written).collect();
     assert_eq!(written, [1, 2]);
+}
+
+/// A folder is read with its only job painted in a colour, from a file with these bytes.
+fn read_folder(bench: &mut Bench, color: &str, bytes: &str) -> u64 {
+    let mut jobs = one_task();
+    jobs[0].groups[0].tasks[0].env.insert("COLOR".to_owned(), color.to_owned());
+    let source = Source {
+        file: "jobs.d/j.yaml".to_owned(),
+        file_hash: bytes.to_owned(),
+        job_hash: format!("job {color}"),
+    };
+    let jobs = jobs.into_iter().map(|job| (job, source.clone())).collect();
+    bench.ask(Command::ApplyFolder { jobs, volumes: Vec::new() });
+    bench.settle();
+    bench.job().version
+}
+
+/// `touch` and a restart of the agent used to bring the bad version back.
+#[test]
+fn a_rolled_back_job_of_a_folder_is_held_until_its_definition_changes() {
+    let mut bench = Bench::new();
+    assert_eq!(read_folder(&mut bench, "red", "1"), 0);
+    assert_eq!(read_folder(&mut bench, "green", "2"), 1);
+    assert_eq!(bench.job().held, None);
+    revert(&mut bench, 0, None);
+    assert_eq!((bench.job().version, bench.job().held.as_deref()), (2, Some("jobs.d/j.yaml")));
+    assert_eq!(read_folder(&mut bench, "green", "2"), 2, "the same file");
+    assert_eq!(read_folder(&mut bench, "green", "2 # comment"), 2, "the same job");
+    assert_eq!(read_folder(&mut bench, "green in a newer release", "2"), 2, "the same bytes");
+    bench.restart(at(9));
+    bench.settle();
+    assert_eq!(bench.job().held.as_deref(), Some("jobs.d/j.yaml"), "it is durable");
+    assert_eq!(read_folder(&mut bench, "green", "2"), 2);
+    assert_eq!(read_folder(&mut bench, "blue", "3"), 3, "a new definition");
+    assert_eq!(bench.job().held, None);
+}
+
+#[test]
+fn a_job_that_is_as_its_file_defines_it_is_not_held() {
+    let mut bench = Bench::new();
+    read_folder(&mut bench, "red", "1");
+    read_folder(&mut bench, "green", "2");
+    revert(&mut bench, 0, None);
+    // Back again: the file is in force.
+    revert(&mut bench, 1, None);
+    assert_eq!((bench.job().version, bench.job().held), (3, None));
+    // The file follows the rollback.
+    revert(&mut bench, 0, None);
+    assert_eq!(read_folder(&mut bench, "red", "3"), 4);
+    assert_eq!((bench.job().version, bench.job().held), (4, None));
+    // A job that no folder defines is never held.
+    bench.apply(one_task(), Vec::new());
+    bench.settle();
+    revert(&mut bench, 4, None);
+    assert_eq!(bench.job().held, None);
+}
+
+#[test]
+fn a_batch_allocation_is_complete_after_its_maximum_run_time() {
+    let mut bench = Bench::new();
+    let mut wanted = job("a", JobType::Batch, vec![group("g", 1, vec![task("main")])]);
+    wanted.groups[0].max_run_duration = Some(Duration::from_secs(60));
+    let key = wanted.key();
+    bench.apply(vec![wanted], Vec::new());
+    for (now, expected) in [(60, ClientStatus::Running), (61, ClientStatus::Complete)] {
+        bench.now = at(now);
+        bench.dirty = bench.world.keys();
+        bench.plan();
+        bench.settle();
+        let all: Vec<_> = bench.world.allocations().map(|(_, state)| state.durable.status).collect();
+        assert_eq!(all, [expected], "after {now} s");
+    }
+    assert_eq!(bench.convergence(&key).state, ConvergenceState::Converged);
+}
+
+/// The new allocation takes over the data after the end of the old one, whose directory stays until then.
+#[test]
+fn a_new_version_takes_over_the_disk_of_the_old_one() {
+    let mut bench = Bench::new();
+    let mut wanted = job("a", JobType::Service, vec![group("g", 1, vec![task("main")])]);
+    wanted.groups[0].kept_disk.sticky = true;
+    bench.apply(vec![wanted.clone()], Vec::new());
+    bench.settle();
+    let first = bench.id();
+    wanted.groups[0].tasks[0].env.insert("COLOR".to_owned(), "red".to_owned());
+    bench.apply(vec![wanted], Vec::new());
+    bench.settle();
+    let heir = bench.world.allocations().find(|(spec, _)| spec.id != first).map(|(spec, _)| spec).unwrap();
+    assert_eq!((heir.previous, heir.predecessor()), (Some(first), Some(first)));
+    assert!(bench.world.ctx.heirs.is_empty());
+    let states: Vec<_> =
+        bench.world.allocations().map(|(spec, state)| (spec.id == first, state.durable.status)).collect();
+    assert!(
+        states.contains(&(true, ClientStatus::Complete)) && states.contains(&(false, ClientStatus::Running))
+    );
 }

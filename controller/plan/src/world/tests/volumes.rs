@@ -34,7 +34,8 @@ fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
     bench.settle();
     let shown = bench.last_view().expect("a published view");
     assert_eq!(shown.convergence.state, ConvergenceState::Waiting);
-    assert_eq!(shown.convergence.message, "group: waits for volume \"data\"");
+    let said = "group: waits for volume \"data\": there is none; define it in a manifest of kind Volume, or in the agent's config";
+    assert_eq!(shown.convergence.message, said);
     assert_eq!(shown.tasks[0].attempt, 0, "no task was started");
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();

@@ -9,7 +9,7 @@ async fn signals_reach_the_main_process() {
         let script = "trap 'exit 5' USR1; echo > ready; while :; do sleep 0.1; done";
         agent.driver.start(bench.shell(script)).await.unwrap();
         bench.line("ready").await;
-        assert_eq!(agent.recover(None).await, Recovered::Running);
+        assert_eq!(agent.recover(None).await, Recovered::Running(Started::default()));
         agent.driver.signal(&id(1), "SIGNONE").await.unwrap_err();
         agent.driver.signal(&id(1), "SIGUSR1").await.unwrap();
         assert_eq!(agent.wait().await.code, 5);

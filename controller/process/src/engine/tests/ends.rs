@@ -99,30 +99,6 @@ async fn a_stop_before_the_start_fences_it() {
 }
 
 #[tokio::test]
-async fn where_nothing_may_be_started_any_more_what_runs_is_looked_after() {
-    for bench in Bench::both() {
-        let first = bench.agent();
-        let record = first.begin(bench.shell("exec sleep 1000")).await;
-        drop(first);
-        let second = bench.agent_that(Availability::Disabled, None);
-        let reported = second.driver.fingerprint().next().await.unwrap();
-        assert_eq!((reported.health, reported.attributes.len()), (Health::Undetected, 0));
-        assert!(matches!(second.recover(None).await, Recovered::Running));
-        let another = TaskConfig { id: id(2), ..bench.shell("echo > ran") };
-        let refused = second.driver.start(another).await.unwrap_err();
-        assert!(
-            matches!(&refused, DriverError::Fatal(_))
-                && refused.to_string().contains("is disabled on this agent"),
-            "{refused}"
-        );
-        second.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
-        gone(record.task.pid).await;
-        assert!(!bench.path("task/ran").exists());
-        bench.close(second).await;
-    }
-}
-
-#[tokio::test]
 async fn what_a_dead_supervisor_left_is_stopped_too() {
     for bench in Bench::both() {
         let first = bench.agent();
@@ -155,7 +131,7 @@ async fn a_pid_that_is_somebody_elses_now_is_not_touched() {
     let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let agent = bench.agent();
     let process = Process { pid: stranger.id(), start_ticks: 1 };
-    let record = Record { state: State::Running, shim: process, task: process, dropped_bytes: 0 };
+    let record = Record { state: State::Running, shim: process, task: process, ..Record::claimed() };
     fs::write(bench.record(), record.to_bytes()).unwrap();
     agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
     let _ = agent.recover(None).await;

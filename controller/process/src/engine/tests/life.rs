@@ -51,7 +51,7 @@ async fn a_task_outlives_the_agent_and_its_end_is_found_later() {
         drop(first);
         let mut second = bench.agent();
         assert_eq!(second.driver.list_attempts().await.unwrap(), [id(1)]);
-        assert_eq!(second.recover(None).await, Recovered::Running);
+        assert_eq!(second.recover(None).await, Recovered::Running(Started::default()));
         fs::write(bench.path("task/go"), "").unwrap();
         assert_eq!(second.notice().await.code, 6);
         drop(second);
@@ -131,7 +131,7 @@ async fn a_supervisor_that_died_unseen_ends_the_attempt() {
         match second.recover(None).await {
             Recovered::Exited(exit) => assert_eq!(exit.error, "supervisor died"),
             // The exit was detected after recovery returned.
-            Recovered::Running => assert_eq!(second.wait().await.error, "supervisor died"),
+            Recovered::Running(_) => assert_eq!(second.wait().await.error, "supervisor died"),
             other @ (Recovered::NotStarted | Recovered::Lost { .. }) => panic!("{other:?}"),
         }
         gone(record.task.pid).await;
@@ -205,6 +205,11 @@ async fn failed_starts_say_why() {
         assert!(class == fatal && why.starts_with("execute the program: not a program"), "{why}");
         let (class, why) = start(3, json!({"command": "sh", "work_dir": "nowhere"})).await;
         assert!(class == fatal && why.starts_with("change to the working directory: No such file"), "{why}");
+        // It was not named, nor was the user.
+        assert!(
+            why.contains("; the directory is /") && why.ends_with("/nowhere, for the agent's user"),
+            "{why}"
+        );
         let (class, why) = start(4, json!({"command": "sh", "argz": []})).await;
         assert!(class == fatal && why.contains("argz"), "{why}");
         let mut task = bench.shell("true");
@@ -213,7 +218,7 @@ async fn failed_starts_say_why() {
         let why = agent.driver.start(task).await.unwrap_err().why();
         assert_eq!(why, "find user \"no such user\": it does not exist on this machine");
         let mut task = bench.shell("true");
-        task.id.task = "ä".repeat(64);
+        task.id.task = "ä".repeat(128);
         let error = agent.driver.start(task).await.unwrap_err();
         assert!(error.class() == fatal && error.why().ends_with("the task's name is too long"), "{error}");
         // Attempts that got a record are recovered as exited; the others were never started.

@@ -65,13 +65,13 @@ fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
         for _ in 0..2 {
             on_a_machine(async {
                 let agent = bench.agent();
-                assert!(matches!(agent.recover(None).await, Recovered::Running));
+                assert!(matches!(agent.recover(None).await, Recovered::Running(_)));
                 assert_eq!(agent.record().task.pid, pid);
             });
         }
         on_a_machine(async {
             let agent = bench.agent();
-            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            assert!(matches!(agent.recover(None).await, Recovered::Running(_)));
             supervisor::open_task(&agent.record())
                 .unwrap()
                 .unwrap()
@@ -103,7 +103,7 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
         // The supervisor does not write to the record that the first agent restored.
         on_a_machine(async {
             let agent = bench.agent();
-            assert!(matches!(agent.recover(None).await, Recovered::Running));
+            assert!(matches!(agent.recover(None).await, Recovered::Running(_)));
             assert_eq!(agent.record().task.pid, pid);
             agent.driver.stop(&id(1), stop("SIGTERM", 20_000)).await.unwrap();
             assert_eq!(agent.wait().await.code, 7);
@@ -201,7 +201,7 @@ fn left_by_a_supervisor(bench: &Bench, record: &[u8]) {
 async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_agent_too() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        agent.driver.shared.attempts().set_earlier(&Default::default());
+        agent.driver.set_earlier(&Default::default());
         let failed = State::StartFailed {
             step: supervisor::Step::Clone,
             errno: u16::try_from(libc::EAGAIN).unwrap(),
@@ -223,7 +223,7 @@ async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_age
 async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        agent.driver.shared.attempts().set_earlier(&Default::default());
+        agent.driver.set_earlier(&Default::default());
         left_by_a_supervisor(&bench, b"");
         assert_eq!(agent.recover(None).await, Recovered::NotStarted);
         let error = agent.driver.start(bench.shell("exit 3")).await.unwrap_err();
@@ -239,7 +239,7 @@ async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun()
 async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
     for bench in Bench::both() {
         let agent = bench.agent();
-        agent.driver.shared.attempts().set_earlier(&[id(1)].into());
+        agent.driver.set_earlier(&[id(1)].into());
         let recovered = |attempt| async {
             let recovery = Recovery { id: attempt, config: None, handle: None, network: None };
             agent.driver.recover(recovery).await.unwrap()

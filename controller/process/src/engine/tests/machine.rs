@@ -2,7 +2,7 @@
 
 use herdlet_driver::limits::Limits;
 
-use super::{super::reconcile::Look, *};
+use super::{super::repair::Inspected, *};
 
 /// Set when these tests already run in a modified environment.
 const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
@@ -77,26 +77,26 @@ async fn a_task_that_left_its_cgroup_is_brought_back() {
     let mut agent = bench.agent();
     agent.driver.start(bench.shell("sleep 1000 & echo > ready; wait")).await.unwrap();
     bench.line("ready").await;
-    assert_eq!(reconcile::reconcile(&agent.driver.shared, &id(1)).await.unwrap(), Look::Present);
+    assert_eq!(repair::repair(&agent.driver.shared, &id(1)).await.unwrap(), Inspected::Present);
     let cgroup = agent.driver.shared.cgroup(&id(1)).unwrap();
     let elsewhere = agent.driver.shared.setup.isolation.cgroups().unwrap().of(&id(2));
     let pids = cgroup.pids();
     assert_eq!(pids.len(), 2);
     elsewhere.make(&Limits::default()).unwrap();
     elsewhere.take_in(&pids).unwrap();
-    assert_eq!(reconcile::reconcile(&agent.driver.shared, &id(1)).await.unwrap(), Look::Repaired);
+    assert_eq!(repair::repair(&agent.driver.shared, &id(1)).await.unwrap(), Inspected::Repaired);
     assert_eq!(cgroup.pids(), pids);
     assert!(matches!(agent.event().await, TaskEvent::Repaired { .. }));
     elsewhere.take_in(&pids).unwrap();
     fs::remove_dir(cgroup.dir()).unwrap();
     assert_eq!(agent.event().await, TaskEvent::Drift { id: id(1) });
-    assert_eq!(agent.recover(None).await, Recovered::Running);
+    assert_eq!(agent.recover(None).await, Recovered::Running(Started::default()));
     let repaired = TaskEvent::Repaired { id: id(1), kind: "cgroup", what: "its cgroup was gone".into() };
     assert_eq!(agent.event().await, repaired);
     assert_eq!(cgroup.pids(), pids);
-    assert_eq!(reconcile::reconcile(&agent.driver.shared, &id(1)).await.unwrap(), Look::Present);
+    assert_eq!(repair::repair(&agent.driver.shared, &id(1)).await.unwrap(), Inspected::Present);
     agent.driver.stop(&id(1), stop("SIGKILL", 0)).await.unwrap();
-    assert_eq!(reconcile::reconcile(&agent.driver.shared, &id(1)).await.unwrap(), Look::Absent);
+    assert_eq!(repair::repair(&agent.driver.shared, &id(1)).await.unwrap(), Inspected::Absent);
     for pid in pids {
         gone(pid).await;
     }

@@ -37,7 +37,9 @@ impl Machine for Mocked {
     fn task(&self, attempt: u32, behaviour: Behaviour) -> TaskConfig {
         let command = json!({ "stdout_string": "out", "exit_code": 4 });
         let config = match behaviour {
-            Behaviour::RunsOn => json!({ "run_for": "9h", "exec_command": command }),
+            Behaviour::RunsOn => {
+                json!({ "run_for": "9h", "exec_command": command, "driver_ip": "192.0.2.7" })
+            }
             Behaviour::IgnoresSignals => json!({ "run_for": "9h", "kill_after": "9h" }),
             Behaviour::Ends(code) => json!({ "exit_code": code }),
             Behaviour::FailsToStart => json!({ "start_error": "no" }),
@@ -54,6 +56,11 @@ impl Machine for Mocked {
             Command::Prints => vec!["print".to_owned()],
             Command::Repeats => vec!["showinput".to_owned()],
         }
+    }
+
+    fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
+        let config = json!({ "prepare_block_for": "9h" });
+        Some(TaskConfig { id: attempt_id(attempt), ..self.bench.task(config) })
     }
 
     fn finds(&self) -> Finds {

@@ -135,6 +135,24 @@ fn an_absolute_path_is_that_file_and_no_other() {
     assert!(bench.find(linked.to_str().unwrap()).unwrap().entry.is_some());
 }
 
+/// A directory was reported as not found, and a file without x only by the kernel's errno.
+#[test]
+fn what_exists_and_is_no_program_is_described_and_arguments_in_the_command_get_a_hint() {
+    let bench = Bench::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let plain = elsewhere.path().join("plain");
+    fs::write(&plain, "").unwrap();
+    let message = |command: &str| bench.find(command).unwrap_err().to_string();
+    let told = message("/tmp");
+    assert!(told.ends_with("permission denied: it is a directory; name a program in it"), "{told}");
+    assert!(message("./local").contains("it is a directory"), "{}", message("./local"));
+    let told = message(plain.to_str().unwrap());
+    assert!(told.contains("permission denied: it is not executable for any user; chmod +x"), "{told}");
+    let told = message("echo hi 1");
+    let hint = r#"not found; write its arguments in args (command: "echo", args: ["hi", "1"]); searched in "#;
+    assert!(told.contains(hint), "{told}");
+}
+
 #[test]
 fn what_is_not_there_is_named_with_all_places() {
     let bench = Bench::new();

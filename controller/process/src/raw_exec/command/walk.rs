@@ -30,7 +30,7 @@ use super::{
 const LINKS_MAX: u32 = 40;
 
 /// The directory of an allocation, and the task for which a program is searched.
-pub(super) struct SearchRoot<'a> {
+pub(super) struct AllocScope<'a> {
     dir: OwnedFd,
     stat: Stat,
     path: &'a Path,
@@ -64,7 +64,7 @@ pub(super) enum Reached {
     Untrusted(Distrust),
 }
 
-impl<'a> SearchRoot<'a> {
+impl<'a> AllocScope<'a> {
     /// Opens the search root of the task with this directory.
     pub(super) fn open(task_dir: &'a Path, trust: &'a Trust<'a>) -> Result<Self, CommandError> {
         let path = task_dir.parent().unwrap_or(Path::new("/"));
@@ -118,7 +118,7 @@ struct Level {
 }
 
 struct Walk<'g> {
-    ground: &'g SearchRoot<'g>,
+    scope: &'g AllocScope<'g>,
     /// The first level is the allocation's directory, or a directory outside.
     levels: Vec<Level>,
     pending: VecDeque<OsString>,
@@ -139,9 +139,9 @@ enum Stage {
 }
 
 impl<'g> Walk<'g> {
-    fn new(ground: &'g SearchRoot<'g>) -> Self {
+    fn new(scope: &'g AllocScope<'g>) -> Self {
         Self {
-            ground,
+            scope,
             levels: Vec::new(),
             pending: VecDeque::new(),
             links: 0,
@@ -185,7 +185,7 @@ impl<'g> Walk<'g> {
             }
             if self.levels.len() > LEVELS_MAX || self.pending.len() > PENDING_MAX {
                 let here = self.levels.last().map_or(&*asked, |level| &level.dir.path);
-                return Ok(Some(Err(self.ground.trust.refuse_length(here))));
+                return Ok(Some(Err(self.scope.trust.refuse_length(here))));
             }
         }
         Ok(None)
@@ -224,7 +224,7 @@ impl<'g> Walk<'g> {
     /// Enters a directory.
     fn enter(&mut self, name: OsString, dir: Opened) -> Result<(), CommandError> {
         let is_alloc_dir =
-            |stat: &Stat| (stat.st_dev, stat.st_ino) == (self.ground.stat.st_dev, self.ground.stat.st_ino);
+            |stat: &Stat| (stat.st_dev, stat.st_ino) == (self.scope.stat.st_dev, self.scope.stat.st_ino);
         if is_alloc_dir(&dir.stat) {
             if self.stage == Stage::Before {
                 self.is_direct = true;
@@ -315,7 +315,7 @@ impl<'g> Walk<'g> {
             region: self.region(name),
             exposure: self.levels.last().map_or(Exposure::Closed, |level| level.exposure),
         };
-        let exposure = self.ground.trust.inspect(&object)?;
+        let exposure = self.scope.trust.inspect(&object)?;
         Ok(exposure.unwrap_or_else(|distrust| {
             self.distrust.get_or_insert(distrust);
             Exposure::Closed

@@ -166,10 +166,11 @@ impl DesiredServices {
         }
     }
 
-    /// Whether any services are wanted, or not known to be removed.
-    pub(super) fn is_any(&self) -> bool {
-        let Owners { wanted, asked, leaving } = &*self.owners();
-        !(wanted.is_empty() && asked.is_empty() && leaving.is_empty())
+    /// Whether any services are wanted. Removals that Consul has not confirmed are shown by the metric of services, and need
+    /// nobody: no job depends on Consul any more.
+    pub(super) fn is_wanted(&self) -> bool {
+        let Owners { wanted, asked, .. } = &*self.owners();
+        !(wanted.is_empty() && asked.is_empty())
     }
 
     /// Waits until services are wanted.

@@ -54,17 +54,28 @@ pub(in crate::start) struct Stat {
     pub(in crate::start) is_file: bool,
     pub(in crate::start) links: u32,
     pub(in crate::start) size: u64,
+    pub(in crate::start) inode: u64,
 }
 
 pub(in crate::start) fn stat(fd: Fd) -> Result<Stat> {
     const AT_EMPTY_PATH: u32 = 0x1000;
+    statx(fd, c"", AT_EMPTY_PATH)
+}
+
+/// Like [`stat`], of what has this name in a directory. Links are not followed.
+pub(in crate::start) fn stat_name(dir: Fd, name: &CStr) -> Result<Stat> {
+    const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+    statx(dir, name, AT_SYMLINK_NOFOLLOW)
+}
+
+fn statx(fd: Fd, name: &CStr, flags: u32) -> Result<Stat> {
     const BASIC: u32 = 0x7ff;
     let mut words = [0_u64; 32];
-    kernel!(STATX, fd, c"".as_ptr(), AT_EMPTY_PATH, BASIC, words.as_mut_ptr(), 0)?;
-    // struct statx: nlink at byte 16, mode at byte 28, size at byte 40.
+    kernel!(STATX, fd, name.as_ptr(), flags, BASIC, words.as_mut_ptr(), 0)?;
+    // struct statx: nlink at byte 16, mode at byte 28, inode at byte 32, size at byte 40.
     let links = words[2] as u32;
     let mode = (words[3] >> 32) as u16;
-    Ok(Stat { is_file: mode & 0o170_000 == 0o100_000, links, size: words[5] })
+    Ok(Stat { is_file: mode & 0o170_000 == 0o100_000, links, size: words[5], inode: words[4] })
 }
 
 /// Creates a pipe: read end, write end.

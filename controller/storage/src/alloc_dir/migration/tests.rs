@@ -16,6 +16,10 @@ use crate::{
     task_dir::TaskDir,
 };
 
+fn dir_of(task: &str) -> String {
+    dir_name(task).into_owned()
+}
+
 const TASKS: [&str; 3] = ["db", "new", "we/b"];
 
 fn id(n: u8) -> AllocId {
@@ -75,7 +79,7 @@ impl Disks {
 }
 
 fn whole() -> BTreeMap<PathBuf, String> {
-    let web = Path::new(&encode("we/b")).join("local/own");
+    let web = Path::new(&dir_of("we/b")).join("local/own");
     [("alloc/data/shared".into(), "shared"), ("db/local/own".into(), "db"), (web, "we/b")]
         .map(|(path, text): (PathBuf, &str)| (path, text.to_owned()))
         .into()
@@ -108,7 +112,7 @@ fn a_disk_goes_along_and_what_is_only_the_others_stays() {
 
 #[test]
 fn a_kill_between_any_two_steps_loses_nothing_and_halves_nothing() {
-    let moves = Disks::migration().moves(|task| encode(task).into()).len();
+    let moves = Disks::migration().moves(|task| dir_of(task).into()).len();
     for renamed in 0..=moves {
         for made in [false, true] {
             let disks = Disks::new(TestEnv::plain());
@@ -138,12 +142,12 @@ fn where_one_part_can_not_come_none_does_and_none_is_lost() {
     fs::rename(&web, web.with_file_name("aside")).unwrap();
     symlink("/etc", &web).unwrap();
     let before: Vec<_> =
-        disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(encode("we/b"))).collect();
+        disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(dir_of("we/b"))).collect();
     disks.successor().up(b"{}").unwrap();
     assert_eq!(disks.disk(2), BTreeMap::new());
     assert_eq!(disks.successor().inspect().unwrap(), Observation::Present);
     let after: Vec<_> =
-        disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(encode("we/b"))).collect();
+        disks.disk(1).into_iter().filter(|(path, _)| !path.starts_with(dir_of("we/b"))).collect();
     assert_eq!((after.len(), &after), (3, &before));
     assert!(!disks.paths.task(&id(2), "db").exists(), "an empty directory would look like lost files");
 }

@@ -18,7 +18,7 @@ const PROFILE: &[(&str, FieldSource)] = &[
 ];
 
 pub(super) const ROUTES: &[Route] = &[
-    get("metrics", served!(agent::metrics), Itself(Metrics)),
+    get("metrics", served!(agent::metrics_of_nomad), Itself(Metrics)),
     get("agent/self", served!(agent::this), Itself(Agent)),
     get("agent/health", served!(agent::health), Itself(Health)),
     get("agent/servers", NotBuilt(CLUSTER), Itself(KnownServers)),
@@ -30,7 +30,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route { verb: Verb::Any, path: "agent/keyring", local: NotBuilt(CLUSTER), node: ServersOnly },
     get(
         "agent/host",
-        NotBuilt("facts of the host for support"),
+        served!(agent::host),
         Either("Agent.Host", read("Agent.Host", Whole).with(&[("ServerID", Text("server_id"))])),
     ),
     get(

@@ -17,7 +17,7 @@ const HEALTH: CallBody = Fields(&["HealthyAllocationIDs", "UnhealthyAllocationID
 pub(super) const ROUTES: &[Route] = &[
     get(
         "allocation/{AllocID}/checks",
-        NotBuilt("results of checks by allocation"),
+        served!(allocs::checks),
         Either("Allocations.Checks", read("ClientAllocations.Checks", Field("Results"))),
     ),
     get(

@@ -6,10 +6,10 @@ use super::{
     Cat, Either, Exec, Field, FieldSource, Fields, File, Ignored, Itself, Logs, NotBuilt, Nothing, ReadAt,
     Route, Served, Snapshot, Stream, Text, Whole, get, put, read, write,
 };
-use crate::http::{allocs, exec, fs, gc, logs, stats};
+use crate::http::{agent, allocs, exec, fs, gc, logs, stats};
 
 const IDENTITIES: &str = "identities of nodes";
-const METADATA: &str = "metadata of the node by request";
+const METADATA: &str = "changes of the node's metadata by request";
 const PAUSING: &str = "pausing tasks";
 
 const PATH: &[(&str, FieldSource)] = &[("Path", Text("path"))];
@@ -18,7 +18,7 @@ const TASK: &[(&str, FieldSource)] = &[("Task", Text("task"))];
 pub(super) const ROUTES: &[Route] = &[
     get(
         "client/stats",
-        NotBuilt("statistics of the host"),
+        served!(stats::host),
         Either("ClientStats.Stats", read("ClientStats.Stats", Field("HostStats"))),
     ),
     get(
@@ -34,7 +34,7 @@ pub(super) const ROUTES: &[Route] = &[
             write("ClientAllocations.GarbageCollectAll", Ignored).shows(Nothing),
         ),
     ),
-    get("client/metadata", NotBuilt(METADATA), Either("NodeMeta.Read", read("NodeMeta.Read", Whole))),
+    get("client/metadata", served!(agent::metadata), Either("NodeMeta.Read", read("NodeMeta.Read", Whole))),
     put(
         "client/metadata",
         NotBuilt(METADATA),

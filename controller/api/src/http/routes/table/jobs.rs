@@ -5,13 +5,12 @@ use super::{
     List, NotBuilt, Number, OMIT_OF_ALLOCS, OMIT_OF_JOBS, ParsedJob, Raw, Renamed, Route, Servers, Stream,
     Submission, Text, VersionTag, Versions, Whole, below, delete, get, put, read, remove, write,
 };
-use crate::http::{deployments, dispatch, evaluations, jobs, register, scale, services, versions};
+use crate::http::{
+    deployments, dispatch, evaluations, jobs, register, scale, services, statuses, tags, versions,
+};
 
 const ACTIONS: &str = "actions of jobs";
 const RECOMMENDATIONS: &str = "recommendations";
-const STATUSES: &str = "statuses of many jobs at once";
-const TAGS: &str = "tags of versions";
-const VALIDATION: &str = "validating jobs without registering them";
 
 const ALL: &[(&str, FieldSource)] = &[("All", Flag("all"))];
 const CHILDREN: &[(&str, FieldSource)] = &[("IncludeChildren", Flag("include_children"))];
@@ -53,13 +52,17 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     put("jobs", served!(register::register), Servers(write("Job.Register", REGISTRATION))),
     put("jobs/parse", served!(register::parse), Itself(ParsedJob)),
-    get("jobs/statuses", NotBuilt(STATUSES), Servers(read("Job.Statuses", List("Jobs")).with(CHILDREN))),
+    get("jobs/statuses", served!(statuses::list), Servers(read("Job.Statuses", List("Jobs")).with(CHILDREN))),
     put(
         "jobs/statuses",
-        NotBuilt(STATUSES),
+        served!(statuses::some),
         Servers(write("Job.Statuses", Fields(&["Jobs"])).with(CHILDREN).shows(List("Jobs"))),
     ),
-    put("validate/job", NotBuilt(VALIDATION), Servers(write("Job.Validate", Job(JobUse::Validate, &[])))),
+    put(
+        "validate/job",
+        served!(register::validate),
+        Servers(write("Job.Validate", Job(JobUse::Validate, &[]))),
+    ),
     get(
         "job/{JobID*}/allocations",
         served!(jobs::allocations),
@@ -92,12 +95,12 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     put(
         "job/{JobID*}/versions/{Name}/tag",
-        NotBuilt(TAGS),
+        served!(tags::apply),
         Servers(write("Job.TagVersion", TAG).with_request(VersionTag)),
     ),
     delete(
         "job/{JobID*}/versions/{Name}/tag",
-        NotBuilt(TAGS),
+        served!(tags::remove),
         Servers(remove("Job.TagVersion").shows(Whole)),
     ),
     get(
@@ -154,5 +157,4 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     below("recommendation", RECOMMENDATIONS),
     below("recommendations", RECOMMENDATIONS),
-    below("validate", VALIDATION),
 ];

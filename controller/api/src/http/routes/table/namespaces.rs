@@ -4,10 +4,9 @@ use super::{
     Field, Fields, Found, In, List, NotBuilt, Nothing, OneNamed, OneOf, RequestRule, ResponseRule, Route,
     Servers, Text, below, delete, get, put, read, remove, write,
 };
-use crate::http::{namespaces, search};
+use crate::http::{fuzzy, namespaces, policies, search};
 
 const QUOTAS: &str = "quotas";
-const SCALING: &str = "scaling policies";
 const NAMESPACES: &str = "changes of namespaces";
 const VARIABLES: &str = "variables";
 
@@ -63,7 +62,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get(
         "scaling/policies",
-        NotBuilt(SCALING),
+        served!(policies::list),
         Servers(
             read("Scaling.ListPolicies", List("Policies"))
                 .with(&[("Job", Text("job")), ("Type", Text("type"))]),
@@ -71,7 +70,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get(
         "scaling/policy/{ID}",
-        NotBuilt(SCALING),
+        served!(policies::read),
         Servers(read("Scaling.GetPolicy", Found("Policy", "policy not found"))),
     ),
     put(
@@ -81,11 +80,11 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     put(
         "search/fuzzy",
-        NotBuilt("fuzzy search"),
+        served!(fuzzy::search),
         Servers(write("Search.FuzzySearch", Fields(&["Text", "Context"]))),
     ),
     below("quota", QUOTAS),
     below("quotas", QUOTAS),
-    below("scaling", SCALING),
+    below("quota-usages", QUOTAS),
     below("var", VARIABLES),
 ];

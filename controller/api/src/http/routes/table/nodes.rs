@@ -2,12 +2,12 @@
 
 use super::{
     CallBody, FIELDS_OF_JOBS, FieldSource, Fields, Flag, Found, Ignored, List, NotBuilt, Nothing,
-    OMIT_OF_JOBS, OmitEmpty, OmitIdentities, OneNamed, OneOf, Renamed, ResponseRule, Route, Servers, below,
-    delete, get, put, read, remove, write,
+    OMIT_OF_JOBS, OmitEmpty, OmitIdentities, OneNamed, OneOf, Renamed, ResponseRule, Route, Servers, delete,
+    get, put, read, remove, write,
 };
-use crate::http::nodes;
+use crate::http::{drain, nodes};
 
-const POOLS: &str = "node pools";
+const POOLS: &str = "changes of node pools";
 
 /// As [`FIELDS_OF_JOBS`].
 const FIELDS_OF_NODES: &[(&str, FieldSource)] =
@@ -24,7 +24,7 @@ pub(super) const ROUTES: &[Route] = &[
         served!(nodes::list),
         Servers(read("Node.List", List("Nodes")).with(FIELDS_OF_NODES).with_response(OMIT_OF_NODES)),
     ),
-    get("node/pools", NotBuilt(POOLS), Servers(read("NodePool.List", List("NodePools")))),
+    get("node/pools", served!(nodes::list_pools), Servers(read("NodePool.List", List("NodePools")))),
     put(
         "node/pools",
         NotBuilt(POOLS),
@@ -32,17 +32,17 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get(
         "node/pool/{Name}/nodes",
-        NotBuilt(POOLS),
+        served!(nodes::nodes_of_pool),
         Servers(read("NodePool.ListNodes", List("Nodes")).with(FIELDS_OF_NODES).with_response(OMIT_OF_NODES)),
     ),
     get(
         "node/pool/{Name}/jobs",
-        NotBuilt(POOLS),
+        served!(nodes::jobs_of_pool),
         Servers(read("NodePool.ListJobs", List("Jobs")).with(FIELDS_OF_JOBS).with_response(OMIT_OF_JOBS)),
     ),
     get(
         "node/pool/{Name}",
-        NotBuilt(POOLS),
+        served!(nodes::read_pool),
         Servers(read("NodePool.GetNodePool", Found("NodePool", "node pool not found"))),
     ),
     put(
@@ -63,18 +63,12 @@ pub(super) const ROUTES: &[Route] = &[
         served!(nodes::allocations),
         Servers(read("Node.GetAllocs", List("Allocs")).with_response(OmitIdentities)),
     ),
-    put(
-        "node/{NodeID}/evaluate",
-        NotBuilt("evaluating all jobs of a node"),
-        Servers(write("Node.Evaluate", Ignored)),
-    ),
+    put("node/{NodeID}/evaluate", served!(nodes::evaluate), Servers(write("Node.Evaluate", Ignored))),
     put(
         "node/{NodeID}/eligibility",
-        NotBuilt("eligibility of the node"),
+        served!(drain::set_eligibility),
         Servers(write("Node.UpdateEligibility", Fields(&["Eligibility"]))),
     ),
-    put("node/{NodeID}/drain", NotBuilt("draining the node"), Servers(write("Node.UpdateDrain", DRAIN))),
+    put("node/{NodeID}/drain", served!(drain::drain), Servers(write("Node.UpdateDrain", DRAIN))),
     put("node/{NodeID}/purge", NotBuilt("removing nodes"), Servers(write("Node.Deregister", Ignored))),
-    below("node/pool", POOLS),
-    below("node/pools", POOLS),
 ];

@@ -110,4 +110,5 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     below("plugin", PLUGINS),
     below("volume", VOLUMES),
+    below("volumes", VOLUMES),
 ];

@@ -91,3 +91,42 @@ fn only_what_completes_is_done_after_code_0() {
     assert!(on_success(JobType::Service) && on_success(JobType::System));
     assert!(!on_success(JobType::Batch) && !on_success(JobType::Sysbatch));
 }
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// How long the next attempt has to live after attempts that failed after these many seconds.
+fn proof(lives: &[i64], policy: &RestartPolicy, min_healthy_time: Option<Duration>) -> i64 {
+    let failures = lives.iter().fold(None, |row, lived| Some(count_failure(row, seconds(*lived))));
+    let failed_after = failures.map(|row: Failures| row.longest);
+    let state = TaskState { failures, failed_after, ..TaskState::default() };
+    let ends_ns = proof_ends_ns(policy, min_healthy_time, &state).expect("it has failed");
+    i64::try_from(ends_ns / 1_000_000_000).expect("seconds")
+}
+
+/// A task that lived for days and crashed once had to live for half an hour until `--wait` returned.
+#[test]
+fn a_single_crash_is_soon_forgotten() {
+    let policy = RestartPolicy { interval: seconds(1_800), ..policy(2, RestartMode::Delay) };
+    for (lived, expected) in [(0, 10), (20, 40), (45, 60), (1_000, 60), (864_000, 10)] {
+        assert_eq!(proof(&[lived], &policy, None), expected, "{lived}");
+    }
+    assert_eq!(proof(&[864_000], &policy, Some(seconds(90))), 90, "its own times count");
+    let short = RestartPolicy { interval: seconds(15), ..policy };
+    assert_eq!(proof(&[45], &short, None), 15, "at most the interval");
+}
+
+/// Crash loops were shown as converged in between: with lives that vary, and with lives longer than the interval.
+#[test]
+fn an_attempt_in_a_row_of_failures_has_to_live_longer_than_all_of_them() {
+    let long = RestartPolicy { interval: seconds(1_800), ..policy(2, RestartMode::Delay) };
+    let short = RestartPolicy { interval: seconds(5), ..long.clone() };
+    for policy in [&long, &short] {
+        assert_eq!(proof(&[7, 60, 7, 60, 7], policy, None), 120);
+        assert_eq!(proof(&[7, 7], policy, None), 14);
+        assert_eq!(proof(&[2_400, 2_400], policy, None), 3_600, "an hour is enough");
+    }
+    assert_eq!(proof(&[7, 7, 864_000], &long, None), 10, "a long life begins a new row");
+    assert_eq!(proof(&[864_000, 7], &long, None), 14, "the life before the row is no measure");
+}

@@ -9,8 +9,6 @@ use axum::http::{HeaderMap, header};
 use herdlet_api_types::UnixNanos;
 use serde_json::{Map, Value as Json, json};
 
-use super::request::RequestParams;
-
 /// Prefix of the metrics of Nomad's clients.
 const OF_CLIENT: &str = "nomad_client_";
 
@@ -18,10 +16,10 @@ const OF_CLIENT: &str = "nomad_client_";
 const OF_TWO_WORDS: [&str; 4] = ["allocs_cpu_", "allocs_memory_", "host_cpu_", "host_memory_"];
 
 /// Whether JSON is requested. Prometheus sends an `Accept` header even if its config omits the parameter.
-pub(super) fn wants_json(params: &RequestParams, headers: &HeaderMap) -> bool {
+pub(super) fn wants_json(format: &str, headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let takes_text = ["text/plain", "application/openmetrics-text"].iter().any(|one| accept.contains(one));
-    params.non_empty("format") != Some("prometheus") && !takes_text
+    format != "prometheus" && !takes_text
 }
 
 /// Converts a page.

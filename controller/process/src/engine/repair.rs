@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use herdlet_driver::{AttemptId, DriverResult, FailureClass, TaskEvent, limits::Limits};
+use herdlet_driver::{AttemptId, DriverResult, FailureClass, limits::Limits};
 
 use super::{Shared, off_thread, retry};
 use crate::{process_tree, supervisor};
 
 /// The result of checking a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Inspected {
     /// It runs, and is in its cgroup if there is one.
     Present,
     /// It had drifted, and was repaired without touching the task.
@@ -20,19 +20,19 @@ pub(super) enum Look {
 
 /// Checks whether the main process is in its cgroup. If it isn't, moves it and all descendants of its supervisor back, and
 /// reports a [`TaskEvent::Repaired`].
-pub(super) async fn reconcile(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Look> {
+pub(super) async fn repair(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Inspected> {
     let (live, record) = match shared.running(id) {
         Ok(running) => running,
         // An unreadable record says nothing about the attempt.
         Err(error) if error.class() == FailureClass::Retry => return Err(error),
-        Err(_) => return Ok(Look::Absent),
+        Err(_) => return Ok(Inspected::Absent),
     };
     if live.exit().is_some() || supervisor::open_task(&record).map_err(retry)?.is_none() {
-        return Ok(Look::Absent);
+        return Ok(Inspected::Absent);
     }
-    let Some(cgroup) = shared.cgroup(id) else { return Ok(Look::Present) };
+    let Some(cgroup) = shared.cgroup(id) else { return Ok(Inspected::Present) };
     if cgroup.pids().contains(&record.task.pid) {
-        return Ok(Look::Present);
+        return Ok(Inspected::Present);
     }
     let existed = cgroup.exists();
     let limits = live.config().map(|config| Limits::of(&config.resources)).unwrap_or_default();
@@ -48,7 +48,6 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, id: &AttemptId) -> DriverRes
     })
     .await?;
     let what = if existed { "it had left its cgroup" } else { "its cgroup was gone" };
-    let repaired = TaskEvent::Repaired { id: id.clone(), kind: "cgroup", what: what.to_owned() };
-    shared.attempts().events().send(repaired).await;
-    Ok(Look::Repaired)
+    shared.reports().add_repair(id.clone(), "cgroup", what);
+    Ok(Inspected::Repaired)
 }

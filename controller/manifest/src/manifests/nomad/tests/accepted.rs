@@ -1,0 +1,241 @@
+//! Job files that Nomad accepts and that use nothing this release lacks: each is accepted, with its meaning.
+
+use herdlet_api_types::Duration;
+use herdlet_api_types::job::{CheckKind, Job, Resources};
+
+use super::{good, read_set, wrong};
+
+/// A job in HCL with these lines in the job, in its group and in its task.
+fn hcl(job: &str, group: &str, task: &str) -> String {
+    format!(
+        "job \"probe\" {{\n{job}\n  group \"one\" {{\n{group}\n    task \"main\" {{\n      driver = \"raw_exec\"\n      \
+         config {{\n        command = \"/bin/sleep\"\n      }}\n{task}\n    }}\n  }}\n}}\n"
+    )
+}
+
+fn of_task(lines: &str) -> Job {
+    good("a.hcl", &hcl("", "", lines))
+}
+
+fn of_group(lines: &str) -> Job {
+    good("a.hcl", &hcl("", lines, ""))
+}
+
+/// The warnings about a text.
+fn warnings(name: &str, text: &str) -> Vec<String> {
+    let set = read_set(name, text).unwrap_or_else(|problems| panic!("{problems}"));
+    set.warnings.iter().map(|warning| format!("{}: {}", warning.path, warning.message)).collect()
+}
+
+#[test]
+fn a_reference_without_quotes_is_the_same_as_with_them() {
+    let job = good(
+        "a.hcl",
+        &hcl(
+            "  constraint {\n    attribute = attr.kernel.name\n    value     = \"linux\"\n  }",
+            "",
+            "      env {\n        PORT = NOMAD_PORT_http\n        URL  = format(\"http://%s\", NOMAD_ADDR_http)\n      }",
+        ),
+    );
+    assert_eq!(job.constraints[0].attribute, "${attr.kernel.name}");
+    let env = &job.groups[0].tasks[0].env;
+    assert_eq!((&*env["PORT"], &*env["URL"]), ("${NOMAD_PORT_http}", "http://${NOMAD_ADDR_http}"));
+}
+
+#[test]
+fn the_last_value_of_a_repeated_key_counts() {
+    let text = hcl("  meta = {\n    a = \"1\"\n    b = \"x\"\n    a = \"2\"\n  }", "", "");
+    let meta = good("a.hcl", &text).meta;
+    assert_eq!((&*meta["a"], &*meta["b"]), ("2", "x"));
+    assert_eq!(warnings("a.hcl", &text), [": the key `a` is written more than once; the last value counts"]);
+}
+
+/// Regression: as soon as one group had `update`, the others had none and were replaced all at once.
+#[test]
+fn each_group_of_a_service_job_has_an_update() {
+    let other = "  group \"two\" {\n    task \"main\" {\n      driver = \"mock\"\n    }\n  }";
+    let job = good("a.hcl", &hcl(other, "    update {\n      max_parallel = 2\n    }", ""));
+    let parallel = |group: &str| job.group(group).unwrap().update.as_ref().map(|update| update.max_parallel);
+    assert_eq!((parallel("one"), parallel("two")), (Some(2), Some(1)));
+    let yaml = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [\
+                {name: one, update: {max_parallel: 2}, tasks: [{name: t, driver: mock}]},\
+                {name: two, tasks: [{name: t, driver: mock}]}]}}";
+    assert_eq!(good("a.yaml", yaml).group("two").unwrap().update, None);
+}
+
+#[test]
+fn zero_and_negative_numbers_mean_what_they_mean_in_nomad() {
+    assert_eq!(of_group("    update {\n      max_parallel = 0\n    }").groups[0].update, None);
+    let of_job = good("a.hcl", &hcl("  update {\n    max_parallel = 0\n  }", "", ""));
+    assert_eq!(of_job.groups[0].update, None);
+    let resources = |lines: &str| {
+        of_task(&format!("      resources {{\n{lines}\n      }}")).groups[0].tasks[0].resources.clone()
+    };
+    assert_eq!(resources("memory = 64\nmemory_max = -1").memory_max_mib, Some(Resources::ALL_MEMORY));
+    assert_eq!(resources("memory = 64\nmemory_max = 0").memory_max_mib, None);
+    assert_eq!(resources("memory_max = -1").memory_max_mib, Some(Resources::ALL_MEMORY));
+    let ports =
+        of_group("    network {\n      port \"a\" {\n        static = 0\n        to = -1\n      }\n    }");
+    let port = ports.groups[0].network.as_ref().unwrap().ports["a"];
+    assert_eq!((port.fixed, port.to), (None, None));
+    let identity = of_task(
+        "      identity {\n        name = \"x\"\n        aud = [\"y\"]\n        file = true\n        ttl = \"0s\"\n      }",
+    );
+    assert_eq!(identity.groups[0].tasks[0].identities[0].ttl, None);
+    assert_eq!(
+        of_task("      kill_timeout = \"0s\"").groups[0].tasks[0].kill_timeout,
+        Duration::from_secs(5)
+    );
+    let service = of_group(
+        "    network {\n      port \"a\" {}\n    }\n    service {\n      name = \"s\"\n      port = \"a\"\n      \
+         weights {\n        passing = 0\n        warning = -1\n      }\n      check {\n        type = \"tcp\"\n        \
+         interval = \"10s\"\n        timeout = \"2s\"\n        success_before_passing = -1\n      }\n    }",
+    );
+    let service = &service.groups[0].services[0];
+    assert_eq!((service.weights.passing, service.weights.warning), (1, 1));
+    assert_eq!(service.checks[0].thresholds.success_before_passing, 0);
+    let periodic = |lines: &str| hcl(&format!("  periodic {{\n    enabled = false\n{lines}\n  }}"), "", "");
+    assert_eq!(good("a.hcl", &periodic("")).periodic.unwrap().crons, [""; 0]);
+    // Everything that is written is still read.
+    assert!(wrong("a.hcl", &periodic("    cron = \"x\"")).contains("spec.periodic.cron: "));
+    let low = wrong("a.hcl", &hcl("", "", "      resources {\n        memory_max = 5\n      }"));
+    assert!(low.contains("memory_max: must be at least 10, or −1 for no limit, found 5"), "{low}");
+    let empty = of_task("      user = \"\"\n      kill_signal = \"\"");
+    assert_eq!((&empty.groups[0].tasks[0].user, &empty.groups[0].tasks[0].kill_signal), (&None, &None));
+}
+
+#[test]
+fn an_absolute_destination_is_in_the_tasks_directory() {
+    let artifact = "      artifact {\n        source = \"https://files.example.org/a.tgz\"\n        destination = \"/local/data\"\n      }";
+    assert_eq!(of_task(artifact).groups[0].tasks[0].artifacts[0].destination, "/local/data");
+    let identity = "      identity {\n        name = \"x\"\n        aud = [\"y\"]\n        file = true\n        filepath = \"/secrets/t\"\n      }";
+    assert_eq!(of_task(identity).groups[0].tasks[0].identities[0].filepath.as_deref(), Some("/secrets/t"));
+    let mount = hcl(
+        "",
+        "    volume \"data\" {\n      type = \"host\"\n      source = \"data\"\n    }",
+        "      volume_mount {\n        volume = \"data\"\n        destination = \"/srv/data\"\n      }",
+    );
+    assert_eq!(
+        warnings("a.hcl", &mount),
+        [
+            "spec.groups[0].tasks[0].volume_mounts[0].destination: with raw_exec a task sees the machine's own files, so the \
+          volume is in the task's directory, at `srv/data`"
+        ]
+    );
+    let payload = "  type = \"batch\"\n  parameterized {}";
+    let payload =
+        good("a.hcl", &hcl(payload, "", "      dispatch_payload {\n        file = \"/input.json\"\n      }"));
+    assert_eq!(payload.groups[0].tasks[0].dispatch_payload.as_deref(), Some("input.json"));
+}
+
+#[test]
+fn fields_that_a_check_does_not_use_have_no_effect() {
+    let service = |checks: &str| {
+        format!(
+            "    network {{\n      port \"http\" {{}}\n    }}\n    service {{\n      name = \"probe\"\n      port = \"http\"\n      \
+             provider = \"consul\"\n{checks}\n    }}"
+        )
+    };
+    let check = |lines: &str| {
+        format!("      check {{\n{lines}\n        interval = \"10s\"\n        timeout = \"2s\"\n      }}\n")
+    };
+    let text = hcl(
+        "",
+        &service(
+            &[
+                check("type = \"tcp\"\npath = \"/ping\""),
+                check("name = \"second\"\ntype = \"HTTP\"\npath = \"ping/#/top\"\ntask = \"main\"\nmethod = \"head\""),
+                check("name = \"third\"\ntype = \"http\"\npath = \"/\"\ntls_skip_verify = true"),
+            ]
+            .concat(),
+        ),
+        "",
+    );
+    let checks = good("a.hcl", &text).groups[0].services[0].checks.clone();
+    let CheckKind::Http { path, method, .. } = &checks[1].kind else { panic!("{checks:?}") };
+    assert_eq!((&**path, &**method), ("/ping/#/top", "HEAD"));
+    assert_eq!(
+        warnings("a.hcl", &text),
+        [
+            "spec.groups[0].services[0].checks[0].path: has an effect only with `type: http`",
+            "spec.groups[0].services[0].checks[1].path: no request contains what follows `#`",
+            "spec.groups[0].services[0].checks[2].tls_skip_verify: has an effect only with `protocol: https`",
+        ]
+    );
+    let none = wrong("a.hcl", &hcl("", &service(&check("type = \"tcp\"\ntask = \"mian\"")), ""));
+    assert!(none.contains("checks[0].task: there is no task `mian`; did you mean `main`?"), "{none}");
+}
+
+#[test]
+fn a_driver_refuses_users_by_itself() {
+    let docker = hcl("", "", "      user = \"1000:1000\"").replace("raw_exec", "docker");
+    let told = wrong("a.hcl", &docker);
+    assert!(told.contains("`docker` is known from Nomad") && !told.contains("user"), "{told}");
+    let told = wrong("a.hcl", &hcl("", "", "      user = \"nobody:nogroup\""));
+    assert_eq!(
+        told,
+        "a.hcl:10:14: spec.groups[0].tasks[0].user: raw_exec runs a task with the groups that the user has on this machine: \
+         write the name or number of the user only, `nobody`"
+    );
+}
+
+#[test]
+fn signals_may_be_in_any_case() {
+    let job = of_task(
+        "      kill_signal = \"SigHup\"\n      identity {\n        name = \"x\"\n        aud = [\"y\"]\n        file = true\n        \
+         change_mode = \"signal\"\n        change_signal = \"sighup\"\n      }",
+    );
+    let task = &job.groups[0].tasks[0];
+    assert_eq!(task.kill_signal.as_deref(), Some("SIGHUP"));
+    assert_eq!(task.identities[0].change_signal.as_deref(), Some("SIGHUP"));
+    assert!(wrong("a.hcl", &hcl("", "", "      kill_signal = \"hup\"")).contains("write SIGHUP"));
+}
+
+#[test]
+fn what_is_off_is_no_missing_feature() {
+    let text = hcl(
+        "  all_at_once = false\n  migrate {}\n  ui {}\n  vault_namespace = \"\"",
+        "    ephemeral_disk {\n      size = 200\n      sticky = false\n      migrate = false\n    }\n    migrate {\n      \
+         max_parallel = 1\n      min_healthy_time = \"10s\"\n      healthy_deadline = \"5m0s\"\n    }\n    consul {}\n    \
+         network {\n      mode = \"host\"\n      mbits = 0\n      dns {}\n    }",
+        "      consul {\n        cluster = \"default\"\n      }\n      logs {\n        enabled = true\n        disabled = false\n      }\n      \
+         resources {\n        cores = 0\n      }",
+    );
+    assert_eq!(warnings("a.hcl", &text), [""; 0]);
+}
+
+#[test]
+fn a_description_and_links_are_kept() {
+    let text = hcl(
+        "  ui {\n    description = \"A **probe**\"\n    link {\n      label = \"Runbook\"\n      url = \"https://example.org\"\n    }\n  }",
+        "    count = 1\n    scaling {\n      max = 3\n      policy {\n        cooldown = \"1m\"\n        check \"load\" {\n          \
+         source = \"prometheus\"\n          strategy \"target-value\" {\n            target = 5\n          }\n        }\n      }\n    }",
+        "",
+    );
+    let job = good("a.hcl", &text);
+    let shown = herdlet_api_types::nomad::job(&job, 0);
+    assert_eq!(
+        shown["UI"],
+        serde_json::json!({ "Description": "A **probe**", "Links": [{ "Label": "Runbook", "URL": "https://example.org" }] })
+    );
+    assert_eq!(
+        shown["TaskGroups"][0]["Scaling"]["Policy"],
+        serde_json::json!({ "cooldown": "1m", "check": [{ "load": [{
+            "source": "prometheus", "strategy": [{ "target-value": [{ "target": 5 }] }] }] }] })
+    );
+    assert_eq!(good("a.json", &shown.to_string()), job);
+    assert!(
+        wrong("a.hcl", &text.replace("A **", &"é".repeat(1_001)))
+            .contains("must have at most 1000 characters")
+    );
+}
+
+#[test]
+fn a_batch_job_may_have_a_maximum_run_time() {
+    let text = hcl("  type = \"batch\"", "    max_run_duration = \"10m\"", "");
+    let job = good("a.hcl", &text);
+    assert_eq!(job.groups[0].max_run_duration, Some(Duration::from_secs(600)));
+    assert_eq!(good("a.json", &herdlet_api_types::nomad::job(&job, 0).to_string()), job);
+    let told = wrong("a.hcl", &text.replace("batch", "service"));
+    assert!(told.contains("max_run_duration: a service job runs until it is stopped"), "{told}");
+}

@@ -1,0 +1,59 @@
+job "probe" {
+  @JobSpec
+  group "one" {
+    @GroupSpec
+    restart {
+      @Restart
+    }
+    scaling {
+      @Scaling
+      max = 3
+    }
+    ephemeral_disk {
+      sticky = true
+    }
+    network {
+      @Network
+      port "http" {
+        @Port
+      }
+    }
+    volume "data" {
+      @VolumeRequest
+      type   = "host"
+      source = "data"
+    }
+    service {
+      @Service
+      name = "probe"
+      port = "http"
+      check {
+        @Check
+        type     = "tcp"
+        interval = "10s"
+        timeout  = "2s"
+      }
+    }
+    task "main" {
+      @TaskSpec
+      driver = "mock"
+      resources {
+        @Resources
+      }
+      logs {
+        @Logs
+      }
+      identity {
+        @Identity
+        name = "other"
+        aud  = ["x"]
+        file = true
+      }
+      volume_mount {
+        @VolumeMount
+        volume      = "data"
+        destination = "local/data"
+      }
+    }
+  }
+}
