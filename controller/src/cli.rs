@@ -77,7 +77,7 @@ pub enum Command {
     Unpack(UnpackArgs),
     #[command(flatten)]
     #[expect(missing_docs, reason = "a doc comment would become help text")]
-    Client(ClientCommand),
+    Client(Box<ClientCommand>),
 }
 
 /// Flags of `herdlet agent`.
@@ -380,17 +380,17 @@ impl Cli {
     /// Passes flags before the command to the command. Without arguments, only `up` and `down` use the current
     /// folder.
     fn settle(mut self, verb: &str) -> Result<Self, Failure> {
-        let names_nothing = match &self.command {
-            Command::Client(ClientCommand::Apply(args)) => args.files.is_empty(),
-            Command::Client(ClientCommand::Delete(args)) => args.names_nothing(),
-            Command::Client(_)
-            | Command::Agent(_)
-            | Command::Run(_)
-            | Command::Guard(_)
-            | Command::Unpack(_) => false,
-        };
-        if names_nothing {
-            here::is_meant(verb)?;
+        if let Command::Client(command) = &self.command {
+            let names_nothing = if let ClientCommand::Apply(args) = &**command {
+                args.files.is_empty()
+            } else if let ClientCommand::Delete(args) = &**command {
+                args.names_nothing()
+            } else {
+                false
+            };
+            if names_nothing {
+                here::is_meant(verb)?;
+            }
         }
         if let Command::Run(args) = &self.command
             && args.command.is_empty()

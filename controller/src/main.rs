@@ -73,7 +73,7 @@ async fn execute(command: Command) -> u8 {
         Command::Unpack(args) => unpack::execute(&args.order),
         Command::Client(command) => {
             init_logs();
-            cli::execute(command).await
+            cli::execute(*command).await
         }
     }
 }

@@ -13,7 +13,7 @@ use herdlet_plan::{
     event::{Command, Event, Noticed},
     job::capacity::Room,
     record::{RecordKey, RecordValue},
-    state::{PartState, TaskState},
+    state::{PartState, Run, TaskState},
     turn::Turn,
 };
 
@@ -197,8 +197,14 @@ impl Life {
             periodic: job.periodic.clone().map(|periodic| Periodic { enabled: false, ..periodic }),
             ..job.clone()
         };
-        let jobs: Vec<Job> = self.wanted.values().filter(|job| job.launches().is_some()).map(off).collect();
-        self.apply(jobs);
+        let launching = self.wanted.values().filter(|job| job.launches().is_some());
+        // A child can't be changed.
+        let (children, jobs): (Vec<&Job>, Vec<&Job>) = launching.partition(|job| job.parent_id().is_some());
+        let children: Vec<String> = children.into_iter().map(|job| job.id.clone()).collect();
+        self.apply(jobs.into_iter().map(off).collect());
+        for id in children {
+            self.delete(&id);
+        }
         Ok(())
     }
 
@@ -323,6 +329,8 @@ impl Life {
 
     /// A settled system that is inspected completely and then left alone for an hour does only what its timers require.
     fn rest(&mut self) -> Result<(), Violation> {
+        let since = self.now_ns;
+        while self.is_proving() && self.now_ns < since + 2 * 3_600 * SECOND && self.moment()? {}
         let mut inspections = Vec::new();
         for (spec, state) in self.world.allocations() {
             let up = state.parts.iter().filter(|(_, state)| **state == PartState::Up);
@@ -352,6 +360,12 @@ impl Life {
             }
         }
         self.settle("after hours of rest")
+    }
+
+    /// Whether a running task that has failed before has yet to run long enough to count; that it did is stored.
+    fn is_proving(&self) -> bool {
+        let mut tasks = self.world.allocations().flat_map(|(_, state)| &state.durable.tasks);
+        tasks.any(|task| matches!(task.run, Run::Running { .. }) && task.failed_after.is_some())
     }
 
     /// Checks that the state equals that of a simulation without faults in which the same was applied.

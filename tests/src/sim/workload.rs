@@ -150,8 +150,9 @@ impl Life {
     pub(super) fn go_on(&mut self) {
         self.request(Command::Drain { drain: None, mark_eligible: true, meta: Default::default() });
         let all = self.jobs.values().flat_map(|view| &view.deployments);
-        let paused: Vec<_> = all.filter(|one| one.is_paused()).map(|one| one.id).collect();
-        for id in paused {
+        // One that is not shown as paused may be about to be.
+        let running: Vec<_> = all.filter(|one| one.is_running()).map(|one| one.id).collect();
+        for id in running {
             self.request(Command::PauseDeployment { id, paused: false });
         }
     }

@@ -29,6 +29,8 @@ use crate::{
 
 /// Reason to stop an allocation that a newer version replaces.
 pub const OUTDATED: &str = "replaced by a newer version of the job";
+/// Reason to stop a failed canary of an older version, which never held its slot.
+pub const CANARY_OUTDATED: &str = "canary of an older version of the job";
 /// Reason to stop an allocation beyond the count of its group.
 pub const COUNT_LOWERED: &str = "group count was lowered";
 /// Reason to stop an allocation whose whole job is stopped, but not deleted.
@@ -161,7 +163,7 @@ pub fn plan<'a>(
             kept.push(canary);
         } else if find(canary).is_some_and(|placed| is_bad(placed.known)) {
             // Its logs show why its version was given up. The next canary in its slot replaces it.
-            want(&mut steps, canary, find, Desired::Stop, OUTDATED);
+            want(&mut steps, canary, find, Desired::Stop, CANARY_OUTDATED);
             kept.push(canary);
         }
     }
