@@ -168,6 +168,7 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::StopAlloc { .. }
         | Command::SkipShutdownDelay { .. }
         | Command::EndPoststop { .. }
+        | Command::StopFast { .. }
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }

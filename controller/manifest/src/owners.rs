@@ -47,6 +47,7 @@ impl Owners {
             Command::ApplyFolder { jobs, .. } => jobs.iter().map(|(job, _)| job.key()).collect(),
             Command::Register { job, .. } => vec![job.key()],
             Command::Collect { jobs, .. } => jobs.clone(),
+            Command::StopFast { stop, .. } => return self.allow(stop),
             Command::Stop { job }
             | Command::Start { job }
             | Command::Delete { job }

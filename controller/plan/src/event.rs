@@ -247,6 +247,13 @@ pub enum Command {
         /// The job or allocation.
         of: Ending,
     },
+    /// A stop, and what it skips, as one change: no task begins between them.
+    StopFast {
+        /// Stops a job or an allocation. If it is refused, nothing is skipped.
+        stop: Box<Self>,
+        /// What to skip.
+        skips: Vec<Self>,
+    },
     /// Remove jobs that have ended, with all their allocations, and directories of ended allocations. Others are left
     /// alone.
     Collect {
@@ -406,6 +413,22 @@ pub enum Reply {
     Explanation(Box<Explanation>),
     /// The request was refused; nothing was changed.
     Refused(Refusal),
+}
+
+impl Reply {
+    /// The same reply at this index, if it is that of a change.
+    #[must_use]
+    pub fn at(mut self, newest: u64) -> Self {
+        match &mut self {
+            Self::Accepted { index }
+            | Self::Applied { index, .. }
+            | Self::Dispatched { index, .. }
+            | Self::DeploymentFailed { index, .. }
+            | Self::Collected { index, .. } => *index = newest,
+            Self::Explanation(_) | Self::Refused(_) => {}
+        }
+        self
+    }
 }
 
 /// Result of an apply for one job.

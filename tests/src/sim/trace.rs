@@ -55,7 +55,12 @@ impl Trace {
         if !self.kept {
             return;
         }
-        let text = match command {
+        let text = self.describe(command);
+        self.note(now_ns, || format!("> {text}"));
+    }
+
+    fn describe(&self, command: &Command) -> String {
+        match command {
             Command::Apply { jobs, volumes } => {
                 let jobs = jobs.iter().map(job);
                 let volumes = volumes.iter().map(|volume| format!("volume {}", volume.name));
@@ -92,6 +97,10 @@ impl Trace {
             Command::EndPoststop { of: Ending::Alloc(alloc) } => {
                 format!("end poststop tasks of {}", self.name_of(*alloc))
             }
+            Command::StopFast { stop, skips } => {
+                let all = std::iter::once(&**stop).chain(skips).map(|one| self.describe(one));
+                all.collect::<Vec<_>>().join(" and ")
+            }
             Command::Collect { jobs, allocs } => {
                 let jobs = jobs.iter().map(|key| key.id.to_string());
                 let all: Vec<String> = jobs.chain(allocs.iter().map(|id| self.name_of(*id))).collect();
@@ -117,8 +126,7 @@ impl Trace {
                 format!("signal {} {task:?} {signal}", self.name_of(*alloc))
             }
             Command::Explain { alloc } => format!("explain {}", self.name_of(*alloc)),
-        };
-        self.note(now_ns, || format!("> {text}"));
+        }
     }
 
     /// Logs the reply to a request.

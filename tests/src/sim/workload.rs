@@ -80,11 +80,20 @@ impl Life {
                     Some(alloc) => Ending::Alloc(alloc),
                     None => Ending::Job(job_key(id)),
                 };
-                let force = self.rng.one_in(3);
-                self.request(if force {
+                let stop = match &of {
+                    Ending::Alloc(alloc) => Command::StopAlloc { alloc: *alloc },
+                    Ending::Job(job) => Command::Stop { job: job.clone() },
+                };
+                let skip = if self.rng.one_in(3) {
                     Command::EndPoststop { of }
                 } else {
                     Command::SkipShutdownDelay { of }
+                };
+                let is_separate = self.rng.one_in(2);
+                self.request(if is_separate {
+                    skip
+                } else {
+                    Command::StopFast { stop: Box::new(stop), skips: vec![skip] }
                 });
             }
             8 if self.rng.one_in(2) => {

@@ -70,6 +70,7 @@ pub fn allow(model: &ReadModel, command: &Command) -> Result<(), ServerJobHint> 
         Command::Scale { job, .. } => (vec![job.clone()], "scale"),
         Command::Revert { job, .. } => (vec![job.clone()], "revert"),
         Command::Dispatch { job, .. } => (vec![job.clone()], "dispatch"),
+        Command::StopFast { stop, .. } => return allow(model, stop),
         Command::ForceLaunch { job } => (vec![job.clone()], "periodic force"),
         // Commands about allocations, volumes and deployments, whose owner is known from the object.
         Command::Collect { .. }

@@ -22,6 +22,7 @@ use super::{
     Shared, body,
     error::{ApiError, ApiResult, unexpected},
     query::{Params, Read, Source, flag},
+    target::Skips,
     trigger::Trigger,
 };
 use crate::alloc_ops::lifecycle;
@@ -129,15 +130,9 @@ pub(super) async fn stop(
         return Err(ApiError::NotBuilt("reschedule is not built".to_owned()));
     }
     let alloc = shared.known_alloc(&id)?;
-    let mut index = shared.accepted(Command::StopAlloc { alloc: alloc.spec.id }).await?;
-    if stop.no_shutdown_delay {
-        let of = Ending::Alloc(alloc.spec.id);
-        index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
-    }
-    if stop.force {
-        let of = Ending::Alloc(alloc.spec.id);
-        index = shared.accepted(Command::EndPoststop { of }).await?;
-    }
+    let id = alloc.spec.id;
+    let skips = Skips { no_shutdown_delay: stop.no_shutdown_delay, force: stop.force };
+    let index = shared.accepted(skips.with(Command::StopAlloc { alloc: id }, Ending::Alloc(id))).await?;
     let eval = shared.evaluations.note(
         &alloc.spec.job_key,
         Trigger::AllocStop,

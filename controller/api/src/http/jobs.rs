@@ -21,7 +21,7 @@ use super::{
     error::{ApiError, ApiResult},
     payload,
     query::{Params, Read, Source, flag},
-    target::JobChange,
+    target::{JobChange, Skips},
     trigger::Trigger,
 };
 
@@ -168,25 +168,20 @@ pub(super) async fn remove(
 ) -> ApiResult<Json<Value>> {
     let Deregistration { purge, no_shutdown_delay, force, enforce_prior_version } = ending;
     let job = read.job(id);
-    let (mut index, version) = match (purge, enforce_prior_version) {
-        (true, None) => (shared.accepted(Command::Delete { job: job.clone() }).await?, None),
+    let skips = Skips { no_shutdown_delay, force };
+    let of = Ending::Job(job.clone());
+    let (index, version) = match (purge, enforce_prior_version) {
+        (true, None) => (shared.accepted(skips.with(Command::Delete { job: job.clone() }, of)).await?, None),
         (true, Some(version)) => {
-            (shared.accepted(Command::DeleteVersion { job: job.clone(), version }).await?, None)
+            let delete = Command::DeleteVersion { job: job.clone(), version };
+            (shared.accepted(skips.with(delete, of)).await?, None)
         }
         (false, None) => {
-            let JobChange { index, version } = shared.job_changed(Command::Stop { job: job.clone() }).await?;
-            (index, Some(version))
+            let stop = Command::Stop { job: job.clone() };
+            shared.job_changed(skips.with(stop, of)).await?.at()
         }
         (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version requires purge=true")),
     };
-    if no_shutdown_delay {
-        let of = Ending::Job(job.clone());
-        index = shared.accepted(Command::SkipShutdownDelay { of }).await?;
-    }
-    if force {
-        let of = Ending::Job(job.clone());
-        index = shared.accepted(Command::EndPoststop { of }).await?;
-    }
     let eval = shared.evaluations.note(&job, Trigger::JobDeregister, (index, version));
     Ok(Json(json!({
         "EvalID": eval, "EvalCreateIndex": index, "JobModifyIndex": index, "VolumeEvalID": "", "VolumeEvalIndex": 0,

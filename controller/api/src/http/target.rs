@@ -7,7 +7,7 @@ use herdlet_api_types::{
     JobKey,
     view::{AllocView, JobView},
 };
-use herdlet_plan::event::{Command, Reply};
+use herdlet_plan::event::{Command, Ending, Reply};
 
 use super::{
     Shared,
@@ -62,6 +62,24 @@ impl Shared {
             [job] => Ok(JobChange { index, version: job.version }),
             _ => Err(unexpected(reply)),
         }
+    }
+}
+
+/// What a stop skips.
+pub(super) struct Skips {
+    /// Every `shutdown_delay`.
+    pub(super) no_shutdown_delay: bool,
+    /// Poststop tasks: those that run are ended with their `kill_timeout`, and none begins.
+    pub(super) force: bool,
+}
+
+impl Skips {
+    /// The stop with what it skips, as one command.
+    pub(super) fn with(self, stop: Command, of: Ending) -> Command {
+        let delay = self.no_shutdown_delay.then(|| Command::SkipShutdownDelay { of: of.clone() });
+        let poststop = self.force.then_some(Command::EndPoststop { of });
+        let skips: Vec<Command> = delay.into_iter().chain(poststop).collect();
+        if skips.is_empty() { stop } else { Command::StopFast { stop: Box::new(stop), skips } }
     }
 }
 

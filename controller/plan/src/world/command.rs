@@ -81,6 +81,13 @@ impl World {
             Command::DeleteVolume { name, data } => self.delete_volume(open, name, data),
             Command::StopAlloc { alloc } => self.stop_alloc(open, alloc),
             Command::SkipShutdownDelay { of } => Ok(self.skip_shutdown_delay(open, &of)),
+            Command::StopFast { stop, skips } => {
+                let reply = self.try_command(open, *stop)?;
+                for skip in skips {
+                    self.try_command(open, skip)?;
+                }
+                Ok(reply.at(self.meta.index))
+            }
             Command::EndPoststop { of } => Ok(self.end_poststop(open, &of, PoststopScope::All)),
             Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
             Command::PauseDeployment { id, paused } => self.pause_deployment(open, id, paused),

@@ -45,6 +45,19 @@ fn no_byte_is_lost_or_twice_there_however_fast_they_come() {
     assert!(files >= written.len() >> 20, "every file is within its limit");
 }
 
+/// Each attempt leaves a child that keeps the pipe open, so that the supervisor does not end with the main process.
+#[test]
+fn an_exit_is_recorded_after_the_output_before_it() {
+    let bench = Bench::new();
+    for attempt in 1..=50 {
+        let name = format!("a{attempt}");
+        let child = bench.launch(&name, &shell("sleep 0.3 & head -c 1000 /dev/zero"));
+        assert_eq!(code_of(bench.wait_for(&name, has_exited).state), (0, 0));
+        assert_eq!(bench.log("t.stdout.0").len(), attempt * 1000);
+        assert_eq!(end_of(child), ShimEnd::Code(0));
+    }
+}
+
 #[test]
 fn a_restart_goes_on_with_the_newest_file() {
     let bench = Bench::new();

@@ -15,6 +15,9 @@ use crate::spec::Spec;
 use crate::{EXIT_LOST, EXIT_NO_RECORD, FD_LOGS, FD_RUNTIME};
 use core::ffi::CStr;
 
+/// How many milliseconds the main process's exit may wait for its output.
+const EXIT_PATIENCE: u32 = 200;
+
 /// Runs an attempt to its end; returns the exit code.
 pub(super) fn run() -> u32 {
     // Detaches from the agent's terminal. Fails only if this process already leads a session.
@@ -51,7 +54,15 @@ pub(super) fn run() -> u32 {
     // Keeps no mount busy.
     let _ = sys::chdir(c"/");
     let shared = Shared::new(places, full, pipes);
-    Attempt { keeper, streams: Streams::new(&shared), signals, leash, slaying: false }.live();
+    Attempt {
+        keeper,
+        streams: Streams::new(&shared),
+        signals,
+        leash,
+        slaying: false,
+        patience: EXIT_PATIENCE,
+    }
+    .live();
     0
 }
 
@@ -101,6 +112,8 @@ struct Attempt<'s> {
     signals: Fd,
     leash: Fd,
     slaying: bool,
+    /// How many more times the exit may wait for the output.
+    patience: u32,
 }
 
 impl Attempt<'_> {
@@ -108,10 +121,11 @@ impl Attempt<'_> {
     fn live(&mut self) {
         let mut has_children = self.reap();
         while has_children || !self.streams.are_finished() {
+            let timeout_ms = if self.publish_exit() { None } else { Some(1) };
             let mut entries = [PollFd { fd: self.signals, events: POLLIN, revents: 0 }; 4];
             entries[1] = PollFd { fd: self.leash, events: 0, revents: 0 };
             self.streams.prepare(&mut entries[2..]);
-            if sys::poll(&mut entries, None).is_err() {
+            if sys::poll(&mut entries, timeout_ms).is_err() {
                 continue;
             }
             if entries[1].revents != 0 {
@@ -134,7 +148,27 @@ impl Attempt<'_> {
         }
         self.streams.give_up();
         self.keeper.record.dropped_bytes = self.streams.dropped();
-        self.keeper.write();
+        match self.keeper.exit.take() {
+            Some(exit) => self.keeper.advance(State::Exited(exit)),
+            None => {
+                self.keeper.write();
+            }
+        }
+    }
+
+    /// Records the main process's exit once its output is in the log files, so that a reader that waits for the exit finds
+    /// all of it. A slow disk, or a child that goes on writing, delays it by [`EXIT_PATIENCE`]. Returns whether no
+    /// exit is left to record.
+    fn publish_exit(&mut self) -> bool {
+        let Some(exit) = self.keeper.exit else { return true };
+        if !self.streams.are_caught_up() && self.patience > 0 {
+            self.patience -= 1;
+            return false;
+        }
+        self.keeper.exit = None;
+        self.keeper.record.dropped_bytes = self.streams.dropped();
+        self.keeper.advance(State::Exited(exit));
+        true
     }
 
     /// Reaps dead children; returns whether children are left.
@@ -143,8 +177,7 @@ impl Attempt<'_> {
             match sys::reap() {
                 Ok(Some((pid, status))) => {
                     if self.keeper.unreaped() == Some(pid) {
-                        self.keeper.record.dropped_bytes = self.streams.dropped();
-                        self.keeper.advance(State::Exited(Exit::of_wait_status(status, sys::now_unix_ns())));
+                        self.keeper.exit = Some(Exit::of_wait_status(status, sys::now_unix_ns()));
                     }
                 }
                 Ok(None) => {
@@ -163,6 +196,8 @@ impl Attempt<'_> {
 struct Keeper {
     fd: Fd,
     record: Record,
+    /// The main process's exit, not recorded yet.
+    exit: Option<Exit>,
 }
 
 impl Keeper {
@@ -172,7 +207,7 @@ impl Keeper {
         let fd = sys::openat(FD_RUNTIME, name, flags, 0o600)?;
         let mut record = Record::claimed();
         record.shim = Process { pid: sys::getpid(), start_ticks: start_ticks_of(None) };
-        let keeper = Self { fd, record };
+        let keeper = Self { fd, record, exit: None };
         if keeper.write() {
             Ok(keeper)
         } else {
@@ -184,7 +219,7 @@ impl Keeper {
 
     /// The task's main process while it is a child of this process.
     fn unreaped(&self) -> Option<u32> {
-        (self.record.state == State::Running).then_some(self.record.task.pid)
+        (self.record.state == State::Running && self.exit.is_none()).then_some(self.record.task.pid)
     }
 
     fn advance(&mut self, state: State) {

@@ -64,6 +64,8 @@ pub(super) struct Shared {
     area: AtomicUsize,
     writer: AtomicU32,
     writer_thread: AtomicU32,
+    /// 1 while the writer moves bytes from a pipe to a file.
+    moving: AtomicU32,
     /// Size of the current write, 0 if there is none.
     writing: AtomicU32,
     /// Bytes written or refused.
@@ -113,6 +115,7 @@ impl Shared {
             area: AtomicUsize::new(0),
             writer: AtomicU32::new(GONE),
             writer_thread: AtomicU32::new(0),
+            moving: AtomicU32::new(0),
             writing: AtomicU32::new(0),
             done: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -146,6 +149,15 @@ impl<'s> Streams<'s> {
     pub(super) fn are_finished(&self) -> bool {
         let is_written = self.shared.are_closed() && self.shared.writer.load(SeqCst) == GONE;
         is_written || self.stuck_ms >= FINISH_MS
+    }
+
+    /// Whether everything that was in the pipes at the time of the call is written or given up. The order matters: bytes
+    /// leave a pipe only while [`Shared::moving`] is set.
+    pub(super) fn are_caught_up(&self) -> bool {
+        let shared = self.shared;
+        let is_empty =
+            |stream: &Stream| stream.closed.load(SeqCst) != 0 || sys::waiting_bytes(stream.pipe) == 0;
+        shared.streams.iter().all(is_empty) && shared.moving.load(SeqCst) == 0
     }
 
     /// Sets the main thread's poll entries: the pipes, unless the writer waits for them.
@@ -312,7 +324,9 @@ unsafe extern "C" fn writer(argument: *mut c_void) -> ! {
         }
         for (index, file) in files.iter_mut().enumerate() {
             if entries[index].revents != 0 {
+                shared.moving.store(1, SeqCst);
                 move_piece(shared, index, file, buffer, &mut relay);
+                shared.moving.store(0, SeqCst);
             }
         }
     }

@@ -347,6 +347,10 @@ impl Life {
         if matches!(reply, Reply::Refused(_)) {
             return Ok(());
         }
+        self.accepted(command, reply)
+    }
+
+    fn accepted(&mut self, command: Command, reply: &Reply) -> Result<(), String> {
         match command {
             Command::Apply { jobs, .. } => {
                 if jobs.iter().any(|job| self.wanted.contains_key(&job.id)) {
@@ -379,6 +383,12 @@ impl Life {
             Command::SetAllocHealth { .. } => self.met.note(Kind::Judge),
             Command::DeleteVolume { .. } => self.met.note(Kind::VolumeDelete),
             Command::StopAlloc { .. } => self.met.note(Kind::Stop),
+            Command::StopFast { stop, skips } => {
+                self.accepted(*stop, reply)?;
+                for skip in skips {
+                    self.accepted(skip, reply)?;
+                }
+            }
             Command::SkipShutdownDelay { .. } => self.met.note(Kind::SkipDelay),
             Command::EndPoststop { .. } => self.met.note(Kind::EndPoststop),
             Command::Collect { .. } => self.collected(reply)?,

@@ -1,6 +1,7 @@
 //! Poststop tasks that run forever. Regression: a job with one could not be deleted.
 
 use herdlet_api_types::job::Lifecycle;
+use std_alloc::boxed::Box;
 
 use super::*;
 use crate::{event::Ending, job::placed::has_ended};
@@ -68,16 +69,23 @@ fn asking_once_more_leaves_a_poststop_task_that_has_not_begun() {
 /// The request survives a killed agent.
 #[test]
 fn by_force_no_poststop_task_begins() {
-    for crash in [false, true] {
+    for (crash, in_one_step) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut bench = hanging();
         let (alloc, key) = (bench.id(), bench.job().key.clone());
-        bench.ask(Command::Delete { job: key.clone() });
-        let (reply, grown) = bench.ask(Command::EndPoststop { of: Ending::Job(key.clone()) });
-        assert!(matches!(reply, Reply::Accepted { .. }) && grown == 1, "{reply:?}");
+        let (delete, skip) =
+            (Command::Delete { job: key.clone() }, Command::EndPoststop { of: Ending::Job(key.clone()) });
+        if in_one_step {
+            let (reply, grown) = bench.ask(Command::StopFast { stop: Box::new(delete), skips: vec![skip] });
+            assert!(matches!(reply, Reply::Accepted { .. }) && grown == 2, "{reply:?} {grown}");
+        } else {
+            bench.ask(delete);
+            let (reply, grown) = bench.ask(skip);
+            assert!(matches!(reply, Reply::Accepted { .. }) && grown == 1, "{reply:?}");
+        }
         if crash {
             bench.restart(at(2));
         }
-        assert_eq!(started(&bench.settle()).len(), 0, "crash: {crash}");
+        assert_eq!(started(&bench.settle()).len(), 0, "crash: {crash}, in one step: {in_one_step}");
         assert!(ended(&bench, alloc), "crash: {crash}");
         assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Job(key) }).1, 0, "nothing remains to end");
     }

@@ -293,7 +293,7 @@ impl Agent {
             eprintln!("left out: HERDLET_TEST_CONSUL names no program");
             return None;
         };
-        // It exits at once if one of its ports has been taken meanwhile.
+        // It exits at once if one of its ports has been taken meanwhile; then another test's agent may answer there.
         for _ in 0..5 {
             if let Some(agent) = Self::launch(&program, acl).await {
                 return Some(agent);
@@ -306,13 +306,14 @@ impl Agent {
     async fn launch(program: &Path, acl: bool) -> Option<Self> {
         let free = || async { TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port() };
         let (http, server, serf) = (free().await, free().await, free().await);
+        let node = format!("test-node-{}-{http}", std::process::id());
         let acl = format!(
             r#"acl {{ enabled = {acl} default_policy = "deny" tokens {{ master = "{MASTER}" agent = "{MASTER}" }} }}"#
         );
         let ports =
             format!("ports {{ dns = -1 grpc = -1 serf_wan = -1 server = {server} serf_lan = {serf} }}");
         let child = Command::new(program)
-            .args(["agent", "-dev", "-bind=127.0.0.1", "-node=test-node"])
+            .args(["agent", "-dev", "-bind=127.0.0.1", &format!("-node={node}")])
             .arg(format!("-http-port={http}"))
             .args(["-hcl", &format!("disable_update_check = true {ports} {acl}")])
             .stdin(Stdio::null())
@@ -322,7 +323,7 @@ impl Agent {
             .unwrap();
         let mut agent = Self { child, address: format!("http://127.0.0.1:{http}") };
         let ready = async {
-            while agent.get("/v1/agent/self").await.is_null() {
+            while agent.get("/v1/agent/self").await["Config"]["NodeName"] != json!(node) {
                 if agent.child.try_wait().unwrap().is_some() {
                     return false;
                 }
