@@ -82,7 +82,7 @@ impl JobView {
             return held_message(file);
         }
         match self.next_launch.and_then(rfc3339) {
-            Some(at) if message.is_empty() => format!("launched next at {at}"),
+            Some(at) if message.is_empty() => format!("next launch: {at}"),
             Some(_) | None => message.clone(),
         }
     }

@@ -140,7 +140,7 @@ fn print_reply(reply: &ApplyReply, output: Output) {
     for applied in &reply.jobs {
         let (job, change, version) = (&applied.job, applied.change.as_str(), applied.version);
         let next = applied.next_launch.and_then(rfc3339);
-        let next = next.map(|at| format!(", launched next at {at}")).unwrap_or_default();
+        let next = next.map(|at| format!(", next launch: {at}")).unwrap_or_default();
         output.line(&format!("job/{job} {change} (version {version}){next}"));
     }
 }

@@ -137,7 +137,7 @@ fn lines(view: &JobView, jobs: &[JobView]) -> Vec<String> {
     if let Some(periodic) = view.job.launches().filter(|_| !view.is_stopped()) {
         lines.push(match view.next_launch.and_then(rfc3339) {
             Some(at) => {
-                format!("launched next at {at} ({}, {})", periodic.crons.join(", "), periodic.time_zone)
+                format!("next launch: {at} ({}, {})", periodic.crons.join(", "), periodic.time_zone)
             }
             None if !periodic.enabled => "disabled: it launches no children".to_owned(),
             None => "no further launches".to_owned(),

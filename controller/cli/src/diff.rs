@@ -410,7 +410,7 @@ fn lines(change: &Change) -> String {
         lines.push('\n');
     }
     if let Some(at) = &change.next_launch {
-        lines.push_str(&format!("  would be launched next at {at}\n"));
+        lines.push_str(&format!("  next launch: {at}\n"));
     }
     lines
 }

@@ -140,7 +140,7 @@ fn print_validation(set: &Set, problems: &Problems) {
             ));
         }
         for (job, at) in launches(set) {
-            show::out(&format!("  {job} would be launched first at {at}\n"));
+            show::out(&format!("  {job}: first launch: {at}\n"));
         }
     } else {
         herdlet_base::tell!("{problems}");

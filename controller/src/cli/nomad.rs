@@ -407,9 +407,9 @@ mod tests {
         for (theirs, why) in [
             (
                 "herdlet job run -check-index 7 web.hcl",
-                "-check-index is not accepted: indexes are not compared",
+                "-check-index is not accepted: the command does not compare indexes",
             ),
-            ("herdlet job allocs -t {{.ID}} web", "-t is not accepted: templates are Go's"),
+            ("herdlet job allocs -t {{.ID}} web", "-t is not accepted: Go templates are not supported"),
             (
                 "herdlet job status -token=abc web",
                 "-token is not accepted: other users could read it on the command line: --token-file",

@@ -12,7 +12,7 @@ use herdlet_manifest::yaml::nearest;
 use super::words;
 
 /// Names of other tools, and our equivalents.
-const ELSEWHERE: [(&[&str], &str); 21] = [
+const ELSEWHERE: [(&[&str], &str); 22] = [
     (&["create", "deploy", "submit"], "apply"),
     (&["rm", "remove", "destroy", "undeploy"], "delete"),
     (&["kill"], "signal"),
@@ -28,7 +28,8 @@ const ELSEWHERE: [(&[&str], &str); 21] = [
     (&["inspect"], "describe"),
     (&["system"], "gc"),
     (&["init"], "schema"),
-    (&["server", "serve", "daemon"], "agent"),
+    (&["serve", "daemon"], "agent"),
+    (&["server", "members"], "get node"),
     (&["check"], "validate"),
     (&["attach"], "logs -f"),
     (&["cp"], "fs cat"),

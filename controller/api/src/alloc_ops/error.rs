@@ -54,7 +54,7 @@ impl ApiError {
 
     /// For a part of Nomad's API that is not built.
     pub fn not_built(feature: &str) -> Self {
-        Self::NotBuilt(format!("{feature}: this part of Nomad's API is not built"))
+        Self::NotBuilt(format!("not supported: {feature}"))
     }
 
     /// The HTTP status code.

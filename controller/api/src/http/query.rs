@@ -215,7 +215,7 @@ pub(super) fn from_text<'de, D: Deserializer<'de>, T: FromStr + Default>(source:
     if text.is_empty() {
         return Ok(T::default());
     }
-    text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is not a value for this parameter")))
+    text.parse().map_err(|_| serde::de::Error::custom(format!("{text:?} is not valid here")))
 }
 
 /// A flag: `true`, `1`, or the bare name.

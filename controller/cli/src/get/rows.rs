@@ -238,7 +238,7 @@ async fn allocs(
     Ok(listing)
 }
 
-/// The allocations of the targets, with earlier ones of the same slots; or all.
+/// The allocations of the targets, with ended ones of the same slots, which may be newer: a canary that failed. Or all.
 async fn with_ended(
     client: &Client,
     targets: &[String],
@@ -259,7 +259,6 @@ async fn with_ended(
                 && names_place(&view)
                 && other.status.is_terminal()
                 && slot(other) == slot(&view)
-                && other.spec.create_index < view.spec.create_index
         });
         found.extend(before.cloned());
         found.push(view);

@@ -4,6 +4,8 @@ mod elsewhere;
 mod test_env;
 mod writes;
 
+use std::sync::atomic::Ordering;
+
 use futures_util::StreamExt as _;
 use herdlet_api::http::routes::{NodeAnswer, Route};
 use herdlet_nomad::wire::Secret;
@@ -52,6 +54,15 @@ async fn what_is_of_the_cluster_is_asked_of_servers() {
     ] {
         assert_eq!(body.get(name), Some(&value), "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreachable_servers_are_reported_in_time() {
+    let node = Node::new(false).await;
+    node.cluster.is_unreachable.store(true, Ordering::SeqCst);
+    let late = |seconds: u32| (500, format!("no server answered within {seconds} s"));
+    assert_eq!(node.get("/v1/nodes").await, late(10));
+    assert_eq!(node.get("/v1/nodes?index=5&wait=20s").await, late(30));
 }
 
 #[tokio::test]

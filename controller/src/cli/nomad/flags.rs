@@ -44,7 +44,7 @@ const WAITING: &[&str] = &[
     "alloc restart",
 ];
 const STOPPING: &[&str] = &["job stop", "job stop -purge"];
-const OF_A_TEMPLATE: &str = "templates are Go's: take -o json and jq";
+const OF_A_TEMPLATE: &str = "Go templates are not supported; use -o json with jq";
 const VERSIONS: &str = "every stored version, with its text: herdlet get versions JOB -o yaml";
 const GROUP: &str = "name the group in the target: JOB.GROUP";
 const IN_STEPS: &str = "all allocations restart at once; one at a time: herdlet restart JOB.GROUP[N]";
@@ -71,7 +71,10 @@ const FLAGS: [Flag; 61] = [
     flag(
         &["job run"],
         &["check-index"],
-        Refused("indexes are not compared; to see what would change: herdlet diff -f FILE"),
+        Refused(
+            "the command does not compare indexes; POST /v1/jobs does, with EnforceIndex; to see what would change: \
+             herdlet diff -f FILE",
+        ),
     ),
     flag(&["job run"], &["output"], Refused("print the job: herdlet convert FILE")),
     flag(

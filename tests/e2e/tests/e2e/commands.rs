@@ -274,7 +274,7 @@ fn result(peer: &Peer, subjects: &Subjects, command: &Command) -> Result<Option<
         let said = answer.body.lines().next().unwrap_or_default();
         match answer.status {
             200..=299 => {}
-            501 => return Ok(Some(said.split(": this part of Nomad").next().unwrap_or(said).to_owned())),
+            501 => return Ok(Some(said.strip_prefix("not supported: ").unwrap_or(said).to_owned())),
             other => return Err(format!("{}: {method} {path}: {other} {said}", command.name)),
         }
     }

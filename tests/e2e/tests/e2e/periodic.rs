@@ -35,7 +35,7 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
         assert!(known.contains("children: 0 pending, 0 running, 0 dead"), "{known}");
     }
     let screen = agent.cli(&["status"]).success().stdout;
-    assert!(screen.contains("launched next at"), "{screen}");
+    assert!(screen.contains("next launch:"), "{screen}");
 
     let forced = agent.cli(&["job", "periodic", "force", "backup", "-o", "json"]).success().stdout;
     let forced: Value = serde_json::from_str(&forced).unwrap();

@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures_util::{FutureExt as _, future::BoxFuture};
@@ -42,6 +45,8 @@ pub(super) struct Cluster {
     /// The messages in answer to each streaming call. For commands, the first input follows them.
     pub(super) streams: Mutex<BTreeMap<String, Vec<Value>>>,
     has_acls: bool,
+    /// `Node.List` is never answered.
+    pub(super) is_unreachable: AtomicBool,
 }
 
 impl Servers for Arc<Cluster> {
@@ -58,6 +63,9 @@ impl Servers for Arc<Cluster> {
             "ACL.ResolveToken" => Ok(map(&[("Token", Value::Nil)])),
             "ACL.GetPolicies" => Ok(map(&[("Policies", Value::Nil)])),
             "ACL.WhoAmI" => Err("ACL token not found".to_owned()),
+            "Node.List" if self.is_unreachable.load(Ordering::SeqCst) => {
+                return std::future::pending().boxed();
+            }
             method => {
                 self.asked.lock().unwrap().push((method.to_owned(), body));
                 let known = self.answers.lock().unwrap().get(method).cloned();
