@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,6 +37,8 @@ pub struct StandIn {
     exec: Option<Box<Exec>>,
     recover: Option<Box<Recover>>,
     preparation: SlowPreparation,
+    /// How many lists of attempts fail.
+    failing_lists: AtomicU32,
     /// Fingerprints it reports.
     pub fingerprints: Outlet<Fingerprint>,
     /// Exits it reports.
@@ -59,6 +64,7 @@ impl StandIn {
             exec: None,
             recover: None,
             preparation: SlowPreparation::No,
+            failing_lists: AtomicU32::new(0),
             fingerprints,
             exits,
             earlier: Mutex::default(),
@@ -81,6 +87,12 @@ impl StandIn {
         recover: impl Fn(&AttemptId) -> DriverResult<Recovered> + Send + Sync + 'static,
     ) -> Self {
         Self { recover: Some(Box::new(recover)), ..self }
+    }
+
+    /// Lets the first lists of attempts fail.
+    #[must_use]
+    pub fn with_failing_lists(self, count: u32) -> Self {
+        Self { failing_lists: AtomicU32::new(count), ..self }
     }
 
     /// Lets preparations last until they are cancelled.
@@ -132,6 +144,11 @@ impl TaskDriver for StandIn {
     }
 
     fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+        let fails =
+            self.failing_lists.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if fails.is_ok() {
+            return async { Err(DriverError::retry("list them: it does not answer")) }.boxed();
+        }
         let known = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
         async { Ok(known) }.boxed()
     }

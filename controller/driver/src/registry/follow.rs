@@ -180,7 +180,10 @@ impl Follower {
                             );
                         }
                     }
-                    sleep(delay).await;
+                    tokio::select! {
+                        () = sleep(delay) => {}
+                        () = self.becomes_healthy(driver) => {}
+                    }
                     delay = (delay * 2).min(AGAIN_MAX);
                 }
             }
@@ -189,6 +192,20 @@ impl Follower {
             self.send(DriverNews::Event(TaskEvent::Drift { id })).await?;
         }
         Ok(())
+    }
+
+    /// Waits until the driver reports that it works, after it has reported that it does not.
+    async fn becomes_healthy(&self, driver: &Arc<dyn TaskDriver>) {
+        let mut entries = self.registry.watch();
+        let is_healthy = |entries: &Entries| {
+            let entry = entries.get(&driver.info().name).filter(|entry| Arc::ptr_eq(&entry.driver, driver));
+            let known = entry.and_then(|entry| entry.fingerprint.as_ref());
+            known.is_some_and(|known| known.health == Health::Healthy)
+        };
+        let _ = entries.wait_for(|entries| !is_healthy(entries)).await;
+        if entries.wait_for(|entries| is_healthy(entries)).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     async fn send(&self, news: DriverNews) -> Result<(), Closed> {

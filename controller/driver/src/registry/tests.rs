@@ -154,3 +154,19 @@ fn a_disabled_driver_is_not_detected_whatever_it_reports() {
     assert_eq!((known.health, &*known.description), (Health::Undetected, "disabled"));
     assert!(entries.attributes().is_empty());
 }
+
+/// A driver whose engine was down at the agent's start was attached up to two minutes after the engine came.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_begins_to_work_is_attached_at_once() {
+    let driver = Arc::new(StandIn::default().with_failing_lists(1));
+    let registry = Registry::new();
+    registry.insert(driver.clone(), Availability::Enabled);
+    let (news, _heard) = mpsc::channel(4);
+    let began = tokio::time::Instant::now();
+    let _following = tokio::spawn(registry.clone().follow(Arc::new(|_| BTreeSet::new()), news));
+    driver.fingerprints.send(fingerprint(Health::Unhealthy)).await;
+    until(&registry, |entries| !entries.away().is_empty()).await;
+    driver.fingerprints.send(fingerprint(Health::Healthy)).await;
+    until(&registry, |entries| entries.away().is_empty()).await;
+    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+}
