@@ -114,6 +114,8 @@ pub enum Waiting {
     Contact(TaskIndex),
     /// The task's driver, which is away for this reason.
     Driver(TaskIndex, String),
+    /// The same for a task that runs, as far as is known: until its driver is back, its state is old.
+    Stale(TaskIndex, String),
     /// The end of the allocation that this one replaces.
     Previous(TaskIndex, AllocId),
     /// A volume that is not ready, and why if it is not being prepared; of the group if no task mounts it.

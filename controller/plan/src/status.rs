@@ -248,6 +248,13 @@ fn write_reason(
             say(&task(index), format_args!("waits for the driver {}: {why}", driver.unwrap_or_default()));
             (Reason::Dependency, None, None)
         }
+        Waiting::Stale(index, why) => {
+            let driver =
+                spec.group().and_then(|group| group.tasks.get(usize::from(*index))).map(|task| &*task.driver);
+            let driver = driver.unwrap_or_default();
+            say(&task(index), format_args!("its state is stale: the driver {driver} is away: {why}"));
+            (Reason::Dependency, None, None)
+        }
         Waiting::Contact(index) => {
             let why = "waits for the servers: this allocation may have been replaced on another node";
             say(&task(index), format_args!("{why}"));
@@ -480,7 +487,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
     match waiting {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Failed { .. }) => 9,
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
-        Waiting::Volume(..) | Waiting::Driver(..) => 8,
+        Waiting::Volume(..) | Waiting::Driver(..) | Waiting::Stale(..) => 8,
         Waiting::Backoff(..) | Waiting::Proof(..) => 7,
         Waiting::Delay(..) => 6,
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,

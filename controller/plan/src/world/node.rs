@@ -28,6 +28,10 @@ fn retry_processes(drivers: &BTreeSet<&str>, spec: &AllocSpec, state: &mut Alloc
     }
 }
 
+fn uses(drivers: &BTreeSet<&str>, spec: &AllocSpec) -> bool {
+    spec.group().is_some_and(|group| group.tasks.iter().any(|task| drivers.contains(&*task.driver)))
+}
+
 impl World {
     pub(super) fn node_changed(
         &mut self,
@@ -39,11 +43,16 @@ impl World {
         let before = core::mem::replace(&mut self.ctx.away, away);
         let back: BTreeSet<&str> =
             before.keys().filter(|name| !self.ctx.away.contains_key(*name)).map(String::as_str).collect();
-        if !back.is_empty() {
+        let all = before.keys().chain(self.ctx.away.keys());
+        let changed: BTreeSet<&str> =
+            all.filter(|name| before.get(*name) != self.ctx.away.get(*name)).map(String::as_str).collect();
+        if !changed.is_empty() {
             let ids: Vec<AllocId> = self.allocs.iter().map(|(id, _)| id).collect();
             for id in ids {
                 if let Some(entry) = self.allocs.get_mut(id) {
                     retry_processes(&back, &entry.spec, &mut entry.state);
+                    // The state of its running tasks is old from now on, or known again.
+                    entry.changed |= uses(&changed, &entry.spec);
                 }
             }
         }

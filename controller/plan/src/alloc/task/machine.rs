@@ -190,6 +190,9 @@ impl TaskTurn<'_> {
         }
         self.keep_parts(pass);
         self.await_proof(pass);
+        if let Some(why) = pass.ctx.away.get(&self.task.driver) {
+            pass.wait(Waiting::Stale(self.index, why.clone()));
+        }
         // A task whose goal is an exit with code 0 has not converged while it runs.
         if !restarts_on_success(pass.spec.job.kind, self.task.lifecycle) {
             // A job that has ended by itself ends only with its poststop tasks.

@@ -47,6 +47,9 @@ fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
     let id = bench.id();
     bench.report(&["it does not work: no answer"]);
     assert!(bench.settle().is_empty(), "running tasks are unchanged");
+    let shown = bench.last_view().expect("a published view").convergence;
+    let stale = format!("its state is stale: the driver {} is away: it does not work: no answer", driver());
+    assert!(shown.message.ends_with(&stale), "{}", shown.message);
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc: id, task: String::from("main"), attempt: 1, result });
     // The restart delay is over.
