@@ -13,16 +13,33 @@ use std_alloc::{borrow::ToOwned, format};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::{Deserialize, Serialize};
 
-use crate::task::ExitResult;
+use crate::{AllocId, UnixNanos, task::ExitResult};
 
 #[cfg(feature = "schema")]
-use crate::manifest::driver::{MockConfig, RawExecConfig};
+use crate::manifest::driver::{DockerConfig, MockConfig, PodmanConfig, RawExecConfig};
+
+mod docker_options;
+
+pub use docker_options::{
+    AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
+};
 
 /// Name of the driver that runs tasks as processes of the machine.
 pub const RAW_EXEC: &str = "raw_exec";
 
+/// Name of the driver that runs tasks as containers of Docker, or of Podman through the same API.
+pub const DOCKER: &str = "docker";
+
+/// Name of the driver that runs tasks as containers of Podman, with the config of Nomad's Podman driver.
+pub const PODMAN: &str = "podman";
+
 /// Name of the driver that simulates tasks.
 pub const MOCK: &str = "mock";
+
+/// Whether the tasks of a driver have the file system of an image, in which it mounts their volumes.
+pub fn runs_images(driver: &str) -> bool {
+    matches!(driver, DOCKER | PODMAN)
+}
 
 /// The static description of a driver.
 #[cfg(feature = "schema")]
@@ -95,6 +112,8 @@ pub enum Limiting {
     None,
     /// Enforced by the agent's cgroups.
     Cgroups,
+    /// Enforced by the engine that runs its tasks.
+    Engine,
 }
 
 /// Whether jobs of servers may use a driver.
@@ -104,6 +123,8 @@ pub enum ServerJobs {
     Never,
     /// Only if the agent's config enables it.
     WhereEnabled,
+    /// Unless the agent's config disables it.
+    UnlessDisabled,
 }
 
 /// The options of a driver that has none of its own.
@@ -137,6 +158,36 @@ pub struct DriverNetwork {
     pub port_map: BTreeMap<String, u16>,
     /// Whether services with address mode `auto` are registered with this address.
     pub auto_advertise: bool,
+}
+
+/// An image that tasks of a driver use or have used.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageView {
+    /// The driver.
+    pub driver: String,
+    /// Its name, as tasks write it.
+    pub name: String,
+    /// Its content: a digest; empty if it is not there any more.
+    pub digest: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// When a task used it last.
+    pub last_used: UnixNanos,
+    /// The tasks that use it now.
+    pub used_by: Vec<ImageUse>,
+}
+
+/// A task that uses an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUse {
+    /// The allocation.
+    pub alloc: AllocId,
+    /// Its name, `job.group[index]`; empty if it is unknown.
+    pub alloc_name: String,
+    /// The task.
+    pub task: String,
+    /// What it has written into its container's own layer, in bytes; none if the engine does not say.
+    pub writable_bytes: Option<u64>,
 }
 
 /// A driver's own state of an attempt, passed back to it when it recovers the attempt.
@@ -196,8 +247,20 @@ pub enum FailureClass {
 /// The drivers built into this program.
 #[cfg(feature = "schema")]
 pub fn built_in() -> Vec<DriverInfo> {
-    Vec::from([DriverInfo::raw_exec(), DriverInfo::mock()])
+    Vec::from([DriverInfo::raw_exec(), DriverInfo::mock(), DriverInfo::docker(), DriverInfo::podman()])
 }
+
+/// What drivers of containers can do.
+#[cfg(feature = "schema")]
+const CONTAINERS: Capabilities = Capabilities {
+    signals: true,
+    exec: true,
+    fs_isolation: FsIsolation::Image,
+    mounts: MountSupport::All,
+    preparation: Preparation::Fetches,
+    limits: Limiting::Engine,
+    servers: ServerJobs::UnlessDisabled,
+};
 
 #[cfg(feature = "schema")]
 impl DriverInfo {
@@ -224,6 +287,16 @@ impl DriverInfo {
             servers: ServerJobs::WhereEnabled,
         };
         Self::of::<RawExecConfig, RawExecOptions>(RAW_EXEC, capabilities)
+    }
+
+    /// Containers of Docker, or of Podman through the same API.
+    pub fn docker() -> Self {
+        Self::of::<DockerConfig, DockerOptions>(DOCKER, CONTAINERS)
+    }
+
+    /// Containers of Podman.
+    pub fn podman() -> Self {
+        Self::of::<PodmanConfig, DockerOptions>(PODMAN, CONTAINERS)
     }
 
     /// Simulated tasks.
@@ -256,6 +329,7 @@ mod tests {
         let names: BTreeMap<&str, &DriverInfo> = all.iter().map(|info| (&*info.name, info)).collect();
         assert_eq!(names.len(), all.len());
         for info in &all {
+            assert_eq!(runs_images(&info.name), info.capabilities.fs_isolation == FsIsolation::Image);
             assert_eq!(info.attributes[&format!("driver.{}", info.name)], "1");
         }
     }

@@ -7,6 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use super::{Span, Text};
 
+mod docker;
+mod podman;
+mod shapes;
+
+pub use docker::{
+    BindOptions, DockerAuth, DockerConfig, DockerDevice, DockerHealthchecks, DockerLogging, DockerMount,
+    TmpfsOptions, VolumeDriver, VolumeOptions,
+};
+pub use podman::PodmanConfig;
+pub use shapes::{Block, OneOrMany, Pairs};
+
 /// `config` for `raw_exec`: a process on the machine without isolation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use herdlet_api_types::driver::{DriverInfo, RAW_EXEC, ServerJobs, built_in};
+use herdlet_api_types::driver::{DockerOptions, DriverInfo, RAW_EXEC, ServerJobs, built_in, runs_images};
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml::{self, Document, Entry, Located, Node, Problems, Value, nearest};
 use serde_json::{Map, Value as Json, json};
@@ -57,6 +57,9 @@ impl DriverSettings {
             let enabled = flag.or_else(|| options.get("enabled").and_then(Json::as_bool));
             let is_offered = match (info.capabilities.servers, given.cluster) {
                 (ServerJobs::Never, _) | (_, None) => enabled.unwrap_or(true),
+                (ServerJobs::UnlessDisabled, Some(cluster)) => {
+                    enabled.unwrap_or(true) && cluster.drivers.allows(&info.name)
+                }
                 // Give a cluster's jobs a shell on this machine only if the config explicitly enables it.
                 (ServerJobs::WhereEnabled, Some(cluster)) => {
                     enabled.unwrap_or(false) && cluster.drivers.allows(&info.name)
@@ -78,10 +81,10 @@ impl DriverSettings {
         self.0.get(driver).map(|setting| setting.options.clone()).unwrap_or_default()
     }
 
-    /// Whether any driver is offered to servers.
+    /// Whether any driver is offered to servers that needs nothing else on this machine.
     pub fn offers_servers_any(&self) -> bool {
         let is_for_servers = |info: &DriverInfo| match info.capabilities.servers {
-            ServerJobs::Never => false,
+            ServerJobs::Never | ServerJobs::UnlessDisabled => false,
             ServerJobs::WhereEnabled => self.availability(&info.name) == Availability::Enabled,
         };
         built_in().iter().any(is_for_servers)
@@ -118,9 +121,30 @@ pub(super) fn check(source: &str, root: &Node) -> Problems {
             }));
             continue;
         };
-        problems.append(yaml::check(&place(value), &yaml::strictly(driver.options.clone())));
+        let found = yaml::check(&place(value), &yaml::strictly(driver.options.clone()));
+        if found.is_empty()
+            && runs_images(&driver.name)
+            && let Some((key, why)) = wrong_engine(value)
+        {
+            let path = format!("{path}.{key}");
+            let node = value.get(key).unwrap_or(value);
+            problems.push(Located { source, path, node }.problem(why));
+        }
+        problems.append(found);
     }
     problems
+}
+
+/// The option of a driver of containers that names an engine that can't be used, and why.
+fn wrong_engine(options: &Node) -> Option<(&'static str, String)> {
+    let text = |key: &str| options.get(key).and_then(Node::scalar_text).map(str::to_owned);
+    let engine = DockerOptions {
+        endpoint: text("endpoint"),
+        socket_path: text("socket_path"),
+        tls: options.get("tls").map(|_| Default::default()),
+        ..DockerOptions::default()
+    };
+    engine.socket().err()
 }
 
 /// The former path of the options of `raw_exec`, and the current one.

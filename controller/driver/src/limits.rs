@@ -167,7 +167,7 @@ fn key(controller: Controller) -> &'static str {
 fn limits(task: &Task, drivers: &[DriverInfo]) -> Limits {
     let known = drivers.iter().find(|driver| driver.name == task.driver);
     match known.map_or(Limiting::None, |driver| driver.capabilities.limits) {
-        Limiting::None => return Limits::default(),
+        Limiting::None | Limiting::Engine => return Limits::default(),
         Limiting::Cgroups => {}
     }
     let processes = task.config.get("pids_limit").and_then(serde_json::Value::as_u64);

@@ -74,6 +74,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         paths: paths.clone(),
         cgroup_parent: "herdlet-node-test".to_owned(),
         drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
+        host: instance::Host::standalone(),
         leash: None,
     })
     .unwrap();
@@ -185,14 +186,14 @@ async fn what_is_not_built_fails_with_its_name() {
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
-    let task = json!({ "Name": "main", "Driver": "docker", "Config": { "image": "redis" } });
+    let task = json!({ "Name": "main", "Driver": "exec", "Config": { "command": "redis" } });
     let text =
         json!({ "ID": "redis", "Type": "service", "TaskGroups": [{ "Name": "group", "Tasks": [task] }] });
     let alloc = place(&cluster, &node, &wire::Job::new(value(&text)));
     reaches(&cluster, &alloc, ClientStatus::Failed).await;
     let told = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
     let failure = told.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
-    assert!(failure.display_message.contains("docker"), "{}", failure.display_message);
+    assert!(failure.display_message.contains("exec"), "{}", failure.display_message);
     assert_eq!((told.failed, told.state), (true, wire::RunState::Dead));
     agent.stop().await;
 }

@@ -243,7 +243,7 @@ fn what_is_wrong_is_told_at_once_with_its_place_and_nomads_names() {
 #[test]
 fn what_is_not_used_or_not_known_is_a_warning() {
     let text = "vault { enabled = true }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  cni_path = \"/opt/cni\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
-                \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
+                \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } imagine = 1 } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
                 plugin \"raw-exec\" {}\ntls { ca_file = \"/ca.pem\" }\n";
     let config = config_of(&[("client.hcl", text)]).unwrap();
     assert_eq!(
@@ -254,7 +254,7 @@ fn what_is_not_used_or_not_known_is_a_warning() {
             "client.hcl:5:3: client.cni_path: is not used by herdlet",
             "client.hcl:6:33: client.host_volume.a.readonly: is not a known key; did you mean read_only?",
             "client.hcl:8:13: client.options.env.denylist: is not used by herdlet",
-            "client.hcl:10:8: plugin.docker: is not used by herdlet",
+            "client.hcl:10:46: plugin.docker.config.imagine: is not used by herdlet",
             "client.hcl:11:1: consul.other: is not used by herdlet",
             "client.hcl:12:1: whatever: is not a known key",
             "client.hcl:13:8: plugin.raw-exec: is not used by herdlet; did you mean raw_exec?",

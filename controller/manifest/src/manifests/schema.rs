@@ -109,11 +109,12 @@ fn referred<'s>(root: &'s Json, reference: &str) -> Option<&'s Json> {
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// The alternative that is a map with fields.
+/// The alternative that is a map.
 fn form_with_fields<'s>(root: &'s Json, part: &'s Map<String, Json>) -> Option<&'s Json> {
     let alternatives = part.get("anyOf")?.as_array()?;
     alternatives.iter().find(|form| {
         let reference = form.get("$ref").and_then(Json::as_str);
-        reference.and_then(|reference| referred(root, reference)).unwrap_or(form).get("properties").is_some()
+        let form = reference.and_then(|reference| referred(root, reference)).unwrap_or(form);
+        form.get("properties").is_some() || form.get("additionalProperties").is_some_and(Json::is_object)
     })
 }

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use herdlet_api_types::driver::{DriverInfo, built_in};
+use herdlet_api_types::driver::{DriverInfo, PODMAN, built_in};
 use herdlet_manifest::yaml::{Entry, Node, Value, phrases::describe_node};
 
 use super::{
@@ -172,12 +172,16 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
     }
 }
 
+/// The name of Nomad's plugin for Podman.
+const PODMAN_PLUGIN: &str = "nomad-driver-podman";
+
 /// Translates `plugin "NAME" { config { … } }` into options of the driver.
 pub(in crate::nomad) fn plugin(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let known = built_in();
     for (label, body) in reading.labelled(entry, path) {
         let path = join(path, &label.key);
-        let Some(driver) = known.iter().find(|driver| driver.name == *label.key) else {
+        let name = if &*label.key == PODMAN_PLUGIN { PODMAN } else { &*label.key };
+        let Some(driver) = known.iter().find(|driver| driver.name == name) else {
             let hint = meant(&label.key, known.iter().map(|driver| driver.name.as_str()));
             let message = format!("is not used by herdlet{hint}");
             reading.warn(label.key_position, &path, message);

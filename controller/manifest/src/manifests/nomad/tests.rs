@@ -170,8 +170,8 @@ fn slips_in_hcl_are_told_with_their_place() {
             "a.hcl:3:13: spec.groups[0].services[0]: `service` takes no name here",
         ),
         (
-            "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"docker\"\n    }\n  }\n}\n",
-            "a.hcl:4:16: spec.groups[0].tasks[0].driver: `docker` is known from Nomad",
+            "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n    }\n  }\n}\n",
+            "a.hcl:4:16: spec.groups[0].tasks[0].driver: `exec` is known from Nomad",
         ),
         ("job \"a\" {\n  name = bas64(\"x\")\n}\n", "a.hcl:2:10: there is no function `bas64`"),
     ] {

@@ -169,8 +169,8 @@ fn fields_that_a_check_does_not_use_have_no_effect() {
 #[test]
 fn a_driver_refuses_users_by_itself() {
     let docker = hcl("", "", "      user = \"1000:1000\"").replace("raw_exec", "docker");
-    let told = wrong("a.hcl", &docker);
-    assert!(told.contains("`docker` is known from Nomad") && !told.contains("user"), "{told}");
+    let docker = docker.replace("command = ", "image = ");
+    assert_eq!(good("a.hcl", &docker).groups[0].tasks[0].user.as_deref(), Some("1000:1000"));
     let told = wrong("a.hcl", &hcl("", "", "      user = \"nobody:nogroup\""));
     assert_eq!(
         told,
@@ -238,4 +238,66 @@ fn a_batch_job_may_have_a_maximum_run_time() {
     assert_eq!(good("a.json", &herdlet_api_types::nomad::job(&job, 0).to_string()), job);
     let told = wrong("a.hcl", &text.replace("batch", "service"));
     assert!(told.contains("max_run_duration: a service job runs until it is stopped"), "{told}");
+}
+
+/// The keys of the driver `docker` that public job files use, in the spellings that they use.
+#[test]
+fn containers_in_every_spelling() {
+    let config = r#"
+        image = "redis:7"
+        command = "redis-server"
+        args = ["--port", 6379, "${NOMAD_PORT_db}"]
+        ports = ["db"]
+        port_map { db = 6379 }
+        volumes = ["local/x:/x:ro"]
+        labels { a = "1" }
+        ulimit = { nofile = "10:20", nproc = 5 }
+        sysctl = { "net.core.somaxconn" = "16384" }
+        mount {
+          type = "bind"
+          source = "local"
+          target = "/a"
+          bind_options { propagation = "rslave" }
+        }
+        mount {
+          type = "tmpfs"
+          target = "/b"
+          tmpfs_options { size = 1000 }
+        }
+        mounts = [{ type = "volume", target = "/c", source = "c", volume_options = [{ no_copy = true }] }]
+        devices = [{ host_path = "/dev/fuse" }]
+        auth {
+          username = "u"
+          password = "p"
+        }
+        auth_soft_fail = true
+        logging {
+          type = "syslog"
+          config { tag = "x" }
+        }
+        entrypoint = "/e"
+        privileged = "true"
+        image_pull_timeout = "10m"
+        dns_servers = ["1.1.1.1"]
+        extra_hosts = ["a:1.2.3.4"]
+        cap_add = ["net_admin"]
+        shm_size = 67108864
+        healthchecks { disable = true }
+"#;
+    let text = hcl("", "    network {\n      port \"db\" {}\n    }", "").replace("raw_exec", "docker");
+    let text = text.replace("        command = \"/bin/sleep\"\n", config);
+    let job = good("a.hcl", &text);
+    let task = &job.groups[0].tasks[0];
+    let read: herdlet_api_types::manifest::driver::DockerConfig =
+        serde_json::from_value(task.config.clone()).unwrap();
+    assert_eq!((read.args[1].0.as_str(), read.port_map.0["db"].as_str()), ("6379", "6379"));
+    assert_eq!((read.ulimit.0["nproc"].as_str(), read.mount.len(), read.mounts.len()), ("5", 2, 1));
+    assert!(read.privileged && read.mounts[0].volume_options.as_ref().unwrap().0.no_copy);
+    assert_eq!(read.auth.unwrap().0.username.0, "u");
+    assert_eq!(read.logging.unwrap().0.config.0["tag"], "x");
+    assert_eq!(read.entrypoint.unwrap().0, ["/e"]);
+    let told = wrong("a.hcl", &text.replace("privileged = \"true\"", "priviledged = true"));
+    assert!(told.contains("config.priviledged") && told.contains("did you mean `privileged`?"), "{told}");
+    let told = wrong("a.hcl", &text.replace("image = \"redis:7\"", ""));
+    assert!(told.contains("config") && told.contains("`image`"), "{told}");
 }
