@@ -35,7 +35,7 @@ use herdlet_api_types::{
     job::{Provider, Task},
 };
 use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
-use herdlet_driver::Registry;
+use herdlet_driver::{FsIsolation, Registry};
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
     env::{self, Inputs, TaskDirs, TaskEnv, Variables},
@@ -271,8 +271,13 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                     services::task_checks(&context, &Attempted { task, launch }, verb).await
                 }
                 (TaskPart::Process | TaskPart::Prestop, None) => {
-                    process::perform(&context, &task, &verb, &AttemptContext { inputs, launch, control })
-                        .await
+                    process::perform(
+                        &context,
+                        &task,
+                        &verb,
+                        &AttemptContext { inputs, mounts, launch, control },
+                    )
+                    .await
                 }
                 (_, _) => fatal(format!("perform {verb:?}: this part does not support it")),
             }
@@ -342,6 +347,22 @@ impl Workload {
 impl Context {
     /// The task's environment as its program sees it, with these tokens.
     pub fn task_env(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
+        let isolation = workload.task().and_then(|task| {
+            let entries = self.drivers.entries();
+            entries.get(&task.driver).map(|entry| entry.info.capabilities.fs_isolation)
+        });
+        match isolation {
+            Some(FsIsolation::Image) => {
+                let dirs =
+                    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
+                self.env_with(workload, tokens, &dirs, &Variables::new())
+            }
+            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, tokens),
+        }
+    }
+
+    /// The same with the directories on the machine, for paths that the agent uses itself.
+    pub fn task_env_on_host(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
         let name = workload.task().map_or("", |task| task.name.as_str());
         let dir = self.paths.task(&workload.alloc.id, name);
         let dirs = TaskDirs {
@@ -349,10 +370,20 @@ impl Context {
             task: dir.join("local").to_string_lossy().into_owned(),
             secrets: dir.join("secrets").to_string_lossy().into_owned(),
         };
+        self.env_with(workload, tokens, &dirs, &self.host_env)
+    }
+
+    fn env_with(
+        &self,
+        workload: &Workload,
+        tokens: &Variables,
+        dirs: &TaskDirs,
+        host_env: &Variables,
+    ) -> TaskEnv {
         env::build(&Inputs {
             task: workload.task(),
-            dirs: Some(&dirs),
-            host_env: &self.host_env,
+            dirs: Some(dirs),
+            host_env,
             tokens,
             cgroup_parent: self.cgroup_parent.as_deref(),
             ..Inputs::new(&workload.alloc, &self.node.get())

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use herdlet_api_types::{
     AllocId,
+    alloc::Ports,
     job::{Logs, Resources},
 };
 use herdlet_base::paths;
@@ -48,7 +49,8 @@ impl fmt::Display for AttemptId {
 pub struct TaskConfig {
     /// Its id.
     pub id: AttemptId,
-    /// Names of the enclosing objects, for drivers that set labels: `namespace`, `job`, `group`, `node`, ….
+    /// Names of the enclosing objects, for drivers that set labels: `namespace`, `job`, `job_name`, `parent_job`, `group`, `node`,
+    /// `node_id`, `instance`.
     pub labels: BTreeMap<String, String>,
     /// The whole environment, in the order the task receives it. Holds secrets.
     pub env: Vec<(String, String)>,
@@ -70,6 +72,10 @@ pub struct TaskConfig {
     pub mounts: Vec<Mount>,
     /// Devices passed to the task by the same drivers.
     pub devices: Vec<Device>,
+    /// Ports of the allocation on the machine, by label, for drivers that publish ports of tasks.
+    pub ports: Ports,
+    /// Ports of this task alone, in jobs from before groups had networks.
+    pub own_ports: Ports,
 }
 
 impl fmt::Debug for TaskConfig {

@@ -47,8 +47,8 @@ pub use exec::{
     relay_frames, run_to_end,
 };
 pub use herdlet_api_types::driver::{
-    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, MountSupport, Preparation,
-    Recovered, Started,
+    Capabilities, DriverInfo, DriverNetwork, FailureClass, FsIsolation, Handle, ImageUse, ImageView,
+    MountSupport, Preparation, Recovered, Started,
 };
 pub use ledger::{Claim, Earlier, Ledger, recover_by};
 pub use outlet::Outlet;
@@ -110,6 +110,11 @@ pub trait TaskDriver: Send + Sync + 'static {
 
     /// Lists the attempts of which this driver finds traces on the machine, regardless of which agent started them.
     fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
+
+    /// The images that its tasks use or have used; none for a driver without images. The names of allocations are left empty.
+    fn images(&self) -> BoxFuture<'_, DriverResult<Vec<ImageView>>> {
         async { Ok(Vec::new()) }.boxed()
     }
 

@@ -408,7 +408,9 @@ fn hand_out(ctx: &Context, entry: &AllocEntry, issued: &mut Vec<Issued>, turn: &
     let spec = entry.spec.allocation();
     turn.actions.extend(issued.drain(..).map(|Issued { part, generation, verb, timeout }| {
         let mounts = match part {
-            Part::Task(index, TaskPart::Mounts) => ctx.mount_sources(spec, usize::from(index)),
+            Part::Task(index, TaskPart::Mounts | TaskPart::Process) => {
+                ctx.mount_sources(spec, usize::from(index))
+            }
             Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
         };
         let op = Op { target: Target::Alloc(spec.id, part), generation };

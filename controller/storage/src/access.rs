@@ -15,6 +15,10 @@
 //! | `secrets` | its own | its own alone | 0700 of its own |
 //! | `private` | agent | nobody | 0700 |
 //!
+//! Users of container images are unknown to this machine. If a task of the allocation runs an image, everybody may pass through `alloc`
+//! and change what is in `alloc/tmp` and `alloc/data`, and in that task's `local`, `tmp` and `secrets`. On the machine only the users in
+//! the table get there, because ALLOC is closed to others.
+//!
 //! A default list, inherited from the parent directory, is removed from the agent's directories, because new entries
 //! would inherit it. If a list can't be written, as on a full disk, the mode closes the directory to all but its owner
 //! until it can.
@@ -45,6 +49,30 @@ pub struct TaskUsers {
     guests: Vec<Ids>,
     known: UserLookup,
     own: Own,
+    /// In the directories that tasks share.
+    outsiders: Outsiders,
+    /// In the task's own directories.
+    own_outsiders: Outsiders,
+}
+
+/// Whether users that this machine does not know may change what is in a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Outsiders {
+    #[default]
+    Excluded,
+    /// They may pass through it.
+    Passing,
+    Admitted,
+}
+
+impl Outsiders {
+    fn perm(self) -> Perm {
+        match self {
+            Self::Excluded => Perm::NONE,
+            Self::Passing => Perm::EXECUTE,
+            Self::Admitted => Perm::ALL,
+        }
+    }
 }
 
 /// Whether all users were found.
@@ -124,6 +152,18 @@ impl TaskUsers {
         Ok(self)
     }
 
+    /// For an allocation in which a task runs an image, as a user of that image.
+    #[must_use]
+    pub fn and_users_of_images(self) -> Self {
+        Self { outsiders: Outsiders::Admitted, ..self }
+    }
+
+    /// For the directory of a task that runs an image, as a user of that image.
+    #[must_use]
+    pub fn of_image(self) -> Self {
+        Self { own_outsiders: Outsiders::Admitted, ..self }
+    }
+
     /// ALLOC.
     pub(crate) fn entrance(&self) -> Access {
         self.agents(Perm::READ_EXECUTE, Plain::Passage)
@@ -131,7 +171,10 @@ impl TaskUsers {
 
     /// `alloc`.
     pub(crate) fn common(&self) -> Access {
-        self.agents(Perm::ALL, Plain::Passage).sticky()
+        self.agents(Perm::ALL, Plain::Passage).sticky().with(match self.outsiders {
+            Outsiders::Excluded => Outsiders::Excluded,
+            Outsiders::Passing | Outsiders::Admitted => Outsiders::Passing,
+        })
     }
 
     /// `alloc/logs`.
@@ -150,7 +193,7 @@ impl TaskUsers {
             ([one], UserLookup::All) => Plain::Of(*one),
             (_, UserLookup::All | UserLookup::Some) => Plain::Closed,
         };
-        self.agents(Perm::ALL, plain)
+        self.agents(Perm::ALL, plain).with(self.outsiders)
     }
 
     /// TASKDIR: owned by the agent, so that only the agent can replace `private` and its other files in it.
@@ -167,7 +210,7 @@ impl TaskUsers {
 
     /// `local` and `tmp`.
     pub(crate) fn own(&self, privileges: Privileges) -> Access {
-        self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges)
+        self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges).with(self.own_outsiders)
     }
 
     /// `secrets`.
@@ -175,6 +218,7 @@ impl TaskUsers {
         Self { users: Vec::new(), guests: Vec::new(), ..self.clone() }
             .agents(Perm::NONE, Plain::Closed)
             .owned_by(self.own, privileges)
+            .with(self.own_outsiders)
     }
 
     /// `private`.
@@ -184,7 +228,8 @@ impl TaskUsers {
 
     fn agents(&self, perm: Perm, plain: Plain) -> Access {
         let acl = Acl::of_users(Perm::ALL, self.users.iter().chain(&self.guests).map(|ids| (ids.uid, perm)));
-        Access { owner: Some(us()), acl, special: 0, plain, known: self.known }
+        let outsiders = Outsiders::Excluded;
+        Access { owner: Some(us()), acl, special: 0, plain, known: self.known, outsiders }
     }
 }
 
@@ -198,6 +243,7 @@ pub(crate) struct Access {
     special: u32,
     plain: Plain,
     known: UserLookup,
+    outsiders: Outsiders,
 }
 
 /// The replacement for a list on a file system without lists.
@@ -243,6 +289,10 @@ struct Found {
 impl Access {
     fn sticky(self) -> Self {
         Self { special: STICKY, ..self }
+    }
+
+    fn with(self, outsiders: Outsiders) -> Self {
+        Self { outsiders, ..self }
     }
 
     fn name(&mut self, uid: u32, perm: Perm) {
@@ -364,18 +414,28 @@ impl Access {
 
     /// The list for a directory that currently has `present`.
     fn desired_acl(&self, present: &Acl) -> Acl {
-        match self.known {
+        let mut acl = match self.known {
             UserLookup::All => self.acl.clone(),
             UserLookup::Some => {
                 let named = |uid| self.acl.users.iter().any(|(known, _)| *known == uid);
                 let kept = present.users.iter().copied().filter(|(uid, _)| !named(*uid));
                 Acl::of_users(Perm::ALL, self.acl.users.iter().copied().chain(kept))
             }
+        };
+        if self.outsiders != Outsiders::Excluded {
+            // Without its group's right a user of an image whose group has the agent's number would be refused.
+            (acl.group, acl.other) = (self.outsiders.perm(), self.outsiders.perm());
+            acl.mask = acl.mask.map(|_| Perm::ALL);
         }
+        acl
     }
 
     /// The rights for a directory whose mode is `present`.
     fn without_list(&self, present: u32) -> Rights {
+        if self.outsiders != Outsiders::Excluded {
+            let mode = 0o700 | self.outsiders.perm().bits() * 0o11 | self.special;
+            return Rights::Exact { mode, owner: self.owner.map(Ids::pair) };
+        }
         let is_shared = !self.acl.users.is_empty();
         let (mode, owner) = match (self.plain, self.known) {
             (Plain::Of(one), _) => (0o700, Some(one)),

@@ -26,7 +26,7 @@ pub async fn artifacts(
     match verb {
         PlaceVerb::Down => Outcome::Done(None),
         PlaceVerb::Inspect => {
-            let wanted = resolved(workload, &context.task_env(workload, &Variables::new()));
+            let wanted = resolved(workload, &context.task_env_on_host(workload, &Variables::new()));
             let looking = herdlet_runtime::off_thread(move || artifact::is_fetched(&wanted, &dirs));
             match looking.await {
                 Ok(Ok(true)) => Outcome::Present(None),
@@ -45,7 +45,7 @@ pub async fn artifacts(
                 Ok(tokens) => tokens,
                 Err(refusal) => return refusal.into(),
             };
-            let wanted = resolved(workload, &context.task_env(workload, &tokens));
+            let wanted = resolved(workload, &context.task_env_on_host(workload, &tokens));
             match context.artifacts.up(wanted, recipient, cancelled).await {
                 Ok(()) => Outcome::Done(None),
                 Err(error) => {
@@ -62,7 +62,7 @@ pub async fn artifacts(
 }
 
 async fn recipient(context: &Arc<Context>, workload: &Workload, dirs: Dirs) -> Result<Recipient, Refusal> {
-    let name = workload.task().and_then(|task| task.user.clone());
+    let name = workload.task().and_then(places::machine_user).map(str::to_owned);
     let found = herdlet_runtime::off_thread(move || user::credentials(name.as_deref())).await;
     let found = found.map_err(|error| Refusal {
         class: herdlet_base::observation::Class::Retry,

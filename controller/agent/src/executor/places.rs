@@ -9,6 +9,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use herdlet_api_types::{
     UnixNanos,
     alloc::Allocation,
+    driver::runs_images,
     job::{Identity, Task},
     volume::Volume,
 };
@@ -18,6 +19,7 @@ use herdlet_base::{
     observation::{Class, Observation},
     user::{self, UserError},
 };
+use herdlet_driver::{DriverInfo, FsIsolation};
 use herdlet_plan::{
     action::{MountSource, Outcome},
     claims::{Claims, Grant},
@@ -74,8 +76,13 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let (context, workload) = (Arc::clone(context), workload.clone());
     blocking(move || {
-        let user = workload.task().and_then(|task| task.user.as_deref());
-        let users = match used_by(verb, || task_users(&context, &workload.alloc)?.of_task(user)) {
+        let task = workload.task();
+        let user = task.and_then(machine_user);
+        let find = || {
+            let users = task_users(&context, &workload.alloc)?.of_task(user)?;
+            Ok(if task.is_some_and(|task| runs_images(&task.driver)) { users.of_image() } else { users })
+        };
+        let users = match used_by(verb, find) {
             Ok(users) => users,
             Err(error) => return failed(error.class(), &error),
         };
@@ -109,7 +116,9 @@ fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserEr
 
 /// Like [`task_users`], with these `guests`.
 pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUsers, UserError> {
-    TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))
+    let users = TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))?;
+    let has_images = tasks(alloc).any(|task| runs_images(&task.driver));
+    Ok(if has_images { users.and_users_of_images() } else { users })
 }
 
 /// Names of the users who may write to the directories that the tasks of an allocation share: the users of [`task_users`].
@@ -118,8 +127,24 @@ pub(super) fn writers(context: &Context, alloc: &Allocation) -> Vec<String> {
 }
 
 fn own_users(alloc: &Allocation) -> impl Iterator<Item = &str> {
-    let tasks = alloc.group().map(|group| &group.tasks).into_iter().flatten();
-    tasks.filter_map(|task| task.user.as_deref())
+    tasks(alloc).filter_map(machine_user)
+}
+
+fn tasks(alloc: &Allocation) -> impl Iterator<Item = &Task> {
+    alloc.group().map(|group| &group.tasks).into_iter().flatten()
+}
+
+/// The user of a task on this machine; none for a task that runs an image, whose users this machine does not know.
+pub(super) fn machine_user(task: &Task) -> Option<&str> {
+    task.user.as_deref().filter(|_| !runs_images(&task.driver))
+}
+
+/// Whether a driver mounts the volumes of its tasks itself. The agent can't: it does not see a container's file system.
+pub(super) fn mounts_volumes(driver: &DriverInfo) -> bool {
+    match driver.capabilities.fs_isolation {
+        FsIsolation::Image => true,
+        FsIsolation::None | FsIsolation::Chroot => false,
+    }
 }
 
 /// The mounts of a task's volumes.
@@ -129,6 +154,14 @@ pub async fn mounts(
     sources: &[MountSource],
     verb: PlaceVerb,
 ) -> Outcome {
+    let entries = context.drivers.entries();
+    let driver = workload.task().and_then(|task| entries.get(&task.driver));
+    if driver.is_some_and(|driver| mounts_volumes(&driver.info)) {
+        return match verb {
+            PlaceVerb::Up | PlaceVerb::Down => Outcome::Done(None),
+            PlaceVerb::Inspect => Outcome::Present(None),
+        };
+    }
     let mounts = TaskMounts::new(task_path(context, workload), context.privileges);
     let bindings: Result<Vec<Binding>, MountError> = sources
         .iter()
@@ -217,7 +250,7 @@ pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), 
         class: Class::Fatal,
         why: format!("write the payload: it is not base64: {error}"),
     })?;
-    let user = workload.task().and_then(|task| task.user.clone());
+    let user = workload.task().and_then(machine_user).map(str::to_owned);
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let privileges = context.privileges;
     let writing = herdlet_runtime::off_thread(move || {
@@ -256,8 +289,7 @@ fn with_tokens<T>(
     act: impl FnOnce(&TaskTokens<'_>, &[WantedToken]) -> Result<T, IdentityError>,
 ) -> Result<Result<T, IdentityError>, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let owner =
-        user::credentials(task.user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
+    let owner = user::credentials(machine_user(task)).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> = match &workload.alloc.server {
         None => task.identities.iter().map(|of| token_spec(&workload.alloc, task, of, None)).collect(),

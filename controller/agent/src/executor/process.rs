@@ -9,7 +9,7 @@ use herdlet_driver::{
     Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
-    action::{Action, Outcome, Verb},
+    action::{Action, MountSource, Outcome, Verb},
     facts::{self, Input},
     interpolate::interpolate_config,
     launch::Launch,
@@ -24,6 +24,8 @@ use crate::executor::{Context, Control, Refusal, WorkKind, Workload, duration, f
 pub struct AttemptContext {
     /// The facts it is started with.
     pub inputs: Vec<Input>,
+    /// The volumes that its driver mounts, if the agent does not.
+    pub mounts: Vec<MountSource>,
     /// Its launch record.
     pub launch: Option<Arc<Launch>>,
     pub(super) control: Control,
@@ -61,7 +63,7 @@ pub async fn perform(
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => {
-                let config = with_facts(config, driver.as_ref(), &known.inputs);
+                let config = with_facts(config, driver.as_ref(), known);
                 match turn_to_start(driver.as_ref(), &config, &known.control, workload.alloc.job.priority)
                     .await
                 {
@@ -145,12 +147,15 @@ pub async fn config(
         class: observation::Class::Fatal,
         why: format!("parse config: {error}"),
     })?;
-    let alloc = &workload.alloc;
+    let (alloc, node) = (&workload.alloc, context.node.get());
     let labels = [
         ("namespace", alloc.job_key.namespace.to_string()),
         ("job", alloc.job_key.id.to_string()),
+        ("job_name", alloc.job.name.clone()),
+        ("parent_job", alloc.job.parent_id().unwrap_or_default().to_owned()),
         ("group", alloc.group.clone()),
-        ("node", context.node.get().name.clone()),
+        ("node", node.name.clone()),
+        ("node_id", node.id.clone()),
         ("instance", context.instance.0.clone()),
     ];
     Ok(TaskConfig {
@@ -171,16 +176,19 @@ pub async fn config(
         kill: KillDefaults { signal: task.kill_signal.clone(), timeout: duration(task.kill_timeout) },
         mounts: Vec::new(),
         devices: Vec::new(),
+        ports: alloc.ports.clone(),
+        own_ports: alloc.task_ports(&task.name).cloned().unwrap_or_default(),
     })
 }
 
 /// Adds the facts of earlier parts, if the driver accepts them. For other drivers, volumes are mounted in the task's directory.
-fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, inputs: &[Input]) -> TaskConfig {
-    match driver.info().capabilities.mounts {
+fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, known: &AttemptContext) -> TaskConfig {
+    let info = driver.info();
+    match info.capabilities.mounts {
         MountSupport::None => return config,
         MountSupport::All => {}
     }
-    let facts = || inputs.iter().map(|input| &input.facts);
+    let facts = || known.inputs.iter().map(|input| &input.facts);
     let mount = |mount: &facts::Mount| Mount {
         host_path: mount.host_path.clone().into(),
         task_path: mount.task_path.clone().into(),
@@ -192,8 +200,15 @@ fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, inputs: &[Input]) -> 
         task_path: device.task_path.clone().into(),
         permissions: device.permissions.clone(),
     };
+    let volume = |source: &MountSource| Mount {
+        host_path: source.path.clone().into(),
+        task_path: source.destination.clone().into(),
+        readonly: source.read_only,
+        propagation: Propagation::Private,
+    };
+    let volumes = known.mounts.iter().filter(|_| places::mounts_volumes(&info)).map(volume);
     TaskConfig {
-        mounts: facts().flat_map(|facts| &facts.mounts).map(mount).collect(),
+        mounts: facts().flat_map(|facts| &facts.mounts).map(mount).chain(volumes).collect(),
         devices: facts().flat_map(|facts| &facts.devices).map(device).collect(),
         ..config
     }
@@ -360,6 +375,8 @@ mod tests {
             kill: KillDefaults::default(),
             mounts: Vec::new(),
             devices: Vec::new(),
+            ports: BTreeMap::new(),
+            own_ports: BTreeMap::new(),
         }
     }
 

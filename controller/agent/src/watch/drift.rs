@@ -16,6 +16,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
+    driver::runs_images,
     job::VolumeMount,
     task::TaskPhase,
     view::{AllocView, TaskView, VolumeView},
@@ -302,7 +303,9 @@ impl Directories {
         for (index, task) in (0..).zip(&view.tasks).filter(|(_, task)| is_running(task)) {
             let path = paths.task(&id, &task.name);
             let wanted = group.and_then(|group| group.tasks.get(usize::from(index)));
-            for mount in wanted.into_iter().flat_map(|wanted| &wanted.volume_mounts) {
+            // Drivers of images mount volumes in the container only.
+            let mounted = wanted.into_iter().filter(|wanted| !runs_images(&wanted.driver));
+            for mount in mounted.flat_map(|wanted| &wanted.volume_mounts) {
                 let request = group.and_then(|group| group.volumes.get(&mount.volume));
                 let source = request.and_then(|request| volumes.get(&*volume_name(&view.spec, request)));
                 if let (Some(source), Ok(destination)) = (source, Destination::parse(&mount.destination)) {

@@ -58,6 +58,8 @@ impl Bench {
             kill: KillDefaults::default(),
             mounts: Vec::new(),
             devices: Vec::new(),
+            ports: BTreeMap::new(),
+            own_ports: BTreeMap::new(),
         }
     }
 

@@ -276,3 +276,30 @@ fn a_default_list_is_removed_where_the_directory_is_the_agents() {
     own.apply(&inner).unwrap();
     assert!(Acl::has_default(&inner).unwrap());
 }
+
+/// A user of an image, whose number no user of this machine has, could write into none of its directories.
+#[test]
+fn users_of_images_may_use_the_directories_that_tasks_share_and_their_own() {
+    let Some(ground) = test_env() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let users = users(&[WEB]).and_users_of_images();
+    let others = |access: Access| {
+        access.apply(&dir).unwrap();
+        assert_eq!(access.difference(&dir).unwrap(), None);
+        let acl = Acl::read(&dir).unwrap();
+        (acl.group, acl.other)
+    };
+    assert_eq!(others(users.common()), (Perm::EXECUTE, Perm::EXECUTE), "they pass through it");
+    assert_eq!(others(users.data()), (Perm::ALL, Perm::ALL));
+    assert_eq!(others(users.scratch()), (Perm::ALL, Perm::ALL));
+    assert_eq!(mode_and_owner(ground.path()).0 & STICKY, STICKY);
+    for closed in [users.entrance(), users.logs(), users.task(), TaskUsers::private()] {
+        assert_eq!(others(closed), (Perm::NONE, Perm::NONE));
+    }
+    // The directories of a task that runs as a user of the machine stay its own.
+    assert_eq!(others(users.own(ground.privileges())), (Perm::NONE, Perm::NONE));
+    let image = users.of_image();
+    for own in [image.own(ground.privileges()), image.secret(ground.privileges())] {
+        assert_eq!(others(own), (Perm::ALL, Perm::ALL));
+    }
+}
