@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context as _;
 use herdlet_agent::{
-    instance::{Instance, Options},
+    instance::{Host, Instance, Options},
     state_db::StateDir,
 };
 use herdlet_api_types::InstanceId;
@@ -102,6 +102,7 @@ async fn remove_all(charge: &Charge, instance: InstanceId) -> anyhow::Result<()>
         paths: Paths { state: charge.state.clone(), runtime: charge.runtime.clone() },
         cgroup_parent: charge.cgroup_parent.clone(),
         drivers: DriverSettings::all(),
+        host: Host::standalone(),
         leash: None,
     })?;
     instance.remove_all().await

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_agent::{
     agent::{self, Agent},
-    instance::{Instance, Options},
+    instance::{Host, Instance, Options},
     present,
     publish::ReadModel,
     requests::Requests,
@@ -124,6 +124,7 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
         paths,
         cgroup_parent: options.cgroup_parent,
         drivers: DriverSettings::all(),
+        host: Host::standalone(),
         leash: Some(leash),
     })?;
     if let herdlet_process::cgroup::Isolation::None { why } = &instance.isolation {

@@ -26,7 +26,7 @@ use herdlet_agent::{
         folder::{FolderSource, FolderStatus},
     },
     gc::Collector,
-    instance::{Instance, Options},
+    instance::{Host, Instance, Mode, Options},
     planner::Input,
     present,
     requests::Requests,
@@ -128,6 +128,10 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         paths: config.paths(&id),
         cgroup_parent: config.cgroup_parent.clone(),
         drivers: config.drivers.clone(),
+        host: Host {
+            mode: if member.is_some() { Mode::Node } else { Mode::Standalone },
+            cpu_mhz: config.total().cpu_mhz,
+        },
         leash: None,
     })?;
     if let Some(cgroups) = instance.isolation.cgroups() {

@@ -3,13 +3,17 @@
 //!
 //! In: the instance's state and runtime directories. Out: the objects the agent works with. Opening an instance starts nothing.
 
-use std::{os::fd::OwnedFd, path::Path, sync::Arc};
+use std::{
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_api_types::{
     InstanceId,
-    driver::{MOCK, RAW_EXEC, RawExecOptions},
+    driver::{DOCKER, DockerOptions, MOCK, PODMAN, RAW_EXEC, RawExecOptions},
 };
 use herdlet_base::{
     clock::wall_now,
@@ -18,6 +22,7 @@ use herdlet_base::{
     privileges::Privileges,
 };
 use herdlet_config::DriverSettings;
+use herdlet_docker::{Containers, Setup};
 use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
     attempts::Attempts,
@@ -30,6 +35,8 @@ use herdlet_process::{
 use herdlet_storage::alloc_dir::{self, AllocDir};
 use serde::Deserialize as _;
 
+pub use herdlet_docker::Mode;
+
 /// How to open an instance.
 #[derive(Debug)]
 pub struct Options {
@@ -38,8 +45,24 @@ pub struct Options {
     pub cgroup_parent: String,
     /// Which drivers may start tasks, and their options.
     pub drivers: DriverSettings,
+    pub host: Host,
     /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
     pub leash: Option<OwnedFd>,
+}
+
+/// What drivers have to know of the agent and its machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Host {
+    pub mode: Mode,
+    /// The clock rate of all cores in MHz; 0 if unknown.
+    pub cpu_mhz: u64,
+}
+
+impl Host {
+    /// A machine that is no node of a cluster.
+    pub fn standalone() -> Self {
+        Self { mode: Mode::Standalone, cpu_mhz: herdlet_fingerprint::room(Path::new("/")).cpu_mhz }
+    }
 }
 
 /// An open instance.
@@ -62,7 +85,7 @@ impl Instance {
     /// # Errors
     /// If a directory can't be created or watched. Missing cgroups are not an error: see [`Isolation::None`].
     pub fn open(options: Options) -> anyhow::Result<Self> {
-        let Options { instance, paths, cgroup_parent, drivers: settings, leash } = options;
+        let Options { instance, paths, cgroup_parent, drivers: settings, host, leash } = options;
         let made = |path: &Path| format!("failed to make directory {}", path.display());
         durable::make_passage(&paths.state).with_context(|| made(&paths.state))?;
         durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
@@ -77,6 +100,16 @@ impl Instance {
             .context("prepare the driver mock")?;
         let drivers = Registry::new();
         drivers.insert(Arc::new(mock), settings.availability(MOCK));
+        for name in [DOCKER, PODMAN] {
+            let dir = paths.state.join("containers").join(name);
+            let starts = settings.availability(name);
+            // As for raw_exec below.
+            if starts == Availability::Enabled || dir.exists() {
+                let setup = container_setup(name, dir, &settings, &instance, host)?;
+                let driver = Containers::open(setup).with_context(|| format!("open the driver {name}"))?;
+                drivers.insert(Arc::new(driver), starts);
+            }
+        }
         let programs = paths.state.join("bin");
         // If the driver was enabled before, its tasks may still run, so they are supervised even if the config disables it now.
         let starts = settings.availability(RAW_EXEC);
@@ -132,4 +165,25 @@ impl Instance {
         anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
         Ok(())
     }
+}
+
+fn container_setup(
+    name: &str,
+    dir: PathBuf,
+    settings: &DriverSettings,
+    instance: &InstanceId,
+    host: Host,
+) -> anyhow::Result<Setup> {
+    let options = serde_json::Value::Object(settings.options(name));
+    let options =
+        DockerOptions::deserialize(options).with_context(|| format!("read the options of {name}"))?;
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    Ok(Setup {
+        driver: name.to_owned(),
+        dir,
+        instance: instance.0.clone(),
+        options,
+        mode: host.mode,
+        compute: (host.cpu_mhz, cores),
+    })
 }

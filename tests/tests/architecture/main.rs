@@ -100,18 +100,19 @@ fn the_planner_knows_no_world() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 12] = [
+const EDGES: [(&str, &str); 13] = [
     ("base", "api-types"),
     ("driver", "api-types base"),
     ("fingerprint", "api-types base nomad plan"),
     ("manifest", "api-types base plan"),
     ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
+    ("docker", "api-types base driver"),
     ("process", "api-types base driver runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),
     (
         "agent",
-        "api-types base config driver fingerprint manifest nomad plan process runtime services shim storage",
+        "api-types base config docker driver fingerprint manifest nomad plan process runtime services shim storage",
     ),
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services"),
     (

@@ -1,0 +1,121 @@
+//! The `config` of a task, of either driver, as one type.
+//!
+//! In: the interpolated `config` as JSON. Out: a [`ContainerConfig`]. Errors begin with the path of the field.
+
+mod podman;
+
+use herdlet_api_types::{
+    driver::PODMAN,
+    manifest::driver::{DockerConfig, PodmanConfig},
+};
+use herdlet_driver::{DriverError, DriverResult, read_config};
+
+/// What a task asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ContainerConfig {
+    /// All that the driver `docker` has.
+    pub(crate) docker: DockerConfig,
+    /// What only the driver `podman` has.
+    pub(crate) podman: PodmanExtras,
+}
+
+/// What only the driver `podman` has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct PodmanExtras {
+    /// Directories in memory: `TARGET[:OPTIONS]`.
+    pub(crate) tmpfs: Vec<String>,
+    pub(crate) memory_reservation_bytes: Option<i64>,
+    pub(crate) memory_swap_bytes: Option<i64>,
+    pub(crate) memory_swappiness: Option<i64>,
+}
+
+/// Why a field can't be used. The text begins with its path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("use config.{field}: {why}")]
+pub(crate) struct FieldError {
+    field: String,
+    why: String,
+}
+
+impl FieldError {
+    pub(crate) fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { field: field.into(), why: why.into() }
+    }
+}
+
+impl From<FieldError> for DriverError {
+    fn from(error: FieldError) -> Self {
+        Self::fatal(error)
+    }
+}
+
+/// Reads the config of a task of this driver.
+///
+/// # Errors
+/// A field that is unknown, has another type, or can't be used.
+pub(crate) fn read(driver: &str, config: &serde_json::Value) -> DriverResult<ContainerConfig> {
+    let mut config = if driver == PODMAN {
+        podman::translate(read_config::<PodmanConfig>(config)?)?
+    } else {
+        ContainerConfig { docker: read_config::<DockerConfig>(config)?, ..ContainerConfig::default() }
+    };
+    let docker = &mut config.docker;
+    docker.image = docker.image.trim_start_matches("https://").to_owned();
+    if docker.image.is_empty() {
+        return Err(FieldError::new("image", "must not be empty").into());
+    }
+    if let Some(isolation) = docker.isolation.as_deref().filter(|mode| !mode.is_empty() && *mode != "default")
+    {
+        return Err(
+            FieldError::new("isolation", format!("{isolation:?} exists on Windows only; remove it")).into()
+        );
+    }
+    Ok(config)
+}
+
+/// A size such as `64m` in bytes, in Docker's notation.
+pub(crate) fn bytes(text: &str) -> Option<i64> {
+    let text = text.trim().to_ascii_lowercase();
+    let digits_len = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits_len);
+    let factor: i64 = match unit.trim_end_matches("ib").trim_end_matches('b') {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return None,
+    };
+    digits.parse::<i64>().ok()?.checked_mul(factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, size) in [
+            ("64m", Some(64 << 20)),
+            ("1g", Some(1 << 30)),
+            ("10", Some(10)),
+            ("5KiB", Some(5120)),
+            ("x", None),
+        ] {
+            assert_eq!(bytes(text), size, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_field() {
+        let error = |driver: &str, config| read(driver, &config).unwrap_err().to_string();
+        assert!(error("docker", json!({"image": "x", "imagine": 1})).contains("imagine"));
+        assert!(error("docker", json!({})).contains("config.image"));
+        assert!(error("docker", json!({"image": "x", "isolation": "hyperv"})).contains("config.isolation"));
+        assert!(error("podman", json!({"image": "x", "init_path": "/x"})).contains("config.init_path"));
+        let config = read("docker", &json!({"image": "https://quay.io/x"})).unwrap();
+        assert_eq!(config.docker.image, "quay.io/x");
+    }
+}

@@ -1,0 +1,207 @@
+//! A task as the engine's request to create its container.
+//!
+//! In: a task's description, its `config`, the policy, what is known of the engine. Out: a [`Request`]. What the policy forbids or
+//! the engine can't do is refused by the field's name. Nothing here talks to the engine.
+
+mod capabilities;
+mod limits;
+mod mounts;
+mod network;
+mod security;
+
+use std::collections::{BTreeMap, HashMap};
+
+use bollard::models::{
+    ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
+    HostConfigLogConfig,
+};
+use herdlet_driver::{DriverResult, TaskConfig};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    config::{ContainerConfig, FieldError},
+    engine::About,
+    names,
+    policy::Policy,
+};
+
+pub(crate) use limits::Compute;
+
+/// Docker's log driver whose files are read. Podman has the same name for its own format.
+const JSON_FILE: &str = "json-file";
+/// Limits of the engine's own log files, as in Nomad. They are a buffer: the lines are copied as they arrive.
+const LOG_FILES: [(&str, &str); 2] = [("max-file", "2"), ("max-size", "2m")];
+
+/// What a request is made from.
+pub(crate) struct Material<'m> {
+    pub(crate) task: &'m TaskConfig,
+    pub(crate) config: &'m ContainerConfig,
+    pub(crate) policy: &'m Policy,
+    pub(crate) about: &'m About,
+    pub(crate) compute: Compute,
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+/// The request to create a container.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) body: ContainerCreateBody,
+    /// Ports inside the container, by label.
+    pub(crate) port_map: BTreeMap<String, u16>,
+    /// Whether the engine stores its logs in files that the agent can read.
+    pub(crate) logs: LogSource,
+}
+
+/// Where the engine stores a container's output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LogSource {
+    /// In files that are copied.
+    Files,
+    /// Elsewhere: in this log driver.
+    Elsewhere(String),
+    /// The task or the agent wants no logs.
+    Disabled,
+}
+
+impl Request {
+    /// A hash of the whole request: a container with another one is never adopted.
+    pub(crate) fn hash(&self) -> String {
+        // Hash maps of the request have no order; a JSON value sorts its keys.
+        let sorted = serde_json::to_value(&self.body).map(|value| value.to_string()).unwrap_or_default();
+        names::hex(&Sha256::digest(sorted.as_bytes())).chars().take(16).collect()
+    }
+}
+
+/// Makes the request.
+///
+/// # Errors
+/// A field that can't be used.
+pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
+    let Material { task, config, policy, .. } = material;
+    let docker = &config.docker;
+    let network = network::of(material)?;
+    let (log_config, logs) = logging(material)?;
+    let mut labels = material.labels.clone();
+    for (name, value) in &docker.labels.0 {
+        labels.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    let mut env: Vec<(String, String)> = task.env.clone();
+    for (label, port) in &network.port_map {
+        if docker.port_map.0.contains_key(label) {
+            let name = format!("NOMAD_PORT_{}", label.replace(['.', '-'], "_"));
+            env.retain(|(known, _)| *known != name);
+            env.push((name, port.to_string()));
+        }
+    }
+    let mut host = HostConfig {
+        log_config,
+        network_mode: Some(network.mode),
+        port_bindings: some(network.bindings),
+        dns: texts(&docker.dns_servers),
+        dns_search: texts(&docker.dns_search_domains),
+        dns_options: texts(&docker.dns_options),
+        extra_hosts: texts(&docker.extra_hosts),
+        group_add: texts(&docker.group_add),
+        devices: some(devices(material)),
+        init: docker.init.then_some(true),
+        readonly_rootfs: docker.readonly_rootfs.then_some(true),
+        shm_size: docker.shm_size.and_then(|size| i64::try_from(size).ok()),
+        storage_opt: some(docker.storage_opt.0.clone().into_iter().collect()),
+        sysctls: some(docker.sysctl.0.clone().into_iter().collect()),
+        volume_driver: docker.volume_driver.clone().filter(|name| !name.is_empty()),
+        runtime: security::runtime(docker, policy)?,
+        oom_score_adj: docker.oom_score_adj.or(policy.oom_score_adj).map(i64::from),
+        cgroupns_mode: cgroup_namespace(docker.cgroupns.as_deref())?,
+        ..HostConfig::default()
+    };
+    limits::set(&mut host, material)?;
+    security::set(&mut host, material)?;
+    mounts::set(&mut host, material)?;
+    let cmd = docker.command.iter().chain(&docker.args).map(|text| text.0.clone()).collect();
+    let disables_check = docker.healthchecks.as_ref().is_some_and(|checks| checks.0.disable);
+    let body = ContainerCreateBody {
+        image: Some(docker.image.clone()),
+        cmd: some(cmd),
+        entrypoint: docker.entrypoint.as_ref().and_then(|entrypoint| some(entrypoint.0.clone())),
+        env: some(env.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
+        user: task.user.clone().filter(|user| !user.is_empty()),
+        hostname: docker.hostname.as_ref().map(|name| name.0.clone()).filter(|name| !name.is_empty()),
+        working_dir: docker.work_dir.clone().filter(|dir| !dir.is_empty()),
+        tty: docker.tty.then_some(true),
+        open_stdin: docker.interactive.then_some(true),
+        exposed_ports: some(network.exposed),
+        labels: Some(labels.into_iter().collect()),
+        healthcheck: disables_check
+            .then(|| HealthConfig { test: Some(vec!["NONE".to_owned()]), ..HealthConfig::default() }),
+        networking_config: network.endpoints,
+        host_config: Some(host),
+        ..ContainerCreateBody::default()
+    };
+    Ok(Request { body, port_map: network.port_map, logs })
+}
+
+fn logging(material: &Material<'_>) -> Result<(Option<HostConfigLogConfig>, LogSource), FieldError> {
+    let Material { task, config, policy, .. } = material;
+    let own = config.docker.logging.as_ref().map(|logging| &logging.0);
+    let (name, options) = match (own, &policy.logging) {
+        (Some(own), _) => (own.name().unwrap_or(JSON_FILE).to_owned(), own.all_options().0),
+        (None, Some((name, options))) => (name.clone(), options.0.clone()),
+        (None, None) => (JSON_FILE.to_owned(), BTreeMap::new()),
+    };
+    let is_file = name == JSON_FILE || name == "k8s-file";
+    let mut options: HashMap<String, String> = options.into_iter().collect();
+    if is_file && options.is_empty() {
+        let limits = LOG_FILES.iter().filter(|_| name == JSON_FILE && material.about.is_docker());
+        options = limits.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    }
+    let logs = match is_file {
+        _ if task.logs.disabled || policy.logs_disabled => LogSource::Disabled,
+        true => LogSource::Files,
+        false => LogSource::Elsewhere(name.clone()),
+    };
+    let config = HostConfigLogConfig { typ: Some(name), config: some_map(options) };
+    Ok((Some(config), logs))
+}
+
+fn devices(material: &Material<'_>) -> Vec<DeviceMapping> {
+    let mapping = |host: &str, task: &str, permissions: &str| DeviceMapping {
+        path_on_host: Some(host.to_owned()),
+        path_in_container: Some(if task.is_empty() { host } else { task }.to_owned()),
+        cgroup_permissions: Some(if permissions.is_empty() { "rwm" } else { permissions }.to_owned()),
+    };
+    let text = |text: &Option<herdlet_api_types::manifest::Text>| {
+        text.as_ref().map(|text| text.0.clone()).unwrap_or_default()
+    };
+    let written = material.config.docker.devices.iter().map(|device| {
+        mapping(&device.host_path.0, &text(&device.container_path), &text(&device.cgroup_permissions))
+    });
+    let of_parts = material.task.devices.iter().map(|device| {
+        mapping(&device.host_path.to_string_lossy(), &device.task_path.to_string_lossy(), &device.permissions)
+    });
+    written.chain(of_parts).collect()
+}
+
+fn cgroup_namespace(mode: Option<&str>) -> Result<Option<HostConfigCgroupnsModeEnum>, FieldError> {
+    match mode {
+        None | Some("") => Ok(None),
+        Some("private") => Ok(Some(HostConfigCgroupnsModeEnum::PRIVATE)),
+        Some("host") => Ok(Some(HostConfigCgroupnsModeEnum::HOST)),
+        Some(other) => Err(FieldError::new("cgroupns", format!("expected private or host, found {other:?}"))),
+    }
+}
+
+/// A list, unless it is empty.
+fn some<T: Default + PartialEq>(all: T) -> Option<T> {
+    (all != T::default()).then_some(all)
+}
+
+fn some_map(all: HashMap<String, String>) -> Option<HashMap<String, String>> {
+    some(all)
+}
+
+fn texts(all: &[herdlet_api_types::manifest::Text]) -> Option<Vec<String>> {
+    some(all.iter().map(|text| text.0.clone()).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! Mounts of a container: the task's directories, volumes of the group, `volumes`, `mount` and `tmpfs`.
+//!
+//! In: the task's directories and config, the policy. Out: fields of the request. A path outside of the allocation's directory needs
+//! `volumes.enabled`, also if a link in that directory leads there.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+use bollard::models::{
+    HostConfig, Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Spread,
+    MountTmpfsOptions, MountType, MountVolumeOptions, MountVolumeOptionsDriverConfig,
+};
+use herdlet_api_types::manifest::driver::DockerMount;
+use herdlet_driver::{Mount, Propagation};
+
+use super::{Material, some};
+use crate::config::FieldError;
+
+/// The options of `volumes` that engines know.
+const OPTIONS: [&str; 22] = [
+    "ro",
+    "rw",
+    "z",
+    "Z",
+    "U",
+    "nocopy",
+    "copy",
+    "private",
+    "rprivate",
+    "shared",
+    "rshared",
+    "slave",
+    "rslave",
+    "consistent",
+    "cached",
+    "delegated",
+    "exec",
+    "noexec",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+];
+
+pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), FieldError> {
+    let mut binds = own_binds(material);
+    for (index, text) in material.config.docker.volumes.iter().enumerate() {
+        binds.push(
+            volume(&text.0, material).map_err(|why| FieldError::new(format!("volumes[{index}]"), why))?,
+        );
+    }
+    let docker = &material.config.docker;
+    let mut mounts: Vec<EngineMount> = material.task.mounts.iter().map(of_part).collect();
+    for (key, list) in [("mount", &docker.mount), ("mounts", &docker.mounts)] {
+        for (index, mount) in list.iter().enumerate() {
+            let made =
+                written(mount, material).map_err(|why| FieldError::new(format!("{key}[{index}]"), why));
+            mounts.push(made?);
+        }
+    }
+    host.binds = Some(binds);
+    host.mounts = some(mounts);
+    let tmpfs: HashMap<String, String> = material
+        .config
+        .podman
+        .tmpfs
+        .iter()
+        .map(|text| text.split_once(':').unwrap_or((text, "")))
+        .map(|(target, options)| (target.to_owned(), options.to_owned()))
+        .collect();
+    host.tmpfs = some(tmpfs);
+    Ok(())
+}
+
+/// The three directories of every task; the task may only read its own logs.
+fn own_binds(material: &Material<'_>) -> Vec<String> {
+    let dirs = &material.task.dirs;
+    let label = material.policy.selinux_label.as_deref();
+    let bind = |path: &Path, target: &str, option: Option<&str>| {
+        let options: Vec<&str> = option.into_iter().chain(label).collect();
+        let options = if options.is_empty() { String::new() } else { format!(":{}", options.join(",")) };
+        format!("{}:{target}{options}", path.display())
+    };
+    vec![
+        bind(&dirs.shared, "/alloc", None),
+        bind(&dirs.task.join("local"), "/local", None),
+        bind(&dirs.task.join("secrets"), "/secrets", None),
+        bind(&dirs.logs, "/alloc/logs", Some("ro")),
+    ]
+}
+
+/// `SOURCE:TARGET[:OPTIONS]`.
+fn volume(text: &str, material: &Material<'_>) -> Result<String, String> {
+    let mut parts = text.splitn(3, ':');
+    let (Some(source), Some(target)) = (parts.next(), parts.next()) else {
+        return Err(format!("expected SOURCE:TARGET[:OPTIONS], found {text:?}"));
+    };
+    if source.is_empty() || !target.starts_with('/') {
+        return Err(format!("expected SOURCE:TARGET with an absolute target, found {text:?}"));
+    }
+    let mut options: Vec<&str> = parts.next().into_iter().flat_map(|options| options.split(',')).collect();
+    if let Some(unknown) = options.iter().find(|option| !OPTIONS.contains(option)) {
+        return Err(format!(
+            "the option {unknown:?} in {text:?} is unknown; there are ro, rw, z, Z, nocopy and propagation modes"
+        ));
+    }
+    let has_driver = material.config.docker.volume_driver.as_deref().is_some_and(|driver| !driver.is_empty());
+    let source = if has_driver {
+        if !material.policy.host_paths {
+            return Err(NOT_ENABLED.to_owned());
+        }
+        source.to_owned()
+    } else {
+        host_path(source, material)?.display().to_string()
+    };
+    options.extend(material.policy.selinux_label.as_deref());
+    let options = if options.is_empty() { String::new() } else { format!(":{}", options.join(",")) };
+    Ok(format!("{source}:{target}{options}"))
+}
+
+/// Nomad's sentence, with the remedy.
+const NOT_ENABLED: &str = "volumes are not enabled; cannot mount host paths or volumes of the engine: set `volumes.enabled` of the driver's options";
+
+/// The path of a source: a relative one is in the task directory.
+fn host_path(source: &str, material: &Material<'_>) -> Result<PathBuf, String> {
+    let dirs = &material.task.dirs;
+    let path = plain(&dirs.task.join(source));
+    if material.policy.host_paths {
+        return Ok(path);
+    }
+    let Some(alloc) = dirs.task.parent() else { return Err(NOT_ENABLED.to_owned()) };
+    let is_inside = path.starts_with(alloc) && leads_inside(&path, alloc);
+    if is_inside { Ok(path) } else { Err(format!("{source:?}: {NOT_ENABLED}")) }
+}
+
+/// Whether the deepest existing part of a path is inside of a directory once links are resolved.
+fn leads_inside(path: &Path, dir: &Path) -> bool {
+    let Ok(dir) = fs::canonicalize(dir) else { return true };
+    path.ancestors().find_map(|path| fs::canonicalize(path).ok()).is_none_or(|found| found.starts_with(&dir))
+}
+
+/// A path without `.` and `..`, by its text.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// A mount that a part of the allocation has produced.
+fn of_part(mount: &Mount) -> EngineMount {
+    let propagation = match mount.propagation {
+        Propagation::Private => None,
+        Propagation::HostToTask => Some(Spread::RSLAVE),
+        Propagation::Bidirectional => Some(Spread::RSHARED),
+    };
+    let target = match mount.task_path.is_absolute() {
+        true => mount.task_path.clone(),
+        false => Path::new("/").join(&mount.task_path),
+    };
+    EngineMount {
+        typ: Some(MountType::BIND),
+        source: Some(mount.host_path.display().to_string()),
+        target: Some(target.display().to_string()),
+        read_only: Some(mount.readonly),
+        bind_options: propagation.map(|propagation| MountBindOptions {
+            propagation: Some(propagation),
+            ..MountBindOptions::default()
+        }),
+        ..EngineMount::default()
+    }
+}
+
+fn written(mount: &DockerMount, material: &Material<'_>) -> Result<EngineMount, String> {
+    if !mount.target.0.starts_with('/') {
+        return Err(format!("`target` must be an absolute path, found {:?}", mount.target.0));
+    }
+    let base = EngineMount {
+        target: Some(mount.target.0.clone()),
+        read_only: Some(mount.readonly),
+        ..EngineMount::default()
+    };
+    match mount.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or("volume") {
+        "bind" => {
+            let options = mount.bind_options.as_ref().and_then(|options| options.0.propagation.as_deref());
+            let propagation = options.filter(|name| !name.is_empty()).map(propagation).transpose()?;
+            Ok(EngineMount {
+                typ: Some(MountType::BIND),
+                source: Some(host_path(&mount.source.0, material)?.display().to_string()),
+                bind_options: propagation.map(|propagation| MountBindOptions {
+                    propagation: Some(propagation),
+                    ..MountBindOptions::default()
+                }),
+                ..base
+            })
+        }
+        "volume" => {
+            if !material.policy.host_paths {
+                return Err(NOT_ENABLED.to_owned());
+            }
+            let options = mount.volume_options.clone().unwrap_or_default().0;
+            let driver = options.driver_config.map(|driver| driver.0);
+            Ok(EngineMount {
+                typ: Some(MountType::VOLUME),
+                source: some(mount.source.0.clone()),
+                volume_options: Some(MountVolumeOptions {
+                    no_copy: options.no_copy.then_some(true),
+                    labels: some(options.labels.0.into_iter().collect()),
+                    driver_config: driver.map(|driver| MountVolumeOptionsDriverConfig {
+                        name: some(driver.name.0),
+                        options: some(driver.options.0.into_iter().collect()),
+                    }),
+                    ..MountVolumeOptions::default()
+                }),
+                ..base
+            })
+        }
+        "tmpfs" => {
+            let options = mount.tmpfs_options.clone().unwrap_or_default().0;
+            Ok(EngineMount {
+                typ: Some(MountType::TMPFS),
+                tmpfs_options: Some(MountTmpfsOptions {
+                    size_bytes: options.size.and_then(|size| i64::try_from(size).ok()),
+                    mode: options.mode.map(i64::from),
+                    ..MountTmpfsOptions::default()
+                }),
+                ..base
+            })
+        }
+        other => Err(format!("`type` must be bind, volume or tmpfs, found {other:?}")),
+    }
+}
+
+fn propagation(name: &str) -> Result<Spread, String> {
+    Ok(match name {
+        "private" => Spread::PRIVATE,
+        "rprivate" => Spread::RPRIVATE,
+        "shared" => Spread::SHARED,
+        "rshared" => Spread::RSHARED,
+        "slave" => Spread::SLAVE,
+        "rslave" => Spread::RSLAVE,
+        other => {
+            return Err(format!(
+                "`bind_options.propagation` must be (r)private, (r)shared or (r)slave, found {other:?}"
+            ));
+        }
+    })
+}

@@ -1,0 +1,106 @@
+//! Rights of a container that the agent's config has to allow: privileged containers, capabilities, the machine's namespaces,
+//! runtimes, security options.
+//!
+//! In: the task's config, the policy. Out: fields of the request, or a refusal that names the option that would allow it.
+
+use std::{fs, io::Read as _, path::Path};
+
+use bollard::models::HostConfig;
+use herdlet_api_types::manifest::driver::DockerConfig;
+
+use super::{Material, capabilities, some};
+use crate::{config::FieldError, policy::Policy};
+
+/// The largest seccomp profile. Docker's default has 13 KiB.
+const PROFILE_LEN_MAX: u64 = 1024 * 1024;
+
+pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), FieldError> {
+    let Material { config, policy, .. } = material;
+    let docker = &config.docker;
+    if docker.privileged {
+        if !policy.allow_privileged {
+            return Err(FieldError::new(
+                "privileged",
+                "Docker privileged mode is disabled on this agent; allow it with `allow_privileged` of the driver's options",
+            ));
+        }
+        host.privileged = Some(true);
+    }
+    let change = capabilities::change(&docker.cap_add, &docker.cap_drop, &policy.allow_caps)?;
+    if !docker.privileged {
+        (host.cap_add, host.cap_drop) = (some(change.add), some(change.drop));
+    }
+    host.pid_mode = mode("pid", docker.pid_mode.as_deref(), &policy.allowed_pid, policy)?;
+    host.ipc_mode = mode("ipc", docker.ipc_mode.as_deref(), &policy.allowed_ipc, policy)?;
+    host.uts_mode = mode("uts", docker.uts_mode.as_deref(), &policy.allowed_uts, policy)?;
+    host.userns_mode = mode("userns", docker.userns_mode.as_deref(), &policy.allowed_userns, policy)?;
+    host.security_opt = some(security_options(material)?);
+    Ok(())
+}
+
+/// Sharing a namespace of the machine is a right (Nomad 2.0.4, CVE-2026-14891).
+fn mode(
+    namespace: &str,
+    value: Option<&str>,
+    allowed: &[String],
+    policy: &Policy,
+) -> Result<Option<String>, FieldError> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
+    let is_host = value == "host" || value.starts_with("ns:");
+    if is_host && !policy.allow_privileged && !allowed.iter().any(|mode| mode == value) {
+        return Err(FieldError::new(
+            format!("{namespace}_mode"),
+            format!(
+                "{value:?} is not allowed on this agent; allow it with `allowed_modes.{namespace}` or `allow_privileged` of the driver's options"
+            ),
+        ));
+    }
+    Ok(Some(value.to_owned()))
+}
+
+pub(super) fn runtime(docker: &DockerConfig, policy: &Policy) -> Result<Option<String>, FieldError> {
+    let Some(runtime) = docker.runtime.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
+    if !policy.allow_runtimes.iter().any(|allowed| allowed == runtime) {
+        return Err(FieldError::new(
+            "runtime",
+            format!(
+                "requested runtime {runtime:?} is not allowed; allow it with `allow_runtimes` of the driver's options"
+            ),
+        ));
+    }
+    Ok(Some(runtime.to_owned()))
+}
+
+/// Options for the engine, in which the file of a seccomp profile is replaced by its content.
+fn security_options(Material { task, config, .. }: &Material<'_>) -> Result<Vec<String>, FieldError> {
+    let read = |(index, option): (usize, &herdlet_api_types::manifest::Text)| {
+        let option = option.0.as_str();
+        let refused = |why: String| FieldError::new(format!("security_opt[{index}]"), why);
+        if option == "no-new-privileges" {
+            return Ok(option.to_owned());
+        }
+        let Some((name, value)) = option.split_once('=').or_else(|| option.split_once(':')) else {
+            return Err(refused(format!("expected NAME=VALUE or no-new-privileges, found {option:?}")));
+        };
+        if name != "seccomp" || matches!(value, "unconfined" | "builtin") {
+            return Ok(format!("{name}={value}"));
+        }
+        let profile = read_profile(&task.dirs.task.join(value))
+            .map_err(|why| refused(format!("cannot read the seccomp profile {value:?}: {why}")))?;
+        Ok(format!("seccomp={profile}"))
+    };
+    config.docker.security_opt.iter().enumerate().map(read).collect()
+}
+
+fn read_profile(path: &Path) -> Result<String, String> {
+    let about = fs::metadata(path).map_err(|error| error.to_string())?;
+    if !about.is_file() || about.len() > PROFILE_LEN_MAX {
+        return Err("it is no file of at most 1 MiB".to_owned());
+    }
+    let mut text = String::new();
+    let read = fs::File::open(path).and_then(|file| file.take(PROFILE_LEN_MAX).read_to_string(&mut text));
+    read.map_err(|error| error.to_string())?;
+    let profile: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| format!("it is no JSON: {error}"))?;
+    Ok(profile.to_string())
+}

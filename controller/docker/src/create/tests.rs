@@ -1,0 +1,235 @@
+//! Requests to create containers: what a config becomes, and what is refused.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use herdlet_api_types::{
+    AllocId,
+    alloc::AssignedPort,
+    job::{LogMode, Logs, Resources},
+};
+use herdlet_driver::{AttemptId, KillDefaults, TaskDirs};
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::policy::Mode;
+
+struct Case {
+    task: TaskConfig,
+    options: Json,
+    about: About,
+}
+
+impl Case {
+    fn new() -> Self {
+        let port = |value, to| AssignedPort { host_ip: "127.0.0.1".into(), value, to };
+        let task = TaskConfig {
+            id: AttemptId { alloc: AllocId::from_hash([4; 16]), task: "t".into(), attempt: 1 },
+            labels: BTreeMap::new(),
+            env: vec![("A".into(), "1".into())],
+            config: Json::Null,
+            user: None,
+            users: Vec::new(),
+            resources: Resources { cpu_mhz: Some(500), memory_mib: Some(64), memory_max_mib: None },
+            dirs: TaskDirs {
+                task: "/a/t".into(),
+                shared: "/a/alloc".into(),
+                logs: "/a/alloc/logs".into(),
+                log_name: "t".into(),
+            },
+            logs: Logs { max_files: 1, max_file_size_mib: 1, disabled: false, mode: LogMode::Drop },
+            kill: KillDefaults { signal: None, timeout: Duration::ZERO },
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            ports: [("http".to_owned(), port(20_000, 80)), ("raw".to_owned(), port(20_001, 0))].into(),
+            own_ports: BTreeMap::new(),
+        };
+        Self { task, options: json!({}), about: About::fixture() }
+    }
+
+    fn make(&self, mut config: Json) -> Result<Request, String> {
+        config["image"] = "x".into();
+        let config = crate::config::read("docker", &config).map_err(|error| error.to_string())?;
+        let policy = Policy::of(&serde_json::from_value(self.options.clone()).unwrap(), Mode::Node).unwrap();
+        let material = Material {
+            task: &self.task,
+            config: &config,
+            policy: &policy,
+            about: &self.about,
+            compute: Compute { mhz: 2_000, cores: 2 },
+            labels: BTreeMap::new(),
+        };
+        request(&material).map_err(|error| error.to_string())
+    }
+
+    fn host(&self, config: Json) -> HostConfig {
+        self.make(config).unwrap().body.host_config.unwrap()
+    }
+}
+
+#[test]
+fn ports_of_the_group_are_published_with_both_protocols() {
+    let made = Case::new().make(json!({"ports": ["http", "raw"]})).unwrap();
+    assert_eq!(made.port_map, [("http".to_owned(), 80), ("raw".to_owned(), 20_001)].into());
+    let host = made.body.host_config.unwrap();
+    let bindings = host.port_bindings.unwrap();
+    let names: std::collections::BTreeSet<&str> = bindings.keys().map(String::as_str).collect();
+    assert_eq!(names, ["80/tcp", "80/udp", "20001/tcp", "20001/udp"].into());
+    let http = &bindings["80/tcp"].as_ref().unwrap()[0];
+    assert_eq!((http.host_ip.as_deref(), http.host_port.as_deref()), (Some("127.0.0.1"), Some("20000")));
+    let refused = Case::new().make(json!({"ports": ["nope"]})).unwrap_err();
+    assert!(refused.contains("config.ports[0]: Port \"nope\" not found"), "{refused}");
+}
+
+#[test]
+fn the_old_port_map_overrides_ports_and_their_variables() {
+    let mut case = Case::new();
+    case.task.env.push(("NOMAD_PORT_http".into(), "80".into()));
+    let made = case.make(json!({"port_map": [{"http": 8080}]})).unwrap();
+    assert_eq!(made.port_map["http"], 8080);
+    assert!(made.body.env.unwrap().contains(&"NOMAD_PORT_http=8080".to_owned()));
+    // A task's own network, as before groups had one: all ports are published.
+    case.task.own_ports = [("db".to_owned(), AssignedPort { host_ip: "::1".into(), value: 5, to: 0 })].into();
+    assert_eq!(case.make(json!({})).unwrap().port_map, [("db".to_owned(), 5)].into());
+}
+
+#[test]
+fn a_shared_network_publishes_nothing() {
+    for mode in ["host", "none", "container:x"] {
+        let host = Case::new().host(json!({"network_mode": mode, "ports": ["http"]}));
+        assert_eq!((host.network_mode.as_deref(), host.port_bindings), (Some(mode), None));
+    }
+    let refused = Case::new().make(json!({"ipv4_address": "10.0.0.2"})).unwrap_err();
+    assert!(refused.contains("config.ipv4_address"), "{refused}");
+}
+
+#[test]
+fn volumes_outside_of_the_allocation_need_a_permission() {
+    let case = Case::new();
+    let host = case.host(json!({"volumes": ["local/x:/x:ro", "../alloc/data:/y"]}));
+    let binds = host.binds.unwrap();
+    assert!(
+        binds.contains(&"/a/t/local/x:/x:ro".to_owned()) && binds.contains(&"/a/alloc/data:/y".to_owned())
+    );
+    assert!(binds.contains(&"/a/alloc/logs:/alloc/logs:ro".to_owned()));
+    for source in ["/etc", "../../etc", "/a/../etc"] {
+        let refused = case.make(json!({"volumes": [format!("{source}:/x")]})).unwrap_err();
+        assert!(refused.contains("config.volumes[0]") && refused.contains("volumes.enabled"), "{refused}");
+    }
+    for (mount, part) in [
+        (json!({"type": "bind", "source": "/etc", "target": "/x"}), "volumes.enabled"),
+        (json!({"source": "v", "target": "/x"}), "volumes.enabled"),
+        (json!({"type": "other", "target": "/x"}), "`type` must be"),
+        (json!({"type": "tmpfs", "target": "x"}), "absolute"),
+    ] {
+        let refused = case.make(json!({"mount": [mount]})).unwrap_err();
+        assert!(refused.contains("config.mount[0]") && refused.contains(part), "{refused}");
+    }
+    let tmpfs = json!({"type": "tmpfs", "target": "/x", "tmpfs_options": [{"size": 1000}]});
+    let mounts = case.host(json!({"mount": [tmpfs]})).mounts.unwrap();
+    assert_eq!(mounts[0].tmpfs_options.as_ref().unwrap().size_bytes, Some(1000));
+    let case = Case { options: json!({"volumes": {"enabled": true}}), ..Case::new() };
+    let host = case.host(json!({"volumes": ["/etc:/x:ro,rslave"], "mount": {"type": "bind"}}).take_mount());
+    assert!(host.binds.unwrap().contains(&"/etc:/x:ro,rslave".to_owned()));
+}
+
+trait TakeMount {
+    fn take_mount(self) -> Json;
+}
+
+impl TakeMount for Json {
+    fn take_mount(mut self) -> Json {
+        self.as_object_mut().unwrap().remove("mount");
+        self
+    }
+}
+
+/// A task could bind any directory of the machine at its next start: through a link in its own directory.
+#[test]
+fn a_link_that_leads_outside_is_no_way_around() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("t/local")).unwrap();
+    std::os::unix::fs::symlink("/etc", dir.path().join("t/local/x")).unwrap();
+    let mut case = Case::new();
+    case.task.dirs.task = dir.path().join("t");
+    assert!(case.make(json!({"volumes": ["local/x:/x"]})).is_err());
+    assert!(case.make(json!({"volumes": ["local/y:/x"]})).is_ok());
+}
+
+#[test]
+fn memory_and_processor() {
+    let mut case = Case::new();
+    let host = case.host(json!({}));
+    assert_eq!(
+        (host.memory, host.memory_reservation, host.memory_swap),
+        (Some(64 << 20), None, Some(64 << 20))
+    );
+    assert_eq!((host.cpu_shares, host.cpu_quota), (Some(500), None));
+    let host = case.host(json!({"cpu_hard_limit": true, "memory_hard_limit": 128}));
+    assert_eq!((host.cpu_period, host.cpu_quota), (Some(100_000), Some(50_000)));
+    assert_eq!((host.memory, host.memory_reservation), (Some(128 << 20), Some(64 << 20)));
+    case.task.resources.memory_max_mib = Some(Resources::ALL_MEMORY);
+    let host = case.host(json!({}));
+    assert_eq!((host.memory, host.memory_reservation), (None, Some(64 << 20)));
+    let host = case.host(json!({"ulimit": {"nofile": "10:20", "nproc": 5}, "pids_limit": 9}));
+    let limits = host.ulimits.unwrap();
+    assert_eq!((limits[0].soft, limits[0].hard, limits[1].hard), (Some(10), Some(20), Some(5)));
+    assert_eq!(host.pids_limit, Some(9));
+    assert!(case.make(json!({"ulimit": {"nofile": "x"}})).unwrap_err().contains("config.ulimit.nofile"));
+    case.options = json!({"pids_limit": 5});
+    assert!(case.make(json!({"pids_limit": 9})).unwrap_err().contains("config.pids_limit"));
+}
+
+#[test]
+fn rights_need_a_permission() {
+    let case = Case::new();
+    for (config, field) in [
+        (json!({"privileged": true}), "config.privileged"),
+        (json!({"cap_add": ["net_admin"]}), "config.cap_add"),
+        (json!({"pid_mode": "host"}), "config.pid_mode"),
+        (json!({"ipc_mode": "host"}), "config.ipc_mode"),
+        (json!({"uts_mode": "host"}), "config.uts_mode"),
+        (json!({"userns_mode": "host"}), "config.userns_mode"),
+        (json!({"runtime": "kata"}), "config.runtime"),
+        (json!({"cgroupns": "x"}), "config.cgroupns"),
+        (json!({"security_opt": ["x"]}), "config.security_opt[0]"),
+        (json!({"security_opt": ["seccomp=none.json"]}), "config.security_opt[0]"),
+    ] {
+        let refused = case.make(config).unwrap_err();
+        assert!(refused.contains(field), "{refused}");
+    }
+    let case = Case { options: json!({"allow_privileged": true, "allow_caps": ["all"]}), ..Case::new() };
+    let host = case.host(json!({"privileged": true, "pid_mode": "host"}));
+    assert_eq!((host.privileged, host.pid_mode.as_deref()), (Some(true), Some("host")));
+    let case = Case { options: json!({"allowed_modes": {"pid": ["host"]}}), ..Case::new() };
+    assert!(
+        case.make(json!({"pid_mode": "host"})).is_ok() && case.make(json!({"ipc_mode": "host"})).is_err()
+    );
+}
+
+#[test]
+fn the_hash_depends_on_all_of_the_request_and_not_on_order() {
+    let case = Case::new();
+    let config = || json!({"labels": {"a": "1", "b": "2", "c": "3"}, "sysctl": {"x": 1, "y": 2}});
+    let first = case.make(config()).unwrap().hash();
+    for _ in 0..8 {
+        assert_eq!(case.make(config()).unwrap().hash(), first);
+    }
+    assert_ne!(case.make(json!({"args": ["x"]})).unwrap().hash(), case.make(json!({})).unwrap().hash());
+}
+
+#[test]
+fn command_logging_and_the_rest() {
+    let case = Case::new();
+    let made = case.make(json!({"command": "a", "args": ["b", "c"], "entrypoint": "e", "hostname": "h", "init": true,
+        "healthchecks": {"disable": true}, "logging": {"type": "syslog", "config": {"tag": "x"}}, "devices": [{"host_path": "/dev/x"}]}));
+    let made = made.unwrap();
+    assert_eq!(made.body.cmd.unwrap(), ["a", "b", "c"]);
+    assert_eq!(made.body.entrypoint.unwrap(), ["e"]);
+    assert_eq!(made.body.healthcheck.unwrap().test.unwrap(), ["NONE"]);
+    assert_eq!(made.logs, LogSource::Elsewhere("syslog".into()));
+    let host = made.body.host_config.unwrap();
+    assert_eq!(host.devices.unwrap()[0].path_in_container.as_deref(), Some("/dev/x"));
+    let made = case.make(json!({})).unwrap();
+    assert_eq!((made.logs, made.body.cmd), (LogSource::Files, None));
+    assert!(Path::new(&made.body.host_config.unwrap().binds.unwrap()[0]).starts_with("/a/alloc:"));
+}

@@ -1,0 +1,161 @@
+//! Removes images that tasks have used and no task uses any more.
+//!
+//! An image is in use while the record of an attempt names it, or a container has it, whoever created that. Images that no task of this
+//! agent has used are never touched.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use bollard::query_parameters::RemoveImageOptionsBuilder;
+use herdlet_api_types::UnixNanos;
+use herdlet_base::clock::wall_now;
+use herdlet_driver::{AttemptId, DriverError, DriverResult, ImageUse, ImageView};
+use tokio::time;
+
+use super::Shared;
+use crate::{
+    engine::Place,
+    failure::{self, Meaning},
+    images,
+    records::RecordClaim,
+    used::UsedImage,
+};
+
+/// How often unused images are looked for. A shorter delay shortens it.
+const PERIOD_MAX: Duration = Duration::from_secs(60);
+const PERIOD_MIN: Duration = Duration::from_millis(500);
+
+pub(super) async fn run(shared: Arc<Shared>) {
+    let Some(delay) = shared.policy.image_delay else { return };
+    let period = (delay / 2).clamp(PERIOD_MIN, PERIOD_MAX);
+    let collecting = async {
+        loop {
+            time::sleep(period).await;
+            if let Err(error) = shared.collect(delay).await {
+                tracing::debug!(error = error.why(), "failed to look for unused images");
+            }
+        }
+    };
+    shared.ended.run_until_cancelled(collecting).await;
+}
+
+impl Shared {
+    /// Notes that a task uses an image now.
+    pub(super) fn note_image(&self, image: &str, engine: &Place) {
+        if image.is_empty() {
+            return;
+        }
+        let used = UsedImage { image: image.to_owned(), engine: engine.clone(), at_s: now_s() };
+        if let Err(error) = self.used.note(&used) {
+            tracing::debug!(%error, image, "failed to note the use of an image");
+        }
+    }
+
+    /// The images that attempts use now, with their engines.
+    pub(super) fn images_in_use(&self) -> DriverResult<BTreeSet<(String, Place)>> {
+        let mut in_use = BTreeSet::new();
+        for id in self.recorded()? {
+            if let Some(record) = self.record(&id)?.filter(|record| record.claim == RecordClaim::Taken)
+                && let Some(engine) = record.engine
+            {
+                in_use.insert((record.image, engine));
+            }
+        }
+        Ok(in_use)
+    }
+
+    pub(super) fn recorded(&self) -> DriverResult<Vec<AttemptId>> {
+        self.records.list().map_err(|error| DriverError::retry(format!("list the records: {error}")))
+    }
+
+    /// Removes the images whose last use is longer ago than this.
+    pub(super) async fn collect(self: &Arc<Self>, delay: Duration) -> DriverResult<()> {
+        let failed = |error| DriverError::retry(format!("list the images that tasks have used: {error}"));
+        let all = self.used.list().map_err(failed)?;
+        if all.is_empty() {
+            return Ok(());
+        }
+        let in_use = self.images_in_use()?;
+        let delay_s = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
+        for used in all {
+            if in_use.contains(&(used.image.clone(), used.engine.clone())) {
+                self.note_image(&used.image, &used.engine);
+            } else if now_s().saturating_sub(used.at_s) >= delay_s {
+                self.remove_image(&used).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The images that tasks use or have used.
+    pub(super) async fn images(self: &Arc<Self>) -> DriverResult<Vec<ImageView>> {
+        let failed = |error| DriverError::retry(format!("list the images that tasks have used: {error}"));
+        let mut users: BTreeMap<(String, Place), Vec<ImageUse>> = BTreeMap::new();
+        let mut sizes = BTreeMap::new();
+        for id in self.recorded()? {
+            let Some(record) = self.record(&id)?.filter(|record| record.claim == RecordClaim::Taken) else {
+                continue;
+            };
+            let Some(place) = record.engine else { continue };
+            if !sizes.contains_key(&place) {
+                let engine = self.engine(place.clone());
+                sizes.insert(place.clone(), engine.writable_bytes(&self.instance).await.unwrap_or_default());
+            }
+            let writable_bytes = sizes.get(&place).and_then(|sizes| sizes.get(&id.name()).copied());
+            let (alloc, task, alloc_name) = (id.alloc, id.task.clone(), String::new());
+            let user = ImageUse { alloc, alloc_name, task, writable_bytes };
+            users.entry((record.image, place)).or_default().push(user);
+        }
+        let mut views = Vec::new();
+        for used in self.used.list().map_err(failed)? {
+            let engine = self.engine(used.engine.clone());
+            let local = match engine.reach().await {
+                Ok(client) => images::local(client, &used.image).await.ok().flatten(),
+                Err(_) => None,
+            };
+            let local = local.unwrap_or_default();
+            views.push(ImageView {
+                driver: self.info.name.clone(),
+                digest: local.digest,
+                size_bytes: local.size_bytes,
+                last_used: UnixNanos(used.at_s.saturating_mul(1_000_000_000)),
+                used_by: users.remove(&(used.image.clone(), used.engine)).unwrap_or_default(),
+                name: used.image,
+            });
+        }
+        Ok(views)
+    }
+
+    async fn remove_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
+        let engine = self.engine(used.engine.clone());
+        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let options = RemoveImageOptionsBuilder::new().force(false).build();
+        let is_gone = match client.remove_image(&used.image, Some(options), None).await {
+            Ok(_) => {
+                tracing::info!(image = used.image, "removed an image that no task uses");
+                true
+            }
+            Err(error) => match failure::meaning(&error) {
+                Meaning::Missing => true,
+                // A container has it. Podman's status is 500.
+                Meaning::Conflict | Meaning::Failed | Meaning::Refused | Meaning::Unchanged => false,
+                Meaning::Unreachable => {
+                    return Err(failure::retry(&format!("remove the image {}", used.image), &error));
+                }
+            },
+        };
+        if is_gone {
+            let failed = |error| DriverError::retry(format!("forget the image {}: {error}", used.image));
+            return self.used.remove(used).map_err(failed);
+        }
+        self.note_image(&used.image, &used.engine);
+        Ok(())
+    }
+}
+
+fn now_s() -> i64 {
+    wall_now().0 / 1_000_000_000
+}

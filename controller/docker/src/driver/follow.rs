@@ -1,0 +1,158 @@
+//! What engines report about containers, and exits.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as State, EventMessage};
+use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_api_types::task::ExitResult;
+use herdlet_base::clock::wall_now;
+use herdlet_driver::{AttemptId, Exited};
+use tokio::time;
+
+use super::{Shared, locate::inspect};
+use crate::{
+    engine::{Continuity, Engine, Listener, News},
+    names,
+    runs::{self, Run, Seen},
+};
+
+/// How long an exit waits for the rest of the output.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Receives the news of all engines.
+pub(super) struct Hear(pub(super) Arc<Shared>);
+
+impl Listener for Hear {
+    fn hear(&self, engine: &Arc<Engine>, news: News) -> BoxFuture<'_, ()> {
+        match news {
+            News::Listed(all, continuity) => self.0.listed(engine, all, continuity),
+            News::Changed(event) => self.0.changed(engine, &event),
+        }
+        async {}.boxed()
+    }
+}
+
+impl Shared {
+    /// An engine was connected to: runs whose containers have ended or are gone meanwhile are finished.
+    fn listed(self: &Arc<Self>, engine: &Arc<Engine>, all: Vec<ContainerSummary>, continuity: Continuity) {
+        let found: BTreeMap<AttemptId, ContainerSummary> = all
+            .into_iter()
+            .filter_map(|container| {
+                let id = names::attempt_of(container.labels.as_ref()?, &self.instance)?;
+                Some((id, container))
+            })
+            .collect();
+        for run in self.runs.running_on(engine) {
+            let runs = found.get(&run.id).is_some_and(|container| {
+                container.id.as_deref() == Some(&run.container) && is_running(container)
+            });
+            match (runs, continuity) {
+                (false, _) => self.finish_soon(run, None),
+                (true, Continuity::Restarted) => {
+                    if let Some(logs) = run.logs.get() {
+                        logs.mark_gap();
+                    }
+                }
+                (true, Continuity::Kept) => {}
+            }
+        }
+        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        listed.insert(engine.socket().to_owned(), found);
+    }
+
+    fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
+        let Some(actor) = &event.actor else { return };
+        let attributes = actor.attributes.clone().unwrap_or_default();
+        if let Some(id) = names::attempt_of(&attributes, &self.instance) {
+            let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(found) = listed.get_mut(engine.socket()) {
+                found.remove(&id);
+            }
+        }
+        let Some(run) = actor.id.as_deref().and_then(|container| self.runs.of_container(container)) else {
+            return;
+        };
+        let action = event.action.as_deref().unwrap_or_default();
+        match action {
+            "die" | "died" => {
+                let code = attributes.get("exitCode").or_else(|| attributes.get("containerExitCode"));
+                self.finish_soon(run, code.and_then(|code| code.parse().ok()));
+            }
+            // Podman's events of a removal have code 0, whatever the exit was.
+            "destroy" | "remove" => self.finish_soon(run, None),
+            "oom" => {
+                self.message(&run.id, "a process of the container was killed: it is out of memory".to_owned())
+            }
+            _ => {
+                if let Some(health) = action.strip_prefix("health_status") {
+                    let health = health.trim_start_matches(':').trim();
+                    let health = if health.is_empty() {
+                        attributes.get("health_status").map_or("", String::as_str)
+                    } else {
+                        health
+                    };
+                    if !health.is_empty() {
+                        self.message(&run.id, format!("HEALTHCHECK: {health}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Determines the exit of a run in the background.
+    pub(super) fn finish_soon(self: &Arc<Self>, run: Arc<Run>, code: Option<i32>) {
+        let (shared, ended) = (Arc::clone(self), self.ended.clone());
+        tokio::spawn(async move { ended.run_until_cancelled(shared.finish(&run, code)).await });
+    }
+
+    /// Determines the exit of a run and reports it once. Does nothing if it still runs, or if its engine does not answer: then the
+    /// next connection to it does. `code`: what the engine has said, in case the container is gone.
+    pub(super) async fn finish(self: &Arc<Self>, run: &Arc<Run>, code: Option<i32>) {
+        let _one = run.ending.lock().await;
+        if run.exit().is_some() {
+            return;
+        }
+        let Ok(client) = run.engine.reach().await else { return };
+        let exit = match inspect(client, &run.container).await {
+            Err(_) => return,
+            Ok(Some(about)) => match runs::seen(&about) {
+                Seen::Running => return,
+                Seen::Exited(exit) => exit,
+                Seen::Created => gone(code, "its container was never started"),
+            },
+            Ok(None) => gone(code, "its container was removed"),
+        };
+        if let Some(logs) = run.logs.get() {
+            // The exit is not withheld for a full disk.
+            let _ = time::timeout(DRAIN_MAX, logs.drained()).await;
+        }
+        run.finish(exit.clone());
+        self.exits.send(Exited { id: run.id.clone(), result: exit }).await;
+    }
+}
+
+/// The exit of a container that can't be inspected any more.
+fn gone(code: Option<i32>, why: &str) -> ExitResult {
+    let signal = code.filter(|code| (129..=192).contains(code)).map_or(0, |code| code - 128);
+    match code {
+        Some(code) => ExitResult { code, signal, at: wall_now(), ..ExitResult::default() },
+        None => ExitResult {
+            code: -1,
+            error: format!("its exit is unknown: {why}"),
+            at: wall_now(),
+            ..ExitResult::default()
+        },
+    }
+}
+
+/// Whether a listed container runs.
+pub(super) fn is_running(container: &ContainerSummary) -> bool {
+    match container.state {
+        Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => true,
+        Some(State::CREATED | State::EXITED | State::REMOVING | State::DEAD | State::EMPTY) | None => false,
+    }
+}

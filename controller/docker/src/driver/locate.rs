@@ -1,0 +1,103 @@
+//! Finding the engine and the container of an attempt.
+
+use std::{sync::Arc, time::Duration};
+
+use bollard::{Docker, models::ContainerInspectResponse, query_parameters::InspectContainerOptions};
+use herdlet_driver::{AttemptId, DriverError, DriverResult};
+
+use tokio::time;
+
+use super::Shared;
+use crate::{
+    engine::Engine,
+    failure::{self, Meaning, settled},
+    names,
+    records::Record,
+};
+
+/// How long a list may take. The start of the agent waits for it; a driver that can't list its attempts is attached later.
+const LIST_MAX: Duration = Duration::from_secs(10);
+
+impl Shared {
+    pub(super) fn record(&self, id: &AttemptId) -> DriverResult<Option<Record>> {
+        self.records.read(id).map_err(|error| DriverError::retry(format!("read the record of {id}: {error}")))
+    }
+
+    /// The engine of an attempt: its own, its allocation's, or the one for new allocations.
+    pub(super) fn engine_of(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        record: Option<&Record>,
+    ) -> DriverResult<Arc<Engine>> {
+        if let Some(place) = record.and_then(|record| record.engine.clone()) {
+            return Ok(self.engine(place));
+        }
+        let of_alloc = self.records.engine_of(id);
+        match of_alloc.map_err(|error| DriverError::retry(format!("read the records of {id}: {error}")))? {
+            Some(place) => Ok(self.engine(place)),
+            None => Ok(self.current()),
+        }
+    }
+
+    /// The container of an attempt; none if it does not exist, or has the attempt's name and is not its own.
+    pub(super) async fn find(
+        &self,
+        client: &Docker,
+        id: &AttemptId,
+        record: Option<&Record>,
+    ) -> DriverResult<Option<ContainerInspectResponse>> {
+        let recorded = record.map(|record| record.container.clone()).filter(|name| !name.is_empty());
+        let name = recorded.unwrap_or_else(|| names::container(id, &self.instance, self.naming));
+        let found = inspect(client, &name).await?;
+        Ok(found.filter(|found| self.attempt_of(found).as_ref() == Some(id)))
+    }
+
+    /// The attempt that a container is, if it is one of this instance.
+    pub(super) fn attempt_of(&self, about: &ContainerInspectResponse) -> Option<AttemptId> {
+        let labels = about.config.as_ref()?.labels.as_ref()?;
+        names::attempt_of(labels, &self.instance)
+    }
+
+    /// All attempts of which there are traces.
+    pub(super) async fn list(self: &Arc<Self>) -> DriverResult<Vec<AttemptId>> {
+        let mut found = self.recorded()?;
+        let mut engines = vec![self.current()];
+        for id in &found {
+            if let Some(place) = self.record(id)?.and_then(|record| record.engine) {
+                let engine = self.engine(place);
+                if !engines.iter().any(|known| Arc::ptr_eq(known, &engine)) {
+                    engines.push(engine);
+                }
+            }
+        }
+        for engine in engines {
+            // A machine without an engine has no containers either.
+            if found.is_empty() && !engine.socket().exists() {
+                continue;
+            }
+            let listed = time::timeout(LIST_MAX, engine.containers(&self.instance)).await;
+            let silent = || {
+                DriverError::retry(format!(
+                    "list the containers of {}: it did not answer in time",
+                    engine.place
+                ))
+            };
+            let containers = listed.map_err(|_| silent())?.map_err(DriverError::retry)?;
+            let labels = containers.into_iter().filter_map(|container| container.labels);
+            found.extend(labels.filter_map(|labels| names::attempt_of(&labels, &self.instance)));
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+/// Inspects a container; none if it does not exist.
+pub(super) async fn inspect(client: &Docker, name: &str) -> DriverResult<Option<ContainerInspectResponse>> {
+    let inspected = settled(|| client.inspect_container(name, None::<InspectContainerOptions>)).await;
+    match inspected {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if failure::meaning(&error) == Meaning::Missing => Ok(None),
+        Err(error) => Err(failure::retry(&format!("inspect the container {name}"), &error)),
+    }
+}

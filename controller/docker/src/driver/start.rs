@@ -1,0 +1,243 @@
+//! Creating and starting containers.
+
+use std::sync::Arc;
+
+use bollard::{
+    Docker,
+    models::ContainerInspectResponse,
+    query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions},
+};
+use herdlet_driver::{AttemptId, DriverError, DriverResult, Started, TaskConfig};
+
+use super::{Shared, locate::inspect};
+use crate::{
+    config::{self, ContainerConfig},
+    create::{self, LogSource, Material, Request},
+    engine::{About, Engine},
+    failure::{self, Meaning},
+    images,
+    logs::{LogCopy, LogJob},
+    names,
+    records::{LogTarget, Record, RecordClaim},
+    reference::Reference,
+    runs::{self, Run, Seen},
+};
+
+/// How often a name that is taken by a container of ours is freed.
+const TRIES: u32 = 3;
+
+impl Shared {
+    pub(super) fn request(
+        &self,
+        task: &TaskConfig,
+        config: &ContainerConfig,
+        about: &About,
+    ) -> DriverResult<Request> {
+        create::request(&Material {
+            task,
+            config,
+            policy: &self.policy,
+            about,
+            compute: self.compute,
+            labels: names::labels(task, &self.instance, self.naming, &self.policy.extra_labels),
+        })
+    }
+
+    /// Starts an attempt, or adopts it if it has already started.
+    pub(super) async fn start(self: &Arc<Self>, task: TaskConfig) -> DriverResult<Started> {
+        let id = &task.id;
+        let config = config::read(&self.info.name, &task.config)?;
+        let lock = self.runs.lock(id);
+        let _held = lock.lock().await;
+        if let Some(run) = self.runs.get(id) {
+            return Ok(run.started());
+        }
+        let engine = self.engine_of(id, self.record(id)?.as_ref())?;
+        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let about = match engine.about() {
+            Some(about) => about,
+            None => engine.probe().await.map_err(DriverError::retry)?,
+        };
+        let mut request = self.request(&task, &config, &about)?;
+        if !about.is_docker() {
+            request.body.image = Some(podman_name(client, &config.docker.image).await?);
+        }
+        let hash = request.hash();
+        request.body.labels.get_or_insert_default().insert(names::REQUEST.to_owned(), hash.clone());
+        let record = Record {
+            claim: RecordClaim::Taken,
+            engine: Some(engine.place.clone()),
+            container: names::container(id, &self.instance, self.naming),
+            logs: (request.logs == LogSource::Files).then(|| LogTarget::of(&task)),
+            image: config.docker.image.clone(),
+            port_map: request.port_map.clone(),
+            advertise_ipv6: config.docker.advertise_ipv6_address,
+        };
+        let claimed = self.records.claim(id, &record);
+        let claimed = claimed.map_err(|error| DriverError::retry(format!("record {id}: {error}")))?;
+        if claimed.claim == RecordClaim::Fenced {
+            return Err(DriverError::fatal(format!("start {id}: it was cancelled earlier")));
+        }
+        if let LogSource::Elsewhere(driver) = &request.logs {
+            self.message(
+                id,
+                format!("it has no logs here: its log driver is {driver}; herdlet reads those of json-file"),
+            );
+        }
+        if config.docker.cpuset_cpus.is_some() {
+            self.message(id, "cpuset_cpus has no effect, as in Nomad; use resources.cores".to_owned());
+        }
+        let container = match self.create(client, id, request, &hash).await {
+            Ok(container) => container,
+            Err(error) => {
+                // If the engine has answered, it has not created anything.
+                if !matches!(error, DriverError::Retry(_)) {
+                    let _ = self.records.remove(id);
+                }
+                return Err(error);
+            }
+        };
+        match client.start_container(&container, None::<StartContainerOptions>).await {
+            Ok(()) => {}
+            Err(error) if failure::meaning(&error) == Meaning::Unchanged => {}
+            Err(error) => {
+                let failed = failure::start(&format!("start container {}", record.container), &error);
+                if failure::meaning(&error) != Meaning::Unreachable {
+                    self.remove(client, &container).await?;
+                    let _ = self.records.remove(id);
+                }
+                return Err(failed);
+            }
+        }
+        let Some(about) = inspect(client, &container).await? else {
+            return Err(DriverError::recoverable(format!("start {id}: its container was removed")));
+        };
+        self.note_image(&record.image, &engine.place);
+        let digest = about.image.clone().unwrap_or_default();
+        self.message(
+            id,
+            format!("Created container {} from {}, which is {digest}", record.container, record.image),
+        );
+        Ok(self.adopt(id, &engine, &record, &about).started())
+    }
+
+    /// Creates the container of an attempt, or returns the one that it already has.
+    async fn create(
+        &self,
+        client: &Docker,
+        id: &AttemptId,
+        request: Request,
+        hash: &str,
+    ) -> DriverResult<String> {
+        let name = names::container(id, &self.instance, self.naming);
+        let options = CreateContainerOptionsBuilder::new().name(&name).build();
+        let what = format!("create container {name}");
+        for _ in 0..TRIES {
+            let error = match client.create_container(Some(options.clone()), request.body.clone()).await {
+                Ok(created) => return Ok(created.id),
+                Err(error) => error,
+            };
+            if failure::meaning(&error) != Meaning::Conflict {
+                let is_missing = failure::meaning(&error) == Meaning::Missing;
+                return Err(match is_missing {
+                    // Its image was removed since the task was prepared.
+                    true => DriverError::recoverable(format!("{what}: {}", failure::sentence(&error))),
+                    false => failure::start(&what, &error),
+                });
+            }
+            let Some(about) = inspect(client, &name).await? else { continue };
+            let container = about.id.clone().unwrap_or_else(|| name.clone());
+            match self.attempt_of(&about) {
+                Some(owner) if owner == *id => {
+                    let is_same = request_hash(&about) == Some(hash);
+                    if runs::seen(&about) != Seen::Created || is_same {
+                        return Ok(container);
+                    }
+                    self.remove(client, &container).await?;
+                }
+                Some(owner) if runs::seen(&about) == Seen::Running => {
+                    return Err(DriverError::retry(format!(
+                        "{what}: the attempt {owner} with the same name still runs"
+                    )));
+                }
+                Some(_) => self.remove(client, &container).await?,
+                None => {
+                    return Err(DriverError::recoverable(format!(
+                        "{what}: a container of this name exists that is not this agent's; remove it, or the agent that created it"
+                    )));
+                }
+            }
+        }
+        Err(DriverError::retry(format!("{what}: its name is taken again and again")))
+    }
+
+    /// Supervises a container from now on.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        engine: &Arc<Engine>,
+        record: &Record,
+        about: &ContainerInspectResponse,
+    ) -> Arc<Run> {
+        let container = about.id.clone().unwrap_or_default();
+        let run = Run::new(id.clone(), container, Arc::clone(engine), record.clone());
+        let _ = run.network.set(runs::network(about, record));
+        self.copy_logs(&run, about.log_path.clone());
+        self.runs.insert(Arc::clone(&run));
+        if let Seen::Exited(_) = runs::seen(about) {
+            self.finish_soon(Arc::clone(&run), None);
+        }
+        run
+    }
+
+    /// Copies the container's output, if its log driver writes files.
+    pub(super) fn copy_logs(self: &Arc<Self>, run: &Run, source: Option<String>) {
+        let Some(target) = run.record.logs.clone() else { return };
+        let id = run.id.clone();
+        let Some(source) = source.filter(|path| path.starts_with('/')) else {
+            return self
+                .message(&id, "it has no logs: the engine does not say where it stores them".to_owned());
+        };
+        let job = LogJob { source: source.into(), target, position: self.records.position(&id) };
+        let events = Arc::downgrade(self);
+        let complain = move |why: String| {
+            tracing::warn!(%id, why, "the output of a container is not copied");
+            if let Some(shared) = events.upgrade() {
+                shared.message(&id, why);
+            }
+        };
+        let _ = run.logs.set(LogCopy::start(job, Box::new(complain)));
+    }
+
+    /// Removes a container with its anonymous volumes, whatever its state.
+    pub(super) async fn remove(&self, client: &Docker, container: &str) -> DriverResult<()> {
+        let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
+        match client.remove_container(container, Some(options)).await {
+            Ok(()) => Ok(()),
+            Err(error) if failure::meaning(&error) == Meaning::Missing => Ok(()),
+            Err(error) if failure::sentence(&error).contains("already in progress") => {
+                for _ in 0..100 {
+                    if inspect(client, container).await?.is_none() {
+                        return Ok(());
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+                Err(failure::retry(&format!("remove the container {container}"), &error))
+            }
+            Err(error) => Err(failure::retry(&format!("remove the container {container}"), &error)),
+        }
+    }
+}
+
+fn request_hash(about: &ContainerInspectResponse) -> Option<&str> {
+    about.config.as_ref()?.labels.as_ref()?.get(names::REQUEST).map(String::as_str)
+}
+
+/// Podman does not complete short names without a config of registries.
+async fn podman_name(client: &Docker, name: &str) -> DriverResult<String> {
+    let failed = |error| failure::retry(&format!("find the image {name}"), &error);
+    if images::local(client, name).await.map_err(failed)?.is_some() {
+        return Ok(name.to_owned());
+    }
+    Ok(Reference::parse(name).map_err(DriverError::fatal)?.to_string())
+}

@@ -1,0 +1,63 @@
+//! The contract of drivers.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::{FutureExt as _, future::BoxFuture};
+use herdlet_driver::{
+    TaskConfig, TaskDriver,
+    contract::{self, Behaviour, Command, Finds, attempt_id},
+};
+use serde_json::json;
+
+use super::{Machine, machines};
+
+impl contract::Machine for Machine {
+    fn open(&self) -> Arc<dyn TaskDriver> {
+        Arc::new(self.driver())
+    }
+
+    fn task(&self, attempt: u32, behaviour: Behaviour) -> TaskConfig {
+        let ready = format!("touch /local/ready.{attempt}");
+        let script = match behaviour {
+            Behaviour::RunsOn => format!("trap 'exit 0' TERM; {ready}; sleep 3600 & wait"),
+            Behaviour::IgnoresSignals => format!("trap '' TERM; {ready}; while :; do sleep 3600; done"),
+            Behaviour::Ends(code) => format!("{ready}; exit {code}"),
+            Behaviour::FailsToStart => {
+                return self.task(attempt_id(attempt), json!({"command": "/bin/none"}));
+            }
+        };
+        self.task(attempt_id(attempt), json!({"command": "/bin/sh", "args": ["-c", script]}))
+    }
+
+    fn prepared<'m>(&'m self, config: &'m TaskConfig) -> BoxFuture<'m, ()> {
+        let ready = config.dirs.task.join(format!("local/ready.{}", config.id.attempt));
+        async move {
+            while !ready.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        .boxed()
+    }
+
+    fn command(&self, command: Command) -> Vec<String> {
+        match command {
+            Command::Prints => ["/bin/sh", "-c", "printf out; exit 4"].map(str::to_owned).to_vec(),
+            Command::Repeats => vec!["/bin/cat".to_owned()],
+        }
+    }
+
+    fn finds(&self) -> Finds {
+        Finds::ById
+    }
+
+    fn slow_task(&self, attempt: u32) -> Option<TaskConfig> {
+        let mut task = self.task(attempt_id(attempt), json!({"command": "/bin/true"}));
+        task.config["image"] = format!("registry.invalid/{}:1", super::machine::SLOW).into();
+        Some(task)
+    }
+}
+
+herdlet_driver::driver_contract!(
+    #[tokio::test(flavor = "multi_thread")]
+    machines()
+);

@@ -1,0 +1,167 @@
+//! Engines that are down, agents that are killed, containers of others.
+
+use bollard::{
+    Docker,
+    models::ContainerCreateBody,
+    query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder},
+};
+use futures_util::StreamExt as _;
+use herdlet_driver::{
+    FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
+};
+use std::{collections::HashMap, time::Duration};
+
+use super::{
+    IMAGE, Machine,
+    machine::{Link, machines, reaches},
+};
+use crate::{names, names::Naming};
+
+fn recovery(attempt: u32) -> Recovery {
+    Recovery { id: attempt_id(attempt), config: None, handle: None, network: None }
+}
+
+fn body(labels: HashMap<String, String>) -> ContainerCreateBody {
+    let (image, cmd) = (Some(IMAGE.to_owned()), Some(vec!["/bin/true".to_owned()]));
+    ContainerCreateBody { image, cmd, labels: Some(labels), ..ContainerCreateBody::default() }
+}
+
+async fn client(machine: &Machine) -> Docker {
+    let path = machine.path().join("e.sock").display().to_string();
+    Docker::connect_with_unix(&path, 60, bollard::API_DEFAULT_VERSION)
+        .unwrap()
+        .negotiate_version()
+        .await
+        .unwrap()
+}
+
+/// An engine that was down failed the tasks that ran on, or their exits were missed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_down_fails_no_task_and_its_exits_are_seen_later() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        let task = machine.script(attempt_id(1), "while [ ! -e /local/end ]; do sleep 0.1; done; exit 7");
+        driver.start(task).await.unwrap();
+        machine.link.send_replace(Link::Down);
+        reaches(&driver, Health::Unhealthy).await;
+        let error = driver.recover(recovery(1)).await.unwrap_err();
+        assert_eq!(error.class(), FailureClass::Retry, "{error}");
+        let stop = StopRequest { signal: None, grace: Duration::from_secs(1) };
+        let error = driver.stop(&attempt_id(1), stop.clone()).await.unwrap_err();
+        assert_eq!(error.class(), FailureClass::Retry, "{error}");
+        // What never started needs no engine to be cancelled.
+        driver.set_earlier(&[attempt_id(1)].into());
+        driver.stop(&attempt_id(2), stop).await.unwrap();
+        let ended = std::fs::write(machine.task_dir().join("local/end"), "");
+        ended.unwrap();
+        machine.link.send_replace(Link::Works);
+        let exited = exits.next().await.unwrap();
+        assert_eq!((exited.id, exited.result.code), (attempt_id(1), 7));
+        reaches(&driver, Health::Healthy).await;
+        for attempt in [1, 2] {
+            driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
+        }
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
+/// Each line of output is there once, whenever agents are killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_copied_once_over_kills_of_the_agent() {
+    const LINES: usize = 3_000;
+    for machine in machines() {
+        let script = format!("n=0; while [ $n -lt {LINES} ]; do echo line $n; n=$((n+1)); done; exit 5");
+        let first = machine.connected().await;
+        first.start(machine.script(attempt_id(1), &script)).await.unwrap();
+        let exit = loop {
+            let driver = machine.connected().await;
+            if let Recovered::Exited(exit) = driver.recover(recovery(1)).await.unwrap() {
+                driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+                break exit;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert_eq!(exit.code, 5);
+        let expected: String = (0..LINES).map(|number| format!("line {number}\n")).collect();
+        let found = machine.stdout();
+        assert!(found == expected, "{} of {} bytes", found.len(), expected.len());
+    }
+}
+
+/// A container with a task's name that is not the agent's is refused, and one of the same attempt with an old request is
+/// replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_adopted_only_if_it_is_what_the_task_asks_for() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let client = client(&machine).await;
+        let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
+        let create = |labels: &[(&str, String)]| {
+            let labels: HashMap<String, String> =
+                labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let body = body(labels);
+            let options = CreateContainerOptionsBuilder::new().name(&name).build();
+            client.create_container(Some(options), body)
+        };
+        create(&[]).await.unwrap();
+        let task = machine.script(attempt_id(1), "echo new; sleep 3600");
+        let error = driver.start(task.clone()).await.unwrap_err().to_string();
+        assert!(error.contains("not this agent's"), "{error}");
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        client.remove_container(&name, Some(remove)).await.unwrap();
+        let ours = [(names::INSTANCE, machine.instance.clone()), (names::ATTEMPT, attempt_id(1).name())];
+        create(&ours).await.unwrap();
+        driver.start(task).await.unwrap();
+        while machine.stdout() != "new\n" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+    }
+}
+
+/// Containers of this instance without a task are removed, others are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn containers_without_a_task_are_removed_and_strangers_are_not() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let client = client(&machine).await;
+        driver.set_earlier(&[attempt_id(8)].into());
+        let mut made = Vec::new();
+        for (instance, attempt) in [(&*machine.instance, 7), (&*machine.instance, 8), ("another", 7)] {
+            let labels = HashMap::from([
+                (names::INSTANCE.to_owned(), instance.to_owned()),
+                (names::ATTEMPT.to_owned(), attempt_id(attempt).name()),
+            ]);
+            let body = body(labels);
+            let none = None::<bollard::query_parameters::CreateContainerOptions>;
+            made.push(client.create_container(none, body).await.unwrap().id);
+        }
+        driver.start(machine.script(attempt_id(9), "sleep 3600")).await.unwrap();
+        let engine = driver.shared.current();
+        driver.shared.sweep(&engine, Duration::from_secs(3_600)).await.unwrap();
+        assert_eq!(driver.list_attempts().await.unwrap().len(), 3, "new ones are left alone");
+        driver.shared.sweep(&engine, Duration::ZERO).await.unwrap();
+        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(8), attempt_id(9)]);
+        let remove = || RemoveContainerOptionsBuilder::new().force(true).build();
+        client.remove_container(&made[2], Some(remove())).await.unwrap();
+        client.remove_container(&made[1], Some(remove())).await.unwrap();
+        driver.destroy(&attempt_id(9), Leftover::Kill).await.unwrap();
+    }
+}
+
+/// A container that somebody removes ends its task, with an exit that is called unknown or the engine's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_somebody_removes_ends_its_task() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        client(&machine).await.remove_container(&name, Some(remove)).await.unwrap();
+        let exited = exits.next().await.unwrap();
+        assert!(!exited.result.is_success(), "{exited:?}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+    }
+}

@@ -1,0 +1,181 @@
+//! A machine with an engine, behind a proxy that can fail.
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures_util::StreamExt as _;
+use herdlet_api_types::job::{LogMode, Logs, Resources};
+use herdlet_base::test_env::leave_out;
+use herdlet_driver::{AttemptId, Health, KillDefaults, TaskConfig, TaskDirs, TaskDriver as _};
+use serde_json::{Value as Json, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
+    net::{UnixListener, UnixStream},
+    sync::watch,
+};
+
+use super::IMAGE;
+use crate::{Containers, Mode, Setup};
+
+/// Part of an image's name whose pull never ends.
+pub(super) const SLOW: &str = "herdlet-test-slow";
+
+/// What the proxy does with connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Link {
+    Works,
+    /// New connections are refused, open ones closed.
+    Down,
+}
+
+/// A machine with an engine.
+pub(super) struct Machine {
+    dir: tempfile::TempDir,
+    pub(super) driver: &'static str,
+    pub(super) instance: String,
+    pub(super) link: watch::Sender<Link>,
+    pub(super) options: Json,
+}
+
+/// The engines that the tests may use.
+pub(super) fn machines() -> Vec<Machine> {
+    let engines = [("docker", "HERDLET_TEST_DOCKER"), ("podman", "HERDLET_TEST_PODMAN")];
+    let found: Vec<Machine> = engines
+        .into_iter()
+        .filter_map(|(driver, variable)| Some(Machine::new(driver, Path::new(&env::var_os(variable)?))))
+        .collect();
+    if found.is_empty() {
+        leave_out("an engine: HERDLET_TEST_DOCKER or HERDLET_TEST_PODMAN");
+    }
+    found
+}
+
+impl Machine {
+    fn new(driver: &'static str, engine: &Path) -> Self {
+        let dir = tempfile::Builder::new().prefix("hd").tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for part in ["a/alloc/logs", "a/alloc/data", "a/t/local", "a/t/secrets"] {
+            fs::create_dir_all(dir.path().join(part)).unwrap();
+        }
+        let (link, works) = watch::channel(Link::Works);
+        let listener = UnixListener::bind(dir.path().join("e.sock")).unwrap();
+        tokio::spawn(serve(listener, engine.to_owned(), works));
+        let instance = format!("test-{}", uuid::Uuid::new_v4());
+        Self { dir, driver, instance, link, options: json!({}) }
+    }
+
+    pub(super) fn with(self, options: Json) -> Self {
+        Self { options, ..self }
+    }
+
+    pub(super) fn driver(&self) -> Containers {
+        let mut options = self.options.clone();
+        options["endpoint"] = format!("unix://{}", self.dir.path().join("e.sock").display()).into();
+        let setup = Setup {
+            driver: self.driver.to_owned(),
+            dir: self.dir.path().join("records"),
+            instance: self.instance.clone(),
+            options: serde_json::from_value(options).unwrap(),
+            mode: Mode::Standalone,
+            compute: (2_000, 2),
+        };
+        Containers::open(setup).unwrap()
+    }
+
+    /// A driver that is connected to its engine.
+    pub(super) async fn connected(&self) -> Containers {
+        let driver = self.driver();
+        reaches(&driver, Health::Healthy).await;
+        driver
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn task_dir(&self) -> PathBuf {
+        self.dir.path().join("a/t")
+    }
+
+    /// A task that runs this config, with the tests' image.
+    pub(super) fn task(&self, id: AttemptId, mut config: Json) -> TaskConfig {
+        if config.get("image").is_none() {
+            config["image"] = IMAGE.into();
+        }
+        if self.driver == "podman" {
+            // The default limits of Podman can't be raised in a sandbox.
+            config["ulimit"] = json!({"nofile": "1024:1024", "nproc": "1024:1024"});
+        }
+        TaskConfig {
+            id,
+            labels: [("job".to_owned(), "j".to_owned())].into(),
+            env: vec![("GREETING".to_owned(), "hello".to_owned())],
+            config,
+            user: None,
+            users: Vec::new(),
+            resources: Resources { cpu_mhz: Some(100), memory_mib: Some(64), memory_max_mib: None },
+            dirs: TaskDirs {
+                task: self.task_dir(),
+                shared: self.dir.path().join("a/alloc"),
+                logs: self.dir.path().join("a/alloc/logs"),
+                log_name: "t".to_owned(),
+            },
+            logs: Logs { max_files: 3, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
+            kill: KillDefaults { signal: None, timeout: Duration::from_secs(5) },
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            ports: Default::default(),
+            own_ports: Default::default(),
+        }
+    }
+
+    pub(super) fn script(&self, id: AttemptId, script: &str) -> TaskConfig {
+        self.task(id, json!({"command": "/bin/sh", "args": ["-c", script]}))
+    }
+
+    pub(super) fn stdout(&self) -> String {
+        fs::read_to_string(self.dir.path().join("a/alloc/logs/t.stdout.0")).unwrap_or_default()
+    }
+}
+
+/// Waits until the driver reports this health.
+pub(super) async fn reaches(driver: &Containers, health: Health) {
+    let mut fingerprints = driver.fingerprint();
+    while fingerprints.next().await.unwrap().health != health {}
+}
+
+async fn serve(listener: UnixListener, engine: PathBuf, link: watch::Receiver<Link>) {
+    while let Ok((client, _)) = listener.accept().await {
+        if *link.borrow() == Link::Works {
+            tokio::spawn(forward(client, engine.clone(), link.clone()));
+        }
+    }
+}
+
+/// A client uses a new connection for each request, so the first line names what it wants.
+async fn forward(mut client: UnixStream, engine: PathBuf, mut link: watch::Receiver<Link>) {
+    let mut head = vec![0; 4096];
+    let Ok(len) = client.read(&mut head).await else { return };
+    head.truncate(len);
+    let is_slow = String::from_utf8_lossy(&head)
+        .lines()
+        .next()
+        .is_some_and(|line| line.contains(SLOW) && line.starts_with("POST"));
+    let Ok(mut server) = UnixStream::connect(engine).await else { return };
+    let forwarding = async {
+        if is_slow {
+            std::future::pending::<()>().await;
+        }
+        if server.write_all(&head).await.is_ok() {
+            let _ = copy_bidirectional(&mut client, &mut server).await;
+        }
+    };
+    tokio::select! {
+        () = forwarding => {}
+        _ = link.wait_for(|link| *link == Link::Down) => {}
+    }
+}

@@ -1,0 +1,428 @@
+//! A connection to an engine on this machine, and what is known of it.
+//!
+//! In: the path of a socket. Out: calls; whether the engine answers, and why not. It is watched as long as the driver is open: see
+//! [`Engine::follow`]. This module knows no attempts.
+
+mod find;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bollard::{
+    API_DEFAULT_VERSION, Docker,
+    errors::Error,
+    models::{ContainerSummary, EventMessage, EventMessageTypeEnum},
+    query_parameters::{EventsOptionsBuilder, ListContainersOptionsBuilder},
+};
+use futures_util::{StreamExt as _, future::BoxFuture};
+use herdlet_base::directory::{DirectoryWatch, Interests};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, time};
+
+use crate::{failure, names};
+
+pub(crate) use find::{Kind, Place, candidates};
+
+/// How long a probe may take. A daemon that hangs counts as down.
+const PROBE_MAX: Duration = Duration::from_secs(10);
+/// How long a missing socket is waited for without looking for it.
+const SEARCH_MAX: Duration = Duration::from_secs(60);
+/// How long a call waits for the first answer of an engine.
+const NEW_MAX: Duration = Duration::from_secs(5);
+/// Nomad's period of fingerprints: a daemon that hangs sends no event.
+const PROBE_PERIOD: Duration = Duration::from_secs(30);
+/// Waits between connections to an engine that is down. A socket's directory can't always be watched.
+const AGAIN_MIN: Duration = Duration::from_millis(250);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
+
+/// An engine of this machine.
+pub(crate) struct Engine {
+    pub(crate) place: Place,
+    state: watch::Sender<State>,
+    client: OnceLock<Docker>,
+    call_timeout: Duration,
+}
+
+/// What is known of an engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It has not answered yet.
+    New,
+    /// It answers.
+    Up(Arc<About>),
+    /// It does not.
+    Down {
+        /// Why.
+        why: String,
+        /// What it was when it last answered.
+        was: Option<Arc<About>>,
+    },
+}
+
+/// A description of an engine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) kind: Kind,
+    pub(crate) version: String,
+    /// 1 or 2.
+    pub(crate) cgroup_version: u8,
+    pub(crate) os_type: String,
+    pub(crate) bridge_ip: Option<String>,
+    pub(crate) runtimes: Vec<String>,
+    pub(crate) rootless: bool,
+    pub(crate) volumes_root: String,
+}
+
+impl About {
+    pub(crate) fn is_docker(&self) -> bool {
+        self.kind == Kind::Docker
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fixture() -> Self {
+        Self {
+            kind: Kind::Docker,
+            version: "1".into(),
+            cgroup_version: 2,
+            os_type: "linux".into(),
+            bridge_ip: None,
+            runtimes: Vec::new(),
+            rootless: false,
+            volumes_root: String::new(),
+        }
+    }
+}
+
+/// Whether an engine has run since the last connection to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Continuity {
+    /// As far as is known.
+    Kept,
+    /// It was restarted, and is one that stores the output of containers itself.
+    Restarted,
+}
+
+/// What an engine reports of this instance's containers.
+pub(crate) enum News {
+    /// All of them, once after each connection.
+    Listed(Vec<ContainerSummary>, Continuity),
+    /// A change of one.
+    Changed(EventMessage),
+}
+
+/// Receives an engine's news.
+pub(crate) trait Listener: Send + Sync + 'static {
+    fn hear(&self, engine: &Arc<Engine>, news: News) -> BoxFuture<'_, ()>;
+}
+
+impl Engine {
+    pub(crate) fn new(place: Place, call_timeout: Duration) -> Arc<Self> {
+        Arc::new(Self { place, state: watch::Sender::new(State::New), client: OnceLock::new(), call_timeout })
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.place.socket
+    }
+
+    /// What it is, even if it is down at the moment; none before it has answered.
+    pub(crate) fn about(&self) -> Option<Arc<About>> {
+        match &*self.state.borrow() {
+            State::Up(about) => Some(Arc::clone(about)),
+            State::Down { was, .. } => was.clone(),
+            State::New => None,
+        }
+    }
+
+    /// The client, once the engine has answered.
+    ///
+    /// # Errors
+    /// Why it does not answer; continues "failed to".
+    pub(crate) async fn client(&self) -> Result<&Docker, String> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let client = self.connect().await?;
+        Ok(self.client.get_or_init(|| client))
+    }
+
+    /// The client of an engine that answers, as far as is known. Calls of one that does not would only keep others waiting.
+    ///
+    /// # Errors
+    /// Why it does not answer; continues "failed to".
+    pub(crate) async fn reach(&self) -> Result<&Docker, String> {
+        let mut state = self.state.subscribe();
+        // Just after the driver was opened.
+        let _ = time::timeout(NEW_MAX, state.wait_for(|state| *state != State::New)).await;
+        let down = match &*state.borrow() {
+            State::Down { why, .. } => Some(why.clone()),
+            State::Up(_) | State::New => None,
+        };
+        match down {
+            Some(why) => Err(why),
+            None => self.client().await,
+        }
+    }
+
+    async fn connect(&self) -> Result<Docker, String> {
+        let failed = |error: &Error| format!("reach {}: {}", self.place, failure::sentence(error));
+        let path = self.place.socket.display().to_string();
+        let timeout_s = self.call_timeout.as_secs().max(1);
+        let client = Docker::connect_with_unix(&path, timeout_s, API_DEFAULT_VERSION)
+            .map_err(|error| failed(&error))?;
+        let negotiated = time::timeout(PROBE_MAX, client.negotiate_version()).await;
+        match negotiated {
+            Ok(client) => client.map_err(|error| failed(&error)),
+            Err(_) => Err(format!("reach {}: it did not answer in time", self.place)),
+        }
+    }
+
+    /// Describes the engine, and notes whether it answers.
+    ///
+    /// # Errors
+    /// Why it does not answer; continues "failed to".
+    pub(crate) async fn probe(&self) -> Result<Arc<About>, String> {
+        let asked = async {
+            let client = self.client().await?;
+            let failed = |error: &Error| format!("reach {}: {}", self.place, failure::sentence(error));
+            let asked = async { tokio::join!(client.version(), client.info()) };
+            let Ok((version, info)) = time::timeout(PROBE_MAX, asked).await else {
+                return Err(format!("reach {}: it did not answer in time", self.place));
+            };
+            let (version, info) =
+                (version.map_err(|error| failed(&error))?, info.map_err(|error| failed(&error))?);
+            let is_podman = version
+                .components
+                .iter()
+                .flatten()
+                .any(|component| component.name.to_ascii_lowercase().contains("podman"));
+            let is_v2 = info.cgroup_version.is_some_and(|version| version.to_string() == "2");
+            let options = info.security_options.unwrap_or_default();
+            Ok(Arc::new(About {
+                kind: if is_podman { Kind::Podman } else { Kind::Docker },
+                version: version.version.unwrap_or_default(),
+                cgroup_version: if is_v2 { 2 } else { 1 },
+                os_type: info.os_type.unwrap_or_else(|| "linux".to_owned()),
+                bridge_ip: None,
+                runtimes: info.runtimes.map(|all| sorted(all.into_keys())).unwrap_or_default(),
+                rootless: options.iter().any(|option| option.contains("rootless")),
+                volumes_root: info.docker_root_dir.unwrap_or_default(),
+            }))
+        };
+        match asked.await {
+            Ok(about) => {
+                let about: Arc<About> = match self.bridge_address().await {
+                    None => about,
+                    bridge_ip => Arc::new(About { bridge_ip, ..About::clone(&about) }),
+                };
+                self.set(State::Up(Arc::clone(&about)));
+                Ok(about)
+            }
+            Err(why) => {
+                self.went_down(&why);
+                Err(why)
+            }
+        }
+    }
+
+    async fn bridge_address(&self) -> Option<String> {
+        let client = self.client.get()?;
+        let asked =
+            client.inspect_network("bridge", None::<bollard::query_parameters::InspectNetworkOptions>);
+        let network = time::timeout(PROBE_MAX, asked).await.ok()?.ok()?;
+        let configs = network.ipam?.config?;
+        let named = configs.iter().find_map(|config| config.gateway.clone()).filter(|ip| !ip.is_empty());
+        // Docker from 17.09 on does not name the gateway, which is the first address.
+        named.or_else(|| configs.iter().find_map(|config| first_address(config.subnet.as_deref()?)))
+    }
+
+    fn set(&self, state: State) {
+        self.state.send_if_modified(|known| {
+            let is_news = *known != state;
+            if is_news {
+                *known = state;
+            }
+            is_news
+        });
+    }
+
+    fn went_down(&self, why: &str) {
+        self.set(State::Down { why: why.to_owned(), was: self.about() });
+    }
+
+    /// All containers of an instance.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) async fn containers(&self, instance: &str) -> Result<Vec<ContainerSummary>, String> {
+        let options = ListContainersOptionsBuilder::new().all(true);
+        self.list(options, format!("{}={instance}", names::INSTANCE)).await
+    }
+
+    /// All containers with Nomad's label.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) async fn containers_of_nomad(&self) -> Result<Vec<ContainerSummary>, String> {
+        self.list(ListContainersOptionsBuilder::new().all(true), names::NOMAD_ALLOC.to_owned()).await
+    }
+
+    /// What the containers of an instance have written into their own layers, by attempt. Takes the engine some time.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) async fn writable_bytes(&self, instance: &str) -> Result<BTreeMap<String, u64>, String> {
+        let options = ListContainersOptionsBuilder::new().all(true).size(true);
+        let all = self.list(options, format!("{}={instance}", names::INSTANCE)).await?;
+        let size = |container: ContainerSummary| {
+            let attempt = container.labels?.get(names::ATTEMPT)?.clone();
+            Some((attempt, u64::try_from(container.size_rw.unwrap_or(0)).ok()?))
+        };
+        Ok(all.into_iter().filter_map(size).collect())
+    }
+
+    async fn list(
+        &self,
+        options: ListContainersOptionsBuilder,
+        label: String,
+    ) -> Result<Vec<ContainerSummary>, String> {
+        let client = self.client().await?;
+        let filters: HashMap<String, Vec<String>> = HashMap::from([("label".to_owned(), vec![label])]);
+        let options = options.filters(&filters).build();
+        failure::settled(|| client.list_containers(Some(options.clone())))
+            .await
+            .map_err(|error| format!("list the containers of {}: {}", self.place, failure::sentence(&error)))
+    }
+
+    /// Follows the engine until the future is dropped: whether it answers, and the containers of an instance. Each connection begins
+    /// with a list, so that nothing between two connections is missed.
+    pub(crate) async fn follow(self: Arc<Self>, instance: String, listener: Arc<dyn Listener>) {
+        let mut delay = AGAIN_MIN;
+        let mut last = None;
+        loop {
+            let began = time::Instant::now();
+            let why = self.follow_once(&instance, listener.as_ref(), &mut last).await;
+            self.went_down(&why);
+            if began.elapsed() > AGAIN_MAX {
+                delay = AGAIN_MIN;
+            }
+            if self.place.socket.exists() {
+                time::sleep(delay).await;
+                delay = (delay * 2).min(AGAIN_MAX);
+            } else {
+                self.socket_may_appear().await;
+            }
+        }
+    }
+
+    /// Waits for a change of the deepest directory of the socket's path that exists.
+    async fn socket_may_appear(&self) {
+        let dir = self.place.socket.ancestors().skip(1).find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+        // Before the socket is looked for again, so that its creation is not missed.
+        match DirectoryWatch::open(dir, Interests::Names) {
+            Ok(watch) if !self.place.socket.exists() => {
+                let _ = time::timeout(SEARCH_MAX, watch.changed()).await;
+            }
+            Ok(_) => {}
+            Err(_) => time::sleep(SEARCH_MAX).await,
+        }
+    }
+
+    /// Follows one connection to its end, and returns why it ended.
+    async fn follow_once(
+        self: &Arc<Self>,
+        instance: &str,
+        listener: &dyn Listener,
+        last: &mut Option<SocketId>,
+    ) -> String {
+        if !self.place.socket.exists() {
+            return format!("reach {}: its socket does not exist; is it running?", self.place);
+        }
+        let client = match self.client().await {
+            Ok(client) => client,
+            Err(why) => return why,
+        };
+        // Since before the list: what happens in between is reported twice rather than not at all. One second more, because the
+        // engine rounds.
+        let since = herdlet_base::clock::wall_now().0 / 1_000_000_000 - 1;
+        let mut filters: HashMap<String, Vec<String>> = HashMap::new();
+        filters.insert("type".to_owned(), vec!["container".to_owned()]);
+        let options = EventsOptionsBuilder::new().since(&since.to_string()).filters(&filters).build();
+        if let Err(why) = self.probe().await {
+            return why;
+        }
+        match self.containers(instance).await {
+            Ok(all) => {
+                let socket = SocketId::of(&self.place.socket);
+                // Podman's containers have processes of their own that store their output.
+                let stores = self.about().is_some_and(|about| about.is_docker());
+                let was_restarted = stores && last.is_some() && *last != socket;
+                let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
+                *last = socket;
+                listener.hear(self, News::Listed(all, continuity)).await;
+            }
+            Err(why) => return why,
+        }
+        let mut events = std::pin::pin!(client.events(Some(options)));
+        let mut probes = time::interval_at(time::Instant::now() + PROBE_PERIOD, PROBE_PERIOD);
+        probes.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                _ = probes.tick() => match self.probe().await {
+                    Ok(_) => continue,
+                    Err(why) => return why,
+                },
+            };
+            match event {
+                Some(Ok(event)) if is_ours(&event, instance) => {
+                    listener.hear(self, News::Changed(event)).await
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return format!("follow {}: {}", self.place, failure::sentence(&error)),
+                None => return format!("follow {}: it closed the connection", self.place),
+            }
+        }
+    }
+}
+
+/// The first address of an IPv4 network, `172.17.0.0/16`.
+fn first_address(subnet: &str) -> Option<String> {
+    let (network, _) = subnet.split_once('/')?;
+    let network: std::net::Ipv4Addr = network.parse().ok()?;
+    Some(std::net::Ipv4Addr::from(u32::from(network).checked_add(1)?).to_string())
+}
+
+/// Identifies a socket: a daemon creates another one when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SocketId(u64, u64, i64, i64);
+
+impl SocketId {
+    fn of(path: &Path) -> Option<Self> {
+        let about = std::fs::metadata(path).ok()?;
+        Some(Self(about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
+    }
+}
+
+fn is_ours(event: &EventMessage, instance: &str) -> bool {
+    let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());
+    event.typ == Some(EventMessageTypeEnum::CONTAINER)
+        && attributes.and_then(|all| all.get(names::INSTANCE)).is_some_and(|owner| owner == instance)
+}
+
+fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// The engines in use, by socket.
+pub(crate) type Engines = BTreeMap<PathBuf, Arc<Engine>>;

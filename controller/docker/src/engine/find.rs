@@ -1,0 +1,104 @@
+//! Which engines a machine has.
+//!
+//! In: the policy, the environment, the file system. Out: sockets in the order of preference. An engine that is installed but not
+//! running counts: at boot the agent may start first.
+
+use std::{
+    env, fmt,
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::driver::{EngineChoice, PODMAN};
+use serde::{Deserialize, Serialize};
+
+use crate::policy::Policy;
+
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+const PODMAN_SOCKET: &str = "/run/podman/podman.sock";
+/// Where packages install daemons.
+const PROGRAM_DIRS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+
+/// The kind of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Docker,
+    Podman,
+}
+
+/// Where an engine listens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) kind: Kind,
+    pub(crate) socket: PathBuf,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.kind {
+            Kind::Docker => "Docker",
+            Kind::Podman => "Podman",
+        };
+        write!(f, "{name} at {}", self.socket.display())
+    }
+}
+
+/// The place to use: a socket that the config names, otherwise the first engine that is installed.
+pub(crate) fn candidates(driver: &str, policy: &Policy) -> Place {
+    candidates_in(driver, policy, &|path| path.exists(), env::var("DOCKER_HOST").ok().as_deref())
+}
+
+fn candidates_in(
+    driver: &str,
+    policy: &Policy,
+    exists: &dyn Fn(&Path) -> bool,
+    docker_host: Option<&str>,
+) -> Place {
+    let wanted = if driver == PODMAN { EngineChoice::Podman } else { policy.engine };
+    let docker_host = docker_host.and_then(|host| host.strip_prefix("unix://")).map(PathBuf::from);
+    let docker = || Place {
+        kind: Kind::Docker,
+        socket: policy.socket.clone().or_else(|| docker_host.clone()).unwrap_or_else(|| DOCKER_SOCKET.into()),
+    };
+    let podman = || Place {
+        kind: Kind::Podman,
+        socket: policy.socket.clone().unwrap_or_else(|| PODMAN_SOCKET.into()),
+    };
+    let is_installed = |program: &str| PROGRAM_DIRS.iter().any(|dir| exists(&Path::new(dir).join(program)));
+    match wanted {
+        EngineChoice::Docker => docker(),
+        EngineChoice::Podman => podman(),
+        EngineChoice::Auto
+            if policy.socket.is_some() || exists(&docker().socket) || is_installed("dockerd") =>
+        {
+            docker()
+        }
+        EngineChoice::Auto if exists(&podman().socket) => podman(),
+        EngineChoice::Auto => docker(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Mode;
+
+    fn of(driver: &str, options: serde_json::Value, files: &[&str], host: Option<&str>) -> Place {
+        let policy = Policy::of(&serde_json::from_value(options).unwrap(), Mode::Node).unwrap();
+        candidates_in(driver, &policy, &|path| files.iter().any(|file| Path::new(file) == path), host)
+    }
+
+    #[test]
+    fn an_installed_docker_is_waited_for() {
+        let json = |text: &str| serde_json::from_str(text).unwrap();
+        let both = ["/usr/sbin/dockerd", PODMAN_SOCKET];
+        assert_eq!(of("docker", json("{}"), &both, None).kind, Kind::Docker);
+        assert_eq!(of("docker", json("{}"), &[PODMAN_SOCKET], None).kind, Kind::Podman);
+        assert_eq!(of("docker", json("{}"), &[], None).socket, Path::new(DOCKER_SOCKET));
+        assert_eq!(of("podman", json("{}"), &both, None).socket, Path::new(PODMAN_SOCKET));
+        assert_eq!(of("docker", json("{\"engine\": \"podman\"}"), &both, None).kind, Kind::Podman);
+        assert_eq!(of("docker", json("{}"), &both, Some("unix:///x")).socket, Path::new("/x"));
+        let named = of("docker", json("{\"endpoint\": \"unix:///y\"}"), &both, Some("unix:///x"));
+        assert_eq!(named.socket, Path::new("/y"));
+    }
+}

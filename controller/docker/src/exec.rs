@@ -1,0 +1,167 @@
+//! Commands in containers.
+//!
+//! In: a command, perhaps with a terminal. Out: a session with its streams. Engines can't end a command: whoever drops the session
+//! has its process killed by its id, once it is sure that it belongs to the container.
+
+use std::{fs, pin::Pin, time::Duration};
+
+use bollard::{
+    Docker,
+    container::LogOutput,
+    exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults},
+};
+use futures_util::{FutureExt as _, StreamExt as _};
+use herdlet_api_types::task::ExitResult;
+use herdlet_driver::{DriverError, DriverResult, ExecRequest, ExecSession, TerminalSize};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt as _},
+    sync::{mpsc, oneshot},
+};
+
+use crate::failure;
+
+/// How many chunks of output are buffered for a slow reader.
+const PIECES_MAX: usize = 16;
+/// How often the engine is asked for the exit code of a command whose output has ended: it may know it a little later.
+const EXIT_TRIES: u32 = 50;
+const EXIT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Executes a command in a container.
+///
+/// # Errors
+/// If it can't be started.
+pub(crate) async fn session(
+    client: &Docker,
+    container: &str,
+    request: ExecRequest,
+) -> DriverResult<ExecSession> {
+    let tty = request.terminal.is_some();
+    let options = CreateExecOptions {
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(tty),
+        cmd: Some(request.command),
+        ..CreateExecOptions::default()
+    };
+    let created = client.create_exec(container, options).await;
+    let id = created.map_err(|error| failure::start("execute the command", &error))?.id;
+    let options = StartExecOptions { detach: false, tty, output_capacity: None };
+    let started = client.start_exec(&id, Some(options)).await;
+    let (output, input) = match started.map_err(|error| failure::start("execute the command", &error))? {
+        StartExecResults::Attached { output, input } => (output, input),
+        StartExecResults::Detached => {
+            return Err(DriverError::retry("attach to the command: the engine did not"));
+        }
+    };
+    if let Some(size) = request.terminal {
+        resize(client, &id, size).await;
+    }
+    let (stdin, bytes) = mpsc::channel(PIECES_MAX);
+    let (out, stdout) = mpsc::channel(PIECES_MAX);
+    let (err, stderr) = mpsc::channel(PIECES_MAX);
+    let (resize, sizes) = mpsc::channel(4);
+    let (ended, exit) = oneshot::channel();
+    let command = Command { client: client.clone(), id, container: container.to_owned() };
+    tokio::spawn(command.run(Streams { output, input, bytes, out, err, sizes, ended }));
+    let exit = async {
+        exit.await.map_err(|_| DriverError::retry("follow the command: the engine no longer reports it"))?
+    };
+    Ok(ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() })
+}
+
+struct Command {
+    client: Docker,
+    id: String,
+    container: String,
+}
+
+struct Streams {
+    output: Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
+    input: Pin<Box<dyn AsyncWrite + Send>>,
+    bytes: mpsc::Receiver<Vec<u8>>,
+    out: mpsc::Sender<Vec<u8>>,
+    err: mpsc::Sender<Vec<u8>>,
+    sizes: mpsc::Receiver<TerminalSize>,
+    ended: oneshot::Sender<DriverResult<ExitResult>>,
+}
+
+impl Command {
+    async fn run(self, streams: Streams) {
+        let Streams { mut output, mut input, mut bytes, out, err, mut sizes, mut ended } = streams;
+        let writing = async {
+            while let Some(bytes) = bytes.recv().await {
+                if input.write_all(&bytes).await.is_err() || input.flush().await.is_err() {
+                    break;
+                }
+            }
+            let _ = input.shutdown().await;
+            std::future::pending::<()>().await;
+        };
+        let resizing = async {
+            while let Some(size) = sizes.recv().await {
+                resize(&self.client, &self.id, size).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let reading = async {
+            while let Some(piece) = output.next().await {
+                let (to, bytes) = match piece {
+                    Ok(LogOutput::StdErr { message }) => (&err, message),
+                    Ok(LogOutput::StdOut { message } | LogOutput::Console { message }) => (&out, message),
+                    Ok(LogOutput::StdIn { .. }) => continue,
+                    Err(_) => break,
+                };
+                // A reader that is gone still wants the exit.
+                let _ = to.send(bytes.to_vec()).await;
+            }
+        };
+        let is_over = tokio::select! {
+            () = reading => true,
+            () = writing => true,
+            () = resizing => true,
+            () = ended.closed() => false,
+        };
+        if !is_over {
+            return self.kill().await;
+        }
+        drop((out, err));
+        let _ = ended.send(self.exit().await);
+    }
+
+    async fn exit(&self) -> DriverResult<ExitResult> {
+        for _ in 0..EXIT_TRIES {
+            let about = self.client.inspect_exec(&self.id).await;
+            let about = about.map_err(|error| failure::retry("read the command's exit code", &error))?;
+            if about.running != Some(true)
+                && let Some(code) = about.exit_code
+            {
+                let code = i32::try_from(code).unwrap_or(i32::MAX);
+                let signal = if (129..=192).contains(&code) { code - 128 } else { 0 };
+                return Ok(ExitResult { code, signal, ..ExitResult::default() });
+            }
+            tokio::time::sleep(EXIT_PAUSE).await;
+        }
+        Err(DriverError::retry(
+            "read the command's exit code: the engine closed its output, but says that it runs",
+        ))
+    }
+
+    /// Kills the command's process, if it is one of this machine and in the container's cgroup.
+    async fn kill(&self) {
+        let Ok(about) = self.client.inspect_exec(&self.id).await else { return };
+        let pid = about.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
+        let (Some(pid), Some(true)) = (pid, about.running) else { return };
+        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        if cgroup.contains(&self.container)
+            && let Some(pid) = rustix::process::Pid::from_raw(pid)
+        {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+async fn resize(client: &Docker, id: &str, TerminalSize { height, width }: TerminalSize) {
+    // A command that has just ended has no terminal.
+    let _ = client.resize_exec(id, ResizeExecOptions { height, width }).await;
+}

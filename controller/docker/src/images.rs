@@ -1,0 +1,295 @@
+//! Images of tasks: whether one is pulled, one pull for all that wait for it, and what became of it.
+//!
+//! In: an image's name, credentials, an engine. Out: an image that is there; progress as messages. A pull is ended by its own
+//! timeouts, or when nobody waits for it any more.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bollard::{
+    Docker,
+    auth::DockerCredentials,
+    models::CreateImageInfo,
+    query_parameters::{CreateImageOptionsBuilder, ImportImageOptions},
+};
+use futures_util::StreamExt as _;
+use tokio::{
+    sync::watch,
+    time::{self, Instant},
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{
+    failure::{self, Meaning},
+    reference::Reference,
+};
+
+/// How often a pull that lasts reports its progress.
+const REPORT_EVERY: Duration = Duration::from_secs(20);
+
+/// An image that is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LocalImage {
+    /// Its content: the digest in its registry if it has one, otherwise its id.
+    pub(crate) digest: String,
+    pub(crate) size_bytes: u64,
+}
+
+/// Why a pull failed. Continues "failed to".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pull image {image}: {why}")]
+pub(crate) struct PullError {
+    image: String,
+    why: String,
+    /// Whether the registry has no such image, so that a retry won't help.
+    pub(crate) is_missing: bool,
+}
+
+/// How long a pull may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) total: Duration,
+    /// Without any progress.
+    pub(crate) activity: Duration,
+}
+
+/// The state of a pull.
+#[derive(Debug, Clone)]
+enum Pull {
+    Running { progress: String },
+    Ended(Result<(), PullError>),
+}
+
+/// The pulls that are running, by engine, image and credentials.
+#[derive(Debug, Default)]
+pub(crate) struct Pulls(Mutex<BTreeMap<String, Shared>>);
+
+#[derive(Debug)]
+struct Shared {
+    state: watch::Receiver<Pull>,
+    /// Cancels the pull once nobody holds it.
+    guard: std::sync::Weak<DropGuard>,
+}
+
+/// A pull to start or join.
+pub(crate) struct Order {
+    /// Identifies the engine.
+    pub(crate) engine: PathBuf,
+    pub(crate) client: Docker,
+    pub(crate) image: Reference,
+    pub(crate) credentials: Option<DockerCredentials>,
+    pub(crate) patience: Patience,
+}
+
+/// Finds an image of the engine.
+///
+/// # Errors
+/// The engine's error; an image that does not exist is none.
+pub(crate) async fn local(client: &Docker, name: &str) -> Result<Option<LocalImage>, bollard::errors::Error> {
+    match client.inspect_image(name).await {
+        Ok(found) => {
+            let of_registry = found
+                .repo_digests
+                .into_iter()
+                .flatten()
+                .find_map(|known| known.split_once('@').map(|(_, digest)| digest.to_owned()));
+            let size_bytes = found.size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
+            Ok(Some(LocalImage { digest: of_registry.or(found.id).unwrap_or_default(), size_bytes }))
+        }
+        Err(error) if failure::meaning(&error) == Meaning::Missing => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Loads an archive with images.
+///
+/// # Errors
+/// The engine's sentence.
+pub(crate) async fn load(client: &Docker, archive: &std::path::Path) -> Result<(), String> {
+    let file = tokio::fs::File::open(archive).await.map_err(|error| error.to_string())?;
+    let pieces = tokio_util::io::ReaderStream::new(file);
+    let body = bollard::body_try_stream(pieces);
+    let mut answers = std::pin::pin!(client.import_image(
+        ImportImageOptions { quiet: true, ..Default::default() },
+        body,
+        None
+    ));
+    while let Some(answer) = answers.next().await {
+        let answer = answer.map_err(|error| failure::sentence(&error))?;
+        if let Some(message) = answer.error_detail.and_then(|detail| detail.message) {
+            return Err(message);
+        }
+    }
+    Ok(())
+}
+
+impl Pulls {
+    /// Pulls an image, or waits for a pull of it that is already running. Calls `report` with the progress now and then.
+    ///
+    /// # Errors
+    /// If the pull fails.
+    pub(crate) async fn pull(
+        &self,
+        order: Order,
+        report: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), PullError> {
+        let (mut state, _guard) = self.join(order);
+        let mut last = Instant::now();
+        loop {
+            let now = state.borrow_and_update().clone();
+            match now {
+                Pull::Ended(result) => return result,
+                Pull::Running { progress } => {
+                    if last.elapsed() >= REPORT_EVERY && !progress.is_empty() {
+                        last = Instant::now();
+                        report(progress);
+                    }
+                }
+            }
+            if state.changed().await.is_err() {
+                let Pull::Ended(result) = state.borrow().clone() else {
+                    return Err(PullError {
+                        image: String::new(),
+                        why: "it was interrupted".to_owned(),
+                        is_missing: false,
+                    });
+                };
+                return result;
+            }
+        }
+    }
+
+    fn join(&self, order: Order) -> (watch::Receiver<Pull>, Arc<DropGuard>) {
+        let user = order.credentials.as_ref().and_then(|known| known.username.clone()).unwrap_or_default();
+        let key = format!("{} {} {user}", order.engine.display(), order.image);
+        let mut pulls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pulls.retain(|_, pull| {
+            pull.guard.strong_count() > 0 && matches!(&*pull.state.borrow(), Pull::Running { .. })
+        });
+        if let Some(pull) = pulls.get(&key)
+            && let Some(guard) = pull.guard.upgrade()
+        {
+            return (pull.state.clone(), guard);
+        }
+        let cancel = CancellationToken::new();
+        let (sender, state) = watch::channel(Pull::Running { progress: String::new() });
+        let guard = Arc::new(cancel.clone().drop_guard());
+        tokio::spawn(async move {
+            if let Some(result) = cancel.run_until_cancelled(run(order, &sender)).await {
+                sender.send_replace(Pull::Ended(result));
+            }
+        });
+        pulls.insert(key, Shared { state: state.clone(), guard: Arc::downgrade(&guard) });
+        (state, guard)
+    }
+}
+
+async fn run(order: Order, state: &watch::Sender<Pull>) -> Result<(), PullError> {
+    let Order { client, image, credentials, patience, .. } = order;
+    let failed = |why: String, is_missing| PullError { image: image.to_string(), why, is_missing };
+    let name = image.name();
+    let options = CreateImageOptionsBuilder::new().from_image(&name).tag(image.version()).build();
+    let mut answers = std::pin::pin!(client.create_image(Some(options), None, credentials));
+    let deadline = Instant::now() + patience.total;
+    let mut layers = Layers::default();
+    loop {
+        let next = time::timeout(patience.activity, answers.next());
+        let answer = match time::timeout_at(deadline, next).await {
+            Err(_) => {
+                return Err(failed(
+                    format!("it did not end within {} (image_pull_timeout)", seconds(patience.total)),
+                    false,
+                ));
+            }
+            Ok(Err(_)) => {
+                return Err(failed(
+                    format!("it made no progress for {} (pull_activity_timeout)", seconds(patience.activity)),
+                    false,
+                ));
+            }
+            Ok(Ok(answer)) => answer,
+        };
+        match answer {
+            None => return Ok(()),
+            Some(Err(error)) => {
+                let why = failure::sentence(&error);
+                let is_missing = failure::meaning(&error) == Meaning::Missing || says_missing(&why);
+                return Err(failed(why, is_missing));
+            }
+            Some(Ok(info)) => {
+                if let Some(why) = info.error_detail.as_ref().and_then(|detail| detail.message.clone()) {
+                    let is_missing = says_missing(&why);
+                    return Err(failed(why, is_missing));
+                }
+                layers.note(&info);
+                state.send_replace(Pull::Running { progress: layers.text() });
+            }
+        }
+    }
+}
+
+fn says_missing(why: &str) -> bool {
+    ["manifest unknown", "not found: manifest", "repository does not exist", "name unknown"]
+        .iter()
+        .any(|part| why.contains(part))
+}
+
+fn seconds(length: Duration) -> String {
+    herdlet_api_types::format_duration(i64::try_from(length.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// What a pull has fetched so far.
+#[derive(Debug, Default)]
+struct Layers(HashMap<String, (i64, i64)>);
+
+impl Layers {
+    fn note(&mut self, info: &CreateImageInfo) {
+        let Some(id) = &info.id else { return };
+        let layer = self.0.entry(id.clone()).or_default();
+        if let Some(detail) = &info.progress_detail
+            && info.status.as_deref() == Some("Downloading")
+        {
+            *layer = (detail.current.unwrap_or(layer.0), detail.total.unwrap_or(layer.1));
+        }
+        let is_there =
+            |status: &str| ["Download complete", "Pull complete", "Already exists"].contains(&status);
+        if info.status.as_deref().is_some_and(is_there) {
+            layer.0 = layer.1;
+        }
+    }
+
+    fn text(&self) -> String {
+        let (done, total) = self.0.values().fold((0, 0), |sum, layer| (sum.0 + layer.0, sum.1 + layer.1));
+        match total {
+            0 => String::new(),
+            _ => format!("{} of {} MiB in {} layers", done >> 20, total >> 20, self.0.len()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bollard::models::ProgressDetail;
+
+    use super::*;
+
+    #[test]
+    fn progress_counts_layers() {
+        let mut layers = Layers::default();
+        let info = |id: &str, status: &str, done, total| CreateImageInfo {
+            id: Some(id.to_owned()),
+            status: Some(status.to_owned()),
+            progress_detail: Some(ProgressDetail { current: done, total }),
+            ..CreateImageInfo::default()
+        };
+        assert_eq!(layers.text(), "");
+        layers.note(&info("a", "Downloading", Some(1 << 20), Some(4 << 20)));
+        layers.note(&info("b", "Downloading", Some(2 << 20), Some(2 << 20)));
+        layers.note(&info("b", "Pull complete", None, None));
+        assert_eq!(layers.text(), "3 of 6 MiB in 2 layers");
+    }
+}

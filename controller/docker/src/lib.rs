@@ -1,0 +1,40 @@
+//! Tasks as containers of Docker and Podman: the drivers `docker` and `podman`.
+//!
+//! In: attempts, the drivers' options, an engine's socket. Out: containers, their exits, logs and statistics. Both engines are used
+//! through Docker's API. It does not depend on the planner, and nothing here decides what runs.
+//!
+//! | part | contents |
+//! | --- | --- |
+//! | `config` | the tasks' `config` of both drivers, as one type |
+//! | `policy` | the drivers' options, resolved |
+//! | `create` | a task as the engine's request to create a container |
+//! | `reference`, `auth`, `images` | names of images, credentials, pulls |
+//! | `engine` | finding an engine, connecting to it, its state |
+//! | `names`, `records`, `used` | names and labels of containers; the record of each attempt; images that tasks have used |
+//! | `logs` | copying the engine's log files into the task's |
+//! | `report` | what `herdlet doctor` shows of an engine |
+//! | `runs` | attempts that this agent supervises |
+//! | `driver` | the contract of drivers |
+
+mod auth;
+mod config;
+mod create;
+mod driver;
+mod engine;
+mod exec;
+mod failure;
+mod images;
+mod logs;
+mod names;
+mod policy;
+mod records;
+mod reference;
+mod report;
+mod runs;
+mod stats;
+mod used;
+
+pub use driver::{Containers, Setup};
+pub use names::Naming;
+pub use policy::Mode;
+pub use report::{EngineReport, has_engine, report};

@@ -1,0 +1,176 @@
+//! The options of a driver, resolved: what tasks may do, and times.
+//!
+//! In: the options in the agent's config. Out: a [`Policy`], or why an option can't be honoured.
+
+use std::{path::PathBuf, time::Duration};
+
+use herdlet_api_types::{
+    driver::{Dangling, DockerOptions, EngineChoice},
+    manifest::{Span, driver::Pairs},
+};
+
+/// Capabilities of a container without options, and those that tasks may add by default (Nomad's
+/// `drivers/shared/capabilities/defaults.go`).
+pub(crate) const DEFAULT_CAPABILITIES: [&str; 13] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
+/// Whether this agent is a node of a cluster; it decides defaults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It is not: jobs come from the machine's own users.
+    Standalone,
+    /// It is: jobs come from servers.
+    Node,
+}
+
+/// What to do when a pull fails and an older image is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PullFallback {
+    /// The start fails, as in Nomad.
+    Fail,
+    /// The task starts with that image, with a message.
+    UseLocal,
+}
+
+/// The resolved options.
+#[derive(Debug, Clone)]
+pub(crate) struct Policy {
+    pub(crate) engine: EngineChoice,
+    /// The socket's path, if the config names one.
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) allow_privileged: bool,
+    /// Upper-case names without `CAP_`; `ALL` allows every one.
+    pub(crate) allow_caps: Vec<String>,
+    pub(crate) allow_runtimes: Vec<String>,
+    pub(crate) host_paths: bool,
+    pub(crate) selinux_label: Option<String>,
+    pub(crate) allowed_pid: Vec<String>,
+    pub(crate) allowed_ipc: Vec<String>,
+    pub(crate) allowed_userns: Vec<String>,
+    pub(crate) allowed_uts: Vec<String>,
+    pub(crate) auth_config: Option<PathBuf>,
+    pub(crate) auth_helper: Option<String>,
+    pub(crate) pull_timeout: Duration,
+    pub(crate) pull_activity_timeout: Duration,
+    pub(crate) pull_fallback: PullFallback,
+    pub(crate) pids_limit: Option<i64>,
+    pub(crate) oom_score_adj: Option<u16>,
+    pub(crate) logs_disabled: bool,
+    pub(crate) extra_labels: Vec<String>,
+    /// The log driver of tasks that name none, with its options.
+    pub(crate) logging: Option<(String, Pairs)>,
+    pub(crate) remove_containers: bool,
+    pub(crate) dangling: Dangling,
+    pub(crate) image_delay: Option<Duration>,
+    pub(crate) call_timeout: Duration,
+}
+
+impl Policy {
+    /// Resolves the options.
+    ///
+    /// # Errors
+    /// An option that can't be honoured.
+    pub(crate) fn of(options: &DockerOptions, mode: Mode) -> Result<Self, String> {
+        let socket = options.socket().map_err(|(key, why)| format!("{key}: {why}"))?.map(PathBuf::from);
+        let volumes = options.volumes.clone().unwrap_or_default().0;
+        let modes = options.allowed_modes.clone().unwrap_or_default().0;
+        let auth = options.auth.clone().unwrap_or_default().0;
+        let gc = options.gc.clone().unwrap_or_default().0;
+        let fallback = options.pull_fallback.unwrap_or(mode == Mode::Standalone);
+        let default_caps = || DEFAULT_CAPABILITIES.map(str::to_owned).to_vec();
+        let caps = |names: &Vec<String>| names.iter().map(|name| capability(name)).collect();
+        let length = |span: Option<Span>, default: u64| {
+            span.map(|span| span.0.to_std()).unwrap_or(Duration::from_secs(default))
+        };
+        Ok(Self {
+            engine: options.engine,
+            socket,
+            allow_privileged: options.allow_privileged,
+            allow_caps: options.allow_caps.as_ref().map_or_else(default_caps, caps),
+            allow_runtimes: options
+                .allow_runtimes
+                .clone()
+                .unwrap_or_else(|| ["runc", "nvidia"].map(str::to_owned).to_vec()),
+            host_paths: volumes.enabled,
+            selinux_label: volumes.selinuxlabel.filter(|label| !label.is_empty()),
+            allowed_pid: modes.pid,
+            allowed_ipc: modes.ipc,
+            allowed_userns: modes.userns,
+            allowed_uts: modes.uts,
+            auth_config: auth.config.filter(|path| !path.is_empty()).map(PathBuf::from),
+            auth_helper: auth.helper.filter(|name| !name.is_empty()),
+            pull_timeout: length(options.image_pull_timeout, 300),
+            pull_activity_timeout: length(options.pull_activity_timeout, 120),
+            pull_fallback: if fallback { PullFallback::UseLocal } else { PullFallback::Fail },
+            pids_limit: options.pids_limit.filter(|limit| *limit > 0),
+            oom_score_adj: options.oom_score_adj,
+            logs_disabled: options.disable_log_collection,
+            extra_labels: options.extra_labels.clone(),
+            logging: options.logging(),
+            remove_containers: gc.container,
+            dangling: gc.dangling_containers.unwrap_or_default().0,
+            image_delay: gc.image.then(|| length(gc.image_delay, 180)),
+            call_timeout: length(options.client_http_timeout, 60),
+        })
+    }
+}
+
+/// The name of a capability in one notation: upper case, without `CAP_`.
+pub(crate) fn capability(name: &str) -> String {
+    let upper = name.trim().to_ascii_uppercase();
+    upper.strip_prefix("CAP_").map(str::to_owned).unwrap_or(upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(options: serde_json::Value, mode: Mode) -> Result<Policy, String> {
+        Policy::of(&serde_json::from_value(options).unwrap(), mode)
+    }
+
+    #[test]
+    fn defaults_are_nomads() {
+        let none = policy(serde_json::json!({}), Mode::Node).unwrap();
+        assert!(!none.allow_privileged && !none.host_paths && none.remove_containers);
+        assert_eq!(none.pull_fallback, PullFallback::Fail);
+        assert_eq!(none.pull_timeout.as_secs(), 300);
+        assert_eq!(none.image_delay.unwrap().as_secs(), 180);
+        let own = policy(serde_json::json!({}), Mode::Standalone).unwrap();
+        assert_eq!(own.pull_fallback, PullFallback::UseLocal);
+    }
+
+    /// As `plugin "docker" { config { … } }` arrives: blocks are lists.
+    #[test]
+    fn options_of_an_agent_file() {
+        let options = serde_json::json!({"endpoint": "unix:///run/x.sock", "volumes": [{"enabled": true}],
+            "gc": [{"image_delay": "1h", "dangling_containers": [{"enabled": false}]}], "allow_caps": ["cap_sys_time"]});
+        let policy = policy(options, Mode::Node).unwrap();
+        assert_eq!(policy.socket.unwrap().to_str(), Some("/run/x.sock"));
+        assert!(policy.host_paths && !policy.dangling.enabled);
+        assert_eq!(policy.allow_caps, ["SYS_TIME"]);
+        assert_eq!(policy.image_delay.unwrap().as_secs(), 3_600);
+    }
+
+    #[test]
+    fn remote_engines_are_refused_by_name() {
+        let refused = policy(serde_json::json!({"endpoint": "tcp://10.0.0.1:2375"}), Mode::Node).unwrap_err();
+        assert!(refused.starts_with("endpoint: "), "{refused}");
+        assert!(
+            policy(serde_json::json!({"tls": {"cert": "x"}}), Mode::Node).unwrap_err().starts_with("tls: ")
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! The record of each attempt, in a directory of the agent's state: a small file by the attempt's name.
+//!
+//! In: attempts. Out: records. A record is created before its container, so that an attempt without record was never started. A
+//! fence is a record that says that the attempt never starts: it needs no engine. The container itself is found by its name.
+
+use std::{
+    fs, io,
+    io::Write as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use herdlet_driver::{AttemptId, TaskConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Place;
+
+/// What is recorded of an attempt. Newer releases add fields, each with a default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Whether it may start.
+    pub(crate) claim: RecordClaim,
+    /// The engine that has its container.
+    pub(crate) engine: Option<Place>,
+    /// The name of its container.
+    #[serde(default)]
+    pub(crate) container: String,
+    /// Where its output is copied to; none if it has no logs.
+    #[serde(default)]
+    pub(crate) logs: Option<LogTarget>,
+    /// The image, as the task names it.
+    #[serde(default)]
+    pub(crate) image: String,
+    /// Ports inside the container, by label.
+    #[serde(default)]
+    pub(crate) port_map: std::collections::BTreeMap<String, u16>,
+    /// Whether services use the container's IPv6 address.
+    #[serde(default)]
+    pub(crate) advertise_ipv6: bool,
+}
+
+/// The claim of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum RecordClaim {
+    /// It may have started.
+    Taken,
+    /// It never starts.
+    Fenced,
+}
+
+/// Where an attempt's output is copied to, and how much of it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogTarget {
+    pub(crate) dir: PathBuf,
+    pub(crate) name: String,
+    pub(crate) max_files: u32,
+    pub(crate) max_file_size_mib: u64,
+}
+
+impl LogTarget {
+    pub(crate) fn of(task: &TaskConfig) -> Self {
+        Self {
+            dir: task.dirs.logs.clone(),
+            name: task.dirs.log_name.clone(),
+            max_files: task.logs.max_files,
+            max_file_size_mib: task.logs.max_file_size_mib,
+        }
+    }
+}
+
+impl Record {
+    fn fence() -> Self {
+        Self {
+            claim: RecordClaim::Fenced,
+            engine: None,
+            container: String::new(),
+            logs: None,
+            image: String::new(),
+            port_map: Default::default(),
+            advertise_ipv6: false,
+        }
+    }
+}
+
+/// The directory of the records.
+#[derive(Debug)]
+pub(crate) struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    /// Opens the directory, creating it if it is missing. Removes the partial files of an agent that was killed.
+    pub(crate) fn open(dir: &Path) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    fn path(&self, id: &AttemptId) -> PathBuf {
+        self.dir.join(id.name())
+    }
+
+    /// The file with the position of an attempt's logs.
+    pub(crate) fn position(&self, id: &AttemptId) -> PathBuf {
+        self.dir.join(format!("{}.position", id.name()))
+    }
+
+    pub(crate) fn read(&self, id: &AttemptId) -> io::Result<Option<Record>> {
+        match fs::read(self.path(id)) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Claims an attempt. Returns the record that it has from then on: a fence stays.
+    pub(crate) fn claim(&self, id: &AttemptId, record: &Record) -> io::Result<Record> {
+        if let Some(known) = self.read(id)?.filter(|known| known.claim == RecordClaim::Fenced) {
+            return Ok(known);
+        }
+        self.write(id, record)?;
+        Ok(record.clone())
+    }
+
+    /// Fences an attempt, whose container does not exist.
+    pub(crate) fn fence(&self, id: &AttemptId) -> io::Result<()> {
+        self.write(id, &Record::fence())
+    }
+
+    /// Writes atomically: no reader sees a partial record.
+    fn write(&self, id: &AttemptId, record: &Record) -> io::Result<()> {
+        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        fs::rename(&partial, self.path(id))
+    }
+
+    pub(crate) fn remove(&self, id: &AttemptId) -> io::Result<()> {
+        for path in [self.position(id), self.path(id)] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// All attempts with a record.
+    pub(crate) fn list(&self) -> io::Result<Vec<AttemptId>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            found.extend(entry?.file_name().to_str().and_then(AttemptId::parse));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// The engine of an allocation's latest attempt that has one: later attempts use the same.
+    pub(crate) fn engine_of(&self, id: &AttemptId) -> io::Result<Option<Place>> {
+        let mut known = self.list()?;
+        known.retain(|other| other.alloc == id.alloc);
+        for other in known.iter().rev() {
+            if let Some(place) = self.read(other)?.and_then(|record| record.engine) {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::AllocId;
+
+    use super::*;
+    use crate::engine::Kind;
+
+    #[test]
+    fn a_fence_stays_and_an_allocation_keeps_its_engine() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let id = |attempt| AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt };
+        let place = Place { kind: Kind::Podman, socket: "/x".into() };
+        let record = Record { claim: RecordClaim::Taken, engine: Some(place.clone()), ..Record::fence() };
+        assert_eq!(records.claim(&id(1), &record).unwrap(), record);
+        assert_eq!(records.engine_of(&id(2)).unwrap(), Some(place));
+        records.fence(&id(2)).unwrap();
+        assert_eq!(records.claim(&id(2), &record).unwrap().claim, RecordClaim::Fenced);
+        fs::write(records.position(&id(1)), "x").unwrap();
+        assert_eq!(records.list().unwrap(), [id(1), id(2)]);
+        for attempt in [1, 2] {
+            records.remove(&id(attempt)).unwrap();
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

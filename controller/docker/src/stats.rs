@@ -1,0 +1,115 @@
+//! Statistics of containers: the engine's stream of one container, in the terms of the drivers' contract.
+//!
+//! In: the engine's samples, about one per second. Out: usage at the requested interval. No stream is opened for a container that
+//! nobody measures.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use bollard::{Docker, models::ContainerStatsResponse, query_parameters::StatsOptionsBuilder};
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use herdlet_base::clock::wall_now;
+use herdlet_driver::{CpuUsage, DriverResult, MemoryUsage, Usage};
+use tokio::time::Instant;
+
+use crate::failure;
+
+/// The engine's samples come a little less regularly than once per second.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// Processor time at one moment, in nanoseconds: the container's and the machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Times {
+    user: u64,
+    system: u64,
+    machine: u64,
+}
+
+/// The times of the last sample of a container. Its share of the processor is computed from them.
+pub(crate) type LastTimes = Arc<Mutex<Option<Times>>>;
+
+/// Follows the statistics of a container until it ends.
+pub(crate) fn follow(
+    client: &Docker,
+    container: &str,
+    interval: Duration,
+    last: LastTimes,
+) -> BoxStream<'static, DriverResult<Usage>> {
+    let options = StatsOptionsBuilder::new().stream(true).build();
+    let samples = client.stats(container, Some(options)).boxed();
+    let due = Instant::now();
+    stream::unfold((samples, due, last), move |(mut samples, mut due, last)| async move {
+        loop {
+            let sample = match samples.next().await? {
+                Ok(sample) => sample,
+                Err(error) => {
+                    return Some((Err(failure::retry("read statistics", &error)), (samples, due, last)));
+                }
+            };
+            // The engine sends zeros for a container that has ended.
+            if sample.memory_stats.as_ref().is_none_or(|memory| memory.usage.is_none_or(|usage| usage == 0)) {
+                return None;
+            }
+            if Instant::now() + SLACK < due {
+                continue;
+            }
+            let times = times(&sample);
+            let before = last.lock().unwrap_or_else(PoisonError::into_inner).replace(times);
+            // The very first sample has no share.
+            let Some(before) = before else { continue };
+            due = Instant::now() + interval;
+            return Some((Ok(usage(&sample, times, before)), (samples, due, last)));
+        }
+    })
+    .boxed()
+}
+
+fn usage(sample: &ContainerStatsResponse, times: Times, before: Times) -> Usage {
+    let memory = sample.memory_stats.clone().unwrap_or_default();
+    let stats = memory.stats.clone().unwrap_or_default();
+    let of = |names: &[&str]| names.iter().find_map(|name| stats.get(*name).copied());
+    let passed = times.machine.saturating_sub(before.machine);
+    let cores = sample.cpu_stats.as_ref().and_then(|cpu| cpu.online_cpus).unwrap_or(1).max(1);
+    let percent = |now: u64, before: u64| match passed {
+        0 => 0.0,
+        passed => now.saturating_sub(before) as f64 / passed as f64 * f64::from(cores) * 100.0,
+    };
+    let throttling =
+        sample.cpu_stats.as_ref().and_then(|cpu| cpu.throttling_data.clone()).unwrap_or_default();
+    Usage {
+        at: wall_now(),
+        memory: MemoryUsage {
+            rss: of(&["total_rss", "rss", "anon"]),
+            cache: of(&["total_cache", "cache", "file"]),
+            swap: of(&["total_swap", "swap"]),
+            mapped_file: of(&["total_mapped_file", "mapped_file", "file_mapped"]),
+            usage: memory.usage,
+            usage_max: memory.max_usage,
+            kernel: of(&["kernel_stack"]),
+        },
+        cpu: CpuUsage {
+            user_ns: times.user,
+            system_ns: times.system,
+            user_percent: percent(times.user, before.user),
+            system_percent: percent(times.system, before.system),
+            throttled_periods: throttling.throttled_periods,
+            throttled_ns: throttling.throttled_time,
+        },
+        pids: Vec::new(),
+    }
+}
+
+fn times(sample: &ContainerStatsResponse) -> Times {
+    let cpu = sample.cpu_stats.clone().unwrap_or_default();
+    let usage = cpu.cpu_usage.unwrap_or_default();
+    let of = |value: Option<u64>| value.unwrap_or(0);
+    let (user, system) = (of(usage.usage_in_usermode), of(usage.usage_in_kernelmode));
+    // Some engines know only the sum.
+    let user = if user + system == 0 { of(usage.total_usage) } else { user };
+    Times { user, system, machine: of(cpu.system_cpu_usage) }
+}
