@@ -24,9 +24,9 @@ use clap::{
 
 use herdlet_cli::{
     Connection, VariableArgs, apply, checks, config, convert, delete, deployments, diff, dispatch, drain,
-    environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, job, logs, monitor,
-    offline, one_off, one_off::OneOff, restart, rollback, scale, schema, show, status, stdout, stop, style,
-    top, wait,
+    environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, images, job, logs,
+    monitor, offline, one_off, one_off::OneOff, restart, rollback, scale, schema, show, status, stdout, stop,
+    style, top, wait,
 };
 
 use nomad::Translation;
@@ -264,6 +264,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet wait web --timeout 1m\n  herdlet wait --for=complete backup\n  herdlet wait --for=deleted web"
     )]
     Wait(wait::WaitArgs),
+    /// List images that tasks use or have used, with their digests, sizes and users
+    #[command(
+        after_help = "Examples:\n  herdlet images\n  herdlet images -o json\n\nThe size after a task is what it has written outside of its mounts."
+    )]
+    Images(images::ImagesArgs),
     /// Collect garbage: ended jobs, and directories of ended allocations
     #[command(
         after_help = "Examples:\n  herdlet gc --dry-run    list what can be collected, and when and why the agent does so by itself\n  herdlet gc\n\nRunning jobs, and jobs of a folder of manifests, are kept."
@@ -482,6 +487,7 @@ impl ClientCommand {
             Self::Promote(args) => Some(&mut args.connection),
             Self::Deployment(args) => Some(args.verb.connection()),
             Self::Gc(args) => Some(&mut args.connection),
+            Self::Images(args) => Some(&mut args.connection),
             Self::Drain(args) => Some(&mut args.connection),
             Self::Eligibility(args) => Some(&mut args.connection),
             Self::Eval(args) => Some(&mut args.connection),
@@ -555,6 +561,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Promote(args) => deployments::promote(args).await,
         ClientCommand::Deployment(args) => deployments::run(args).await,
         ClientCommand::Gc(args) => gc::run(args).await,
+        ClientCommand::Images(args) => images::run(args).await,
         ClientCommand::Drain(args) => drain::drain(args).await,
         ClientCommand::Eligibility(args) => drain::eligibility(args).await,
         ClientCommand::Eval(args) => eval::run(args).await,

@@ -10,6 +10,7 @@
 //! - `instance`: whether the instance or its tasks run elsewhere.
 
 mod cluster;
+mod engines;
 mod instance;
 mod machine;
 mod ownership;
@@ -103,6 +104,9 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(listener(config));
     findings.extend(consul(config).await);
     findings.extend(cluster::cluster(config).await);
+    let dir = in_use.unwrap_or(&config.state_dir);
+    let instance = herdlet_agent::state_db::StateDir::instance_in(dir);
+    findings.extend(engines::engines(config, instance.as_ref().map(|instance| &*instance.0)).await);
     findings
 }
 

@@ -15,6 +15,7 @@ use std::{io::ErrorKind, time::Duration};
 use futures_util::{Stream, TryStreamExt as _};
 use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
+    driver::ImageView,
     gc::Collectable,
     overview::{Drift, Overview, Transition},
     service::ServiceView,
@@ -176,6 +177,11 @@ impl Client {
         let answer = self.send(request.query(&[("log_level", level)])).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
         Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
+    }
+
+    /// Images that tasks use or have used.
+    pub async fn images(&self) -> Result<Vec<ImageView>> {
+        self.get("/v1/herdlet/images").await
     }
 
     /// Ended objects that can be collected.

@@ -29,7 +29,7 @@ const TOLD_MAX: usize = 5;
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
     let Some(cluster) = &config.cluster else { return Vec::new() };
     let mut findings = vec![reach(config, cluster).await];
-    if !config.drivers.offers_servers_any() {
+    if !config.drivers.offers_servers_any() && !super::engines::has_any(config) {
         findings.push(Finding::warning(
             "drivers",
             "the node offers no task driver, so servers place nothing on it",
