@@ -30,6 +30,9 @@ pub const PYTHON_NOMAD_TESTS: &str = "HERDLET_TEST_PYTHON_NOMAD_TESTS";
 /// The Traefik program.
 pub const TRAEFIK: &str = "HERDLET_TEST_TRAEFIK";
 
+/// The folder with the programs of Docker, Podman and a registry, for `tests/engines`.
+pub const ENGINES: &str = "HERDLET_TEST_ENGINES";
+
 /// A kernel for a virtual machine.
 pub const GUEST_KERNEL: &str = "HERDLET_TEST_GUEST_KERNEL";
 

@@ -11,6 +11,7 @@
 //! - [`shown`]: the agent's view of its allocations.
 //! - [`host`]: the machine's processes, cgroups and mounts.
 //! - [`consul`]: a real Consul agent.
+//! - [`engine`]: real container engines.
 //! - [`proxy`]: a proxy that gives wrong answers.
 //! - [`http`]: one request over a socket.
 //! - [`ports`]: free ports.
@@ -28,6 +29,7 @@ pub mod agent;
 pub mod command;
 pub mod consul;
 pub mod crashes;
+pub mod engine;
 pub mod environment;
 pub mod flat;
 pub mod home;

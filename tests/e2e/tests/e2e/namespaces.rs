@@ -4,13 +4,16 @@
 //! ports, abstract sockets and mounts; the kernel removes them with the last process of the test. A runner that starts a
 //! process for each test thereby isolates each test from all others. Without root, or if a container forbids it, the tests
 //! run in the namespaces of the machine; in CI that is a failure.
+//!
+//! Tests of the shared container engines enter the namespaces in which these publish ports and see mounts.
 
-use std::{ffi::c_int, io};
+use std::{ffi::c_int, fs, io, os::fd::AsFd as _};
 
+use herdlet_e2e::engine;
 use rustix::{
     mount::{MountPropagationFlags, mount_change},
     net::{AddressFamily, SocketType, socket},
-    thread::{UnshareFlags, unshare_unsafe},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
 #[used]
@@ -23,12 +26,30 @@ extern "C" fn enter() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let Err(error) = isolate() else { return };
+    let entered = match engine::shared_machine() {
+        Some(pid) => join(pid),
+        None => isolate(),
+    };
+    let Err(error) = entered else { return };
     eprintln!("cannot create namespaces for the tests: {error}");
     let is_required = std::env::var_os("HERDLET_TEST_REQUIRE").is_some();
     if is_required || error.kind() != io::ErrorKind::PermissionDenied {
         std::process::abort();
     }
+}
+
+/// Enters the namespaces of a process.
+fn join(pid: u32) -> io::Result<()> {
+    let place = std::env::current_dir()?;
+    let open = |kind: &str| fs::File::open(format!("/proc/{pid}/ns/{kind}"));
+    let (mounts, network) = (open("mnt")?, open("net")?);
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+    move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "there is one thread, and another mount namespace has another root"
+    )]
+    std::env::set_current_dir(place)
 }
 
 fn isolate() -> io::Result<()> {

@@ -67,6 +67,16 @@ impl NodeTest {
         wait::until_true(what, is_so);
     }
 
+    /// Returns the servers' record of the node.
+    pub(crate) fn known(&self) -> herdlet_nomad::wire::Node {
+        self.cluster.read(|state| state.nodes[&self.node].node.clone())
+    }
+
+    /// Returns the servers' record of an allocation.
+    pub(crate) fn stored(&self, id: &AllocId) -> Allocation {
+        self.cluster.alloc(id).unwrap()
+    }
+
     pub(crate) fn submit(&self, job: &Value) -> herdlet_nomad_server::schedule::Key {
         let _guard = self.runtime.enter();
         self.cluster.submit(job).unwrap()

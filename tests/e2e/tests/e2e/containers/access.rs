@@ -1,0 +1,107 @@
+//! Commands in containers, signals, statistics and what people are shown.
+
+use herdlet_e2e::{engine::Engine, http, wait};
+use serde_json::Value;
+
+use super::{container, finish, on_both_engines, sleeping};
+use crate::common::job;
+
+on_both_engines!(
+    commands_run_in_the_container,
+    signals_reach_the_main_process,
+    usage_is_that_of_the_container,
+    images_and_digests_are_shown,
+    values_of_env_are_visible_in_the_engine_and_nowhere_else,
+);
+
+fn commands_run_in_the_container(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    agent.apply_and_wait(&job(
+        "exec",
+        "service",
+        "",
+        &[container("t", "sleep 100000", "hostname: inside", "")],
+    ));
+    let run = |command: &[&str]| agent.cli(&[&["exec", "exec", "--"][..], command].concat());
+    assert_eq!(run(&["hostname"]).success().stdout, "inside\n");
+    assert_eq!(run(&["sh", "-c", "echo out; echo err >&2; exit 7"]).ended(7).stderr.trim_end(), "err");
+    assert_eq!(run(&["sh", "-c", "echo $NOMAD_TASK_NAME"]).success().stdout, "t\n");
+    let missing = run(&["/no/such/program"]);
+    assert!([126, 127].contains(&missing.code), "{missing:?}");
+    // A session that is open while the agent dies ends, and its process does not hold the container.
+    let session = agent.spawn(&["exec", "exec", "--", "sleep", "1000"]);
+    wait::until_true("the session's process runs", || {
+        agent.cli(&["exec", "exec", "--", "ps"]).stdout.contains("sleep 1000")
+    });
+    drop(session);
+    agent.crash();
+    agent.cli(&["wait", "exec"]).success();
+    finish(&engine, agent);
+}
+
+fn signals_reach_the_main_process(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let script =
+        "trap 'echo hangup' HUP; trap 'echo stopped; exit 3' USR2; echo up; while :; do sleep 0.1; done";
+    let task = container("t", script, "", "kill_signal: SIGUSR2\nkill_timeout: 60s");
+    agent.apply_and_wait(&job("signals", "service", "", &[task]));
+    let alloc = agent.until_alloc("signals.g[0]", "runs", |alloc| alloc.state("t") == "running");
+    agent.until_logged(&alloc.id(), "t", "stdout", |log| log == "up\n");
+    agent.cli(&["signal", "-s", "SIGHUP", "signals"]).success();
+    agent.until_logged(&alloc.id(), "t", "stdout", |log| log == "up\nhangup\n");
+    agent.cli(&["stop", "signals", "--wait"]).success();
+    agent.until_logged(&alloc.id(), "t", "stdout", |log| log == "up\nhangup\nstopped\n");
+    let ended = agent.until_alloc("signals.g[0]", "is complete", |alloc| alloc.status() == "complete");
+    assert_eq!(ended.exit_codes("t"), [3]);
+    finish(&engine, agent);
+}
+
+fn usage_is_that_of_the_container(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let script = "while :; do :; done";
+    agent.apply_and_wait(&job(
+        "busy",
+        "service",
+        "",
+        &[container("t", script, "", "resources: {cpu: 100, memory: 32}")],
+    ));
+    let alloc = agent.until_alloc("busy.g[0]", "runs", |alloc| alloc.state("t") == "running");
+    wait::until_true("it uses the processor and memory", || {
+        let path = format!("/v1/client/allocation/{}/stats", alloc.id());
+        let Some(answer) = http::get(&agent.peer(), &path).filter(|answer| answer.status == 200) else {
+            return false;
+        };
+        let usage = answer.json()["ResourceUsage"].clone();
+        usage["CpuStats"]["TotalTicks"].as_f64().is_some_and(|ticks| ticks > 0.0)
+            && usage["MemoryStats"]["RSS"]
+                .as_u64()
+                .max(usage["MemoryStats"]["Usage"].as_u64())
+                .is_some_and(|bytes| bytes > 0)
+    });
+    assert!(agent.cli(&["top"]).success().stdout.contains("busy"));
+    finish(&engine, agent);
+}
+
+fn images_and_digests_are_shown(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    agent.apply_and_wait(&job("shown", "service", "", &[sleeping("t", "")]));
+    let images = agent.cli(&["images"]).success().stdout;
+    assert!(images.contains("herdlet-test/busybox:1") && images.contains("shown"), "{images}");
+    let listed = engine.request("GET", "/images/herdlet-test/busybox:1/json", &Value::Null).json();
+    let id = listed["Id"].as_str().unwrap().trim_start_matches("sha256:").to_owned();
+    let described = agent.cli(&["describe", "shown"]).success().stdout;
+    assert!(described.contains(&id[..12]), "the digest {id} in {described}");
+    finish(&engine, agent);
+}
+
+fn values_of_env_are_visible_in_the_engine_and_nowhere_else(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let task = sleeping("t", "env: {TOKEN: hidden-value}");
+    agent.apply_and_wait(&job("env", "service", "", &[task]));
+    let alloc = agent.until_alloc("env.g[0]", "runs", |alloc| alloc.state("t") == "running");
+    let container = engine.container(&alloc.id(), "t");
+    assert!(container["Config"]["Env"].to_string().contains("TOKEN=hidden-value"));
+    assert!(!container["Config"]["Labels"].to_string().contains("hidden-value"));
+    assert!(!agent.log().contains("hidden-value"));
+    finish(&engine, agent);
+}

@@ -1,0 +1,321 @@
+//! The job files in `tests/e2e/jobs`: those combinations of keys that public job files use most.
+//!
+//! A row of the table is a file, the values of its variables, and the check of its effect. Each file is applied unchanged,
+//! with Docker and with Podman.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    engine::{Engine, Kind},
+    http::{self, Peer},
+    ports,
+    program::project,
+    shown::Alloc,
+    wait,
+};
+use serde_json::Value;
+
+use super::{PERMISSIVE, finish, on_both_engines};
+
+on_both_engines!(every_job_file_runs);
+
+/// A job with its machine.
+struct Ground<'g> {
+    agent: &'g Agent,
+    engine: &'g Engine<'g>,
+    /// The value of the variable `port`.
+    port: u16,
+    /// The value of the variable `data`.
+    data: &'g Path,
+}
+
+type Check = fn(&Ground<'_>);
+
+/// Files, the variables that they declare, and their checks.
+const JOBS: [(&str, &[&str], Check); 20] = [
+    ("agent", &["data"], agent),
+    ("batch", &[], batch),
+    ("database", &["data", "port"], database),
+    ("devices", &[], devices),
+    ("dispatch", &[], dispatch),
+    ("failing", &[], failing),
+    ("hardened", &[], hardened),
+    ("host-network", &["port"], host_network),
+    ("host-volume", &[], host_volume),
+    ("limits", &[], limits),
+    ("mounts", &[], mounts),
+    ("names", &[], names),
+    ("podman", &[], podman),
+    ("port-map", &[], port_map),
+    ("private", &[], private),
+    ("rolling", &["release=1"], rolling),
+    ("services", &[], services),
+    ("sidecar", &[], sidecar),
+    ("terminal", &[], terminal),
+    ("web", &[], web),
+];
+
+#[test]
+fn every_job_file_has_a_check() {
+    let entries = fs::read_dir(project().join("tests/e2e/jobs")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().replace(".nomad.hcl", ""));
+    let mut found: Vec<String> = names.collect();
+    found.sort();
+    assert_eq!(found, JOBS.map(|(name, ..)| name));
+}
+
+fn every_job_file_runs(engine: Engine<'_>) {
+    let setup = Setup::default().config(format!(
+        "drivers: {{docker: {{engine: {}, endpoint: \"unix://{}\", gc: {{image: false}}, {PERMISSIVE}}}, podman: {{endpoint: \"unix://{}\", gc: {{image: false}}}}}}\nhost_ip: 127.0.0.1\n{}",
+        engine.kind,
+        engine.socket().display(),
+        engine.socket().with_file_name("podman.sock").display(),
+        ports::for_tasks()
+    ));
+    let mut agent = Agent::start_with(setup);
+    agent.apply("apiVersion: herdlet/v1\nkind: Volume\nmetadata: {name: shared}\nspec: {type: host, plugin_id: mkdir}\n");
+    let data = agent.home.path().join("data");
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(data.join("marker"), "").unwrap();
+    let wanted = std::env::var("HERDLET_TEST_JOB").ok();
+    for (name, variables, check) in JOBS {
+        // Podman's driver works with Podman only.
+        if wanted.as_deref().is_some_and(|wanted| wanted != name)
+            || name == "podman" && engine.kind == Kind::Docker
+        {
+            continue;
+        }
+        eprintln!("{name} with {}", engine.kind);
+        let [port] = ports::free();
+        let ground = Ground { agent: &agent, engine: &engine, port, data: &data };
+        ground.apply(name, variables);
+        check(&ground);
+        agent.cli(&["delete", name]).success();
+    }
+    finish(&engine, agent);
+}
+
+impl Ground<'_> {
+    fn apply(&self, name: &str, variables: &[&str]) {
+        let file = project().join(format!("tests/e2e/jobs/{name}.nomad.hcl"));
+        let mut arguments = vec!["apply".to_owned(), "-f".to_owned(), file.display().to_string()];
+        for variable in variables {
+            let value = match *variable {
+                "data" => format!("data={}", self.data.display()),
+                "port" => format!("port={}", self.port),
+                given => given.to_owned(),
+            };
+            arguments.extend(["--var".to_owned(), value]);
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = self.agent.cli(&arguments);
+        assert_eq!(output.code, 0, "{name}: {}{}", output.stdout, output.stderr);
+    }
+
+    fn running(&self, alloc: &str, task: &str) -> Alloc {
+        self.agent.until_alloc(alloc, "runs", |alloc| alloc.state(task) == "running")
+    }
+
+    fn ended(&self, alloc: &str, status: &str) -> Alloc {
+        self.agent.until_alloc(alloc, status, |alloc| alloc.status() == status)
+    }
+
+    /// Waits until the standard output of a running task contains all of `texts`, and returns it.
+    fn printed(&self, alloc: &str, task: &str, texts: &[&str]) -> String {
+        let id = self.running(alloc, task).id();
+        self.agent.until_logged(&id, task, "stdout", |log| texts.iter().all(|text| log.contains(text)))
+    }
+
+    fn serves(&self, port: u16, path: &str, body: &str) {
+        wait::until_true(&format!("{path} on port {port} is {body:?}"), || {
+            http::get(&Peer::Port(port), path).is_some_and(|answer| answer.body == body)
+        });
+    }
+
+    fn container(&self, alloc: &Alloc, task: &str) -> Value {
+        self.engine.container(&alloc.id(), task)
+    }
+}
+
+fn web(ground: &Ground<'_>) {
+    for index in 0..2 {
+        let alloc = ground.running(&format!("web.web[{index}]"), "httpd");
+        ground.serves(alloc.port("http").unwrap(), "/", &format!("site of {index}\n"));
+    }
+}
+
+fn database(ground: &Ground<'_>) {
+    let alloc = ground.running("database.database[0]", "server");
+    let journal = ground.data.join("journal");
+    wait::until_true("it has opened its files", || {
+        fs::read_to_string(&journal).is_ok_and(|text| text == "opened by 65534\n")
+    });
+    wait::until_true("the port answers", || std::net::TcpStream::connect(("127.0.0.1", ground.port)).is_ok());
+    let host = &ground.container(&alloc, "server")["HostConfig"];
+    assert_eq!(
+        (&host["Memory"], &host["MemoryReservation"]),
+        (&(128 << 20).into(), &(64 << 20).into()),
+        "{host:#}"
+    );
+    ground.agent.cli(&["stop", "database", "--wait"]).success();
+    assert!(fs::read_to_string(&journal).unwrap().ends_with("closed\n"), "the signal was SIGTERM");
+}
+
+fn agent(ground: &Ground<'_>) {
+    if ground.engine.kind == Kind::Docker && !has_all_capabilities() {
+        // Docker gives a privileged container all capabilities, also those that this machine's root lacks.
+        ground.agent.until_printed(&["describe", "agent"], |text| text.contains("unable to apply caps"));
+        return;
+    }
+    let log = ground.printed("agent.agent[0]", "agent", &["marker"]);
+    let lines = || log.lines().filter_map(|line| line.parse::<u32>().ok());
+    assert!(lines().any(|processes| processes > 5), "it sees the machine's processes: {log}");
+}
+
+/// Returns whether root has every capability here: CAP_SYS_RESOURCE (24) is missing on some virtual machines.
+fn has_all_capabilities() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    u64::from_str_radix(set, 16).unwrap() & (1 << 24) != 0
+}
+
+fn host_network(ground: &Ground<'_>) {
+    ground.serves(ground.port, "/index.html", "host\n");
+    ground.agent.cli(&["wait", "host-network"]).success();
+}
+
+fn port_map(ground: &Ground<'_>) {
+    let alloc = ground.running("port-map.cache[0]", "cache");
+    // As in Nomad: with port_map, the task's variable has the port inside of the container.
+    let port = alloc.port("http").unwrap();
+    ground.serves(port, "/", "port 6379\n");
+}
+
+fn batch(ground: &Ground<'_>) {
+    let alloc = ground.ended("batch.work[0]", "complete");
+    let log = |kind: &str, text: &str| {
+        ground.agent.until_logged(&alloc.id(), "report", kind, |log| log == text);
+    };
+    log("stdout", "/local\nhello from report\n");
+    log("stderr", "done\n");
+    let result = ground.agent.home.state().join("alloc").join(alloc.id()).join("alloc/data/result");
+    assert_eq!(fs::read_to_string(result).unwrap(), "result\n");
+}
+
+fn failing(ground: &Ground<'_>) {
+    let alloc = ground.ended("failing.g[0]", "failed");
+    assert_eq!(alloc.exit_codes("t"), [42, 42]);
+    ground.agent.until_logged(&alloc.id(), "t", "stdout", |log| log == "attempt\nattempt\n");
+}
+
+fn sidecar(ground: &Ground<'_>) {
+    let alloc = ground.ended("sidecar.g[0]", "complete");
+    let log = ground.agent.until_logged(&alloc.id(), "main", "stdout", |log| log.ends_with("main\n"));
+    assert!(log.starts_with("prepared\n"), "{log}");
+    assert_eq!(alloc.exit_codes("prepare"), [0]);
+}
+
+fn mounts(ground: &Ground<'_>) {
+    let log = ground.printed("mounts.g[0]", "t", &["read-only", "tmpfs on /scratch"]);
+    assert!(log.contains("size=") && log.contains("mode=700"), "{log}");
+    let alloc = ground.running("mounts.g[0]", "t");
+    let file = ground.agent.home.state().join("alloc").join(alloc.id()).join("t/local/data/a");
+    assert_eq!(fs::read_to_string(file).unwrap(), "a\n");
+    let listed = ground.engine.request("GET", "/volumes", &Value::Null).json();
+    assert!(listed.to_string().contains(&format!("mounts-{}", &alloc.id()[..8])), "{listed:#}");
+    ground.agent.cli(&["exec", "mounts", "--", "cat", "/cache/b"]).success();
+}
+
+fn hardened(ground: &Ground<'_>) {
+    let log = ground.printed("hardened.g[0]", "t", &["uid=65534", "NoNewPrivs:\t1", "\n1000\n", "\n80\n"]);
+    // Podman gives users other than root the capabilities that a task adds.
+    assert!(log.contains("CapEff:\t0000000000000000") || log.contains("CapEff:\t0000000000000400"), "{log}");
+    let host = &ground.container(&ground.running("hardened.g[0]", "t"), "t")["HostConfig"];
+    assert_eq!(host["PidsLimit"], 50);
+}
+
+fn names(ground: &Ground<'_>) {
+    let texts = ["front", "10.9.8.7", "db.internal", "nameserver 10.1.1.1", "search internal", "ndots:2"];
+    ground.printed("names.g[0]", "t", &texts);
+    let labels = &ground.container(&ground.running("names.g[0]", "t"), "t")["Config"]["Labels"];
+    assert_eq!((&labels["team"], &labels["com.example/owner"]), (&"web".into(), &"names".into()));
+}
+
+fn devices(ground: &Ground<'_>) {
+    let log = ground.printed("devices.g[0]", "t", &["/dev/tunnel", "lo"]);
+    assert!(!log.contains("eth0"), "{log}");
+}
+
+fn terminal(ground: &Ground<'_>) {
+    ground.printed("terminal.g[0]", "t", &["/dev/pts/0"]);
+    let output = ground.agent.cli(&["exec", "terminal", "--", "cat", "/proc/1/comm"]).success();
+    assert!(["docker-init\n", "catatonit\n", "tini\n"].contains(&&*output.stdout), "{output:?}");
+}
+
+fn limits(ground: &Ground<'_>) {
+    let alloc = ground.ended("limits.g[0]", "failed");
+    assert_eq!(alloc.exit_codes("greedy"), [137]);
+    let events = alloc.0["TaskStates"]["greedy"]["Events"].to_string();
+    // Podman does not notice it where cgroups are hybrid.
+    assert!(ground.engine.kind == Kind::Podman || events.contains("out of memory"), "{events}");
+}
+
+fn dispatch(ground: &Ground<'_>) {
+    let payload = ground.agent.home.write("payload", "some input");
+    let arguments =
+        ["dispatch", "dispatch", &payload.display().to_string(), "--meta", "who=me", "--wait", "-o", "json"];
+    let done: Value = serde_json::from_str(&ground.agent.cli(&arguments).success().stdout).unwrap();
+    let child = done["job"]["id"].as_str().unwrap();
+    ground.agent.until_printed(&["logs", child], |log| log.contains("me: some input"));
+}
+
+fn services(ground: &Ground<'_>) {
+    let registered = |name: &str| {
+        wait::until("the service is registered", || {
+            let answer = http::get(&ground.agent.peer(), &format!("/v1/service/{name}"))?;
+            let list = answer.json();
+            let first = list.get(0)?;
+            Some((first["Address"].as_str()?.to_owned(), u16::try_from(first["Port"].as_u64()?).ok()?))
+        })
+    };
+    let (address, port) = registered("inside");
+    assert!(port == 8000 && !address.starts_with("127."), "{address}:{port} is the container's own");
+    let alloc = ground.running("services.g[0]", "server");
+    assert_eq!(registered("outside").1, alloc.port("http").unwrap());
+    ground.agent.cli(&["wait", "services"]).success();
+}
+
+fn rolling(ground: &Ground<'_>) {
+    ground.agent.cli(&["wait", "rolling"]).success();
+    let first: Vec<String> =
+        (0..2).map(|index| ground.running(&format!("rolling.g[{index}]"), "t").id()).collect();
+    ground.apply("rolling", &["release=2"]);
+    ground.agent.cli(&["wait", "rolling"]).success();
+    for index in 0..2 {
+        let alloc = ground.running(&format!("rolling.g[{index}]"), "t");
+        assert!(!first.contains(&alloc.id()));
+        ground.agent.until_logged(&alloc.id(), "t", "stdout", |log| log == "release 2\n");
+    }
+}
+
+fn private(ground: &Ground<'_>) {
+    let alloc = ground.running("private.g[0]", "t");
+    let container = ground.container(&alloc, "t");
+    assert!(container["Config"]["Image"].to_string().contains("registry.test:5000"), "{container:#}");
+    assert!(!container.to_string().contains(herdlet_e2e::engine::PASSWORD));
+    assert!(!ground.agent.log().contains(herdlet_e2e::engine::PASSWORD));
+}
+
+fn host_volume(ground: &Ground<'_>) {
+    ground.printed("host-volume.g[0]", "reader", &["written", "refused"]);
+}
+
+fn podman(ground: &Ground<'_>) {
+    let alloc = ground.running("podman.g[0]", "server");
+    ground.serves(alloc.port("http").unwrap(), "/", "pod\n");
+    let container = ground.container(&alloc, "server");
+    assert_eq!(container["Config"]["Labels"]["team"], "web");
+    ground.agent.cli(&["exec", "podman", "--", "ls", "/dev/nothing"]).success();
+}

@@ -1,0 +1,109 @@
+//! What tasks may do is decided by the options of the driver, off as in Nomad; and what an engine cannot do is refused.
+
+use herdlet_e2e::{command::User, engine::Engine, home::Home, program::program};
+
+use super::{PERMISSIVE, container, containers_of, finish, on_both_engines, sleeping};
+use crate::common::job;
+
+on_both_engines!(
+    tasks_may_do_what_the_options_allow,
+    what_options_allow_is_done,
+    unknown_keys_are_refused_before_the_start
+);
+
+/// What a task asks for, and what the refusal names.
+const REFUSED: [(&str, &str); 9] = [
+    ("privileged: true", "privileged"),
+    ("volumes: [\"/etc:/etc-host\"]", "volumes"),
+    ("mount: [{type: bind, source: /etc, target: /etc-host}]", "mount"),
+    ("mount: [{type: volume, source: named, target: /data}]", "mount"),
+    ("cap_add: [SYS_ADMIN]", "cap_add"),
+    ("pid_mode: host", "pid_mode"),
+    ("ipc_mode: host", "ipc_mode"),
+    ("runtime: other", "runtime"),
+    ("pids_limit: 1000", "pids_limit"),
+];
+
+fn tasks_may_do_what_the_options_allow(engine: Engine<'_>) {
+    let mut agent = engine.agent("pids_limit: 100");
+    for (at, (config, key)) in REFUSED.iter().enumerate() {
+        let name = format!("refused-{at}");
+        let group = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
+        let path = agent.manifest(&job(&name, "batch", group, &[container("t", "true", config, "")]));
+        let applied = agent.cli(&["apply", "-f", &path.display().to_string()]);
+        let reason = if applied.code == 0 {
+            let alloc =
+                agent.until_alloc(&format!("{name}.g[0]"), "has failed", |alloc| alloc.status() == "failed");
+            alloc.0["TaskStates"]["t"].to_string()
+        } else {
+            applied.stderr
+        };
+        assert!(reason.contains(key), "{config}: {reason}");
+        assert!(containers_of(&engine, &agent).is_empty(), "{config}");
+    }
+    finish(&engine, agent);
+}
+
+fn what_options_allow_is_done(engine: Engine<'_>) {
+    let options =
+        "allow_caps: [net_admin, chown], volumes: {enabled: true}, allowed_modes: {pid: [host], ipc: [host]}";
+    let mut agent = engine.agent(options);
+    for (at, config) in
+        ["cap_add: [NET_ADMIN]", "pid_mode: host", "ipc_mode: host", "volumes: [\"/tmp:/tmp-host:ro\"]"]
+            .iter()
+            .enumerate()
+    {
+        let name = format!("allowed-{at}");
+        agent.apply(&job(&name, "batch", "", &[container("t", "true", config, "")]));
+        agent.until_alloc(&format!("{name}.g[0]"), "is complete", |alloc| alloc.status() == "complete");
+    }
+    // Without the option, a task that adds nothing has the default capabilities only.
+    agent.apply_and_wait(&job(
+        "plain",
+        "service",
+        "",
+        &[container("t", "grep CapBnd /proc/self/status; sleep 100000", "", "")],
+    ));
+    let alloc = agent.until_alloc("plain.g[0]", "runs", |alloc| alloc.state("t") == "running");
+    let log = agent.until_logged(&alloc.id(), "t", "stdout", |log| log.ends_with('\n'));
+    let set = u64::from_str_radix(log.trim().rsplit('\t').next().unwrap(), 16).unwrap();
+    // Of the defaults, `allow_caps` leaves CHOWN (0).
+    assert_eq!(set & 1, 1, "{log}");
+    assert_eq!(set & (1 << 21), 0, "no SYS_ADMIN: {log}");
+    finish(&engine, agent);
+}
+
+fn unknown_keys_are_refused_before_the_start(engine: Engine<'_>) {
+    let mut agent = engine.agent(PERMISSIVE);
+    for (config, named) in [
+        ("imagine: x", "imagine"),
+        ("volumes: [1, {a: b}]", "volumes"),
+        ("mount: [{type: npipe, target: /x}]", "npipe"),
+        ("cpu_cfs_period: 2000000", "cpu_cfs_period"),
+        ("isolation: hyperv", "isolation"),
+    ] {
+        let path = agent.manifest(&job("wrong", "batch", "", &[container("t", "true", config, "")]));
+        let refused = agent.cli(&["validate", &path.display().to_string()]);
+        assert_ne!(refused.code, 0, "{config} is accepted");
+        assert!(refused.stderr.contains(named) || refused.stdout.contains(named), "{config}: {refused:?}");
+    }
+    agent.apply_and_wait(&job("right", "service", "", &[sleeping("t", "")]));
+    finish(&engine, agent);
+}
+
+#[test]
+fn an_agent_with_a_remote_engine_is_refused() {
+    let home = Home::new(User::Same);
+    for (options, key) in [
+        ("endpoint: \"tcp://127.0.0.1:2375\"", "endpoint"),
+        ("tls: {cert: /x, key: /x, ca: /x}", "tls"),
+        ("engine: containerd", "engine"),
+        ("allow_priviledged: true", "allow_priviledged"),
+    ] {
+        let config = home.write("config.yaml", &format!("drivers: {{docker: {{{options}}}}}\n"));
+        let arguments = ["config", "view", "--config", &config.display().to_string()];
+        let command = herdlet_e2e::command::prepare(&home, User::Same, program(), &arguments);
+        let output = herdlet_e2e::command::Running::start(command).finish();
+        assert!(output.code != 0 && output.stderr.contains(key), "{options}: {output:?}");
+    }
+}

@@ -1,0 +1,249 @@
+//! A daemon that is down, hangs or restarts: no running task fails for it, nothing starts twice, exits are the daemon's.
+
+use std::time::Duration;
+
+use herdlet_e2e::{
+    agent::Agent,
+    engine::{Engine, Engines, Kind},
+    host, wait,
+};
+use rustix::process::Signal;
+
+use crate::{
+    common::job,
+    containers::{container, containers_of, finish, running_of, sleeping},
+};
+
+const RESTARTS: &str = "restart: {attempts: 100, interval: 1h, delay: 50ms, mode: delay}";
+
+fn on_own(kind: Kind, test: impl Fn(Engine<'_>)) {
+    let Some(engines) = Engines::own(&[kind.name()]) else { return };
+    test(engines.engine(kind));
+}
+
+/// Counts the starts of a task, in its allocation's events.
+fn starts(agent: &Agent, alloc: &str) -> usize {
+    agent.alloc(alloc).map_or(0, |alloc| alloc.events("t").iter().filter(|kind| *kind == "Started").count())
+}
+
+fn pid_of(engine: &Engine<'_>, id: &str) -> u32 {
+    u32::try_from(engine.inspect(id).unwrap()["State"]["Pid"].as_u64().unwrap()).unwrap()
+}
+
+/// A daemon that does not answer: the task keeps its state, which is shown as old; an exit is seen once it answers.
+#[test]
+fn a_hanging_daemon_fails_no_task_and_exits_are_seen_later() {
+    on_own(Kind::Docker, |engine| {
+        let mut agent = engine.agent("");
+        agent.apply_and_wait(&job("steady", "service", RESTARTS, &[sleeping("t", "")]));
+        agent.apply_and_wait(&job("ends", "service", RESTARTS, &[sleeping("t", "")]));
+        let alloc = agent.alloc("ends.g[0]").unwrap().id();
+        let [ends] = engine.containers(&alloc).try_into().unwrap();
+        let pid = pid_of(&engine, ends["Id"].as_str().unwrap());
+        let steady = agent.alloc("steady.g[0]").unwrap().id();
+        let [steady_container] = engine.containers(&steady).try_into().unwrap();
+
+        engine.freeze();
+        host::signal(pid, Signal::KILL);
+        wait::until_true("the process has ended", || !host::is_alive(pid));
+        agent.until_printed(&["explain", "steady"], |text| text.contains("docker"));
+        agent.until_printed(&["status"], |text| text.contains("stale") || text.contains("does not answer"));
+        for name in ["steady.g[0]", "ends.g[0]"] {
+            assert_eq!(agent.alloc(name).unwrap().state("t"), "running", "{name}");
+        }
+        // A new agent meets the same silence, and does not wait for it with anything else.
+        agent.crash();
+        let raw = crate::common::sleeper("t", "");
+        agent.apply_and_wait(&job("raw", "service", "", &[raw]));
+
+        engine.thaw();
+        let alloc = agent.until_alloc("ends.g[0]", "was restarted", |alloc| {
+            alloc.restarts("t") == 1 && alloc.state("t") == "running"
+        });
+        assert_eq!(alloc.exit_codes("t"), [137]);
+        assert_eq!((starts(&agent, "steady.g[0]"), starts(&agent, "ends.g[0]")), (1, 2));
+        let [still] = engine.containers(&steady).try_into().unwrap();
+        assert_eq!(still["Id"], steady_container["Id"]);
+        finish(&engine, agent);
+    });
+}
+
+#[test]
+fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
+    on_own(Kind::Docker, |engine| {
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        let mut agent = engine.agent("");
+        agent.apply_and_wait(&job("kept", "service", &format!("{RESTARTS}\ncount: 3"), &[sleeping("t", "")]));
+        let before = running_of(&engine, &agent);
+        engine.kill();
+        // Nothing is placed on a driver that is away, with that reason.
+        agent.apply(&job("waits", "service", RESTARTS, &[sleeping("t", "")]));
+        agent.until_printed(&["explain", "waits"], |text| text.contains("docker"));
+        agent.crash();
+        for index in 0..3 {
+            assert_eq!(agent.alloc(&format!("kept.g[{index}]")).unwrap().state("t"), "running");
+        }
+        // A job that is deleted meanwhile ends once the daemon answers.
+        agent.cli(&["delete", "kept"]).success();
+        engine.start(&["--live-restore"]);
+        agent.cli(&["wait", "waits"]).success();
+        wait::until_true("the deleted job's containers are gone", || {
+            before.iter().all(|id| engine.inspect(id).is_none())
+        });
+        assert_eq!(starts(&agent, "waits.g[0]"), 1);
+        finish(&engine, agent);
+    });
+}
+
+#[test]
+fn tasks_outlive_restarts_of_a_daemon_with_live_restore() {
+    on_own(Kind::Docker, |engine| {
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        let mut agent = engine.agent("");
+        let script = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.2; done";
+        agent.apply_and_wait(&job(
+            "kept",
+            "service",
+            &format!("{RESTARTS}\ncount: 4"),
+            &[container("t", script, "", "")],
+        ));
+        let before = running_of(&engine, &agent);
+        for round in 0..3 {
+            if round == 1 {
+                engine.terminate()
+            } else {
+                engine.kill()
+            }
+            if round == 2 {
+                agent.crash();
+            }
+            engine.start(&["--live-restore"]);
+            agent.cli(&["wait", "kept"]).success();
+            assert_eq!(running_of(&engine, &agent), before, "round {round}");
+        }
+        for index in 0..4 {
+            assert_eq!(starts(&agent, &format!("kept.g[{index}]")), 1);
+        }
+        // Output goes on after the last restart, in order; a slow writer loses nothing.
+        let alloc = agent.alloc("kept.g[0]").unwrap().id();
+        let count = agent.task_log(&alloc, "t", "stdout").lines().count();
+        let log = agent.until_logged(&alloc, "t", "stdout", |log| log.lines().count() > count + 5);
+        let numbers: Vec<u32> = log.lines().filter_map(|line| line.parse().ok()).collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{log}");
+        finish(&engine, agent);
+    });
+}
+
+#[test]
+fn a_daemon_without_live_restore_ends_tasks_and_each_is_started_once_more() {
+    on_own(Kind::Docker, |engine| {
+        let mut agent = engine.agent("");
+        agent.apply_and_wait(&job(
+            "again",
+            "service",
+            &format!("{RESTARTS}\ncount: 4"),
+            &[sleeping("t", "")],
+        ));
+        for round in 1..=2_u64 {
+            if round == 1 {
+                engine.terminate()
+            } else {
+                engine.kill()
+            }
+            engine.start(&[]);
+            for index in 0..4 {
+                let name = format!("again.g[{index}]");
+                let alloc = agent.until_alloc(&name, "runs again", |alloc| {
+                    alloc.state("t") == "running" && alloc.restarts("t") == round
+                });
+                assert_eq!(alloc.exit_codes("t").len() as u64, round, "{:#}", alloc.0);
+            }
+            wait::until_true("each task has one container", || {
+                running_of(&engine, &agent).len() == 4 && containers_of(&engine, &agent).len() == 4
+            });
+        }
+        finish(&engine, agent);
+    });
+}
+
+#[test]
+fn a_daemon_that_restarts_while_tasks_start_and_end_starts_none_twice() {
+    on_own(Kind::Docker, |engine| {
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        let mut agent = engine.agent("");
+        let brief = "sleep 0.3; exit 1";
+        agent.apply(&job(
+            "brief",
+            "service",
+            &format!("{RESTARTS}\ncount: 3"),
+            &[container("t", brief, "", "")],
+        ));
+        for round in 0..4_u64 {
+            agent.apply(&job(&format!("steady-{round}"), "service", RESTARTS, &[sleeping("t", "")]));
+            wait::pause(Duration::from_millis(150 * (round + 1)));
+            engine.kill();
+            if round % 2 == 1 {
+                agent.crash();
+            }
+            engine.start(&["--live-restore"]);
+        }
+        for round in 0..4 {
+            agent.cli(&["wait", &format!("steady-{round}")]).success();
+            let alloc = agent.alloc(&format!("steady-{round}.g[0]")).unwrap();
+            assert_eq!(engine.containers(&alloc.id()).len(), 1);
+        }
+        let found = containers_of(&engine, &agent);
+        let attempts: std::collections::BTreeSet<String> =
+            found.iter().map(|found| found["Labels"]["herdlet.attempt"].to_string()).collect();
+        assert_eq!(attempts.len(), found.len(), "{found:#?}");
+        finish(&engine, agent);
+    });
+}
+
+/// The choice of an engine is kept for each allocation; `auto` waits for an engine that is installed.
+#[test]
+fn auto_keeps_the_engine_of_an_allocation() {
+    let Some(engines) = Engines::own(&["docker", "podman"]) else { return };
+    let (docker, podman) = (engines.engine(Kind::Docker), engines.engine(Kind::Podman));
+    // The sockets where `auto` looks for them, in the mounts of this test.
+    for (engine, path) in [(&docker, "/run/docker.sock"), (&podman, "/run/podman/podman.sock")] {
+        std::fs::create_dir_all(std::path::Path::new(path).parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(path);
+        std::os::unix::fs::symlink(engine.socket(), path).unwrap();
+    }
+    let setup = herdlet_e2e::agent::Setup::default().config("drivers: {docker: {engine: auto}}\n");
+    let mut agent = Agent::start_with(setup);
+    agent.apply_and_wait(&job("sticky", "service", RESTARTS, &[sleeping("t", "")]));
+    let before = running_of(&docker, &agent);
+    assert_eq!(before.len(), 1, "docker comes first");
+    docker.kill();
+    agent.crash();
+    agent.until_printed(&["explain", "sticky"], |text| text.contains("docker"));
+    assert!(running_of(&podman, &agent).is_empty(), "the task must not run a second time elsewhere");
+    docker.start(&["--live-restore"]);
+    agent.cli(&["wait", "sticky"]).success();
+    assert!(containers_of(&podman, &agent).is_empty());
+    finish(&docker, agent);
+}
+
+#[test]
+fn podmans_service_may_end_and_come_back() {
+    on_own(Kind::Podman, |engine| {
+        let mut agent = engine.agent("");
+        agent.apply_and_wait(&job("kept", "service", RESTARTS, &[sleeping("t", "")]));
+        let before = running_of(&engine, &agent);
+        for _ in 0..2 {
+            engine.kill();
+            agent.crash();
+            assert_eq!(agent.alloc("kept.g[0]").unwrap().state("t"), "running");
+            engine.start(&[]);
+            agent.cli(&["wait", "kept"]).success();
+            assert_eq!(running_of(&engine, &agent), before);
+        }
+        assert_eq!(starts(&agent, "kept.g[0]"), 1);
+        finish(&engine, agent);
+    });
+}
