@@ -63,7 +63,12 @@ impl Bench {
 
     /// Waits until the agent reports that all `count` tasks are complete.
     pub(super) fn until_complete(&self, count: usize) {
-        self.until(|bench| bench.counted("complete") == count);
+        self.until_counted("complete", count);
+    }
+
+    /// Waits until the agent reports that `count` tasks have this status.
+    pub(super) fn until_counted(&self, status: &str, count: usize) {
+        self.until(|bench| bench.counted(status) == count);
     }
 
     /// Deletes the job.

@@ -12,6 +12,7 @@
 //! - [`checks`]: costs of checks.
 //! - [`output`]: throughput of a task's log.
 //! - [`services`]: services in a Consul; left out if there is none.
+//! - [`containers`]: containers of a Docker daemon; left out if there is none.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
@@ -22,6 +23,7 @@
 
 mod adoption;
 mod checks;
+mod containers;
 mod cost;
 mod durable;
 mod ground;
@@ -42,7 +44,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 19] = [
+const MEASURES: [(&str, Measure); 22] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -58,6 +60,9 @@ const MEASURES: [(&str, Measure); 19] = [
     ("hanging-checks", checks::hanging),
     ("output", output::throughput),
     ("services", services::a_thousand),
+    ("container-starts", containers::starts),
+    ("containers", containers::rest),
+    ("container-adoption", containers::adoption),
     ("node-latency", node::latency),
     ("node-200", |table, ground| node::many(table, ground, 200)),
     ("node-500", |table, ground| node::many(table, ground, 500)),

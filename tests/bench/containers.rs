@@ -1,0 +1,189 @@
+//! Costs of containers, beside the engine's own: starts, memory, rest, adoption.
+//!
+//! The engine is a Docker daemon of this run (`tests/engines`). Containers have no network and no mounts beyond those of every
+//! task, so that the engine's own time is as short as it can be. A bare start is two requests: create and start, with the same
+//! image and command.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use herdlet_e2e::{
+    engine::{Engine, Engines, IMAGE, Kind},
+    wait,
+};
+use serde_json::{Value, json};
+
+use super::{
+    cost,
+    ground::BenchDirs,
+    job::Bench,
+    table::{Table, quantile},
+};
+
+/// Number of single starts of each kind.
+const SINGLES: usize = 30;
+/// Number of containers at rest.
+const RESTING: usize = 100;
+/// Number of containers to adopt.
+const ADOPTED: usize = 200;
+/// By then the agent has released what starts needed.
+const SETTLED: Duration = Duration::from_secs(25);
+/// Duration of the measurement at rest.
+const REST: Duration = Duration::from_secs(60);
+
+/// Starts an engine and an agent that uses it; `None` without engines on this machine.
+fn with_engine(ground: &BenchDirs, measure: impl FnOnce(&Bench, Engine<'_>)) {
+    let Some(mut engines) = Engines::prepare() else { return };
+    engines.serve_apart(&["docker"]);
+    let engine = engines.engine(Kind::Docker);
+    let config = engine.config("");
+    let bench = Bench::with(ground, |setup| setup.config(config));
+    measure(&bench, engine);
+    bench.delete();
+    wait::until_true("no container is left", || {
+        let instance = bench.agent.home.instance().unwrap_or_default();
+        engine.containers(&instance).is_empty()
+    });
+    bench.agent.finish();
+}
+
+fn job(name: &str, count: usize) -> String {
+    format!(
+        "apiVersion: herdlet/v1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  type: service
+  groups:
+    - name: main
+      count: {count}
+      tasks:
+        - name: work
+          driver: docker
+          kill_timeout: 1ms
+          config: {{image: \"{IMAGE}\", network_mode: none, command: sleep, args: [\"100000\"]}}
+"
+    )
+}
+
+/// The time over a bare create and start in the same run, and the agent's processor time.
+pub(super) fn starts(table: &mut Table, ground: &BenchDirs) {
+    with_engine(ground, |bench, engine| {
+        let (mut ours, mut bare, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..SINGLES {
+            let before = cost::cpu([bench.agent.pid()]);
+            let began = SystemTime::now();
+            bench.apply(&job("bench", 1));
+            bench.until_counted("running", 1);
+            ours.push(millis(started(&engine, began)));
+            cpu.push(millis(cost::cpu([bench.agent.pid()]).saturating_sub(before)));
+            bench.delete();
+            bench.until_counted("running", 0);
+            wait::pause(Duration::from_millis(200));
+            let began = SystemTime::now();
+            let id = engine.stranger(&format!("bare-{round}"), &json!({}));
+            bare.push(millis(started(&engine, began)));
+            engine.remove(&id);
+            wait::pause(Duration::from_millis(200));
+        }
+        for list in [&mut ours, &mut bare, &mut cpu] {
+            list.sort_by(f64::total_cmp);
+        }
+        let (own, alone) = (quantile(&ours, 0.5), quantile(&bare, 0.5));
+        table.row(
+            "one container, from the request to its start: over a bare create and start (medians); processor time of the agent",
+            format_args!("{:.1} ms ({:.2} times); {:.1} ms", own - alone, own / alone, quantile(&cpu, 0.5)),
+            "≤ 5 ms; ≤ 3 ms",
+            format_args!("{alone:.1} ms (the engine)"),
+        );
+        bench.apply(&job("bench", 1));
+    });
+}
+
+/// Memory of the agent for each container, and a minute without events.
+pub(super) fn rest(table: &mut Table, ground: &BenchDirs) {
+    with_engine(ground, |bench, _| {
+        let pid = bench.agent.pid();
+        wait::pause(SETTLED);
+        let before = cost::pss_kib([pid]);
+        bench.apply(&job("bench", RESTING));
+        bench.until_counted("running", RESTING);
+        wait::pause(SETTLED);
+        let each = cost::pss_kib([pid]).saturating_sub(before) / RESTING as u64;
+        table.row(
+            "memory of the agent for each container, logs included (PSS)",
+            format_args!("{each} KB, no process"),
+            "≤ 200 KB",
+            "",
+        );
+        let (cpu, woken) = (cost::cpu([pid]), cost::wake_ups([pid]));
+        wait::pause(REST);
+        table.row(
+            &format!("{RESTING} containers, no events for {} s: processor time of the agent", REST.as_secs()),
+            format_args!(
+                "{:.3} s, {} wake-ups",
+                cost::cpu([pid]).saturating_sub(cpu).as_secs_f64(),
+                cost::wake_ups([pid]).saturating_sub(woken)
+            ),
+            "≤ 0.1 s",
+            "",
+        );
+    });
+}
+
+/// `kill -9` with 200 containers: the time until a new agent has adopted all of them.
+pub(super) fn adoption(table: &mut Table, ground: &BenchDirs) {
+    let Some(mut engines) = Engines::prepare() else { return };
+    engines.serve_apart(&["docker"]);
+    let engine = engines.engine(Kind::Docker);
+    let config = engine.config("");
+    let mut bench = Bench::with(ground, |setup| setup.config(config));
+    bench.apply(&job("bench", ADOPTED));
+    bench.until_counted("running", ADOPTED);
+    let instance = bench.agent.home.instance().unwrap_or_default();
+    let ids = || {
+        let found = engine.containers(&instance);
+        let mut ids: Vec<String> = found.iter().map(|found| found["Id"].to_string()).collect();
+        ids.sort();
+        ids
+    };
+    let before = ids();
+    let began = Instant::now();
+    let listed = engine.request("GET", "/containers/json?all=true", &Value::Null);
+    let list = began.elapsed();
+    assert_eq!(listed.status, 200);
+    bench.agent.kill();
+    let began = Instant::now();
+    bench.agent.launch();
+    bench.until_counted("running", ADOPTED);
+    let took = began.elapsed();
+    let same = if ids() == before { "same containers" } else { "OTHER CONTAINERS" };
+    table.row(
+        "kill -9 with 200 running containers, restart: all adopted",
+        format_args!("{:.2} s, {same}", took.as_secs_f64()),
+        "≤ 0.6 s",
+        format_args!("{:.2} s (one list of the engine)", list.as_secs_f64()),
+    );
+    bench.delete();
+    wait::until_true("no container is left", || engine.containers(&instance).is_empty());
+    bench.agent.finish();
+}
+
+/// The time from `began` to the first start of a container after it, as the engine reports it.
+fn started(engine: &Engine<'_>, began: SystemTime) -> Duration {
+    let stamp = |time: SystemTime| {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        format!("{}.{:09}", since.as_secs(), since.subsec_nanos())
+    };
+    let path = format!("/events?since={}&until={}", stamp(began), stamp(SystemTime::now()));
+    let events = engine.request("GET", &path, &Value::Null).body;
+    let lines = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let start = lines
+        .filter(|event| event["Type"] == "container" && event["Action"] == "start")
+        .find_map(|event| event["timeNano"].as_u64());
+    let start = start.expect("a start among the engine's events");
+    Duration::from_nanos(start).saturating_sub(began.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
