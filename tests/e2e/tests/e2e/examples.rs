@@ -16,12 +16,13 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs` or in `traefik.rs`.
-const TOLD: [&str; 14] = [
+/// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers/tasks.rs`.
+const TOLD: [&str; 15] = [
     "artifact",
     "canary",
     "check-restart",
     "dispatch",
+    "docker-web",
     "hello",
     "identity",
     "periodic",
