@@ -12,7 +12,7 @@ job "mounts" {
 
         mount {
           type   = "bind"
-          source = "local/data"
+          source = "local"
           target = "/data"
           bind_options {
             propagation = "rprivate"

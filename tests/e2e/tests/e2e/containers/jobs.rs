@@ -221,7 +221,7 @@ fn mounts(ground: &Ground<'_>) {
     let log = ground.printed("mounts.g[0]", "t", &["read-only", "tmpfs on /scratch"]);
     assert!(log.contains("size=") && log.contains("mode=700"), "{log}");
     let alloc = ground.running("mounts.g[0]", "t");
-    let file = ground.agent.home.state().join("alloc").join(alloc.id()).join("t/local/data/a");
+    let file = ground.agent.home.state().join("alloc").join(alloc.id()).join("t/local/a");
     assert_eq!(fs::read_to_string(file).unwrap(), "a\n");
     let listed = ground.engine.request("GET", "/volumes", &Value::Null).json();
     assert!(listed.to_string().contains(&format!("mounts-{}", &alloc.id()[..8])), "{listed:#}");
@@ -251,7 +251,10 @@ fn devices(ground: &Ground<'_>) {
 fn terminal(ground: &Ground<'_>) {
     ground.printed("terminal.g[0]", "t", &["/dev/pts/0"]);
     let output = ground.agent.cli(&["exec", "terminal", "--", "cat", "/proc/1/comm"]).success();
-    assert!(["docker-init\n", "catatonit\n", "tini\n"].contains(&&*output.stdout), "{output:?}");
+    assert!(
+        ["docker-init\n", "podman-init\n", "catatonit\n", "tini\n"].contains(&&*output.stdout),
+        "{output:?}"
+    );
 }
 
 fn limits(ground: &Ground<'_>) {
