@@ -117,6 +117,11 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         },
     };
     let consul = consul_config::resolve(&config)?;
+    if let Some(runtimes) = &config.runtime_parent {
+        for beside in StateDir::inspect_abandoned(&config.state_dir, runtimes)? {
+            tracing::warn!("tasks run without an agent: {beside}");
+        }
+    }
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
     // Before anything is written: on a full disk, the start may get no further.

@@ -39,7 +39,7 @@ use herdlet_runtime::{CommitIndex, Store};
 use redb::{Database, ReadableTable, Table as DbTable, WriteTransaction};
 use thiserror::Error;
 
-pub use claim::{Alone, ClaimError, Elsewhere, Holder, LivingError, StateDir};
+pub use claim::{Abandoned, Alone, ClaimError, Elsewhere, Holder, LivingError, StateDir};
 pub use open::{OpenError, Opened, SetAside};
 
 use crate::state_db::accepted::Accepted;
