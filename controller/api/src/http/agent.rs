@@ -178,9 +178,10 @@ pub(super) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Whether the state was restored and every folder of manifests was read. A failing job never makes it fail.
+/// Whether the agent accepts changes: the state was restored, every folder of manifests was read, and the state can be
+/// written. A failing job never makes it fail.
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
-    match (shared.vitals)().not_ready {
+    match (shared.vitals)().not_ready.or_else(|| shared.requests.degraded()) {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }

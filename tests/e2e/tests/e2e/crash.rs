@@ -156,6 +156,7 @@ fn lose_the_database(lose: impl Fn(&std::path::Path)) {
     lose(&agent.home.state().join("state.db"));
     agent.launch();
     assert_eq!(agent.home.instance(), instance);
+    assert!(agent.log().contains("was rebuilt from the plain files"), "{}", agent.log_tail());
     agent.cli(&["wait", "first", "second"]).success();
     assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
     assert_eq!(current_sleep(&agent, "first"), Some(3001));
