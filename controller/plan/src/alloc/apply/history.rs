@@ -85,7 +85,10 @@ impl Writer<'_> {
         if let Some(kind) = kind {
             self.note_live_tasks(kind, &message);
         }
-        self.notes.push(Note::Disruption { job: self.spec.job_key.clone(), cause });
+        // An allocation whose tasks never ran, or have all ended, is not disrupted.
+        if self.state.durable.tasks.iter().any(|known| known.live_attempt().is_some()) {
+            self.notes.push(Note::Disruption { job: self.spec.job_key.clone(), cause });
+        }
     }
 
     pub(super) fn note_live_tasks(&mut self, kind: TaskEventKind, message: &str) {
