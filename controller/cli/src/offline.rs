@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
-use herdlet_api_types::{job::Provider, rfc3339::rfc3339};
+use herdlet_api_types::{
+    api::{COMMIT, VERSION},
+    job::Provider,
+    rfc3339::rfc3339,
+};
 use herdlet_manifest::{
     manifests::{self, Drivers, Set},
     yaml::{Problem, Problems},
@@ -61,6 +65,8 @@ pub struct VersionArgs {
 #[derive(Serialize)]
 struct VersionReport {
     version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commit: Option<&'static str>,
 }
 
 /// Arguments of `herdlet completions`.
@@ -148,9 +154,14 @@ fn print_validation(set: &Set, problems: &Problems) {
 }
 
 pub fn version(args: &VersionArgs) -> Result<u8, Failure> {
-    args.output.line(&format!("herdlet {}", herdlet_api_types::api::VERSION));
-    args.output.document(&VersionReport { version: herdlet_api_types::api::VERSION })?;
+    args.output.line(&format!("herdlet {}", full_version(VERSION, COMMIT)));
+    args.output.document(&VersionReport { version: VERSION, commit: COMMIT })?;
     Ok(0)
+}
+
+/// A version, with the commit if the build recorded it.
+pub fn full_version(version: &str, commit: Option<&str>) -> String {
+    commit.map_or_else(|| version.to_owned(), |commit| format!("{version} (commit {commit})"))
 }
 
 fn counted(count: usize, noun: &str) -> String {

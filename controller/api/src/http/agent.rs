@@ -12,7 +12,7 @@ use herdlet_agent::telemetry::Format;
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
-    api::{AgentStatus, ManifestProblem, Unconverged, VERSION},
+    api::{AgentStatus, COMMIT, ManifestProblem, Unconverged, VERSION},
     view::{AllocView, Convergence, ConvergenceState, NodeView},
 };
 use herdlet_manifest::yaml::Problem;
@@ -97,6 +97,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         version: VERSION.to_owned(),
         node_id: facts.node.id,
         node_name: facts.node.name,
+        commit: COMMIT.map(str::to_owned),
         instance: facts.instance,
         isolation: facts.isolation,
         missing_controllers: facts.ineffective.names(),
