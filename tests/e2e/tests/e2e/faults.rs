@@ -277,7 +277,7 @@ fn a_task_that_runs_out_of_memory_is_said_to_have_and_takes_nobody_along() {
     });
     let said = agent.cli(&["status"]);
     let said = format!("{}{}{}", said.stdout, said.stderr, agent.cli(&["explain", "hungry"]).stdout);
-    assert!(said.contains("out of memory"), "{said}");
+    assert!(said.contains("out of memory (limit 24 MiB)"), "{said}");
     assert!(agent.metric("herdlet_task_oom_total", "hungry") >= 1.0);
     assert_eq!(agent.members(), [member]);
     agent.finish();

@@ -240,6 +240,8 @@ impl Writer<'_> {
         }
         if result.oom_killed {
             message.push_str(", out of memory");
+            let limit = self.task(index).and_then(|task| task.resources.memory_limit_mib());
+            message.extend(limit.map(|limit| format!(" (limit {limit} MiB)")));
         }
         if !result.error.is_empty() {
             message.push_str(&format!(", Exit Message: \"{}\"", result.error));
