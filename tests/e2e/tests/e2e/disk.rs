@@ -156,6 +156,7 @@ fn on_a_full_disk_a_stop_ends_the_tasks_of_a_job() {
     agent.until_printed(&["get", "jobs"], |text| {
         text.lines().any(|line| line.starts_with("fills") && line.contains("stopped"))
     });
+    agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
     assert_eq!(agent.single("kept.g[0]", "t"), kept);
     finish(disk, agent);
 }
