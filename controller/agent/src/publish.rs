@@ -11,7 +11,8 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
-    view::{AllocView, JobView, NodeView, VolumeView},
+    task::TaskPhase,
+    view::{AllocView, Convergence, ConvergenceState, JobView, NodeView, TaskView, VolumeView},
 };
 use herdlet_plan::turn::View;
 use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
@@ -326,27 +327,47 @@ impl Recent {
     }
 }
 
-/// Logs one line for each transition of a task or an allocation, and nothing for other changes.
+/// Logs one line for each transition of a task or an allocation, and nothing for other changes. Failures are warnings.
 fn log_transitions(before: Option<&AllocView>, after: &AllocView) {
-    let alloc = || after.spec.name();
+    let (name, id) = (|| after.spec.name(), after.spec.id);
     for (index, task) in after.tasks.iter().enumerate() {
         let known = before.and_then(|before| before.tasks.get(index));
         if known.is_some_and(|known| known.phase == task.phase && known.attempt == task.attempt) {
             continue;
         }
-        let event = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
-        tracing::info!(
-            alloc = alloc(),
-            task = &*task.name,
-            attempt = task.attempt,
-            event,
-            "task is {}",
-            task.phase
-        );
+        // An event that belongs to an earlier transition is not the cause of this one.
+        let last = |task: &TaskView| task.events.last().map(|event| (event.time, event.message.clone()));
+        let event = last(task).filter(|event| known.and_then(last).as_ref() != Some(event));
+        let event = event.as_ref().map(|(_, message)| message.as_str());
+        let (of, attempt, phase) = (&*task.name, task.attempt, task.phase);
+        match phase {
+            TaskPhase::BackingOff => {
+                tracing::warn!(name = name(), task = of, attempt, event, alloc = %id, "task is {phase}");
+            }
+            TaskPhase::Dead if task.failed => {
+                tracing::warn!(name = name(), task = of, attempt, event, alloc = %id, "task is {phase}: it failed");
+            }
+            TaskPhase::Waiting
+            | TaskPhase::Starting
+            | TaskPhase::Running
+            | TaskPhase::Stopping
+            | TaskPhase::Dead => {
+                tracing::info!(name = name(), task = of, attempt, event, alloc = %id, "task is {phase}");
+            }
+        }
     }
-    if before.is_none_or(|before| before.convergence.state != after.convergence.state) {
-        let (state, why) = (after.convergence.state.as_str(), after.convergence.message.as_str());
-        tracing::info!(alloc = alloc(), why, "allocation is {state}");
+    let Convergence { state, message, .. } = &after.convergence;
+    if before.is_none_or(|before| before.convergence.state != *state) {
+        let why = Some(message.as_str()).filter(|why| !why.is_empty());
+        let shown = state.as_str();
+        match state {
+            ConvergenceState::Failed => {
+                tracing::warn!(name = name(), why, alloc = %id, "allocation is {shown}");
+            }
+            ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => {
+                tracing::info!(name = name(), why, alloc = %id, "allocation is {shown}");
+            }
+        }
     }
 }
 

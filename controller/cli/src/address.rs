@@ -19,7 +19,7 @@ pub struct Connection {
     /// The agent: unix://PATH, http://HOST:PORT or https://HOST:PORT [also: HERDLET_ADDR; default: the local socket]
     #[arg(long, value_name = "ADDR", help_heading = "Connection")]
     pub addr: Option<Address>,
-    /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
+    /// File with the token for TCP; the variables HERDLET_TOKEN and NOMAD_TOKEN contain the token itself
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
     /// CA certificates to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]

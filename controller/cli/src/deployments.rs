@@ -110,7 +110,9 @@ pub async fn promote(args: PromoteArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
     let deployment = limit.within("find it", find(&client, &args.target)).await?;
-    let index = limit.within("promote it", client.promote(deployment.id, &args.groups)).await?;
+    let promoted = client.promote(deployment.id, &args.groups);
+    let promoted = async { promoted.await.map_err(|error| with_end(error.into(), &deployment)) };
+    let index = limit.within("promote it", promoted).await?;
     let (job, id) = (&deployment.job_key, deployment.id);
     args.output.line(&format!(
         "job/{job} version {} promoted (deployment {})",
@@ -135,7 +137,8 @@ pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
 async fn pause(args: FailArgs, wanted: Pause) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let deployment = find(&client, &args.target).await?;
-    client.pause_deployment(deployment.id, wanted).await?;
+    let paused = client.pause_deployment(deployment.id, wanted).await;
+    paused.map_err(|error| with_end(error.into(), &deployment))?;
     let (job, id) = (deployment.job_key, deployment.id);
     let done = match wanted {
         Pause::Pause => "paused",
@@ -219,7 +222,8 @@ fn to_the_second(at: UnixNanos) -> Option<String> {
 async fn fail(args: FailArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let deployment = find(&client, &args.target).await?;
-    let reverted_to = client.fail_deployment(deployment.id).await?;
+    let failed = client.fail_deployment(deployment.id).await;
+    let reverted_to = failed.map_err(|error| with_end(error.into(), &deployment))?;
     let (job, id) = (&deployment.job_key, deployment.id);
     let follows = reverted_to.map(|to| format!(", rolling back to version {to}")).unwrap_or_default();
     args.output.line(&format!(
@@ -229,6 +233,15 @@ async fn fail(args: FailArgs) -> Result<u8, Failure> {
     ));
     args.output.document(&Report { job: job.clone(), deployment: id, reverted_to })?;
     Ok(0)
+}
+
+/// Adds how the deployment ended. The agent's text is Nomad's, which clients compare.
+fn with_end(failure: Failure, deployment: &Deployment) -> Failure {
+    if !failure.to_string().contains("terminal deployment") {
+        return failure;
+    }
+    let (job, status) = (&deployment.job_key, deployment.status.as_str());
+    failure.hint(format!("the deployment of {job} has ended: {status}"))
 }
 
 /// The newest deployment of a job, or a deployment by a prefix of its id.

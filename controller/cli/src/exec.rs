@@ -120,7 +120,7 @@ fn choose<'t>(
             return Ok((view, task));
         }
     }
-    Err(Failure::new(format!("nothing of {text} is running"))
+    Err(Failure::new(format!("no task of {text} is running"))
         .hint(format!("see why: herdlet explain {}", shell_word(text.to_owned()))))
 }
 

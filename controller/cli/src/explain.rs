@@ -220,7 +220,7 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
     let said = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
     let verdict = verdict(&view.convergence, said);
     let goal = &explanation.goal;
-    show::out(&format!("{} {}: goal {goal}, {verdict}\n", view.spec.title(), view.spec.id.short()));
+    show::out(&format!("{} {}: desired state {goal}, {verdict}\n", view.spec.title(), view.spec.id.short()));
     for wait in &explanation.waits {
         show::out(&format!("  {}\n", wait_line(wait)));
     }

@@ -14,12 +14,12 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
-    AllocId,
+    AllocId, UnixNanos,
     names::shell_word,
     nomad::FileInfo,
     parse_duration,
     task::TaskStatus,
-    view::{AllocView, ConvergenceState},
+    view::{AllocView, ConvergenceState, TaskView},
 };
 use herdlet_base::clock;
 use jiff::Timestamp;
@@ -273,8 +273,9 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
     let is_meant = |view: &AllocView| {
         is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
     };
-    let unbegun =
-        target.tasks().filter(|(view, task)| task.attempt == 0 && !view.collected && is_meant(view));
+    // An attempt whose program could not be executed has no output either.
+    let never_ran = |task: &TaskView| task.attempt == 0 || task.started_at == UnixNanos(0);
+    let unbegun = target.tasks().filter(|(view, task)| never_ran(task) && !view.collected && is_meant(view));
     let mut told: Vec<String> = unbegun
         .map(|(view, task)| {
             let title = view.spec.task_title(&task.name);

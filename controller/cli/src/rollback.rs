@@ -84,6 +84,12 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
     let [current, past @ ..] = kept else {
         return Err(Failure::new(format!("no version of {name} is stored")));
     };
+    if past.is_empty() && to.is_none() {
+        return Err(Failure::new(format!(
+            "{name} has only version {}, so there is no older one to return to",
+            current.version
+        )));
+    }
     // Reverting to the same job would change nothing.
     let is_good =
         |past: &&JobVersion| !past.job.stop && past.job != current.job && !view.has_failed(past.version);

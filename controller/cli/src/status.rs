@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{
     Connection, children, deployments,
     failure::Failure,
+    offline,
     output::{Output, Reader},
     screen::{self, Screen},
     selection::{Absent, SelectorFlag},
@@ -205,8 +206,9 @@ fn report<'r>(
 }
 
 fn agent_line(status: &AgentStatus) -> String {
-    let AgentStatus { version, node_name, instance, isolation, started_at, .. } = status;
+    let AgentStatus { version, commit, node_name, instance, isolation, started_at, .. } = status;
     let up = show::age(*started_at);
+    let version = offline::full_version(version, commit.as_deref());
     format!("herdlet {version} on {node_name}, up {up}, isolation {isolation}, instance {instance}")
 }
 
@@ -277,6 +279,7 @@ mod tests {
             version: "1".to_owned(),
             node_id: String::new(),
             node_name: "box".to_owned(),
+            commit: Some("1a2b3c".to_owned()),
             instance: String::new(),
             isolation: "cgroups".to_owned(),
             missing_controllers: Vec::new(),
@@ -326,6 +329,11 @@ mod tests {
         let shown = serde_json::to_value(report(CONVERGING, Some(&agent()), &jobs, &allocs)).unwrap();
         assert_eq!(shown["verdict"], "converging");
         assert_eq!(shown["agent"]["node_name"], "box");
+        assert!(
+            agent_line(&agent()).starts_with("herdlet 1 (commit 1a2b3c) on box"),
+            "{}",
+            agent_line(&agent())
+        );
         assert_eq!(shown["jobs"][0]["key"]["id"], "web");
         assert_eq!(shown["allocs"][0]["tasks"][0]["name"], "httpd");
     }

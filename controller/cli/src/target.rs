@@ -341,7 +341,7 @@ impl Target {
             failed.map(|view| format!("; try again: herdlet restart {}", shell_word(view.spec.name())));
         let hint =
             format!("see why: herdlet explain {}{}", shell_word(text.to_owned()), again.unwrap_or_default());
-        Failure::new(format!("nothing of {text} is running")).hint(hint)
+        Failure::new(format!("no task of {text} is running")).hint(hint)
     }
 }
 

@@ -22,6 +22,28 @@ mod sources;
 mod tls;
 mod view;
 
+/// Lists of the files that a flag or its variable replaces: readers expect lists to be joined.
+fn overridden_lists(flags: &Flags, file: &File) -> Vec<Problem> {
+    let manifests = !file.manifests.is_empty() && !flags.manifests.is_empty();
+    let servers = !file.servers.is_empty() && !flags.servers.is_empty();
+    let differs = [
+        ("manifests", manifests && flags.manifests != file.manifests),
+        ("servers", servers && flags.servers != file.servers),
+    ];
+    let files: Vec<String> = flags.config.iter().map(|path| path.display().to_string()).collect();
+    let problem = |key: &str| Problem {
+        source: files.join(", "),
+        line: 0,
+        column: 0,
+        path: key.to_owned(),
+        message: format!(
+            "it has no effect, because --{key} or HERDLET_{} replaces it: set only one of them",
+            key.to_uppercase()
+        ),
+    };
+    differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| problem(key)).collect()
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -43,7 +65,7 @@ use herdlet_base::{
     ownership::{self, OwnershipError},
     paths::Paths,
 };
-use herdlet_manifest::yaml::Problems;
+use herdlet_manifest::yaml::{Problem, Problems};
 use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -209,7 +231,10 @@ impl Config {
     /// [`ConfigError`]; nothing was changed.
     pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+        let mut loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+        for problem in overridden_lists(&flags, &loaded.file) {
+            loaded.warnings.push(problem);
+        }
         Self::merge(flags, loaded, surroundings)
     }
 

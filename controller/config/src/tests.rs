@@ -79,6 +79,27 @@ fn a_flag_comes_before_its_variable_and_that_before_the_file() {
     assert_eq!(config.host_ip.to_string(), "10.0.0.1");
 }
 
+// The systemd unit has --manifests, and the folders of the config had no effect, without a line.
+#[test]
+fn a_list_of_a_file_that_a_flag_replaces_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    std::fs::write(&path, "manifests: [/a]\nname: file\n").unwrap();
+    let with = |manifests: Vec<PathBuf>| Flags {
+        config: vec![path.clone()],
+        name: Some("flag".to_owned()),
+        manifests,
+        ..Flags::default()
+    };
+    let config = load(with(vec!["/b".into()]), true, &[]).unwrap();
+    let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let [warning] = &*warnings else { panic!("{warnings:?}") };
+    assert!(warning.contains("agent.yaml: manifests: it has no effect, because --manifests"), "{warning}");
+    for same in [vec!["/a".into()], Vec::new()] {
+        assert!(load(with(same), true, &[]).unwrap().warnings.is_empty());
+    }
+}
+
 #[test]
 fn places_follow_the_user() {
     let root = load(Flags::default(), true, &[("HOME", "/root")]).unwrap();

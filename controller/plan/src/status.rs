@@ -272,7 +272,7 @@ fn write_reason(
             (Reason::Dependency, None, None)
         }
         Waiting::Backoff(index, until) => {
-            let last = LastExit(state, *index);
+            let last = LastExit(spec, state, *index);
             say(&task(index), format_args!("restarts after a delay{last}"));
             (Reason::Backoff, None, due(until))
         }
@@ -315,7 +315,12 @@ fn write_reason(
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
-            say(&task(index), format_args!("is {}", status.as_str()));
+            let progress = match status {
+                TaskStatus::Pending => "is being prepared",
+                TaskStatus::Running => "is running",
+                TaskStatus::Dead => "has ended",
+            };
+            say(&task(index), format_args!("{progress}"));
             (Reason::Operation, None, None)
         }
         Waiting::Poststop(index) => {
@@ -428,25 +433,33 @@ impl Display for Checks<'_> {
             not_as_required(CheckStatus::Warning).map(|result| (result, "warns", advice))
         };
         failing.or_else(warning).map_or(Ok(()), |(result, how, advice)| {
-            let said: String =
-                result.output.lines().next().unwrap_or_default().chars().take(SAID_CHARS_MAX).collect();
+            let first = result.output.lines().next().unwrap_or_default();
+            // Nomad's clients begin the output of every check with this word.
+            let first = first.strip_prefix("nomad: ").unwrap_or(first);
+            let said: String = first.chars().take(SAID_CHARS_MAX).collect();
             write!(f, " ({} of service {} {how}: {said}{advice})", result.check, result.service)
         })
     }
 }
 
 /// How the task's last attempt ended, if any; if it was made to restart, why.
-struct LastExit<'a>(&'a AllocState, TaskIndex);
+struct LastExit<'a>(&'a Allocation, &'a AllocState, TaskIndex);
 
 impl Display for LastExit<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let task = self.0.durable.tasks.get(usize::from(self.1));
+        let Self(spec, state, index) = self;
+        let task = state.durable.tasks.get(usize::from(*index));
         if let Some(why) = task.and_then(why_restarted) {
             return write!(f, "; {why}");
         }
         match task.and_then(|task| task.exit.as_ref()) {
             Some(exit) if !exit.error.is_empty() => write!(f, "; last: {}", exit.error),
-            Some(exit) if exit.oom_killed => f.write_str("; last: out of memory"),
+            Some(exit) if exit.oom_killed => {
+                f.write_str("; last: out of memory")?;
+                let task = spec.group().and_then(|group| group.tasks.get(usize::from(*index)));
+                let limit = task.and_then(|task| task.resources.memory_limit_mib());
+                limit.map_or(Ok(()), |limit| write!(f, " (limit {limit} MiB)"))
+            }
             Some(exit) => write!(f, "; last exit code {}", exit.code),
             None => Ok(()),
         }

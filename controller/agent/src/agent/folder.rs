@@ -343,7 +343,7 @@ impl FolderSource {
         }
         if warnings != self.warnings {
             for warning in &warnings {
-                tracing::warn!(%warning, "manifest");
+                tracing::warn!("manifest {warning}");
             }
             self.warnings = warnings;
         }
@@ -374,7 +374,9 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
     let first = found.first()?;
     let why = in_full(first);
     let (source, message) = match found.len() {
-        1 => (first.path(), format!("is used although another user can change it: failed to {why}")),
+        1 => {
+            (first.path(), format!("it is used, although another user can change it: the agent cannot {why}"))
+        }
         count => {
             let names = found.iter().take(NAMED_MAX).filter_map(|error| error.path().file_name());
             let names: Vec<_> = names.map(|name| ownership::escape_path(name.as_ref())).collect();
@@ -384,7 +386,7 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
             };
             let names = names.join(", ");
             let message = format!(
-                "{count} files are used although other users can change them: {names}{more}; the first: failed to {why}"
+                "{count} files are used although other users can change them: {names}{more}; the first: the agent cannot {why}"
             );
             (dir, message)
         }

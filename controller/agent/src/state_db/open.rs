@@ -203,7 +203,6 @@ impl Opening<'_> {
             Err(broken @ Broken::Damaged(_)) => {
                 let to = unused(&self.path.with_file_name(format!("state.db.damaged-{}", self.time())));
                 durable::rename(&self.path, &to).map_err(io_error("move aside", &self.path))?;
-                tracing::error!(path = %to.display(), "the state database is damaged: it was moved aside");
                 self.damaged.push(SetAside {
                     what: "database".to_owned(),
                     path: to,

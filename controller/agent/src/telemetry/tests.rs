@@ -12,7 +12,7 @@ use herdlet_api_types::{
     job::Job,
     service::CheckStatus,
     task::{ExitResult, TaskPhase, TaskStatus},
-    view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
+    view::{AllocView, Convergence, ConvergenceState, DrainView, JobView, Reason, TaskView},
 };
 use herdlet_manifest::manifests;
 use herdlet_plan::{
@@ -36,6 +36,12 @@ struct Node {
 }
 
 fn node() -> Node {
+    let seconds = std::time::Duration::from_secs;
+    let (age, ttl) = (seconds(7), seconds(15));
+    node_with(Some(NodeContact { is_registered: true, age, ttl, servers: 3, failures: 5, losses: 1 }))
+}
+
+fn node_with(contact: Option<NodeContact>) -> Node {
     let (telemetry, model, runtime) =
         (Telemetry::new(), Arc::new(ReadModel::default()), Arc::new(Metrics::default()));
     let health = watch::Sender::new(StoreHealth::Ok);
@@ -73,11 +79,7 @@ fn node() -> Node {
             processors: Vec::new(),
         }),
         certificate_until: Box::new(|| Some(1_800_000_000)),
-        node_contact: Box::new(|| {
-            let seconds = std::time::Duration::from_secs;
-            let (age, ttl) = (seconds(7), seconds(15));
-            Some(NodeContact { is_registered: true, age, ttl, servers: 3, failures: 5, losses: 1 })
-        }),
+        node_contact: Box::new(move || contact),
         boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }
@@ -274,8 +276,17 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     }
     let all = names::ALL.iter().chain(nomad::ALL);
     let absent: Vec<&str> = all.map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
-    // These have no series until the first event, or while no job is held.
-    assert_eq!(absent, ["herdlet_job_held", "herdlet_task_oom_total", "herdlet_task_start_seconds"]);
+    // These have no series until the first event, while no job is held, or on a node of a cluster.
+    assert_eq!(
+        absent,
+        [
+            "herdlet_job_held",
+            "herdlet_task_oom_total",
+            "herdlet_task_start_seconds",
+            "herdlet_node_eligible",
+            "herdlet_node_draining"
+        ]
+    );
     // Names chosen by users cannot break out of their label.
     assert!(text.contains(r#"herdlet_job_version{namespace="default",job_name="we\"b\\\n"} 0"#), "{text}");
 }
@@ -333,6 +344,33 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
     let page = node.telemetry.page(Format::Text, Vec::new());
     assert_eq!(sample(&page, "herdlet_convergence_lag_seconds"), Some(0.0));
     assert!(!page.contains("herdlet_job_version"));
+}
+
+// A failed deployment kept its allocation overdue, so that HerdletOverdue fired besides HerdletFailed.
+#[test]
+fn what_failed_is_not_overdue() {
+    let node = node_with(None);
+    let failed = |overdue_at| convergence(ConvergenceState::Failed, Some(Reason::Health), 940, overdue_at);
+    node.model.publisher().offer(CommitIndex(1), vec![job(1, failed(Some(950)))]);
+    let page = node.telemetry.page(Format::Text, Vec::new());
+    assert_eq!(sample(&page, r#"herdlet_overdue{kind="job"}"#), Some(0.0));
+    assert_eq!(sample(&page, r#"herdlet_objects{kind="job",state="failed"}"#), Some(1.0));
+}
+
+#[test]
+fn a_drain_has_a_metric_where_servers_do_not_decide() {
+    let node = node_with(None);
+    let read = |name: &str| sample(&node.telemetry.page(Format::Text, Vec::new()), name);
+    assert_eq!((read("herdlet_node_eligible"), read("herdlet_node_draining")), (Some(1.0), Some(0.0)));
+    let drain = DrainView {
+        deadline: herdlet_api_types::Duration(0),
+        force_at: None,
+        ignore_system: false,
+        started_at: UnixNanos(1),
+    };
+    let view = NodeView { eligible: false, drain: Some(drain), ..NodeView::default() };
+    node.model.publisher().offer(CommitIndex(1), vec![View::Node(Arc::new(view))]);
+    assert_eq!((read("herdlet_node_eligible"), read("herdlet_node_draining")), (Some(0.0), Some(1.0)));
 }
 
 #[test]

@@ -235,9 +235,11 @@ impl Gate {
         telemetry.authentication_failed(Unknown::Wrong);
         let is_too_many = guesses.is_too_many(peer);
         if guesses.may_be_logged() {
+            let slowed = if is_too_many { ", and further ones from there are delayed" } else { "" };
             tracing::warn!(
-                %peer, is_slowed = is_too_many,
-                "a request had a wrong token; herdlet_authentication_failures_total also counts requests that are not logged"
+                %peer,
+                "refused a request with a wrong token{slowed}: give that client the token in `token_file`, or find out who it is; \
+                 herdlet_authentication_failures_total counts all such requests, the log names some"
             );
         }
         if !is_too_many {

@@ -3,10 +3,12 @@
 //! In: the agent's stored transitions, newest first. Out: rows in that order. The allocations may be gone, so targets are
 //! compared with their names.
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339};
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339, view::AllocView,
+};
 
 use super::{
-    Form,
+    Form, ObjectKind,
     listing::{Cell, Document, Listing, Row},
 };
 
@@ -25,6 +27,19 @@ fn row(event: Transition, form: Form) -> Row {
         format!("{} {} {}", at.0, alloc.map_or_else(|| name.clone(), |id| id.to_string()), state.as_str());
     let cells = vec![time, id, name.clone().into(), state.as_str().to_owned().into(), cause.clone().into()];
     Row { key, name: name.clone(), cells, document: Document::Event(event) }
+}
+
+/// Explains an empty list.
+pub(super) fn none_text(targets: &[String], allocs: &[AllocView]) -> String {
+    let is_known = allocs
+        .iter()
+        .any(|view| is_meant(&view.spec.job_key, &view.spec.name(), Some(view.spec.id), targets));
+    match targets.first() {
+        Some(first) if !is_known => {
+            format!("no allocation of {first} yet; the reason: herdlet explain {first}\n")
+        }
+        Some(_) | None => format!("{}\n", ObjectKind::Events.none()),
+    }
 }
 
 /// The headings of [`when_and_what`].
@@ -90,6 +105,17 @@ mod tests {
             "TIME                  ID                                    NAME          STATE    CAUSE\n\
              2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.front[0]  waiting  task httpd: waits again\n"
         );
+    }
+
+    // A job that waited for its volume was said to have had no events, which sounded as if nothing was wrong.
+    #[test]
+    fn a_job_without_allocations_has_a_reason() {
+        let web = herdlet_manifest::fixture::job("web", "front", "httpd");
+        let allocs = [herdlet_manifest::fixture::alloc_view(&web, 0, 7)];
+        let text = |target: &str| none_text(&[target.to_owned()], &allocs);
+        assert_eq!(text("novol"), "no allocation of novol yet; the reason: herdlet explain novol\n");
+        assert_eq!(text("web"), "nothing has happened since the agent started\n");
+        assert_eq!(none_text(&[], &allocs), "nothing has happened since the agent started\n");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Room {
             .collect();
         Err(Unplaced {
             reason: Reason::Capacity,
-            message: format!("wants {}", told.join(" and ")),
+            message: format!("needs {}", told.join(" and ")),
             filtered_by: Vec::new(),
             exhausted: lacking().map(|(name, ..)| String::from(*name)).collect(),
         })
@@ -261,14 +261,14 @@ mod tests {
         let used = Room { cpu_mhz: 2_500, memory_mib: 600, disk_mib: 0 };
         let wants = Room { cpu_mhz: 0, memory_mib: 500, disk_mib: 0 };
         let why = wants.check(all.minus(used), all).expect_err("no memory is left");
-        assert_eq!(why.message, "wants 500 MiB of memory (400 of 1000 MiB are free)");
+        assert_eq!(why.message, "needs 500 MiB of memory (400 of 1000 MiB are free)");
         assert_eq!(why.exhausted, ["memory"]);
         assert_eq!(Room { memory_mib: 400, ..wants }.check(all.minus(used), all), Ok(()));
         let both = Room { cpu_mhz: 1, ..wants };
         let why = both.check(all.minus(used), all).expect_err("nor a processor");
         assert_eq!(why.exhausted, ["cpu", "memory"]);
         let told =
-            "wants 1 MHz of cpu (0 of 2000 MHz are free) and 500 MiB of memory (400 of 1000 MiB are free)";
+            "needs 1 MHz of cpu (0 of 2000 MHz are free) and 500 MiB of memory (400 of 1000 MiB are free)";
         assert_eq!(why.message, told);
     }
 

@@ -87,13 +87,15 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
 #[test]
 fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
     let until = Deadline::after(at(0), Duration::from_secs(10));
-    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut limited = task("main", Lifecycle::Main);
+    limited.resources.memory_mib = Some(64);
+    let spec = alloc(vec![limited]);
     let broken = ExitResult { error: "failed to execute the program".to_string(), ..exit(0) };
     let hungry = ExitResult { oom_killed: true, ..exit(137) };
     for (exit, expected) in [
         (None, "restarts after a delay"),
         (Some(exit(3)), "restarts after a delay; last exit code 3"),
-        (Some(hungry), "restarts after a delay; last: out of memory"),
+        (Some(hungry), "restarts after a delay; last: out of memory (limit 64 MiB)"),
         (Some(broken), "restarts after a delay; last: failed to execute the program"),
     ] {
         let tasks = vec![TaskState { exit, ..backing_off() }];

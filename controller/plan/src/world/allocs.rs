@@ -148,6 +148,11 @@ impl Allocs {
         self.ports.set_listening(ports);
     }
 
+    /// The name of an allocation that holds the port.
+    pub(crate) fn holder_of(&self, port: u16) -> Option<String> {
+        self.get(self.ports.holder(port)?).map(|entry| entry.spec.name())
+    }
+
     /// Host ports of all allocations that may still use them.
     pub(crate) fn ports(&self) -> &PortClaims {
         &self.ports

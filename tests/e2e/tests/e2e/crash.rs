@@ -156,6 +156,7 @@ fn lose_the_database(lose: impl Fn(&std::path::Path)) {
     lose(&agent.home.state().join("state.db"));
     agent.launch();
     assert_eq!(agent.home.instance(), instance);
+    assert!(agent.log().contains("was rebuilt from the plain files"), "{}", agent.log_tail());
     agent.cli(&["wait", "first", "second"]).success();
     assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
     assert_eq!(current_sleep(&agent, "first"), Some(3001));
@@ -337,4 +338,30 @@ fn a_directory_that_a_lost_database_may_have_known_is_kept() {
 fn copy_tree(from: &Path, to: &Path) {
     let status = std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap();
     assert!(status.success());
+}
+
+// Regression: the state was moved away while its tasks ran, and the next agent started every job a second time.
+#[test]
+fn an_empty_state_directory_does_not_replace_one_whose_tasks_run() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let members = agent.members();
+    agent.kill();
+    let (state, moved) = (agent.home.state(), agent.home.path().join("moved"));
+    fs::rename(&state, &moved).unwrap();
+    drop(agent.launch_unready());
+    wait::until_true("it does not start", || agent.has_ended());
+    let advice = format!("start the agent with --state-dir {}", moved.display());
+    assert!(agent.log().contains(&advice), "{}", agent.log_tail());
+    let (of_state, of_socket) = (state.display().to_string(), agent.home.socket().display().to_string());
+    let doctor = agent.cli(&["doctor", "--state-dir", &of_state, "--socket", &of_socket]);
+    assert!(doctor.code != 0 && doctor.stdout.contains(&advice), "{doctor:?}");
+    assert!(!state.exists(), "the directory can be moved back");
+    fs::rename(&moved, &state).unwrap();
+    agent.launch();
+    assert_eq!(agent.members(), members);
+    agent.finish();
 }

@@ -127,7 +127,9 @@ fn a_canary_waits_to_be_promoted() {
     assert_eq!(newest(&agent)["Status"], "successful");
     let again = agent.cli(&["promote", "web"]);
     assert!(
-        again.code == 1 && again.stderr.contains("can't promote terminal deployment"),
+        again.code == 1
+            && again.stderr.contains("can't promote terminal deployment")
+            && again.stderr.contains("the deployment of web has ended: successful"),
         "{}",
         again.stderr
     );

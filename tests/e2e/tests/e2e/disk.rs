@@ -113,6 +113,9 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     assert_eq!(third.code, 3, "{third:?}");
     assert!(third.stderr.contains("within 1s") && !third.stderr.contains("No space left"), "{third:?}");
 
+    let ready = http::get(&agent.peer(), "/readyz").unwrap();
+    assert!(ready.status == 503 && ready.body.contains("No space left"), "{}", ready.body);
+
     // A query is still answered.
     let explained = agent.cli(&["explain", "old"]);
     assert_eq!(explained.code, 0, "{explained:?}");
@@ -127,6 +130,34 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
     assert!(agent.members().contains(&member));
     wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
+    finish(disk, agent);
+}
+
+// Regression: every stop was refused, so nothing could end the task that filled the disk.
+#[test]
+fn on_a_full_disk_a_stop_ends_the_tasks_of_a_job() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    agent.launch();
+    agent.apply_and_wait(&job("fills", "service", "", &[sleeper("t", "")]));
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let kept = agent.single("kept.g[0]", "t");
+    disk.exhaust();
+    let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
+    assert_eq!(agent.cli(&["apply", "-f", &path]).code, 3);
+    wait::until_true("degraded", || agent.metric("herdlet_state_degraded", "") > 0.0);
+    let stopped = agent.cli(&["stop", "fills"]);
+    assert!(stopped.code == 3 && stopped.stderr.contains("accepted, but not stored yet"), "{stopped:?}");
+    wait::until_true("the task has ended", || agent.members() == std::slice::from_ref(&kept));
+    disk.free();
+    wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
+    agent.until_printed(&["get", "jobs"], |text| {
+        text.lines().any(|line| line.starts_with("fills") && line.contains("stopped"))
+    });
+    agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
+    assert_eq!(agent.single("kept.g[0]", "t"), kept);
     finish(disk, agent);
 }
 

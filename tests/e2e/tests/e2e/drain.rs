@@ -15,7 +15,7 @@ fn a_machine_is_drained_and_stays_so_over_a_restart() {
     agent.apply_and_wait(&job("log", "system", "", &[sleeper("t", "")]));
     let drained =
         agent.cli(&["node", "drain", "-enable", "-self", "-ignore-system", "-m", "a new disk"]).success();
-    assert!(drained.stdout.contains("the drain is over: complete"), "{}", drained.stdout);
+    assert!(drained.stdout.contains("the drain has ended: complete"), "{}", drained.stdout);
     assert_eq!(agent.members().len(), 1, "only the system job's task runs");
     let node = |agent: &Agent| {
         let id = http::get(&agent.peer(), "/v1/nodes").unwrap().json()[0]["ID"].as_str().unwrap().to_owned();

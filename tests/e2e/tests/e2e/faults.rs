@@ -268,10 +268,16 @@ fn a_task_that_runs_out_of_memory_is_said_to_have_and_takes_nobody_along() {
     agent.apply(&job("hungry", "service", policy, &[greedy]));
     agent.apply_and_wait(&job("old", "service", "", &[sleeper("t", "")]));
     let member = agent.single("old.g[0]", "t");
-    agent.until_alloc("hungry.g[0]", "failed", |alloc| alloc.failed("greedy"));
+    let hungry = agent.until_alloc("hungry.g[0]", "failed", |alloc| alloc.failed("greedy"));
+    wait::until_true("the log names the allocation that failed", || {
+        let is_it = |line: &str| {
+            ["WARN", "task is dead: it failed", hungry.id().as_str()].iter().all(|part| line.contains(part))
+        };
+        agent.log().lines().any(is_it)
+    });
     let said = agent.cli(&["status"]);
     let said = format!("{}{}{}", said.stdout, said.stderr, agent.cli(&["explain", "hungry"]).stdout);
-    assert!(said.contains("out of memory"), "{said}");
+    assert!(said.contains("out of memory (limit 24 MiB)"), "{said}");
     assert!(agent.metric("herdlet_task_oom_total", "hungry") >= 1.0);
     assert_eq!(agent.members(), [member]);
     agent.finish();

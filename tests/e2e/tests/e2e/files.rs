@@ -27,7 +27,7 @@ fn files_are_looked_at_and_an_allocation_is_replaced() {
 
     let old = agent.alloc("web.g[0]").unwrap().id();
     let told = agent.cli(&["stop", "web.g[0]"]).success().stdout;
-    assert_eq!(told, "web.g[0] stopping; its job replaces it if that can be placed\n");
+    assert_eq!(told, "web.g[0] stopping; its job creates another one if resources and constraints permit\n");
     wait::until_true("the allocation is replaced", || {
         agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != old)
     });

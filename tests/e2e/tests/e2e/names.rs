@@ -119,10 +119,7 @@ fn of_two_allocations_with_one_static_port_one_runs_and_the_other_waits() {
     let file = agent.home.write("probe.nomad.hcl", &job);
     agent.cli(&["apply", "-f", file.to_str().unwrap()]).success();
     agent.until_running("probe.one[0]", "main");
-    let told = agent.until_printed(&["status", "probe"], |told| told.contains("another allocation holds"));
-    assert!(
-        told.contains(&format!("probe.one[1] wants port {port}, which another allocation holds")),
-        "{told}"
-    );
+    let told = agent.until_printed(&["status", "probe"], |told| told.contains("probe.one[0] holds"));
+    assert!(told.contains(&format!("probe.one[1] needs port {port}, which probe.one[0] holds")), "{told}");
     agent.finish();
 }

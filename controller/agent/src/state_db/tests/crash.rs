@@ -174,7 +174,7 @@ fn files_whose_commit_never_happened_are_the_normal_remains_of_a_kill() {
     let steps = Steps::failing_after(10);
     life.store.accepted.set_steps(steps.clone());
     life.store.steps = steps;
-    assert!(matches!(life.store.commit(&records), Err(CommitError::Database(_))));
+    assert!(matches!(life.store.commit(&records), Err(CommitError::Database { .. })));
     drop(life);
     assert!(paths(dir.path()).accepted().join("default.b.json").exists());
     let opened = open(dir.path());

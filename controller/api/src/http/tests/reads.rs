@@ -1,7 +1,8 @@
 //! Answers to reads, and refusals.
 
-use herdlet_api_types::view::ConvergenceState;
+use herdlet_api_types::view::{ConvergenceState, NodeView};
 use herdlet_manifest::fixture::{alloc_view, job, job_view, verdict};
+use herdlet_runtime::Now;
 use serde_json::{Value, json};
 
 use super::*;
@@ -217,6 +218,40 @@ async fn all_problems_of_manifests_come_back_with_their_places() {
     assert!(problems.len() >= 2, "{problems}");
     let first = problems.iter().next().unwrap();
     assert_eq!((first.source.as_str(), first.line), ("web.yaml", 4));
+}
+
+// It was 200 although every change was refused with 503.
+#[tokio::test]
+async fn an_agent_that_cannot_write_its_state_is_not_ready() {
+    let ground = ApiFixture::new();
+    ground.unix(Limits::default()).await;
+    assert_eq!(ground.get("/readyz").await.0, 200);
+    let error = "No space left on device".to_owned();
+    ground.store.send_replace(StoreHealth::Degraded {
+        since: Now { boot_ns: 0, wall_ns: 0 },
+        failures: 1,
+        error,
+    });
+    let (code, why) = ground.get("/readyz").await;
+    assert!(code == 503 && why.contains("No space left on device"), "{code}: {why}");
+    assert_eq!(ground.get("/healthz").await.0, 200);
+    ground.store.send_replace(StoreHealth::Ok);
+    assert_eq!(ground.get("/readyz").await.0, 200);
+}
+
+// A drained machine was not visible in the status, except by its waiting jobs.
+#[tokio::test]
+async fn the_status_names_a_drain() {
+    let ground = ApiFixture::new();
+    ground.unix(Limits::default()).await;
+    let warnings = async || {
+        let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
+        status["warnings"].to_string()
+    };
+    assert_eq!(warnings().await, "[]");
+    let view = NodeView { eligible: false, ..NodeView::default() };
+    ground.shared.model.publisher().offer(CommitIndex(1), vec![View::Node(Arc::new(view))]);
+    assert!(warnings().await.contains("herdlet eligibility --enable"));
 }
 
 #[tokio::test]

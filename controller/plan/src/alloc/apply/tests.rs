@@ -285,6 +285,10 @@ fn why_tasks_are_stopped_is_told_to_those_that_live() {
             "dead tasks and poststop tasks get no event"
         );
         assert_eq!(desk.notes, [Note::Disruption { job: desk.spec.job_key.clone(), cause }]);
+        // Regression: allocations whose tasks never ran were counted too.
+        let mut desk = Desk::with(vec![pending(), failed(), pending()]);
+        desk.write(|writer| writer.change(Change::Stop(because(StopReason::Desired))));
+        assert_eq!(desk.notes, []);
     }
 }
 

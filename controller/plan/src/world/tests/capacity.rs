@@ -39,7 +39,7 @@ fn what_does_not_fit_waits_until_something_has_ended() {
     bench.apply(vec![wanting("second", 500, 50)], Vec::new());
     let verdict = bench.convergence(&key("second"));
     assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Capacity)));
-    let told = "second.g[0] wants 500 MiB of memory (400 of 1000 MiB are free)";
+    let told = "second.g[0] needs 500 MiB of memory (400 of 1000 MiB are free)";
     assert_eq!(verdict.message, told);
     bench.ask(Command::Delete { job: key("first") });
     bench.settle();
@@ -70,7 +70,7 @@ fn a_successor_gets_the_room_that_its_predecessor_made_and_nothing_is_stopped_fo
     assert_eq!(kept.map(|(_, alloc)| alloc.spec.job_version), Some(1));
     let verdict = bench.convergence(&key("web"));
     assert_eq!(verdict.reason, Some(Reason::Capacity));
-    let told = "web.g[0] is not replaced: its successor wants 2000 MiB of memory (1000 of 1000 MiB are free)";
+    let told = "web.g[0] is not replaced: its successor needs 2000 MiB of memory (1000 of 1000 MiB are free)";
     assert_eq!(verdict.message, told);
 }
 
@@ -86,7 +86,7 @@ fn what_was_promised_to_a_successor_is_given_to_nobody_else() {
     assert_eq!(taken_after_a_restart(&bench), 900);
     bench.settle();
     assert!(runs(&bench, "web") && !runs(&bench, "other"));
-    let told = "other.g[0] wants 300 MiB of memory (100 of 1000 MiB are free)";
+    let told = "other.g[0] needs 300 MiB of memory (100 of 1000 MiB are free)";
     assert_eq!(bench.convergence(&key("other")).message, told);
 }
 
@@ -121,7 +121,7 @@ fn nothing_is_stopped_for_a_port_that_another_job_holds() {
     bench.apply(vec![on("a", 81)], Vec::new());
     bench.settle();
     assert!(runs(&bench, "a"));
-    let told = "a.g[0] is not replaced: its successor wants port 81, which another allocation holds";
+    let told = "a.g[0] is not replaced: its successor needs port 81, which b.g[0] holds";
     assert_eq!(bench.convergence(&key("a")).message, told);
     bench.ask(Command::Delete { job: key("b") });
     bench.settle();
@@ -253,7 +253,7 @@ fn of_several_allocations_with_one_port_one_runs_and_the_others_wait() {
     bench.settle();
     let verdict = bench.convergence(&key("web"));
     assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Port)));
-    assert_eq!(verdict.message, "web.g[1] wants port 8080, which another allocation holds");
+    assert_eq!(verdict.message, "web.g[1] needs port 8080, which web.g[0] holds");
     let live = |bench: &Bench| {
         let web = key("web");
         let live = bench.world.allocs.of_job(&web).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);

@@ -260,6 +260,13 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
         agent.cli(&["doctor", "--config", &config, "--state-dir", &exposed, "--socket", "/run/none/sock"]);
     assert_ne!(said.code, 0, "{said:?}");
     assert!(said.stdout.contains("chmod o-w"), "{said:?}");
+    // Regression: the running agent's directory was checked instead, and all was well.
+    let socket = agent.home.socket().display().to_string();
+    let said = agent.cli(&["doctor", "--config", &config, "--state-dir", &exposed, "--socket", &socket]);
+    assert_ne!(said.code, 0, "{said:?}");
+    for part in ["chmod o-w", &*format!("the checks above are for {exposed}")] {
+        assert!(said.stdout.contains(part), "{part}: {said:?}");
+    }
     agent.finish();
 }
 
