@@ -163,7 +163,7 @@ fn by_name(names: &[String], jobs: &[JobView]) -> Result<Vec<JobKey>, Failure> {
 }
 
 fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
-    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
+    let set = manifests::load_names(&args.files, &Drivers::built_in(), &args.variables.read()?);
     let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let (mut keys, volumes) =
         (Vec::new(), set.volumes.into_iter().map(|loaded| loaded.object.name).collect());

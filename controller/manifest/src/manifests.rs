@@ -83,14 +83,16 @@ pub const OBJECTS_MAX: usize = 10_000;
 /// # Errors
 /// All problems, including unreadable files.
 pub fn load(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
-    let mut reading = Reading { nearby: Nearby::Disk, ..Reading::new(drivers, variables) };
-    for text in folder::texts(paths) {
-        match text {
-            Ok((source, bytes)) => reading.text(&source, &bytes),
-            Err(problem) => reading.problems.push(problem),
-        }
-    }
-    reading.finish()
+    Reading { nearby: Nearby::Disk, ..Reading::new(drivers, variables) }.paths(paths)
+}
+
+/// Reads manifests like [`load`] for the names of their objects: without the files that they refer to, so a
+/// missing `env_file` is no problem.
+///
+/// # Errors
+/// All problems.
+pub fn load_names(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
+    Reading { nearby: Nearby::NamesOnly, ..Reading::new(drivers, variables) }.paths(paths)
 }
 
 /// Reads all manifests in a text.
@@ -181,6 +183,16 @@ impl<'r> Reading<'r> {
         let (judge, declared) = (Judge::Here, BTreeSet::new());
         let (nearby, read) = (Nearby::nothing(), Vec::new());
         Self { drivers, judge, variables, nearby, read, set, problems, places: Places::new(), declared }
+    }
+
+    fn paths(mut self, paths: &[PathBuf]) -> Result<Set, Problems> {
+        for text in folder::texts(paths) {
+            match text {
+                Ok((source, bytes)) => self.text(&source, &bytes),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        self.finish()
     }
 
     fn text(&mut self, source: &str, bytes: &[u8]) {

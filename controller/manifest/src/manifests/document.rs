@@ -144,10 +144,14 @@ fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
     };
     let mut findings = Findings::new(&document, lost);
     let read = nearby::read_env_files(&mut manifest, nearby, &mut findings);
-    config::read(&mut manifest, drivers, &mut findings);
+    if !nearby.is_names_only() {
+        config::read(&mut manifest, drivers, &mut findings);
+    }
     nearby::expand_dir(&mut manifest, nearby, &mut findings);
     let job = manifest.to_job();
     match judge {
+        // Values of variables from files are unknown then.
+        Judge::Here if nearby.is_names_only() => {}
         Judge::Here => validate::job(&manifest, &job, drivers, &mut findings),
         Judge::Servers => validate::job_of_servers(&manifest, &job, drivers, &mut findings),
     }

@@ -29,6 +29,8 @@ pub enum Nearby {
     Disk,
     /// Manifests were sent: with the directory of each, and with the files of variables by manifest and path.
     Sent { dirs: BTreeMap<String, String>, env_files: BTreeMap<(String, String), Option<String>> },
+    /// Manifests are files of this machine, and only the names of their objects are needed: no other file is read.
+    NamesOnly,
 }
 
 impl Nearby {
@@ -37,10 +39,19 @@ impl Nearby {
         Self::Sent { dirs: BTreeMap::new(), env_files: BTreeMap::new() }
     }
 
+    /// Whether only the names of objects are needed, and not their content.
+    pub(super) fn is_names_only(&self) -> bool {
+        match self {
+            Self::NamesOnly => true,
+            Self::Disk | Self::Sent { .. } => false,
+        }
+    }
+
     /// The content of a file of variables; `None` if it does not exist.
     fn env_file(&self, source: &str, path: &str) -> Result<Option<Vec<u8>>, String> {
         match self {
             Self::Disk => read_env_file(source, path),
+            Self::NamesOnly => Ok(Some(Vec::new())),
             Self::Sent { env_files, .. } => match env_files.get(&(source.to_owned(), path.to_owned())) {
                 Some(text) => Ok(text.as_ref().map(|text| text.clone().into_bytes())),
                 None => {
@@ -54,7 +65,7 @@ impl Nearby {
     /// The absolute directory of a manifest.
     fn dir_of(&self, source: &str) -> Option<PathBuf> {
         match self {
-            Self::Disk => dir_of(source),
+            Self::Disk | Self::NamesOnly => dir_of(source),
             Self::Sent { dirs, .. } => dirs.get(source).map(PathBuf::from),
         }
     }

@@ -25,6 +25,9 @@ fn variables_come_from_files_beside_the_manifest() {
     std::fs::remove_file(folder.join(".env")).unwrap();
     let missing = agent.cli(&["apply", "-f", &path]);
     assert!(missing.code != 0 && missing.stderr.contains("\".env\" does not exist"), "{missing:?}");
+    // Names are enough for a deletion.
+    agent.cli(&["delete", "-f", &path, "--wait"]).success();
+    assert_eq!(agent.cli(&["get", "jobs", "-o", "name"]).success().stdout, "");
     agent.finish();
 }
 
