@@ -149,6 +149,11 @@ pub fn read_of_servers(job: &serde_json::Value, drivers: &Drivers) -> Result<Set
     reading.finish()
 }
 
+/// Whether the problem is about a file of variables.
+fn is_of_env_file(problem: &Problem) -> bool {
+    problem.path.contains(".env_file")
+}
+
 /// Which side validated the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judge {
@@ -249,7 +254,13 @@ impl<'r> Reading<'r> {
         self.read.extend_from_slice(&outcome.read);
         let in_words = |problem: Problem| Problem { path: words(&problem.path), ..problem };
         self.problems.add_more(outcome.problems.more());
-        self.problems.extend(outcome.problems.into_vec().into_iter().map(in_words));
+        // A mistake in a file of variables is reported once, not for each task that uses the file.
+        for problem in outcome.problems.into_vec() {
+            let is_reported = |known: &Problem| is_of_env_file(known) && known.message == problem.message;
+            if !is_of_env_file(&problem) || !self.problems.iter().any(is_reported) {
+                self.problems.push(in_words(problem));
+            }
+        }
         self.set.warnings.extend(outcome.warnings.into_iter().map(in_words));
         outcome.content.map(|content| (document, content))
     }

@@ -299,6 +299,35 @@ mod tests {
         }
     }
 
+    /// The same mistake was printed for each task.
+    #[test]
+    fn a_mistake_in_a_file_of_variables_is_reported_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.env"), "BARE\n").unwrap();
+        let path = dir.path().join("web.yaml");
+        let text = job("a.env");
+        let task = text.split_once("        - name: t\n").map(|(_, task)| task).unwrap();
+        let two = format!("{text}        - name: u\n{task}---\n{}", text.replace("name: web", "name: db"));
+        std::fs::write(&path, two).unwrap();
+        let problems = manifests::load(&[path], &Drivers::built_in(), &Variables::default()).unwrap_err();
+        let told = problems.to_string();
+        assert!(problems.iter().count() == 1 && told.contains("write BARE=VALUE, or BARE= for"), "{told}");
+    }
+
+    /// `down` failed and left the project running when an env file was lost or broken.
+    #[test]
+    fn names_are_read_without_the_files_of_variables() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("broken.env"), "BARE\n").unwrap();
+        let path = dir.path().join("web.yaml");
+        std::fs::write(&path, job("[none.env, broken.env, .]").replace("${manifest.dir}/run", "${LOST}"))
+            .unwrap();
+        let (files, drivers) = ([path], Drivers::built_in());
+        assert!(manifests::load(&files, &drivers, &Variables::default()).is_err());
+        let set = manifests::load_names(&files, &drivers, &Variables::default()).unwrap();
+        assert_eq!(set.jobs[0].object.id, "web");
+    }
+
     #[test]
     fn a_request_has_only_the_files_that_were_sent() {
         let text = job("[a.env, /etc/passwd]");
