@@ -65,16 +65,7 @@ pub fn convergence(
     since: Moment,
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
-        let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
-            // The restart policy's event explains only why the task is not restarted; the event before it gives the
-            // cause. If the task was made to restart, the way it ended is not the cause.
-            let (policy, causes): (Vec<_>, Vec<_>) =
-                task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
-            let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
-            let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
-            let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
-            format!("task {} failed: {}", task.name, told.join("; "))
-        });
+        let why = failure_of(state).unwrap_or_default();
         return match state.durable.reschedule() {
             None => Convergence {
                 state: ConvergenceState::Failed,
@@ -145,6 +136,19 @@ pub fn convergence(
         since,
         overdue_at: told.until_ns.map(|at| now.moment_at(at)),
     }
+}
+
+/// The failed task of an allocation, and its cause.
+pub(crate) fn failure_of(state: &AllocState) -> Option<String> {
+    let task = state.durable.tasks.iter().find(|task| task.failed)?;
+    // The restart policy's event explains only why the task is not restarted; the event before it gives the cause. If the
+    // task was made to restart, the way it ended is not the cause.
+    let (policy, causes): (Vec<_>, Vec<_>) =
+        task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
+    let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
+    let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
+    let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
+    Some(format!("task {} failed: {}", task.name, told.join("; ")))
 }
 
 /// One wait of a plan, in words.
