@@ -31,7 +31,7 @@ pub struct DeleteArgs {
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
     pub files: Vec<PathBuf>,
     /// Also delete the volumes that only these jobs used, with their data
-    #[arg(long, short_alias = 'v', alias = "volumes")]
+    #[arg(long, visible_short_alias = 'v', visible_alias = "volumes")]
     purge: bool,
     #[command(flatten)]
     ends: EndFlags,
