@@ -108,7 +108,8 @@ fn no_kind(document: &Document) -> Problems {
 
 /// The message for a Compose file.
 const COMPOSE: &str = "this is a Compose file, which herdlet does not read: write a job (`kind: Job`) in which each of these \
-                       services is a task or a group; herdlet schema spec.groups.tasks lists the fields of a task";
+                       services is a task or a group; docs/guide/from-compose.md has an example, and herdlet schema \
+                       spec.groups.tasks lists the fields of a task";
 
 /// The fields of a document that identify its kind.
 #[derive(Deserialize, JsonSchema)]
