@@ -68,6 +68,11 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    #[cfg(test)]
+    pub(super) fn hint_text(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
+    }
+
     pub fn print(&self) {
         let bold = super::style::ERROR;
         herdlet_base::tell!("{bold}error:{bold:#} {}", self.message);
