@@ -244,7 +244,7 @@ fn removed(name: &str, kind: Option<&VolumeKind>, purge: Purge) -> (String, &'st
     match (kind, purge) {
         (Some(VolumeKind::HostPath { path }), _) => (
             format!(
-                "volume/{name} deleted; {path} and its content stay, because the agent has not created it"
+                "volume/{name} deleted; {path} and its content stay, because the agent did not create it"
             ),
             "kept",
         ),

@@ -189,7 +189,7 @@ struct ReasonFields {
 /// Why the roll-out judged the running allocation as unhealthy.
 fn unhealthy_why(spec: &Allocation) -> String {
     match HealthTerms::of(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
-        Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
+        Some(terms) => format!("not healthy within healthy_deadline ({})", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
 }
@@ -315,7 +315,8 @@ fn write_reason(
             let why = known.and_then(why_restarted).unwrap_or_default();
             let colon = if why.is_empty() { "" } else { "; reason: " };
             let length = until.length;
-            say(&task(index), format_args!("was asked to end and will be killed after {length}{colon}{why}"));
+            let signal = signal_of(spec, *index);
+            say(&task(index), format_args!("got {signal}; is killed after {length}{colon}{why}"));
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
@@ -392,6 +393,12 @@ impl Display for TaskName<'_> {
             None => write!(f, "{}", self.1),
         }
     }
+}
+
+/// The signal that asks a task to end.
+fn signal_of(spec: &Allocation, index: TaskIndex) -> &str {
+    let task = spec.group().and_then(|group| group.tasks.get(usize::from(index)));
+    task.and_then(|task| task.kill_signal.as_deref()).unwrap_or("SIGINT")
 }
 
 /// What is missing for the roll-out's verdict.

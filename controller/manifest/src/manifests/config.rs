@@ -86,11 +86,11 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
         );
     }
     if KNOWN.contains(&driver) {
-        return format!("`{driver}` is known from Nomad, but not built in this release; there are {names}");
+        return format!("the driver `{driver}` is not supported; available: {names}");
     }
     match nearest(driver, drivers.names()) {
         Some(name) => format!("there is no driver `{driver}`; did you mean `{name}`?"),
-        None => format!("there is no driver `{driver}`; there are {names}"),
+        None => format!("there is no driver `{driver}`; available: {names}"),
     }
 }
 
