@@ -140,6 +140,9 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {
         herdlet_base::tell!("warning: {warning}");
     }
+    for warning in herdlet_driver::users::warnings(&jobs) {
+        herdlet_base::tell!("warning: {warning}");
+    }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
         herdlet_base::tell!("warning: {warning}");
     }

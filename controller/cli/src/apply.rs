@@ -34,8 +34,8 @@ pub struct ApplyArgs {
     /// Manifests: files, folders, or - for standard input [default for up: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Don't wait, which is the default; for compatibility
-    #[arg(short = 'd', long = "detach", hide = true, conflicts_with = "wait")]
+    /// Return once the change is accepted, which is the default; --wait has priority
+    #[arg(short = 'd', long = "detach")]
     _detach: bool,
     #[command(flatten)]
     wait: WaitFlags,

@@ -337,7 +337,18 @@ fn line(one: &Deployment) -> String {
         format!("{name}: {canaries}{healthy}/{total} healthy{unhealthy}")
     });
     let groups = groups.collect::<Vec<_>>().join("; ");
-    format!("deployment {} of version {}: {} ({groups})", one.id.short(), one.job_version, one.description)
+    let (id, version, description) = (one.id.short(), one.job_version, &one.description);
+    format!("deployment {id} of version {version}: {description} ({groups}){}", end_of(one))
+}
+
+/// When a running deployment with unhealthy allocations fails.
+fn end_of(one: &Deployment) -> String {
+    let is_bad = |group: &&DeploymentGroup| group.unhealthy_allocs > 0;
+    let bad = one.groups.values().filter(is_bad).filter(|_| one.status == DeploymentStatus::Running);
+    let by = bad.filter_map(|group| group.require_progress_by).min();
+    by.map_or_else(String::new, |by| {
+        format!("; fails in {} unless another allocation becomes healthy", show::ahead(by))
+    })
 }
 
 #[cfg(test)]
@@ -399,6 +410,13 @@ mod tests {
              GROUP  PROMOTED  DESIRED  CANARIES  PLACED  HEALTHY  UNHEALTHY  PROGRESS DEADLINE\n\
              back   -         1        -         0       0        0          -\n\
              front  no        3        1/1       1       1        0          2026-01-02T03:04:05Z\n"
+        );
+        let mut bad = deployment.clone();
+        bad.groups.values_mut().for_each(|group| group.unhealthy_allocs = 1);
+        assert!(
+            line(&bad).ends_with("; fails in 0s unless another allocation becomes healthy"),
+            "{}",
+            line(&bad)
         );
         let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
         let jobs = [view];

@@ -197,6 +197,8 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     }
     let code = if changes.is_empty() { 0 } else { FAILED };
     match args.output.reader() {
+        // On standard error: an empty diff stays empty.
+        Reader::Person if changes.is_empty() => herdlet_base::tell!("no changes"),
         Reader::Person => changes.iter().for_each(|change| show::out(&lines(change))),
         Reader::Program => args.output.document(&Report { changes })?,
     }

@@ -46,11 +46,6 @@ pub struct ExecArgs {
     command: Vec<String>,
 }
 
-/// Exit code of shells if a program is not found.
-const NOT_FOUND: u8 = 127;
-/// Exit code of shells if a program can't be executed.
-const CANNOT_RUN: u8 = 126;
-
 /// Bytes per read of standard input.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Interval of heartbeats while nothing is typed, as in Nomad's command line.
@@ -90,7 +85,7 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     match ended {
         Ok(Some(code)) => Ok(u8::try_from(code & 0xff).unwrap_or(AGENT_FAILED)),
         Ok(None) => Err(Failure::new("the session ended without an exit code")),
-        Err(error) => Err(refused(error, &args.command)),
+        Err(error) => Err(Failure::from(error).of_command(&args.command)),
     }
 }
 
@@ -188,22 +183,4 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
         }
     });
     pieces
-}
-
-/// Chooses the exit code of a shell for the agent's error about a command that did not start.
-fn refused(error: ClientError, command: &[String]) -> Failure {
-    let program = command.first().map(String::as_str).unwrap_or_default();
-    let failure = Failure::from(error);
-    let text = failure.to_string().to_ascii_lowercase();
-    let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
-        NOT_FOUND
-    } else if text.contains("permission denied")
-        || text.contains("exec format")
-        || text.contains("executable:")
-    {
-        CANNOT_RUN
-    } else {
-        AGENT_FAILED
-    };
-    failure.code(code)
 }

@@ -14,10 +14,17 @@ pub(super) const REVERTED: u8 = 4;
 pub(super) const SUPERSEDED: u8 = 5;
 /// `run` and `exec`: herdlet failed, not the task.
 pub const AGENT_FAILED: u8 = 125;
+/// `run` and `exec`: the command exists, but cannot be started.
+pub const CANNOT_RUN: u8 = 126;
+/// `run` and `exec`: the command does not exist.
+pub const NOT_FOUND: u8 = 127;
 /// `exec`: 128 + SIGPIPE.
 pub const NOBODY_READS: u8 = 141;
 /// Ctrl-C: 128 + SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
+
+/// The parts of errors about programs that exist and cannot be started.
+const CANNOT_RUN_TEXTS: [&str; 3] = ["permission denied", "exec format", "executable:"];
 
 #[derive(Debug)]
 pub struct Failure {
@@ -42,9 +49,28 @@ impl Failure {
         self.code(code)
     }
 
+    /// Sets the exit code of a shell if the text is the agent's error about a command that did not start.
+    pub fn of_command(self, command: &[String]) -> Self {
+        let program = command.first().map(|program| program.to_ascii_lowercase()).unwrap_or_default();
+        let text = self.message.to_ascii_lowercase();
+        let code = if text.contains("no such file") || text.contains("not found") && text.contains(&program) {
+            NOT_FOUND
+        } else if CANNOT_RUN_TEXTS.iter().any(|part| text.contains(part)) {
+            CANNOT_RUN
+        } else {
+            AGENT_FAILED
+        };
+        self.code(code)
+    }
+
     /// Sets a hint on what to do.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
+    }
+
+    #[cfg(test)]
+    pub(super) fn hint_text(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
     }
 
     pub fn print(&self) {
@@ -195,6 +221,15 @@ mod tests {
         assert_eq!(hint(ClientError::Status { status: 403, message }), refused);
         let why = std::io::Error::from_raw_os_error(2).to_string();
         assert!(hint(ClientError::Unreachable { address, why }).contains("herdlet agent"));
+    }
+
+    #[test]
+    fn a_command_that_did_not_start_has_the_code_of_a_shell() {
+        let command = ["noSuch".to_owned()];
+        let code = |text: &str| Failure::new(text).of_command(&command).code;
+        assert_eq!(code("exec \"noSuch\": not found in /bin"), NOT_FOUND);
+        assert_eq!(code("exec \"noSuch\": permission denied: it is not executable for any user"), CANNOT_RUN);
+        assert_eq!(code("the allocation was not found"), AGENT_FAILED);
     }
 
     #[test]

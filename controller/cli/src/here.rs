@@ -71,8 +71,8 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
             let message = format!(
                 "there is no manifest in this folder, and {compose} is a Compose file, which herdlet does not read"
             );
-            let hint = "write a job with a task or a group for each of its services; for the fields of a task: \
-                        herdlet schema spec.groups.tasks";
+            let hint = "write a job with a task or a group for each of its services, as docs/guide/from-compose.md shows; \
+                        for the fields of a task: herdlet schema spec.groups.tasks";
             return Err(Failure::new(message).hint(hint).code(USAGE));
         }
         let message = "there is no herdlet.yaml in this folder, no .yaml, .yml or .json file with \

@@ -36,7 +36,7 @@ use super::{
     target::Target,
     watch::{ChangeStep, Shown},
 };
-use merged::print;
+use merged::{Labels, print};
 use scope::{Scopes, Source, chosen, sources};
 
 /// Arguments of `herdlet logs`.
@@ -65,10 +65,10 @@ pub struct LogsArgs {
     /// Only what was written since then: 10m (ago), or 2026-01-02T15:04:05Z; may include lines up to 10 s older
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
-    /// Print the time before each line, as far as it is known: up to 10 s early for what is already written
+    /// Print before each line the last recorded time: the line was written then, or up to 10 s later
     #[arg(short = 't', long)]
     timestamps: bool,
-    /// Print no task names before the lines [default if there is one task]
+    /// Print no task names before the lines [default for one task without --follow]
     #[arg(long)]
     no_prefix: bool,
     /// Output format: as it was written, or a JSON object per line, all on standard output
@@ -138,7 +138,10 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let scopes =
         if args.follow { Scopes::of(&names, &targets, args.task.as_deref()) } else { Scopes::default() };
     let tasks: usize = targets.iter().map(|target| target.tasks().count()).sum();
-    let prefix = !args.no_prefix && (scopes.can_grow() || tasks > 1);
+    let titles =
+        targets.iter().flat_map(Target::tasks).map(|(view, task)| view.spec.task_title(&task.name).len());
+    let prefix = (!args.no_prefix && (scopes.can_grow() || tasks > 1))
+        .then(|| Labels::of_width(titles.max().unwrap_or_default()));
     let (sender, receiver) = mpsc::channel(LINES_LEN);
     let is_alone = !scopes.can_grow() && sources.len() == 1 && streams.len() == 1;
     let patience = match args.form {
@@ -191,7 +194,7 @@ pub(super) async fn follow_task(client: &Client, view: &AllocView, task: &str) -
         sender,
     };
     let source = Source { alloc: view.spec.id, task: task.to_owned(), name: view.spec.task_title(task) };
-    let (read, ()) = tokio::join!(merge.these(vec![source]), print(receiver, false));
+    let (read, ()) = tokio::join!(merge.these(vec![source]), print(receiver, None));
     match read {
         Ok(()) => Ok(()),
         Err(Unread::Request(error)) => Err(error.into()),

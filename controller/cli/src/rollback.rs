@@ -21,7 +21,7 @@ use super::{
 pub struct RollbackArgs {
     /// A job
     job: String,
-    /// Version to restore [default: the newest older one that is neither stopped nor failed]
+    /// Version to restore [default: the newest older one that differs from the current one and is neither stopped nor failed]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
     #[command(flatten)]
@@ -57,6 +57,9 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
         args.output.line(&format!("job/{job} unchanged: version {current} is the same as version {to}"));
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
+    }
+    if let Some(skipped) = skipped(&view, &kept, to).filter(|_| args.to.is_none()) {
+        args.output.line(&format!("job/{job} skipped {skipped}"));
     }
     // The file of a folder is no longer in force: it would be a surprise later.
     let held = client.jobs().await.ok().and_then(|jobs| known(jobs, &args.job).ok()?.held);
@@ -100,6 +103,24 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
         ))
         .hint(format!("list them: herdlet get versions {word}; then: herdlet rollback {word} --to VERSION"))),
     }
+}
+
+/// The newer versions that the default passes over, and why.
+fn skipped(view: &JobView, kept: &[JobVersion], to: u64) -> Option<String> {
+    let (current, past) = kept.split_first()?;
+    let why = |past: &JobVersion| {
+        if past.job == current.job {
+            Some("the same as the current one")
+        } else if past.job.stop {
+            Some("stopped")
+        } else {
+            view.has_failed(past.version).then_some("failed")
+        }
+    };
+    let newer = past.iter().take_while(|past| past.version > to);
+    let told: Vec<String> =
+        newer.filter_map(|past| Some(format!("version {} ({})", past.version, why(past)?))).collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 #[cfg(test)]
@@ -165,6 +186,9 @@ mod tests {
         let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
         kept.reverse();
         let view = job_view(&kept[0].job, 3);
+        let told = "version 1 (the same as the current one)";
+        assert_eq!(skipped(&view, &kept, 0).as_deref(), Some(told));
+        assert_eq!(skipped(&view, &kept, 2), None);
         assert_eq!(
             choose(&view, &[kept[0].clone(), kept[2].clone(), kept[3].clone()], None).unwrap(),
             (3, 0)

@@ -76,7 +76,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
     if field.is_required {
         line("Required", "yes");
     }
-    if let Some(default) = fields::default_of(&field.path).filter(|_| !field.is_required) {
+    if let Some(default) = field.default().filter(|_| !field.is_required) {
         line("Default", &default);
     }
     if let Some(values) = field.allowed() {
@@ -100,7 +100,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
                 .next()
                 .unwrap_or_default()
                 .trim_end_matches([';', ':', '.']);
-            table.row([format!("    {}", field.name()), field.kind(), first.to_owned()]);
+            table.row([format!("    {}", field.name()), field.kind(), format!("{first}{}", choices(field))]);
         }
         text.push_str(&table.render(Heading::Hidden));
     }
@@ -109,6 +109,15 @@ fn explained(field: &Field, all: &[Field]) -> String {
         example.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
     }
     text
+}
+
+/// The values of a field that allows only a few, for a table.
+fn choices(field: &Field) -> String {
+    let Some(values) = field.allowed().filter(|_| field.kind() == "string") else { return String::new() };
+    match field.default().filter(|_| !field.is_required) {
+        Some(default) => format!(": {values}; default {default}"),
+        None => format!(": {values}"),
+    }
 }
 
 /// A value in one line.
@@ -148,6 +157,9 @@ mod tests {
         let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Delay before";
         assert!(explain("spec.groups.restart").contains(columns), "{}", explain("spec.groups.restart"));
         assert!(told.contains("Default: fail") && told.contains("Allowed: delay, fail"), "{told}");
+        let told = explain("spec.groups.depends_on");
+        assert!(told.contains("The condition: completed, healthy, started; default healthy\n"), "{told}");
+        assert!(explain("spec.groups.tasks.depends_on.condition").contains("Default: started"));
         assert!(explain("spec.groups.tasks.kill_timeout").contains("Default: 5s"));
         assert!(explain("metadata.name").contains("Required: yes"));
         assert!(explain("spec.groups.tasks.config.command").contains("program"));

@@ -298,8 +298,9 @@ impl Waiting {
         Ok(waited)
     }
 
+    /// The jobs whose state is waited for, and not only that of single allocations.
     fn jobs<'s>(&self, shown: &'s Shown) -> Vec<&'s JobView> {
-        self.of(shown, |_, _| true)
+        self.of(shown, |wanted, _| wanted.allocs.is_empty())
     }
 
     /// Selects jobs.
@@ -309,13 +310,14 @@ impl Waiting {
     }
 
     fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
-        let versions = |wanted: &WaitTarget| wanted.version;
         let of_job = |wanted: &WaitTarget| {
-            let version = versions(wanted);
+            let (version, only) = (wanted.version, wanted.allocs.clone());
             let allocs = shown.allocs_of(&wanted.job).into_iter();
             // Older allocations count while they run.
             allocs.filter(move |view| {
-                version.is_none_or(|version| view.spec.job_version >= version) || !view.status.is_terminal()
+                let is_meant = only.is_empty() || only.contains(&view.spec.id);
+                let is_newer = version.is_none_or(|version| view.spec.job_version >= version);
+                is_meant && (is_newer || !view.status.is_terminal())
             })
         };
         self.wanted.iter().flat_map(of_job).collect()
@@ -413,9 +415,23 @@ impl Waiting {
         reached.then_some(Waited::Reached)
     }
 
+    /// What is waited for: jobs or, of some jobs, only single allocations.
+    fn names(&self, shown: &Shown) -> String {
+        let mut names = Vec::new();
+        for wanted in &self.wanted {
+            let allocs = wanted.allocs.iter().filter_map(|id| shown.allocs.get(id));
+            let before = names.len();
+            names.extend(allocs.map(|view| view.spec.name()));
+            if names.len() == before {
+                names.push(wanted.job.to_string());
+            }
+        }
+        names.join(", ")
+    }
+
     /// Prints the last line: the result, and what has not converged and why.
     fn print_outcome(&self, waited: &Waited, shown: &Shown, took: Duration) {
-        let names = self.wanted.iter().map(|wanted| wanted.job.to_string()).collect::<Vec<_>>().join(", ");
+        let names = self.names(shown);
         let goal = self.goal.as_str();
         let seconds = took.as_secs_f64();
         match waited {
@@ -451,7 +467,7 @@ impl Waiting {
             Waited::Failed(_) | Waited::Reverted(_) => {}
             Waited::Reached | Waited::Superseded(_) | Waited::TimedOut | Waited::Interrupted => return,
         }
-        for job in self.jobs(shown) {
+        for job in self.of(shown, |_, _| true) {
             let allocs = shown.allocs_of(&job.key);
             let mut failed = failed_allocs::of_rollout(job, allocs.iter().copied());
             if failed.is_empty() && job.convergence.state == ConvergenceState::Failed {
@@ -568,6 +584,22 @@ mod tests {
         assert_eq!(waited(C::Converged, Desired::Run), Some(Waited::Reached));
         assert_eq!(waited(C::Failed, Desired::Run), Some(Waited::Failed("web.g[0]: why".to_owned())));
         assert_eq!(code(waited(C::Progressing, Desired::Stop)), Some(FAILED));
+    }
+
+    /// `restart shop.worker --wait` reported the whole job as converged while another group waited.
+    #[test]
+    fn a_wait_for_single_allocations_names_and_shows_only_them() {
+        let web = job("web", "g", "t");
+        let allocs = [alloc_view(&web, 0, 1), alloc_view(&web, 1, 1)];
+        let wanted = WaitTarget { allocs: vec![allocs[1].spec.id], ..WaitTarget::any(&web.key()) };
+        let mut shown = Shown::default();
+        shown.apply(Change::Job(Arc::new(job_view(&web, 1))));
+        allocs.into_iter().for_each(|view| drop(shown.apply(Change::Alloc(Arc::new(view)))));
+        shown.apply(Change::Index(9));
+        let waiting = Waiting { wanted: vec![wanted], index: 0, goal: Goal::Converged };
+        assert_eq!(waiting.names(&shown), "web.g[1]");
+        assert_eq!(waiting.allocs(&shown).len(), 1);
+        assert!(waiting.jobs(&shown).is_empty());
     }
 
     #[test]

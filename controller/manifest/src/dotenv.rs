@@ -69,7 +69,11 @@ impl<'r> Reader<'r> {
         let line_end = rest.find('\n').unwrap_or(rest.len());
         let line = rest.get(..line_end).unwrap_or_default();
         let Some(separator) = line.find(['=', ':']) else {
-            return Err(self.wrong(format!("{:?} has no value: expected KEY=VALUE", line.trim())));
+            let name = line.trim();
+            return Err(self.wrong(format!(
+                "{name:?} has no value: write {name}=VALUE, or {name}= for an empty one (variables are not taken from the \
+                 environment)"
+            )));
         };
         let (key, value) = rest.split_at(separator);
         let key = key.trim_end();

@@ -65,16 +65,7 @@ pub fn convergence(
     since: Moment,
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
-        let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
-            // The restart policy's event explains only why the task is not restarted; the event before it gives the
-            // cause. If the task was made to restart, the way it ended is not the cause.
-            let (policy, causes): (Vec<_>, Vec<_>) =
-                task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
-            let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
-            let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
-            let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
-            format!("task {} failed: {}", task.name, told.join("; "))
-        });
+        let why = failure_of(state).unwrap_or_default();
         return match state.durable.reschedule() {
             None => Convergence {
                 state: ConvergenceState::Failed,
@@ -147,6 +138,19 @@ pub fn convergence(
     }
 }
 
+/// The failed task of an allocation, and its cause.
+pub(crate) fn failure_of(state: &AllocState) -> Option<String> {
+    let task = state.durable.tasks.iter().find(|task| task.failed)?;
+    // The restart policy's event explains only why the task is not restarted; the event before it gives the cause. If the
+    // task was made to restart, the way it ended is not the cause.
+    let (policy, causes): (Vec<_>, Vec<_>) =
+        task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
+    let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
+    let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
+    let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
+    Some(format!("task {} failed: {}", task.name, told.join("; ")))
+}
+
 /// One wait of a plan, in words.
 pub fn describe(
     now: Now,
@@ -185,7 +189,7 @@ struct ReasonFields {
 /// Why the roll-out judged the running allocation as unhealthy.
 fn unhealthy_why(spec: &Allocation) -> String {
     match HealthTerms::of(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
-        Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
+        Some(terms) => format!("not healthy within healthy_deadline ({})", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
 }
@@ -311,7 +315,8 @@ fn write_reason(
             let why = known.and_then(why_restarted).unwrap_or_default();
             let colon = if why.is_empty() { "" } else { "; reason: " };
             let length = until.length;
-            say(&task(index), format_args!("was asked to end and will be killed after {length}{colon}{why}"));
+            let signal = signal_of(spec, *index);
+            say(&task(index), format_args!("got {signal}; is killed after {length}{colon}{why}"));
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
@@ -393,6 +398,12 @@ impl Display for TaskName<'_> {
             None => write!(f, "{}", self.1),
         }
     }
+}
+
+/// The signal that asks a task to end.
+fn signal_of(spec: &Allocation, index: TaskIndex) -> &str {
+    let task = spec.group().and_then(|group| group.tasks.get(usize::from(index)));
+    task.and_then(|task| task.kill_signal.as_deref()).unwrap_or("SIGINT")
 }
 
 /// What is missing for the roll-out's verdict.

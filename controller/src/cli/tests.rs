@@ -66,6 +66,8 @@ fn command_lines_people_type_are_understood() {
         "herdlet explain web -o json",
         "herdlet diff -f web.yaml -o json",
         "herdlet apply -f web.yaml --wait --output json",
+        "herdlet up -d --wait",
+        "herdlet down -v",
         "herdlet delete web -o json",
         "herdlet logs web -o json",
         "herdlet validate web.yaml -o json",
@@ -127,6 +129,15 @@ fn every_command_and_every_verb_of_one_says_how_it_is_used() {
             }
             commands.push((path, inner.clone()));
         }
+    }
+}
+
+#[test]
+fn flags_of_compose_are_in_the_help() {
+    for (command, flag) in [("apply", "-d, --detach"), ("delete", "-v")] {
+        let mut found = Cli::command().find_subcommand(command).cloned().unwrap();
+        let help = found.render_long_help().to_string();
+        assert!(help.contains(flag), "{help}");
     }
 }
 

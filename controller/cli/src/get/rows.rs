@@ -12,7 +12,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     job::{Group, Provider},
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
-    view::{AllocView, ConvergenceState, HELD, JobView, TaskView, VolumeView},
+    view::{AllocView, ConvergenceState, HELD, JobVersion, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
 };
 
@@ -461,24 +461,29 @@ async fn versions(client: &Client, targets: &[String], missing: Missing) -> Resu
         Err(failure) if missing == Missing::IsWrong => return Err(failure),
         Err(_) => return Ok(listing),
     };
-    for (at, version) in client.versions(&job.key).await?.into_iter().enumerate() {
-        let note = match (at, version.job.stop) {
-            (0, false) => "current",
-            (0, true) => "current, stopped",
-            (_, true) => "stopped",
-            (_, false) => "",
-        };
+    let kept = client.versions(&job.key).await?;
+    let notes: Vec<String> = (0..kept.len()).map(|at| version_notes(&job, &kept, at)).collect();
+    for (version, note) in kept.into_iter().zip(notes) {
         let stable = if job.is_stable(version.version) { "yes" } else { "-" };
         let name = version.version.to_string();
-        let cells = vec![
-            name.clone().into(),
-            Cell::Age(version.submit_time),
-            stable.to_owned().into(),
-            note.to_owned().into(),
-        ];
+        let cells =
+            vec![name.clone().into(), Cell::Age(version.submit_time), stable.to_owned().into(), note.into()];
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Version(version) });
     }
     Ok(listing)
+}
+
+/// What distinguishes a version; after a rollback, the version that it restored. `kept` is sorted newest first.
+fn version_notes(job: &JobView, kept: &[JobVersion], at: usize) -> String {
+    let Some((version, older)) = kept.get(at..).and_then(<[_]>::split_first) else { return String::new() };
+    let same = older.iter().find(|older| older.job == version.job);
+    let notes = [
+        (at == 0).then(|| "current".to_owned()),
+        version.job.stop.then(|| "stopped".to_owned()),
+        job.has_failed(version.version).then(|| "failed".to_owned()),
+        same.map(|same| format!("same as {}", same.version)),
+    ];
+    notes.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -487,6 +492,20 @@ mod tests {
 
     use super::*;
     use crate::table::Heading;
+
+    /// `rollback` skips versions that the list did not distinguish.
+    #[test]
+    fn a_version_is_listed_with_the_older_one_that_it_repeats() {
+        let texts = ["good", "bad", "good"].map(|name| herdlet_manifest::fixture::job(name, "g", "t"));
+        let kept: Vec<JobVersion> = (0..)
+            .zip(texts)
+            .map(|(version, job)| JobVersion { version, index: 0, submit_time: UnixNanos(0), job, tag: None })
+            .rev()
+            .collect();
+        let view = herdlet_manifest::fixture::job_view(&kept[0].job, 2);
+        let notes: Vec<String> = (0..3).map(|at| version_notes(&view, &kept, at)).collect();
+        assert_eq!(notes, ["current, same as 0", "", ""]);
+    }
 
     fn instance(name: &str, seed: u8, health: ServiceHealth, said: &[(CheckStatus, &str)]) -> ServiceView {
         let result = |(status, output): &(CheckStatus, &str)| CheckResult {

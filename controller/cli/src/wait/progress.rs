@@ -8,6 +8,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
+    alloc::Desired,
     task::TaskPhase,
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
@@ -29,6 +30,8 @@ pub(super) struct Progress {
     place: Sink,
     /// The last state of each task, and its time.
     said: BTreeMap<Line, (String, Instant)>,
+    /// The allocations that were seen, and whether they had been stopped and had ended before.
+    seen: BTreeMap<AllocId, bool>,
     /// Lines on the screen that the next drawing replaces.
     drawn: usize,
 }
@@ -52,7 +55,7 @@ impl Progress {
             }
             Ok(_) | Err(_) => Sink::Lines,
         };
-        Self { place, said: BTreeMap::new(), drawn: 0 }
+        Self { place, said: BTreeMap::new(), seen: BTreeMap::new(), drawn: 0 }
     }
 
     /// Resolves when the lines should be redrawn without a change.
@@ -64,6 +67,7 @@ impl Progress {
     }
 
     pub(super) fn show(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) {
+        let allocs = &self.of_this_wait(allocs);
         match self.place {
             Sink::Lines => {
                 for line in self.transitions(jobs, allocs) {
@@ -75,6 +79,18 @@ impl Progress {
                 self.draw(&states, columns);
             }
         }
+    }
+
+    /// The allocations without those that had been stopped and had ended before the wait began.
+    fn of_this_wait<'v>(&mut self, allocs: &[&'v AllocView]) -> Vec<&'v AllocView> {
+        let mut current = Vec::new();
+        for view in allocs {
+            let had_ended = view.status.is_terminal() && view.spec.desired != Desired::Run;
+            if !*self.seen.entry(view.spec.id).or_insert(had_ended) {
+                current.push(*view);
+            }
+        }
+        current
     }
 
     /// A line for each change of a phase of a task, of a verdict on an allocation, and of what a job waits for. Messages that only
@@ -217,10 +233,28 @@ mod tests {
         view
     }
 
+    /// `scale --wait` listed what an earlier change had stopped.
+    #[test]
+    fn what_had_ended_before_the_wait_is_left_out() {
+        let mut progress = Progress::begin();
+        let running = view(TaskPhase::Running, ConvergenceState::Converged, "");
+        let mut stopped =
+            herdlet_manifest::fixture::ended(view(TaskPhase::Dead, ConvergenceState::Converged, ""));
+        let spec = std::sync::Arc::make_mut(&mut stopped.spec);
+        (spec.desired, spec.id) = (Desired::Stop, AllocId::from_hash([9; 16]));
+        let shown = |progress: &mut Progress, views: &[&AllocView]| progress.of_this_wait(views).len();
+        assert_eq!(shown(&mut progress, &[&running, &stopped]), 1);
+        let mut running = running;
+        running.status = stopped.status;
+        std::sync::Arc::make_mut(&mut running.spec).desired = Desired::Stop;
+        assert_eq!(shown(&mut progress, &[&running, &stopped]), 1, "it has ended during the wait");
+    }
+
     /// The state of the group used to be repeated for each task, and each change of its message was a line.
     #[test]
     fn without_a_terminal_only_transitions_are_lines() {
-        let mut progress = Progress { place: Sink::Lines, said: BTreeMap::new(), drawn: 0 };
+        let mut progress =
+            Progress { place: Sink::Lines, said: BTreeMap::new(), seen: BTreeMap::new(), drawn: 0 };
         let mut lines = |view: AllocView| progress.transitions(&[], &[&view]);
         use ConvergenceState::{Converged, Progressing, Waiting};
         assert_eq!(

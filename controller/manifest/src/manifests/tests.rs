@@ -255,3 +255,19 @@ fn what_is_built_is_not_listed_as_missing() {
     }
     look(&schema());
 }
+
+/// It passed, and failed at its start: there is no program of that name.
+#[test]
+fn a_command_line_as_the_name_of_a_program_is_warned_about() {
+    let warned = |config: &str| {
+        let text = format!(
+            "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: w}}\nspec:\n  groups:\n    - {{name: g, tasks: [{{name: t, driver: \
+             raw_exec, config: {config}}}]}}\n"
+        );
+        read(&text).unwrap().warnings.into_iter().map(|warning| warning.message).collect::<Vec<_>>()
+    };
+    let told = warned("{command: \"python3 -m http.server\"}").join("");
+    assert!(told.ends_with("command: \"python3\", args: [\"-m\", \"http.server\"]"), "{told}");
+    assert!(warned("{command: \"my program\", args: [a]}").is_empty());
+    assert!(warned("{command: python3}").is_empty());
+}

@@ -77,8 +77,7 @@ fn every_recorded_allocation_is_taken_or_refused_by_name() {
     }
     refused.sort();
     refused.dedup();
-    let templates =
-        "TaskGroups[0].Tasks[0].Templates: `templates` is known from Nomad, but not built in this release";
+    let templates = "TaskGroups[0].Tasks[0].Templates: `templates` is not supported";
     assert_eq!(refused, [format!("web.g[0]: this job cannot run here: {templates}")]);
 }
 
@@ -97,7 +96,7 @@ fn jobs_of_recorded_servers_are_accepted_as_job_files() {
             Err(problems) => {
                 let told: Vec<&str> = problems.iter().map(|problem| &*problem.message).collect();
                 assert!(
-                    told.iter().all(|told| told.starts_with("`templates` is known")),
+                    told.iter().all(|told| told.starts_with("`templates` is not supported")),
                     "{}: {told:?}",
                     alloc.name
                 );

@@ -237,12 +237,12 @@ fn addresses_are_taken_apart_as_go_getter_does() {
         assert!(!source.redacted().contains("p@") && !source.redacted().contains('?'));
     }
     for (text, given, expected) in [
-        ("git::https://h/a", &[][..], "`git` is known from Nomad"),
-        ("git@github.com:a/b", &[], "`git` is known from Nomad"),
-        ("github.com/a/b", &[], "`git` is known from Nomad"),
-        ("s3::https://s3.amazonaws.com/b/k", &[], "`s3` is known from Nomad"),
-        ("/etc/passwd", &[], "`file` is known from Nomad"),
-        ("file:///etc/passwd", &[], "`file` is known from Nomad"),
+        ("git::https://h/a", &[][..], "`git` is not supported"),
+        ("git@github.com:a/b", &[], "`git` is not supported"),
+        ("github.com/a/b", &[], "`git` is not supported"),
+        ("s3::https://s3.amazonaws.com/b/k", &[], "`s3` is not supported"),
+        ("/etc/passwd", &[], "`file` is not supported"),
+        ("file:///etc/passwd", &[], "`file` is not supported"),
         ("ftp://h/a", &[], "must be an address that begins with"),
         ("http://", &[], "is no valid address"),
         ("http://h/a.zip//../b", &[], "is no valid address"),

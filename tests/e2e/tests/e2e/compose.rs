@@ -2,6 +2,7 @@
 //! groups and jobs, one command in the environment of a job.
 
 use herdlet_e2e::{agent::Agent, wait};
+use rustix::process::Signal;
 
 use crate::common::{job, shell, sleeper};
 
@@ -25,6 +26,9 @@ fn variables_come_from_files_beside_the_manifest() {
     std::fs::remove_file(folder.join(".env")).unwrap();
     let missing = agent.cli(&["apply", "-f", &path]);
     assert!(missing.code != 0 && missing.stderr.contains("\".env\" does not exist"), "{missing:?}");
+    // Names are enough for a deletion.
+    agent.cli(&["delete", "-f", &path, "--wait"]).success();
+    assert_eq!(agent.cli(&["get", "jobs", "-o", "name"]).success().stdout, "");
     agent.finish();
 }
 
@@ -52,13 +56,31 @@ fn a_command_runs_once_in_the_environment_of_a_job() {
     assert_eq!((ran.code, ran.stdout.as_str()), (7, "hello\n"), "{ran:?}");
     assert!(ran.stderr.contains("wrong"), "{ran:?}");
     assert_eq!(agent.cli(&["run", "job/web", "--", "/bin/true"]).code, 0);
-    let lost = agent.cli(&["run", "web", "--", "/nonexistent"]);
-    assert!(lost.code >= 125, "{lost:?}");
+    agent.cli(&["run", "web", "--", "/nonexistent"]).ended(127);
+    agent.cli(&["run", "web", "--", "no-such-program"]).ended(127);
+    agent.cli(&["run", "web", "--", "/etc/passwd"]).ended(126);
     let unknown = agent.cli(&["run", "nobody", "--", "/bin/true"]);
     assert!(unknown.code == 125 && unknown.stderr.contains("there is no job"), "{unknown:?}");
     wait::until_true("the jobs of the commands are deleted", || {
         agent.cli(&["get", "jobs", "-o", "name"]).success().stdout == "web\n"
     });
     assert_eq!(agent.alloc("web.g[0]").map(|alloc| alloc.job()), Some("web".to_owned()));
+    agent.finish();
+}
+
+/// The command went on without anybody who waited for it.
+#[test]
+fn a_command_ends_with_the_program_that_runs_it() {
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
+    for (signal, code) in [(Signal::TERM, 130), (Signal::HUP, 130), (Signal::KILL, 128 + 9)] {
+        let run = agent.spawn(&["run", "web", "--", "/bin/sh", "-c", "echo begun; sleep 100000"]);
+        run.until_stdout("begun");
+        run.signal(signal);
+        run.finish().ended(code);
+        wait::until_true("the job of the command is deleted", || {
+            agent.cli(&["get", "jobs", "-o", "name"]).success().stdout == "web\n"
+        });
+    }
     agent.finish();
 }

@@ -12,7 +12,7 @@ use herdlet_e2e::{
 };
 use rustix::process::Signal;
 
-use crate::common::{is_root, job, patient, shell, start_run};
+use crate::common::{is_root, job, patient, shell, sleeper, start_run};
 
 #[test]
 fn hello_as_nobody() {
@@ -62,7 +62,7 @@ fn limits_that_have_no_effect_are_warned_about() {
                 resources: {memory: 64}\n";
     let text = job("limited", "service", "", &[task.to_owned()]);
     let file = agent.home.write("limited.yaml", &text).display().to_string();
-    let expected = "limited (memory, pids_limit): these limits have no effect";
+    let expected = "job limited, task t (memory, pids_limit): these limits have no effect";
     for command in
         [&["apply", "--wait", "-f", &file][..], &["explain", "limited"], &["explain", "limited.g[0]"]]
     {
@@ -74,6 +74,22 @@ fn limits_that_have_no_effect_are_warned_about() {
     let file = home.write("run.yaml", &text.replace("type: service", "type: batch").replace("100000", "0"));
     let output = start_run(&home, User::Nobody, &[&file]).finish().success();
     assert!(output.stderr.contains(expected), "{}", output.stderr);
+    agent.finish();
+}
+
+/// `user: root` was accepted silently, and then failed.
+#[test]
+fn a_user_that_the_agent_cannot_change_to_is_warned_about() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start_with(Setup::nobody().config(ports::for_tasks()));
+    let text = job("foreign", "service", "", &[sleeper("t", "user: root")]);
+    let file = agent.home.write("foreign.yaml", &text).display().to_string();
+    let told = agent.cli(&["apply", "-f", &file]).success().stderr;
+    let expected = "job foreign, task t: its start will fail to run as user \"root\"";
+    assert!(told.contains(expected), "{told}");
+    agent.cli(&["delete", "foreign", "--wait"]).success();
     agent.finish();
 }
 

@@ -76,7 +76,7 @@ const REFUSED: [(&[&str], &str); 4] = [
             "yamldecode",
             "yamlencode",
         ],
-        "is known from Nomad, but not built in this release",
+        "is not supported",
     ),
     (&["env"], "is not supported; declare a variable, and set it with NOMAD_VAR_<name>"),
 ];

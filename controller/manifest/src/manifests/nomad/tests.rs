@@ -110,7 +110,7 @@ fn unbuilt_blocks_are_named_with_their_place() {
         )
     };
     let told = wrong("a.hcl", &job("  secret \"token\" {\n    provider = \"nomad\"\n  }"));
-    assert!(told.contains("a.hcl:10:3: spec.secret: `secret` is known from Nomad"), "{told}");
+    assert!(told.contains("a.hcl:10:3: spec.secret: `secret` is not supported"), "{told}");
     let task = |inner: &str| {
         format!(
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
@@ -131,13 +131,16 @@ fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
                command = \"x\"\n      }\n      artifact {\n        source = \"git::https://example.org/a\"\n      }\n    }\n  \
                }\n}\n";
     let told = wrong("a.hcl", hcl);
-    let why = "`git` is known from Nomad, but not built in this release; there are `http`, `https`";
+    let why = "`git` is not supported; available: `http`, `https`";
     assert_eq!(told, format!("a.hcl:9:18: spec.groups[0].tasks[0].artifacts[0].source: {why}"));
     let json = r#"{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
         "Config": {"command": "x"}, "Artifacts": [{"GetterSource": "git::https://example.org/a",
         "GetterOptions": {"a": "b"}, "RelativeDest": "../x"}]}]}]}}"#;
     let told = wrong("a.json", json);
-    assert!(told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].GetterSource: `git` is known"), "{told}");
+    assert!(
+        told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].GetterSource: `git` is not supported"),
+        "{told}"
+    );
     assert!(
         told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
         "{told}"
@@ -171,7 +174,7 @@ fn slips_in_hcl_are_told_with_their_place() {
         ),
         (
             "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"docker\"\n    }\n  }\n}\n",
-            "a.hcl:4:16: spec.groups[0].tasks[0].driver: `docker` is known from Nomad",
+            "a.hcl:4:16: spec.groups[0].tasks[0].driver: the driver `docker` is not supported",
         ),
         ("job \"a\" {\n  name = bas64(\"x\")\n}\n", "a.hcl:2:10: there is no function `bas64`"),
     ] {

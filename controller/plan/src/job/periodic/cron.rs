@@ -99,7 +99,7 @@ impl Cron {
             let found = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
             let (_, meant) = found.ok_or_else(|| {
                 let names = NAMES.map(|(name, _)| name).join(", ");
-                format!("there is no name {text}; there are {names}")
+                format!("there is no name {text}; available: {names}")
             })?;
             return Self::parse(meant);
         }
@@ -504,7 +504,7 @@ mod tests {
             ("+5 * * * *", "the minute must be"),
             (",5 * * * *", "the minute must be"),
             ("* * * * * 1969", "the year must be 1970 to 2099"),
-            ("@every 5m", "there is no name @every 5m; there are @annually"),
+            ("@every 5m", "there is no name @every 5m; available: @annually"),
         ] {
             let error = Cron::parse(text).unwrap_err();
             assert!(error.contains(told), "{text}: {error}");

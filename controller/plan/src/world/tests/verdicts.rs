@@ -1,5 +1,11 @@
 //! Views of jobs and allocations: whether and since when they have converged.
 
+use herdlet_api_types::{
+    UnixNanos,
+    alloc::ClientStatus,
+    task::{TaskEvent, TaskEventKind},
+};
+
 use super::*;
 
 #[test]
@@ -176,4 +182,28 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     bench.world.jobs.values_mut().next().expect("the job").open = open;
     let Convergence { state, message, .. } = bench.convergence(&one_task()[0].key());
     assert_eq!((state, &*message), (ConvergenceState::Progressing, "j.g[0] is being replaced"));
+}
+
+/// `--wait` printed the operation before the failure as the reason: the job was planned before its allocation.
+#[test]
+fn a_job_that_is_planned_before_its_failed_allocation_names_the_failure() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    let key = bench.job().key;
+    assert!(!bench.convergence(&key).message.contains("not found"));
+    let id = bench.id();
+    let alloc = bench.world.allocs.get_mut(id).expect("a known allocation");
+    let durable = &mut alloc.state.durable;
+    durable.status = ClientStatus::Failed;
+    durable.tasks[0].failed = true;
+    let event = TaskEvent {
+        kind: TaskEventKind::DriverFailure,
+        time: UnixNanos(1),
+        message: String::from("exec \"nosuch\": not found"),
+        details: Default::default(),
+    };
+    durable.tasks[0].events.remember(event, 10);
+    let verdict = bench.convergence(&key);
+    assert_eq!(verdict.state, ConvergenceState::Failed);
+    assert!(verdict.message.ends_with("task main failed: exec \"nosuch\": not found"), "{}", verdict.message);
 }

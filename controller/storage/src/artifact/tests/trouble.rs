@@ -52,7 +52,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
         ("md5:d41d8cd98f00b204e9800998ecf8427e".to_owned(), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/SUMS"), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/none"), "/none: the server answers 404"),
-        ("file:/etc/passwd".to_owned(), "the address of its checksum list `file` is known"),
+        ("file:/etc/passwd".to_owned(), "the address of its checksum list `file` is not supported"),
         ("md5:1".to_owned(), "its checksum must be md5:HEX"),
     ] {
         let mut wanted = artifact(&server, "/a");

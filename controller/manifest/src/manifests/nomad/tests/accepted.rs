@@ -170,7 +170,7 @@ fn fields_that_a_check_does_not_use_have_no_effect() {
 fn a_driver_refuses_users_by_itself() {
     let docker = hcl("", "", "      user = \"1000:1000\"").replace("raw_exec", "docker");
     let told = wrong("a.hcl", &docker);
-    assert!(told.contains("`docker` is known from Nomad") && !told.contains("user"), "{told}");
+    assert!(told.contains("`docker` is not supported") && !told.contains("user"), "{told}");
     let told = wrong("a.hcl", &hcl("", "", "      user = \"nobody:nogroup\""));
     assert_eq!(
         told,
