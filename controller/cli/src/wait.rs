@@ -594,7 +594,9 @@ mod tests {
         let wanted = WaitTarget { allocs: vec![allocs[1].spec.id], ..WaitTarget::any(&web.key()) };
         let mut shown = Shown::default();
         shown.apply(Change::Job(Arc::new(job_view(&web, 1))));
-        allocs.into_iter().for_each(|view| drop(shown.apply(Change::Alloc(Arc::new(view)))));
+        for view in allocs {
+            shown.apply(Change::Alloc(Arc::new(view)));
+        }
         shown.apply(Change::Index(9));
         let waiting = Waiting { wanted: vec![wanted], index: 0, goal: Goal::Converged };
         assert_eq!(waiting.names(&shown), "web.g[1]");

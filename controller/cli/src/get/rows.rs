@@ -497,11 +497,10 @@ mod tests {
     #[test]
     fn a_version_is_listed_with_the_older_one_that_it_repeats() {
         let texts = ["good", "bad", "good"].map(|name| herdlet_manifest::fixture::job(name, "g", "t"));
-        let kept: Vec<JobVersion> = (0..)
-            .zip(texts)
-            .map(|(version, job)| JobVersion { version, index: 0, submit_time: UnixNanos(0), job, tag: None })
-            .rev()
-            .collect();
+        let version =
+            |(version, job)| JobVersion { version, index: 0, submit_time: UnixNanos(0), job, tag: None };
+        let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
+        kept.reverse();
         let view = herdlet_manifest::fixture::job_view(&kept[0].job, 2);
         let notes: Vec<String> = (0..3).map(|at| version_notes(&view, &kept, at)).collect();
         assert_eq!(notes, ["current, same as 0", "", ""]);

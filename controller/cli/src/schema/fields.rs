@@ -218,7 +218,8 @@ impl Field {
 
     /// The default: of a minimal job, or the one that the description marks.
     pub(super) fn default(&self) -> Option<String> {
-        default_of(&self.path).or_else(|| marked_default(&self.description()?))
+        let marked = || self.allowed().and_then(|_| marked_default(&self.description()?));
+        default_of(&self.path).or_else(marked)
     }
 
     /// Nomad's names that this release does not implement.
