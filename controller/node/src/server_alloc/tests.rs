@@ -169,7 +169,10 @@ fn what_is_not_built_is_named_by_its_path() {
     task["Vault"] = json!({ "Policies": ["db"] });
     let spec = read(&of_group(json!({ "Tasks": [task] })));
     let refused = spec.server.clone().unwrap().refused.clone().unwrap();
-    assert!(refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("not built"), "{refused}");
+    assert!(
+        refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("is not supported"),
+        "{refused}"
+    );
     assert_eq!(spec.group().unwrap().tasks[0].name, "main", "it has a task, which fails");
     assert!(spec.group().unwrap().update.is_none());
     let mut alloc = of_group(json!({ "Tasks": [task] }));

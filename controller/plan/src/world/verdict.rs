@@ -238,6 +238,7 @@ fn why_lost(alloc: &AllocEntry) -> String {
     failed
         .map(|verdict| verdict.message.clone())
         .or_else(|| failure_of(&alloc.state))
+        .or_else(|| alloc.verdict.as_ref().map(|verdict| verdict.message.clone()))
         .unwrap_or_else(|| String::from(&*alloc.state.durable.description))
 }
 

@@ -100,10 +100,10 @@ fn what_does_not_fit_waits_for_what_ends() {
     agent.apply_and_wait(&hungry("first", most));
     let manifest = agent.home.write("second.yaml", &hungry("second", most));
     let planned = agent.cli(&["plan", "-f", manifest.to_str().unwrap()]).stdout;
-    let lacking = format!("wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
+    let lacking = format!("needs {most} MiB of memory ({} of {all} MiB are free)", all - most);
     assert!(planned.contains(&format!("group g would wait: {lacking}")), "{planned}");
     agent.apply(&hungry("second", most));
-    let why = format!("second.g[0] wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
+    let why = format!("second.g[0] needs {most} MiB of memory ({} of {all} MiB are free)", all - most);
     until_true("the reason is shown", || agent.cli(&["explain", "second"]).stdout.contains(&why));
     let failed = failed(&agent, "second");
     assert_eq!(failed["DimensionExhausted"], json!({ "memory": 1 }), "{failed}");

@@ -47,7 +47,7 @@ fn nomads_verbs_do_what_they_say() {
     );
     let refused = agent.cli(&["job", "run", "-check-index", "7", &file]).ended(2).stderr;
     assert!(
-        refused.starts_with("error: -check-index is not accepted: indexes are not compared"),
+        refused.starts_with("error: -check-index is not accepted: the command does not compare indexes"),
         "{refused}"
     );
     let listed = agent.cli(&["job", "allocs", "-verbose", "-json", "web"]).success().stdout;

@@ -205,7 +205,7 @@ async fn failed_starts_say_why() {
         let fatal = herdlet_driver::FailureClass::Fatal;
         let (class, why) = start(1, json!({"command": "no-such-tool"})).await;
         assert_eq!(class, herdlet_driver::FailureClass::NoProgram);
-        assert!(why.starts_with("exec \"no-such-tool\": not found in /"), "{why}");
+        assert!(why.starts_with("exec \"no-such-tool\": not found in the task's directory /"), "{why}");
         let (class, why) = start(2, json!({"command": "rubbish"})).await;
         assert!(class == fatal && why.starts_with("execute the program: not a program"), "{why}");
         let (class, why) = start(3, json!({"command": "sh", "work_dir": "nowhere"})).await;

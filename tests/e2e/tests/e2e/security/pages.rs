@@ -162,7 +162,7 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
     assert!(slowed >= 10, "a few wrong tokens are not limited");
     let ours = http::request(&http::Peer::Guarded(api, TOKEN), "GET", "/v1/jobs", &[], "").unwrap();
     assert_eq!(ours.status, 200, "a valid token from the same address is accepted");
-    assert!(agent.log().contains("a request had a wrong token"), "{}", agent.log());
+    assert!(agent.log().contains("refused a request with a wrong token"), "{}", agent.log());
     assert!(
         agent.metric("herdlet_authentication_failures_total", "reason=\"wrong\"") >= f64::from(slowed + 1)
     );
