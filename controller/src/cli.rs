@@ -325,10 +325,10 @@ pub enum ClientCommand {
 /// else 2.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let said = nomad::translate(&args);
+    let translation = nomad::translate(&args);
     // Before anything is printed, because errors are coloured too. Includes Nomad's flags.
-    style::choose(words::color(if let Translation::Translated(ours) = &said { ours } else { &args }));
-    let args = match said {
+    style::choose(words::color(if let Translation::Translated(ours) = &translation { ours } else { &args }));
+    let args = match translation {
         Translation::Ours => args,
         Translation::Translated(ours) => ours,
         Translation::Refused(why) => {

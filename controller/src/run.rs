@@ -350,21 +350,21 @@ impl Work {
 /// While the state can't be written, no progress is possible or visible. This must not look like a hang.
 #[derive(Default)]
 struct Trouble {
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Trouble {
     /// Prints the next change: that the state can't be written, or that it can again. Cancel-safe.
     async fn next(&mut self, requests: &Requests) {
-        if self.told.is_none() {
+        if self.reported.is_none() {
             requests.until_degraded().await;
-            self.told = requests.degraded();
-            if let Some(why) = &self.told {
+            self.reported = requests.degraded();
+            if let Some(why) = &self.reported {
                 herdlet_base::tell!("waiting: {why}");
             }
         } else {
             requests.until_able().await;
-            self.told = None;
+            self.reported = None;
             herdlet_base::tell!("the state can be written again");
         }
     }

@@ -473,7 +473,7 @@ mod tests {
 
     // A single planted link used to end every read of the stream.
     #[tokio::test]
-    async fn what_a_task_plants_among_its_logs_is_passed_over() {
+    async fn planted_files_among_logs_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 1, "one\n");
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("t.stdout.0")).unwrap();
@@ -495,7 +495,7 @@ mod tests {
 
     // `t.stdout.999999` hid everything written after it was created: the reader moved on to it and stayed there.
     #[tokio::test]
-    async fn a_file_with_a_number_beyond_all_others_hides_nothing() {
+    async fn file_with_an_extreme_number_hides_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let append = |index: u64, text: &str| {
             let path = dir.path().join(format!("t.stdout.{index}"));
@@ -511,32 +511,32 @@ mod tests {
         assert_eq!(own.indexes().unwrap(), [0]);
         assert_eq!(own.tail(1).unwrap(), Some((0, 0)));
         let mut follower = Follower::new(own, (0, 0));
-        let mut said = || {
-            let mut said = Vec::new();
+        let mut output = || {
+            let mut output = Vec::new();
             while let Some(chunk) = follower.read().unwrap() {
-                said.extend(chunk.bytes);
+                output.extend(chunk.bytes);
             }
-            String::from_utf8(said).unwrap()
+            String::from_utf8(output).unwrap()
         };
-        assert_eq!(said(), "one\n");
+        assert_eq!(output(), "one\n");
         append(0, "two\n");
-        assert_eq!(said(), "two\n");
+        assert_eq!(output(), "two\n");
         // The next number might be the supervisor's: it is read, and so is everything that the log gets afterwards.
         append(1, "planted\n");
-        assert_eq!(said(), "planted\n");
+        assert_eq!(output(), "planted\n");
         append(0, "three\n");
-        assert_eq!(said(), "three\n");
+        assert_eq!(output(), "three\n");
         // Later the supervisor reaches that number as well.
         append(1, "four\n");
         marks(1);
         append(2, "five\n");
         marks(2);
-        assert_eq!(said(), "four\nfive\n");
+        assert_eq!(output(), "four\nfive\n");
     }
 
     // With 300,000 planted names one read took 14 s, and so did each read of a follower.
     #[test]
-    fn names_are_listed_up_to_a_bound_and_not_again_while_none_has_changed() {
+    fn log_listing_is_bounded_and_cached() {
         let dir = tempfile::tempdir().unwrap();
         for index in 0..30 {
             write(dir.path(), index, "");
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_goes_over_file_borders() {
+    fn tail_crosses_file_boundaries() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 0, "a\nb\n");
         write(dir.path(), 1, "c\nd\n");
@@ -595,7 +595,7 @@ mod tests {
 
     /// `logs -f` used to print nothing more.
     #[test]
-    fn a_follower_continues_after_a_truncation_a_removal_and_a_rename() {
+    fn follower_survives_truncation_removal_and_rename() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.stdout.3");
         write(dir.path(), 3, "one, which is long\n");

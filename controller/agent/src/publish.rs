@@ -390,7 +390,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_blocking_reader_wakes_with_the_commit_it_waits_for_or_in_time() {
+    async fn blocking_reader_wakes_at_its_commit_or_times_out() {
         let model = Arc::new(ReadModel::default());
         let patience = Duration::from_secs(5);
         assert!(tokio::time::timeout(patience, model.changed(0)).await.is_err());
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_changes_are_told_again_as_far_as_they_are_known() {
+    fn recent_changes_are_repeated() {
         let model = Arc::new(ReadModel::default());
         assert_eq!(model.since(0), None, "nothing was published yet");
         let change = |index: u64| {
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_views_of_one_object_only_the_last_is_kept() {
+    fn only_the_last_view_of_an_object_is_kept() {
         let gone = |name: &str| View::VolumeGone(name.to_owned());
         let mut views = vec![gone("a"), gone("b"), gone("a")];
         ModelPublisher::compact(&mut views);

@@ -233,15 +233,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_to_a_store_that_cannot_write_is_withheld_in_time_with_the_cause() {
+    async fn request_to_a_failed_store_is_withheld_with_the_cause() {
         let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
         let began = Instant::now();
         let error = requests.ask(delete()).await.unwrap_err();
         assert_eq!(began.elapsed(), STORE_WAIT_MAX);
-        let said = error.to_string();
-        assert!(matches!(error, RequestError::Withheld(_)), "{said}");
+        let message = error.to_string();
+        assert!(matches!(error, RequestError::Withheld(_)), "{message}");
         for part in ["nothing was changed", "/var/lib/x", "No space left on device", "has room"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
         assert!(arrivals.take().is_none(), "the planner never receives it");
     }
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_was_taken_before_the_store_failed_is_said_to_be_open() {
+    async fn request_before_a_store_failure_is_reported_as_open() {
         let TestEnv { requests, store, mut arrivals } = test_env(StoreHealth::Ok);
         let began = Instant::now();
         let asked = tokio::spawn(async move { requests.ask(delete()).await });
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_asked_whatever_the_state_of_the_store() {
+    async fn query_is_answered_without_a_store() {
         let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
         let explain = Command::Explain { alloc: AllocId::from_hash([1; 16]) };
         let asked = tokio::spawn(async move { requests.ask(explain).await });

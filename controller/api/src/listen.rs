@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_is_waited_for_as_long_as_a_process_takes_to_end() {
+    async fn address_in_use_is_retried_until_the_timeout() {
         let before = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = before.local_addr().unwrap().to_string();
         let bind = || TcpListener::bind(address.clone());

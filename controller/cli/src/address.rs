@@ -186,8 +186,8 @@ impl Connection {
     /// arguments.
     fn token(&self) -> Result<Option<Zeroizing<String>>, Failure> {
         let Some(path) = &self.token_file else {
-            let of = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
-            return Ok(of("HERDLET_TOKEN").or_else(|| of("NOMAD_TOKEN")).map(Zeroizing::new));
+            let token_in = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
+            return Ok(token_in("HERDLET_TOKEN").or_else(|| token_in("NOMAD_TOKEN")).map(Zeroizing::new));
         };
         let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
             let why = if error.kind() == std::io::ErrorKind::IsADirectory {

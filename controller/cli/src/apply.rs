@@ -151,9 +151,10 @@ fn add_nearby(request: &mut ApplyRequest) -> Result<(), Failure> {
     for ManifestText { name, text } in &request.files {
         if text.contains("env_file") {
             for path in manifests::env_file_paths(name, text.as_bytes()) {
-                let wrong = |why: &str| Failure::new(format!("{name}: env_file {path:?} {why}")).code(USAGE);
-                let bytes = manifests::read_env_file(name, &path).map_err(|why| wrong(&why))?;
-                let text = bytes.map(String::from_utf8).transpose().map_err(|_| wrong("is not UTF-8"))?;
+                let failure =
+                    |why: &str| Failure::new(format!("{name}: env_file {path:?} {why}")).code(USAGE);
+                let bytes = manifests::read_env_file(name, &path).map_err(|why| failure(&why))?;
+                let text = bytes.map(String::from_utf8).transpose().map_err(|_| failure("is not UTF-8"))?;
                 request.env_files.push(EnvFileText { manifest: name.clone(), path, text });
             }
         }

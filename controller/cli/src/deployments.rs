@@ -158,14 +158,14 @@ async fn status(args: StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let deployments = match &args.target {
         Some(target) => vec![find(&client, target).await?],
-        None => all(&client.jobs().await?).into_iter().cloned().collect(),
+        None => all_deployments(&client.jobs().await?).into_iter().cloned().collect(),
     };
     if deployments.is_empty() {
         herdlet_base::tell!("there are no deployments");
     }
-    let told: Vec<String> =
+    let texts: Vec<String> =
         deployments.iter().map(|one| format!("{}\n{}", heading(one), groups(one))).collect();
-    args.output.line(told.join("\n").trim_end());
+    args.output.line(texts.join("\n").trim_end());
     args.output.document(&Shown { deployments })?;
     Ok(0)
 }
@@ -256,7 +256,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
         });
     }
     let mut found: Vec<&Deployment> =
-        all(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
+        all_deployments(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one.clone()),
         (0, _) | (_, None) => Err(unknown(target)),
@@ -265,7 +265,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
 }
 
 /// The deployments of these jobs, newest first within each job.
-fn all(jobs: &[JobView]) -> Vec<&Deployment> {
+fn all_deployments(jobs: &[JobView]) -> Vec<&Deployment> {
     jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
 }
 
@@ -275,7 +275,7 @@ pub(super) fn of<'j>(
     targets: &[String],
     missing: Missing,
 ) -> Result<Vec<&'j Deployment>, Failure> {
-    let mut found = all(jobs);
+    let mut found = all_deployments(jobs);
     // A job's name may also be a prefix of an id, and a job may have no deployment.
     let is_meant = |one: &Deployment, target: &str| match job_named(jobs, target) {
         Some(view) => one.job_key == view.key,
@@ -361,7 +361,7 @@ mod tests {
     use herdlet_manifest::fixture::{THEN, job, job_view};
 
     #[test]
-    fn a_deployment_is_told_in_a_line() {
+    fn deployment_is_shown_in_one_row() {
         let web = job("web", "front", "httpd");
         let group = DeploymentGroup {
             auto_revert: false,
@@ -425,7 +425,7 @@ mod tests {
         let named = [jobs[0].clone(), job_view(&short, 0)];
         let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
         assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
-        let rows: Vec<_> = all(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
+        let rows: Vec<_> = all_deployments(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
         assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/4"]);
     }
 }

@@ -186,14 +186,14 @@ impl DrainArgs {
         if self.disable {
             return Ok(None);
         }
-        let wrong = |why: String| Failure::new(format!("--deadline: {why}")).code(USAGE);
+        let failure = |why: String| Failure::new(format!("--deadline: {why}")).code(USAGE);
         let deadline = match (self.force, self.no_deadline) {
             (true, _) => -1,
             (false, true) => 0,
-            (false, false) => parse_duration(&self.deadline).map_err(|error| wrong(error.to_string()))?,
+            (false, false) => parse_duration(&self.deadline).map_err(|error| failure(error.to_string()))?,
         };
         if deadline <= 0 && !self.force && !self.no_deadline {
-            return Err(wrong("it must be longer than 0; to stop all at once: --force".to_owned()));
+            return Err(failure("it must be longer than 0; to stop all at once: --force".to_owned()));
         }
         Ok(Some(json!({ "Deadline": deadline, "IgnoreSystemJobs": self.ignore_system })))
     }

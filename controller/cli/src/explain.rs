@@ -192,8 +192,8 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
 /// not available.
 fn show_job(view: &JobView, allocs: &[AllocView]) {
     // A reason that an allocation below repeats is printed only there.
-    let said = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
-    let verdict = verdict(&view.convergence, said);
+    let reasons = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
+    let verdict = verdict(&view.convergence, reasons);
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     let fate = fate(false, view.job.stop);
@@ -217,8 +217,8 @@ fn show_ui(job: &Job) {
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {
-    let said = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
-    let verdict = verdict(&view.convergence, said);
+    let reasons = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
+    let verdict = verdict(&view.convergence, reasons);
     let goal = &explanation.goal;
     show::out(&format!("{} {}: desired state {goal}, {verdict}\n", view.spec.title(), view.spec.id.short()));
     for wait in &explanation.waits {
@@ -264,9 +264,9 @@ fn names_cause(verdict: &str, cause: &str) -> bool {
     verdict.contains(cause.split_once(": ").map_or(cause, |(_, why)| why))
 }
 
-/// The verdict; only its state if `said` contains the reason.
-fn verdict(convergence: &Convergence, mut said: impl Iterator<Item = String>) -> String {
-    let text = if said.any(|said| said == convergence.message) {
+/// The verdict; only its state if `reasons` contain the reason.
+fn verdict(convergence: &Convergence, mut reasons: impl Iterator<Item = String>) -> String {
+    let text = if reasons.any(|reason| reason == convergence.message) {
         convergence.state.as_str().to_owned()
     } else {
         show::convergence(convergence)
@@ -377,13 +377,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_once() {
+    fn reason_is_printed_once() {
         let convergence = verdict(ConvergenceState::Waiting, "task t: waits");
-        let told = |said: &[&str]| {
-            let told = super::verdict(&convergence, said.iter().map(|said| (*said).to_owned()));
-            anstream::adapter::strip_str(&told).to_string()
+        let verdict_with = |reasons: &[&str]| {
+            let verdict_with =
+                super::verdict(&convergence, reasons.iter().map(|reasons| (*reasons).to_owned()));
+            anstream::adapter::strip_str(&verdict_with).to_string()
         };
-        assert_eq!(told(&["task t: waits"]), "waiting");
-        assert_eq!(told(&["task u: waits"]), "waiting: task t: waits");
+        assert_eq!(verdict_with(&["task t: waits"]), "waiting");
+        assert_eq!(verdict_with(&["task u: waits"]), "waiting: task t: waits");
     }
 }

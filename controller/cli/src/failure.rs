@@ -189,11 +189,11 @@ impl From<ClientError> for Failure {
             | ClientError::Answer { .. } => FAILED,
         };
         // Formats all causes in one line.
-        let told = format!("{:#}", anyhow::Error::new(error));
-        match (distrust(&told), hint) {
-            (Some(hint), _) => Self::new(told).hint(hint),
-            (None, Some(hint)) => Self::new(told).code(code).hint(hint),
-            (None, None) => Self::new(told).code(code),
+        let text = format!("{:#}", anyhow::Error::new(error));
+        match (distrust(&text), hint) {
+            (Some(hint), _) => Self::new(text).hint(hint),
+            (None, Some(hint)) => Self::new(text).code(code).hint(hint),
+            (None, None) => Self::new(text).code(code),
         }
     }
 }
@@ -233,16 +233,16 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_an_authority_is_no_servers() {
-        let told = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
-        assert!(told.contains("CA:FALSE"), "{told}");
+    fn authority_certificate_as_server_has_a_hint() {
+        let hint = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
+        assert!(hint.contains("CA:FALSE"), "{hint}");
         assert!(distrust("invalid peer certificate: UnknownIssuer").unwrap().contains("--ca-cert"));
     }
 
     #[test]
-    fn a_certificate_without_the_name_of_the_address_is_not_a_matter_of_authorities() {
-        let told = "invalid peer certificate: certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"here\")";
-        let told = distrust(told).unwrap();
-        assert!(told.contains("subjectAltName") && !told.contains("--ca-cert"), "{told}");
+    fn certificate_name_mismatch_has_its_own_hint() {
+        let hint = "invalid peer certificate: certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"here\")";
+        let hint = distrust(hint).unwrap();
+        assert!(hint.contains("subjectAltName") && !hint.contains("--ca-cert"), "{hint}");
     }
 }

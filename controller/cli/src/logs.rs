@@ -121,7 +121,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
             .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
     for target in &targets {
-        unbegun(target, sources.is_empty()).iter().for_each(|told| herdlet_base::tell!("{told}"));
+        unbegun(target, sources.is_empty()).iter().for_each(|message| herdlet_base::tell!("{message}"));
     }
     if sources.is_empty() && !args.follow {
         let hint = match names.first() {
@@ -279,7 +279,7 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
     // An attempt whose program could not be executed has no output either.
     let never_ran = |task: &TaskView| task.attempt == 0 || task.started_at == UnixNanos(0);
     let unbegun = target.tasks().filter(|(view, task)| never_ran(task) && !view.collected && is_meant(view));
-    let mut told: Vec<String> = unbegun
+    let mut messages: Vec<String> = unbegun
         .map(|(view, task)| {
             let title = view.spec.task_title(&task.name);
             let word = if task.state == TaskStatus::Dead { "never started" } else { "has not started" };
@@ -294,10 +294,10 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
             format!("{title} {word}: {why}")
         })
         .collect();
-    let more = told.len().saturating_sub(UNBEGUN_LEN_MAX);
-    told.truncate(UNBEGUN_LEN_MAX);
-    told.extend((more > 0).then(|| format!("and {more} more")));
-    told
+    let more = messages.len().saturating_sub(UNBEGUN_LEN_MAX);
+    messages.truncate(UNBEGUN_LEN_MAX);
+    messages.extend((more > 0).then(|| format!("and {more} more")));
+    messages
 }
 
 struct Line {

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_once_with_the_tasks_environment_and_without_its_services() {
+    fn one_off_command_has_environment_but_no_services() {
         let mut web = Job::clone(&job("web", "front", "httpd"));
         web.labels = [("app".to_owned(), "shop".to_owned()), (sets::LABEL.to_owned(), "s".to_owned())].into();
         let group = &mut web.groups[0];
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn preparing_tasks_run_first_and_one_main_task_must_be_meant() {
+    fn prestart_tasks_run_first_with_one_main_task() {
         let mut web = Job::clone(&job("web", "front", "httpd"));
         web.groups[0].tasks[0].config = json!({"command": "x"});
         let template = web.groups[0].tasks[0].clone();

@@ -88,7 +88,7 @@ pub async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         wait: &args.wait,
         output: args.output,
         what: "restart it",
-        told: |view| if target::can_be_retried(view) { RETRIED } else { "restarting" },
+        outcome: |view| if target::can_be_retried(view) { RETRIED } else { "restarting" },
         replaced: chosen.iter().any(|(view, _)| target::can_be_retried(view)),
     };
     let scope = |task: Option<&str>| match (task, args.all) {
@@ -212,7 +212,7 @@ mod tests {
 
     /// A failed allocation could only be replaced by a change of its job.
     #[test]
-    fn failed_allocations_are_chosen_with_the_running_ones_and_completed_ones_are_not() {
+    fn restart_chooses_failed_and_running_allocations() {
         let web = job("web", "g", "t");
         let with_status = |index, status| {
             let mut view = alloc_view(&web, index, 1);

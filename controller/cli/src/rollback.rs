@@ -118,9 +118,9 @@ fn skipped(view: &JobView, kept: &[JobVersion], to: u64) -> Option<String> {
         }
     };
     let newer = past.iter().take_while(|past| past.version > to);
-    let told: Vec<String> =
+    let versions: Vec<String> =
         newer.filter_map(|past| Some(format!("version {} ({})", past.version, why(past)?))).collect();
-    (!told.is_empty()).then(|| told.join(", "))
+    (!versions.is_empty()).then(|| versions.join(", "))
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     use herdlet_manifest::fixture::{job, job_view};
 
     #[test]
-    fn without_a_number_the_version_before_is_meant_that_is_not_stopped() {
+    fn rollback_without_number_skips_stopped_versions() {
         let version = |version| JobVersion {
             version,
             index: 0,
@@ -174,7 +174,7 @@ mod tests {
 
     /// It was reported as unchanged: the failed version was the result of an automatic revert.
     #[test]
-    fn a_version_that_says_the_same_is_not_gone_back_to() {
+    fn rollback_skips_equal_versions() {
         let texts = ["good", "bad", "worse", "bad"].map(|name| job(name, "front", "httpd"));
         let version = |(version, job)| JobVersion {
             version,
@@ -186,8 +186,8 @@ mod tests {
         let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
         kept.reverse();
         let view = job_view(&kept[0].job, 3);
-        let told = "version 1 (the same as the current one)";
-        assert_eq!(skipped(&view, &kept, 0).as_deref(), Some(told));
+        let expected = "version 1 (the same as the current one)";
+        assert_eq!(skipped(&view, &kept, 0).as_deref(), Some(expected));
         assert_eq!(skipped(&view, &kept, 2), None);
         assert_eq!(
             choose(&view, &[kept[0].clone(), kept[2].clone(), kept[3].clone()], None).unwrap(),

@@ -105,16 +105,16 @@ mod tests {
         two.groups.push(two.groups[0].clone());
         two.groups[1].name = "c".to_owned();
         let jobs = [job_view(&one, 0), job_view(&Arc::new(two), 0)];
-        let told = |target| {
+        let group_of = |target| {
             let found = find(&jobs, target).map(|(view, group)| format!("{} {}", view.key, group.name));
             found.map_err(|failure| format!("{failure} {}", failure.hint_text()))
         };
-        assert_eq!(told("a.b").unwrap(), "a.b front", "a job comes first");
-        assert_eq!(told("a.c").unwrap(), "a c");
-        assert_eq!(told("a.b.front").unwrap(), "a.b front");
-        assert!(told("a").unwrap_err().contains("has 2 groups"));
-        assert!(told("x").is_err() && told("a.x").is_err());
-        assert!(told("front").unwrap_err().ends_with("did you mean a.b.front?"));
-        assert!(told("c").unwrap_err().ends_with("did you mean a.c?"));
+        assert_eq!(group_of("a.b").unwrap(), "a.b front", "a job comes first");
+        assert_eq!(group_of("a.c").unwrap(), "a c");
+        assert_eq!(group_of("a.b.front").unwrap(), "a.b front");
+        assert!(group_of("a").unwrap_err().contains("has 2 groups"));
+        assert!(group_of("x").is_err() && group_of("a.x").is_err());
+        assert!(group_of("front").unwrap_err().ends_with("did you mean a.b.front?"));
+        assert!(group_of("c").unwrap_err().ends_with("did you mean a.c?"));
     }
 }

@@ -133,7 +133,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
                 wait: &args.wait,
                 output: args.output,
                 what: "stop it",
-                told: |_| "stopping; its job creates another one if resources and constraints permit",
+                outcome: |_| "stopping; its job creates another one if resources and constraints permit",
                 replaced: true,
             };
             round.of(&allocs, async |view, _| client.stop_alloc(view.spec.id, args.ends).await).await
@@ -183,7 +183,7 @@ pub async fn start(args: StartArgs) -> Result<u8, Failure> {
         wait: &args.wait,
         output: args.output,
         what: "start it",
-        told: |_| RETRIED,
+        outcome: |_| RETRIED,
         replaced: true,
     };
     round.of(&failed, async |view, _| client.stop_alloc(view.spec.id, EndFlags::default()).await).await
@@ -222,11 +222,11 @@ impl Decision<'_> {
             JobOutcome::Stopped(ends) => limit.within("stop it", client.stop_job(&job, ends)).await?,
             JobOutcome::Started => limit.within("start it", client.start_job(&job)).await?,
         };
-        let told = self.outcome.as_str();
+        let outcome = self.outcome.as_str();
         if version == view.version {
-            output.line(&format!("job/{job} unchanged: it is {told} already"));
+            output.line(&format!("job/{job} unchanged: it is {outcome} already"));
         } else {
-            output.line(&format!("job/{job} {told} (version {version})"));
+            output.line(&format!("job/{job} {outcome} (version {version})"));
         }
         Ok((Report { job, version, stopped: self.outcome != JobOutcome::Started }, index))
     }

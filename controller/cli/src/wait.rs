@@ -565,7 +565,7 @@ mod tests {
 
     /// A failed deployment stays failed until the next version, and is irrelevant for a restart.
     #[test]
-    fn who_restarts_something_waits_for_it_also_where_its_job_has_failed() {
+    fn wait_for_a_restart_ignores_a_failed_deployment() {
         let web = job("web", "g", "t");
         let failed =
             JobView { convergence: verdict(ConvergenceState::Failed, "rollout"), ..job_view(&web, 1) };
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_jobs_that_failed_each_is_told() {
+    fn each_failed_job_is_named() {
         let mut shown = Shown::default();
         let mut wanted = Vec::new();
         for name in ["api", "web"] {
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_tell_how_waiting_ended() {
+    fn exit_code_follows_the_wait_result() {
         let web = job("web", "g", "t");
         let view = |version, state| JobView { convergence: verdict(state, "why"), ..job_view(&web, version) };
         let running = || vec![alloc_view(&web, 0, 1)];

@@ -295,8 +295,8 @@ impl File {
             ("metrics_listen", &self.metrics_listen),
             ("dns_listen", &self.dns_listen),
         ] {
-            let wrong = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
-            wrong.into_iter().for_each(|error| tell(at, error.to_string()));
+            let invalid = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
+            invalid.into_iter().for_each(|error| tell(at, error.to_string()));
         }
         if let Some(parent) = &self.cgroup_parent
             && let Some(message) = cgroup_parent_problem(parent)

@@ -468,18 +468,18 @@ impl FromStr for HostPort {
     type Err = HostPortError;
 
     fn from_str(text: &str) -> Result<Self, HostPortError> {
-        let wrong = || HostPortError(text.to_owned());
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let error = || HostPortError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
         let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(wrong)?,
-            None if host.contains(':') => return Err(wrong()),
+            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(error)?,
+            None if host.contains(':') => return Err(error()),
             None => host,
         };
         let plain = |char: char| char.is_ascii_alphanumeric() || ".-_:%".contains(char);
         if host.is_empty() || !host.chars().all(plain) {
-            return Err(wrong());
+            return Err(error());
         }
-        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| wrong())? })
+        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| error())? })
     }
 }
 

@@ -163,7 +163,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let address = |address: &super::HostPort| address.to_string();
     let total = config.total();
     // `u64::MAX` means that the machine does not report the amount.
-    let told = |amount: u64| (amount != u64::MAX).then_some(amount);
+    let reported = |amount: u64| (amount != u64::MAX).then_some(amount);
     let mut all = Vec::from([
         ("name", json!(config.name)),
         ("datacenter", json!(config.datacenter)),
@@ -193,9 +193,9 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("reserved.memory", json!(config.reserved.memory_mib)),
         ("reserved.disk", json!(config.reserved.disk_mib)),
         ("reserved.reserved_ports", json!(config.reserved_ports)),
-        ("cpu_total_compute", json!(told(total.cpu_mhz))),
-        ("memory_total_mb", json!(told(total.memory_mib))),
-        ("disk_total_mb", json!(told(total.disk_mib))),
+        ("cpu_total_compute", json!(reported(total.cpu_mhz))),
+        ("memory_total_mb", json!(reported(total.memory_mib))),
+        ("disk_total_mb", json!(reported(total.disk_mib))),
         ("job_gc_threshold", json!(short(config.gc.job_gc_threshold))),
         ("gc_max_allocs", json!(config.gc.gc_max_allocs)),
         ("gc_disk_usage_threshold", json!(config.gc.gc_disk_usage_threshold)),

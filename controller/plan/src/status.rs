@@ -113,11 +113,11 @@ pub fn convergence(
         };
     };
     let mut message = String::with_capacity(SENTENCE);
-    let told = write_reason(&mut message, now, spec, state, waiting);
+    let details = write_reason(&mut message, now, spec, state, waiting);
     if unhealthy {
         message = format!("{}; {message}", unhealthy_why(spec));
     }
-    let verdict = match told.reason {
+    let verdict = match details.reason {
         _ if unhealthy => ConvergenceState::Failed,
         Reason::Operation | Reason::Delay | Reason::Health => ConvergenceState::Progressing,
         Reason::Dependency
@@ -131,10 +131,10 @@ pub fn convergence(
     };
     Convergence {
         state: verdict,
-        reason: Some(told.reason),
+        reason: Some(details.reason),
         message,
         since,
-        overdue_at: told.until_ns.map(|at| now.moment_at(at)),
+        overdue_at: details.until_ns.map(|at| now.moment_at(at)),
     }
 }
 
@@ -145,10 +145,10 @@ pub(crate) fn failure_of(state: &AllocState) -> Option<String> {
     // task was made to restart, the way it ended is not the cause.
     let (policy, causes): (Vec<_>, Vec<_>) =
         task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
-    let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
-    let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
-    let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
-    Some(format!("task {} failed: {}", task.name, told.join("; ")))
+    let first_message = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
+    let cause = why_restarted(task).map(String::from).or_else(|| first_message(&causes));
+    let reasons: Vec<String> = cause.into_iter().chain(first_message(&policy)).collect();
+    Some(format!("task {} failed: {}", task.name, reasons.join("; ")))
 }
 
 /// One wait of a plan, in words.
@@ -159,15 +159,15 @@ pub fn describe(
     waiting: &Waiting,
 ) -> herdlet_api_types::view::Wait {
     let mut part = String::new();
-    let told = write_reason(&mut part, now, spec, state, waiting);
-    let message = String::from(part.get(told.part + SEPARATOR.len()..).unwrap_or_default());
-    part.truncate(told.part);
+    let details = write_reason(&mut part, now, spec, state, waiting);
+    let message = String::from(part.get(details.part + SEPARATOR.len()..).unwrap_or_default());
+    part.truncate(details.part);
     herdlet_api_types::view::Wait {
         part,
-        reason: told.reason,
+        reason: details.reason,
         message,
-        since: told.since_ns.map(|at| now.moment_at(at).wall),
-        until: told.until_ns.map(|at| now.moment_at(at).wall),
+        since: details.since_ns.map(|at| now.moment_at(at).wall),
+        until: details.until_ns.map(|at| now.moment_at(at).wall),
     }
 }
 
@@ -447,8 +447,8 @@ impl Display for Checks<'_> {
             let first = result.output.lines().next().unwrap_or_default();
             // Nomad's clients begin the output of every check with this word.
             let first = first.strip_prefix("nomad: ").unwrap_or(first);
-            let said: String = first.chars().take(SAID_CHARS_MAX).collect();
-            write!(f, " ({} of service {} {how}: {said}{advice})", result.check, result.service)
+            let output: String = first.chars().take(SAID_CHARS_MAX).collect();
+            write!(f, " ({} of service {} {how}: {output}{advice})", result.check, result.service)
         })
     }
 }

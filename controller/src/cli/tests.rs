@@ -100,7 +100,7 @@ fn wrong_command_lines_end_with_the_code_of_their_command() {
 }
 
 #[test]
-fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
+fn later_connection_flag_wins_at_any_place() {
     let connection = |line: &str| {
         let Command::Client(mut command) = parsed(line).unwrap().command else { panic!("{line}") };
         let connection = command.connection().unwrap();
@@ -113,15 +113,15 @@ fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
 }
 
 #[test]
-fn every_command_and_every_verb_of_one_says_how_it_is_used() {
+fn every_command_has_usage_examples() {
     let mut commands: Vec<(String, clap::Command)> = vec![(String::new(), Cli::command())];
     while let Some((path, command)) = commands.pop() {
         for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
             let path = format!("{path}{} ", inner.get_name());
-            let told = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(told.contains(&format!("herdlet {}", path.trim_end())), "{path}: {told}");
+            let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("herdlet {}", path.trim_end())), "{path}: {help}");
             assert!(inner.get_about().is_some(), "{path}");
-            for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
+            for line in help.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
                 // Every example must parse. Two spaces separate it from its comment.
                 let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
                 let line = line.split(" | ").next().unwrap_or(line);
@@ -208,7 +208,7 @@ fn targets_are_found() {
 }
 
 #[test]
-fn what_is_no_target_is_told_with_what_there_is() {
+fn unknown_target_is_reported_with_suggestions() {
     let (jobs, allocs) = landscape();
     for (text, says) in [
         ("wbe", "there is no job or allocation \"wbe\""),

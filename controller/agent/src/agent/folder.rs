@@ -241,17 +241,17 @@ impl FolderSource {
 
     async fn follow_on(mut self) {
         // A failure is logged once, not with every attempt.
-        let mut said = None;
+        let mut logged = None;
         loop {
-            let wrong = self.follow_once().await.err().map(|error| format!("{error:#}"));
+            let failure = self.follow_once().await.err().map(|error| format!("{error:#}"));
             self.first_try_is_over();
-            if let Some(why) = wrong.as_ref().filter(|_| wrong != said) {
+            if let Some(why) = failure.as_ref().filter(|_| failure != logged) {
                 // For example, the disk is full; running tasks keep running.
                 tracing::error!(dir = %self.dir.display(), "failed to {why}; no job is removed; retrying");
                 let message = format!("cannot be followed: failed to {why}");
                 self.status.set(vec![self.problem(message)]);
             }
-            said = wrong;
+            logged = failure;
             let _ = tokio::time::timeout(RETRY_PERIOD, self.reread.notified()).await;
         }
     }

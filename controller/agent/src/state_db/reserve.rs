@@ -104,7 +104,7 @@ mod tests {
 
     // Nothing in the status showed that the disk was full, once the reserve had been released.
     #[test]
-    fn a_released_reserve_is_visible_until_it_is_taken_again() {
+    fn released_reserve_is_reported_until_restored() {
         let dir = tempfile::tempdir().unwrap();
         let mut reserve = Reserve::open(dir.path());
         let in_use = reserve.in_use();

@@ -240,7 +240,7 @@ fn check(page: &str, format: Format) {
 }
 
 #[test]
-fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
+fn metrics_are_listed_and_pages_well_formed() {
     let node = node();
     node.model.publisher().offer(
         CommitIndex(1),
@@ -292,7 +292,7 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
 }
 
 #[test]
-fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
+fn gauges_show_the_current_model() {
     let node = node();
     let mut publisher = node.model.publisher();
     publisher.offer(
@@ -348,7 +348,7 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
 
 // A failed deployment kept its allocation overdue, so that HerdletOverdue fired besides HerdletFailed.
 #[test]
-fn what_failed_is_not_overdue() {
+fn failed_object_is_not_overdue() {
     let node = node_with(None);
     let failed = |overdue_at| convergence(ConvergenceState::Failed, Some(Reason::Health), 940, overdue_at);
     node.model.publisher().offer(CommitIndex(1), vec![job(1, failed(Some(950)))]);
@@ -412,7 +412,7 @@ fn notes_are_counted() {
 }
 
 #[tokio::test]
-async fn versions_and_starts_are_followed_as_they_are_published() {
+async fn version_and_start_metrics_follow_publications() {
     let node = node();
     let mut publisher = node.model.publisher();
     let following = tokio::spawn(node.telemetry.clone().follow(Arc::downgrade(&node.model)));
@@ -445,7 +445,7 @@ async fn versions_and_starts_are_followed_as_they_are_published() {
 }
 
 #[test]
-fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
+fn final_failure_does_not_age() {
     let node = node();
     let failed = convergence(ConvergenceState::Failed, Some(Reason::Error), 1, None);
     let View::Alloc(stopped) = alloc(TaskPhase::Dead, 1, None, CheckStatus::Pending) else { panic!() };
@@ -476,7 +476,7 @@ fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
 }
 
 #[test]
-fn every_part_that_can_drift_is_counted_from_zero() {
+fn drift_counters_exist_for_every_part() {
     use herdlet_plan::op::{Part, TaskPart};
     let task = [
         TaskPart::Dir,
@@ -522,7 +522,7 @@ fn an_example_of_a_page() {
 }
 
 #[test]
-fn promtool_has_nothing_to_say() {
+fn promtool_accepts_the_page() {
     use std::{
         io::Write as _,
         process::{Command, Stdio},
@@ -538,7 +538,7 @@ fn promtool_has_nothing_to_say() {
 }
 
 #[test]
-fn who_asks_for_openmetrics_gets_it() {
+fn openmetrics_is_served_on_request() {
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
     assert_eq!(Format::negotiate(Some(accept)), Format::OpenMetrics);
     assert_eq!(Format::negotiate(Some("*/*")), Format::Text);

@@ -177,10 +177,9 @@ pub(super) async fn health(
         return (StatusCode::INTERNAL_SERVER_ERROR, "server not enabled").into_response();
     }
     let vitals = (shared.vitals)();
-    let wrong = vitals.not_ready.or(vitals.degraded);
-    let code = if wrong.is_none() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-    let body =
-        json!({ "client": { "ok": wrong.is_none(), "message": wrong.unwrap_or_else(|| "ok".to_owned()) } });
+    let problem = vitals.not_ready.or(vitals.degraded);
+    let code = if problem.is_none() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let body = json!({ "client": { "ok": problem.is_none(), "message": problem.unwrap_or_else(|| "ok".to_owned()) } });
     (code, Json(body)).into_response()
 }
 

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_a_difference_is_told() {
+    fn drift_outcome_is_listed() {
         let drifts = || {
             vec![
                 drift("web.front[0]", Some("httpd"), DriftState::Repaired),

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_is_told_with_time_and_cause() {
+    fn events_are_listed_with_time_and_cause() {
         let events = vec![event(0x11, "web.front[0]", "task httpd: waits\nagain")];
         let listing = list(events, &[], Form::Wide);
         assert_eq!(
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn targets_name_jobs_groups_and_allocations() {
-        let all = || vec![event(0x11, "web.front[0]", ""), event(0x22, "web.back[1]", "")];
+        let events = || vec![event(0x11, "web.front[0]", ""), event(0x22, "web.back[1]", "")];
         for (target, found) in [
             ("web", 2),
             ("web.front", 1),
@@ -131,7 +131,7 @@ mod tests {
             ("we", 0),
             ("", 0),
         ] {
-            assert_eq!(list(all(), &[target.to_owned()], Form::Table).rows.len(), found, "{target:?}");
+            assert_eq!(list(events(), &[target.to_owned()], Form::Table).rows.len(), found, "{target:?}");
         }
     }
 }

@@ -131,7 +131,7 @@ impl Listing {
                 } else if self.unlisted.is_none() {
                     herdlet_base::tell!("{}", wanted.kind.none());
                 }
-                self.unlisted.iter().for_each(|told| herdlet_base::tell!("{told}"));
+                self.unlisted.iter().for_each(|message| herdlet_base::tell!("{message}"));
                 Ok(())
             }
             Form::Name => {

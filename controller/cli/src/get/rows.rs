@@ -401,9 +401,10 @@ fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
 /// The first line of a check's output: of a failing check if there is one, else of one with a
 /// warning, else of the first.
 fn check_output(results: &[CheckResult]) -> String {
-    let of = |status| results.iter().find(|result| result.status == status);
-    let told = of(CheckStatus::Failure).or_else(|| of(CheckStatus::Warning)).or(results.first());
-    told.map_or_else(String::new, |result| {
+    let with_status = |status| results.iter().find(|result| result.status == status);
+    let chosen =
+        with_status(CheckStatus::Failure).or_else(|| with_status(CheckStatus::Warning)).or(results.first());
+    chosen.map_or_else(String::new, |result| {
         format!("{}: {}", result.check, result.output.lines().next().unwrap_or_default())
     })
 }
@@ -495,7 +496,7 @@ mod tests {
 
     /// `rollback` skips versions that the list did not distinguish.
     #[test]
-    fn a_version_is_listed_with_the_older_one_that_it_repeats() {
+    fn repeated_version_is_listed_with_its_original() {
         let texts = ["good", "bad", "good"].map(|name| herdlet_manifest::fixture::job(name, "g", "t"));
         let version =
             |(version, job)| JobVersion { version, index: 0, submit_time: UnixNanos(0), job, tag: None };
@@ -506,7 +507,7 @@ mod tests {
         assert_eq!(notes, ["current, same as 0", "", ""]);
     }
 
-    fn instance(name: &str, seed: u8, health: ServiceHealth, said: &[(CheckStatus, &str)]) -> ServiceView {
+    fn instance(name: &str, seed: u8, health: ServiceHealth, results: &[(CheckStatus, &str)]) -> ServiceView {
         let result = |(status, output): &(CheckStatus, &str)| CheckResult {
             service: name.to_owned(),
             output: (*output).to_owned(),
@@ -518,7 +519,7 @@ mod tests {
             tags: vec!["a".to_owned(), "b".to_owned()],
             ..fixture::registration(&format!("{name}-{seed}"), AllocId::from_hash([seed; 16]))
         };
-        ServiceView { registration, health, results: said.iter().map(result).collect() }
+        ServiceView { registration, health, results: results.iter().map(result).collect() }
     }
 
     fn elsewhere(mut one: ServiceView) -> ServiceView {
@@ -528,7 +529,7 @@ mod tests {
 
     #[test]
     fn services_are_listed_with_their_health() {
-        let all = || {
+        let instances = || {
             vec![
                 instance("db", 0x11, ServiceHealth::Passing, &[]),
                 instance("web", 0x22, ServiceHealth::Passing, &[(CheckStatus::Success, "HTTP 200")]),
@@ -543,7 +544,8 @@ mod tests {
             ]
         };
         assert_eq!(
-            service_listing(all(), Form::Table).whole(super::super::ObjectKind::Services, Heading::Shown),
+            service_listing(instances(), Form::Table)
+                .whole(super::super::ObjectKind::Services, Heading::Shown),
             "\
 SERVICE   HEALTH    PASSING  ADDRESS         PROVIDER  ALLOC     TASK  TAGS
 db        passing   1/1      127.0.0.1:8080  nomad     11111111  -     a,b
@@ -553,7 +555,7 @@ web       pending   1/3      127.0.0.1:8080  nomad     44444444  -     a,b
 prod/web  passing   1/1      127.0.0.1:8080  nomad     55555555  -     a,b
 "
         );
-        let wide = service_listing(all(), Form::Wide);
+        let wide = service_listing(instances(), Form::Wide);
         let outputs: Vec<String> =
             wide.rows.iter().filter_map(|row| Some(row.cells.last()?.text())).collect();
         assert_eq!(outputs, ["", "alive: HTTP 200", "alive: connection refused", "alive: ", ""]);

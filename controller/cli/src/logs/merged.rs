@@ -181,7 +181,7 @@ mod tests {
 
     /// Text without colours used to lose everything after an unfinished escape sequence, and the ü of Latin-1.
     #[test]
-    fn bytes_are_printed_as_they_were_written_and_only_labels_have_colours() {
+    fn log_bytes_are_printed_unchanged_and_only_labels_colored() {
         let colours = Colours { stdout: ColorChoice::Never, stderr: ColorChoice::Always };
         let mut printed = Printed {
             labels: Some(Labels::default()),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn no_stream_writes_on_in_the_line_of_another() {
+    fn streams_are_not_mixed_within_a_line() {
         let lines = [
             (1, "stdout", "name? ", End::Open),
             (2, "stdout", "busy\n", End::Line),

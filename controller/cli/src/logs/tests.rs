@@ -4,7 +4,7 @@ use super::*;
 
 // `logs` of a task that waits for another one printed nothing and succeeded.
 #[test]
-fn a_task_that_has_not_begun_is_told_with_its_state() {
+fn unstarted_task_is_listed_with_its_state() {
     let web = herdlet_manifest::fixture::job("web", "front", "httpd");
     let waiting = |state: ConvergenceState, message: &str| {
         let mut view = herdlet_manifest::fixture::alloc_view(&web, 0, 1);

@@ -185,7 +185,7 @@ fn add(structural: &mut Problems, found: Problems) {
     if structural.is_empty() {
         return structural.append(found);
     }
-    let is_told = |problem: &&Problem| structural.iter().any(|told| told.path == problem.path);
+    let is_told = |problem: &&Problem| structural.iter().any(|reported| reported.path == problem.path);
     let others: Vec<Problem> = found.iter().filter(|problem| !is_told(problem)).cloned().collect();
     structural.extend(others);
 }
@@ -200,7 +200,10 @@ fn structure<T: DeserializeOwned>(
     let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
     // At one place, "not built" says more than "unknown field".
     problems.extend(
-        checked.iter().filter(|problem| !unbuilt.iter().any(|told| told.path == problem.path)).cloned(),
+        checked
+            .iter()
+            .filter(|problem| !unbuilt.iter().any(|reported| reported.path == problem.path))
+            .cloned(),
     );
     problems.extend(unbuilt);
     let pruned = match typed(document, &head(document, kind)) {

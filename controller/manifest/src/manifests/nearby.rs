@@ -279,10 +279,13 @@ mod tests {
                 manifests::load(std::slice::from_ref(&path), &Drivers::built_in(), &Variables::default())
                     .unwrap();
             let task = &set.jobs[0].object.groups[0].tasks[0];
-            let here = dir.path().display().to_string();
+            let folder = dir.path().display().to_string();
             assert_eq!((task.env["A"].as_str(), task.env["OWN"].as_str()), (a, "mine"), "{files}");
             assert_eq!(task.env.get("B").map(String::as_str), b);
-            assert_eq!((&task.env["HERE"], &task.config["command"]), (&here, &format!("{here}/run").into()));
+            assert_eq!(
+                (&task.env["HERE"], &task.config["command"]),
+                (&folder, &format!("{folder}/run").into())
+            );
             assert!(set.jobs[0].document.pointer("/spec/groups/0/tasks/0/env_file").is_none());
         }
         for (files, part) in [
@@ -294,8 +297,8 @@ mod tests {
             std::fs::write(&path, job(files)).unwrap();
             let problems =
                 manifests::load(std::slice::from_ref(&path), &Drivers::built_in(), &Variables::default());
-            let told = problems.unwrap_err().to_string();
-            assert!(told.contains(part) && told.contains("env_file"), "{told}");
+            let message = problems.unwrap_err().to_string();
+            assert!(message.contains(part) && message.contains("env_file"), "{message}");
         }
     }
 
@@ -310,8 +313,11 @@ mod tests {
         let two = format!("{text}        - name: u\n{task}---\n{}", text.replace("name: web", "name: db"));
         std::fs::write(&path, two).unwrap();
         let problems = manifests::load(&[path], &Drivers::built_in(), &Variables::default()).unwrap_err();
-        let told = problems.to_string();
-        assert!(problems.iter().count() == 1 && told.contains("write BARE=VALUE, or BARE= for"), "{told}");
+        let message = problems.to_string();
+        assert!(
+            problems.iter().count() == 1 && message.contains("write BARE=VALUE, or BARE= for"),
+            "{message}"
+        );
     }
 
     /// `down` failed and left the project running when an env file was lost or broken.
@@ -332,10 +338,12 @@ mod tests {
     fn a_request_has_only_the_files_that_were_sent() {
         let text = job("[a.env, /etc/passwd]");
         assert_eq!(env_file_paths("w.yaml", text.as_bytes()), ["/etc/passwd", "a.env"]);
-        let told = manifests::parse("w.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_err().to_string();
+        let message =
+            manifests::parse("w.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_err().to_string();
         assert!(
-            told.contains("was not sent with the manifest") && told.contains("only of a manifest in a file"),
-            "{told}"
+            message.contains("was not sent with the manifest")
+                && message.contains("only of a manifest in a file"),
+            "{message}"
         );
         let sent = |path: &str, text: Option<&str>| {
             (("w.yaml".to_owned(), path.to_owned()), text.map(str::to_owned))

@@ -112,13 +112,13 @@ impl StreamedResponse {
             Some(Piece::Payload(payload)) => Some(payload),
             None => return Ok(([(header::CONTENT_TYPE, content_type)], Body::empty()).into_response()),
         };
-        let pieces = stream::unfold(Some((self, first)), |telling| async {
-            let (mut told, first) = telling?;
+        let pieces = stream::unfold(Some((self, first)), |state| async {
+            let (mut stream, first) = state?;
             if let Some(first) = first {
-                return Some((Ok(Bytes::from(first)), Some((told, None))));
+                return Some((Ok(Bytes::from(first)), Some((stream, None))));
             }
-            match told.next().await {
-                Ok(Some(Piece::Payload(payload))) => Some((Ok(Bytes::from(payload)), Some((told, None)))),
+            match stream.next().await {
+                Ok(Some(Piece::Payload(payload))) => Some((Ok(Bytes::from(payload)), Some((stream, None)))),
                 Ok(Some(Piece::Failed(_, why))) => Some((Err(io::Error::other(why)), None)),
                 Ok(None) => None,
                 Err(error) => Some((Err(io::Error::other(error)), None)),

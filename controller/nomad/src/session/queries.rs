@@ -68,14 +68,14 @@ impl<S: Service, D: Dial> Queries<S, D> {
     /// Waits until servers have received all reports.
     pub async fn until_acknowledged(&self) {
         loop {
-            let told = self.inner.shared.told.notified();
-            tokio::pin!(told);
+            let acknowledged = self.inner.shared.report_acknowledged.notified();
+            tokio::pin!(acknowledged);
             // Register for notifications before checking, so that none is missed.
-            told.as_mut().enable();
+            acknowledged.as_mut().enable();
             if lock(&self.inner.shared.updates).is_all_acknowledged() {
                 return;
             }
-            told.await;
+            acknowledged.await;
         }
     }
 

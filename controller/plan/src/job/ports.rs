@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_held_until_nobody_holds_it() {
+    fn port_is_held_until_its_last_release() {
         let (mut held, alloc) = (PortClaims::default(), holding(&[8080]));
         held.take(&alloc);
         held.take(&alloc);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dynamic_port_is_given_once_wherever_the_search_begins() {
+    fn dynamic_ports_are_unique_for_any_search_start() {
         let group = group(&[("a", DYNAMIC), ("b", DYNAMIC), ("c", DYNAMIC), ("d", DYNAMIC)]);
         let mut first = BTreeSet::new();
         for id in 0..32 {
@@ -226,7 +226,7 @@ mod tests {
 
     /// A task whose port another process held failed at each start.
     #[test]
-    fn a_port_on_which_something_listens_is_given_last() {
+    fn listening_port_is_assigned_last() {
         let mut held = PortClaims::default();
         held.set_listening([20_000, 20_001, 20_003].into());
         let group = group(&[("a", DYNAMIC)]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_port_is_given_to_one() {
+    fn fixed_port_is_assigned_once() {
         let http = PortRequest { fixed: Some(80), to: Some(8080) };
         let mut held = PortClaims::default();
         let id = AllocId::from_hash([1; 16]);

@@ -339,7 +339,7 @@ mod tests {
     };
 
     #[test]
-    fn an_allocation_may_mount_until_it_has_ended_and_nothing_is_mounted() {
+    fn ended_unmounted_allocation_may_not_mount() {
         let mut busy = PartState::Absent;
         busy.begin(1, Doing::Down, 0);
         for (known, mounts, expected) in [

@@ -120,7 +120,7 @@ fn the_process_that_unpacks() {
 }
 
 #[tokio::test]
-async fn a_file_comes_to_its_place_and_is_not_fetched_twice() {
+async fn artifact_is_fetched_once_to_its_place() {
     let server = Server::answering(|path| match path {
         "/dir/tool%20x?token=s3cret" | "/dir/tool" => Server::ok(b"hello"),
         _ => Server::status("404 Not Found"),
@@ -170,7 +170,7 @@ async fn a_file_comes_to_its_place_and_is_not_fetched_twice() {
 }
 
 #[tokio::test]
-async fn what_was_fetched_goes_with_the_task_s_directory() {
+async fn artifacts_are_removed_with_the_task_directory() {
     use crate::task_dir::TaskDir;
     use herdlet_base::privileges::Privileges;
     let server = Server::answering(|_| Server::ok(b"hello"));
@@ -187,7 +187,7 @@ async fn what_was_fetched_goes_with_the_task_s_directory() {
 }
 
 #[test]
-fn a_mark_of_somebody_else_tells_nothing() {
+fn foreign_marker_is_ignored() {
     let ground = TestEnv::new();
     let wanted = [fixture::artifact("http://127.0.0.1/a")];
     let mark = ground.path(".artifacts");

@@ -38,8 +38,8 @@ fn groups_and_jobs_start_in_order() {
     let web = job("web", "service", "depends_on: [{job: init, condition: completed}]", &[sleeper("t", "")]);
     let path = agent.manifest(&web).display().to_string();
     agent.cli(&["apply", "-f", &path]).success();
-    let told = agent.until_printed(&["status", "web"], |text| text.contains("waits for job init"));
-    assert!(told.contains("web.g waits for job init, which is not applied"), "{told}");
+    let status = agent.until_printed(&["status", "web"], |text| text.contains("waits for job init"));
+    assert!(status.contains("web.g waits for job init, which is not applied"), "{status}");
     assert!(agent.allocs().is_empty());
     let init = job("init", "batch", "", &[shell("t", "true", "")]);
     let path = agent.manifest(&init).display().to_string();
@@ -70,7 +70,7 @@ fn a_command_runs_once_in_the_environment_of_a_job() {
 
 /// The command went on without anybody who waited for it.
 #[test]
-fn a_command_ends_with_the_program_that_runs_it() {
+fn one_off_job_is_deleted_when_its_client_is_killed() {
     let mut agent = Agent::start();
     agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
     for (signal, code) in [(Signal::TERM, 130), (Signal::HUP, 130), (Signal::KILL, 128 + 9)] {

@@ -80,7 +80,7 @@ fn finish(disk: Disk, mut agent: Agent) {
 }
 
 #[test]
-fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
+fn full_disk_keeps_tasks_and_refuses_new_jobs() {
     if !is_root() {
         return;
     }
@@ -162,7 +162,7 @@ fn on_a_full_disk_a_stop_ends_the_tasks_of_a_job() {
 }
 
 #[test]
-fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
+fn agent_starts_on_a_full_disk_and_recovers() {
     if !is_root() {
         return;
     }
@@ -199,7 +199,7 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
+fn agent_on_a_full_disk_terminates() {
     if !is_root() {
         return;
     }
@@ -223,7 +223,7 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
 }
 
 #[test]
-fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
+fn ends_are_stored_on_a_full_disk() {
     if !is_root() {
         return;
     }
@@ -257,7 +257,7 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
 
 // Regression: the agent exited before it had closed anything.
 #[test]
-fn an_agent_on_a_full_disk_closes_what_an_older_one_left_open_before_it_writes() {
+fn agent_on_a_full_disk_closes_open_directories() {
     if !is_root() {
         return;
     }

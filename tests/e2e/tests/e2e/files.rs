@@ -5,7 +5,7 @@ use herdlet_e2e::{agent::Agent, wait};
 use crate::common::{is_root, job, shell};
 
 #[test]
-fn files_are_looked_at_and_an_allocation_is_replaced() {
+fn files_are_listed_and_an_allocation_is_replaced() {
     if !is_root() {
         return;
     }
@@ -26,8 +26,11 @@ fn files_are_looked_at_and_an_allocation_is_replaced() {
     }
 
     let old = agent.alloc("web.g[0]").unwrap().id();
-    let told = agent.cli(&["stop", "web.g[0]"]).success().stdout;
-    assert_eq!(told, "web.g[0] stopping; its job creates another one if resources and constraints permit\n");
+    let output = agent.cli(&["stop", "web.g[0]"]).success().stdout;
+    assert_eq!(
+        output,
+        "web.g[0] stopping; its job creates another one if resources and constraints permit\n"
+    );
     wait::until_true("the allocation is replaced", || {
         agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != old)
     });

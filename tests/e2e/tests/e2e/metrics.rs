@@ -222,9 +222,9 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
             .stderr(Stdio::piped());
         let mut checking = command.spawn().unwrap();
         checking.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let told = checking.wait_with_output().unwrap();
-        let said = [told.stdout, told.stderr].concat();
-        assert!(told.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+        let checked = checking.wait_with_output().unwrap();
+        let printed = [checked.stdout, checked.stderr].concat();
+        assert!(checked.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
     }
     agent.finish();
 }
@@ -233,8 +233,12 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
 fn prometheus_understands_the_alerts() {
     let alerts = project().join("deploy/alerts.yaml");
     if let Some(promtool) = environment::component(environment::PROMTOOL) {
-        let told = Command::new(promtool).args(["check", "rules"]).arg(alerts).output().unwrap();
-        assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+        let output = Command::new(promtool).args(["check", "rules"]).arg(alerts).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
+        );
     }
 }
 
@@ -257,7 +261,7 @@ fn series(name: &str, labels: &BTreeMap<String, String>, value: f64) -> serde_js
 }
 
 #[test]
-fn alerts_on_scraped_samples_name_the_job_and_the_task_that_fail() {
+fn alerts_on_scraped_samples_name_job_and_task() {
     let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
     let mut agent = Agent::start();
     let policy = "restart: {attempts: 7, interval: 1h, delay: 1ms, mode: fail}";
@@ -302,14 +306,14 @@ fn alerts_on_scraped_samples_name_the_job_and_the_task_that_fail() {
     });
     let file = agent.home.path().join("alerts-test.yaml");
     std::fs::write(&file, test.to_string()).unwrap();
-    let told = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+    let output = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     agent.finish();
 }
 
 // Jobs that waited for a constraint or a volume, failing checks and a forgotten drain raised no alert.
 #[test]
-fn alerts_fire_for_jobs_that_wait_checks_that_fail_and_a_drained_machine() {
+fn alerts_fire_for_waiting_jobs_and_failing_checks() {
     let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
     let series = |series: &str, values: &str| serde_json::json!({"series": series, "values": values});
     let fires = |name: &str, labels: serde_json::Value, summary: &str, description: &str| {
@@ -359,6 +363,6 @@ fn alerts_fire_for_jobs_that_wait_checks_that_fail_and_a_drained_machine() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("alerts-test.yaml");
     std::fs::write(&file, test.to_string()).unwrap();
-    let told = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+    let output = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
 }

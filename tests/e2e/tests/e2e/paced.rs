@@ -79,7 +79,7 @@ fn until_paced(agent: &mut Agent) -> (Instant, String, String) {
 }
 
 #[test]
-fn under_pressure_the_highest_priority_starts_first_and_what_waits_can_be_deleted() {
+fn pressure_starts_highest_priority_first() {
     if !is_root() {
         return;
     }

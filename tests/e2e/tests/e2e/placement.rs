@@ -26,7 +26,7 @@ fn failed(agent: &Agent, job: &str) -> Value {
 }
 
 #[test]
-fn a_group_waits_for_what_this_machine_is_not() {
+fn infeasible_group_waits() {
     if !is_root() {
         return;
     }
@@ -88,7 +88,7 @@ fn hungry(name: &str, memory: u64) -> String {
 }
 
 #[test]
-fn what_does_not_fit_waits_for_what_ends() {
+fn job_without_room_waits_for_an_end() {
     if !is_root() {
         return;
     }
@@ -118,7 +118,7 @@ fn what_does_not_fit_waits_for_what_ends() {
 
 /// Tasks got ports on which other processes listened, and failed.
 #[test]
-fn a_dynamic_port_on_which_another_process_listens_is_not_given() {
+fn listening_port_is_not_assigned() {
     if !is_root() {
         return;
     }

@@ -40,7 +40,7 @@ fn signals_of_other_programs_do_not_end_the_agent() {
 }
 
 #[test]
-fn a_hangup_reloads_the_level_the_token_and_the_folders_and_names_what_needs_a_restart() {
+fn sighup_reloads_level_token_and_folders() {
     if !is_root() {
         return;
     }
@@ -97,7 +97,7 @@ fn a_hangup_reloads_the_level_the_token_and_the_folders_and_names_what_needs_a_r
 }
 
 #[test]
-fn a_closed_terminal_ends_a_private_run_and_leaves_nothing() {
+fn closed_terminal_ends_a_private_run() {
     if !is_root() {
         return;
     }

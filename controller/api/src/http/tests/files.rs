@@ -78,7 +78,7 @@ async fn files_are_listed_described_and_read() {
 
 /// The agent may be root, and tasks write to these directories: nothing outside of them may be read.
 #[tokio::test]
-async fn nothing_that_a_task_plants_leads_elsewhere() {
+async fn planted_links_are_not_followed() {
     let (ground, id, task) = test_env().await;
     let outside = ground.dir.path().join("outside");
     let local = task.join("local");
@@ -125,7 +125,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_followed_file_is_told_as_it_grows_shrinks_and_goes() {
+async fn followed_file_reports_growth_truncation_and_removal() {
     let (ground, id, task) = test_env().await;
     let path = task.join("local/text");
     let mut answer = ground

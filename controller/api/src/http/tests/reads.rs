@@ -48,7 +48,7 @@ async fn lists_are_filtered_and_name_their_index() {
 }
 
 #[tokio::test]
-async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
+async fn transition_is_published_with_its_change() {
     let ground = ApiFixture::new();
     let client = ground.unix(Limits::default()).await;
     let web = job("web", "front", "httpd");
@@ -63,12 +63,12 @@ async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
     ground.show(6, &[], &[late]);
     assert!(waiting.await.unwrap() > index);
     let transitions = client.transitions().await.unwrap();
-    let told: Vec<_> = transitions.iter().map(|one| (&*one.job.id, &*one.cause)).collect();
-    assert_eq!(told, [("web", "task httpd: waits"), ("web", "version 0 was applied")]);
+    let causes: Vec<_> = transitions.iter().map(|one| (&*one.job.id, &*one.cause)).collect();
+    assert_eq!(causes, [("web", "task httpd: waits"), ("web", "version 0 was applied")]);
 }
 
 #[tokio::test]
-async fn versions_are_told_newest_first_in_both_forms() {
+async fn versions_are_listed_newest_first() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let past = herdlet_api_types::view::JobVersion {
@@ -93,7 +93,7 @@ async fn versions_are_told_newest_first_in_both_forms() {
 }
 
 #[tokio::test]
-async fn scaling_is_told_in_nomads_form() {
+async fn scale_status_has_nomad_form() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let mut scaled = herdlet_api_types::scaling::ScalingEvents::default();
@@ -111,9 +111,9 @@ async fn scaling_is_told_in_nomads_form() {
     let shown = JobView { scaled: scaled.into(), allocs: vec![view.spec.id], ..job_view(&web, 2) };
     ground.show(9, &[shown], &[view]);
     ground.unix(Limits::default()).await;
-    let told: Value = serde_json::from_str(&ground.get("/v1/job/web/scale").await.1).unwrap();
+    let scale: Value = serde_json::from_str(&ground.get("/v1/job/web/scale").await.1).unwrap();
     assert_eq!(
-        (&told["JobID"], &told["JobStopped"], &told["Namespace"]),
+        (&scale["JobID"], &scale["JobStopped"], &scale["Namespace"]),
         (&json!("web"), &json!(false), &json!("default"))
     );
     let event = |count: Value| {
@@ -122,7 +122,7 @@ async fn scaling_is_told_in_nomads_form() {
     };
     let front = json!({ "Desired": 1, "Placed": 1, "Running": 1, "Healthy": 1, "Unhealthy": 0,
                         "Events": [event(json!(null)), event(json!(3))] });
-    assert_eq!(told["TaskGroups"]["front"], front);
+    assert_eq!(scale["TaskGroups"]["front"], front);
     assert_eq!(ground.get("/v1/job/other/scale").await.0, 404);
 }
 
@@ -151,7 +151,7 @@ async fn a_blocking_query_waits_for_the_next_commit() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_answered_is_refused_in_plain_text() {
+async fn unanswerable_request_is_refused_in_plain_text() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
@@ -204,7 +204,7 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
 }
 
 #[tokio::test]
-async fn all_problems_of_manifests_come_back_with_their_places() {
+async fn manifest_problems_are_returned_with_positions() {
     let ground = ApiFixture::new();
     let client = ground.unix(Limits::default()).await;
     let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec: {typ: service, groups: [{name: a, tsks: []}]}\n";
@@ -255,7 +255,7 @@ async fn the_status_names_a_drain() {
 }
 
 #[tokio::test]
-async fn probes_tell_how_the_agent_is() {
+async fn health_probes_show_the_agent_state() {
     let mut ground = ApiFixture::new();
     let shared = Arc::get_mut(&mut ground.shared).unwrap();
     shared.vitals = Box::new(|| Vitals {
@@ -284,14 +284,14 @@ async fn probes_tell_how_the_agent_is() {
         json!({ "source": "jobs.d/web.yaml", "line": 4, "column": 8, "path": "spec.typ", "message": "unknown field" })
     );
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
-    let of = async |path: &str| reqwest::get(format!("{base}{path}")).await.unwrap().status().as_u16();
-    assert_eq!(of("/metrics").await, 200);
-    assert_eq!(of("/healthz").await, 200);
-    assert_eq!(of("/v1/jobs").await, 404, "the metrics listener serves nothing else");
+    let status_of = async |path: &str| reqwest::get(format!("{base}{path}")).await.unwrap().status().as_u16();
+    assert_eq!(status_of("/metrics").await, 200);
+    assert_eq!(status_of("/healthz").await, 200);
+    assert_eq!(status_of("/v1/jobs").await, 404, "the metrics listener serves nothing else");
 }
 
 #[tokio::test]
-async fn metrics_come_in_the_format_that_is_asked_for() {
+async fn metrics_format_follows_the_accept_header() {
     let ground = ApiFixture::new();
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
     let page = async |accept: Option<&str>| {
@@ -313,7 +313,7 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn to_apply_nothing_is_a_mistake_that_names_the_file() {
+async fn empty_apply_is_refused_with_the_file_name() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let body = r#"{"files":[{"name":"empty.yaml","text":" "}]}"#;

@@ -33,8 +33,8 @@ pub(super) fn map(fields: &[(&str, Value)]) -> Value {
 }
 
 /// A stream message with this payload.
-pub(super) fn payload(said: &str) -> Value {
-    map(&[("Error", Value::Nil), ("Payload", text(said))])
+pub(super) fn payload(payload: &str) -> Value {
+    map(&[("Error", Value::Nil), ("Payload", text(payload))])
 }
 
 #[derive(Default)]

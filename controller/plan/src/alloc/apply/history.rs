@@ -224,11 +224,11 @@ impl Writer<'_> {
         let why = |(index, task)| {
             Some((index, health::why_unhealthy(task, self.known(index)?, self.state, &terms)?))
         };
-        let told: Vec<_> = tasks.filter_map(why).collect();
-        if told.is_empty() {
+        let reasons: Vec<_> = tasks.filter_map(why).collect();
+        if reasons.is_empty() {
             self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
         }
-        for (index, why) in told {
+        for (index, why) in reasons {
             self.note(index, TaskEventKind::AllocUnhealthy, why);
         }
     }

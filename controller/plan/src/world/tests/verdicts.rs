@@ -9,7 +9,7 @@ use herdlet_api_types::{
 use super::*;
 
 #[test]
-fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
+fn allocation_shows_since_when_it_converged() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     bench.now = at(2);
@@ -47,7 +47,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
 }
 
 #[test]
-fn a_job_tells_since_when_it_has_converged_or_has_not() {
+fn job_shows_since_when_it_converged() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     let since = |bench: &Bench| (bench.job().convergence.state, bench.job().convergence.since);
@@ -87,7 +87,7 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
 }
 
 #[test]
-fn a_job_is_shown_when_it_looks_different() {
+fn job_is_published_when_its_view_changes() {
     let mut bench = running();
     let key = Key::Job(one_task()[0].key());
     let shown = |bench: &mut Bench| {
@@ -168,7 +168,7 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
 }
 
 #[test]
-fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
+fn outdated_allocation_is_not_converged() {
     let mut bench = running();
     let mut jobs = one_task();
     jobs[0].groups[0].tasks[0].user = Some("www".to_owned());
@@ -186,7 +186,7 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
 
 /// `--wait` printed the operation before the failure as the reason: the job was planned before its allocation.
 #[test]
-fn a_job_that_is_planned_before_its_failed_allocation_names_the_failure() {
+fn job_verdict_names_the_failed_allocation() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     let key = bench.job().key;

@@ -26,7 +26,7 @@ async fn codes_signals_and_output_arrive() {
 }
 
 #[tokio::test]
-async fn starting_twice_runs_it_once() {
+async fn repeated_start_runs_once() {
     for bench in Bench::both() {
         let agent = bench.agent();
         let script = "echo $$ >> pids; echo > ready; exec sleep 1000";
@@ -62,7 +62,7 @@ async fn a_task_outlives_the_agent_and_its_end_is_found_later() {
 }
 
 #[tokio::test]
-async fn an_end_while_no_agent_looks_is_found() {
+async fn end_without_an_agent_is_recovered() {
     for bench in Bench::both() {
         let first = bench.agent();
         first
@@ -100,7 +100,7 @@ async fn a_dead_supervisor_ends_the_attempt() {
 // Regression: the second recovery reported it as running. The planner may recover twice, as at an agent's start, and waited for
 // ever.
 #[tokio::test]
-async fn one_whose_supervisor_died_before_it_ran_is_lost_however_often_one_looks() {
+async fn attempt_whose_supervisor_died_early_stays_lost() {
     for bench in Bench::both() {
         let mut dead = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let start_ticks = process_tree::stat(dead.id()).unwrap().start_ticks;

@@ -181,7 +181,7 @@ mod tests {
 
     // The state was moved away while tasks ran, and the next agent started every job of its folders again.
     #[test]
-    fn an_empty_state_directory_does_not_replace_one_whose_tasks_run() {
+    fn empty_state_does_not_replace_one_with_live_tasks() {
         let bench = Bench::new();
         let own = process_tree::read_stat(std::process::id()).unwrap().unwrap().start_ticks;
         bench.put(own);
