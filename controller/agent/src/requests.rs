@@ -155,6 +155,7 @@ impl Requests {
 fn is_accepted_while_degraded(command: &Command) -> bool {
     match command {
         Command::Explain { .. } | Command::Stop { .. } | Command::StopAlloc { .. } => true,
+        Command::StopFast { stop, .. } => is_accepted_while_degraded(stop),
         Command::Apply { .. }
         | Command::ApplyFolder { .. }
         | Command::Start { .. }
@@ -168,7 +169,6 @@ fn is_accepted_while_degraded(command: &Command) -> bool {
         | Command::DeleteVolume { .. }
         | Command::SkipShutdownDelay { .. }
         | Command::EndPoststop { .. }
-        | Command::StopFast { .. }
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
@@ -201,7 +201,7 @@ mod tests {
     use std::time::Duration;
 
     use herdlet_api_types::{AllocId, JobKey};
-    use herdlet_plan::event::Reply;
+    use herdlet_plan::event::{Ending, Reply};
     use herdlet_runtime::{Arrivals, CommitIndex, Now};
     use tokio::time::Instant;
 
@@ -249,8 +249,13 @@ mod tests {
     // While the disk was full, nothing could end the task that filled it.
     #[tokio::test(start_paused = true)]
     async fn a_stop_reaches_the_planner_although_the_store_cannot_write() {
-        let stops =
-            [Command::Stop { job: delete_key() }, Command::StopAlloc { alloc: AllocId::from_hash([1; 16]) }];
+        let stop = || Command::Stop { job: delete_key() };
+        let skips = vec![Command::EndPoststop { of: Ending::Job(delete_key()) }];
+        let stops = [
+            stop(),
+            Command::StopAlloc { alloc: AllocId::from_hash([1; 16]) },
+            Command::StopFast { stop: Box::new(stop()), skips },
+        ];
         for stop in stops {
             let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
             let asked = tokio::spawn(async move { requests.ask(stop).await });
