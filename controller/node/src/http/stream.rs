@@ -24,7 +24,7 @@ use herdlet_rpc::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpError, NodeApi, READ_WAIT_MAX, exec,
+    HttpError, NodeApi, exec,
     piece::{Piece, piece},
     request::RequestParams,
     stream_call::{FileStream, Streamed, events_call, export_call, file_call, monitor_call},
@@ -82,10 +82,8 @@ impl NodeApi {
             let begun = self.service.clone().begin(method.to_owned(), &arguments).await;
             return begun.map_err(|error| HttpError(500, format!("failed to {error}")));
         }
-        match tokio::time::timeout(READ_WAIT_MAX, self.servers.stream(question)).await {
-            Ok(begun) => begun.map_err(HttpError::from),
-            Err(_) => Err(HttpError(500, format!("no server answered within {} s", READ_WAIT_MAX.as_secs()))),
-        }
+        self.await_servers().await?;
+        self.servers.stream(question).await.map_err(HttpError::from)
     }
 }
 

@@ -59,6 +59,11 @@ impl<S: Service, D: Dial> Queries<S, D> {
         &self.inner.identity.id
     }
 
+    /// Resolves when this node is registered.
+    pub async fn registered(&self) {
+        self.inner.registered().await;
+    }
+
     /// The identity that servers have signed for the node (1.11 and later); empty if there is none.
     #[must_use]
     pub fn signed(&self) -> Secret {
