@@ -5,7 +5,7 @@
 
 use clap::{Args, Subcommand};
 use herdlet_base::error::in_full;
-use herdlet_config::{self, Config, Flags, Setting, Source, Surroundings, host_name};
+use herdlet_config::{self, Flags, Setting, Source, Surroundings, host_name};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -49,11 +49,9 @@ struct Report {
 pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
     let ConfigVerb::View(args) = args.verb;
     let host = host_name();
-    let surroundings = Surroundings::of_process(&host);
-    let failure = |error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE);
-    let config = Config::load(args.flags.clone(), &surroundings).map_err(failure)?;
+    let (config, mut settings) = herdlet_config::settings(args.flags, &Surroundings::of_process(&host))
+        .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
     config.warnings.into_iter().for_each(|problem| herdlet_base::tell!("warning: {problem}"));
-    let mut settings = herdlet_config::settings(args.flags, &surroundings).map_err(failure)?;
     if !args.resolved {
         settings.retain(|setting| setting.source != Source::Default);
     }

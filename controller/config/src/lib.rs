@@ -22,28 +22,6 @@ mod sources;
 mod tls;
 mod view;
 
-/// Lists of the files that a flag or its variable replaces: readers expect lists to be joined.
-fn overridden_lists(flags: &Flags, file: &File) -> Vec<Problem> {
-    let manifests = !file.manifests.is_empty() && !flags.manifests.is_empty();
-    let servers = !file.servers.is_empty() && !flags.servers.is_empty();
-    let differs = [
-        ("manifests", manifests && flags.manifests != file.manifests),
-        ("servers", servers && flags.servers != file.servers),
-    ];
-    let files: Vec<String> = flags.config.iter().map(|path| path.display().to_string()).collect();
-    let problem = |key: &str| Problem {
-        source: files.join(", "),
-        line: 0,
-        column: 0,
-        path: key.to_owned(),
-        message: format!(
-            "it has no effect, because --{key} or HERDLET_{} replaces it: set only one of them",
-            key.to_uppercase()
-        ),
-    };
-    differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| problem(key)).collect()
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -231,10 +209,7 @@ impl Config {
     /// [`ConfigError`]; nothing was changed.
     pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        let mut loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
-        for problem in overridden_lists(&flags, &loaded.file) {
-            loaded.warnings.push(problem);
-        }
+        let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
         Self::merge(flags, loaded, surroundings)
     }
 
@@ -254,7 +229,8 @@ impl Config {
     }
 
     fn merge(flags: Flags, loaded: Loaded, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
-        let Loaded { mut file, warnings, has_nomads, .. } = loaded;
+        let Loaded { mut file, mut warnings, has_nomads, .. } = loaded;
+        overridden_lists(&flags, &file).into_iter().for_each(|problem| warnings.push(problem));
         if has_nomads && file.cluster.enabled.is_none() && flags.servers.is_empty() {
             return Err(ConfigError::NotEnabled);
         }
@@ -524,4 +500,26 @@ fn cgroup_parent_problem(parent: &str) -> Option<String> {
 /// Returns the problem with a log filter.
 fn filter_problem(filter: &str) -> Option<String> {
     log_filter::check_directives(filter).err()
+}
+
+/// Lists of the files that a flag or its variable replaces: readers expect lists to be joined.
+fn overridden_lists(flags: &Flags, file: &File) -> Vec<Problem> {
+    let manifests = !file.manifests.is_empty() && !flags.manifests.is_empty();
+    let servers = !file.servers.is_empty() && !flags.servers.is_empty();
+    let differs = [
+        ("manifests", manifests && flags.manifests != file.manifests),
+        ("servers", servers && flags.servers != file.servers),
+    ];
+    let files: Vec<String> = flags.config.iter().map(|path| path.display().to_string()).collect();
+    let problem = |key: &str| Problem {
+        source: files.join(", "),
+        line: 0,
+        column: 0,
+        path: key.to_owned(),
+        message: format!(
+            "it has no effect, because --{key} or HERDLET_{} replaces it: set only one of them",
+            key.to_uppercase()
+        ),
+    };
+    differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| problem(key)).collect()
 }

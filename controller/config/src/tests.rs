@@ -251,7 +251,7 @@ fn volumes_and_facts_reach_the_planner() {
 
 #[test]
 fn a_view_leaves_out_no_key() {
-    let shown = view::settings(Flags::default(), &surroundings(true, &|_| None)).unwrap();
+    let (_, shown) = view::settings(Flags::default(), &surroundings(true, &|_| None)).unwrap();
     let schema = serde_json::to_value(schemars::schema_for!(File)).unwrap();
     for key in schema["properties"].as_object().unwrap().keys() {
         let is_shown = shown.iter().any(|setting| setting.key.split('.').next() == Some(key));
@@ -317,7 +317,7 @@ fn a_cluster_is_in_our_own_files_too() {
     let cluster = load(flags.clone(), true, &[]).unwrap().cluster.unwrap();
     assert_eq!((cluster.http.port, cluster.network.host_networks.len()), (5_646, 1));
     assert!(cluster.tls.is_some() && cluster.http_tls.is_none());
-    let shown = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
+    let (_, shown) = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
     let setting_of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
     assert_eq!(
         (setting_of("servers").source, setting_of("cluster.http_port").source),
@@ -329,7 +329,7 @@ fn a_cluster_is_in_our_own_files_too() {
         servers: vec!["a".to_owned()],
         ..Flags::default()
     };
-    let shown = view::settings(listening, &surroundings(true, &|_| None)).unwrap();
+    let (_, shown) = view::settings(listening, &surroundings(true, &|_| None)).unwrap();
     let setting_of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
     assert_eq!(
         (&setting_of("listen").value, setting_of("listen").source),

@@ -36,11 +36,14 @@ pub struct Setting {
 /// The alias of `drivers.raw_exec.enabled`.
 const RAW_EXEC_ENABLED: &str = "raw_exec.enabled";
 
-/// Returns all settings in the order of the documentation.
+/// Loads the config, and returns it with all settings in the order of the documentation.
 ///
 /// # Errors
 /// As [`Config::load`].
-pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Setting>, ConfigError> {
+pub fn settings(
+    flags: Flags,
+    surroundings: &Surroundings<'_>,
+) -> Result<(Config, Vec<Setting>), ConfigError> {
     let given = flag_values(&flags);
     let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
     let with_variables = flag_values(&flags);
@@ -79,7 +82,7 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     if let Some(listen) = listen.filter(|_| config.cluster.is_some()) {
         of_node_that_listens(&mut settings, &listen);
     }
-    Ok(settings)
+    Ok((config, settings))
 }
 
 /// On a node, `listen` is the address of its HTTP API and sets `cluster.http_addr` and `cluster.http_port`.

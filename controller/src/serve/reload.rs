@@ -92,7 +92,8 @@ impl Reloader {
         let Started { flags, level } = started;
         let host = host_name();
         // The config was just read; a file that has changed since is compared at the reload.
-        let in_force = settings(flags.clone(), &Surroundings::of_process(&host)).unwrap_or_default();
+        let in_force = settings(flags.clone(), &Surroundings::of_process(&host));
+        let in_force = in_force.map(|(_, settings)| settings).unwrap_or_default();
         let (token, tls, folders, joined) = (None, Vec::new(), Vec::new(), Arc::default());
         Self { flags, level, in_force, token, tls, folders, joined, readiness }
     }
@@ -167,7 +168,7 @@ impl Reloader {
         let host = host_name();
         let surroundings = Surroundings::of_process(&host);
         let config = Config::load_trusted(self.flags.clone(), &surroundings)?;
-        let now = settings(self.flags.clone(), &surroundings)?;
+        let (_, now) = settings(self.flags.clone(), &surroundings)?;
         match self.level.set(&config.log_level) {
             Ok(()) => {}
             Err(error) => tracing::error!("failed to {}; the previous level stays in force", in_full(&error)),
