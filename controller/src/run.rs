@@ -140,7 +140,10 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {
         herdlet_base::tell!("warning: {warning}");
     }
-    for warning in herdlet_driver::users::warnings(&jobs) {
+    let tasks = herdlet_driver::users::users_of(&jobs);
+    for warning in
+        herdlet_runtime::off_thread(move || herdlet_driver::users::warnings(tasks)).await.unwrap_or_default()
+    {
         herdlet_base::tell!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {

@@ -64,9 +64,8 @@ impl Shared {
     /// limits, users of their tasks.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
-        let of_users = jobs.to_vec();
-        // The name services may block.
-        let users = herdlet_runtime::off_thread(move || users::warnings(&of_users));
+        let tasks = users::users_of(jobs);
+        let users = herdlet_runtime::off_thread(move || users::warnings(tasks));
         let (consul, users) = tokio::join!(Catalogs::lacking(&self.consul, jobs), users);
         consul.into_iter().chain(limits).chain(users.unwrap_or_default()).collect()
     }
