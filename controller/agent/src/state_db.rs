@@ -116,14 +116,14 @@ impl StateDb {
 
     fn try_commit(&mut self, batch: &[Record]) -> Result<u64, CommitError> {
         let index = next_index(self.index, batch);
-        let state = self.dir.path().to_owned();
-        let accepted = |source| CommitError::Accepted { path: state.clone(), source };
+        let state = || self.dir.path().to_owned();
+        let accepted = |source| CommitError::Accepted { path: state(), source };
         self.accepted.take(batch, index).map_err(accepted)?;
         let mut writes = writes(batch)?;
         let forgotten = self
             .forgotten
             .after(batch, index)
-            .map_err(|source| CommitError::Forgotten { path: state.clone(), source })?;
+            .map_err(|source| CommitError::Forgotten { path: state(), source })?;
         if let Some(names) = &forgotten {
             self.forgotten.write(names, &mut writes);
         }
