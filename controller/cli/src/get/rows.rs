@@ -238,7 +238,8 @@ async fn allocs(
     Ok(listing)
 }
 
-/// The allocations of the targets, with ended ones of the same slots, which may be newer: a canary that failed. Or all.
+/// The allocations of the targets, with those of the same slots that have ended: earlier ones, and canaries that failed.
+/// Without targets, all.
 async fn with_ended(
     client: &Client,
     targets: &[String],
@@ -254,13 +255,13 @@ async fn with_ended(
     let mut found: Vec<AllocView> = Vec::new();
     for (view, _) in named {
         let slot = |view: &AllocView| (view.spec.job_key.clone(), view.spec.group.clone(), view.spec.index);
-        let before = all.iter().filter(|other| {
+        let ended = all.iter().filter(|other| {
             other.spec.id != view.spec.id
                 && names_place(&view)
                 && other.status.is_terminal()
                 && slot(other) == slot(&view)
         });
-        found.extend(before.cloned());
+        found.extend(ended.cloned());
         found.push(view);
     }
     let mut known = BTreeSet::new();
