@@ -339,7 +339,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
-            herdlet_base::tell!("Commands of Nomad that herdlet accepts:\n{known}");
+            herdlet_base::stderr_line!("Commands of Nomad that herdlet accepts:\n{known}");
             return Err(failure::USAGE);
         }
     };
@@ -364,7 +364,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
         let _ = error.print();
         if let Some(tip) = unknown.and_then(|unknown| words::tip(&args, &unknown)) {
-            herdlet_base::tell!("\n{tip}");
+            herdlet_base::stderr_line!("\n{tip}");
         }
         if error.use_stderr() { usage } else { 0 }
     })?;

@@ -81,9 +81,9 @@ pub async fn run(options: RunOptions) -> u8 {
     let set = match set {
         Ok(set) => set,
         Err(problems) => {
-            herdlet_base::tell!("{problems}");
+            herdlet_base::stderr_line!("{problems}");
             if options.files.first().is_some_and(|first| !first.exists() && first.as_os_str() != "-") {
-                herdlet_base::tell!(
+                herdlet_base::stderr_line!(
                     "  to run a command in the environment of a job: herdlet run JOB -- COMMAND"
                 );
             }
@@ -91,15 +91,15 @@ pub async fn run(options: RunOptions) -> u8 {
         }
     };
     for warning in &set.warnings {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     for warning in guests::without_effect(&options.task_dir_users) {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     match run_set(options, set).await {
         Ok(code) => code,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to run: {error:#}");
+            herdlet_base::stderr_line!("herdlet: failed to run: {error:#}");
             AGENT_FAILED
         }
     }
@@ -138,16 +138,16 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     let tasks = herdlet_driver::users::users_of(&jobs);
     for warning in
         herdlet_runtime::off_thread(move || herdlet_driver::users::warnings(tasks)).await.unwrap_or_default()
     {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     delete_leftover_jobs(&agent, &jobs).await?;
@@ -363,12 +363,12 @@ impl Trouble {
             requests.until_degraded().await;
             self.reported = requests.degraded();
             if let Some(why) = &self.reported {
-                herdlet_base::tell!("waiting: {why}");
+                herdlet_base::stderr_line!("waiting: {why}");
             }
         } else {
             requests.until_able().await;
             self.reported = None;
-            herdlet_base::tell!("the state can be written again");
+            herdlet_base::stderr_line!("the state can be written again");
         }
     }
 }

@@ -74,14 +74,14 @@ pub async fn run_agent(flags: Flags) -> u8 {
     let config = match Config::load_trusted(flags.clone(), &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to {}", in_full(&error));
+            herdlet_base::stderr_line!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
     let level = match logs::init(&config.log_level, config.log_format) {
         Ok(level) => level,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to {error}");
+            herdlet_base::stderr_line!("herdlet: failed to {error}");
             return USAGE;
         }
     };

@@ -122,7 +122,7 @@ async fn prune(
             // Another client has deleted it meanwhile.
             Err(ClientError::Status { status: 404, .. }) => {}
             Err(ClientError::Status { status: 409, message }) => {
-                herdlet_base::tell!("{} {message}", styled(style::WARNING, "kept:"));
+                herdlet_base::stderr_line!("{} {message}", styled(style::WARNING, "kept:"));
             }
             Err(error) => return Err(error.into()),
         }
@@ -132,7 +132,7 @@ async fn prune(
 
 fn print_reply(reply: &ApplyReply, output: Output) {
     for warning in &reply.warnings {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     for volume in &reply.volumes {
         output.line(&format!("volume/{volume} applied"));

@@ -51,7 +51,7 @@ pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
     let host = host_name();
     let (config, mut settings) = herdlet_config::settings(args.flags, &Surroundings::of_process(&host))
         .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
-    config.warnings.into_iter().for_each(|problem| herdlet_base::tell!("warning: {problem}"));
+    config.warnings.into_iter().for_each(|problem| herdlet_base::stderr_line!("warning: {problem}"));
     if !args.resolved {
         settings.retain(|setting| setting.source != Source::Default);
     }

@@ -111,7 +111,7 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
         args.output.line(&format!("job/{key} deleting"));
         let left = jobs.iter().find(|view| view.key == *key).and_then(|view| children::left(view, &jobs));
         if let Some(left) = left {
-            herdlet_base::tell!("job/{key}: {left}");
+            herdlet_base::stderr_line!("job/{key}: {left}");
         }
         report.jobs.push(key.clone());
     }
@@ -172,7 +172,7 @@ fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         if jobs.iter().any(|view| view.key == key) {
             keys.push(key);
         } else {
-            herdlet_base::tell!("job/{key} does not exist");
+            herdlet_base::stderr_line!("job/{key} does not exist");
         }
     }
     Ok((keys, volumes))
@@ -223,7 +223,7 @@ impl Removal {
             let spec = known.iter().find(|view| view.spec.name == name).map(|view| &view.spec.kind);
             match client.delete_volume(&name, self.purge).await {
                 Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
-                    herdlet_base::tell!("{message}");
+                    herdlet_base::stderr_line!("{message}");
                     continue;
                 }
                 deleted => deleted?,

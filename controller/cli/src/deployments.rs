@@ -161,7 +161,7 @@ async fn status(args: StatusArgs) -> Result<u8, Failure> {
         None => all_deployments(&client.jobs().await?).into_iter().cloned().collect(),
     };
     if deployments.is_empty() {
-        herdlet_base::tell!("there are no deployments");
+        herdlet_base::stderr_line!("there are no deployments");
     }
     let texts: Vec<String> =
         deployments.iter().map(|one| format!("{}\n{}", heading(one), groups(one))).collect();

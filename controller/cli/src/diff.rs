@@ -154,7 +154,7 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     let known = async { tokio::try_join!(client.jobs(), client.allocs(), client.volumes()) };
     let ((jobs, allocs, volumes), planned) = tokio::try_join!(known, client.plan(&wanted))?;
     for warning in &planned.warnings {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     if let Some(name) = &args.prune {
         join(&mut set, name, &jobs)?;
@@ -198,7 +198,7 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     let code = if changes.is_empty() { 0 } else { FAILED };
     match args.output.reader() {
         // On standard error: an empty diff stays empty.
-        Reader::Person if changes.is_empty() => herdlet_base::tell!("no changes"),
+        Reader::Person if changes.is_empty() => herdlet_base::stderr_line!("no changes"),
         Reader::Person => changes.iter().for_each(|change| show::out(&lines(change))),
         Reader::Program => args.output.document(&Report { changes })?,
     }

@@ -58,14 +58,14 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {
-        herdlet_base::tell!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
+        herdlet_base::stderr_line!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
     }
     let raw = match (args.tty, args.interactive) {
         (true, true) => Raw::enter()?,
         (true, false) | (false, _) => None,
     };
     if args.tty && args.interactive && raw.is_none() {
-        herdlet_base::tell!("standard input is not a terminal; the command gets one anyway");
+        herdlet_base::stderr_line!("standard input is not a terminal; the command gets one anyway");
     }
     let tty = if args.tty { Tty::Yes } else { Tty::No };
     let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;

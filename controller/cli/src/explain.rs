@@ -145,7 +145,7 @@ fn warn(status: &AgentStatus, job: Option<&JobView>, target: &Target) {
     let limits =
         Ineffective::named(&status.missing_controllers).with_max_kill_timeout(status.max_kill_timeout);
     for warning in limits.warnings(explained) {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
 }
 
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use herdlet_manifest::fixture::{alloc_view, job, verdict};
 
-    /// `explain` of a failed job said "next check when one of these ends".
+    /// `explain` of a failed job printed "next check when one of these ends".
     #[test]
     fn a_failed_allocation_has_no_next_check() {
         let mut view = alloc_view(&job("web", "g", "t"), 0, 1);

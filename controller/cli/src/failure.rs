@@ -75,9 +75,9 @@ impl Failure {
 
     pub fn print(&self) {
         let bold = super::style::ERROR;
-        herdlet_base::tell!("{bold}error:{bold:#} {}", self.message);
+        herdlet_base::stderr_line!("{bold}error:{bold:#} {}", self.message);
         if let Some(hint) = &self.hint {
-            herdlet_base::tell!("  {hint}");
+            herdlet_base::stderr_line!("  {hint}");
         }
     }
 }

@@ -42,7 +42,7 @@ pub fn is_meant(verb: &str) -> Result<(), Failure> {
 pub(super) fn manifests() -> Result<Vec<PathBuf>, Failure> {
     let found = find(Path::new("."))?;
     let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-    herdlet_base::tell!("using {}", names.join(", "));
+    herdlet_base::stderr_line!("using {}", names.join(", "));
     Ok(found)
 }
 

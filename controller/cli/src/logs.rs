@@ -121,7 +121,9 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
             .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
     for target in &targets {
-        unbegun(target, sources.is_empty()).iter().for_each(|message| herdlet_base::tell!("{message}"));
+        unbegun(target, sources.is_empty())
+            .iter()
+            .for_each(|message| herdlet_base::stderr_line!("{message}"));
     }
     if sources.is_empty() && !args.follow {
         let hint = match names.first() {

@@ -141,7 +141,7 @@ fn names_consul() -> bool {
 
 fn print_validation(set: &Set, problems: &Problems, without_consul: &[String]) {
     let warn = |text: &dyn std::fmt::Display| {
-        herdlet_base::tell!("{} {text}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {text}", styled(style::WARNING, "warning:"));
     };
     set.warnings.iter().for_each(|warning| warn(warning));
     for job in without_consul {
@@ -157,7 +157,7 @@ fn print_validation(set: &Set, problems: &Problems, without_consul: &[String]) {
             show::out(&format!("  {job}: first launch: {at}\n"));
         }
     } else {
-        herdlet_base::tell!("{problems}");
+        herdlet_base::stderr_line!("{problems}");
     }
 }
 

@@ -68,7 +68,7 @@ async fn execute(wanted: &OneOff) -> Result<u8, Failure> {
     let reply = client.apply(&request).await?;
     for warning in &reply.warnings {
         // Under the name that the user knows.
-        herdlet_base::tell!("warning: {}", warning.replace(&*key.id, &view.job.id));
+        herdlet_base::stderr_line!("warning: {}", warning.replace(&*key.id, &view.job.id));
     }
     let ended = tokio::select! {
         ended = follow(&client, &key, &wanted.command) => ended,
@@ -76,7 +76,7 @@ async fn execute(wanted: &OneOff) -> Result<u8, Failure> {
         () = interrupt => Ok(INTERRUPTED),
     };
     if let Err(error) = client.delete_job(&key, EndFlags::default()).await {
-        herdlet_base::tell!(
+        herdlet_base::stderr_line!(
             "the job of the command was not deleted: {error}; delete it: herdlet delete {key}"
         );
     }
@@ -211,7 +211,7 @@ async fn follow(client: &Client, key: &JobKey, command: &[String]) -> Result<u8,
         }
         let Some(view) = shown.allocs_of(key).first().map(|view| (*view).clone()) else {
             let job = shown.jobs.get(key);
-            tell_once(&mut waits, job.map(|job| job.convergence.message.as_str()).unwrap_or_default());
+            print_once(&mut waits, job.map(|job| job.convergence.message.as_str()).unwrap_or_default());
             continue;
         };
         let Some(task) = view.tasks.last() else { continue };
@@ -223,15 +223,15 @@ async fn follow(client: &Client, key: &JobKey, command: &[String]) -> Result<u8,
             return result(client, &view, command).await;
         }
         if view.convergence.state == ConvergenceState::Waiting {
-            tell_once(&mut waits, &view.convergence.message);
+            print_once(&mut waits, &view.convergence.message);
         }
     }
     Err(Failure::new("the agent ended while the command ran"))
 }
 
-fn tell_once(last: &mut String, message: &str) {
+fn print_once(last: &mut String, message: &str) {
     if !message.is_empty() && last != message {
-        herdlet_base::tell!("waiting: {message}");
+        herdlet_base::stderr_line!("waiting: {message}");
         message.clone_into(last);
     }
 }

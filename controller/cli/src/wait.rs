@@ -173,7 +173,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // A missing job counts as deleted.
-            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} does not exist"),
+            Err(_) if args.goal == Goal::Deleted => herdlet_base::stderr_line!("{name} does not exist"),
             Err(failure) => return Err(target::with_fate(&client, name, &jobs, failure).await),
         }
     }
@@ -243,7 +243,7 @@ impl Source<'_> {
                     self.tries = 0;
                     return Ok(change);
                 }
-                herdlet_base::tell!("the connection to the agent broke; trying again");
+                herdlet_base::stderr_line!("the connection to the agent broke; trying again");
                 self.events = None;
             }
             if self.tries >= AGAIN_TRIES {
@@ -435,25 +435,30 @@ impl Waiting {
         let goal = self.goal.as_str();
         let seconds = took.as_secs_f64();
         match waited {
-            Waited::Reached => herdlet_base::tell!("{names} {goal} in {seconds:.1} s"),
+            Waited::Reached => herdlet_base::stderr_line!("{names} {goal} in {seconds:.1} s"),
             Waited::Failed(why) => {
-                herdlet_base::tell!("not {goal}: {why}");
+                herdlet_base::stderr_line!("not {goal}: {why}");
                 for failed in self.of(shown, WaitTarget::has_failed) {
-                    herdlet_base::tell!("  {}", what_now(failed));
+                    herdlet_base::stderr_line!("  {}", what_now(failed));
                 }
             }
-            Waited::Reverted(why) | Waited::Superseded(why) => herdlet_base::tell!("not {goal}: {why}"),
+            Waited::Reverted(why) | Waited::Superseded(why) => {
+                herdlet_base::stderr_line!("not {goal}: {why}")
+            }
             Waited::TimedOut => {
                 for failed in self.of(shown, WaitTarget::has_failed) {
-                    herdlet_base::tell!("{} has failed: {}", failed.key, failed.convergence.message);
-                    herdlet_base::tell!("  {}", what_now(failed));
+                    herdlet_base::stderr_line!("{} has failed: {}", failed.key, failed.convergence.message);
+                    herdlet_base::stderr_line!("  {}", what_now(failed));
                 }
-                herdlet_base::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
+                herdlet_base::stderr_line!(
+                    "not {goal} after {seconds:.0} s, still trying: {}",
+                    self.open(shown)
+                );
                 if let Some(tried) = self.of(shown, |wanted, view| !wanted.has_failed(view)).first() {
-                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key.argument());
+                    herdlet_base::stderr_line!("  see why: herdlet explain {}", tried.key.argument());
                 }
             }
-            Waited::Interrupted => herdlet_base::tell!(
+            Waited::Interrupted => herdlet_base::stderr_line!(
                 "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
                 self.open(shown),
                 self.wanted.first().map(|wanted| wanted.job.argument()).unwrap_or_default(),
@@ -476,7 +481,7 @@ impl Waiting {
                 failed.extend(allocs.iter().filter(is_current).copied());
             }
             for line in failed_allocs::report(client, &failed).await {
-                herdlet_base::tell!("  {line}");
+                herdlet_base::stderr_line!("  {line}");
             }
         }
     }

@@ -210,7 +210,7 @@ fn targets_are_found() {
 #[test]
 fn unknown_target_is_reported_with_suggestions() {
     let (jobs, allocs) = landscape();
-    for (text, says) in [
+    for (text, fragment) in [
         ("wbe", "there is no job or allocation \"wbe\""),
         ("web.web[7]", "job web has no \"web[7]\""),
         ("web/nginx", "job web has no task \"nginx\""),
@@ -222,6 +222,6 @@ fn unknown_target_is_reported_with_suggestions() {
         ("ffff", "there is no job or allocation"),
     ] {
         let failure = target::resolve(text, &jobs, &allocs).unwrap_err();
-        assert!(failure.to_string().contains(says), "{text}: {failure}");
+        assert!(failure.to_string().contains(fragment), "{text}: {failure}");
     }
 }

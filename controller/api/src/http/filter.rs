@@ -392,7 +392,7 @@ mod tests {
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(found, expected, "{text}");
         }
-        for (text, says) in [
+        for (text, fragment) in [
             ("any t as x { x == a }", "filter: t is neither a list nor a map"),
             ("any Missing as x { x == a }", "there is no field \"Missing\""),
             ("any Tags as x { y == a }", "there is no field \"y\""),
@@ -401,7 +401,7 @@ mod tests {
             ("Groups contains web", "Groups has items that are not single values: use `any"),
         ] {
             let message = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
-            assert!(message.contains(says), "{text}: {message}");
+            assert!(message.contains(fragment), "{text}: {message}");
         }
     }
 
@@ -423,7 +423,7 @@ mod tests {
         let deep = format!("{}A == 1", "not ".repeat(DEPTH_MAX + 1));
         let deep_items =
             format!("{}t == 1{}", "any A as t {".repeat(DEPTH_MAX + 1), "}".repeat(DEPTH_MAX + 1));
-        for (text, status, says) in [
+        for (text, status, fragment) in [
             ("any Tags", 400, "\"as\" and a name are expected after \"Tags\""),
             ("all Tags t { t == a }", 400, "\"as\" and a name are expected"),
             ("any Tags as", 400, "a name is expected"),
@@ -459,7 +459,7 @@ mod tests {
         ] {
             let error = Filter::parse(text).unwrap_err();
             assert_eq!(error.status().as_u16(), status, "{text}: {error}");
-            assert!(error.to_string().contains(says), "{text}: {error}");
+            assert!(error.to_string().contains(fragment), "{text}: {error}");
         }
         assert!(Filter::parse(&"a".repeat(TEXT_BYTES_MAX + 1)).is_err());
         let shown = json!({ "Tags": [], "On": true, "Count": 3 });

@@ -107,7 +107,7 @@ mod tests {
         );
     }
 
-    // A job that waited for its volume was said to have had no events, which sounded as if nothing was wrong.
+    // The list of a job that waited for its volume was only reported as empty, as if nothing was wrong.
     #[test]
     fn a_job_without_allocations_has_a_reason() {
         let web = herdlet_manifest::fixture::job("web", "front", "httpd");

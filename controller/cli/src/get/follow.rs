@@ -99,7 +99,7 @@ impl<'w> View<'w> {
             }
             Sink::Lines(lines) => {
                 if self.is_new && listing.rows.is_empty() {
-                    herdlet_base::tell!("{}", self.wanted.kind.none());
+                    herdlet_base::stderr_line!("{}", self.wanted.kind.none());
                 }
                 let news = lines.news(self.wanted, listing).await?;
                 show::out(&news);
@@ -135,7 +135,9 @@ impl<'w> View<'w> {
         let previous = std::mem::replace(&mut self.last_failure, failure.to_string());
         match &mut self.place {
             Sink::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
-            Sink::Lines(_) if previous != self.last_failure => herdlet_base::tell!("{failure}; retrying"),
+            Sink::Lines(_) if previous != self.last_failure => {
+                herdlet_base::stderr_line!("{failure}; retrying")
+            }
             Sink::Lines(_) => {}
         }
     }

@@ -30,7 +30,7 @@ pub(super) async fn print(wanted: &ListRequest<'_>) -> Result<(), Failure> {
             Ok(())
         }
         Form::Table | Form::Wide if attributes.is_empty() => {
-            herdlet_base::tell!("{}", ObjectKind::Node.none());
+            herdlet_base::stderr_line!("{}", ObjectKind::Node.none());
             Ok(())
         }
         Form::Table | Form::Wide => {

@@ -71,7 +71,7 @@ impl Progress {
         match self.place {
             Sink::Lines => {
                 for line in self.transitions(jobs, allocs) {
-                    herdlet_base::tell!("{line}");
+                    herdlet_base::stderr_line!("{line}");
                 }
             }
             Sink::Terminal { columns } => {
@@ -167,7 +167,7 @@ impl Progress {
         self.wipe();
         self.drawn = lines.len();
         for line in lines {
-            herdlet_base::tell!("{line}");
+            herdlet_base::stderr_line!("{line}");
         }
     }
 

@@ -17,12 +17,12 @@ fn files_are_listed_and_an_allocation_is_replaced() {
     assert!(listed().contains("greeting"), "{}", listed());
     assert_eq!(agent.cli(&["fs", "cat", "web", "t/local/greeting"]).success().stdout, "hello\n");
     assert!(agent.cli(&["fs", "stat", "web.g[0]", "alloc/logs"]).success().stdout.contains("logs/"));
-    for (path, says) in
+    for (path, fragment) in
         [("local/link", "links are not followed"), ("secrets", "prohibited"), ("../../x", "escapes")]
     {
         let refused = agent.cli(&["fs", "cat", "web/t", path]);
         assert_eq!(refused.code, 1, "{path}");
-        assert!(refused.stderr.contains(says), "{path}: {}", refused.stderr);
+        assert!(refused.stderr.contains(fragment), "{path}: {}", refused.stderr);
     }
 
     let old = agent.alloc("web.g[0]").unwrap().id();

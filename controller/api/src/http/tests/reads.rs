@@ -159,7 +159,7 @@ async fn unanswerable_request_is_refused_in_plain_text() {
     ground.show(5, &[job_view(&web, 0)], &[view]);
     ground.unix(Limits::default()).await;
     let unknown = "00000000-0000-0000-0000-000000000000";
-    for (path, status, says) in [
+    for (path, status, fragment) in [
         ("/v1/nothing".to_owned(), 404, "resource not found"),
         (format!("/v1/allocation/{unknown}"), 404, "alloc not found"),
         ("/v1/allocation/0707".to_owned(), 404, "alloc not found"),
@@ -177,14 +177,14 @@ async fn unanswerable_request_is_refused_in_plain_text() {
     ] {
         let (found, text) = ground.get(&path).await;
         assert_eq!(found, status, "{path}: {text}");
-        assert!(text.contains(says), "{path}: {text}");
+        assert!(text.contains(fragment), "{path}: {text}");
     }
     let http = ground.http();
     let post =
         |path: &str, body: &str| http.post(format!("http://localhost{path}")).body(body.to_owned()).send();
     let (restart, signal) =
         (format!("/v1/client/allocation/{id}/restart"), format!("/v1/client/allocation/{id}/signal"));
-    for (path, body, status, says) in [
+    for (path, body, status, fragment) in [
         ("/v1/jobs", "{\"Job\":{},\"PreserveResources\":true}", 501, "PreserveResources"),
         ("/v1/jobs/parse", "{}", 400, "empty"),
         ("/v1/job/web/summary", "{}", 405, "Invalid method"),
@@ -199,7 +199,7 @@ async fn unanswerable_request_is_refused_in_plain_text() {
         let answer = post(path, body).await.unwrap();
         let (found, text) = (answer.status().as_u16(), answer.text().await.unwrap());
         assert_eq!(found, status, "{path} {body}: {text}");
-        assert!(text.contains(says), "{path} {body}: {text}");
+        assert!(text.contains(fragment), "{path} {body}: {text}");
     }
 }
 
