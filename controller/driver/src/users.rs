@@ -46,13 +46,13 @@ pub fn users_of<'j>(jobs: impl IntoIterator<Item = &'j Job>) -> Vec<TaskUser> {
 /// is looked up once.
 pub fn warnings(tasks: Vec<TaskUser>) -> Vec<String> {
     let mut errors: BTreeMap<String, Option<UserError>> = BTreeMap::new();
-    let mut warning = |TaskUser { task, user }: TaskUser| {
+    let warning = |TaskUser { task, user }: TaskUser| {
         let error = errors.entry(user).or_insert_with_key(|user| {
             user::credentials(Some(user)).err().filter(|error| error.class() == Class::Fatal)
         });
         error.as_ref().map(|error| format!("{task}: its start will fail to {error}"))
     };
-    tasks.into_iter().filter_map(|task| warning(task)).collect()
+    tasks.into_iter().filter_map(warning).collect()
 }
 
 #[cfg(test)]
