@@ -18,6 +18,9 @@ pub const EFFECT_OPEN: &str = "open";
 /// The version of the agent and its command line.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The commit that the program was built from, if the build set `HERDLET_COMMIT`.
+pub const COMMIT: Option<&str> = option_env!("HERDLET_COMMIT");
+
 /// Body of `POST /v1/herdlet/apply`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -153,6 +156,9 @@ pub struct AgentStatus {
     pub node_id: String,
     /// Node name.
     pub node_name: String,
+    /// The commit that the agent was built from, if its build recorded it.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// The instance that the state belongs to.
     pub instance: String,
     /// How tasks are isolated, for instance `cgroup v2` or `none: …`.

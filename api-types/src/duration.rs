@@ -320,7 +320,7 @@ mod tests {
     use std_alloc::string::ToString;
 
     #[test]
-    fn rounds_to_what_people_read() {
+    fn durations_are_rounded_for_display() {
         let shown = |nanos: i64| Duration(nanos).rounded().to_string();
         assert_eq!(shown(4_287_364_000), "4.3s");
         assert_eq!(shown(15_000_000_001), "15s");
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_go_reads() {
+    fn go_durations_are_parsed() {
         let minute = 60 * SECOND;
         let hour = 60 * minute;
         // The table of Go's own test of ParseDuration.
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_go_refuses() {
+    fn invalid_go_durations_are_refused() {
         for text in [
             "",
             "3",
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn duration_errors_name_the_cause() {
         assert_eq!(parse_duration("60").unwrap_err().to_string(), "`60` has no unit; write for instance 60s");
         assert_eq!(
             parse_duration("7d").unwrap_err().to_string(),
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_what_go_writes() {
+    fn durations_are_written_like_go() {
         for (nanos, text) in [
             (0, "0s"),
             (1, "1ns"),

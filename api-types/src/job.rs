@@ -546,6 +546,15 @@ impl Resources {
     /// Unlimited memory.
     pub const ALL_MEMORY: u64 = u64::MAX;
 
+    /// Memory in MiB beyond which the kernel kills the task; `None` if there is no limit.
+    pub fn memory_limit_mib(&self) -> Option<u64> {
+        match self.memory_max_mib {
+            Some(Self::ALL_MEMORY) => None,
+            Some(most) => Some(most),
+            None => self.memory_mib,
+        }
+    }
+
     /// `memory_max_mib` in Nomad's encoding: 0 if absent, -1 if unlimited.
     pub fn memory_max_mb(&self) -> i64 {
         match self.memory_max_mib {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_a_command_is_one_word() {
+    fn name_is_quoted_for_the_shell() {
         for (name, word) in [
             ("web", "web"),
             ("Team_A/web.api[0]", "Team_A/web.api[0]"),

@@ -78,8 +78,8 @@ fn compile(target: &str, program: &Path, linker: &[&str]) -> Result<(), String> 
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("rustc: {}", said.lines().take(20).collect::<Vec<_>>().join(" | ")))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("rustc: {}", stderr.lines().take(20).collect::<Vec<_>>().join(" | ")))
 }
 
 fn variable(name: &str) -> Result<String, String> {

@@ -330,10 +330,10 @@ pub enum ClientCommand {
 /// else 2.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let args: Vec<OsString> = args.into_iter().collect();
-    let said = nomad::translate(&args);
+    let translation = nomad::translate(&args);
     // Before anything is printed, because errors are coloured too. Includes Nomad's flags.
-    style::choose(words::color(if let Translation::Translated(ours) = &said { ours } else { &args }));
-    let args = match said {
+    style::choose(words::color(if let Translation::Translated(ours) = &translation { ours } else { &args }));
+    let args = match translation {
         Translation::Ours => args,
         Translation::Translated(ours) => ours,
         Translation::Refused(why) => {
@@ -344,7 +344,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
             if let Some(sentence) = sentence {
                 Failure::new(sentence).print();
             }
-            herdlet_base::tell!("Commands of Nomad that herdlet accepts:\n{known}");
+            herdlet_base::stderr_line!("Commands of Nomad that herdlet accepts:\n{known}");
             return Err(failure::USAGE);
         }
     };
@@ -369,7 +369,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
         let _ = error.print();
         if let Some(tip) = unknown.and_then(|unknown| words::tip(&args, &unknown)) {
-            herdlet_base::tell!("\n{tip}");
+            herdlet_base::stderr_line!("\n{tip}");
         }
         if error.use_stderr() { usage } else { 0 }
     })?;

@@ -95,7 +95,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         access_lists(state_dir),
         clock(herdlet_base::clock::wall_now().0, Path::new("/run/systemd")),
     ];
-    findings.extend(unused_settings(config));
+    findings.extend(config_warnings(config));
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));
     findings.extend(task_dir_users::task_dir_users(config));
@@ -110,9 +110,9 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings
 }
 
-/// Settings that have no effect, such as keys of Nomad's files that herdlet does not use.
-fn unused_settings(config: &Config) -> Vec<Finding> {
-    let hint = "remove what is not needed; do without it, or keep Nomad's client for jobs that need it";
+/// Warnings about the config, such as keys of Nomad's files that herdlet does not use.
+fn config_warnings(config: &Config) -> Vec<Finding> {
+    let hint = "correct or remove the setting; what depends on it does not work with herdlet";
     let problems = config.warnings.into_iter();
     problems.map(|problem| Finding::warning("config", problem.to_string(), hint)).collect()
 }

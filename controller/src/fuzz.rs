@@ -154,7 +154,7 @@ mod tests {
 
     /// Corpus files with wrong, missing or repeated bytes. `HERDLET_TEST_MUTATIONS` sets the number of runs.
     #[test]
-    fn what_a_node_reads_and_is_damaged_by_chance_holds() {
+    fn mutated_input_keeps_invariants() {
         let times = std::env::var("HERDLET_TEST_MUTATIONS").ok().and_then(|times| times.parse().ok());
         let mut chance = Chance::of(11);
         for name in ["agent", "bolt", "srv"] {

@@ -147,7 +147,7 @@ mod tests {
     };
 
     #[test]
-    fn a_directory_goes_with_its_links_and_without_what_they_lead_to() {
+    fn directory_is_removed_without_following_links() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
         std::fs::create_dir_all(ours.join("a/b")).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     // A guard that could not open the instance removed the directory recursively, through volumes that were still mounted in
     // it.
     #[test]
-    fn what_is_mounted_in_a_directory_is_not_emptied() {
+    fn mounted_directory_is_not_emptied() {
         if Privileges::probe().mounting == Mounting::Impossible {
             return;
         }

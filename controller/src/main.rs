@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to start: {error}");
+            herdlet_base::stderr_line!("herdlet: failed to start: {error}");
             return 1.into();
         }
     };
@@ -80,6 +80,6 @@ async fn execute(command: Command) -> u8 {
 
 fn init_logs() {
     if let Err(error) = logs::init_for_command() {
-        herdlet_base::tell!("herdlet: failed to {error}");
+        herdlet_base::stderr_line!("herdlet: failed to {error}");
     }
 }

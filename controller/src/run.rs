@@ -81,9 +81,9 @@ pub async fn run(options: RunOptions) -> u8 {
     let set = match set {
         Ok(set) => set,
         Err(problems) => {
-            herdlet_base::tell!("{problems}");
+            herdlet_base::stderr_line!("{problems}");
             if options.files.first().is_some_and(|first| !first.exists() && first.as_os_str() != "-") {
-                herdlet_base::tell!(
+                herdlet_base::stderr_line!(
                     "  to run a command in the environment of a job: herdlet run JOB -- COMMAND"
                 );
             }
@@ -91,15 +91,15 @@ pub async fn run(options: RunOptions) -> u8 {
         }
     };
     for warning in &set.warnings {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     for warning in guests::without_effect(&options.task_dir_users) {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     match run_set(options, set).await {
         Ok(code) => code,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to run: {error:#}");
+            herdlet_base::stderr_line!("herdlet: failed to run: {error:#}");
             AGENT_FAILED
         }
     }
@@ -139,10 +139,16 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
+    }
+    let tasks = herdlet_driver::users::users_of(&jobs);
+    for warning in
+        herdlet_runtime::off_thread(move || herdlet_driver::users::warnings(tasks)).await.unwrap_or_default()
+    {
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {
-        herdlet_base::tell!("warning: {warning}");
+        herdlet_base::stderr_line!("warning: {warning}");
     }
     let volumes = set.volumes.into_iter().map(|loaded| loaded.object).collect();
     delete_leftover_jobs(&agent, &jobs).await?;
@@ -348,22 +354,22 @@ impl Work {
 /// While the state can't be written, no progress is possible or visible. This must not look like a hang.
 #[derive(Default)]
 struct Trouble {
-    told: Option<String>,
+    reported: Option<String>,
 }
 
 impl Trouble {
     /// Prints the next change: that the state can't be written, or that it can again. Cancel-safe.
     async fn next(&mut self, requests: &Requests) {
-        if self.told.is_none() {
+        if self.reported.is_none() {
             requests.until_degraded().await;
-            self.told = requests.degraded();
-            if let Some(why) = &self.told {
-                herdlet_base::tell!("waiting: {why}");
+            self.reported = requests.degraded();
+            if let Some(why) = &self.reported {
+                herdlet_base::stderr_line!("waiting: {why}");
             }
         } else {
             requests.until_able().await;
-            self.told = None;
-            herdlet_base::tell!("the state can be written again");
+            self.reported = None;
+            herdlet_base::stderr_line!("the state can be written again");
         }
     }
 }

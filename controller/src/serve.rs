@@ -30,7 +30,7 @@ use herdlet_agent::{
     planner::Input,
     present,
     requests::Requests,
-    state_db::{ClaimError, StateDb, StateDir},
+    state_db::{ClaimError, ReserveUse, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
 };
 use herdlet_api::{
@@ -74,14 +74,14 @@ pub async fn run_agent(flags: Flags) -> u8 {
     let config = match Config::load_trusted(flags.clone(), &Surroundings::of_process(&host)) {
         Ok(config) => config,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to {}", in_full(&error));
+            herdlet_base::stderr_line!("herdlet: failed to {}", in_full(&error));
             return USAGE;
         }
     };
     let level = match logs::init(&config.log_level, config.log_format) {
         Ok(level) => level,
         Err(error) => {
-            herdlet_base::tell!("herdlet: failed to {error}");
+            herdlet_base::stderr_line!("herdlet: failed to {error}");
             return USAGE;
         }
     };
@@ -117,6 +117,11 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         },
     };
     let consul = consul_config::resolve(&config)?;
+    if let Some(runtimes) = &config.runtime_parent {
+        for beside in StateDir::inspect_abandoned(&config.state_dir, runtimes)? {
+            tracing::warn!("tasks run without an agent: {beside}");
+        }
+    }
     let dir = StateDir::claim(&config.state_dir)?;
     let id = dir.instance().clone();
     // Before anything is written: on a full disk, the start may get no further.
@@ -206,6 +211,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         readiness: readiness.clone(),
         requests: agent.requests.clone(),
         orphans: agent.orphans,
+        reserve: agent.reserve.clone(),
+        state: config.state_dir.clone(),
         folders: problems,
         tls: listeners.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
@@ -305,6 +312,8 @@ struct Sources {
     readiness: Readiness,
     requests: Requests,
     orphans: Orphans,
+    reserve: ReserveUse,
+    state: PathBuf,
     folders: Vec<Arc<FolderStatus>>,
     tls: Option<Arc<Tls>>,
     consul: Arc<Consul>,
@@ -315,7 +324,7 @@ struct Sources {
 impl Sources {
     /// Determines the health for each answer.
     fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
-        let Self { readiness, requests, orphans, folders, tls, consul, joined } = self;
+        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, joined } = self;
         move || {
             let degraded = requests.degraded();
             let degraded =
@@ -332,7 +341,12 @@ impl Sources {
             };
             let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
             let of_tls = tls.iter().flat_map(|tls| tls.warnings(clock::wall_now()));
+            let of_disk = reserve.is_released().then(|| {
+                let state = state.display();
+                format!("the disk of {state} is full: the agent uses its reserve; free space there, or run `herdlet gc`")
+            });
             let warnings = of_tls
+                .chain(of_disk)
                 .chain(consul.trouble(clock::wall_now()))
                 .chain(of_cluster)
                 .chain(joined.get().and_then(Joined::offers_nothing))

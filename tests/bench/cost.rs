@@ -17,9 +17,9 @@ fn process_cpu(pid: u32) -> Option<Duration> {
     let clock = (!i32::try_from(pid).ok()? << 3) | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one `timespec`, or nothing.
-    let told = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
+    let succeeded = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
     let seconds = u64::try_from(time.tv_sec).ok()?;
-    told.then(|| Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0)))
+    succeeded.then(|| Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0)))
 }
 
 /// Voluntary context switches of all threads of these processes (`status`).

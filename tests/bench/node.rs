@@ -102,11 +102,11 @@ impl Servers {
 
     /// Waits until servers know this status of all of these allocations.
     fn until(&self, ids: &[AllocId], status: &ClientStatus) {
-        let all = |state: &State| {
+        let all_have = |state: &State| {
             ids.iter().all(|id| state.allocs.get(id).is_some_and(|alloc| alloc.client_status == *status))
         };
         let reached =
-            self.runtime.block_on(async { tokio::time::timeout(LIMIT, self.cluster.until(all)).await });
+            self.runtime.block_on(async { tokio::time::timeout(LIMIT, self.cluster.until(all_have)).await });
         reached.expect("the status within the time limit");
     }
 

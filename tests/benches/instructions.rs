@@ -64,10 +64,10 @@ fn watch(index: usize, times: u64) -> Result<u64, String> {
         .env(WATCHED, format!("{index} {times}"))
         .output()
         .map_err(|error| format!("valgrind: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let collected = said.lines().find_map(|line| line.split_once("Collected :"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let collected = stderr.lines().find_map(|line| line.split_once("Collected :"));
     match collected.map(|(_, count)| count.trim().parse()) {
         Some(Ok(count)) if output.status.success() => Ok(count),
-        Some(_) | None => Err(said.into_owned()),
+        Some(_) | None => Err(stderr.into_owned()),
     }
 }

@@ -9,7 +9,7 @@ use herdlet_tests::sim::seeds::{life_of, live_all};
 const LIVES: u64 = 2_000;
 
 #[test]
-fn every_life_keeps_the_promises() {
+fn every_life_keeps_the_invariants() {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     match live_all(0..LIVES, threads, &|_| {}) {
         Ok(lived) => {
@@ -26,7 +26,7 @@ fn every_life_keeps_the_promises() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_life() {
+fn equal_seeds_give_equal_lives() {
     let log = |seed| {
         let mut life = life_of(seed).logged();
         life.live(100).expect("a life without violations");

@@ -99,7 +99,7 @@ fn killed_between_the_first_start_and_its_commit() {
 }
 
 #[test]
-fn what_was_fetched_is_not_fetched_again() {
+fn artifacts_are_fetched_once() {
     tell("artifacts", || {
         let mut life = life();
         let mut site = web();
@@ -214,7 +214,7 @@ fn colored(color: &str, exit_code: i32, rules: Update) -> Job {
 }
 
 #[test]
-fn a_canary_stands_beside_the_old_ones_until_somebody_promotes_it() {
+fn canary_runs_beside_old_allocations_until_promoted() {
     tell("canary", || {
         let mut life = life();
         let rules = Update { canary: 1, ..update() };
@@ -237,7 +237,7 @@ fn a_canary_stands_beside_the_old_ones_until_somebody_promotes_it() {
 }
 
 #[test]
-fn a_canary_that_is_stopped_is_made_anew() {
+fn stopped_canary_is_replaced() {
     tell("canary-stopped", || {
         let mut life = life();
         let rules = Update { canary: 1, ..update() };
@@ -265,7 +265,7 @@ fn a_canary_that_is_stopped_is_made_anew() {
 }
 
 #[test]
-fn a_failed_deployment_takes_the_job_back() {
+fn failed_deployment_reverts_the_job() {
     tell("auto-revert", || {
         let mut life = life();
         let rules = Update { auto_revert: true, ..update() };
@@ -363,7 +363,7 @@ fn the_machine_restarts() {
 }
 
 #[test]
-fn one_group_stops_in_order() {
+fn group_stops_in_order() {
     tell("stop-order", || {
         let mut life = life();
         let mut side = task("side", None, 0);

@@ -16,6 +16,11 @@ use crate::{
     job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
 };
 
+/// What replaces a volume of Compose.
+#[cfg(feature = "schema")]
+const VOLUMES: &str = "write volumes: {data: {type: host, source: NAME}}, a document with `kind: Volume` of that name, and \
+                       `volume_mounts` in the task";
+
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets", "vault"], "x-no-effect" = {
@@ -27,6 +32,9 @@ block! {
     }, "x-default" = { "consul": [consul()], "migrate": [migrate()], "vault": [vault()] }, "x-default-warning" = {
         "vault": NO_VAULT,
     }, "x-misplaced" = {
+        "environment": "did you mean `env` of a task?",
+        "image": "`image` belongs to `config` of a task with the docker driver",
+        "ports": "ports belong to `network`: network: {ports: {http: {static: 8080}}}",
         "replicas": "did you mean `count`?",
     })))]
     pub struct GroupSpec {
@@ -45,10 +53,14 @@ block! {
         /// When a permanently failed allocation is replaced; overrides individual fields of the job's `reschedule`. Default without both: never.
         pub reschedule: Reschedule,
         /// Groups and jobs to wait for before this group's first allocations start. A plain name is a group of this job and waits until it is healthy.
+        #[cfg_attr(feature = "schema", schemars(extend(
+            "x-hint" = "write depends_on: [cache], or depends_on: [{group: cache, condition: healthy}]",
+        )))]
         pub depends_on: Vec<GroupDependency>,
         /// Ports of this group.
         pub network: Network,
         /// Volumes that tasks of this group may mount, by the name they use.
+        #[cfg_attr(feature = "schema", schemars(extend("x-hint" = VOLUMES)))]
         pub volumes: BTreeMap<String, VolumeRequest>,
         /// Services, registered when the group starts and deregistered before it stops.
         pub services: Vec<Service>,
@@ -395,6 +407,7 @@ block! {
     #[cfg_attr(feature = "schema", schemars(extend(
         "x-not-built" = ["access_mode", "attachment_mode", "mount_options"],
         "x-no-effect" = { "sticky": ONE_MACHINE },
+        "x-hint" = VOLUMES,
         "x-default" = {
             "access_mode": ["single-node-writer", "single-node-multi-writer"],
             "attachment_mode": ["file-system"],

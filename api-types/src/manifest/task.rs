@@ -29,7 +29,8 @@ block! {
         "command": "it belongs to `config`",
         "enviroment": "did you mean `env`?",
         "environment": "did you mean `env`?",
-        "image": "it belongs to `config`",
+        "image": "`image` belongs to `config` of the docker driver",
+        "ports": "ports belong to the group: network: {ports: {http: {static: 8080}}}",
         "volumes": "volumes belong to the group; a task mounts them by `volume_mounts`",
     })))]
     pub struct TaskSpec {
@@ -55,6 +56,9 @@ block! {
         /// Makes this a task that runs before, beside or after the main tasks.
         pub lifecycle: Lifecycle,
         /// Tasks of the same group to wait for before the start; they are stopped after this one. A plain name waits until the task has started.
+        #[cfg_attr(feature = "schema", schemars(extend(
+            "x-hint" = "write depends_on: [cache], or depends_on: [{task: cache, condition: healthy}]",
+        )))]
         pub depends_on: Vec<Dependency>,
         /// A command to run inside the task before its kill signal.
         pub prestop: Prestop,

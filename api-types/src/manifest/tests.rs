@@ -178,8 +178,8 @@ fn restart_policies_of_compose_are_words() {
     ] {
         assert_eq!(policy(kind, word), expected, "{word}");
     }
-    for wrong in ["allways", "on-failure:0", "on-failure:x", "always:3", ""] {
-        assert_eq!(super::group::RestartWord::read(wrong), None);
+    for text in ["allways", "on-failure:0", "on-failure:x", "always:3", ""] {
+        assert_eq!(super::group::RestartWord::read(text), None);
     }
 }
 

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_told_by_group_and_task() {
+    fn job_diff_lists_changes_by_group_and_task() {
         let old = json!({
             "ID": "web", "Priority": 50, "Version": 3, "Datacenters": ["a", "b"], "Meta": null,
             "TaskGroups": [

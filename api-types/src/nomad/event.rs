@@ -53,7 +53,7 @@ pub fn task_event(event: &Event) -> TaskEvent {
 /// The stored details of an event, and its text under Nomad's key for this kind of event.
 fn details(event: &Event) -> BTreeMap<String, String> {
     let text = || event.message.clone();
-    let told: Vec<(&str, String)> = match event.kind {
+    let entries: Vec<(&str, String)> = match event.kind {
         Kind::TaskSetup | Kind::HookFailed | Kind::HookMessage | Kind::AllocUnhealthy => {
             Vec::from([("message", text())])
         }
@@ -84,7 +84,7 @@ fn details(event: &Event) -> BTreeMap<String, String> {
         | Kind::Reconnected => Vec::new(),
     };
     let mut details = event.details.clone();
-    for (key, text) in told {
+    for (key, text) in entries {
         details.entry(key.to_owned()).or_insert(text);
     }
     details

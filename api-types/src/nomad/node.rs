@@ -49,7 +49,7 @@ pub struct Machine {
     /// Its drain, and the last one.
     pub scheduling: Arc<NodeView>,
     /// Why it can't work; `None` if it can.
-    pub wrong: Option<String>,
+    pub problem: Option<String>,
     /// The start time of the agent.
     pub started_at: UnixNanos,
     /// The range of dynamic ports.
@@ -151,7 +151,7 @@ fn common(machine: &Machine) -> Map<String, Value> {
     object(json!({
         "ID": machine.id, "Datacenter": machine.datacenter, "Name": machine.name, "NodePool": pool,
         "NodeClass": machine.class, "Drain": machine.scheduling.drain.is_some(), "SchedulingEligibility": machine.eligibility, "Status": machine.status,
-        "StatusDescription": machine.wrong.clone().unwrap_or_default(), "Drivers": drivers,
+        "StatusDescription": machine.problem.clone().unwrap_or_default(), "Drivers": drivers,
         "HostVolumes": if volumes.is_empty() { Value::Null } else { Value::Object(volumes) },
         "LastDrain": machine.scheduling.last_drain.as_ref().map(last_drain), "CreateIndex": 1,
         "ModifyIndex": machine.scheduling.modify_index.max(1),

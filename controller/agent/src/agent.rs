@@ -55,7 +55,7 @@ use crate::{
     publish::ReadModel,
     requests::Requests,
     server_tokens::ServerTokens,
-    state_db::Opened,
+    state_db::{Opened, ReserveUse, SetAside},
     watch::{clock, drift},
 };
 use orphans::{Extent, Memory, reconcile_found};
@@ -108,6 +108,8 @@ pub struct Agent {
     pub isolation: Isolation,
     /// Objects found at the start that belong to no allocation.
     pub orphans: Orphans,
+    /// Whether the reserve of disk space is released.
+    pub reserve: ReserveUse,
     /// Live operations and their metrics.
     pub operations: runtime::Operations<executor::OpKey, executor::WorkKind, herdlet_plan::action::Outcome>,
     watchers: Watchers,
@@ -147,10 +149,18 @@ impl Agent {
         settings.node = node.clone();
         let current = CurrentNode::new(node);
         let host_ip = settings.host_ip.clone();
-        let Opened { store, records, damaged, rebuilt: _, incomplete, forgotten } = state;
-        for damaged in &damaged {
-            tracing::error!(what = damaged.what, why = damaged.why, kept = %damaged.path.display(), "damaged state set aside");
+        let Opened { store, records, damaged, rebuilt, incomplete, forgotten } = state;
+        for SetAside { what, path, why } in &damaged {
+            tracing::error!(why, "stored state ({what}) cannot be read: it was moved to {}", path.display());
         }
+        if rebuilt {
+            tracing::warn!(
+                path = %store.path().display(), records = records.len(),
+                "the state database was missing or damaged, and was rebuilt from the plain files beside it; an ended \
+                 batch job whose directory was collected runs again"
+            );
+        }
+        let reserve = store.reserve_use();
         let now = present::by(clock.now());
         let (mut world, unusable) = World::restore(settings, now, records);
         let earlier = begun_earlier(&world);
@@ -247,6 +257,7 @@ impl Agent {
             context,
             isolation: instance.isolation,
             orphans,
+            reserve,
             operations,
             watchers,
             ended,

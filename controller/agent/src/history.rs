@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lag_of_a_minute_is_the_largest_in_it() {
+    fn lag_of_a_minute_is_its_largest() {
         let history = History::default();
         let mut view = job_view(&job("web", "g", "t"), 1);
         let now_ns = 100 * MINUTE_NS;
@@ -310,7 +310,7 @@ mod tests {
 
     /// Such times were reported as having no lag, and the day as having no repairs.
     #[test]
-    fn what_was_before_the_agent_is_not_known() {
+    fn time_before_the_agent_is_unknown() {
         let history = History::default();
         let began = 100 * MINUTE_NS;
         history.begin(began);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_become_of_a_difference_is_kept() {
+    fn drift_outcome_is_recorded() {
         let history = History::default();
         let dir = Drifted { task: None, kind: "alloc_dir", ..mount() };
         let service = Drifted { kind: "service", ..mount() };
@@ -379,11 +379,11 @@ mod tests {
         view.convergence = verdict(ConvergenceState::Waiting, "task t: waits");
         show(3, Some(&before), &view);
         history.alloc_gone(UnixNanos(4), &view);
-        let told: Vec<_> =
+        let recorded: Vec<_> =
             history.transitions().into_iter().map(|one| (one.state.as_str(), one.cause)).collect();
-        let told: Vec<_> = told.iter().map(|(state, cause)| (*state, &**cause)).collect();
+        let recorded: Vec<_> = recorded.iter().map(|(state, cause)| (*state, &**cause)).collect();
         assert_eq!(
-            told,
+            recorded,
             [("gone", "removed"), ("waiting", "task t: waits"), ("converged", "version 0 was applied")]
         );
         for _ in 0..TRANSITIONS_MAX {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_agent_made_is_adopted_and_what_has_ended_is_no_news() {
+    fn existing_allocation_is_recorded_as_adopted() {
         let history = History::default();
         let web = job("web", "g", "t");
         let (running, done) = (alloc_view(&web, 0, 1), ended(alloc_view(&web, 1, 2)));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_given_back_when_changes_have_ceased_not_among_them() {
+    async fn memory_is_released_after_changes_have_ended() {
         assert_eq!(kept_while_busy_for(0).await, QUIET);
         let kept = kept_while_busy_for(30).await;
         assert!(kept > Duration::from_secs(30) && kept <= Duration::from_secs(30) + PACE + QUIET, "{kept:?}");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_was_given_back_still_runs() {
+    fn released_code_pages_still_run() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         assert_eq!(code::own(&maps).count(), 1, "{maps}");
         for _ in 0..3 {

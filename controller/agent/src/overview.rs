@@ -95,9 +95,9 @@ impl Children {
             Some(format!("{failed} failed")),
             Some(format!("{complete} complete{}", if complete > 0 { " (not shown)" } else { "" })),
         ];
-        let told = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let counts = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
         let next = if next.is_empty() { String::new() } else { format!("; {next}") };
-        format!("children: {told}{next}")
+        format!("children: {counts}{next}")
     }
 }
 
@@ -108,7 +108,7 @@ fn children(jobs: &[Arc<JobView>]) -> BTreeMap<JobKey, Children> {
         parents.map(|job| (job.key.clone(), Children::default())).collect();
     for child in jobs {
         let Some(children) = parent(child).and_then(|key| counted.get_mut(&key)) else { continue };
-        let of = match child.convergence.state {
+        let count = match child.convergence.state {
             ConvergenceState::Failed => &mut children.failed,
             _ if is_complete(child) => &mut children.complete,
             ConvergenceState::Waiting if child.allocs.is_empty() => &mut children.pending,
@@ -116,7 +116,7 @@ fn children(jobs: &[Arc<JobView>]) -> BTreeMap<JobKey, Children> {
                 &mut children.running
             }
         };
-        *of += 1;
+        *count += 1;
     }
     counted
 }
@@ -179,7 +179,7 @@ mod tests {
     // A job that is launched every minute used to fill the screen with children that had ended long ago, and did not
     // mention the failed ones.
     #[test]
-    fn a_parent_counts_its_children_and_those_that_are_complete_have_no_row() {
+    fn parent_counts_children_and_hides_complete_ones() {
         let model = Arc::new(ReadModel::default());
         let mut parent = Job::clone(&job("import", "g", "t"));
         (parent.kind, parent.parameterized) = (JobType::Batch, Some(Parameterized::default()));
@@ -214,10 +214,10 @@ mod tests {
         let rows: Vec<(String, &str)> =
             shown.jobs.iter().map(|row| (row.key.to_string(), row.next.as_str())).collect();
         let parents = rows.iter().find(|(name, _)| name == "import").map(|(_, next)| *next);
-        let told = parents.unwrap_or_default();
+        let prefix = parents.unwrap_or_default();
         assert!(
-            told.starts_with("children: 1 pending, 1 running, 1 failed, 2 complete (not shown)"),
-            "{told}"
+            prefix.starts_with("children: 1 pending, 1 running, 1 failed, 2 complete (not shown)"),
+            "{prefix}"
         );
         let mut names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();

@@ -11,7 +11,8 @@ use std::{
 
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
-    view::{AllocView, JobView, NodeView, VolumeView},
+    task::TaskPhase,
+    view::{AllocView, Convergence, ConvergenceState, JobView, NodeView, TaskView, VolumeView},
 };
 use herdlet_plan::turn::View;
 use herdlet_runtime::{BootClock, Clock as _, CommitIndex, Now, Publisher};
@@ -326,27 +327,47 @@ impl Recent {
     }
 }
 
-/// Logs one line for each transition of a task or an allocation, and nothing for other changes.
+/// Logs one line for each transition of a task or an allocation, and nothing for other changes. Failures are warnings.
 fn log_transitions(before: Option<&AllocView>, after: &AllocView) {
-    let alloc = || after.spec.name();
+    let (name, id) = (|| after.spec.name(), after.spec.id);
     for (index, task) in after.tasks.iter().enumerate() {
         let known = before.and_then(|before| before.tasks.get(index));
         if known.is_some_and(|known| known.phase == task.phase && known.attempt == task.attempt) {
             continue;
         }
-        let event = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
-        tracing::info!(
-            alloc = alloc(),
-            task = &*task.name,
-            attempt = task.attempt,
-            event,
-            "task is {}",
-            task.phase
-        );
+        // An event that belongs to an earlier transition is not the cause of this one.
+        let last = |task: &TaskView| task.events.last().map(|event| (event.time, event.message.clone()));
+        let event = last(task).filter(|event| known.and_then(last).as_ref() != Some(event));
+        let event = event.as_ref().map(|(_, message)| message.as_str());
+        let (of, attempt, phase) = (&*task.name, task.attempt, task.phase);
+        match phase {
+            TaskPhase::BackingOff => {
+                tracing::warn!(name = name(), task = of, attempt, event, alloc = %id, "task is {phase}");
+            }
+            TaskPhase::Dead if task.failed => {
+                tracing::warn!(name = name(), task = of, attempt, event, alloc = %id, "task is {phase}: it failed");
+            }
+            TaskPhase::Waiting
+            | TaskPhase::Starting
+            | TaskPhase::Running
+            | TaskPhase::Stopping
+            | TaskPhase::Dead => {
+                tracing::info!(name = name(), task = of, attempt, event, alloc = %id, "task is {phase}");
+            }
+        }
     }
-    if before.is_none_or(|before| before.convergence.state != after.convergence.state) {
-        let (state, why) = (after.convergence.state.as_str(), after.convergence.message.as_str());
-        tracing::info!(alloc = alloc(), why, "allocation is {state}");
+    let Convergence { state, message, .. } = &after.convergence;
+    if before.is_none_or(|before| before.convergence.state != *state) {
+        let why = Some(message.as_str()).filter(|why| !why.is_empty());
+        let shown = state.as_str();
+        match state {
+            ConvergenceState::Failed => {
+                tracing::warn!(name = name(), why, alloc = %id, "allocation is {shown}");
+            }
+            ConvergenceState::Converged | ConvergenceState::Progressing | ConvergenceState::Waiting => {
+                tracing::info!(name = name(), why, alloc = %id, "allocation is {shown}");
+            }
+        }
     }
 }
 
@@ -369,7 +390,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_blocking_reader_wakes_with_the_commit_it_waits_for_or_in_time() {
+    async fn blocking_reader_wakes_at_its_commit_or_times_out() {
         let model = Arc::new(ReadModel::default());
         let patience = Duration::from_secs(5);
         assert!(tokio::time::timeout(patience, model.changed(0)).await.is_err());
@@ -390,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn recent_changes_are_told_again_as_far_as_they_are_known() {
+    fn recent_changes_are_repeated() {
         let model = Arc::new(ReadModel::default());
         assert_eq!(model.since(0), None, "nothing was published yet");
         let change = |index: u64| {
@@ -408,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_views_of_one_object_only_the_last_is_kept() {
+    fn only_the_last_view_of_an_object_is_kept() {
         let gone = |name: &str| View::VolumeGone(name.to_owned());
         let mut views = vec![gone("a"), gone("b"), gone("a")];
         ModelPublisher::compact(&mut views);

@@ -1,8 +1,9 @@
 //! Requests to the planner, answered in bounded time.
 //!
 //! In: a command. Out: the planner's answer once it is durable, or why there is none. While the store cannot write, a
-//! request is held and is refused after [`STORE_WAIT_MAX`]; the planner never receives it. A request that was
-//! accepted before the store began to fail cannot be withdrawn; its error states that the outcome is unknown. A job
+//! request is held and is refused after [`STORE_WAIT_MAX`]; the planner never receives it. Stops are not held, because
+//! they may free the disk. A request that was accepted and cannot be stored cannot be withdrawn; its error states that
+//! the outcome is unknown. A job
 //! that a folder of manifests owns is refused here. Beyond that, this module must not know what a command means.
 
 use std::{
@@ -94,7 +95,7 @@ impl Requests {
         self.owners.allow(&command)?;
         let mut store = self.store.clone();
         let mut late = Box::pin(sleep(STORE_WAIT_MAX));
-        if !waits_for_nothing(&command) {
+        if !is_accepted_while_degraded(&command) {
             tokio::select! {
                 biased;
                 able = store.wait_for(|health| *health == StoreHealth::Ok) => {
@@ -149,13 +150,14 @@ impl Requests {
     }
 }
 
-/// Whether the command changes nothing, so that its answer needs no commit.
-fn waits_for_nothing(command: &Command) -> bool {
+/// Whether the planner receives the command although the state cannot be written: it changes nothing, or it ends tasks
+/// (which does not wait for the commit), perhaps those that fill the disk.
+fn is_accepted_while_degraded(command: &Command) -> bool {
     match command {
-        Command::Explain { .. } => true,
+        Command::Explain { .. } | Command::Stop { .. } | Command::StopAlloc { .. } => true,
+        Command::StopFast { stop, .. } => is_accepted_while_degraded(stop),
         Command::Apply { .. }
         | Command::ApplyFolder { .. }
-        | Command::Stop { .. }
         | Command::Start { .. }
         | Command::Delete { .. }
         | Command::DeleteVersion { .. }
@@ -165,10 +167,8 @@ fn waits_for_nothing(command: &Command) -> bool {
         | Command::Register { .. }
         | Command::Scale { .. }
         | Command::DeleteVolume { .. }
-        | Command::StopAlloc { .. }
         | Command::SkipShutdownDelay { .. }
         | Command::EndPoststop { .. }
-        | Command::StopFast { .. }
         | Command::Collect { .. }
         | Command::Restart { .. }
         | Command::Signal { .. }
@@ -201,7 +201,7 @@ mod tests {
     use std::time::Duration;
 
     use herdlet_api_types::{AllocId, JobKey};
-    use herdlet_plan::event::Reply;
+    use herdlet_plan::event::{Ending, Reply};
     use herdlet_runtime::{Arrivals, CommitIndex, Now};
     use tokio::time::Instant;
 
@@ -224,26 +224,51 @@ mod tests {
         StoreHealth::Degraded { since: Now { boot_ns: 0, wall_ns: 0 }, failures: 3, error }
     }
 
+    fn delete_key() -> JobKey {
+        JobKey { namespace: "default".into(), id: "web".into() }
+    }
+
     fn delete() -> Command {
-        Command::Delete { job: JobKey { namespace: "default".into(), id: "web".into() } }
+        Command::Delete { job: delete_key() }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_to_a_store_that_cannot_write_is_withheld_in_time_with_the_cause() {
+    async fn request_to_a_failed_store_is_withheld_with_the_cause() {
         let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
         let began = Instant::now();
         let error = requests.ask(delete()).await.unwrap_err();
         assert_eq!(began.elapsed(), STORE_WAIT_MAX);
-        let said = error.to_string();
-        assert!(matches!(error, RequestError::Withheld(_)), "{said}");
+        let message = error.to_string();
+        assert!(matches!(error, RequestError::Withheld(_)), "{message}");
         for part in ["nothing was changed", "/var/lib/x", "No space left on device", "has room"] {
-            assert!(said.contains(part), "{said}");
+            assert!(message.contains(part), "{message}");
         }
         assert!(arrivals.take().is_none(), "the planner never receives it");
     }
 
+    // While the disk was full, nothing could end the task that filled it.
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_was_taken_before_the_store_failed_is_said_to_be_open() {
+    async fn a_stop_reaches_the_planner_although_the_store_cannot_write() {
+        let stop = || Command::Stop { job: delete_key() };
+        let skips = vec![Command::EndPoststop { of: Ending::Job(delete_key()) }];
+        let stops = [
+            stop(),
+            Command::StopAlloc { alloc: AllocId::from_hash([1; 16]) },
+            Command::StopFast { stop: Box::new(stop()), skips },
+        ];
+        for stop in stops {
+            let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
+            let asked = tokio::spawn(async move { requests.ask(stop).await });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let taken = arrivals.take();
+            assert!(taken.is_some());
+            let error = asked.await.unwrap().unwrap_err();
+            assert!(matches!(error, RequestError::Open(_)), "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_before_a_store_failure_is_reported_as_open() {
         let TestEnv { requests, store, mut arrivals } = test_env(StoreHealth::Ok);
         let began = Instant::now();
         let asked = tokio::spawn(async move { requests.ask(delete()).await });
@@ -267,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_is_asked_whatever_the_state_of_the_store() {
+    async fn query_is_answered_without_a_store() {
         let TestEnv { requests, store: _store, mut arrivals } = test_env(full());
         let explain = Command::Explain { alloc: AllocId::from_hash([1; 16]) };
         let asked = tokio::spawn(async move { requests.ask(explain).await });

@@ -231,16 +231,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_kept_for_nobody_else_until_they_are_forgotten() {
+    fn tokens_are_private_until_forgotten() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths { state: dir.path().join("state"), runtime: dir.path().join("run") };
         let tokens = ServerTokens::new(paths.clone());
         let id = AllocId::from_hash([1; 16]);
-        let of = |task| tokens.of_task(id, task).unwrap().map(|token| token.reveal().to_owned());
-        assert_eq!(of("main"), None);
+        let token_of = |task| tokens.of_task(id, task).unwrap().map(|token| token.reveal().to_owned());
+        assert_eq!(token_of("main"), None);
         tokens.forget(id).unwrap();
         tokens.keep(id, &[("main".to_owned(), Secret::from("a.b.c"))].into()).unwrap();
-        assert_eq!((of("main").as_deref(), of("other")), (Some("a.b.c"), None));
+        assert_eq!((token_of("main").as_deref(), token_of("other")), (Some("a.b.c"), None));
         let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let file = paths.server_tokens(&id);
         assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
@@ -249,32 +249,35 @@ mod tests {
         assert_eq!(tokens.all(), [id].into());
         tokens.forget(id).unwrap();
         assert!(tokens.all().is_empty());
-        assert_eq!((of("main"), tokens.of_disk(id).unwrap().is_empty()), (None, true));
+        assert_eq!((token_of("main"), tokens.of_disk(id).unwrap().is_empty()), (None, true));
     }
 
     // Tasks stayed without a token permanently if the disk had been full for a moment.
     #[test]
-    fn what_a_disk_does_not_take_is_held_until_it_does() {
+    fn token_is_held_until_the_disk_accepts_it() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths { state: dir.path().join("state"), runtime: dir.path().join("run") };
         let tokens = ServerTokens::new(paths.clone());
         let (kept, forgotten) = (AllocId::from_hash([2; 16]), AllocId::from_hash([3; 16]));
-        let of = |id| tokens.of_task(id, "main").unwrap().map(|token| token.reveal().to_owned());
+        let token_of = |id| tokens.of_task(id, "main").unwrap().map(|token| token.reveal().to_owned());
         // Nothing can be written, because a file is in the place of the directory.
         std::fs::write(&paths.state, "").unwrap();
         for id in [kept, forgotten] {
             tokens.keep(id, &[("main".to_owned(), Secret::from("a.b.c"))].into()).unwrap_err();
             tokens.keep_for_disk(id, &Secret::from("disk")).unwrap_err();
-            assert_eq!((of(id).as_deref(), tokens.of_disk(id).unwrap().reveal()), (Some("a.b.c"), "disk"));
+            assert_eq!(
+                (token_of(id).as_deref(), tokens.of_disk(id).unwrap().reveal()),
+                (Some("a.b.c"), "disk")
+            );
         }
         assert!(!tokens.keep_held());
         tokens.keep(kept, &[("main".to_owned(), Secret::from("d.e.f"))].into()).unwrap_err();
-        assert_eq!(of(kept).as_deref(), Some("d.e.f"));
+        assert_eq!(token_of(kept).as_deref(), Some("d.e.f"));
         std::fs::remove_file(&paths.state).unwrap();
         // This file cannot be removed either.
         std::fs::create_dir_all(paths.server_tokens(&forgotten).join("x")).unwrap();
         tokens.forget(forgotten).unwrap_err();
-        assert_eq!(of(forgotten), None);
+        assert_eq!(token_of(forgotten), None);
         // A failing change does not prevent the others.
         std::fs::create_dir_all(paths.disk_token(&kept).join("x")).unwrap();
         assert!(!tokens.keep_held());
@@ -283,14 +286,14 @@ mod tests {
         assert!(!tokens.keep_held());
         std::fs::remove_dir_all(paths.disk_token(&kept)).unwrap();
         assert!(tokens.keep_held());
-        assert_eq!((tokens.all(), of(forgotten)), ([kept].into(), None));
+        assert_eq!((tokens.all(), token_of(forgotten)), ([kept].into(), None));
         assert_eq!(fs::read_to_string(paths.disk_token(&kept)).unwrap(), "disk");
-        assert_eq!(of(kept).as_deref(), Some("d.e.f"));
+        assert_eq!(token_of(kept).as_deref(), Some("d.e.f"));
         assert_eq!([kept, forgotten].map(|id| tokens.are_kept(id, true)), [true, false]);
     }
 
     #[test]
-    fn what_a_crash_left_of_a_token_is_found_and_forgotten() {
+    fn token_left_by_a_crash_is_found_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths { state: dir.path().join("state"), runtime: dir.path().join("run") };
         let tokens = ServerTokens::new(paths.clone());
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_can_be_read_by_nobody_else_and_is_forgotten() {
+    fn stored_identities_are_private_and_removable() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths { state: dir.path().join("state"), runtime: dir.path().join("run") };

@@ -39,7 +39,7 @@ use herdlet_runtime::{CommitIndex, Store};
 use redb::{Database, ReadableTable, Table as DbTable, WriteTransaction};
 use thiserror::Error;
 
-pub use claim::{Alone, ClaimError, Elsewhere, Holder, LivingError, StateDir};
+pub use claim::{Abandoned, Alone, ClaimError, Elsewhere, Holder, LivingError, StateDir};
 pub use open::{OpenError, Opened, SetAside};
 
 use crate::state_db::accepted::Accepted;
@@ -48,6 +48,7 @@ use file::{Broken, META_FORMAT, META_INDEX, META_INSTANCE};
 use forgotten::Forgotten;
 use mark::Mark;
 use reserve::Reserve;
+pub use reserve::ReserveUse;
 
 /// The state database of one agent.
 #[derive(Debug)]
@@ -68,20 +69,20 @@ pub struct StateDb {
 #[derive(Debug, Error)]
 pub enum CommitError {
     /// An accepted file could not be written.
-    #[error("write the accepted files")]
-    Accepted(#[source] io::Error),
+    #[error("write files of accepted objects in {}", path.display())]
+    Accepted { path: PathBuf, source: io::Error },
     /// The removals of directories and files could not be made durable.
-    #[error("make the removal of forgotten objects durable")]
-    Forgotten(#[source] io::Error),
+    #[error("make the removal of forgotten objects below {} durable", path.display())]
+    Forgotten { path: PathBuf, source: io::Error },
     /// A record could not be encoded.
     #[error("encode {key}")]
     Encode { key: String, source: rmp_serde::encode::Error },
     /// The database could not be opened again after an earlier failure.
-    #[error("open the state database again: {0}")]
-    Reopen(String),
+    #[error("open {} again: {why}", path.display())]
+    Reopen { path: PathBuf, why: String },
     /// The database did not accept the batch.
-    #[error("write the state database: {0}")]
-    Database(String),
+    #[error("write the state database {}: {why}", path.display())]
+    Database { path: PathBuf, why: String },
 }
 
 /// A change that a commit makes to the database.
@@ -98,6 +99,11 @@ impl StateDb {
         std::fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
     }
 
+    /// Whether the reserve of disk space is released.
+    pub fn reserve_use(&self) -> ReserveUse {
+        self.reserve.in_use()
+    }
+
     /// The path of the database file.
     pub fn path(&self) -> &std::path::Path {
         &self.path
@@ -110,15 +116,23 @@ impl StateDb {
 
     fn try_commit(&mut self, batch: &[Record]) -> Result<u64, CommitError> {
         let index = next_index(self.index, batch);
-        self.accepted.take(batch, index).map_err(CommitError::Accepted)?;
+        let state = || self.dir.path().to_owned();
+        let accepted = |source| CommitError::Accepted { path: state(), source };
+        self.accepted.take(batch, index).map_err(accepted)?;
         let mut writes = writes(batch)?;
-        let forgotten = self.forgotten.after(batch, index).map_err(CommitError::Forgotten)?;
+        let forgotten = self
+            .forgotten
+            .after(batch, index)
+            .map_err(|source| CommitError::Forgotten { path: state(), source })?;
         if let Some(names) = &forgotten {
             self.forgotten.write(names, &mut writes);
         }
         let db = match self.db.take() {
             Some(db) => db,
-            None => file::open(&self.path).map_err(|broken| CommitError::Reopen(damage_text(broken)))?,
+            None => file::open(&self.path).map_err(|broken| CommitError::Reopen {
+                path: self.path.clone(),
+                why: damage_text(broken),
+            })?,
         };
         let instance = self.dir.instance().0.clone();
         let steps = &self.steps;
@@ -129,13 +143,15 @@ impl StateDb {
         });
         match written {
             Ok(Ok(db)) => self.db = Some(db),
-            Ok(Err(error)) => return Err(CommitError::Database(error)),
-            Err(broken) => return Err(CommitError::Database(damage_text(broken))),
+            Ok(Err(why)) => return Err(CommitError::Database { path: self.path.clone(), why }),
+            Err(broken) => {
+                return Err(CommitError::Database { path: self.path.clone(), why: damage_text(broken) });
+            }
         }
         if let Some(names) = forgotten {
             self.forgotten.set(names);
         }
-        self.steps.pass().map_err(CommitError::Accepted)?;
+        self.steps.pass().map_err(accepted)?;
         self.mark.set(index);
         Ok(index)
     }

@@ -33,7 +33,7 @@ use std::{
 use herdlet_api_types::{
     JobKey,
     gc::{CollectableKind, Due},
-    view::JobView,
+    view::{JobView, NodeView},
 };
 use herdlet_plan::{env::NodeFacts, job::capacity::Room, turn::Note};
 use herdlet_runtime::{Metrics, StoreHealth, metrics::HistogramReading};
@@ -287,6 +287,9 @@ impl Shared {
         )?;
         page.gauges(&names::TASKS, gauges.tasks.iter().map(|(state, n)| ([*state], number(*n))))?;
         write_room(page, sources.room, gauges.allocated)?;
+        if (sources.node_contact)().is_none() {
+            write_scheduling(page, &sources.model.node())?;
+        }
         self.write_nomad(page, sources, &gauges, measured)?;
         page.gauges(
             &names::CHECK_STATE,
@@ -377,6 +380,12 @@ fn write_room(page: &mut Page<'_>, (total, reserved): (Room, Room), allocated: R
     page.gauges(&names::NODE_CPU, samples(|room| room.cpu_mhz, HERTZ))?;
     page.gauges(&names::NODE_MEMORY, samples(|room| room.memory_mib, BYTES))?;
     page.gauges(&names::NODE_DISK, samples(|room| room.disk_mib, BYTES))
+}
+
+/// Writes whether this machine takes allocations.
+fn write_scheduling(page: &mut Page<'_>, node: &NodeView) -> fmt::Result {
+    page.gauges(&names::NODE_ELIGIBLE, [([], f64::from(u8::from(node.eligible)))])?;
+    page.gauges(&names::NODE_DRAINING, [([], f64::from(u8::from(node.drain.is_some())))])
 }
 
 fn write_contact(page: &mut Page<'_>, contact: Option<NodeContact>) -> fmt::Result {

@@ -28,6 +28,7 @@ pub mod fixture;
 mod fs;
 mod fuzzy;
 mod gc;
+mod hold;
 mod images;
 mod job_paths;
 mod jobs;
@@ -202,6 +203,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/jobs", get(jobs::views))
         .route("/v1/herdlet/job/{job}/versions", get(versions::views))
         .route("/v1/herdlet/job/{job}/start", post(jobs::start).put(jobs::start))
+        .route("/v1/herdlet/job/{job}/hold", post(hold::hold).put(hold::hold))
         .route("/v1/herdlet/allocs", get(allocs::views))
         .route("/v1/herdlet/images", get(images::views))
         .route("/v1/herdlet/volumes", get(volumes::views))

@@ -17,13 +17,13 @@ pub(crate) async fn when_free<T, F>(address: &str, bind: impl FnMut() -> F) -> i
 where
     F: Future<Output = io::Result<T>>,
 {
-    let mut is_told = false;
-    let tell = |_: &io::Error, _| {
-        if !std::mem::replace(&mut is_told, true) {
+    let mut is_logged = false;
+    let log_retry = |_: &io::Error, _| {
+        if !std::mem::replace(&mut is_logged, true) {
             tracing::info!(address, "waiting for an address that is in use");
         }
     };
-    bind.retry(LET_GO).when(|error| error.kind() == io::ErrorKind::AddrInUse).notify(tell).await
+    bind.retry(LET_GO).when(|error| error.kind() == io::ErrorKind::AddrInUse).notify(log_retry).await
 }
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_is_waited_for_as_long_as_a_process_takes_to_end() {
+    async fn address_in_use_is_retried_until_the_timeout() {
         let before = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = before.local_addr().unwrap().to_string();
         let bind = || TcpListener::bind(address.clone());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_peer_and_so_is_an_address_in_either_form() {
+    fn ipv6_network_counts_as_one_peer() {
         assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:1"));
         assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));
         assert_eq!(peer("::ffff:192.0.2.1"), peer("192.0.2.1"));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn each_peer_has_its_own_places_and_what_is_free_is_forgotten() {
+    fn each_peer_has_its_own_slots() {
         let places = PerPeer::new(2, 512);
         let (one, other) = (peer("192.0.2.1"), peer("192.0.2.2"));
         let held: Vec<_> = (0..3).map(|_| places.take(one)).collect();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_never_has_all_places_unless_it_is_said_so() {
+    fn peer_limit_leaves_room_for_others_by_default() {
         let taken = |max, total| {
             let places = PerPeer::new(max, total);
             let held: Vec<_> = std::iter::from_fn(|| places.take(peer("192.0.2.1"))).take(total).collect();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_has_one_spelling() {
+    fn each_host_is_normalized() {
         for (text, expected) in [
             ("localhost", name("localhost", None)),
             ("LocalHost:4646", name("localhost", Some(4_646))),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn invalid_authority_is_refused() {
         for text in [
             "",
             ".",

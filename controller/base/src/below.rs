@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_leads_below_or_nowhere() {
+    fn path_stays_below_its_root() {
         let paths = [
             ("a", "a"),
             ("./a/./b/", "a/b"),

@@ -25,7 +25,7 @@ const SLOW_PERIOD: Duration = Duration::from_secs(1);
 /// A watched directory.
 pub struct DirectoryWatch {
     path: PathBuf,
-    told: Arc<Notify>,
+    changes: Arc<Notify>,
     /// `None` if the directory is polled.
     kernel: Option<Subscription>,
 }
@@ -67,9 +67,9 @@ impl DirectoryWatch {
     /// # Errors
     /// If it does not exist or is not a directory.
     pub fn open(path: &Path, interests: Interests) -> io::Result<Self> {
-        let told = Arc::new(Notify::new());
-        let teller = Arc::clone(&told);
-        let kernel = match Subscription::new(path, interests, move || teller.notify_one()) {
+        let changes = Arc::new(Notify::new());
+        let notifier = Arc::clone(&changes);
+        let kernel = match Subscription::new(path, interests, move || notifier.notify_one()) {
             Ok(subscription) => Some(subscription),
             Err(error) if is_used_up(&error) => {
                 log_once(&error);
@@ -77,7 +77,7 @@ impl DirectoryWatch {
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { path: path.to_owned(), told, kernel })
+        Ok(Self { path: path.to_owned(), changes, kernel })
     }
 
     /// Waits until something has changed since the last call (or since [`DirectoryWatch::open`]).
@@ -93,7 +93,7 @@ impl DirectoryWatch {
                         format!("{} is gone", self.path.display()),
                     ));
                 }
-                self.told.notified().await;
+                self.changes.notified().await;
                 Ok(())
             }
             None => {

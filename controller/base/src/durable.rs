@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_could_not_be_written_nothing_is_left() {
+    fn failed_write_leaves_nothing() {
         let ground = tempfile::tempdir().unwrap();
         let path = ground.path().join("token");
         let names = || {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn every_directory_that_is_made_is_on_disk_in_the_one_above_it() {
+    fn created_directories_are_synced_to_disk() {
         let ground = tempfile::tempdir().unwrap();
         let synced = RefCell::new(Vec::new());
         let sync = |path: &Path| {

@@ -5,7 +5,7 @@
 
 /// Writes a line for people to standard error. It is dropped if it can't be written (a full disk, a closed pipe).
 #[macro_export]
-macro_rules! tell {
+macro_rules! stderr_line {
     ($($line:tt)*) => {{
         use std::io::Write as _;
         let _ = ::std::writeln!($crate::anstream::stderr(), $($line)*);

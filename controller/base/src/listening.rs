@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_a_port_only_in_the_wanted_state() {
+    fn port_is_read_only_in_the_wanted_state() {
         let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0";
         assert_eq!(port_in(line, "0A"), Some(8080));
         assert_eq!(port_in(line, "01"), None);

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn attempt_names_are_read_back_whatever_the_task_is_called() {
+    fn attempt_names_are_read_back_for_any_task_name() {
         let alloc = AllocId::from_hash([7; 16]);
         for task in tasks() {
             let name = attempt_name(&alloc, &task, u32::MAX);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_a_task_has_its_name_unless_it_is_no_name_of_a_directory() {
+    fn task_directory_name_is_escaped_if_needed() {
         for (task, name) in [
             ("Front_end", "Front_end"),
             ("api_v2.x", "api_v2.x"),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_tasks_have_the_same_directory() {
+    fn tasks_have_distinct_directories() {
         let mut seen = std::collections::BTreeMap::new();
         for task in tasks().into_iter().filter(|task| !task.is_empty()) {
             let name = dir_name(&task).into_owned();

@@ -127,16 +127,16 @@ impl Dir {
     ///
     /// [`FsError::Link`] and [`FsError::Mounted`] name the component at fault; otherwise as [`Dir::find`].
     pub fn open_below(&self, path: &Path, crossing: Crossing) -> Result<Self, FsError> {
-        let here = self.path.join(path);
+        let full_path = self.path.join(path);
         if path.as_os_str().is_empty() {
-            let fd = self.fd.try_clone().map_err(|error| FsError::io("open", &here, error))?;
-            return Ok(Self { fd, path: here });
+            let fd = self.fd.try_clone().map_err(|error| FsError::io("open", &full_path, error))?;
+            return Ok(Self { fd, path: full_path });
         }
         check_relative(path)?;
         match openat2(self.fd.as_fd(), path, DIRECTORY, crossing) {
-            Ok(fd) => Ok(Self { fd, path: here }),
+            Ok(fd) => Ok(Self { fd, path: full_path }),
             Err(Errno::LOOP | Errno::XDEV | Errno::NOTDIR) => Err(self.blame(path, crossing)),
-            Err(errno) => Err(open_error(&here, errno)),
+            Err(errno) => Err(open_error(&full_path, errno)),
         }
     }
 
@@ -149,7 +149,7 @@ impl Dir {
     /// If `name` exists and is not a directory, or it can't be created.
     pub fn make(&self, name: &OsStr, rights: Rights) -> Result<Self, FsError> {
         check_name(name)?;
-        let here = self.path.join(name);
+        let full_path = self.path.join(name);
         let mode = match rights {
             // Closed until mode and owner are right.
             Rights::Exact { mode, .. } => mode & 0o700,
@@ -157,7 +157,7 @@ impl Dir {
         };
         match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(mode)) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(FsError::io("create", here, errno)),
+            Err(errno) => return Err(FsError::io("create", full_path, errno)),
         }
         let dir = self.open_below(Path::new(name), Crossing::Mounts)?;
         match rights {
@@ -270,7 +270,7 @@ impl Dir {
         outlives: Outlives,
     ) -> Result<(), FsError> {
         check_name(name)?;
-        let here = self.path.join(name);
+        let full_path = self.path.join(name);
         let mut draft = OsString::from(".");
         draft.push(name);
         draft.push(".new");
@@ -278,17 +278,17 @@ impl Dir {
         self.unlink(&draft)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, &draft, flags, Mode::from_raw_mode(0o600))
-            .map_err(|errno| FsError::io("create", &here, errno))?;
-        let written = set_rights(fd.as_fd(), &here, rights).and_then(|()| {
+            .map_err(|errno| FsError::io("create", &full_path, errno))?;
+        let written = set_rights(fd.as_fd(), &full_path, rights).and_then(|()| {
             let mut file = std::fs::File::from(fd);
             file.write_all(bytes)
                 .and_then(|()| match outlives {
                     Outlives::Processes => Ok(()),
                     Outlives::PowerCuts => file.sync_all(),
                 })
-                .map_err(|error| FsError::io("write", &here, error))?;
+                .map_err(|error| FsError::io("write", &full_path, error))?;
             rustix::fs::renameat(&self.fd, &draft, &self.fd, name)
-                .map_err(|errno| FsError::io("write", &here, errno))
+                .map_err(|errno| FsError::io("write", &full_path, errno))
         });
         if written.is_err() {
             self.unlink(&draft)?;
@@ -307,13 +307,13 @@ impl Dir {
     /// If it is a link or not a plain file, or is larger than `bytes_max`.
     pub fn read_file(&self, name: &OsStr, bytes_max: u64) -> Result<Option<Vec<u8>>, FsError> {
         let Some(file) = self.open_file(name)? else { return Ok(None) };
-        let here = self.path.join(name);
+        let full_path = self.path.join(name);
         let mut bytes = Vec::new();
         file.take(bytes_max.saturating_add(1))
             .read_to_end(&mut bytes)
-            .map_err(|error| FsError::io("read", &here, error))?;
+            .map_err(|error| FsError::io("read", &full_path, error))?;
         if u64::try_from(bytes.len()).is_ok_and(|len| len > bytes_max) {
-            return Err(FsError::TooLarge { path: here, bytes_max });
+            return Err(FsError::TooLarge { path: full_path, bytes_max });
         }
         Ok(Some(bytes))
     }
@@ -325,18 +325,18 @@ impl Dir {
     /// If it is a link or not a plain file.
     pub fn open_file(&self, name: &OsStr) -> Result<Option<std::fs::File>, FsError> {
         check_name(name)?;
-        let here = self.path.join(name);
+        let full_path = self.path.join(name);
         // NONBLOCK: a fifo put here must not block us.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => std::fs::File::from(fd),
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(FsError::Link { path: here }),
-            Err(errno) => return Err(FsError::io("open", here, errno)),
+            Err(Errno::LOOP) => return Err(FsError::Link { path: full_path }),
+            Err(errno) => return Err(FsError::io("open", full_path, errno)),
         };
-        let about = file.metadata().map_err(|error| FsError::io("examine", &here, error))?;
+        let about = file.metadata().map_err(|error| FsError::io("examine", &full_path, error))?;
         if !about.is_file() {
-            return Err(FsError::NotAFile { path: here });
+            return Err(FsError::NotAFile { path: full_path });
         }
         Ok(Some(file))
     }
@@ -447,20 +447,20 @@ impl Dir {
         let mut reached = PathBuf::new();
         for part in path.components() {
             reached.push(part);
-            let here = self.path.join(&reached);
+            let full_path = self.path.join(&reached);
             match openat2(
                 self.fd.as_fd(),
                 &reached,
                 OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
                 crossing,
             ) {
-                Err(Errno::XDEV) => return FsError::Mounted { path: here },
-                Err(errno) => return open_error(&here, errno),
+                Err(Errno::XDEV) => return FsError::Mounted { path: full_path },
+                Err(errno) => return open_error(&full_path, errno),
                 Ok(fd) => match rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                    Ok(FileType::Symlink) => return FsError::Link { path: here },
+                    Ok(FileType::Symlink) => return FsError::Link { path: full_path },
                     Ok(FileType::Directory) => {}
-                    Ok(_) => return FsError::NotADirectory { path: here },
-                    Err(errno) => return FsError::io("examine", here, errno),
+                    Ok(_) => return FsError::NotADirectory { path: full_path },
+                    Err(errno) => return FsError::io("examine", full_path, errno),
                 },
             }
         }

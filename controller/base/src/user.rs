@@ -224,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_in_no_group_but_its_own() {
+    fn nobody_has_no_supplementary_groups() {
         let nobody = find("nobody").unwrap();
         assert_eq!(nobody.groups, [nobody.gid]);
         assert_ne!(nobody.gid, 0);
     }
 
     #[test]
-    fn strangers_are_errors() {
+    fn unknown_users_are_errors() {
         for name in ["no such user", "a\0b", "4294967294", ""] {
             assert!(matches!(find(name), Err(UserError::Unknown { .. })), "{name}");
         }
@@ -240,7 +240,7 @@ mod tests {
 
     // A machine that was briefly out of files failed its tasks permanently.
     #[test]
-    fn a_user_that_can_t_be_looked_up_just_now_is_no_stranger() {
+    fn failed_user_lookup_is_retryable() {
         for errno in [libc::EMFILE, libc::ENFILE, libc::EIO, libc::ENOMEM] {
             let source = std::io::Error::from_raw_os_error(errno);
             assert_eq!(UserError::Lookup { name: "web".into(), source }.class(), Class::Retry);

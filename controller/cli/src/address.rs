@@ -19,7 +19,7 @@ pub struct Connection {
     /// The agent: unix://PATH, http://HOST:PORT or https://HOST:PORT [also: HERDLET_ADDR; default: the local socket]
     #[arg(long, value_name = "ADDR", help_heading = "Connection")]
     pub addr: Option<Address>,
-    /// File with the token for TCP [also: HERDLET_TOKEN, NOMAD_TOKEN]
+    /// File with the token for TCP; the variables HERDLET_TOKEN and NOMAD_TOKEN contain the token itself
     #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
     /// CA certificates to trust instead of the system's, in PEM [also: HERDLET_CACERT, NOMAD_CACERT]
@@ -186,8 +186,8 @@ impl Connection {
     /// arguments.
     fn token(&self) -> Result<Option<Zeroizing<String>>, Failure> {
         let Some(path) = &self.token_file else {
-            let of = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
-            return Ok(of("HERDLET_TOKEN").or_else(|| of("NOMAD_TOKEN")).map(Zeroizing::new));
+            let token_in = |name| std::env::var(name).ok().filter(|token| !token.is_empty());
+            return Ok(token_in("HERDLET_TOKEN").or_else(|| token_in("NOMAD_TOKEN")).map(Zeroizing::new));
         };
         let text = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
             let why = if error.kind() == std::io::ErrorKind::IsADirectory {

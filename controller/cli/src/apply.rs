@@ -34,8 +34,8 @@ pub struct ApplyArgs {
     /// Manifests: files, folders, or - for standard input [default for up: those of this folder]
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Don't wait, which is the default; for compatibility
-    #[arg(short = 'd', long = "detach", hide = true, conflicts_with = "wait")]
+    /// Return once the change is accepted, which is the default; --wait has priority
+    #[arg(short = 'd', long = "detach")]
     _detach: bool,
     #[command(flatten)]
     wait: WaitFlags,
@@ -122,7 +122,7 @@ async fn prune(
             // Another client has deleted it meanwhile.
             Err(ClientError::Status { status: 404, .. }) => {}
             Err(ClientError::Status { status: 409, message }) => {
-                herdlet_base::tell!("{} {message}", styled(style::WARNING, "kept:"));
+                herdlet_base::stderr_line!("{} {message}", styled(style::WARNING, "kept:"));
             }
             Err(error) => return Err(error.into()),
         }
@@ -132,7 +132,7 @@ async fn prune(
 
 fn print_reply(reply: &ApplyReply, output: Output) {
     for warning in &reply.warnings {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     for volume in &reply.volumes {
         output.line(&format!("volume/{volume} applied"));
@@ -151,9 +151,10 @@ fn add_nearby(request: &mut ApplyRequest) -> Result<(), Failure> {
     for ManifestText { name, text } in &request.files {
         if text.contains("env_file") {
             for path in manifests::env_file_paths(name, text.as_bytes()) {
-                let wrong = |why: &str| Failure::new(format!("{name}: env_file {path:?} {why}")).code(USAGE);
-                let bytes = manifests::read_env_file(name, &path).map_err(|why| wrong(&why))?;
-                let text = bytes.map(String::from_utf8).transpose().map_err(|_| wrong("is not UTF-8"))?;
+                let failure =
+                    |why: &str| Failure::new(format!("{name}: env_file {path:?} {why}")).code(USAGE);
+                let bytes = manifests::read_env_file(name, &path).map_err(|why| failure(&why))?;
+                let text = bytes.map(String::from_utf8).transpose().map_err(|_| failure("is not UTF-8"))?;
                 request.env_files.push(EnvFileText { manifest: name.clone(), path, text });
             }
         }

@@ -159,7 +159,7 @@ mod tests {
     use herdlet_manifest::fixture::{job, job_view};
 
     #[test]
-    fn a_parent_tells_of_its_children_and_a_child_of_its_parent() {
+    fn parent_lists_children_and_child_names_its_parent() {
         let mut parent = Job::clone(&job("import", "g", "t"));
         (parent.kind, parent.parameterized) = (JobType::Batch, Some(Parameterized::default()));
         let origin = Origin::Dispatch { payload: String::new(), idempotency_token: String::new() };
@@ -177,15 +177,15 @@ mod tests {
                 "runs when it is dispatched: herdlet dispatch import",
             ]
         );
-        let told = instead("logs", &jobs[0], &jobs).unwrap().to_string();
-        assert_eq!(told, "job import is parameterized: only its children have allocations");
+        let message = instead("logs", &jobs[0], &jobs).unwrap().to_string();
+        assert_eq!(message, "job import is parameterized: only its children have allocations");
         assert!(instead("logs", &jobs[1], &jobs).is_none());
-        let told = collected("import/dispatch-0-00000000", &jobs).unwrap();
-        assert!(told.contains("of import: import/dispatch-1-0a1b2c3d (dead)"), "{told}");
+        let message = collected("import/dispatch-0-00000000", &jobs).unwrap();
+        assert!(message.contains("of import: import/dispatch-1-0a1b2c3d (dead)"), "{message}");
         let mut failed = jobs.clone();
         failed[1].convergence.state = ConvergenceState::Failed;
-        let told = lines(&failed[0], &failed).join("\n");
-        assert!(told.contains("0a1b2c3d (failed); its output"), "{told}");
+        let message = lines(&failed[0], &failed).join("\n");
+        assert!(message.contains("0a1b2c3d (failed); its output"), "{message}");
         assert_eq!(collected("imports", &jobs), None);
         assert_eq!(lines(&jobs[1], &jobs), ["child of job import"]);
     }

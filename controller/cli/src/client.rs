@@ -410,7 +410,7 @@ mod tests {
 
     /// An agent that was suspended by a signal: the kernel still accepts its connections.
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_says_nothing_is_not_waited_for() {
+    async fn silent_agent_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
         let _listens = std::os::unix::net::UnixListener::bind(&path).unwrap();

@@ -5,8 +5,9 @@
 
 use clap::{Args, Subcommand};
 use herdlet_base::error::in_full;
-use herdlet_config::{self, Config, Flags, Setting, Source, Surroundings, host_name};
+use herdlet_config::{self, Flags, Setting, Source, Surroundings, host_name};
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{
     failure::{Failure, USAGE},
@@ -48,11 +49,9 @@ struct Report {
 pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
     let ConfigVerb::View(args) = args.verb;
     let host = host_name();
-    let surroundings = Surroundings::of_process(&host);
-    let failure = |error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE);
-    let config = Config::load(args.flags.clone(), &surroundings).map_err(failure)?;
-    config.warnings.into_iter().for_each(|problem| herdlet_base::tell!("warning: {problem}"));
-    let mut settings = herdlet_config::settings(args.flags, &surroundings).map_err(failure)?;
+    let (config, mut settings) = herdlet_config::settings(args.flags, &Surroundings::of_process(&host))
+        .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
+    config.warnings.into_iter().for_each(|problem| herdlet_base::stderr_line!("warning: {problem}"));
     if !args.resolved {
         settings.retain(|setting| setting.source != Source::Default);
     }
@@ -63,7 +62,8 @@ pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The settings as a config file. Values are JSON, which is valid YAML and needs no further quoting.
+/// The settings as a config file. Values are JSON, which is valid YAML and needs no further quoting, except that keys
+/// that are plain words have no quotes.
 fn file(settings: &[Setting], with_sources: bool) -> String {
     let mut text = String::new();
     let mut section = "";
@@ -73,8 +73,11 @@ fn file(settings: &[Setting], with_sources: bool) -> String {
             text.push_str(&format!("{outer}:\n"));
         }
         section = outer;
-        let line =
-            if setting.value.is_null() { format!("# {name}:") } else { format!("{name}: {}", setting.value) };
+        let line = if setting.value.is_null() {
+            format!("# {name}:")
+        } else {
+            format!("{name}: {}", flow(&setting.value))
+        };
         let line = if outer.is_empty() { line } else { format!("  {line}") };
         let source = format!("# {}", source(setting));
         text.push_str(&match with_sources {
@@ -83,6 +86,32 @@ fn file(settings: &[Setting], with_sources: bool) -> String {
         });
     }
     text
+}
+
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            // A range begins with its lower end.
+            entries.sort_by_key(|(key, _)| (*key != "min", key.as_str()));
+            // In some versions of YAML these are no texts.
+            let reserved = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
+            let is_plain = |key: &str| {
+                !reserved.contains(&key)
+                    && key.starts_with(|char: char| char.is_ascii_lowercase())
+                    && key.chars().all(|char| char == '_' || char.is_ascii_alphanumeric())
+            };
+            let entry = |(key, value): (&String, &Value)| {
+                let key = if is_plain(key) { key.clone() } else { Value::from(key.as_str()).to_string() };
+                format!("{key}: {}", flow(value))
+            };
+            format!("{{{}}}", entries.into_iter().map(entry).collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(list) => {
+            format!("[{}]", list.iter().map(flow).collect::<Vec<_>>().join(", "))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
 }
 
 fn source(setting: &Setting) -> String {
@@ -105,7 +134,7 @@ fn name_of(setting: &Setting) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -117,6 +146,8 @@ mod tests {
             setting("listen", Value::Null, Source::Default),
             setting("raw_exec.enabled", json!(false), Source::File),
             setting("drivers", json!({"raw_exec": {"enabled": false}}), Source::Environment),
+            setting("dynamic_ports", json!({"max": 32_000, "min": 20_000}), Source::Default),
+            setting("meta", json!({"no": "y", "a.b": "1"}), Source::File),
             setting("consul.address", json!("unix:///run/c.sock"), Source::Environment),
             setting("consul.token_file", Value::Null, Source::Default),
         ];
@@ -126,6 +157,7 @@ mod tests {
         assert_eq!(parsed.name.map(|text| text.0).as_deref(), Some("a \"b\""));
         assert!(parsed.drivers["raw_exec"]["enabled"] == json!(false) && parsed.listen.is_none());
         assert_eq!(parsed.consul.address.as_deref(), Some("unix:///run/c.sock"));
+        assert!(text.contains("dynamic_ports: {min: 20000, max: 32000}"), "{text}");
         assert!(text.starts_with("name: ") && text.contains("# --name\n"), "{text}");
         assert!(text.contains("# HERDLET_RAW_EXEC\n") && !text.contains("HERDLET_DRIVERS"), "{text}");
     }

@@ -38,7 +38,7 @@ pub fn convert(args: &ConvertArgs) -> Result<u8, Failure> {
     let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?)
         .map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     for warning in &set.warnings {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     let mut is_first = true;
     for volume in &set.volumes {

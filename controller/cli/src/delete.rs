@@ -31,7 +31,7 @@ pub struct DeleteArgs {
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with = "names")]
     pub files: Vec<PathBuf>,
     /// Also delete the volumes that only these jobs used, with their data
-    #[arg(long, short_alias = 'v', alias = "volumes")]
+    #[arg(long, visible_short_alias = 'v', visible_alias = "volumes")]
     purge: bool,
     #[command(flatten)]
     ends: EndFlags,
@@ -111,7 +111,7 @@ async fn delete(args: &DeleteArgs, report: &mut Report) -> Result<u8, Failure> {
         args.output.line(&format!("job/{key} deleting"));
         let left = jobs.iter().find(|view| view.key == *key).and_then(|view| children::left(view, &jobs));
         if let Some(left) = left {
-            herdlet_base::tell!("job/{key}: {left}");
+            herdlet_base::stderr_line!("job/{key}: {left}");
         }
         report.jobs.push(key.clone());
     }
@@ -163,7 +163,7 @@ fn by_name(names: &[String], jobs: &[JobView]) -> Result<Vec<JobKey>, Failure> {
 }
 
 fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet<String>), Failure> {
-    let set = manifests::load(&args.files, &Drivers::built_in(), &args.variables.read()?);
+    let set = manifests::load_names(&args.files, &Drivers::built_in(), &args.variables.read()?);
     let set = set.map_err(|problems| Failure::new(problems.to_string()).code(USAGE))?;
     let (mut keys, volumes) =
         (Vec::new(), set.volumes.into_iter().map(|loaded| loaded.object.name).collect());
@@ -172,7 +172,7 @@ fn by_file(args: &DeleteArgs, jobs: &[JobView]) -> Result<(Vec<JobKey>, BTreeSet
         if jobs.iter().any(|view| view.key == key) {
             keys.push(key);
         } else {
-            herdlet_base::tell!("job/{key} does not exist");
+            herdlet_base::stderr_line!("job/{key} does not exist");
         }
     }
     Ok((keys, volumes))
@@ -223,7 +223,7 @@ impl Removal {
             let spec = known.iter().find(|view| view.spec.name == name).map(|view| &view.spec.kind);
             match client.delete_volume(&name, self.purge).await {
                 Err(ClientError::Status { status: 404, message }) if self.missing == Missing::Fine => {
-                    herdlet_base::tell!("{message}");
+                    herdlet_base::stderr_line!("{message}");
                     continue;
                 }
                 deleted => deleted?,
@@ -244,7 +244,7 @@ fn removed(name: &str, kind: Option<&VolumeKind>, purge: Purge) -> (String, &'st
     match (kind, purge) {
         (Some(VolumeKind::HostPath { path }), _) => (
             format!(
-                "volume/{name} deleted; {path} and its content stay, because the agent has not created it"
+                "volume/{name} deleted; {path} and its content stay, because the agent did not create it"
             ),
             "kept",
         ),

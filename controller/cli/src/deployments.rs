@@ -110,7 +110,9 @@ pub async fn promote(args: PromoteArgs) -> Result<u8, Failure> {
     let limit = args.wait.limit();
     let client = args.connection.client()?;
     let deployment = limit.within("find it", find(&client, &args.target)).await?;
-    let index = limit.within("promote it", client.promote(deployment.id, &args.groups)).await?;
+    let promoted = client.promote(deployment.id, &args.groups);
+    let promoted = async { promoted.await.map_err(|error| with_end(error.into(), &deployment)) };
+    let index = limit.within("promote it", promoted).await?;
     let (job, id) = (&deployment.job_key, deployment.id);
     args.output.line(&format!(
         "job/{job} version {} promoted (deployment {})",
@@ -135,7 +137,8 @@ pub async fn run(args: DeploymentArgs) -> Result<u8, Failure> {
 async fn pause(args: FailArgs, wanted: Pause) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let deployment = find(&client, &args.target).await?;
-    client.pause_deployment(deployment.id, wanted).await?;
+    let paused = client.pause_deployment(deployment.id, wanted).await;
+    paused.map_err(|error| with_end(error.into(), &deployment))?;
     let (job, id) = (deployment.job_key, deployment.id);
     let done = match wanted {
         Pause::Pause => "paused",
@@ -155,14 +158,14 @@ async fn status(args: StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let deployments = match &args.target {
         Some(target) => vec![find(&client, target).await?],
-        None => all(&client.jobs().await?).into_iter().cloned().collect(),
+        None => all_deployments(&client.jobs().await?).into_iter().cloned().collect(),
     };
     if deployments.is_empty() {
-        herdlet_base::tell!("there are no deployments");
+        herdlet_base::stderr_line!("there are no deployments");
     }
-    let told: Vec<String> =
+    let texts: Vec<String> =
         deployments.iter().map(|one| format!("{}\n{}", heading(one), groups(one))).collect();
-    args.output.line(told.join("\n").trim_end());
+    args.output.line(texts.join("\n").trim_end());
     args.output.document(&Shown { deployments })?;
     Ok(0)
 }
@@ -219,7 +222,8 @@ fn to_the_second(at: UnixNanos) -> Option<String> {
 async fn fail(args: FailArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let deployment = find(&client, &args.target).await?;
-    let reverted_to = client.fail_deployment(deployment.id).await?;
+    let failed = client.fail_deployment(deployment.id).await;
+    let reverted_to = failed.map_err(|error| with_end(error.into(), &deployment))?;
     let (job, id) = (&deployment.job_key, deployment.id);
     let follows = reverted_to.map(|to| format!(", rolling back to version {to}")).unwrap_or_default();
     args.output.line(&format!(
@@ -229,6 +233,15 @@ async fn fail(args: FailArgs) -> Result<u8, Failure> {
     ));
     args.output.document(&Report { job: job.clone(), deployment: id, reverted_to })?;
     Ok(0)
+}
+
+/// Adds how the deployment ended. The agent's text is Nomad's, which clients compare.
+fn with_end(failure: Failure, deployment: &Deployment) -> Failure {
+    if !failure.to_string().contains("terminal deployment") {
+        return failure;
+    }
+    let (job, status) = (&deployment.job_key, deployment.status.as_str());
+    failure.hint(format!("the deployment of {job} has ended: {status}"))
 }
 
 /// The newest deployment of a job, or a deployment by a prefix of its id.
@@ -243,7 +256,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
         });
     }
     let mut found: Vec<&Deployment> =
-        all(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
+        all_deployments(&jobs).into_iter().filter(|one| one.id.to_string().starts_with(target)).collect();
     match (found.len(), found.pop()) {
         (1, Some(one)) => Ok(one.clone()),
         (0, _) | (_, None) => Err(unknown(target)),
@@ -252,7 +265,7 @@ async fn find(client: &Client, target: &str) -> Result<Deployment, Failure> {
 }
 
 /// The deployments of these jobs, newest first within each job.
-fn all(jobs: &[JobView]) -> Vec<&Deployment> {
+fn all_deployments(jobs: &[JobView]) -> Vec<&Deployment> {
     jobs.iter().flat_map(|job| job.deployments.iter().map(|one| &**one)).collect()
 }
 
@@ -262,7 +275,7 @@ pub(super) fn of<'j>(
     targets: &[String],
     missing: Missing,
 ) -> Result<Vec<&'j Deployment>, Failure> {
-    let mut found = all(jobs);
+    let mut found = all_deployments(jobs);
     // A job's name may also be a prefix of an id, and a job may have no deployment.
     let is_meant = |one: &Deployment, target: &str| match job_named(jobs, target) {
         Some(view) => one.job_key == view.key,
@@ -324,7 +337,18 @@ fn line(one: &Deployment) -> String {
         format!("{name}: {canaries}{healthy}/{total} healthy{unhealthy}")
     });
     let groups = groups.collect::<Vec<_>>().join("; ");
-    format!("deployment {} of version {}: {} ({groups})", one.id.short(), one.job_version, one.description)
+    let (id, version, description) = (one.id.short(), one.job_version, &one.description);
+    format!("deployment {id} of version {version}: {description} ({groups}){}", end_of(one))
+}
+
+/// When a running deployment with unhealthy allocations fails.
+fn end_of(one: &Deployment) -> String {
+    let is_bad = |group: &&DeploymentGroup| group.unhealthy_allocs > 0;
+    let bad = one.groups.values().filter(is_bad).filter(|_| one.status == DeploymentStatus::Running);
+    let by = bad.filter_map(|group| group.require_progress_by).min();
+    by.map_or_else(String::new, |by| {
+        format!("; fails in {} unless another allocation becomes healthy", show::ahead(by))
+    })
 }
 
 #[cfg(test)]
@@ -337,7 +361,7 @@ mod tests {
     use herdlet_manifest::fixture::{THEN, job, job_view};
 
     #[test]
-    fn a_deployment_is_told_in_a_line() {
+    fn deployment_is_shown_in_one_row() {
         let web = job("web", "front", "httpd");
         let group = DeploymentGroup {
             auto_revert: false,
@@ -387,6 +411,13 @@ mod tests {
              back   -         1        -         0       0        0          -\n\
              front  no        3        1/1       1       1        0          2026-01-02T03:04:05Z\n"
         );
+        let mut bad = deployment.clone();
+        bad.groups.values_mut().for_each(|group| group.unhealthy_allocs = 1);
+        assert!(
+            line(&bad).ends_with("; fails in 0s unless another allocation becomes healthy"),
+            "{}",
+            line(&bad)
+        );
         let view = JobView { deployments: vec![Arc::new(deployment)], ..job_view(&web, 2) };
         let jobs = [view];
         // A job whose name is also the prefix of an id.
@@ -394,7 +425,7 @@ mod tests {
         let named = [jobs[0].clone(), job_view(&short, 0)];
         let found = |target: &str| of(&named, &[target.to_owned()], Missing::IsWrong).unwrap().len();
         assert_eq!((found("web"), found("0707"), found("07")), (1, 1, 0));
-        let rows: Vec<_> = all(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
+        let rows: Vec<_> = all_deployments(&jobs).into_iter().map(|one| row(one, one.id.short())).collect();
         assert_eq!(rows[0][..5], ["07070707", "web", "2", "running", "1/4"]);
     }
 }

@@ -154,7 +154,7 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     let known = async { tokio::try_join!(client.jobs(), client.allocs(), client.volumes()) };
     let ((jobs, allocs, volumes), planned) = tokio::try_join!(known, client.plan(&wanted))?;
     for warning in &planned.warnings {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
     if let Some(name) = &args.prune {
         join(&mut set, name, &jobs)?;
@@ -197,6 +197,8 @@ pub async fn run(mut args: DiffArgs) -> Result<u8, Failure> {
     }
     let code = if changes.is_empty() { 0 } else { FAILED };
     match args.output.reader() {
+        // On standard error: an empty diff stays empty.
+        Reader::Person if changes.is_empty() => herdlet_base::stderr_line!("no changes"),
         Reader::Person => changes.iter().for_each(|change| show::out(&lines(change))),
         Reader::Program => args.output.document(&Report { changes })?,
     }
@@ -396,13 +398,13 @@ fn lines(change: &Change) -> String {
         let because =
             if because.is_empty() { String::new() } else { format!(", because of {}", because.join(", ")) };
         let what = format!("{}{canaries}{pace}{because}", change.as_str());
-        let told = match (*more, change) {
+        let description = match (*more, change) {
             (0, _) => what,
             (count, GroupKind::Create) => format!("{what} {count}"),
             (more, GroupKind::Nothing) => added(more),
             (more, _) => format!("{what}, {}", added(more)),
         };
-        lines.push_str(&format!("  group {group}: {told}\n"));
+        lines.push_str(&format!("  group {group}: {description}\n"));
     }
     for (group, why) in &change.unplaced {
         let line = format!("  group {group} would wait: {}", plain(&why.message));
@@ -466,20 +468,21 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_field_by_field_and_order_is_none() {
+    fn diff_lists_changed_fields_and_ignores_order() {
         let known = json!({ "n": 1, "tasks": [{ "name": "a", "cpu": 1 }, { "name": "b" }], "old": "x", "none": null });
         let wanted = json!({ "n": 1, "tasks": [{ "name": "b" }, { "name": "a", "cpu": 2 }], "new": [1] });
-        let told = |known, wanted| change("job/web".to_owned(), known, wanted).map(|one| plain(&lines(&one)));
+        let change_text =
+            |known, wanted| change("job/web".to_owned(), known, wanted).map(|one| plain(&lines(&one)));
         assert_eq!(
-            told(Some(&known), &wanted).unwrap(),
+            change_text(Some(&known), &wanted).unwrap(),
             "~ job/web\n  + new[0]: 1\n  - old: x\n  ~ tasks[a].cpu: 1 → 2\n"
         );
-        assert_eq!(told(Some(&known), &known), None);
-        assert_eq!(told(None, &known).unwrap(), "+ job/web\n");
+        assert_eq!(change_text(Some(&known), &known), None);
+        assert_eq!(change_text(None, &known).unwrap(), "+ job/web\n");
     }
 
     #[test]
-    fn what_becomes_of_each_group_is_told_with_the_fields_that_ask_for_it() {
+    fn diff_names_the_change_of_each_group() {
         let mut known = (*herdlet_manifest::fixture::job("web", "front", "httpd")).clone();
         let group = |name: &str| {
             let mut group = known.groups[0].clone();
@@ -533,7 +536,7 @@ mod tests {
 
     /// It was reported as a replacement of allocations that an apply leaves running.
     #[test]
-    fn while_canaries_wait_a_text_is_compared_with_what_runs() {
+    fn diff_compares_with_running_version_during_canaries() {
         let blue = herdlet_manifest::fixture::job("web", "front", "httpd");
         let mut green = (*blue).clone();
         green.groups[0].tasks[0].env.insert("COLOR".to_owned(), "green".to_owned());
@@ -552,9 +555,10 @@ mod tests {
             job: Arc::clone(job),
             tag: None,
         });
-        let told = |wanted: &Job| groups(Some(&CurrentJob::of(&view, &allocs, &kept)), wanted, &[])[0].change;
-        assert_eq!(told(&blue), GroupKind::Nothing);
-        assert_eq!(told(&green), GroupKind::Replace);
+        let change_to =
+            |wanted: &Job| groups(Some(&CurrentJob::of(&view, &allocs, &kept)), wanted, &[])[0].change;
+        assert_eq!(change_to(&blue), GroupKind::Nothing);
+        assert_eq!(change_to(&green), GroupKind::Replace);
     }
 
     fn idle(job: &Job) -> CurrentJob<'_> {
@@ -563,14 +567,14 @@ mod tests {
 
     /// It was reported as an in-place change, although the job had no allocations.
     #[test]
-    fn what_makes_children_runs_nothing_by_itself() {
+    fn parameterized_or_periodic_job_changes_no_group() {
         let plain = (*herdlet_manifest::fixture::job("web", "front", "httpd")).clone();
         let mut periodic = plain.clone();
         periodic.parameterized = Some(herdlet_api_types::job::Parameterized::default());
-        let told = |known: &Job, wanted: &Job| groups(Some(&idle(known)), wanted, &[])[0].change;
-        assert_eq!(told(&periodic, &plain), GroupKind::Create);
-        assert_eq!(told(&plain, &periodic), GroupKind::Stop);
-        assert_eq!(told(&periodic, &periodic), GroupKind::Nothing);
+        let change_between = |known: &Job, wanted: &Job| groups(Some(&idle(known)), wanted, &[])[0].change;
+        assert_eq!(change_between(&periodic, &plain), GroupKind::Create);
+        assert_eq!(change_between(&plain, &periodic), GroupKind::Stop);
+        assert_eq!(change_between(&periodic, &periodic), GroupKind::Nothing);
     }
 
     #[test]

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meta_is_a_key_and_whatever_follows_the_first_sign() {
+    fn meta_is_split_at_the_first_equals_sign() {
         assert_eq!(pair("a=b=c").unwrap(), ("a".to_owned(), "b=c".to_owned()));
         assert_eq!(pair("a=").unwrap(), ("a".to_owned(), String::new()));
         assert!(pair("a").is_err() && pair("=b").is_err());

@@ -125,13 +125,27 @@ async fn follow(client: &Client, args: &DrainArgs) -> Result<(), Failure> {
         let allocs = client.allocs().await?;
         let live = allocs.iter().filter(|view| !view.status.is_terminal()).count();
         if node["DrainStrategy"].is_null() {
-            let status = node["LastDrain"]["Status"].as_str().unwrap_or("none");
-            args.output.line(&format!("the drain is over: {status}; {live} allocations have not ended"));
+            args.output.line(&ended_text(node["LastDrain"]["Status"].as_str(), live));
             return Ok(());
         }
         if left.replace(live) != Some(live) {
-            args.output.line(&format!("{live} allocations have not ended"));
+            args.output.line(&live_text(live));
         }
+    }
+}
+
+fn ended_text(last: Option<&str>, live: usize) -> String {
+    match last {
+        Some(status) => format!("the drain has ended: {status}; {}", live_text(live)),
+        None => "no drain is in progress; to begin one: herdlet drain".to_owned(),
+    }
+}
+
+fn live_text(live: usize) -> String {
+    if live == 1 {
+        "1 allocation has not ended".to_owned()
+    } else {
+        format!("{live} allocations have not ended")
     }
 }
 
@@ -172,14 +186,14 @@ impl DrainArgs {
         if self.disable {
             return Ok(None);
         }
-        let wrong = |why: String| Failure::new(format!("--deadline: {why}")).code(USAGE);
+        let failure = |why: String| Failure::new(format!("--deadline: {why}")).code(USAGE);
         let deadline = match (self.force, self.no_deadline) {
             (true, _) => -1,
             (false, true) => 0,
-            (false, false) => parse_duration(&self.deadline).map_err(|error| wrong(error.to_string()))?,
+            (false, false) => parse_duration(&self.deadline).map_err(|error| failure(error.to_string()))?,
         };
         if deadline <= 0 && !self.force && !self.no_deadline {
-            return Err(wrong("it must be longer than 0; to stop all at once: --force".to_owned()));
+            return Err(failure("it must be longer than 0; to stop all at once: --force".to_owned()));
         }
         Ok(Some(json!({ "Deadline": deadline, "IgnoreSystemJobs": self.ignore_system })))
     }
@@ -202,4 +216,18 @@ impl DrainArgs {
 
 fn short(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_that_never_was_has_not_ended() {
+        assert_eq!(ended_text(None, 3), "no drain is in progress; to begin one: herdlet drain");
+        assert_eq!(
+            ended_text(Some("complete"), 1),
+            "the drain has ended: complete; 1 allocation has not ended"
+        );
+    }
 }

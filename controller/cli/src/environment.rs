@@ -38,8 +38,8 @@ fn not_text(variables: impl Iterator<Item = (OsString, OsString)>) -> Option<Str
         let starts = |prefix: &&str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
         PREFIXES.iter().any(starts) || NAMES.iter().any(|known| name == *known)
     };
-    let mut wrong = variables.filter(|(name, value)| is_read(name) && value.to_str().is_none());
-    wrong.next().map(|(name, _)| name.to_string_lossy().into_owned())
+    let mut not_utf8 = variables.filter(|(name, value)| is_read(name) && value.to_str().is_none());
+    not_utf8.next().map(|(name, _)| name.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_that_is_no_text_is_named_where_it_is_read() {
+    fn non_utf8_variable_is_named() {
         let set = |name: &str, value: &[u8]| (OsString::from(name), OsString::from_vec(value.to_vec()));
         let broken = || set("HERDLET_STATE_DIR", b"/state\xff");
         assert_eq!(

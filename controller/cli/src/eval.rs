@@ -95,8 +95,10 @@ fn details(one: &Value) -> String {
         }
     }
     for (group, why) in one["FailedTGAllocs"].as_object().into_iter().flatten() {
-        let of = |field: &str| why[field].as_object().into_iter().flatten().map(|(name, _)| name.clone());
-        let reasons: Vec<String> = of("ConstraintFiltered").chain(of("DimensionExhausted")).collect();
+        let names_in =
+            |field: &str| why[field].as_object().into_iter().flatten().map(|(name, _)| name.clone());
+        let reasons: Vec<String> =
+            names_in("ConstraintFiltered").chain(names_in("DimensionExhausted")).collect();
         let reasons =
             if reasons.is_empty() { "the node takes nothing".to_owned() } else { reasons.join("; ") };
         shown.push_str(&format!("not placed: group {group}: {reasons}\n"));
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_placed_is_told_with_the_reason() {
+    fn evaluation_lists_unplaced_groups_with_reasons() {
         let eval = json!({
             "ID": "0123456789", "JobID": "web", "TriggeredBy": "job-register", "Status": "complete",
             "FailedTGAllocs": { "front": { "DimensionExhausted": { "memory": 1 } } },

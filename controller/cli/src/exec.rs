@@ -46,11 +46,6 @@ pub struct ExecArgs {
     command: Vec<String>,
 }
 
-/// Exit code of shells if a program is not found.
-const NOT_FOUND: u8 = 127;
-/// Exit code of shells if a program can't be executed.
-const CANNOT_RUN: u8 = 126;
-
 /// Bytes per read of standard input.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Interval of heartbeats while nothing is typed, as in Nomad's command line.
@@ -63,14 +58,14 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     let (view, task) = choose(&target, &jobs, &args.target)?;
     let several = target.tasks().count() > 1;
     if several {
-        herdlet_base::tell!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
+        herdlet_base::stderr_line!("in {} ({})", view.spec.task_title(&task.name), view.spec.id.short());
     }
     let raw = match (args.tty, args.interactive) {
         (true, true) => Raw::enter()?,
         (true, false) | (false, _) => None,
     };
     if args.tty && args.interactive && raw.is_none() {
-        herdlet_base::tell!("standard input is not a terminal; the command gets one anyway");
+        herdlet_base::stderr_line!("standard input is not a terminal; the command gets one anyway");
     }
     let tty = if args.tty { Tty::Yes } else { Tty::No };
     let socket = client.exec(view.spec.id, &task.name, &args.command, tty).await?;
@@ -90,7 +85,7 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     match ended {
         Ok(Some(code)) => Ok(u8::try_from(code & 0xff).unwrap_or(AGENT_FAILED)),
         Ok(None) => Err(Failure::new("the session ended without an exit code")),
-        Err(error) => Err(refused(error, &args.command)),
+        Err(error) => Err(Failure::from(error).of_command(&args.command)),
     }
 }
 
@@ -120,7 +115,7 @@ fn choose<'t>(
             return Ok((view, task));
         }
     }
-    Err(Failure::new(format!("nothing of {text} is running"))
+    Err(Failure::new(format!("no task of {text} is running"))
         .hint(format!("see why: herdlet explain {}", shell_word(text.to_owned()))))
 }
 
@@ -188,22 +183,4 @@ fn typed() -> mpsc::Receiver<Vec<u8>> {
         }
     });
     pieces
-}
-
-/// Chooses the exit code of a shell for the agent's error about a command that did not start.
-fn refused(error: ClientError, command: &[String]) -> Failure {
-    let program = command.first().map(String::as_str).unwrap_or_default();
-    let failure = Failure::from(error);
-    let text = failure.to_string().to_ascii_lowercase();
-    let code = if text.contains("no such file") || text.contains("not found") && text.contains(program) {
-        NOT_FOUND
-    } else if text.contains("permission denied")
-        || text.contains("exec format")
-        || text.contains("executable:")
-    {
-        CANNOT_RUN
-    } else {
-        AGENT_FAILED
-    };
-    failure.code(code)
 }

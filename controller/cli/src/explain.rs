@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use clap::Args;
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
-    alloc::ClientStatus,
+    alloc::{ClientStatus, Desired},
     api::AgentStatus,
     deployment::Deployment,
     job::Job,
     overview::fate,
     rfc3339::rfc3339,
-    view::{AllocView, Convergence, Explanation, JobView, Unplaced, Wait},
+    view::{AllocView, Convergence, ConvergenceState, Explanation, JobView, Unplaced, Wait},
 };
 use herdlet_driver::limits::Ineffective;
 use serde::Serialize;
@@ -145,7 +145,7 @@ fn warn(status: &AgentStatus, job: Option<&JobView>, target: &Target) {
     let limits =
         Ineffective::named(&status.missing_controllers).with_max_kill_timeout(status.max_kill_timeout);
     for warning in limits.warnings(explained) {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+        herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
 }
 
@@ -192,8 +192,8 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
 /// not available.
 fn show_job(view: &JobView, allocs: &[AllocView]) {
     // A reason that an allocation below repeats is printed only there.
-    let said = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
-    let verdict = verdict(&view.convergence, said);
+    let reasons = allocs.iter().map(|view| format!("{}: {}", view.spec.name(), view.convergence.message));
+    let verdict = verdict(&view.convergence, reasons);
     let since = show::age(view.convergence.since.wall);
     let name = styled(style::HEADING, &view.key);
     let fate = fate(false, view.job.stop);
@@ -217,26 +217,38 @@ fn show_ui(job: &Job) {
 }
 
 fn show_explanation(view: &AllocView, explanation: &Explanation) {
-    let said = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
-    let verdict = verdict(&view.convergence, said);
+    let reasons = explanation.waits.iter().map(|wait| format!("{}: {}", wait.part, wait.message));
+    let verdict = verdict(&view.convergence, reasons);
     let goal = &explanation.goal;
-    show::out(&format!("{} {}: goal {goal}, {verdict}\n", view.spec.title(), view.spec.id.short()));
+    show::out(&format!("{} {}: desired state {goal}, {verdict}\n", view.spec.title(), view.spec.id.short()));
     for wait in &explanation.waits {
         show::out(&format!("  {}\n", wait_line(wait)));
     }
     if let Some(loss) = view.loss() {
         show::out(&format!("  {loss}\n"));
     }
+    show::out(&format!("  {}\n", next_step(view, explanation)));
+}
+
+/// What happens next. A failed allocation stays failed, even if its tasks are still restarted.
+fn next_step(view: &AllocView, explanation: &Explanation) -> String {
+    let is_failed = view.convergence.state == ConvergenceState::Failed;
     match explanation.wake_at {
-        Some(at) => show::out(&format!("  next check in {}\n", show::ahead(at))),
-        None if explanation.waits.is_empty() => show::out("  nothing to do until something changes\n"),
-        None => show::out("  next check when one of these ends\n"),
+        _ if is_failed && view.spec.desired == Desired::Run => {
+            format!(
+                "stays failed: apply a corrected version, or try it again: herdlet restart {}",
+                view.spec.job_key.argument()
+            )
+        }
+        Some(at) => format!("next check in {}", show::ahead(at)),
+        None if explanation.waits.is_empty() => "nothing to do until something changes".to_owned(),
+        None => "next check when one of these ends".to_owned(),
     }
 }
 
 /// Why the allocation failed, unless its verdict says so, and its last output.
 async fn show_failure(client: &Client, view: &AllocView) {
-    let new = |cause: &&String| !view.convergence.message.contains(cause.as_str());
+    let new = |cause: &&String| !names_cause(&view.convergence.message, cause);
     for cause in failed_allocs::causes(view).iter().filter(new) {
         show::out(&format!("  failed: {cause}\n"));
     }
@@ -247,9 +259,14 @@ async fn show_failure(client: &Client, view: &AllocView) {
     }
 }
 
-/// The verdict; only its state if `said` contains the reason.
-fn verdict(convergence: &Convergence, mut said: impl Iterator<Item = String>) -> String {
-    let text = if said.any(|said| said == convergence.message) {
+/// Whether the verdict "task t failed: why" names the cause "task t: why".
+fn names_cause(verdict: &str, cause: &str) -> bool {
+    verdict.contains(cause.split_once(": ").map_or(cause, |(_, why)| why))
+}
+
+/// The verdict; only its state if `reasons` contain the reason.
+fn verdict(convergence: &Convergence, mut reasons: impl Iterator<Item = String>) -> String {
+    let text = if reasons.any(|reason| reason == convergence.message) {
         convergence.state.as_str().to_owned()
     } else {
         show::convergence(convergence)
@@ -265,6 +282,7 @@ fn wait_line(wait: &Wait) -> String {
     if let Some(until) = wait.until {
         line.push_str(&match herdlet_base::clock::wall_now() < until {
             true => format!(", due in {}", show::ahead(until)),
+            false if show::age(until) == "0s" => ", due now".to_owned(),
             false => format!(", was due {} ago", show::age(until)),
         });
     }
@@ -330,18 +348,43 @@ fn time(at: UnixNanos) -> String {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::view::ConvergenceState;
-
     use super::*;
+    use herdlet_manifest::fixture::{alloc_view, job, verdict};
+
+    /// `explain` of a failed job printed "next check when one of these ends".
+    #[test]
+    fn a_failed_allocation_has_no_next_check() {
+        let mut view = alloc_view(&job("web", "g", "t"), 0, 1);
+        let explanation = Explanation {
+            name: view.spec.name(),
+            alloc: view.spec.id.to_string(),
+            goal: "run".to_owned(),
+            status: view.status,
+            waits: Vec::new(),
+            wake_at: Some(UnixNanos(0)),
+        };
+        assert!(next_step(&view, &explanation).starts_with("next check in"));
+        view.convergence = verdict(ConvergenceState::Failed, "why");
+        assert!(next_step(&view, &explanation).ends_with("herdlet restart web"));
+    }
+
+    /// `explain` printed the failure of a task twice.
+    #[test]
+    fn a_cause_that_the_verdict_names_is_left_out() {
+        let verdict = "task web failed: exec \"nosuch\": not found; Error was unrecoverable";
+        assert!(names_cause(verdict, "task web: exec \"nosuch\": not found; Error was unrecoverable"));
+        assert!(!names_cause("not healthy within healthy_deadline (6s)", "task web: Exit Code: 3"));
+    }
 
     #[test]
-    fn a_reason_is_told_once() {
-        let convergence = herdlet_manifest::fixture::verdict(ConvergenceState::Waiting, "task t: waits");
-        let told = |said: &[&str]| {
-            let told = verdict(&convergence, said.iter().map(|said| (*said).to_owned()));
-            anstream::adapter::strip_str(&told).to_string()
+    fn reason_is_printed_once() {
+        let convergence = verdict(ConvergenceState::Waiting, "task t: waits");
+        let verdict_with = |reasons: &[&str]| {
+            let verdict_with =
+                super::verdict(&convergence, reasons.iter().map(|reasons| (*reasons).to_owned()));
+            anstream::adapter::strip_str(&verdict_with).to_string()
         };
-        assert_eq!(told(&["task t: waits"]), "waiting");
-        assert_eq!(told(&["task u: waits"]), "waiting: task t: waits");
+        assert_eq!(verdict_with(&["task t: waits"]), "waiting");
+        assert_eq!(verdict_with(&["task u: waits"]), "waiting: task t: waits");
     }
 }

@@ -93,9 +93,9 @@ fn cause(task: &TaskView) -> String {
         | TaskEventKind::HookMessage
         | TaskEventKind::Reconnected => false,
     };
-    let told: Vec<String> =
+    let messages: Vec<String> =
         task.events.iter().filter(|event| explains(event.kind)).map(|event| plain(&event.message)).collect();
-    match told.as_slice() {
+    match messages.as_slice() {
         [] => show::phase(task),
         [.., before, last] if before != last => format!("{before}; {last}"),
         [.., last] => last.clone(),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocations_explain_the_failure_of_their_own_version_and_of_a_revert() {
+    fn failed_allocations_of_the_version_and_revert_are_found() {
         let web = job("web", "g", "t");
         let id = DeploymentId::from_hash([7; 16]);
         let mut canary = AllocView { status: ClientStatus::Failed, ..alloc_view(&web, 0, 1) };

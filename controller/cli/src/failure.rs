@@ -14,10 +14,17 @@ pub(super) const REVERTED: u8 = 4;
 pub(super) const SUPERSEDED: u8 = 5;
 /// `run` and `exec`: herdlet failed, not the task.
 pub const AGENT_FAILED: u8 = 125;
+/// `run` and `exec`: the command exists, but cannot be started.
+pub const CANNOT_RUN: u8 = 126;
+/// `run` and `exec`: the command does not exist.
+pub const NOT_FOUND: u8 = 127;
 /// `exec`: 128 + SIGPIPE.
 pub const NOBODY_READS: u8 = 141;
 /// Ctrl-C: 128 + SIGINT.
 pub(super) const INTERRUPTED: u8 = 130;
+
+/// The parts of errors about programs that exist and cannot be started.
+const CANNOT_RUN_TEXTS: [&str; 3] = ["permission denied", "exec format", "executable:"];
 
 #[derive(Debug)]
 pub struct Failure {
@@ -42,16 +49,35 @@ impl Failure {
         self.code(code)
     }
 
+    /// Sets the exit code of a shell if the text is the agent's error about a command that did not start.
+    pub fn of_command(self, command: &[String]) -> Self {
+        let program = command.first().map(|program| program.to_ascii_lowercase()).unwrap_or_default();
+        let text = self.message.to_ascii_lowercase();
+        let code = if text.contains("no such file") || text.contains("not found") && text.contains(&program) {
+            NOT_FOUND
+        } else if CANNOT_RUN_TEXTS.iter().any(|part| text.contains(part)) {
+            CANNOT_RUN
+        } else {
+            AGENT_FAILED
+        };
+        self.code(code)
+    }
+
     /// Sets a hint on what to do.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    #[cfg(test)]
+    pub(super) fn hint_text(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
+    }
+
     pub fn print(&self) {
         let bold = super::style::ERROR;
-        herdlet_base::tell!("{bold}error:{bold:#} {}", self.message);
+        herdlet_base::stderr_line!("{bold}error:{bold:#} {}", self.message);
         if let Some(hint) = &self.hint {
-            herdlet_base::tell!("  {hint}");
+            herdlet_base::stderr_line!("  {hint}");
         }
     }
 }
@@ -163,11 +189,11 @@ impl From<ClientError> for Failure {
             | ClientError::Answer { .. } => FAILED,
         };
         // Formats all causes in one line.
-        let told = format!("{:#}", anyhow::Error::new(error));
-        match (distrust(&told), hint) {
-            (Some(hint), _) => Self::new(told).hint(hint),
-            (None, Some(hint)) => Self::new(told).code(code).hint(hint),
-            (None, None) => Self::new(told).code(code),
+        let text = format!("{:#}", anyhow::Error::new(error));
+        match (distrust(&text), hint) {
+            (Some(hint), _) => Self::new(text).hint(hint),
+            (None, Some(hint)) => Self::new(text).code(code).hint(hint),
+            (None, None) => Self::new(text).code(code),
         }
     }
 }
@@ -198,16 +224,25 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_an_authority_is_no_servers() {
-        let told = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
-        assert!(told.contains("CA:FALSE"), "{told}");
+    fn a_command_that_did_not_start_has_the_code_of_a_shell() {
+        let command = ["noSuch".to_owned()];
+        let code = |text: &str| Failure::new(text).of_command(&command).code;
+        assert_eq!(code("exec \"noSuch\": not found in /bin"), NOT_FOUND);
+        assert_eq!(code("exec \"noSuch\": permission denied: it is not executable for any user"), CANNOT_RUN);
+        assert_eq!(code("the allocation was not found"), AGENT_FAILED);
+    }
+
+    #[test]
+    fn authority_certificate_as_server_has_a_hint() {
+        let hint = distrust("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))").unwrap();
+        assert!(hint.contains("CA:FALSE"), "{hint}");
         assert!(distrust("invalid peer certificate: UnknownIssuer").unwrap().contains("--ca-cert"));
     }
 
     #[test]
-    fn a_certificate_without_the_name_of_the_address_is_not_a_matter_of_authorities() {
-        let told = "invalid peer certificate: certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"here\")";
-        let told = distrust(told).unwrap();
-        assert!(told.contains("subjectAltName") && !told.contains("--ca-cert"), "{told}");
+    fn certificate_name_mismatch_has_its_own_hint() {
+        let hint = "invalid peer certificate: certificate not valid for name \"localhost\"; certificate is only valid for DnsName(\"here\")";
+        let hint = distrust(hint).unwrap();
+        assert!(hint.contains("subjectAltName") && !hint.contains("--ca-cert"), "{hint}");
     }
 }

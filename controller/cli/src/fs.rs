@@ -161,7 +161,7 @@ mod tests {
     use herdlet_manifest::fixture::{alloc_view, ended, job};
 
     #[test]
-    fn of_several_allocations_the_only_one_that_runs_is_meant() {
+    fn only_running_allocation_is_chosen() {
         let web = job("web", "front", "httpd");
         let (running, over) = (alloc_view(&web, 0, 1), ended(alloc_view(&web, 1, 2)));
         let id = running.spec.id;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_told_from_files() {
+    fn directories_are_marked_in_listings() {
         let file = |name: &str, is_dir| FileInfo {
             name: name.to_owned(),
             is_dir,

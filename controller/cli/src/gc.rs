@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_is_marked_while_nothing_is_collected() {
+    fn due_objects_are_marked_in_a_dry_run() {
         let items = [
             item(CollectableKind::Job, "backup", "backup", Some(Due::Age)),
             item(CollectableKind::Alloc, "web.g[0]", "01234567-89ab", None),

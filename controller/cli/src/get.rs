@@ -17,6 +17,7 @@ use super::{
     Connection,
     client::Client,
     failure::{Failure, USAGE},
+    show,
     table::Heading,
 };
 use crate::{
@@ -237,7 +238,14 @@ pub async fn run(args: GetArgs) -> Result<u8, Failure> {
     } else if output.watch {
         return follow::follow(&wanted).await;
     } else {
-        wanted.list(Missing::IsWrong).await?.print(&wanted).await?;
+        let listing = wanted.list(Missing::IsWrong).await?;
+        match listing.rows.is_empty()
+            && kind == ObjectKind::Events
+            && matches!(form, Form::Table | Form::Wide)
+        {
+            true => show::out(&events::none_text(&targets, &client.allocs().await?)),
+            false => listing.print(&wanted).await?,
+        }
     }
     Ok(0)
 }

@@ -42,7 +42,7 @@ pub fn is_meant(verb: &str) -> Result<(), Failure> {
 pub(super) fn manifests() -> Result<Vec<PathBuf>, Failure> {
     let found = find(Path::new("."))?;
     let names: Vec<String> = found.iter().map(|path| path.display().to_string()).collect();
-    herdlet_base::tell!("using {}", names.join(", "));
+    herdlet_base::stderr_line!("using {}", names.join(", "));
     Ok(found)
 }
 
@@ -71,8 +71,8 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
             let message = format!(
                 "there is no manifest in this folder, and {compose} is a Compose file, which herdlet does not read"
             );
-            let hint = "write a job with a task or a group for each of its services; for the fields of a task: \
-                        herdlet schema spec.groups.tasks";
+            let hint = "write a job with a task or a group for each of its services, as docs/guide/from-compose.md shows; \
+                        for the fields of a task: herdlet schema spec.groups.tasks";
             return Err(Failure::new(message).hint(hint).code(USAGE));
         }
         let message = "there is no herdlet.yaml in this folder, no .yaml, .yml or .json file with \
@@ -116,16 +116,16 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_means_its_herdlet_yaml_else_all_its_manifests() {
+    fn folder_uses_herdlet_yaml_or_all_manifests() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
         write("compose.yaml", "services: {}\n");
         write("package.json", "{}");
         write(".hidden.yaml", "apiVersion: herdlet/v1\n");
-        let told = || find(dir.path()).unwrap_err().to_string();
-        assert!(told().contains("compose.yaml is a Compose file"), "{}", told());
+        let error = || find(dir.path()).unwrap_err().to_string();
+        assert!(error().contains("compose.yaml is a Compose file"), "{}", error());
         fs::remove_file(dir.path().join("compose.yaml")).unwrap();
-        assert!(told().starts_with("there is no herdlet.yaml in this folder"), "{}", told());
+        assert!(error().starts_with("there is no herdlet.yaml in this folder"), "{}", error());
         write("web.yaml", "# the web\napiVersion: herdlet/v1\nkind: Job\n");
         write("api.json", "{\"apiVersion\": \"herdlet/v1\"}");
         write("batch.nomad.hcl", "job \"b\" {}\n");
@@ -135,23 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_looked_at_is_an_error() {
+    fn unreadable_folder_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("web.yaml"), "apiVersion: herdlet/v1\n").unwrap();
         std::os::unix::fs::symlink("nowhere", dir.path().join("notes.txt")).unwrap();
         assert_eq!(names(dir.path()), ["web.yaml"]);
         std::os::unix::fs::symlink("nowhere", dir.path().join("api.yaml")).unwrap();
-        let told = find(dir.path()).unwrap_err().to_string();
+        let error = find(dir.path()).unwrap_err().to_string();
         assert!(
-            told.starts_with("failed to check whether ") && told.contains("api.yaml is a manifest"),
-            "{told}"
+            error.starts_with("failed to check whether ") && error.contains("api.yaml is a manifest"),
+            "{error}"
         );
         fs::remove_file(dir.path().join("api.yaml")).unwrap();
         for number in 2..=FILES_MAX {
             fs::write(dir.path().join(number.to_string()), "").unwrap();
         }
-        let told = find(dir.path()).unwrap_err().to_string();
-        assert_eq!(told, format!("{} has more than {FILES_MAX} files", dir.path().display()));
+        let error = find(dir.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("{} has more than {FILES_MAX} files", dir.path().display()));
     }
 
     #[test]

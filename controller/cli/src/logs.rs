@@ -14,12 +14,12 @@ use std::{
 use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
-    AllocId,
+    AllocId, UnixNanos,
     names::shell_word,
     nomad::FileInfo,
     parse_duration,
     task::TaskStatus,
-    view::{AllocView, ConvergenceState},
+    view::{AllocView, ConvergenceState, TaskView},
 };
 use herdlet_base::clock;
 use jiff::Timestamp;
@@ -36,7 +36,7 @@ use super::{
     target::Target,
     watch::{ChangeStep, Shown},
 };
-use merged::print;
+use merged::{Labels, print};
 use scope::{Scopes, Source, chosen, sources};
 
 /// Arguments of `herdlet logs`.
@@ -65,10 +65,10 @@ pub struct LogsArgs {
     /// Only what was written since then: 10m (ago), or 2026-01-02T15:04:05Z; may include lines up to 10 s older
     #[arg(long, value_name = "TIME", value_parser = since)]
     since: Option<u64>,
-    /// Print the time before each line, as far as it is known: up to 10 s early for what is already written
+    /// Print before each line the last recorded time: the line was written then, or up to 10 s later
     #[arg(short = 't', long)]
     timestamps: bool,
-    /// Print no task names before the lines [default if there is one task]
+    /// Print no task names before the lines [default for one task without --follow]
     #[arg(long)]
     no_prefix: bool,
     /// Output format: as it was written, or a JSON object per line, all on standard output
@@ -121,7 +121,9 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
             .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
     for target in &targets {
-        unbegun(target, sources.is_empty()).iter().for_each(|told| herdlet_base::tell!("{told}"));
+        unbegun(target, sources.is_empty())
+            .iter()
+            .for_each(|message| herdlet_base::stderr_line!("{message}"));
     }
     if sources.is_empty() && !args.follow {
         let hint = match names.first() {
@@ -138,7 +140,10 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let scopes =
         if args.follow { Scopes::of(&names, &targets, args.task.as_deref()) } else { Scopes::default() };
     let tasks: usize = targets.iter().map(|target| target.tasks().count()).sum();
-    let prefix = !args.no_prefix && (scopes.can_grow() || tasks > 1);
+    let titles =
+        targets.iter().flat_map(Target::tasks).map(|(view, task)| view.spec.task_title(&task.name).len());
+    let prefix = (!args.no_prefix && (scopes.can_grow() || tasks > 1))
+        .then(|| Labels::of_width(titles.max().unwrap_or_default()));
     let (sender, receiver) = mpsc::channel(LINES_LEN);
     let is_alone = !scopes.can_grow() && sources.len() == 1 && streams.len() == 1;
     let patience = match args.form {
@@ -191,7 +196,7 @@ pub(super) async fn follow_task(client: &Client, view: &AllocView, task: &str) -
         sender,
     };
     let source = Source { alloc: view.spec.id, task: task.to_owned(), name: view.spec.task_title(task) };
-    let (read, ()) = tokio::join!(merge.these(vec![source]), print(receiver, false));
+    let (read, ()) = tokio::join!(merge.these(vec![source]), print(receiver, None));
     match read {
         Ok(()) => Ok(()),
         Err(Unread::Request(error)) => Err(error.into()),
@@ -273,9 +278,10 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
     let is_meant = |view: &AllocView| {
         is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
     };
-    let unbegun =
-        target.tasks().filter(|(view, task)| task.attempt == 0 && !view.collected && is_meant(view));
-    let mut told: Vec<String> = unbegun
+    // An attempt whose program could not be executed has no output either.
+    let never_ran = |task: &TaskView| task.attempt == 0 || task.started_at == UnixNanos(0);
+    let unbegun = target.tasks().filter(|(view, task)| never_ran(task) && !view.collected && is_meant(view));
+    let mut messages: Vec<String> = unbegun
         .map(|(view, task)| {
             let title = view.spec.task_title(&task.name);
             let word = if task.state == TaskStatus::Dead { "never started" } else { "has not started" };
@@ -290,10 +296,10 @@ fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
             format!("{title} {word}: {why}")
         })
         .collect();
-    let more = told.len().saturating_sub(UNBEGUN_LEN_MAX);
-    told.truncate(UNBEGUN_LEN_MAX);
-    told.extend((more > 0).then(|| format!("and {more} more")));
-    told
+    let more = messages.len().saturating_sub(UNBEGUN_LEN_MAX);
+    messages.truncate(UNBEGUN_LEN_MAX);
+    messages.extend((more > 0).then(|| format!("and {more} more")));
+    messages
 }
 
 struct Line {

@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
-use herdlet_api_types::{job::Provider, rfc3339::rfc3339};
+use herdlet_api_types::{
+    api::{COMMIT, VERSION},
+    job::Provider,
+    rfc3339::rfc3339,
+};
 use herdlet_manifest::{
     manifests::{self, Drivers, Set},
     yaml::{Problem, Problems},
@@ -61,6 +65,8 @@ pub struct VersionArgs {
 #[derive(Serialize)]
 struct VersionReport {
     version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commit: Option<&'static str>,
 }
 
 /// Arguments of `herdlet completions`.
@@ -86,7 +92,9 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
     if problems.is_empty() && set.jobs.is_empty() && set.volumes.is_empty() {
         return Err(Failure::new("the files contain no manifest").code(USAGE));
     }
-    let good = problems.is_empty() && (!args.strict || set.warnings.is_empty());
+    let without_consul = if names_consul() { Vec::new() } else { for_consul(&set) };
+    let has_warnings = !set.warnings.is_empty() || !without_consul.is_empty();
+    let good = problems.is_empty() && !(args.strict && has_warnings);
     // Problems without a line concern a text as a whole (unreadable, too large, without a manifest), which was not
     // checked.
     let is_checked = problems.iter().any(|problem| problem.line > 0);
@@ -96,7 +104,7 @@ pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
         false => USAGE,
     };
     match args.output.reader() {
-        Reader::Person => print_validation(&set, &problems),
+        Reader::Person => print_validation(&set, &problems, &without_consul),
         Reader::Program => args.output.document(&Validation {
             good,
             jobs: set.jobs.iter().map(|loaded| loaded.object.key().to_string()).collect(),
@@ -126,31 +134,42 @@ fn for_consul(set: &Set) -> Vec<String> {
     jobs.filter(|job| job.has_services_in(Provider::Consul)).map(|job| job.key().to_string()).collect()
 }
 
-fn print_validation(set: &Set, problems: &Problems) {
-    for warning in &set.warnings {
-        herdlet_base::tell!("{} {warning}", styled(style::WARNING, "warning:"));
+/// Whether the environment names a Consul, as it can for an agent.
+fn names_consul() -> bool {
+    std::env::var_os("CONSUL_HTTP_ADDR").is_some_and(|address| !address.is_empty())
+}
+
+fn print_validation(set: &Set, problems: &Problems, without_consul: &[String]) {
+    let warn = |text: &dyn std::fmt::Display| {
+        herdlet_base::stderr_line!("{} {text}", styled(style::WARNING, "warning:"));
+    };
+    set.warnings.iter().for_each(|warning| warn(warning));
+    for job in without_consul {
+        warn(&format_args!(
+            "{job}: it has services in Consul (the default in Nomad's formats), and CONSUL_HTTP_ADDR names none: without a \
+             Consul the job does not converge; name it, or use the built-in catalogue (provider: nomad)"
+        ));
     }
     if problems.is_empty() {
         let (jobs, volumes) = (counted(set.jobs.len(), "job"), counted(set.volumes.len(), "volume"));
         show::out(&format!("good: {jobs}, {volumes}\n"));
-        for job in for_consul(set) {
-            show::out(&format!(
-                "  {job} has services in Consul, the default in Nomad's formats. Where no Consul runs they are not registered and \
-                 the job does not converge: set provider = \"nomad\" there\n"
-            ));
-        }
         for (job, at) in launches(set) {
             show::out(&format!("  {job}: first launch: {at}\n"));
         }
     } else {
-        herdlet_base::tell!("{problems}");
+        herdlet_base::stderr_line!("{problems}");
     }
 }
 
 pub fn version(args: &VersionArgs) -> Result<u8, Failure> {
-    args.output.line(&format!("herdlet {}", herdlet_api_types::api::VERSION));
-    args.output.document(&VersionReport { version: herdlet_api_types::api::VERSION })?;
+    args.output.line(&format!("herdlet {}", full_version(VERSION, COMMIT)));
+    args.output.document(&VersionReport { version: VERSION, commit: COMMIT })?;
     Ok(0)
+}
+
+/// A version, with the commit if the build recorded it.
+pub fn full_version(version: &str, commit: Option<&str>) -> String {
+    commit.map_or_else(|| version.to_owned(), |commit| format!("{version} (commit {commit})"))
 }
 
 fn counted(count: usize, noun: &str) -> String {

@@ -14,13 +14,13 @@ use herdlet_api_types::{
     task::TaskStatus,
     view::{AllocView, ConvergenceState, JobView},
 };
-use herdlet_base::clock;
+use herdlet_base::{clock, interrupt::interrupted};
 use herdlet_manifest::{manifests, sets};
 use serde_json::{Map, Value, json};
 
 use super::{
     Connection,
-    client::{Client, EndFlags},
+    client::{Client, ClientError, EndFlags},
     failure::{AGENT_FAILED, Failure, INTERRUPTED, USAGE},
     logs,
     target::{self, Target},
@@ -63,18 +63,36 @@ async fn execute(wanted: &OneOff) -> Result<u8, Failure> {
         files: vec![ManifestText { name: key.id.to_string(), text }],
         ..ApplyRequest::default()
     };
+    // Listens before the job exists: a signal must not leave it behind.
+    let interrupt = interrupted();
     let reply = client.apply(&request).await?;
-    reply.warnings.iter().for_each(|warning| herdlet_base::tell!("warning: {warning}"));
+    for warning in &reply.warnings {
+        // Under the name that the user knows.
+        herdlet_base::stderr_line!("warning: {}", warning.replace(&*key.id, &view.job.id));
+    }
     let ended = tokio::select! {
-        ended = follow(&client, &key) => ended,
-        _ = tokio::signal::ctrl_c() => Ok(INTERRUPTED),
+        ended = follow(&client, &key, &wanted.command) => ended,
+        ended = hold(&client, &key) => ended,
+        () = interrupt => Ok(INTERRUPTED),
     };
     if let Err(error) = client.delete_job(&key, EndFlags::default()).await {
-        herdlet_base::tell!(
+        herdlet_base::stderr_line!(
             "the job of the command was not deleted: {error}; delete it: herdlet delete {key}"
         );
     }
     ended
+}
+
+/// Keeps a request open for as long as the command may run: if this process is killed, the agent deletes the job.
+async fn hold(client: &Client, key: &JobKey) -> Result<u8, Failure> {
+    match client.hold_job(key).await {
+        Ok(mut held) => while let Some(Ok(_)) = held.next().await {},
+        // An agent of an older release.
+        Err(ClientError::Status { status: 404 | 405 | 501, .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // The agent ends, or the job has: the other branch reports which.
+    std::future::pending().await
 }
 
 fn job_of<'j>(target: &Target, jobs: &'j [JobView], text: &str) -> Result<&'j JobView, Failure> {
@@ -183,7 +201,7 @@ fn choose<'j>(job: &'j Job, target: &Target) -> Result<(&'j Group, &'j Task), Fa
 }
 
 /// Prints what the command writes, until it has ended.
-async fn follow(client: &Client, key: &JobKey) -> Result<u8, Failure> {
+async fn follow(client: &Client, key: &JobKey, command: &[String]) -> Result<u8, Failure> {
     let mut shown = Shown::default();
     let mut events = client.events().await?;
     let mut waits = String::new();
@@ -193,33 +211,33 @@ async fn follow(client: &Client, key: &JobKey) -> Result<u8, Failure> {
         }
         let Some(view) = shown.allocs_of(key).first().map(|view| (*view).clone()) else {
             let job = shown.jobs.get(key);
-            tell_once(&mut waits, job.map(|job| job.convergence.message.as_str()).unwrap_or_default());
+            print_once(&mut waits, job.map(|job| job.convergence.message.as_str()).unwrap_or_default());
             continue;
         };
         let Some(task) = view.tasks.last() else { continue };
         if task.attempt > 0 {
             logs::follow_task(client, &view, &task.name).await?;
-            return result(client, &view).await;
+            return result(client, &view, command).await;
         }
         if view.status.is_terminal() || task.state == TaskStatus::Dead {
-            return result(client, &view).await;
+            return result(client, &view, command).await;
         }
         if view.convergence.state == ConvergenceState::Waiting {
-            tell_once(&mut waits, &view.convergence.message);
+            print_once(&mut waits, &view.convergence.message);
         }
     }
     Err(Failure::new("the agent ended while the command ran"))
 }
 
-fn tell_once(last: &mut String, message: &str) {
+fn print_once(last: &mut String, message: &str) {
     if !message.is_empty() && last != message {
-        herdlet_base::tell!("waiting: {message}");
+        herdlet_base::stderr_line!("waiting: {message}");
         message.clone_into(last);
     }
 }
 
 /// The exit code of the command, once it is known.
-async fn result(client: &Client, view: &AllocView) -> Result<u8, Failure> {
+async fn result(client: &Client, view: &AllocView, command: &[String]) -> Result<u8, Failure> {
     let mut shown = Shown::default();
     let mut events = client.events().await?;
     while let Some(change) = events.next().await {
@@ -230,10 +248,11 @@ async fn result(client: &Client, view: &AllocView) -> Result<u8, Failure> {
         let Some(task) = view.tasks.last().filter(|task| task.state == TaskStatus::Dead) else { continue };
         return match &task.exit {
             Some(exit) if exit.error.is_empty() => Ok(u8::try_from(exit.code & 0xff).unwrap_or(AGENT_FAILED)),
-            Some(exit) => Err(Failure::new(exit.error.clone())),
+            Some(exit) => Err(Failure::new(exit.error.clone()).of_command(command)),
             None => {
                 let last = task.events.last().map(|event| event.message.clone());
-                Err(Failure::new(format!("the command was not started: {}", last.unwrap_or_default())))
+                let message = format!("the command was not started: {}", last.unwrap_or_default());
+                Err(Failure::new(message).of_command(command))
             }
         };
     }
@@ -254,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_once_with_the_tasks_environment_and_without_its_services() {
+    fn one_off_command_has_environment_but_no_services() {
         let mut web = Job::clone(&job("web", "front", "httpd"));
         web.labels = [("app".to_owned(), "shop".to_owned()), (sets::LABEL.to_owned(), "s".to_owned())].into();
         let group = &mut web.groups[0];
@@ -271,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn preparing_tasks_run_first_and_one_main_task_must_be_meant() {
+    fn prestart_tasks_run_first_with_one_main_task() {
         let mut web = Job::clone(&job("web", "front", "httpd"));
         web.groups[0].tasks[0].config = json!({"command": "x"});
         let template = web.groups[0].tasks[0].clone();

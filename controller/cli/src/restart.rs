@@ -88,7 +88,7 @@ pub async fn restart(args: RestartArgs) -> Result<u8, Failure> {
         wait: &args.wait,
         output: args.output,
         what: "restart it",
-        told: |view| if target::can_be_retried(view) { RETRIED } else { "restarting" },
+        outcome: |view| if target::can_be_retried(view) { RETRIED } else { "restarting" },
         replaced: chosen.iter().any(|(view, _)| target::can_be_retried(view)),
     };
     let scope = |task: Option<&str>| match (task, args.all) {
@@ -119,7 +119,9 @@ pub async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     let (targets, signal) = targets_and_signal(args.targets, args.signal, least);
     let names = args.selector.targets(&client, targets, Absent::Wrong).await?;
     let mut chosen = Vec::new();
-    for (name, target) in names.iter().zip(target::find_all(&client, &names).await?) {
+    let found =
+        target::find_all(&client, &names).await.map_err(|failure| or_unknown_signal(failure, &names))?;
+    for (name, target) in names.iter().zip(found) {
         let target = target.only(args.task.clone())?;
         // Includes pending allocations: one counts as pending during its `shutdown_delay`.
         let live: Vec<&AllocView> = target.allocs.iter().filter(|view| !view.status.is_terminal()).collect();
@@ -136,6 +138,20 @@ pub async fn signal(args: SignalArgs) -> Result<u8, Failure> {
     }
     .await;
     report.end(touched, args.output)
+}
+
+/// A last name in capital letters that names no target was meant as a signal.
+fn or_unknown_signal(failure: Failure, names: &[String]) -> Failure {
+    match names {
+        [_, .., last]
+            if failure.to_string().contains(&format!("{last:?}"))
+                && !last.contains(|char: char| char.is_lowercase()) =>
+        {
+            Failure::new(format!("unknown signal {last:?}, and no job or allocation has this name"))
+                .hint("name one as in `kill -l`, with or without SIG: herdlet signal web HUP")
+        }
+        _ => failure,
+    }
 }
 
 /// The default signal. Nomad's is SIGKILL, which would end the task.
@@ -180,9 +196,23 @@ mod tests {
         assert_eq!(parsed(&["web", "hup"], Some("9"), 1), expected("web hup", "SIGKILL"));
     }
 
+    // "there is no job or allocation "NOSIG"" did not mention signals.
+    #[test]
+    fn a_last_name_in_capitals_is_an_unknown_signal() {
+        let text = |names: &[&str], missing: &str| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let failure = Failure::new(format!("there is no job or allocation {missing:?}"));
+            or_unknown_signal(failure, &names).to_string()
+        };
+        assert!(text(&["web", "NOSIG"], "NOSIG").starts_with("unknown signal \"NOSIG\""));
+        assert_eq!(text(&["web", "db"], "db"), "there is no job or allocation \"db\"");
+        assert_eq!(text(&["NOSIG"], "NOSIG"), "there is no job or allocation \"NOSIG\"");
+        assert_eq!(text(&["web", "NOSIG"], "web"), "there is no job or allocation \"web\"");
+    }
+
     /// A failed allocation could only be replaced by a change of its job.
     #[test]
-    fn failed_allocations_are_chosen_with_the_running_ones_and_completed_ones_are_not() {
+    fn restart_chooses_failed_and_running_allocations() {
         let web = job("web", "g", "t");
         let with_status = |index, status| {
             let mut view = alloc_view(&web, index, 1);

@@ -21,7 +21,7 @@ use super::{
 pub struct RollbackArgs {
     /// A job
     job: String,
-    /// Version to restore [default: the newest older one that is neither stopped nor failed]
+    /// Version to restore [default: the newest older one that differs from the current one and is neither stopped nor failed]
     #[arg(long, value_name = "VERSION")]
     to: Option<u64>,
     #[command(flatten)]
@@ -58,6 +58,9 @@ pub async fn run(args: RollbackArgs) -> Result<u8, Failure> {
     } else {
         args.output.line(&format!("job/{job} rolled back to version {to} (version {version})"));
     }
+    if let Some(skipped) = skipped(&view, &kept, to).filter(|_| args.to.is_none()) {
+        args.output.line(&format!("job/{job} skipped {skipped}"));
+    }
     // The file of a folder is no longer in force: it would be a surprise later.
     let held = client.jobs().await.ok().and_then(|jobs| known(jobs, &args.job).ok()?.held);
     if let Some(file) = &held {
@@ -84,6 +87,12 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
     let [current, past @ ..] = kept else {
         return Err(Failure::new(format!("no version of {name} is stored")));
     };
+    if past.is_empty() && to.is_none() {
+        return Err(Failure::new(format!(
+            "{name} has only version {}, so there is no older one to return to",
+            current.version
+        )));
+    }
     // Reverting to the same job would change nothing.
     let is_good =
         |past: &&JobVersion| !past.job.stop && past.job != current.job && !view.has_failed(past.version);
@@ -94,6 +103,24 @@ fn choose(view: &JobView, kept: &[JobVersion], to: Option<u64>) -> Result<(u64, 
         ))
         .hint(format!("list them: herdlet get versions {word}; then: herdlet rollback {word} --to VERSION"))),
     }
+}
+
+/// The newer versions that the default passes over, and why.
+fn skipped(view: &JobView, kept: &[JobVersion], to: u64) -> Option<String> {
+    let (current, past) = kept.split_first()?;
+    let why = |past: &JobVersion| {
+        if past.job == current.job {
+            Some("the same as the current one")
+        } else if past.job.stop {
+            Some("stopped")
+        } else {
+            view.has_failed(past.version).then_some("failed")
+        }
+    };
+    let newer = past.iter().take_while(|past| past.version > to);
+    let versions: Vec<String> =
+        newer.filter_map(|past| Some(format!("version {} ({})", past.version, why(past)?))).collect();
+    (!versions.is_empty()).then(|| versions.join(", "))
 }
 
 #[cfg(test)]
@@ -107,7 +134,7 @@ mod tests {
     use herdlet_manifest::fixture::{job, job_view};
 
     #[test]
-    fn without_a_number_the_version_before_is_meant_that_is_not_stopped() {
+    fn rollback_without_number_skips_stopped_versions() {
         let version = |version| JobVersion {
             version,
             index: 0,
@@ -147,7 +174,7 @@ mod tests {
 
     /// It was reported as unchanged: the failed version was the result of an automatic revert.
     #[test]
-    fn a_version_that_says_the_same_is_not_gone_back_to() {
+    fn rollback_skips_equal_versions() {
         let texts = ["good", "bad", "worse", "bad"].map(|name| job(name, "front", "httpd"));
         let version = |(version, job)| JobVersion {
             version,
@@ -159,6 +186,9 @@ mod tests {
         let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
         kept.reverse();
         let view = job_view(&kept[0].job, 3);
+        let expected = "version 1 (the same as the current one)";
+        assert_eq!(skipped(&view, &kept, 0).as_deref(), Some(expected));
+        assert_eq!(skipped(&view, &kept, 2), None);
         assert_eq!(
             choose(&view, &[kept[0].clone(), kept[2].clone(), kept[3].clone()], None).unwrap(),
             (3, 0)

@@ -38,7 +38,7 @@ pub(super) struct Round<'r> {
     /// Reads after "failed to".
     pub(super) what: &'r str,
     /// What to print for each allocation.
-    pub(super) told: fn(&AllocView) -> &'static str,
+    pub(super) outcome: fn(&AllocView) -> &'static str,
     /// The allocations may be replaced: the wait is for their jobs, not for themselves.
     pub(super) replaced: bool,
 }
@@ -55,7 +55,7 @@ impl Round<'_> {
             let mut index = 0;
             for (view, task) in allocs {
                 index = ask(view, task.as_deref()).await?;
-                report.add(view, task.as_deref(), (self.told)(view), self.output);
+                report.add(view, task.as_deref(), (self.outcome)(view), self.output);
             }
             Ok::<_, Failure>(index)
         });

@@ -77,9 +77,17 @@ fn find<'v>(jobs: &'v [JobView], target: &str) -> Result<(&'v JobView, &'v Group
     }
     let groups = jobs.iter().flat_map(|view| view.job.groups.iter().map(move |group| (view, group)));
     let group_of = |view: &JobView| after_job(target, &view.key).and_then(|rest| rest.strip_prefix('.'));
-    let mut found = groups.filter(|(view, group)| group_of(view) == Some(&*group.name));
+    let mut found = groups.clone().filter(|(view, group)| group_of(view) == Some(&*group.name));
     found.next().ok_or_else(|| {
-        Failure::new(format!("there is no job or group {target:?}")).hint("list them: herdlet get jobs")
+        let of_name = groups.filter(|(_, group)| group.name == target);
+        let names: Vec<String> =
+            of_name.map(|(view, group)| format!("{}.{}", view.key.argument(), group.name)).collect();
+        let hint = match names.as_slice() {
+            [] => "list them: herdlet get jobs".to_owned(),
+            [only] => format!("did you mean {only}?"),
+            several => format!("name a group with its job: {}", several.join(", ")),
+        };
+        Failure::new(format!("there is no job or group {target:?}")).hint(hint)
     })
 }
 
@@ -97,14 +105,16 @@ mod tests {
         two.groups.push(two.groups[0].clone());
         two.groups[1].name = "c".to_owned();
         let jobs = [job_view(&one, 0), job_view(&Arc::new(two), 0)];
-        let told = |target| {
+        let group_of = |target| {
             let found = find(&jobs, target).map(|(view, group)| format!("{} {}", view.key, group.name));
-            found.map_err(|failure| failure.to_string())
+            found.map_err(|failure| format!("{failure} {}", failure.hint_text()))
         };
-        assert_eq!(told("a.b").unwrap(), "a.b front", "a job comes first");
-        assert_eq!(told("a.c").unwrap(), "a c");
-        assert_eq!(told("a.b.front").unwrap(), "a.b front");
-        assert!(told("a").unwrap_err().contains("has 2 groups"));
-        assert!(told("x").is_err() && told("a.x").is_err());
+        assert_eq!(group_of("a.b").unwrap(), "a.b front", "a job comes first");
+        assert_eq!(group_of("a.c").unwrap(), "a c");
+        assert_eq!(group_of("a.b.front").unwrap(), "a.b front");
+        assert!(group_of("a").unwrap_err().contains("has 2 groups"));
+        assert!(group_of("x").is_err() && group_of("a.x").is_err());
+        assert!(group_of("front").unwrap_err().ends_with("did you mean a.b.front?"));
+        assert!(group_of("c").unwrap_err().ends_with("did you mean a.c?"));
     }
 }

@@ -76,7 +76,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
     if field.is_required {
         line("Required", "yes");
     }
-    if let Some(default) = fields::default_of(&field.path).filter(|_| !field.is_required) {
+    if let Some(default) = field.default().filter(|_| !field.is_required) {
         line("Default", &default);
     }
     if let Some(values) = field.allowed() {
@@ -100,7 +100,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
                 .next()
                 .unwrap_or_default()
                 .trim_end_matches([';', ':', '.']);
-            table.row([format!("    {}", field.name()), field.kind(), first.to_owned()]);
+            table.row([format!("    {}", field.name()), field.kind(), format!("{first}{}", choices(field))]);
         }
         text.push_str(&table.render(Heading::Hidden));
     }
@@ -109,6 +109,15 @@ fn explained(field: &Field, all: &[Field]) -> String {
         example.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
     }
     text
+}
+
+/// The values of a field that allows only a few, for a table.
+fn choices(field: &Field) -> String {
+    let Some(values) = field.allowed().filter(|_| field.kind() == "string") else { return String::new() };
+    match field.default().filter(|_| !field.is_required) {
+        Some(default) => format!(": {values}; default {default}"),
+        None => format!(": {values}"),
+    }
 }
 
 /// A value in one line.
@@ -131,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_field_is_explained() {
-        let told = explain("spec.groups.tasks.restart");
+        let text = explain("spec.groups.tasks.restart");
         for part in [
             "spec.groups.tasks.restart",
             "object",
@@ -142,12 +151,15 @@ mod tests {
             "Example:",
             "attempts: ",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(text.contains(part), "{part}: {text}");
         }
-        let told = explain("spec.groups.restart.mode");
+        let text = explain("spec.groups.restart.mode");
         let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Delay before";
         assert!(explain("spec.groups.restart").contains(columns), "{}", explain("spec.groups.restart"));
-        assert!(told.contains("Default: fail") && told.contains("Allowed: delay, fail"), "{told}");
+        assert!(text.contains("Default: fail") && text.contains("Allowed: delay, fail"), "{text}");
+        let text = explain("spec.groups.depends_on");
+        assert!(text.contains("The condition: completed, healthy, started; default healthy\n"), "{text}");
+        assert!(explain("spec.groups.tasks.depends_on.condition").contains("Default: started"));
         assert!(explain("spec.groups.tasks.kill_timeout").contains("Default: 5s"));
         assert!(explain("metadata.name").contains("Required: yes"));
         assert!(explain("spec.groups.tasks.config.command").contains("program"));
@@ -156,8 +168,8 @@ mod tests {
 
     #[test]
     fn the_settings_of_a_driver_are_those_of_that_driver() {
-        let told = explain("spec.groups.tasks.config");
-        let (of_all, rest) = told.split_once("spec.groups.tasks.config (driver raw_exec)").unwrap();
+        let text = explain("spec.groups.tasks.config");
+        let (of_all, rest) = text.split_once("spec.groups.tasks.config (driver raw_exec)").unwrap();
         let (of_raw_exec, of_mock) = rest.split_once("spec.groups.tasks.config (driver mock)").unwrap();
         assert!(!of_all.contains("Fields:") && !of_all.contains("Example:"), "{of_all}");
         assert!(of_raw_exec.contains("    command ") && !of_raw_exec.contains("run_for"), "{of_raw_exec}");
@@ -193,18 +205,18 @@ mod tests {
         let root = manifests::schema();
         let all = fields(&root);
         for field in &all {
-            let told = explained(field, &all);
-            assert!(!told.contains("Allowed: 0 to 0"), "{told}");
-            assert!(!field.is_required || !told.contains("  Default: "), "{told}");
+            let text = explained(field, &all);
+            assert!(!text.contains("Allowed: 0 to 0"), "{text}");
+            assert!(!field.is_required || !text.contains("  Default: "), "{text}");
         }
         for path in ["checks.interval", "checks.name", "name", "port"] {
-            let told = explain(&format!("spec.groups.services.{path}"));
-            assert!(!told.contains("Default: "), "{told}");
+            let text = explain(&format!("spec.groups.services.{path}"));
+            assert!(!text.contains("Default: "), "{text}");
         }
     }
 
     #[test]
-    fn a_miss_names_what_comes_nearest() {
+    fn unknown_field_suggests_the_nearest() {
         assert!(explain("spec.groups.restrat").contains("spec.groups.restart"));
         assert!(explain("kill_timeout").contains("spec.groups.tasks.kill_timeout"));
         assert_eq!(explain("config"), "near: spec.groups.tasks.config");
@@ -212,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_a_description_and_every_plain_one_an_example() {
+    fn every_field_has_a_description_and_example() {
         let root = manifests::schema();
         for field in fields(&root) {
             assert!(field.description().is_some(), "{} has no description", field.path);

@@ -34,7 +34,7 @@ pub(super) struct Load {
 pub(super) struct Screen<'o> {
     pub(super) overview: &'o Overview,
     /// Problems of the agent, one line each.
-    pub(super) wrongs: &'o [String],
+    pub(super) problems: &'o [String],
     /// Usage by job; none if it was not requested.
     pub(super) loads: Option<&'o BTreeMap<JobKey, Load>>,
     /// What only `top` shows.
@@ -87,8 +87,8 @@ impl Screen<'_> {
             styled(late, format!("overdue {overdue}")),
             self.overview.drift(),
         );
-        for wrong in self.wrongs {
-            text.push_str(&format!("{}\n", styled(style::ERROR, cut(wrong, columns))));
+        for problem in self.problems {
+            text.push_str(&format!("{}\n", styled(style::ERROR, cut(problem, columns))));
         }
         if let Some(loads) = self.loads.filter(|_| self.top.is_some()) {
             let total = loads.values().fold(Load::default(), |sum, load| Load {
@@ -249,8 +249,8 @@ fn size() -> Option<(usize, usize)> {
 }
 
 /// Problems of the agent itself and of its manifests, one line each.
-pub(super) fn wrongs(status: &AgentStatus) -> Vec<String> {
-    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|wrong| plain(wrong));
+pub(super) fn problems(status: &AgentStatus) -> Vec<String> {
+    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|text| plain(text));
     let of_manifests = status.manifest_problems.iter().map(|problem| {
         let ManifestProblem { source, line, column, path, message } = problem;
         let place = if *line > 0 { format!("{source}:{line}:{column}") } else { source.clone() };
@@ -315,9 +315,9 @@ mod tests {
     }
 
     fn rendered(columns: Option<usize>, loads: Option<&BTreeMap<JobKey, Load>>) -> String {
-        let wrongs = ["not in force: jobs.d/a.yaml:4:8: spec.typ: unknown field".to_owned()];
+        let problems = ["not in force: jobs.d/a.yaml:4:8: spec.typ: unknown field".to_owned()];
         let now = UnixNanos(99 * SECOND);
-        let screen = Screen { overview: &overview(), wrongs: &wrongs, loads, top: None, now };
+        let screen = Screen { overview: &overview(), problems: &problems, loads, top: None, now };
         screen.render(columns)
     }
 
@@ -354,7 +354,7 @@ backup    8        converged              1/1
     }
 
     #[test]
-    fn what_jobs_use_has_columns_of_its_own() {
+    fn resource_usage_has_its_own_columns() {
         let key = JobKey { namespace: "default".into(), id: "web".into() };
         let loads = BTreeMap::from([(key, Load { cpu_percent: 12.34, memory: 200 * 1024 * 1024 })]);
         let text = without_colour(&rendered(Some(80), Some(&loads)));
@@ -385,7 +385,7 @@ backup    8        converged              1/1
             help: "q quit".to_owned(),
         };
         let (overview, now) = (overview(), UnixNanos(99 * SECOND));
-        let screen = Screen { overview: &overview, wrongs: &[], loads: Some(&loads), top: Some(&top), now };
+        let screen = Screen { overview: &overview, problems: &[], loads: Some(&loads), top: Some(&top), now };
         let text = without_colour(&screen.render(Some(100)));
         let lines: Vec<&str> = text.lines().skip(1).take(5).collect();
         assert_eq!(lines[..2], ["all jobs: cpu 12.3%   memory 200 MiB", "q quit"]);

@@ -200,7 +200,7 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
 
 fn requirement(text: &str) -> Result<Requirement, String> {
     let text = text.trim();
-    let of = |key: &str, test: Test| {
+    let requirement_on = |key: &str, test: Test| {
         let key = key.trim();
         if key.is_empty() || key.contains(char::is_whitespace) || key.contains(['(', ')', '=', '!']) {
             return Err(format!(
@@ -210,21 +210,21 @@ fn requirement(text: &str) -> Result<Requirement, String> {
         Ok(Requirement { key: key.to_owned(), test })
     };
     if let Some((key, value)) = text.split_once("!=") {
-        return of(key, Test::NotIn(vec![value.trim().to_owned()]));
+        return requirement_on(key, Test::NotIn(vec![value.trim().to_owned()]));
     }
     if let Some((key, values)) = set(text, " notin ") {
-        return of(key, Test::NotIn(values));
+        return requirement_on(key, Test::NotIn(values));
     }
     if let Some((key, values)) = set(text, " in ") {
-        return of(key, Test::In(values));
+        return requirement_on(key, Test::In(values));
     }
     if let Some((key, value)) = text.split_once('=') {
         let value = value.strip_prefix('=').unwrap_or(value);
-        return of(key, Test::In(vec![value.trim().to_owned()]));
+        return requirement_on(key, Test::In(vec![value.trim().to_owned()]));
     }
     match text.strip_prefix('!') {
-        Some(key) => of(key, Test::Absent),
-        None => of(text, Test::Exists),
+        Some(key) => requirement_on(key, Test::Absent),
+        None => requirement_on(text, Test::Exists),
     }
 }
 
@@ -248,11 +248,11 @@ mod tests {
 
     // Two jobs have the name `prod/web`: one of namespace `prod`, one whose id has a slash.
     #[test]
-    fn a_selected_job_is_named_so_that_no_other_is_meant() {
-        let of = |namespace: &str, id: &str| {
+    fn selected_job_name_is_unambiguous() {
+        let view_of = |namespace: &str, id: &str| {
             job_view(&Job { namespace: namespace.into(), ..Job::clone(&job(id, "g", "t")) }.into(), 0)
         };
-        let jobs = [of("prod", "web"), of("default", "prod/web"), of("default", "web")];
+        let jobs = [view_of("prod", "web"), view_of("default", "prod/web"), view_of("default", "web")];
         let names: Vec<String> = jobs.iter().map(|view| name_among(&jobs, &view.key)).collect();
         assert_eq!(names, ["prod/web", "default/prod/web", "web"]);
         for (name, view) in names.iter().zip(&jobs) {
@@ -282,13 +282,13 @@ mod tests {
         ] {
             assert_eq!(selector.parse::<Selector>().unwrap().fits(&job), fits, "{selector}");
         }
-        for wrong in ["", "app=web,", "=web", "a b", "in (a)", "(a)"] {
-            assert!(wrong.parse::<Selector>().is_err(), "{wrong:?}");
+        for text in ["", "app=web,", "=web", "a b", "in (a)", "(a)"] {
+            assert!(text.parse::<Selector>().is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn names_are_accepted_as_they_are_printed() {
+    fn printed_names_are_accepted() {
         let jobs = ["web", "job", "job/x"].map(|name| job_view(&job(name, "g", "t"), 0));
         let plain =
             |names: &[&str]| plain_names(names.iter().map(|name| (*name).to_owned()).collect(), &jobs[..1]);

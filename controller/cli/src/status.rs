@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::{
     Connection, children, deployments,
     failure::Failure,
+    offline,
     output::{Output, Reader},
     screen::{self, Screen},
     selection::{Absent, SelectorFlag},
@@ -24,7 +25,7 @@ use super::{
     target,
     top::{self, With},
 };
-use crate::screen::wrongs;
+use crate::screen::problems;
 
 /// Arguments of `herdlet status`.
 #[derive(Debug, Clone, Args)]
@@ -135,7 +136,7 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let jobs = all.get(..meant).unwrap_or_default();
     let agent = whole.as_ref().map(|(agent, _)| agent);
     let of_agent = match agent {
-        Some(status) if !wrongs(status).is_empty() => DEGRADED,
+        Some(status) if !problems(status).is_empty() => DEGRADED,
         Some(_) | None => ALL_WELL,
     };
     let of_files = if jobs.iter().any(|view| view.held.is_some()) { DEGRADED } else { ALL_WELL };
@@ -152,9 +153,14 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
 
 fn show_screen(agent: &AgentStatus, overview: &Overview) {
     let warnings = agent.warnings.iter().map(|warning| plain(&format!("warning: {warning}")));
-    let wrongs: Vec<String> = wrongs(agent).into_iter().chain(warnings).collect();
-    let screen =
-        Screen { overview, wrongs: &wrongs, loads: None, top: None, now: herdlet_base::clock::wall_now() };
+    let problems: Vec<String> = problems(agent).into_iter().chain(warnings).collect();
+    let screen = Screen {
+        overview,
+        problems: &problems,
+        loads: None,
+        top: None,
+        now: herdlet_base::clock::wall_now(),
+    };
     show::out(&screen.render(screen::columns()));
     show::out(&format!("{}\n", styled(style::DIM, agent_line(agent))));
 }
@@ -205,8 +211,9 @@ fn report<'r>(
 }
 
 fn agent_line(status: &AgentStatus) -> String {
-    let AgentStatus { version, node_name, instance, isolation, started_at, .. } = status;
+    let AgentStatus { version, commit, node_name, instance, isolation, started_at, .. } = status;
     let up = show::age(*started_at);
+    let version = offline::full_version(version, commit.as_deref());
     format!("herdlet {version} on {node_name}, up {up}, isolation {isolation}, instance {instance}")
 }
 
@@ -277,6 +284,7 @@ mod tests {
             version: "1".to_owned(),
             node_id: String::new(),
             node_name: "box".to_owned(),
+            commit: Some("1a2b3c".to_owned()),
             instance: String::new(),
             isolation: "cgroups".to_owned(),
             missing_controllers: Vec::new(),
@@ -295,8 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_agent_and_its_manifests_is_told() {
-        assert!(wrongs(&agent()).is_empty());
+    fn status_lists_problems_of_agent_and_manifests() {
+        assert!(problems(&agent()).is_empty());
         let problem = |line, path: &str| ManifestProblem {
             source: "jobs.d/web.yaml".to_owned(),
             line,
@@ -310,7 +318,7 @@ mod tests {
             ..agent()
         };
         assert_eq!(
-            wrongs(&status),
+            problems(&status),
             [
                 "the state database can't be written",
                 "not in force: jobs.d/web.yaml:4:8: spec.typ: unknown field",
@@ -326,6 +334,11 @@ mod tests {
         let shown = serde_json::to_value(report(CONVERGING, Some(&agent()), &jobs, &allocs)).unwrap();
         assert_eq!(shown["verdict"], "converging");
         assert_eq!(shown["agent"]["node_name"], "box");
+        assert!(
+            agent_line(&agent()).starts_with("herdlet 1 (commit 1a2b3c) on box"),
+            "{}",
+            agent_line(&agent())
+        );
         assert_eq!(shown["jobs"][0]["key"]["id"], "web");
         assert_eq!(shown["allocs"][0]["tasks"][0]["name"], "httpd");
     }

@@ -59,7 +59,8 @@ pub struct StartArgs {
 }
 
 /// What happens to a failed allocation: it has nothing to restart, so it is stopped to have another one created.
-pub(super) const RETRIED: &str = "had failed; its job replaces it if that can be placed";
+pub(super) const RETRIED: &str =
+    "had failed; its job creates another one if resources and constraints permit";
 
 /// The report of several jobs.
 #[derive(Serialize)]
@@ -132,7 +133,7 @@ pub async fn stop(args: StopArgs) -> Result<u8, Failure> {
                 wait: &args.wait,
                 output: args.output,
                 what: "stop it",
-                told: |_| "stopping; its job replaces it if that can be placed",
+                outcome: |_| "stopping; its job creates another one if resources and constraints permit",
                 replaced: true,
             };
             round.of(&allocs, async |view, _| client.stop_alloc(view.spec.id, args.ends).await).await
@@ -160,7 +161,7 @@ pub async fn start(args: StartArgs) -> Result<u8, Failure> {
         match job {
             Some(job) if job.job.stop || retried.is_empty() => jobs.push(name.clone()),
             None if retried.is_empty() => {
-                let message = format!("nothing of {name} has failed, so there is nothing to start");
+                let message = format!("no allocation of {name} has failed, so there is none to start");
                 return Err(Failure::new(message)
                     .hint(format!("see its state: herdlet explain {}", shell_word(name.clone()))));
             }
@@ -182,7 +183,7 @@ pub async fn start(args: StartArgs) -> Result<u8, Failure> {
         wait: &args.wait,
         output: args.output,
         what: "start it",
-        told: |_| RETRIED,
+        outcome: |_| RETRIED,
         replaced: true,
     };
     round.of(&failed, async |view, _| client.stop_alloc(view.spec.id, EndFlags::default()).await).await
@@ -221,11 +222,11 @@ impl Decision<'_> {
             JobOutcome::Stopped(ends) => limit.within("stop it", client.stop_job(&job, ends)).await?,
             JobOutcome::Started => limit.within("start it", client.start_job(&job)).await?,
         };
-        let told = self.outcome.as_str();
+        let outcome = self.outcome.as_str();
         if version == view.version {
-            output.line(&format!("job/{job} unchanged: it is {told} already"));
+            output.line(&format!("job/{job} unchanged: it is {outcome} already"));
         } else {
-            output.line(&format!("job/{job} {told} (version {version})"));
+            output.line(&format!("job/{job} {outcome} (version {version})"));
         }
         Ok((Report { job, version, stopped: self.outcome != JobOutcome::Started }, index))
     }

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_they_must_be_and_lines_end_with_text() {
+    fn columns_fit_their_content_without_trailing_spaces() {
         let mut table = Table::new(&["NAME", "STATE"]);
         table.row(["web".to_owned(), "run\u{1b}[31m\nning".to_owned()]);
         table.row(["ünterwegs".to_owned(), String::new()]);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_later_stands_below_what_was_told_before() {
+    fn later_rows_align_with_earlier_ones() {
         let row = |name: &str| {
             let mut table = Table::new(&["NAME", "STATE"]);
             table.row([name.to_owned(), "up".to_owned()]);

@@ -341,7 +341,7 @@ impl Target {
             failed.map(|view| format!("; try again: herdlet restart {}", shell_word(view.spec.name())));
         let hint =
             format!("see why: herdlet explain {}{}", shell_word(text.to_owned()), again.unwrap_or_default());
-        Failure::new(format!("nothing of {text} is running")).hint(hint)
+        Failure::new(format!("no task of {text} is running")).hint(hint)
     }
 }
 
@@ -354,7 +354,7 @@ mod tests {
 
     // A collected job was reported as if it had never existed.
     #[test]
-    fn a_job_that_is_gone_is_told_with_what_became_of_it() {
+    fn missing_job_is_reported_with_its_fate() {
         let gone = |id: &str, state: TransitionState, cause: &str| Transition {
             at: UnixNanos(1),
             job: JobKey { namespace: "default".into(), id: id.into() },
@@ -372,18 +372,19 @@ mod tests {
             gone("lives", TransitionState::Converged, "version 0 was applied"),
         ];
         let jobs = [job_view(&job("web", "g", "t"), 0)];
-        let told = |text: &str| fate(text, &jobs, &transitions);
+        let fate_of = |text: &str| fate(text, &jobs, &transitions);
         for text in ["backup", "backup.g[0]", "backup/t"] {
-            let told = told(text).unwrap();
+            let message = fate_of(text).unwrap();
             assert!(
-                told.starts_with("job backup had ended and was collected ") && told.contains("gc --dry-run"),
-                "{told}"
+                message.starts_with("job backup had ended and was collected ")
+                    && message.contains("gc --dry-run"),
+                "{message}"
             );
         }
-        assert!(told("old").unwrap().starts_with("job old was deleted "));
-        assert!(told("bare").unwrap().ends_with(": it was deleted, or had ended and was collected"));
+        assert!(fate_of("old").unwrap().starts_with("job old was deleted "));
+        assert!(fate_of("bare").unwrap().ends_with(": it was deleted, or had ended and was collected"));
         for text in ["web", "web/x", "lives", "backups", "nobody"] {
-            assert_eq!(told(text), None, "{text}");
+            assert_eq!(fate_of(text), None, "{text}");
         }
     }
 }

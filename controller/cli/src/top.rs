@@ -83,7 +83,7 @@ struct Top<'c> {
 /// The data of a screen.
 struct Seen {
     overview: Overview,
-    wrongs: Vec<String>,
+    problems: Vec<String>,
     loads: Option<Loads>,
 }
 
@@ -195,7 +195,7 @@ fn show_screen(canvas: &mut Canvas, choice: &Choice, seen: Option<&Seen>, has_ke
     });
     let screen = Screen {
         overview: &overview,
-        wrongs: &seen.wrongs,
+        problems: &seen.problems,
         loads: seen.loads.as_ref().map(|loads| &loads.jobs),
         top: top.as_ref(),
         now: herdlet_base::clock::wall_now(),
@@ -221,7 +221,7 @@ async fn read(client: &Client, with: With) -> Result<Seen, ClientError> {
         With::Loads => Some(loads(client).await?),
     };
     let (overview, agent) = tokio::try_join!(client.overview(), client.status())?;
-    Ok(Seen { overview, wrongs: screen::wrongs(&agent), loads })
+    Ok(Seen { overview, problems: screen::problems(&agent), loads })
 }
 
 /// The usage of each job's running tasks. A task that ends during the measurement counts as 0.

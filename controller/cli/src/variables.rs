@@ -63,7 +63,7 @@ impl VariableArgs {
 
     /// The values, to parse manifests locally.
     pub(super) fn read(&self) -> Result<Variables, Failure> {
-        let wrong = |problems: Problems| Failure::new(problems.to_string()).code(USAGE);
-        Variables::read(&self.texts()?).map_err(wrong)
+        let failure = |problems: Problems| Failure::new(problems.to_string()).code(USAGE);
+        Variables::read(&self.texts()?).map_err(failure)
     }
 }

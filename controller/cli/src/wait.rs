@@ -173,7 +173,7 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
         match target::resolve(name, &jobs, &allocs) {
             Ok(found) => keys.extend(found.job.or_else(|| Some(found.allocs.first()?.spec.job_key.clone()))),
             // A missing job counts as deleted.
-            Err(_) if args.goal == Goal::Deleted => herdlet_base::tell!("{name} does not exist"),
+            Err(_) if args.goal == Goal::Deleted => herdlet_base::stderr_line!("{name} does not exist"),
             Err(failure) => return Err(target::with_fate(&client, name, &jobs, failure).await),
         }
     }
@@ -243,7 +243,7 @@ impl Source<'_> {
                     self.tries = 0;
                     return Ok(change);
                 }
-                herdlet_base::tell!("the connection to the agent broke; trying again");
+                herdlet_base::stderr_line!("the connection to the agent broke; trying again");
                 self.events = None;
             }
             if self.tries >= AGAIN_TRIES {
@@ -298,8 +298,9 @@ impl Waiting {
         Ok(waited)
     }
 
+    /// The jobs whose state is waited for, and not only that of single allocations.
     fn jobs<'s>(&self, shown: &'s Shown) -> Vec<&'s JobView> {
-        self.of(shown, |_, _| true)
+        self.of(shown, |wanted, _| wanted.allocs.is_empty())
     }
 
     /// Selects jobs.
@@ -309,13 +310,14 @@ impl Waiting {
     }
 
     fn allocs<'s>(&self, shown: &'s Shown) -> Vec<&'s AllocView> {
-        let versions = |wanted: &WaitTarget| wanted.version;
         let of_job = |wanted: &WaitTarget| {
-            let version = versions(wanted);
+            let (version, only) = (wanted.version, wanted.allocs.clone());
             let allocs = shown.allocs_of(&wanted.job).into_iter();
             // Older allocations count while they run.
             allocs.filter(move |view| {
-                version.is_none_or(|version| view.spec.job_version >= version) || !view.status.is_terminal()
+                let is_meant = only.is_empty() || only.contains(&view.spec.id);
+                let is_newer = version.is_none_or(|version| view.spec.job_version >= version);
+                is_meant && (is_newer || !view.status.is_terminal())
             })
         };
         self.wanted.iter().flat_map(of_job).collect()
@@ -413,31 +415,50 @@ impl Waiting {
         reached.then_some(Waited::Reached)
     }
 
+    /// What is waited for: jobs or, of some jobs, only single allocations.
+    fn names(&self, shown: &Shown) -> String {
+        let mut names = Vec::new();
+        for wanted in &self.wanted {
+            let allocs = wanted.allocs.iter().filter_map(|id| shown.allocs.get(id));
+            let before = names.len();
+            names.extend(allocs.map(|view| view.spec.name()));
+            if names.len() == before {
+                names.push(wanted.job.to_string());
+            }
+        }
+        names.join(", ")
+    }
+
     /// Prints the last line: the result, and what has not converged and why.
     fn print_outcome(&self, waited: &Waited, shown: &Shown, took: Duration) {
-        let names = self.wanted.iter().map(|wanted| wanted.job.to_string()).collect::<Vec<_>>().join(", ");
+        let names = self.names(shown);
         let goal = self.goal.as_str();
         let seconds = took.as_secs_f64();
         match waited {
-            Waited::Reached => herdlet_base::tell!("{names} {goal} in {seconds:.1} s"),
+            Waited::Reached => herdlet_base::stderr_line!("{names} {goal} in {seconds:.1} s"),
             Waited::Failed(why) => {
-                herdlet_base::tell!("not {goal}: {why}");
+                herdlet_base::stderr_line!("not {goal}: {why}");
                 for failed in self.of(shown, WaitTarget::has_failed) {
-                    herdlet_base::tell!("  {}", what_now(failed));
+                    herdlet_base::stderr_line!("  {}", what_now(failed));
                 }
             }
-            Waited::Reverted(why) | Waited::Superseded(why) => herdlet_base::tell!("not {goal}: {why}"),
+            Waited::Reverted(why) | Waited::Superseded(why) => {
+                herdlet_base::stderr_line!("not {goal}: {why}")
+            }
             Waited::TimedOut => {
                 for failed in self.of(shown, WaitTarget::has_failed) {
-                    herdlet_base::tell!("{} has failed: {}", failed.key, failed.convergence.message);
-                    herdlet_base::tell!("  {}", what_now(failed));
+                    herdlet_base::stderr_line!("{} has failed: {}", failed.key, failed.convergence.message);
+                    herdlet_base::stderr_line!("  {}", what_now(failed));
                 }
-                herdlet_base::tell!("not {goal} after {seconds:.0} s, still trying: {}", self.open(shown));
+                herdlet_base::stderr_line!(
+                    "not {goal} after {seconds:.0} s, still trying: {}",
+                    self.open(shown)
+                );
                 if let Some(tried) = self.of(shown, |wanted, view| !wanted.has_failed(view)).first() {
-                    herdlet_base::tell!("  see why: herdlet explain {}", tried.key.argument());
+                    herdlet_base::stderr_line!("  see why: herdlet explain {}", tried.key.argument());
                 }
             }
-            Waited::Interrupted => herdlet_base::tell!(
+            Waited::Interrupted => herdlet_base::stderr_line!(
                 "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
                 self.open(shown),
                 self.wanted.first().map(|wanted| wanted.job.argument()).unwrap_or_default(),
@@ -451,7 +472,7 @@ impl Waiting {
             Waited::Failed(_) | Waited::Reverted(_) => {}
             Waited::Reached | Waited::Superseded(_) | Waited::TimedOut | Waited::Interrupted => return,
         }
-        for job in self.jobs(shown) {
+        for job in self.of(shown, |_, _| true) {
             let allocs = shown.allocs_of(&job.key);
             let mut failed = failed_allocs::of_rollout(job, allocs.iter().copied());
             if failed.is_empty() && job.convergence.state == ConvergenceState::Failed {
@@ -460,7 +481,7 @@ impl Waiting {
                 failed.extend(allocs.iter().filter(is_current).copied());
             }
             for line in failed_allocs::report(client, &failed).await {
-                herdlet_base::tell!("  {line}");
+                herdlet_base::stderr_line!("  {line}");
             }
         }
     }
@@ -517,105 +538,4 @@ fn what_now(failed: &JobView) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use herdlet_api_types::job::Job;
-
-    use super::*;
-    use herdlet_manifest::fixture::{alloc_view, ended, job, job_view, verdict};
-
-    fn waited(
-        goal: Goal,
-        version: Option<u64>,
-        view: Option<JobView>,
-        allocs: Vec<AllocView>,
-    ) -> Option<Waited> {
-        let wanted = WaitTarget { version, ..WaitTarget::any(&job("web", "g", "t").key()) };
-        let mut shown = Shown::default();
-        if let Some(view) = view {
-            shown.apply(Change::Job(Arc::new(view)));
-        }
-        for view in allocs {
-            shown.apply(Change::Alloc(Arc::new(view)));
-        }
-        shown.apply(Change::Index(9));
-        Waiting { wanted: vec![wanted], index: 0, goal }.verdict(&shown)
-    }
-
-    fn code(waited: Option<Waited>) -> Option<u8> {
-        waited.map(|waited| waited.code())
-    }
-
-    /// A failed deployment stays failed until the next version, and is irrelevant for a restart.
-    #[test]
-    fn who_restarts_something_waits_for_it_also_where_its_job_has_failed() {
-        let web = job("web", "g", "t");
-        let failed =
-            JobView { convergence: verdict(ConvergenceState::Failed, "rollout"), ..job_view(&web, 1) };
-        let waited = |state, desired| {
-            let mut view = AllocView { convergence: verdict(state, "why"), ..alloc_view(&web, 0, 1) };
-            Arc::make_mut(&mut view.spec).desired = desired;
-            let wanted = WaitTarget { allocs: vec![view.spec.id], ..WaitTarget::any(&web.key()) };
-            let mut shown = Shown::default();
-            shown.apply(Change::Job(Arc::new(failed.clone())));
-            shown.apply(Change::Alloc(Arc::new(view)));
-            shown.apply(Change::Index(9));
-            Waiting { wanted: vec![wanted], index: 0, goal: Goal::Converged }.verdict(&shown)
-        };
-        use ConvergenceState as C;
-        assert_eq!(waited(C::Progressing, Desired::Run), None);
-        assert_eq!(waited(C::Converged, Desired::Run), Some(Waited::Reached));
-        assert_eq!(waited(C::Failed, Desired::Run), Some(Waited::Failed("web.g[0]: why".to_owned())));
-        assert_eq!(code(waited(C::Progressing, Desired::Stop)), Some(FAILED));
-    }
-
-    #[test]
-    fn of_several_jobs_that_failed_each_is_told() {
-        let mut shown = Shown::default();
-        let mut wanted = Vec::new();
-        for name in ["api", "web"] {
-            let view = job_view(&job(name, "g", "t"), 0);
-            wanted.push(WaitTarget::any(&view.key));
-            let convergence = verdict(ConvergenceState::Failed, "why");
-            shown.apply(Change::Job(Arc::new(JobView { convergence, ..view })));
-        }
-        shown.apply(Change::Index(9));
-        let waited = Waiting { wanted, index: 0, goal: Goal::Converged }.verdict(&shown);
-        assert_eq!(waited, Some(Waited::Failed("api: why; web: why".to_owned())));
-    }
-
-    #[test]
-    fn exit_codes_tell_how_waiting_ended() {
-        let web = job("web", "g", "t");
-        let view = |version, state| JobView { convergence: verdict(state, "why"), ..job_view(&web, version) };
-        let running = || vec![alloc_view(&web, 0, 1)];
-        use ConvergenceState as C;
-        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Converged)), running())), Some(0));
-        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Progressing)), running())), None);
-        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Waiting)), running())), None);
-        assert_eq!(code(waited(Goal::Converged, Some(0), Some(view(0, C::Failed)), running())), Some(FAILED));
-        assert_eq!(
-            code(waited(Goal::Converged, Some(0), Some(view(1, C::Converged)), running())),
-            Some(SUPERSEDED)
-        );
-        assert_eq!(code(waited(Goal::Converged, Some(0), None, Vec::new())), Some(FAILED));
-        assert_eq!(code(waited(Goal::Deleted, None, None, Vec::new())), Some(0));
-        assert_eq!(code(waited(Goal::Deleted, None, Some(view(0, C::Converged)), running())), None);
-        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), running())), None);
-        let stopped = Arc::new(Job { stop: true, ..Job::clone(&web) });
-        let stopped = || Some(job_view(&stopped, 1));
-        assert_eq!(code(waited(Goal::Converged, None, stopped(), Vec::new())), Some(0));
-        assert_eq!(code(waited(Goal::Complete, None, stopped(), Vec::new())), Some(FAILED));
-        let done = vec![ended(alloc_view(&web, 0, 1))];
-        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), done)), Some(0));
-        let mut replaced = alloc_view(&web, 0, 2);
-        Arc::make_mut(&mut replaced.spec).desired = Desired::Stop;
-        replaced.status = ClientStatus::Failed;
-        let followed = vec![replaced, ended(alloc_view(&web, 0, 1))];
-        assert_eq!(code(waited(Goal::Complete, None, Some(view(0, C::Converged)), followed)), Some(0));
-        let unhealthy = vec![AllocView { healthy: Some(false), ..alloc_view(&web, 0, 1) }];
-        assert_eq!(code(waited(Goal::Healthy, None, Some(view(0, C::Converged)), unhealthy)), None);
-        assert_eq!((Waited::TimedOut.code(), Waited::Interrupted.code()), (3, 130));
-    }
-}
+mod tests;

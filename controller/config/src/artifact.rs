@@ -29,10 +29,10 @@ impl Artifact {
             ("http_max_size", &self.http_max_size),
             ("decompression_size_limit", &self.decompression_size_limit),
         ];
-        let wrong = |text: &Text| format!("expected a size such as 100GB or 512MiB, found \"{}\"", text.0);
+        let message = |text: &Text| format!("expected a size such as 100GB or 512MiB, found \"{}\"", text.0);
         let sizes = sizes.into_iter().filter_map(|(at, text)| {
             let text = text.as_ref().filter(|text| bytes_of(&text.0).is_none())?;
-            Some((at, wrong(text)))
+            Some((at, message(text)))
         });
         let span = self.http_read_timeout.filter(|span| span.0.as_nanos() <= 0);
         let span = span.map(|_| ("http_read_timeout", "must be longer than 0".to_owned()));
@@ -122,9 +122,9 @@ mod tests {
         ] {
             assert_eq!(bytes_of(text), bytes, "{text}");
         }
-        let said = Artifact { http_max_size: Some("0".into()), ..Artifact::default() };
-        assert_eq!(said.limits(), Limits { http_bytes_max: u64::MAX, ..Limits::default() });
-        let wrong = Artifact { decompression_size_limit: Some("much".into()), ..Artifact::default() };
-        assert_eq!(wrong.problems()[0].0, "decompression_size_limit");
+        let artifact = Artifact { http_max_size: Some("0".into()), ..Artifact::default() };
+        assert_eq!(artifact.limits(), Limits { http_bytes_max: u64::MAX, ..Limits::default() });
+        let invalid = Artifact { decompression_size_limit: Some("much".into()), ..Artifact::default() };
+        assert_eq!(invalid.problems()[0].0, "decompression_size_limit");
     }
 }

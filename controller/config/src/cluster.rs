@@ -356,8 +356,8 @@ impl Section {
         if !self.enabled.unwrap_or(!servers.is_empty()) {
             return Ok(None);
         }
-        if let Some(wrong) = servers.iter().find(|text| !is_server(text)) {
-            let why = format!("expected HOST, HOST:PORT or the name of an SRV record, found \"{wrong}\"");
+        if let Some(server) = servers.iter().find(|text| !is_server(text)) {
+            let why = format!("expected HOST, HOST:PORT or the name of an SRV record, found \"{server}\"");
             return Err(ConfigError::Flag { flag: "servers", why });
         }
         let host = self.http_addr.or(self.bind_addr).unwrap_or_else(|| "0.0.0.0".to_owned());

@@ -275,7 +275,7 @@ impl File {
     /// Checks what the types can't express. Returns problems by path.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
-        let mut tell = |path: &str, message: String| problems.push((path.to_owned(), message));
+        let mut report = |path: &str, message: String| problems.push((path.to_owned(), message));
         let paths = [
             ("state_dir", &self.state_dir),
             ("runtime_dir", &self.runtime_dir),
@@ -285,38 +285,40 @@ impl File {
             ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
         ];
         for (at, path) in paths {
-            path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
+            path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));
         }
         for (index, path) in self.manifests.iter().enumerate() {
-            not_absolute(path).into_iter().for_each(|message| tell(&format!("manifests[{index}]"), message));
+            not_absolute(path)
+                .into_iter()
+                .for_each(|message| report(&format!("manifests[{index}]"), message));
         }
         for (at, address) in [
             ("listen", &self.listen),
             ("metrics_listen", &self.metrics_listen),
             ("dns_listen", &self.dns_listen),
         ] {
-            let wrong = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
-            wrong.into_iter().for_each(|error| tell(at, error.to_string()));
+            let invalid = address.as_ref().and_then(|address| address.parse::<HostPort>().err());
+            invalid.into_iter().for_each(|error| report(at, error.to_string()));
         }
         if let Some(parent) = &self.cgroup_parent
             && let Some(message) = cgroup_parent_problem(parent)
         {
-            tell("cgroup_parent", message);
+            report("cgroup_parent", message);
         }
         if let Some(ip) = &self.host_ip
             && ip.parse::<IpAddr>().is_err()
         {
-            tell("host_ip", format!("expected an IP address such as 192.0.2.7, found \"{ip}\""));
+            report("host_ip", format!("expected an IP address such as 192.0.2.7, found \"{ip}\""));
         }
         if let Some(level) = &self.log_level
             && let Some(message) = filter_problem(level)
         {
-            tell("log_level", message);
+            report("log_level", message);
         }
         if let Some(PortRange { min, max }) = self.dynamic_ports
             && min > max
         {
-            tell("dynamic_ports", format!("is empty: min {min} is above max {max}"));
+            report("dynamic_ports", format!("is empty: min {min} is above max {max}"));
         }
         if let Some(tls) = &self.tls {
             for (at, path) in [
@@ -324,45 +326,48 @@ impl File {
                 ("tls.key_file", &tls.key_file),
                 ("tls.ca_file", &tls.ca_file),
             ] {
-                path.iter().filter_map(|path| not_absolute(path)).for_each(|message| tell(at, message));
+                path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));
             }
             if let Some((field, message)) = tls.problem() {
-                tell(&format!("tls.{field}"), message.to_owned());
+                report(&format!("tls.{field}"), message.to_owned());
             }
         }
         for (at, message) in self.http.problems() {
-            tell(&format!("http.{at}"), message);
+            report(&format!("http.{at}"), message);
         }
         for (at, message) in self.cluster.problems() {
-            tell(&format!("cluster.{at}"), message);
+            report(&format!("cluster.{at}"), message);
         }
         if let Some((field, message)) = self.cluster.tls.problem() {
-            tell(&format!("cluster.tls.{field}"), message.to_owned());
+            report(&format!("cluster.tls.{field}"), message.to_owned());
         }
         for (index, server) in self.servers.iter().enumerate().filter(|(_, text)| !cluster::is_server(text)) {
             let message =
                 format!("expected HOST, HOST:PORT or the name of an SRV record, found \"{server}\"");
-            tell(&format!("servers[{index}]"), message);
+            report(&format!("servers[{index}]"), message);
         }
         for (at, message) in self.artifact.problems() {
-            tell(&format!("artifact.{at}"), message);
+            report(&format!("artifact.{at}"), message);
         }
         if let Err(message) = self.reserved.ports() {
-            tell("reserved.reserved_ports", message);
+            report("reserved.reserved_ports", message);
         }
         let mut first: BTreeMap<&str, usize> = BTreeMap::new();
         for (index, volume) in self.host_volumes.iter().enumerate() {
             let at = |field: &str| format!("host_volumes[{index}].{field}");
-            not_absolute(&volume.path).into_iter().for_each(|message| tell(&at("path"), message));
+            not_absolute(&volume.path).into_iter().for_each(|message| report(&at("path"), message));
             let name = volume.name.0.as_str();
             if name.is_empty()
                 || name.len() > 128
                 || name.chars().any(|char| char.is_control() || char == '/')
             {
-                tell(&at("name"), "must be 1 to 128 characters without / and control characters".to_owned());
+                report(
+                    &at("name"),
+                    "must be 1 to 128 characters without / and control characters".to_owned(),
+                );
             }
             if let Some(first) = first.insert(name, index) {
-                tell(&at("name"), format!("\"{name}\" is already the name of host_volumes[{first}]"));
+                report(&at("name"), format!("\"{name}\" is already the name of host_volumes[{first}]"));
             }
         }
         problems

@@ -81,7 +81,7 @@ impl Flags {
     pub(super) fn or_variables(self, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let path = |name: &str| set(name).map(PathBuf::from);
-        let all = |given: Vec<String>, name: &str| {
+        let list = |given: Vec<String>, name: &str| {
             let split = |value: String| value.split(',').map(|part| part.trim().to_owned()).collect();
             if given.is_empty() { set(name).map(split).unwrap_or_default() } else { given }
         };
@@ -102,12 +102,12 @@ impl Flags {
         Self {
             config,
             name: self.name.or_else(|| set("HERDLET_NAME")),
-            servers: all(self.servers, "HERDLET_SERVERS"),
+            servers: list(self.servers, "HERDLET_SERVERS"),
             region: self.region.or_else(|| set("HERDLET_REGION")),
             datacenter: self.datacenter.or_else(|| set("HERDLET_DATACENTER")),
             node_class: self.node_class.or_else(|| set("HERDLET_NODE_CLASS")),
             node_pool: self.node_pool.or_else(|| set("HERDLET_NODE_POOL")),
-            meta: all(self.meta, "HERDLET_META"),
+            meta: list(self.meta, "HERDLET_META"),
             raw_exec: self.raw_exec.or_else(|| set("HERDLET_RAW_EXEC")),
             state_dir: self.state_dir.or_else(|| path("HERDLET_STATE_DIR")),
             runtime_dir: self.runtime_dir.or_else(|| path("HERDLET_RUNTIME_DIR")),
@@ -128,8 +128,8 @@ impl Flags {
     pub(super) fn meta(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let pair = |text: &String| {
             let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-            let why = || format!("expected KEY=VALUE, found \"{text}\"");
-            let (key, value) = pair.ok_or_else(|| ConfigError::Flag { flag: "meta", why: why() })?;
+            let message = || format!("expected KEY=VALUE, found \"{text}\"");
+            let (key, value) = pair.ok_or_else(|| ConfigError::Flag { flag: "meta", why: message() })?;
             Ok((key.to_owned(), value.to_owned()))
         };
         self.meta.iter().map(pair).collect()
@@ -138,8 +138,8 @@ impl Flags {
     /// Parses `--raw-exec`.
     pub(super) fn raw_exec(&self) -> Result<Option<bool>, ConfigError> {
         let parse = |text: &String| {
-            let why = || format!("expected true or false, found \"{text}\"");
-            text.parse().map_err(|_| ConfigError::Flag { flag: "raw-exec", why: why() })
+            let message = || format!("expected true or false, found \"{text}\"");
+            text.parse().map_err(|_| ConfigError::Flag { flag: "raw-exec", why: message() })
         };
         self.raw_exec.as_ref().map(parse).transpose()
     }

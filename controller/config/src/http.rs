@@ -29,8 +29,8 @@ pub struct Http {
 impl Section {
     /// Checks what the types can't express. Returns problems by path within the section.
     pub(super) fn problems(&self) -> Vec<(String, String)> {
-        let wrong = self.allowed_hosts.iter().enumerate().filter(|(_, entry)| !is_entry(entry));
-        wrong
+        let invalid = self.allowed_hosts.iter().enumerate().filter(|(_, entry)| !is_entry(entry));
+        invalid
             .map(|(index, entry)| {
                 let message = format!("expected HOST, HOST:PORT or *, found \"{entry}\"");
                 (format!("allowed_hosts[{index}]"), message)

@@ -43,7 +43,7 @@ use herdlet_base::{
     ownership::{self, OwnershipError},
     paths::Paths,
 };
-use herdlet_manifest::yaml::Problems;
+use herdlet_manifest::yaml::{Problem, Problems};
 use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -229,7 +229,8 @@ impl Config {
     }
 
     fn merge(flags: Flags, loaded: Loaded, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
-        let Loaded { mut file, warnings, has_nomads, .. } = loaded;
+        let Loaded { mut file, mut warnings, has_nomads, .. } = loaded;
+        overridden_lists(&flags, &file).into_iter().for_each(|problem| warnings.push(problem));
         if has_nomads && file.cluster.enabled.is_none() && flags.servers.is_empty() {
             return Err(ConfigError::NotEnabled);
         }
@@ -443,18 +444,18 @@ impl FromStr for HostPort {
     type Err = HostPortError;
 
     fn from_str(text: &str) -> Result<Self, HostPortError> {
-        let wrong = || HostPortError(text.to_owned());
-        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let error = || HostPortError(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
         let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(wrong)?,
-            None if host.contains(':') => return Err(wrong()),
+            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(error)?,
+            None if host.contains(':') => return Err(error()),
             None => host,
         };
         let plain = |char: char| char.is_ascii_alphanumeric() || ".-_:%".contains(char);
         if host.is_empty() || !host.chars().all(plain) {
-            return Err(wrong());
+            return Err(error());
         }
-        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| wrong())? })
+        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| error())? })
     }
 }
 
@@ -499,4 +500,26 @@ fn cgroup_parent_problem(parent: &str) -> Option<String> {
 /// Returns the problem with a log filter.
 fn filter_problem(filter: &str) -> Option<String> {
     log_filter::check_directives(filter).err()
+}
+
+/// Lists of the files that a flag or its variable replaces: readers expect lists to be joined.
+fn overridden_lists(flags: &Flags, file: &File) -> Vec<Problem> {
+    let manifests = !file.manifests.is_empty() && !flags.manifests.is_empty();
+    let servers = !file.servers.is_empty() && !flags.servers.is_empty();
+    let differs = [
+        ("manifests", manifests && flags.manifests != file.manifests),
+        ("servers", servers && flags.servers != file.servers),
+    ];
+    let files: Vec<String> = flags.config.iter().map(|path| path.display().to_string()).collect();
+    let problem = |key: &str| Problem {
+        source: files.join(", "),
+        line: 0,
+        column: 0,
+        path: key.to_owned(),
+        message: format!(
+            "it has no effect, because --{key} or HERDLET_{} replaces it: set only one of them",
+            key.to_uppercase()
+        ),
+    };
+    differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| problem(key)).collect()
 }

@@ -77,7 +77,7 @@ impl Reading<'_> {
                 Some(Key::Satisfied) => {}
                 Some(Key::Field(kind, ours)) => match kind.take(&entry.value, self.interfaces) {
                     Ok(value) => self.put(ours, &path, value),
-                    Err(message) => self.wrong(entry.value.position, &path, message),
+                    Err(message) => self.report(entry.value.position, &path, message),
                 },
                 Some(Key::Block(keys)) => {
                     for body in self.bodies(entry, &path) {
@@ -102,7 +102,7 @@ impl Reading<'_> {
                     entry.key,
                     phrases::describe_node(node)
                 );
-                self.wrong(node.position, path, message);
+                self.report(node.position, path, message);
             }
         }
         bodies
@@ -147,7 +147,7 @@ impl Reading<'_> {
         self.warnings.push(problem);
     }
 
-    fn wrong(&mut self, position: Position, path: &str, message: String) {
+    fn report(&mut self, position: Position, path: &str, message: String) {
         let problem = self.problem(position, path, message);
         self.problems.push(problem);
     }

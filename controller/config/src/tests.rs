@@ -49,7 +49,7 @@ fn the_sample_is_valid_and_says_the_defaults() {
 }
 
 #[test]
-fn a_flag_comes_before_its_variable_and_that_before_the_file() {
+fn flag_overrides_variable_and_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.yaml");
     fs::write(
@@ -77,6 +77,27 @@ fn a_flag_comes_before_its_variable_and_that_before_the_file() {
         ("flag", std::env::current_dir().unwrap().join("flag"))
     );
     assert_eq!(config.host_ip.to_string(), "10.0.0.1");
+}
+
+// The systemd unit has --manifests, and the folders of the config had no effect, without a line.
+#[test]
+fn a_list_of_a_file_that_a_flag_replaces_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    std::fs::write(&path, "manifests: [/a]\nname: file\n").unwrap();
+    let with = |manifests: Vec<PathBuf>| Flags {
+        config: vec![path.clone()],
+        name: Some("flag".to_owned()),
+        manifests,
+        ..Flags::default()
+    };
+    let config = load(with(vec!["/b".into()]), true, &[]).unwrap();
+    let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let [warning] = &*warnings else { panic!("{warnings:?}") };
+    assert!(warning.contains("agent.yaml: manifests: it has no effect, because --manifests"), "{warning}");
+    for same in [vec!["/a".into()], Vec::new()] {
+        assert!(load(with(same), true, &[]).unwrap().warnings.is_empty());
+    }
 }
 
 #[test]
@@ -118,7 +139,7 @@ fn tcp_without_a_token_refuses_on_loopback_too() {
 }
 
 #[test]
-fn wrong_flags_are_told_by_name() {
+fn invalid_flags_are_named() {
     let with = |change: fn(&mut Flags)| {
         let mut flags = Flags::default();
         change(&mut flags);
@@ -149,7 +170,7 @@ fn wrong_flags_are_told_by_name() {
 }
 
 #[test]
-fn everything_wrong_with_a_file_is_told_at_once_with_its_place() {
+fn file_problems_are_reported_together() {
     let text = "nme: x\nstate_dir:\nraw_exec: {enable: true}\ndynamic_ports: {min: 70000, max: 1}\nmax_kill_timeout: 30\n";
     let problems = read(text).unwrap_err();
     for expected in [
@@ -209,8 +230,8 @@ fn allowed_hosts_are_hosts() {
     let text = "http: {allowed_hosts: [ui.example, 'ui.example:8443', '*'], max_conns_per_client: 7}";
     let section = read(text).unwrap().http;
     assert_eq!((section.allowed_hosts.len(), section.max_conns_per_client), (3, Some(7)));
-    let wrong = read("http: {allowed_hosts: [ui.example, 'http://ui.example']}").unwrap_err();
-    assert!(wrong.contains("http.allowed_hosts[1]: expected HOST, HOST:PORT or *"), "{wrong}");
+    let error = read("http: {allowed_hosts: [ui.example, 'http://ui.example']}").unwrap_err();
+    assert!(error.contains("http.allowed_hosts[1]: expected HOST, HOST:PORT or *"), "{error}");
 }
 
 #[test]
@@ -230,7 +251,7 @@ fn volumes_and_facts_reach_the_planner() {
 
 #[test]
 fn a_view_leaves_out_no_key() {
-    let shown = view::settings(Flags::default(), &surroundings(true, &|_| None)).unwrap();
+    let (_, shown) = view::settings(Flags::default(), &surroundings(true, &|_| None)).unwrap();
     let schema = serde_json::to_value(schemars::schema_for!(File)).unwrap();
     for key in schema["properties"].as_object().unwrap().keys() {
         let is_shown = shown.iter().any(|setting| setting.key.split('.').next() == Some(key));
@@ -296,20 +317,26 @@ fn a_cluster_is_in_our_own_files_too() {
     let cluster = load(flags.clone(), true, &[]).unwrap().cluster.unwrap();
     assert_eq!((cluster.http.port, cluster.network.host_networks.len()), (5_646, 1));
     assert!(cluster.tls.is_some() && cluster.http_tls.is_none());
-    let shown = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
-    let of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
-    assert_eq!((of("servers").source, of("cluster.http_port").source), (Source::File, Source::File));
-    assert_eq!(of("cluster.retry_interval").source, Source::Default);
+    let (_, shown) = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
+    let setting_of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
+    assert_eq!(
+        (setting_of("servers").source, setting_of("cluster.http_port").source),
+        (Source::File, Source::File)
+    );
+    assert_eq!(setting_of("cluster.retry_interval").source, Source::Default);
     let listening = Flags {
         listen: Some("127.0.0.1:4680".to_owned()),
         servers: vec!["a".to_owned()],
         ..Flags::default()
     };
-    let shown = view::settings(listening, &surroundings(true, &|_| None)).unwrap();
-    let of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
-    assert_eq!((&of("listen").value, of("listen").source), (&"127.0.0.1:4680".into(), Source::Flag));
+    let (_, shown) = view::settings(listening, &surroundings(true, &|_| None)).unwrap();
+    let setting_of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();
     assert_eq!(
-        (&of("cluster.http_port").value, of("cluster.http_port").source),
+        (&setting_of("listen").value, setting_of("listen").source),
+        (&"127.0.0.1:4680".into(), Source::Flag)
+    );
+    assert_eq!(
+        (&setting_of("cluster.http_port").value, setting_of("cluster.http_port").source),
         (&4_680.into(), Source::Flag)
     );
     let problems = read("cluster: {bind_addr: x, moved_from: a, tls: {rpc: true}, host_networks: [{name: default}]}\nservers: [a b]\n").unwrap_err();
@@ -350,14 +377,14 @@ fn a_driver_has_its_section() {
 
 /// One of the two was ignored without a word.
 #[test]
-fn the_alias_of_a_drivers_section_must_not_contradict_it() {
+fn contradicting_driver_alias_is_refused() {
     let problems = read("raw_exec: {enabled: false}\ndrivers: {raw_exec: {enabled: true}}\n").unwrap_err();
     let expected = "agent.yaml:1:21: raw_exec.enabled: has another value than drivers.raw_exec.enabled";
     assert!(problems.contains(expected), "{problems}");
 }
 
 #[test]
-fn what_is_wrong_with_a_drivers_section_has_its_place() {
+fn driver_section_problems_have_a_position() {
     let text = "drivers:\n  raw_exek: {}\n  mock: {enable: true}\n  raw_exec: {enabled: 7}\n";
     let problems = read(text).unwrap_err();
     for expected in [

@@ -3,7 +3,7 @@
 //! In: flags, the environment, the files. Out: settings under the file's own names, which can be written as a
 //! config file.
 
-use herdlet_api_types::driver::RAW_EXEC;
+use herdlet_api_types::{Duration, driver::RAW_EXEC};
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml;
 use serde::Serialize;
@@ -36,11 +36,14 @@ pub struct Setting {
 /// The alias of `drivers.raw_exec.enabled`.
 const RAW_EXEC_ENABLED: &str = "raw_exec.enabled";
 
-/// Returns all settings in the order of the documentation.
+/// Loads the config, and returns it with all settings in the order of the documentation.
 ///
 /// # Errors
 /// As [`Config::load`].
-pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Setting>, ConfigError> {
+pub fn settings(
+    flags: Flags,
+    surroundings: &Surroundings<'_>,
+) -> Result<(Config, Vec<Setting>), ConfigError> {
     let given = flag_values(&flags);
     let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
     let with_variables = flag_values(&flags);
@@ -79,7 +82,7 @@ pub fn settings(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Vec<Set
     if let Some(listen) = listen.filter(|_| config.cluster.is_some()) {
         of_node_that_listens(&mut settings, &listen);
     }
-    Ok(settings)
+    Ok((config, settings))
 }
 
 /// On a node, `listen` is the address of its HTTP API and sets `cluster.http_addr` and `cluster.http_port`.
@@ -135,6 +138,27 @@ fn as_written(tree: &yaml::Node) -> Option<Value> {
     yaml::from_node(&yaml::Located { source: "", path: String::new(), node: tree }).ok()
 }
 
+/// A duration without units that are zero: `4h`, not `4h0m0s`.
+fn short(duration: Duration) -> String {
+    let text = duration.to_string();
+    let text = text.strip_suffix("m0s").map_or(text.clone(), |text| format!("{text}m"));
+    text.strip_suffix("h0m").map_or(text.clone(), |text| format!("{text}h"))
+}
+
+fn of_std(duration: std::time::Duration) -> Duration {
+    Duration::from_secs(i64::try_from(duration.as_secs()).unwrap_or(i64::MAX))
+}
+
+/// A number of bytes in the largest unit that divides it: `100GB`; `0` means unlimited.
+fn size(bytes: u64) -> String {
+    if bytes == u64::MAX {
+        return "0".to_owned();
+    }
+    let units = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
+    let fits = |(_, unit): &&(&str, u64)| bytes >= *unit && bytes.is_multiple_of(*unit);
+    units.iter().find(fits).map_or(bytes.to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
+}
+
 /// Returns the effective settings, by the names of the file.
 fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let volume = |volume: &super::HostVolume| json!({ "name": volume.name.0, "path": volume.path, "read_only": volume.read_only });
@@ -142,7 +166,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     let address = |address: &super::HostPort| address.to_string();
     let total = config.total();
     // `u64::MAX` means that the machine does not report the amount.
-    let told = |amount: u64| (amount != u64::MAX).then_some(amount);
+    let reported = |amount: u64| (amount != u64::MAX).then_some(amount);
     let mut all = Vec::from([
         ("name", json!(config.name)),
         ("datacenter", json!(config.datacenter)),
@@ -172,20 +196,20 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("reserved.memory", json!(config.reserved.memory_mib)),
         ("reserved.disk", json!(config.reserved.disk_mib)),
         ("reserved.reserved_ports", json!(config.reserved_ports)),
-        ("cpu_total_compute", json!(told(total.cpu_mhz))),
-        ("memory_total_mb", json!(told(total.memory_mib))),
-        ("disk_total_mb", json!(told(total.disk_mib))),
-        ("job_gc_threshold", json!(config.gc.job_gc_threshold.to_string())),
+        ("cpu_total_compute", json!(reported(total.cpu_mhz))),
+        ("memory_total_mb", json!(reported(total.memory_mib))),
+        ("disk_total_mb", json!(reported(total.disk_mib))),
+        ("job_gc_threshold", json!(short(config.gc.job_gc_threshold))),
         ("gc_max_allocs", json!(config.gc.gc_max_allocs)),
         ("gc_disk_usage_threshold", json!(config.gc.gc_disk_usage_threshold)),
         ("gc_inode_usage_threshold", json!(config.gc.gc_inode_usage_threshold)),
-        ("gc_interval", json!(config.gc.gc_interval.to_string())),
-        ("max_kill_timeout", json!(config.max_kill_timeout.to_string())),
+        ("gc_interval", json!(short(config.gc.gc_interval))),
+        ("max_kill_timeout", json!(short(config.max_kill_timeout))),
         ("start_pressure_limit", json!(config.start_pressure_limit)),
         ("task_dir_users", json!(config.task_dir_users)),
-        ("artifact.http_max_size", json!(config.artifact.http_bytes_max.to_string())),
-        ("artifact.http_read_timeout", json!(format!("{}s", config.artifact.http_time_max.as_secs()))),
-        ("artifact.decompression_size_limit", json!(config.artifact.unpacked_bytes_max.to_string())),
+        ("artifact.http_max_size", json!(size(config.artifact.http_bytes_max))),
+        ("artifact.http_read_timeout", json!(short(of_std(config.artifact.http_time_max)))),
+        ("artifact.decompression_size_limit", json!(size(config.artifact.unpacked_bytes_max))),
         ("artifact.decompression_file_count_limit", json!(config.artifact.entries_max)),
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
@@ -208,4 +232,23 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     ]);
     all.extend(cluster::values(config.cluster.as_ref()));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_are_as_short_as_people_write_them() {
+        for (seconds, text) in
+            [(14_400, "4h"), (60, "1m"), (90, "1m30s"), (5_400, "1h30m"), (30, "30s"), (0, "0s")]
+        {
+            assert_eq!(short(Duration::from_secs(seconds)), text);
+        }
+        for (bytes, text) in
+            [(100_000_000_000, "100GB"), (1_500, "1500"), (0, "0"), (u64::MAX, "0"), (2_000, "2KB")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+    }
 }

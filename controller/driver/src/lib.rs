@@ -25,6 +25,7 @@ pub mod limits;
 mod outlet;
 mod registry;
 mod stats;
+pub mod users;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -132,7 +132,7 @@ impl Ineffective {
         let of_job = |job: &&Job| {
             let tasks = job.groups.iter().flat_map(|group| &group.tasks);
             let longest = tasks.map(|task| task.kill_timeout).max().filter(|longest| *longest > max)?;
-            Some(format!("{} ({longest})", job.key()))
+            Some(format!("job {} ({longest})", job.key()))
         };
         let longer: Vec<String> = jobs.iter().filter_map(of_job).collect();
         (!longer.is_empty()).then(|| {
@@ -144,13 +144,18 @@ impl Ineffective {
         })
     }
 
+    /// The tasks of a job with such limits.
     fn of_job(&self, job: &Job) -> Option<String> {
-        let tasks = || job.groups.iter().flat_map(|group| &group.tasks);
         let drivers = built_in();
-        let is_set =
-            |controller: &&Controller| tasks().any(|task| limits(task, &drivers).needs(**controller));
-        let keys: Vec<&str> = self.missing.iter().filter(is_set).map(|controller| key(*controller)).collect();
-        (!keys.is_empty()).then(|| format!("{} ({})", job.key(), keys.join(", ")))
+        let of_task = |task: &Task| {
+            let is_set = |controller: &&Controller| limits(task, &drivers).needs(**controller);
+            let keys: Vec<&str> =
+                self.missing.iter().filter(is_set).map(|controller| key(*controller)).collect();
+            (!keys.is_empty()).then(|| format!("task {} ({})", task.name, keys.join(", ")))
+        };
+        let tasks: Vec<String> =
+            job.groups.iter().flat_map(|group| &group.tasks).filter_map(of_task).collect();
+        (!tasks.is_empty()).then(|| format!("job {}, {}", job.key(), tasks.join(", ")))
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
         let none = Ineffective::without(Controller::ALL.into());
         assert!(none.warnings(&free).is_empty(), "nothing is limited");
         let warning = none.warnings([&limited]).remove(0);
-        assert!(warning.contains("web (memory, pids_limit)"), "{warning}");
+        assert!(warning.starts_with("job web, task httpd (memory, pids_limit): these limits"), "{warning}");
         let pids = Ineffective::named(&["pids".to_owned(), "unknown".to_owned()]);
         assert_eq!(pids.names(), ["pids"]);
         assert!(pids.warnings([&limited])[0].contains("(pids_limit)"));
@@ -231,7 +236,7 @@ mod tests {
         let max = |seconds| Ineffective::default().with_max_kill_timeout(Some(Duration::from_secs(seconds)));
         let warnings = max(30).warnings([&slow]);
         assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].starts_with("db (2m"), "{}", warnings[0]);
+        assert!(warnings[0].starts_with("job db (2m"), "{}", warnings[0]);
         assert!(warnings[0].contains("killed 30s after"), "{}", warnings[0]);
         assert!(max(120).warnings([&slow]).is_empty());
         assert!(Ineffective::default().warnings([&slow]).is_empty());

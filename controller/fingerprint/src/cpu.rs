@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_is_left_to_servers() {
+    fn partial_topology_is_left_to_servers() {
         let plain = [("node/online", "0"), ("node/node0/cpulist", "0"), ("node/node0/distance", "10")];
         assert!(read(machine(&plain).path(), 1).is_some());
         assert!(read(machine(&[("cpu/online", "0-1")]).path(), 1).is_some());
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_cores_and_gives_none_of_them_away() {
+    fn topology_has_cores_and_reserves_none() {
         for found in [topology(1_000), flat(2, 1_000), flat(0, 1_000)] {
             assert!(!found.cores.is_empty() && found.cores.iter().all(|core| core.disable), "{found:?}");
             assert_eq!(found.distances.len(), found.nodes.len());

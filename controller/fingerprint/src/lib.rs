@@ -49,11 +49,14 @@ pub fn attributes(total: Room) -> Attributes {
     set("cpu.modelname", field(&processors, ':', "model name"));
     set("cpu.numcores", cores().map(|cores| cores.to_string()));
     set("cpu.frequency", frequency_mhz(&highest_khz(), &processors).map(|mhz| mhz.to_string()));
-    let told = |amount: u64| (amount != u64::MAX).then_some(amount);
-    set("cpu.totalcompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
-    set("memory.totalbytes", told(total.memory_mib).map(|mib| exact_bytes(mib, memory_bytes()).to_string()));
+    let reported = |amount: u64| (amount != u64::MAX).then_some(amount);
+    set("cpu.totalcompute", reported(total.cpu_mhz).map(|mhz| mhz.to_string()));
+    set(
+        "memory.totalbytes",
+        reported(total.memory_mib).map(|mib| exact_bytes(mib, memory_bytes()).to_string()),
+    );
     set("os.signals", Some(SIGNALS.join(",")));
-    set("cpu.usablecompute", told(total.cpu_mhz).map(|mhz| mhz.to_string()));
+    set("cpu.usablecompute", reported(total.cpu_mhz).map(|mhz| mhz.to_string()));
     let topology = topology(0);
     set("numa.node.count", Some(topology.nodes.len().to_string()));
     for node in &topology.nodes {
@@ -206,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_has_what_jobs_ask_for() {
+    fn machine_has_common_attributes() {
         let found = attributes(room(Path::new("/")));
         for name in [
             "kernel.name",
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nomad_tells_more_exactly_is_told_so() {
+    fn versions_and_core_ranges_have_nomad_form() {
         let debian = "ID=debian\nVERSION_ID=\"12\"\n";
         assert_eq!(system_version(debian, "12.11\n").as_deref(), Some("12.11"));
         assert_eq!(system_version(debian, "").as_deref(), Some("12"));
@@ -240,24 +243,24 @@ mod tests {
         );
         assert_eq!(exact_bytes(2, Some(2 * MIB + 7)), 2 * MIB + 7);
         assert_eq!(exact_bytes(1, Some(2 * MIB + 7)), MIB, "the smaller value is used");
-        for (numbers, told) in [(&[][..], ""), (&[3], "3"), (&[0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11")] {
-            assert_eq!(ranges(numbers.iter().copied()), told);
+        for (numbers, expected) in [(&[][..], ""), (&[3], "3"), (&[0, 1, 2, 3, 8, 10, 11], "0-3,8,10-11")] {
+            assert_eq!(ranges(numbers.iter().copied()), expected);
         }
     }
 
     #[test]
-    fn a_directory_is_on_what_is_mounted_nearest_above_it() {
+    fn directory_uses_the_nearest_mount_above() {
         let mounts = "rootfs / rootfs rw 0 0\n/dev/sda1 / ext4 rw 0 0\n/dev/sdb /var/lib ext4 rw 0 0\ntmpfs /a\\040b tmpfs rw 0 0\n";
-        let of = |dir: &str| volume(mounts, Path::new(dir));
-        assert_eq!(of("/var/lib/herdlet").as_deref(), Some("/dev/sdb"));
-        assert_eq!(of("/var/library").as_deref(), Some("/dev/sda1"));
-        assert_eq!(of("/a b/c").as_deref(), Some("tmpfs"));
+        let volume_of = |dir: &str| volume(mounts, Path::new(dir));
+        assert_eq!(volume_of("/var/lib/herdlet").as_deref(), Some("/dev/sdb"));
+        assert_eq!(volume_of("/var/library").as_deref(), Some("/dev/sda1"));
+        assert_eq!(volume_of("/a b/c").as_deref(), Some("tmpfs"));
         assert_eq!(volume("", Path::new("/")), None);
         assert!(storage(Path::new("/")).contains_key("unique.storage.bytestotal"));
     }
 
     #[test]
-    fn the_highest_frequency_counts_where_it_is_known() {
+    fn highest_frequency_is_used() {
         let processors = "processor\t: 0\ncpu MHz\t\t: 2450.750\n";
         assert_eq!(frequency_mhz("3700000\n", processors), Some(3_700));
         assert_eq!(frequency_mhz("", processors), Some(2_450));
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_no_attribute() {
+    fn unknown_amounts_set_no_attribute() {
         let found = attributes(Room::ENDLESS);
         assert!(!found.contains_key("cpu.totalcompute") && !found.contains_key("memory.totalbytes"));
     }

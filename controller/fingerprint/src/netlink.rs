@@ -212,10 +212,10 @@ fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
 fn read_address(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
     let (Some(index), Some(prefix)) = (read_u32(body, 4), body.get(1)) else { return };
     let Some(interface) = found.get_mut(&index) else { return };
-    let of =
+    let address =
         |wanted: u16| attributes(body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, ip)| ip_of(ip));
     // On a tunnel, `ADDRESS` is the peer's.
-    if let Some(ip) = of(ADDRESS_LOCAL).or_else(|| of(ADDRESS)) {
+    if let Some(ip) = address(ADDRESS_LOCAL).or_else(|| address(ADDRESS)) {
         interface.addresses.push((ip, *prefix));
     }
 }
@@ -226,11 +226,11 @@ fn default_route(body: &[u8]) -> Option<(bool, u32, u32)> {
     if destination != 0 || table != TABLE_MAIN || kind != TYPE_UNICAST {
         return None;
     }
-    let of = |wanted: u16| {
+    let attribute = |wanted: u16| {
         attributes(body, 12).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| read_u32(value, 0))
     };
     let is_ip6 = u16::from(family) == AddressFamily::INET6.as_raw();
-    Some((is_ip6, of(ROUTE_PRIORITY).unwrap_or_default(), of(ROUTE_INTERFACE)?))
+    Some((is_ip6, attribute(ROUTE_PRIORITY).unwrap_or_default(), attribute(ROUTE_INTERFACE)?))
 }
 
 fn ip_of(bytes: &[u8]) -> Option<IpAddr> {

@@ -44,11 +44,11 @@ impl FromStr for Network {
     type Err = NetworkError;
 
     fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let wrong = || NetworkError(text.to_owned());
-        let (address, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
-        let address: IpAddr = address.parse().map_err(|_| wrong())?;
+        let error = || NetworkError(text.to_owned());
+        let (address, prefix) = text.trim().split_once('/').ok_or_else(error)?;
+        let address: IpAddr = address.parse().map_err(|_| error())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= most).ok_or_else(wrong)?;
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= most).ok_or_else(error)?;
         Ok(Self { address, prefix })
     }
 }
@@ -176,13 +176,13 @@ mod tests {
     }
 
     fn addresses(found: &Networks) -> Vec<String> {
-        let of = |network: &NodeNetwork| {
+        let text_of = |network: &NodeNetwork| {
             let addresses = network.addresses.iter();
             let addresses: Vec<_> =
                 addresses.map(|one| format!("{}={}{}", one.alias, one.address, one.reserved_ports)).collect();
             format!("{} {}", network.device, addresses.join(" "))
         };
-        found.nodes.iter().map(of).collect()
+        found.nodes.iter().map(text_of).collect()
     }
 
     #[test]

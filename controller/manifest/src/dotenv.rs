@@ -69,14 +69,18 @@ impl<'r> Reader<'r> {
         let line_end = rest.find('\n').unwrap_or(rest.len());
         let line = rest.get(..line_end).unwrap_or_default();
         let Some(separator) = line.find(['=', ':']) else {
-            return Err(self.wrong(format!("{:?} has no value: expected KEY=VALUE", line.trim())));
+            let name = line.trim();
+            return Err(self.error(format!(
+                "{name:?} has no value: write {name}=VALUE, or {name}= for an empty one (variables are not taken from the \
+                 environment)"
+            )));
         };
         let (key, value) = rest.split_at(separator);
         let key = key.trim_end();
         let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '.' | '-');
         if key.is_empty() || !key.chars().all(is_plain) || key.starts_with(|char: char| char.is_ascii_digit())
         {
-            return Err(self.wrong(format!("{key:?} is no name of a variable")));
+            return Err(self.error(format!("{key:?} is no name of a variable")));
         }
         let value = value.get(1..).unwrap_or_default().trim_start_matches([' ', '\t']);
         let value = match value.chars().next() {
@@ -123,7 +127,7 @@ impl<'r> Reader<'r> {
                     let end = after.find('\n').unwrap_or(after.len());
                     let more = after.get(..end).unwrap_or_default().trim();
                     if !more.is_empty() && !more.starts_with('#') {
-                        return Err(self.wrong(format!("{more:?} follows the closing quote")));
+                        return Err(self.error(format!("{more:?} follows the closing quote")));
                     }
                     let value = if quote == '"' { self.expanded(&value)? } else { value };
                     self.line += text.get(..at).unwrap_or_default().matches('\n').count();
@@ -133,7 +137,7 @@ impl<'r> Reader<'r> {
                 plain => value.push(plain),
             }
         }
-        Err(self.wrong(format!("the value has no closing {quote}")))
+        Err(self.error(format!("the value has no closing {quote}")))
     }
 
     /// Replaces `$KEY`, `${KEY}`, `${KEY:-default}`, `${KEY-default}`, `${KEY:?message}`, `${KEY?message}`, `${KEY:+other}`,
@@ -148,7 +152,7 @@ impl<'r> Reader<'r> {
                 text.push('$');
                 rest = after;
             } else if let Some(braced) = reference.strip_prefix('{') {
-                let end = closing(braced).ok_or_else(|| self.wrong("${ has no closing brace".to_owned()))?;
+                let end = closing(braced).ok_or_else(|| self.error("${ has no closing brace".to_owned()))?;
                 text.push_str(&self.reference(braced.get(..end).unwrap_or_default())?);
                 rest = braced.get(end + 1..).unwrap_or_default();
             } else {
@@ -167,7 +171,7 @@ impl<'r> Reader<'r> {
     fn reference(&self, inner: &str) -> Result<String, DotenvError> {
         let (name, operator) = inner.split_at(name_len(inner));
         if name.is_empty() {
-            return Err(self.wrong(format!(
+            return Err(self.error(format!(
                 "${{{inner}}} names no variable; write a literal $ as $$, or use single quotes"
             )));
         }
@@ -182,20 +186,20 @@ impl<'r> Reader<'r> {
             (Some('+'), Some(_)) => self.expanded(chars.as_str()),
             (Some('+'), None) => Ok(String::new()),
             (Some('?'), Some(value)) => Ok(value.clone()),
-            (Some('?'), None) => Err(self.wrong(format!("{name} is not set: {}", chars.as_str()))),
-            (Some(_) | None, _) => Err(self.wrong(format!("${{{inner}}} is no reference to a variable"))),
+            (Some('?'), None) => Err(self.error(format!("{name} is not set: {}", chars.as_str()))),
+            (Some(_) | None, _) => Err(self.error(format!("${{{inner}}} is no reference to a variable"))),
         }
     }
 
     fn value_of(&self, name: &str) -> Result<String, DotenvError> {
         self.known.get(name).cloned().ok_or_else(|| {
-            self.wrong(format!(
+            self.error(format!(
                 "${name} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$"
             ))
         })
     }
 
-    fn wrong(&self, message: String) -> DotenvError {
+    fn error(&self, message: String) -> DotenvError {
         DotenvError { line: self.line, message }
     }
 }

@@ -72,14 +72,14 @@ impl Reader<'_> {
 
     fn entries(&mut self, within: Within, depth: usize) -> Result<Vec<Entry>, Wrong> {
         if depth > DEPTH_MAX {
-            return Err(self.wrong("is nested too deeply"));
+            return Err(self.error("is nested too deeply"));
         }
         let mut entries = Vec::new();
         loop {
             self.blank()?;
             match (self.peek(), within) {
                 (None, Within::Text) => return Ok(entries),
-                (None, Within::Braces) => return Err(self.wrong("ends within a `{` that is not closed")),
+                (None, Within::Braces) => return Err(self.error("ends within a `{` that is not closed")),
                 (Some('}'), Within::Braces) => {
                     self.next();
                     return Ok(entries);
@@ -115,7 +115,7 @@ impl Reader<'_> {
                 Some(char) if names.len() <= 4 && (char == '"' || begins_a_name(char)) => {
                     names.push(self.name()?);
                 }
-                Some(_) | None => return Err(self.wrong("expected `=` or `{` after a name")),
+                Some(_) | None => return Err(self.error("expected `=` or `{` after a name")),
             }
         }
     }
@@ -125,7 +125,7 @@ impl Reader<'_> {
         let mut value = value;
         let mut names = names.into_iter();
         let Some((first, first_position)) = names.next() else {
-            return Err(self.wrong("expected a name"));
+            return Err(self.error("expected a name"));
         };
         for (label, key_position) in names.rev() {
             let entry = Entry { key: label.into(), key_position, value };
@@ -144,15 +144,15 @@ impl Reader<'_> {
                     |char: char| char.is_alphanumeric() || char == '_' || char == '-' || char == '.';
                 Ok((self.take_while(continues), position))
             }
-            Some(char) => Err(self.wrong(format!("expected a name, found `{}`", char.escape_debug()))),
-            None => Err(self.wrong("expected a name")),
+            Some(char) => Err(self.error(format!("expected a name, found `{}`", char.escape_debug()))),
+            None => Err(self.error("expected a name")),
         }
     }
 
     fn value(&mut self, depth: usize) -> Result<Arc<Node>, Wrong> {
         self.spend()?;
         if depth > DEPTH_MAX {
-            return Err(self.wrong("is nested too deeply"));
+            return Err(self.error("is nested too deeply"));
         }
         let position = self.position;
         match self.peek() {
@@ -179,8 +179,8 @@ impl Reader<'_> {
                 };
                 Ok(Arc::new(Node { value, text: word.into(), style: Style::Plain, position }))
             }
-            Some(char) => Err(self.wrong(format!("expected a value, found `{}`", char.escape_debug()))),
-            None => Err(self.wrong("expected a value")),
+            Some(char) => Err(self.error(format!("expected a value, found `{}`", char.escape_debug()))),
+            None => Err(self.error("expected a value")),
         }
     }
 
@@ -197,8 +197,8 @@ impl Reader<'_> {
             match self.peek() {
                 Some(',') => self.next(),
                 Some(']') => {}
-                Some(_) => return Err(self.wrong("expected `,` or `]` in a list")),
-                None => return Err(self.wrong("ends within a `[` that is not closed")),
+                Some(_) => return Err(self.error("expected `,` or `]` in a list")),
+                None => return Err(self.error("ends within a `[` that is not closed")),
             }
         }
         let style = Style::Collection;
@@ -288,22 +288,22 @@ impl Reader<'_> {
     /// Parses `<<EOF`, lines, `EOF`. `<<-` strips the smallest indentation of all lines.
     fn heredoc(&mut self) -> Result<String, Wrong> {
         let began = self.position;
-        let wrong = |message: &str| Wrong { position: began, message: message.to_owned() };
-        let Some(rest) = self.rest.strip_prefix("<<") else { return Err(wrong("expected a value")) };
+        let error = |message: &str| Wrong { position: began, message: message.to_owned() };
+        let Some(rest) = self.rest.strip_prefix("<<") else { return Err(error("expected a value")) };
         let is_indented = rest.starts_with('-');
         for _ in 0..2 + usize::from(is_indented) {
             self.next();
         }
         let end = self.take_while(|char| char.is_alphanumeric() || char == '_');
         if end.is_empty() || !matches!(self.peek(), Some('\n' | '\r')) {
-            return Err(wrong("expected `<<NAME` and a new line"));
+            return Err(error("expected `<<NAME` and a new line"));
         }
         self.take_while(|char| char != '\n');
         self.next();
         let mut lines = Vec::new();
         loop {
             if self.rest.is_empty() {
-                return Err(wrong("begins a heredoc that is not closed"));
+                return Err(error("begins a heredoc that is not closed"));
             }
             let line = self.take_while(|char| char != '\n');
             if line.trim() == end {
@@ -329,7 +329,7 @@ impl Reader<'_> {
                 self.take_while(|char| char != '\n');
             } else if self.rest.starts_with("/*") {
                 let Some(end) = self.rest.find("*/") else {
-                    return Err(self.wrong("begins a comment that is not closed"));
+                    return Err(self.error("begins a comment that is not closed"));
                 };
                 let length = self.rest.get(..end + 2).unwrap_or_default().chars().count();
                 (0..length).for_each(|_| self.next());
@@ -371,12 +371,12 @@ impl Reader<'_> {
     fn spend(&mut self) -> Result<(), Wrong> {
         self.values += 1;
         if self.values > VALUES_MAX {
-            return Err(self.wrong(format!("has more than {VALUES_MAX} names and values")));
+            return Err(self.error(format!("has more than {VALUES_MAX} names and values")));
         }
         Ok(())
     }
 
-    fn wrong(&self, message: impl Into<String>) -> Wrong {
+    fn error(&self, message: impl Into<String>) -> Wrong {
         Wrong { position: self.position, message: message.into() }
     }
 }
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_place() {
+    fn syntax_errors_name_their_position() {
         for (text, expected) in [
             ("a", "1:2: expected `=` or `{` after a name"),
             ("a =\n  nope", "2:3: expected a value, found `nope`; strings need quotes"),

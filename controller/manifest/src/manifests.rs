@@ -83,14 +83,16 @@ pub const OBJECTS_MAX: usize = 10_000;
 /// # Errors
 /// All problems, including unreadable files.
 pub fn load(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
-    let mut reading = Reading { nearby: Nearby::Disk, ..Reading::new(drivers, variables) };
-    for text in folder::texts(paths) {
-        match text {
-            Ok((source, bytes)) => reading.text(&source, &bytes),
-            Err(problem) => reading.problems.push(problem),
-        }
-    }
-    reading.finish()
+    Reading { nearby: Nearby::Disk, ..Reading::new(drivers, variables) }.paths(paths)
+}
+
+/// Reads manifests like [`load`] for the names of their objects: without the files that they refer to, so a
+/// missing `env_file` is no problem.
+///
+/// # Errors
+/// All problems.
+pub fn load_names(paths: &[PathBuf], drivers: &Drivers, variables: &Variables) -> Result<Set, Problems> {
+    Reading { nearby: Nearby::NamesOnly, ..Reading::new(drivers, variables) }.paths(paths)
 }
 
 /// Reads all manifests in a text.
@@ -147,6 +149,11 @@ pub fn read_of_servers(job: &serde_json::Value, drivers: &Drivers) -> Result<Set
     reading.finish()
 }
 
+/// Whether the problem is about a file of variables.
+fn is_of_env_file(problem: &Problem) -> bool {
+    problem.path.contains(".env_file")
+}
+
 /// Which side validated the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Judge {
@@ -181,6 +188,16 @@ impl<'r> Reading<'r> {
         let (judge, declared) = (Judge::Here, BTreeSet::new());
         let (nearby, read) = (Nearby::nothing(), Vec::new());
         Self { drivers, judge, variables, nearby, read, set, problems, places: Places::new(), declared }
+    }
+
+    fn paths(mut self, paths: &[PathBuf]) -> Result<Set, Problems> {
+        for text in folder::texts(paths) {
+            match text {
+                Ok((source, bytes)) => self.text(&source, &bytes),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        self.finish()
     }
 
     fn text(&mut self, source: &str, bytes: &[u8]) {
@@ -237,7 +254,13 @@ impl<'r> Reading<'r> {
         self.read.extend_from_slice(&outcome.read);
         let in_words = |problem: Problem| Problem { path: words(&problem.path), ..problem };
         self.problems.add_more(outcome.problems.more());
-        self.problems.extend(outcome.problems.into_vec().into_iter().map(in_words));
+        // A mistake in a file of variables is reported once, not for each task that uses the file.
+        for problem in outcome.problems.into_vec() {
+            let is_reported = |known: &Problem| is_of_env_file(known) && known.message == problem.message;
+            if !is_of_env_file(&problem) || !self.problems.iter().any(is_reported) {
+                self.problems.push(in_words(problem));
+            }
+        }
         self.set.warnings.extend(outcome.warnings.into_iter().map(in_words));
         outcome.content.map(|content| (document, content))
     }

@@ -108,8 +108,8 @@ mod tests {
         let file = folder.path().join("web.yaml");
         std::fs::write(&file, "").unwrap();
         assert_eq!(owners.allow(&delete), Err(Owner { job: job.clone(), file: file.clone() }));
-        let told = owners.allow(&delete).unwrap_err().to_string();
-        assert!(told.contains(&file.display().to_string()), "{told}");
+        let message = owners.allow(&delete).unwrap_err().to_string();
+        assert!(message.contains(&file.display().to_string()), "{message}");
         let other = JobKey { id: "other".into(), ..job };
         assert_eq!(owners.allow(&Command::Delete { job: other }), Ok(()));
     }

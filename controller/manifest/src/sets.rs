@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_brought_in_under_a_name_and_is_no_longer_there_is_left() {
+    fn jobs_missing_from_their_set_are_listed() {
         let (web, old, gone) = (of_set("web", "shop"), of_set("old", "shop"), of_set("gone", "shop"));
         let gone = JobView { deleting: true, ..gone };
         let mut child = of_set("old/dispatch-1-0a1b2c3d", "shop");

@@ -127,8 +127,9 @@ impl Acl {
         for Rule { subject, access, capabilities } in policies.into_iter().flat_map(|policy| &policy.rules) {
             match subject {
                 Subject::Namespace(name) => {
-                    let of = if name.contains('*') { &mut grants.patterns } else { &mut grants.namespaces };
-                    of.entry(name.clone()).or_default().add(capabilities);
+                    let rules =
+                        if name.contains('*') { &mut grants.patterns } else { &mut grants.namespaces };
+                    rules.entry(name.clone()).or_default().add(capabilities);
                 }
                 Subject::Node => grants.node = grants.node.max(*access),
                 Subject::Agent => grants.agent = grants.agent.max(*access),
@@ -146,8 +147,8 @@ impl Acl {
             Self::Disabled | Self::Management => true,
             Self::Policies(grants) => {
                 let own = grants.namespaces.get(namespace);
-                let said = own.or_else(|| closest(&grants.patterns, namespace));
-                said.is_some_and(|said| said.0.contains(capability.as_str()))
+                let rule = own.or_else(|| closest(&grants.patterns, namespace));
+                rule.is_some_and(|rule| rule.0.contains(capability.as_str()))
             }
         }
     }
@@ -185,7 +186,7 @@ fn closest<'g>(patterns: &'g BTreeMap<String, Capabilities>, name: &str) -> Opti
         let stars = pattern.bytes().filter(|byte| *byte == b'*').count();
         name.len().saturating_sub(pattern.len() - stars)
     };
-    matching.rev().min_by_key(|(pattern, _)| left(pattern)).map(|(_, said)| said)
+    matching.rev().min_by_key(|(pattern, _)| left(pattern)).map(|(_, rule)| rule)
 }
 
 /// Whether a name matches a pattern in which `*` matches any characters.

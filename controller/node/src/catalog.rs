@@ -77,13 +77,13 @@ pub struct Mirror {
     model: Arc<ReadModel>,
     node: NodeFacts,
     /// The entries that servers have accepted, by id.
-    told: BTreeMap<String, Entry>,
+    registered: BTreeMap<String, Entry>,
 }
 
 impl Mirror {
     /// For this node, whose allocations are in `model`.
     pub fn new(catalog: Arc<BuiltIn>, model: Arc<ReadModel>, node: NodeFacts) -> Self {
-        Self { catalog, model, node, told: BTreeMap::new() }
+        Self { catalog, model, node, registered: BTreeMap::new() }
     }
 
     /// Keeps servers up to date. A change of `told_again` means that they may have lost all entries.
@@ -99,7 +99,7 @@ impl Mirror {
             let is_early = self.is_early();
             if told_again.has_changed().unwrap_or_default() {
                 told_again.mark_unchanged();
-                self.told.clear();
+                self.registered.clear();
             }
             let pause = match self.synchronize(&queries).await {
                 Ok(()) => None,
@@ -126,14 +126,14 @@ impl Mirror {
     async fn synchronize<S: Service, D: Dial>(&mut self, queries: &Queries<S, D>) -> Result<(), CallError> {
         let wanted = self.desired_entries();
         let news: Vec<Entry> =
-            wanted.values().filter(|entry| self.told.get(&entry.id) != Some(entry)).cloned().collect();
+            wanted.values().filter(|entry| self.registered.get(&entry.id) != Some(entry)).cloned().collect();
         for batch in news.chunks(BATCH) {
             let request = |options| UpsertRequest { services: batch.to_vec(), options };
             let Done {} = queries.send_once("ServiceRegistration.Upsert", request).await?;
-            self.told.extend(batch.iter().map(|entry| (entry.id.clone(), entry.clone())));
+            self.registered.extend(batch.iter().map(|entry| (entry.id.clone(), entry.clone())));
         }
         let gone: Vec<Entry> =
-            self.told.values().filter(|entry| !wanted.contains_key(&entry.id)).cloned().collect();
+            self.registered.values().filter(|entry| !wanted.contains_key(&entry.id)).cloned().collect();
         for entry in gone {
             let request = |options| DeleteRequest {
                 id: entry.id.clone(),
@@ -144,7 +144,7 @@ impl Mirror {
                 Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(error),
             }
-            self.told.remove(&entry.id);
+            self.registered.remove(&entry.id);
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ mod tests {
 
     /// A service may be up before its allocation is published, even while servers are being updated.
     #[tokio::test(start_paused = true)]
-    async fn services_that_are_up_before_their_allocation_is_shown_are_told_once_it_is() {
+    async fn service_up_before_its_allocation_is_registered_later() {
         let cluster = Cluster::start(Settings::default());
         let servers = vec!["s0:4647".parse().unwrap()];
         let pool =
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_have_removed_is_not_removed_again() {
+    fn removed_registration_is_not_removed_again() {
         for (text, expected) in [
             ("service registration not found", true),
             ("rpc error: Permission denied", true),

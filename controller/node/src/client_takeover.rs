@@ -137,9 +137,10 @@ fn live(state: &Bolt<'_>) -> Result<Vec<String>, BoltError> {
             if !name.starts_with(b"task-") {
                 continue;
             }
-            let told = state.value(&task, b"task_state")?;
-            let told: Option<TaskState> = told.and_then(|told| herdlet_rpc::codec::decode(&told).ok());
-            is_live |= told.is_none_or(|told| told.state != "dead");
+            let task_state = state.value(&task, b"task_state")?;
+            let task_state: Option<TaskState> =
+                task_state.and_then(|task_state| herdlet_rpc::codec::decode(&task_state).ok());
+            is_live |= task_state.is_none_or(|task_state| task_state.state != "dead");
         }
         if is_live {
             live.push(String::from_utf8_lossy(&alloc).chars().take(64).collect());

@@ -29,6 +29,10 @@ use serde::de::DeserializeOwned;
 
 /// Makes calls to servers.
 pub trait Servers: Send + Sync + 'static {
+    /// Resolves when this node is registered: servers refuse all calls before that, so [`Self::ask`] and
+    /// [`Self::stream`] wait for it.
+    fn registered(&self) -> BoxFuture<'_, ()>;
+
     /// Calls one server, and another one if that fails. [`Question::body`] gives the arguments.
     ///
     /// # Errors
@@ -146,6 +150,10 @@ pub struct SessionServers<S, D> {
 }
 
 impl<S: Service, D: Dial> Servers for SessionServers<S, D> {
+    fn registered(&self) -> BoxFuture<'_, ()> {
+        self.queries.registered().boxed()
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         async move {
             let method = question.method.as_str();
@@ -214,6 +222,14 @@ impl LazyServers {
 }
 
 impl Servers for LazyServers {
+    fn registered(&self) -> BoxFuture<'_, ()> {
+        match self.0.get() {
+            Some(servers) => servers.registered(),
+            // Calls fail at once.
+            None => async {}.boxed(),
+        }
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         match self.0.get() {
             Some(servers) => servers.ask(question),

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_is_known_by_nomads_names() {
+    fn consul_agent_sets_nomad_attributes() {
         let answer = json!({
             "Config": {"Datacenter": "dc1", "NodeName": "n1", "Server": false, "Version": "1.16.2", "Revision": "abc"},
             "DebugConfig": {"GRPCPort": 8502, "ConnectEnabled": true, "DNSPort": 8600},

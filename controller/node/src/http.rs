@@ -53,7 +53,7 @@ use self::{
 };
 use super::{
     acl::{Acl, Denied},
-    cluster_client::{Answer, Question, Servers},
+    cluster_client::{Answer, Servers},
     serve::NodeService,
     snapshot::Snapshots,
 };
@@ -105,13 +105,8 @@ const OF_OTHER_ORIGINS: [&str; 7] = [
     "/v1/var/",
 ];
 
-/// How long servers may take to answer a call: a read beyond the time that it may block, and a change. A node that has not
-/// reached any server yet waits for one that long.
-const READ_WAIT_MAX: Duration = Duration::from_secs(10);
-const WRITE_WAIT_MAX: Duration = Duration::from_secs(60);
-
-/// For how long servers block a read with `index` but without `wait`.
-const BLOCK: Duration = Duration::from_secs(300);
+/// How long a request waits for the registration of this node, before which servers refuse all calls.
+const REGISTRATION_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Time limit for receiving a request body.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -365,28 +360,23 @@ impl NodeApi {
                 let answer = answer.map_err(|refusal: Refusal| ServerError::new(refusal.text(own)))?;
                 codec::decode(&answer).map_err(|error| HttpError(500, format!("failed to {error}")))?
             }
-            None => match self.ask_servers(question).await? {
-                Ok(Answer(answer)) => answer,
-                Err(error) => return Err(refusal(call.response, error)),
-            },
+            None => {
+                self.await_servers().await?;
+                match self.servers.ask(question).await {
+                    Ok(Answer(answer)) => answer,
+                    Err(error) => return Err(refusal(call.response, error)),
+                }
+            }
         };
         render_response(routed, answer, &params)
     }
 
-    /// The servers' answer, if there is one in time.
-    async fn ask_servers(&self, question: Question) -> Result<Result<Answer, CallError>, HttpError> {
-        let blocked = match (question.index, question.wait) {
-            (0, _) => Duration::ZERO,
-            (_, Duration::ZERO) => BLOCK,
-            (_, wait) => wait,
-        };
-        let (limit, effect) = if question.is_write {
-            (WRITE_WAIT_MAX, "; the change may still be made")
-        } else {
-            (blocked + READ_WAIT_MAX, "")
-        };
-        let answer = tokio::time::timeout(limit, self.servers.ask(question)).await;
-        answer.map_err(|_| HttpError(500, format!("no server answered within {} s{effect}", limit.as_secs())))
+    /// Waits until servers accept calls of this node. The calls themselves have time limits.
+    async fn await_servers(&self) -> Result<(), HttpError> {
+        let registered = tokio::time::timeout(REGISTRATION_WAIT_MAX, self.servers.registered()).await;
+        registered.map_err(|_| {
+            HttpError(500, format!("no server answered within {} s", REGISTRATION_WAIT_MAX.as_secs()))
+        })
     }
 }
 

@@ -107,7 +107,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     #[test]
-    fn another_one_is_asked_for_when_half_of_a_life_is_over_but_not_again_and_again() {
+    fn identity_is_renewed_after_half_its_life() {
         let after =
             |life: i64| (renew_at(5 * SECOND, (5 + life) * SECOND, &mut Chance::of(3)) - 5 * SECOND) / SECOND;
         assert!((1_620..=1_800).contains(&after(3_600)), "{}", after(3_600));

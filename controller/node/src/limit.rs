@@ -38,7 +38,7 @@ pub async fn follow(
     dir: PathBuf,
 ) {
     let mut memory = Memory::read(&dir, SystemTime::now(), Instant::now());
-    let mut told = BTreeSet::new();
+    let mut handled = BTreeSet::new();
     loop {
         let version = model.version();
         {
@@ -47,8 +47,8 @@ pub async fn follow(
                 memory.on_contact(heard.at, heard.wall, contact.silence_max());
             }
         }
-        told.retain(|id| model.alloc(id).is_some());
-        let limits = limits(&model, &told);
+        handled.retain(|id| model.alloc(id).is_some());
+        let limits = limits(&model, &handled);
         if !limits.is_empty() {
             memory.keep().await;
         }
@@ -56,7 +56,7 @@ pub async fn follow(
         let due = |limit| memory.due(limit);
         for (id, limit) in limits.iter().filter(|(_, limit)| due(*limit) <= now) {
             tracing::warn!(alloc = %id, ?limit, "stopping an allocation: no server was reachable for stop_on_client_after");
-            told.insert(*id);
+            handled.insert(*id);
             let event = Event::Desired(DesiredChange::AllocOutOfContact(*id));
             if inbox.send(Input::Event(event)).await.is_err() {
                 return;
@@ -72,11 +72,11 @@ pub async fn follow(
 }
 
 /// Running allocations with a limit, except those already reported.
-fn limits(model: &ReadModel, told: &BTreeSet<AllocId>) -> Vec<(AllocId, Duration)> {
+fn limits(model: &ReadModel, handled: &BTreeSet<AllocId>) -> Vec<(AllocId, Duration)> {
     let limit = |view: &herdlet_api_types::view::AllocView| {
         let limit = view.spec.server.as_ref()?.stop_on_client_after.filter(|limit| limit.0 > 0)?;
         let runs = view.spec.desired == Desired::Run && !view.status.is_terminal();
-        (runs && !told.contains(&view.spec.id))
+        (runs && !handled.contains(&view.spec.id))
             .then(|| (view.spec.id, Duration::from_nanos(limit.0.unsigned_abs())))
     };
     model.allocs().iter().filter_map(|view| limit(view)).collect()

@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn changes_count_over_restarts_and_what_was_removed_stays_away() {
+    fn metadata_changes_persist_over_restarts() {
         let dir = tempfile::tempdir().unwrap();
         let fixed =
             BTreeMap::from([("rack".to_owned(), "1".to_owned()), ("zone".to_owned(), "a".to_owned())]);
         let meta = NodeMeta::load(fixed.clone(), dir.path()).unwrap();
         assert_eq!(meta.merged(), fixed);
-        let told = changes(&[("rack", None), ("zone", Some("b")), ("a.b-c", Some("x")), ("gone", None)]);
-        let meta = meta.with(&told).unwrap();
+        let first = changes(&[("rack", None), ("zone", Some("b")), ("a.b-c", Some("x")), ("gone", None)]);
+        let meta = meta.with(&first).unwrap();
         meta.save(dir.path()).unwrap();
         let again = NodeMeta::load(fixed, dir.path()).unwrap();
         assert_eq!(again, meta);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_changes_nothing() {
+    fn invalid_metadata_changes_nothing() {
         let meta = NodeMeta::default();
         assert!(matches!(meta.with(&Changes::new()), Err(MetaError::Nothing)));
         for key in ["", "a..b", "a b", "1a", ".a", "-a"] {

@@ -112,32 +112,32 @@ fn task_state(task: &TaskView) -> TaskState {
 }
 
 fn task_event(event: &TaskEvent) -> wire::TaskEvent {
-    let told = nomad::task_event(event);
+    let shown = nomad::task_event(event);
     wire::TaskEvent {
-        kind: told.kind,
-        time: told.time,
-        message: told.message,
-        display_message: told.display_message,
-        details: told.details,
-        fails_task: told.fails_task,
-        restart_reason: told.restart_reason,
-        setup_error: told.setup_error,
-        driver_error: told.driver_error,
-        exit_code: told.exit_code,
-        signal: told.signal,
-        kill_timeout: Duration::from_nanos(told.kill_timeout.unsigned_abs()),
-        kill_error: told.kill_error,
-        kill_reason: told.kill_reason,
-        start_delay: told.start_delay,
-        download_error: told.download_error,
-        validation_error: told.validation_error,
-        disk_limit: told.disk_limit,
-        failed_sibling: told.failed_sibling,
-        vault_error: told.vault_error,
-        task_signal_reason: told.task_signal_reason,
-        task_signal: told.task_signal,
-        driver_message: told.driver_message,
-        generic_source: told.generic_source,
+        kind: shown.kind,
+        time: shown.time,
+        message: shown.message,
+        display_message: shown.display_message,
+        details: shown.details,
+        fails_task: shown.fails_task,
+        restart_reason: shown.restart_reason,
+        setup_error: shown.setup_error,
+        driver_error: shown.driver_error,
+        exit_code: shown.exit_code,
+        signal: shown.signal,
+        kill_timeout: Duration::from_nanos(shown.kill_timeout.unsigned_abs()),
+        kill_error: shown.kill_error,
+        kill_reason: shown.kill_reason,
+        start_delay: shown.start_delay,
+        download_error: shown.download_error,
+        validation_error: shown.validation_error,
+        disk_limit: shown.disk_limit,
+        failed_sibling: shown.failed_sibling,
+        vault_error: shown.vault_error,
+        task_signal_reason: shown.task_signal_reason,
+        task_signal: shown.task_signal,
+        driver_message: shown.driver_message,
+        generic_source: shown.generic_source,
     }
 }
 
@@ -170,26 +170,26 @@ mod tests {
     ];
 
     /// The stored form of an event that a stock client reported.
-    fn stored(told: &wire::TaskEvent) -> TaskEvent {
-        let kind: TaskEventKind = serde_json::from_value(told.kind.clone().into()).unwrap();
+    fn stored(event: &wire::TaskEvent) -> TaskEvent {
+        let kind: TaskEventKind = serde_json::from_value(event.kind.clone().into()).unwrap();
         let is_told = matches!(kind, TaskEventKind::NotRestarting | TaskEventKind::RestartSignaled);
         let is_stored = |key: &str| !is_told && STORED.contains(&key);
-        let details = told.details.iter().filter(|(key, _)| is_stored(key));
+        let details = event.details.iter().filter(|(key, _)| is_stored(key));
         let details: BTreeMap<_, _> = details.map(|(key, text)| (key.clone(), text.clone())).collect();
-        TaskEvent { kind, time: UnixNanos(told.time), message: told.display_message.clone(), details }
+        TaskEvent { kind, time: UnixNanos(event.time), message: event.display_message.clone(), details }
     }
 
     #[test]
-    fn events_are_told_as_stock_clients_tell_them() {
+    fn events_are_reported_like_stock_clients() {
         #[derive(Default, serde::Deserialize)]
         #[serde(default, rename_all = "PascalCase")]
         struct UpdateBody {
             alloc: Vec<AllocReport>,
         }
-        let told = messages()
+        let updates = messages()
             .into_iter()
             .filter(|message| (&*message.kind, &*message.method) == ("request", "Node.UpdateAlloc"));
-        let events: Vec<wire::TaskEvent> = told
+        let events: Vec<wire::TaskEvent> = updates
             .flat_map(|message| {
                 let header = Extent::new(Limits::HEADER).of(&message.bytes).unwrap().unwrap();
                 codec::decode::<UpdateBody>(&message.bytes[header..]).unwrap().alloc

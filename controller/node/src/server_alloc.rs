@@ -274,11 +274,11 @@ fn child(job: &wire::Job) -> Result<Option<Child>, String> {
 }
 
 pub(super) fn decompressed(payload: &[u8]) -> Result<Vec<u8>, String> {
-    let wrong = |error: snap::Error| format!("Payload: {error}");
-    if snap::raw::decompress_len(payload).map_err(wrong)? > PAYLOAD_MAX {
+    let failure = |error: snap::Error| format!("Payload: {error}");
+    if snap::raw::decompress_len(payload).map_err(failure)? > PAYLOAD_MAX {
         return Err(format!("Payload: larger than {PAYLOAD_MAX} bytes"));
     }
-    snap::raw::Decoder::new().decompress_vec(payload).map_err(wrong)
+    snap::raw::Decoder::new().decompress_vec(payload).map_err(failure)
 }
 
 /// How to judge the health of a group's allocations while their node is drained.

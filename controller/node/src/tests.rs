@@ -151,7 +151,7 @@ fn place(cluster: &Cluster, node: &NodeId, job: &wire::Job) -> AllocId {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_servers_place_runs_ends_and_is_forgotten_as_they_say() {
+async fn placed_allocation_runs_ends_and_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -162,10 +162,10 @@ async fn what_servers_place_runs_ends_and_is_forgotten_as_they_say() {
     reaches(&cluster, &service, ClientStatus::Running).await;
     reaches(&cluster, &batch, ClientStatus::Complete).await;
     reaches(&cluster, &fails, ClientStatus::Failed).await;
-    let told = cluster.alloc(&fails).unwrap().task_states["main"].clone();
-    let ended = told.events.iter().find(|event| event.kind == "Terminated").unwrap();
-    assert_eq!((ended.exit_code, told.failed), (3, true));
-    assert!(!told.started_at.is_zero() && !told.finished_at.is_zero());
+    let task_state = cluster.alloc(&fails).unwrap().task_states["main"].clone();
+    let ended = task_state.events.iter().find(|event| event.kind == "Terminated").unwrap();
+    assert_eq!((ended.exit_code, task_state.failed), (3, true));
+    assert!(!task_state.started_at.is_zero() && !task_state.finished_at.is_zero());
     cluster.stop(&service);
     reaches(&cluster, &service, ClientStatus::Complete).await;
     let id = super::runner::parse(&service).unwrap();
@@ -181,7 +181,7 @@ async fn what_servers_place_runs_ends_and_is_forgotten_as_they_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_built_fails_with_its_name() {
+async fn unsupported_feature_fails_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -191,15 +191,15 @@ async fn what_is_not_built_fails_with_its_name() {
         json!({ "ID": "redis", "Type": "service", "TaskGroups": [{ "Name": "group", "Tasks": [task] }] });
     let alloc = place(&cluster, &node, &wire::Job::new(value(&text)));
     reaches(&cluster, &alloc, ClientStatus::Failed).await;
-    let told = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
-    let failure = told.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
+    let task_state = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
+    let failure = task_state.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
     assert!(failure.display_message.contains("exec"), "{}", failure.display_message);
-    assert_eq!((told.failed, told.state), (true, wire::RunState::Dead));
+    assert_eq!((task_state.failed, task_state.state), (true, wire::RunState::Dead));
     agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_starts_anew_finds_what_runs_and_tells_nothing_twice() {
+async fn restarted_agent_adopts_and_repeats_no_report() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -231,7 +231,7 @@ fn signs() -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_identity_that_servers_sign_is_kept_over_restarts_and_renewed_when_due() {
+async fn signed_identity_survives_restarts_and_is_renewed() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(signs());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -289,7 +289,7 @@ async fn an_identity_that_servers_sign_is_kept_over_restarts_and_renewed_when_du
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_whose_identity_servers_refuse_fails_and_names_it() {
+async fn refused_identity_fails_the_task_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(signs());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -310,17 +310,17 @@ async fn a_task_whose_identity_servers_refuse_fails_and_names_it() {
     let alloc = place(&cluster, &node_id, &web);
     assert_eq!((cluster.read(alloc_id), &alloc), (Some(first.clone()), &first));
     reaches(&cluster, &alloc, ClientStatus::Failed).await;
-    let told = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
-    let named = told.events.iter().any(|event| {
+    let task_state = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
+    let named = task_state.events.iter().any(|event| {
         let text = format!("{} {:?}", event.display_message, event.details);
         text.contains("aws") && text.contains("identity not found")
     });
-    assert!(named, "{:?}", told.events);
+    assert!(named, "{:?}", task_state.events);
     agent.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_whose_node_leaves_ends_what_servers_have_placed() {
+async fn leaving_node_ends_server_allocations() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -374,7 +374,7 @@ fn replace(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sticky_disk_goes_along_on_the_same_node() {
+async fn sticky_disk_moves_on_the_same_node() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
@@ -406,7 +406,7 @@ async fn a_sticky_disk_goes_along_on_the_same_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_migrates_to_another_node_where_the_token_is_right_and_begins_empty_elsewhere() {
+async fn disk_migrates_only_with_the_right_token() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let cluster = Cluster::start(Settings::default());
     let (old, old_node, identity) = start_giving(&cluster, there.path()).await;

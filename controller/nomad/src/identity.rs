@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_never_replaced() {
+    fn damaged_identity_is_never_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let made = Identity::load_or_create(dir.path(), None).unwrap();
         let load = || Identity::load_or_create(dir.path(), None);

@@ -27,7 +27,7 @@ pub(crate) struct Shared {
     pub(crate) updates: Mutex<Updates>,
     pub(crate) report_came: Notify,
     /// Wakes the heartbeat task, which waits until servers have acknowledged a report.
-    pub(crate) told: Notify,
+    pub(crate) report_acknowledged: Notify,
     /// Wakes the owner of [`Acknowledgements`]: servers have acknowledged a report, or may have forgotten one.
     pub(crate) acknowledged: Notify,
     pub(crate) events: Mutex<Events>,
@@ -43,7 +43,7 @@ impl Shared {
             node_id,
             updates: Mutex::new(Updates::remembering(before)),
             report_came: Notify::new(),
-            told: Notify::new(),
+            report_acknowledged: Notify::new(),
             acknowledged: Notify::new(),
             events: Mutex::default(),
             event_came: Notify::new(),

@@ -274,7 +274,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
     fn eligibility(&self) -> Eligibility {
         match self.shared.contact.borrow().eligibility.clone() {
             Eligibility::Unsaid => Eligibility::Eligible,
-            told @ (Eligibility::Eligible | Eligibility::Ineligible | Eligibility::Other(_)) => told,
+            eligibility @ (Eligibility::Eligible | Eligibility::Ineligible | Eligibility::Other(_)) => {
+                eligibility
+            }
         }
     }
 }

@@ -144,7 +144,7 @@ fn checks(method: &str) -> Option<(Check, Check)> {
 }
 
 #[test]
-fn recorded_messages_are_understood_and_written_as_they_were() {
+fn recorded_messages_round_trip() {
     let (mut requests, mut answers) = (0, 0);
     for (name, message) in messages() {
         let Some((request, answer)) = checks(&message.method) else { continue };

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_disk_keeps_nothing_from_being_stopped_or_looked_at() {
+    fn hung_disk_blocks_no_stop_or_inspection() {
         let (attempt, signal) = (1, String::from("SIGTERM"));
         let process = Part::Task(0, TaskPart::Process);
         for (verb, expected) in [
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_removed_before_the_decision_is_stored() {
+    fn nothing_is_removed_before_its_commit() {
         for (part, expected) in [
             (Part::Services, Release::Stop),
             (Part::Checks, Release::Stop),

@@ -63,7 +63,7 @@ pub enum Change {
         /// Name of the check.
         check: String,
         /// Its output, in one line.
-        said: String,
+        output: String,
     },
     /// Tasks that wait to start fail permanently, as something that they need isn't here.
     Fail(String),

@@ -55,7 +55,7 @@ pub struct AllocState {
     /// Since when the allocation has been healthy without interruption, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
     /// Signals in flight that notify tasks of changes, by operation.
-    pub telling: BTreeMap<u64, SignalledPart>,
+    pub signals_in_flight: BTreeMap<u64, SignalledPart>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
     /// Tasks whose first attempt a previous agent may have begun in this boot.

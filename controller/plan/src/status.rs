@@ -65,16 +65,7 @@ pub fn convergence(
     since: Moment,
 ) -> Convergence {
     if state.durable.status == ClientStatus::Failed && spec.desired == Desired::Run {
-        let why = state.durable.tasks.iter().find(|task| task.failed).map_or_else(String::new, |task| {
-            // The restart policy's event explains only why the task is not restarted; the event before it gives the
-            // cause. If the task was made to restart, the way it ended is not the cause.
-            let (policy, causes): (Vec<_>, Vec<_>) =
-                task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
-            let said = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
-            let cause = why_restarted(task).map(String::from).or_else(|| said(&causes));
-            let told: Vec<String> = cause.into_iter().chain(said(&policy)).collect();
-            format!("task {} failed: {}", task.name, told.join("; "))
-        });
+        let why = failure_of(state).unwrap_or_default();
         return match state.durable.reschedule() {
             None => Convergence {
                 state: ConvergenceState::Failed,
@@ -122,11 +113,11 @@ pub fn convergence(
         };
     };
     let mut message = String::with_capacity(SENTENCE);
-    let told = write_reason(&mut message, now, spec, state, waiting);
+    let details = write_reason(&mut message, now, spec, state, waiting);
     if unhealthy {
         message = format!("{}; {message}", unhealthy_why(spec));
     }
-    let verdict = match told.reason {
+    let verdict = match details.reason {
         _ if unhealthy => ConvergenceState::Failed,
         Reason::Operation | Reason::Delay | Reason::Health => ConvergenceState::Progressing,
         Reason::Dependency
@@ -140,11 +131,24 @@ pub fn convergence(
     };
     Convergence {
         state: verdict,
-        reason: Some(told.reason),
+        reason: Some(details.reason),
         message,
         since,
-        overdue_at: told.until_ns.map(|at| now.moment_at(at)),
+        overdue_at: details.until_ns.map(|at| now.moment_at(at)),
     }
+}
+
+/// The failed task of an allocation, and its cause.
+pub(crate) fn failure_of(state: &AllocState) -> Option<String> {
+    let task = state.durable.tasks.iter().find(|task| task.failed)?;
+    // The restart policy's event explains only why the task is not restarted; the event before it gives the cause. If the
+    // task was made to restart, the way it ended is not the cause.
+    let (policy, causes): (Vec<_>, Vec<_>) =
+        task.events.iter().rev().partition(|event| event.kind == TaskEventKind::NotRestarting);
+    let first_message = |events: &[&'_ TaskEvent]| events.first().map(|event| event.message.clone());
+    let cause = why_restarted(task).map(String::from).or_else(|| first_message(&causes));
+    let reasons: Vec<String> = cause.into_iter().chain(first_message(&policy)).collect();
+    Some(format!("task {} failed: {}", task.name, reasons.join("; ")))
 }
 
 /// One wait of a plan, in words.
@@ -155,15 +159,15 @@ pub fn describe(
     waiting: &Waiting,
 ) -> herdlet_api_types::view::Wait {
     let mut part = String::new();
-    let told = write_reason(&mut part, now, spec, state, waiting);
-    let message = String::from(part.get(told.part + SEPARATOR.len()..).unwrap_or_default());
-    part.truncate(told.part);
+    let details = write_reason(&mut part, now, spec, state, waiting);
+    let message = String::from(part.get(details.part + SEPARATOR.len()..).unwrap_or_default());
+    part.truncate(details.part);
     herdlet_api_types::view::Wait {
         part,
-        reason: told.reason,
+        reason: details.reason,
         message,
-        since: told.since_ns.map(|at| now.moment_at(at).wall),
-        until: told.until_ns.map(|at| now.moment_at(at).wall),
+        since: details.since_ns.map(|at| now.moment_at(at).wall),
+        until: details.until_ns.map(|at| now.moment_at(at).wall),
     }
 }
 
@@ -185,7 +189,7 @@ struct ReasonFields {
 /// Why the roll-out judged the running allocation as unhealthy.
 fn unhealthy_why(spec: &Allocation) -> String {
     match HealthTerms::of(spec).filter(|terms| terms.health_check != HealthCheck::Manual) {
-        Some(terms) => format!("not healthy by the healthy_deadline of {}", terms.healthy_deadline),
+        Some(terms) => format!("not healthy within healthy_deadline ({})", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
 }
@@ -279,7 +283,7 @@ fn write_reason(
             (Reason::Dependency, None, None)
         }
         Waiting::Backoff(index, until) => {
-            let last = LastExit(state, *index);
+            let last = LastExit(spec, state, *index);
             say(&task(index), format_args!("restarts after a delay{last}"));
             (Reason::Backoff, None, due(until))
         }
@@ -318,11 +322,17 @@ fn write_reason(
             let why = known.and_then(why_restarted).unwrap_or_default();
             let colon = if why.is_empty() { "" } else { "; reason: " };
             let length = until.length;
-            say(&task(index), format_args!("was asked to end and will be killed after {length}{colon}{why}"));
+            let signal = signal_of(spec, *index);
+            say(&task(index), format_args!("got {signal}; is killed after {length}{colon}{why}"));
             (Reason::Operation, None, due(until))
         }
         Waiting::Task(index, status) => {
-            say(&task(index), format_args!("is {}", status.as_str()));
+            let progress = match status {
+                TaskStatus::Pending => "is being prepared",
+                TaskStatus::Running => "is running",
+                TaskStatus::Dead => "has ended",
+            };
+            say(&task(index), format_args!("{progress}"));
             (Reason::Operation, None, None)
         }
         Waiting::Poststop(index) => {
@@ -397,6 +407,12 @@ impl Display for TaskName<'_> {
     }
 }
 
+/// The signal that asks a task to end.
+fn signal_of(spec: &Allocation, index: TaskIndex) -> &str {
+    let task = spec.group().and_then(|group| group.tasks.get(usize::from(index)));
+    task.and_then(|task| task.kill_signal.as_deref()).unwrap_or("SIGINT")
+}
+
 /// What is missing for the roll-out's verdict.
 struct Lacking<'a>(&'a Allocation, &'a AllocState);
 
@@ -435,25 +451,33 @@ impl Display for Checks<'_> {
             not_as_required(CheckStatus::Warning).map(|result| (result, "warns", advice))
         };
         failing.or_else(warning).map_or(Ok(()), |(result, how, advice)| {
-            let said: String =
-                result.output.lines().next().unwrap_or_default().chars().take(SAID_CHARS_MAX).collect();
-            write!(f, " ({} of service {} {how}: {said}{advice})", result.check, result.service)
+            let first = result.output.lines().next().unwrap_or_default();
+            // Nomad's clients begin the output of every check with this word.
+            let first = first.strip_prefix("nomad: ").unwrap_or(first);
+            let output: String = first.chars().take(SAID_CHARS_MAX).collect();
+            write!(f, " ({} of service {} {how}: {output}{advice})", result.check, result.service)
         })
     }
 }
 
 /// How the task's last attempt ended, if any; if it was made to restart, why.
-struct LastExit<'a>(&'a AllocState, TaskIndex);
+struct LastExit<'a>(&'a Allocation, &'a AllocState, TaskIndex);
 
 impl Display for LastExit<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let task = self.0.durable.tasks.get(usize::from(self.1));
+        let Self(spec, state, index) = self;
+        let task = state.durable.tasks.get(usize::from(*index));
         if let Some(why) = task.and_then(why_restarted) {
             return write!(f, "; {why}");
         }
         match task.and_then(|task| task.exit.as_ref()) {
             Some(exit) if !exit.error.is_empty() => write!(f, "; last: {}", exit.error),
-            Some(exit) if exit.oom_killed => f.write_str("; last: out of memory"),
+            Some(exit) if exit.oom_killed => {
+                f.write_str("; last: out of memory")?;
+                let task = spec.group().and_then(|group| group.tasks.get(usize::from(*index)));
+                let limit = task.and_then(|task| task.resources.memory_limit_mib());
+                limit.map_or(Ok(()), |limit| write!(f, " (limit {limit} MiB)"))
+            }
             Some(exit) => write!(f, "; last exit code {}", exit.code),
             None => Ok(()),
         }

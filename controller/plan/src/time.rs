@@ -108,15 +108,15 @@ mod tests {
 
     /// The wall clock counts only after a reboot.
     #[test]
-    fn what_is_left_of_ten_seconds() {
+    fn remaining_time_uses_the_wall_clock_after_a_reboot() {
         let deadline = Deadline::after(at(100), Duration::from_secs(10));
-        let here = |boot_s: u64, wall_s: u64| Now { wall: at(wall_s).wall, ..at(boot_s) };
-        let rebooted = |boot_s, wall_s| Now { boot: BootId(2), ..here(boot_s, wall_s) };
+        let now_at = |boot_s: u64, wall_s: u64| Now { wall: at(wall_s).wall, ..at(boot_s) };
+        let rebooted = |boot_s, wall_s| Now { boot: BootId(2), ..now_at(boot_s, wall_s) };
         for (name, now, left) in [
-            ("four seconds later", here(104, 104), 6),
-            ("the wall clock was set forward", here(104, 9_000), 6),
-            ("and back", here(104, 3), 6),
-            ("it is over", here(111, 111), 0),
+            ("four seconds later", now_at(104, 104), 6),
+            ("the wall clock was set forward", now_at(104, 9_000), 6),
+            ("and back", now_at(104, 3), 6),
+            ("it is over", now_at(111, 111), 0),
             ("four seconds later, after a reboot", rebooted(1, 104), 6),
             ("an hour after a reboot, none has passed by the wall clock", rebooted(3_600, 100), 10),
             ("the wall clock was set back: never more than all of it", rebooted(1, 3), 10),

@@ -114,11 +114,11 @@ pub enum Note {
         /// Task name.
         task: String,
     },
-    /// The agent stopped an allocation's tasks.
+    /// The agent stopped the running tasks of an allocation.
     Disruption {
         /// Its job.
         job: JobKey,
-        /// One of: `update`, `stop`, `scale`, `leader`, `sibling`, `restart`.
+        /// One of: `stop`, `leader`, `sibling`, `main`, `outlived`.
         cause: &'static str,
     },
     /// An object converged after a change.

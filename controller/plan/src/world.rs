@@ -353,7 +353,7 @@ impl World {
         let standing = Some(entry.summary());
         let stirs = entry.standing != standing;
         entry.standing = standing;
-        let (mut tells, mut is_published) = (false, false);
+        let (mut has_new_verdict, mut is_published) = (false, false);
         if core::mem::take(&mut entry.changed) || touched {
             let mut convergence = status::convergence(open.now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
@@ -363,7 +363,7 @@ impl World {
             }
             if entry.verdict.as_ref() != Some(&convergence) {
                 entry.verdict = Some(convergence.clone());
-                tells = true;
+                has_new_verdict = true;
             }
             let view = show::view(&entry.spec, &entry.state, convergence);
             open.turn.views.push(View::Alloc(view.into()));
@@ -373,7 +373,7 @@ impl World {
             let key = entry.spec.job_key.clone();
             self.mark_stale(open, key);
             self.follow_drain(open);
-        } else if tells {
+        } else if has_new_verdict {
             open.dirty.insert(Key::Job(entry.spec.job_key.clone()));
             self.note_verdict(id);
         }

@@ -161,7 +161,7 @@ mod tests {
     /// An agent short of descriptors considered the supervisors of running tasks dead, and ended those tasks.
     #[test]
     #[expect(unsafe_code, reason = "only a thread with a table of its own can run out of descriptors alone")]
-    fn a_process_that_cannot_be_looked_at_is_not_dead() {
+    fn unreadable_process_is_not_dead() {
         let own = std::process::id();
         let process = Process { pid: own, start_ticks: stat(own).unwrap().start_ticks };
         let looked = std::thread::spawn(move || {

@@ -216,7 +216,7 @@ mod tests {
     use herdlet_driver::FailureClass as Class;
 
     #[test]
-    fn a_program_is_tried_again_for_a_shortage_and_not_for_a_refusal() {
+    fn program_shortage_is_retried_and_refusal_is_not() {
         let source = std::io::Error::from_raw_os_error;
         let io = |errno| CommandError::Io { operation: "open", path: "/x".into(), source: source(errno) };
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EIO] {

@@ -191,8 +191,9 @@ pub async fn accept<S: Service>(
     service: Arc<S>,
     address: String,
 ) -> Result<(), AcceptError> {
-    let said = tokio::time::timeout(HANDSHAKE, greet(io, tls)).await;
-    let (first, io) = said.unwrap_or_else(|_| Err(AcceptError::Silent(io::ErrorKind::TimedOut.into())))?;
+    let greeting = tokio::time::timeout(HANDSHAKE, greet(io, tls)).await;
+    let (first, io) =
+        greeting.unwrap_or_else(|_| Err(AcceptError::Silent(io::ErrorKind::TimedOut.into())))?;
     let peer = Peer { address, mux: None };
     match first {
         PLAIN => Ok(serve::plain(io, &*service, &peer).await?),

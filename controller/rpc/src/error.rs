@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_error_the_beginning_is_shown() {
+    fn long_error_is_shortened() {
         let long = ServerError::new("ö".repeat(3_000));
         assert!(long.to_string().ends_with("ö… (6000 bytes)") && long.to_string().len() < 4_200);
         assert_eq!(long.text().len(), 6_000, "`text` is not shortened");

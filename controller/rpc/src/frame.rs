@@ -333,7 +333,7 @@ mod tests {
 
     /// A task that is woken by the end of a connection can already read why it ended.
     #[tokio::test]
-    async fn an_end_is_known_before_it_is_told() {
+    async fn end_is_stored_before_it_wakes() {
         let (ours, peer) = tokio::io::duplex(64);
         let (mut ended, seen) = Watched::new(ours);
         drop(peer);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_told() {
+    fn invalid_frame_is_reported() {
         let look = |header: [u8; HEADER]| Finder::default().inspect_frames(&header, |_| Ok(())).unwrap_err();
         assert_eq!(look([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]), "uses version 1 of yamux");
         assert_eq!(look(*b"GET / HTTP/1"), "sends a frame of kind 69, which yamux does not have");

@@ -135,7 +135,7 @@ mod tests {
 
     /// Encoding the headers of all recorded calls gives the bytes that stock peers sent.
     #[test]
-    fn recorded_headers_are_written_as_they_were_read() {
+    fn recorded_headers_round_trip() {
         let mut calls = 0;
         for message in recordings::messages() {
             let length = Extent::new(Limits::HEADER).of(&message.bytes);
@@ -163,7 +163,7 @@ mod tests {
 
     /// A process with hundreds of nodes waits for hundreds of replies at once.
     #[tokio::test(start_paused = true)]
-    async fn who_waits_holds_little_and_so_does_what_came() {
+    async fn waiting_reader_holds_little_memory() {
         let (ours, mut theirs) = tokio::io::duplex(1 << 20);
         let mut reader = Reader::new(ours);
         let wait = tokio::time::timeout(std::time::Duration::from_secs(1), reader.next(Limits::BODY));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_come_whole_whatever_the_pieces() {
+    async fn messages_are_read_whole_from_any_pieces() {
         let bytes: Vec<u8> =
             recordings::messages().into_iter().take(15).flat_map(|message| message.bytes).collect();
         let pieces = bytes.chunks(3).map(Ok::<_, std::io::Error>);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_boot_alarm_fires_and_can_be_set_anew() {
+    async fn boot_alarm_fires_and_can_be_set_again() {
         let mut alarm = BootClock.alarm();
         assert!(matches!(alarm, BootAlarm::Timer { .. }));
         let now = BootClock.now();

@@ -344,7 +344,7 @@ where
         self.health.send_modify(|health| {
             let since = match health {
                 StoreHealth::Ok => {
-                    tracing::error!(error, "commits fail or hang; nothing is started until one succeeds");
+                    tracing::error!(error, "commits to the state fail or hang; nothing is started until one succeeds: check the disk of the state directory");
                     now
                 }
                 StoreHealth::Degraded { since, .. } => *since,

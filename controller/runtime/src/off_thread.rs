@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_found_no_thread_is_asked_for_again_and_done_once() {
+    fn work_without_a_thread_is_retried_and_done_once() {
         one_thread().block_on(async {
             let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
             let holds = off_thread(move || busy.recv());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_wait_for_a_thread_one_asks() {
+    fn one_of_many_waiters_requests_a_thread() {
         const MANY: usize = 100;
         one_thread().block_on(async {
             let (free, busy) = std::sync::mpsc::sync_channel::<()>(1);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_told() {
+    async fn panic_is_reported() {
         assert!(off_thread(|| panic!("at the disco")).await.unwrap_err().is_panic());
     }
 }

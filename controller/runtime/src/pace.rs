@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn under_pressure_lower_priorities_follow_one_after_the_other() {
+    async fn pressure_starts_lower_priorities_one_by_one() {
         let machine = Machine::pressed();
         let pace = machine.pace();
         let (high, low, other, middle) = tokio::join!(
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_pressure_and_among_equals_nobody_waits() {
+    async fn equal_priorities_do_not_wait_without_pressure() {
         let machine = Machine::default();
         let pace = machine.pace();
         assert_eq!(tokio::join!(begins_after(&pace, 20), begins_after(&pace, 80)), (0, 0));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_begins_when_the_pressure_is_over() {
+    async fn waiting_work_begins_after_the_pressure() {
         let machine = Machine::pressed();
         let pace = machine.pace();
         assert_eq!(begins_after(&pace, 80).await, 0);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_ever() {
+    async fn no_work_waits_forever() {
         let pace = Machine::pressed().pace();
         let busy = tokio::spawn({
             let pace = pace.clone();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_gives_up_holds_up_nobody() {
+    async fn cancelled_waiter_blocks_no_other() {
         let pace = Machine::pressed().pace();
         let above = pace.join(80);
         let below = tokio::time::timeout(Duration::from_secs(2), begins_after(&pace, 20));

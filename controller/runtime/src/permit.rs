@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_gives_up_uses_nothing() {
+    async fn cancelled_waiter_uses_no_permit() {
         let permits = Permits::new(|()| Limit { concurrent: NonZeroU32::MIN, rate: None });
         let held = permits.acquire((), 0).await;
         assert!(tokio::time::timeout(Duration::from_secs(1), permits.acquire((), 0)).await.is_err());
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_served_by_priority_and_then_in_order() {
+    async fn permits_are_granted_by_priority_and_order() {
         let permits = Permits::new(|()| Limit { concurrent: NonZeroU32::MIN, rate: None });
         let held = permits.acquire((), 50).await;
         let served = Arc::new(Mutex::new(Vec::new()));

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_per_key_and_the_earliest_wins() {
+    fn queue_keeps_the_earliest_entry_per_key() {
         let mut queue = WakeQueue::default();
         queue.wake(wake(1, 50));
         queue.wake(wake(1, 20));

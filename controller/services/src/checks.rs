@@ -300,7 +300,7 @@ impl CheckLoop {
         if self.provider != Provider::Consul {
             return;
         }
-        let telling = async {
+        let update = async {
             let consul = &self.shared.consul;
             let service = lock(&self.pending).service.clone();
             while let Err(failure) =
@@ -311,7 +311,7 @@ impl CheckLoop {
             }
         };
         // A result that is late by an interval is outdated.
-        let _ = tokio::time::timeout_at(until, telling).await;
+        let _ = tokio::time::timeout_at(until, update).await;
     }
 
     async fn report(&mut self, result: ProbeResult) -> Result<(), ListenerGone> {
@@ -319,8 +319,8 @@ impl CheckLoop {
             Some(last) if last.result.status == result.status => {
                 let is_other =
                     result.is_other_than(&last.result) || last.reported.elapsed() >= NEW_OUTPUT_EVERY;
-                let said = result.output != last.result.output;
-                if result.status == CheckStatus::Success || !said || !is_other {
+                let has_new_output = result.output != last.result.output;
+                if result.status == CheckStatus::Success || !has_new_output || !is_other {
                     return Ok(());
                 }
                 last.changed_at

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flipped_bit_is_noticed() {
+    fn each_flipped_bit_is_detected() {
         let bytes = sample(State::Running).to_bytes();
         for bit in 0..RECORD_LEN * 8 {
             let mut damaged = bytes;

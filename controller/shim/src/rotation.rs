@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_lays_among_its_logs_is_not_the_log() {
+    fn planted_log_names_are_not_log_files() {
         use Name::{Log, Marks};
         let written = |indexes: core::ops::RangeInclusive<u32>| {
             indexes.flat_map(|index| [Log(index), Marks(index)]).collect::<Vec<_>>()

@@ -266,7 +266,7 @@ fn large(tag: Tag, value: u64, number: &mut [u8; 8]) -> (Tag, &[u8], Closing) {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Field<'static>> {
+    fn all_fields() -> Vec<Field<'static>> {
         vec![
             Field::Record(b"a.1"),
             Field::Program(b"/bin/sh"),
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn every_field_arrives() {
-        let blob = blob(&all());
+        let blob = blob(&all_fields());
         let spec = Spec::decode(&blob).unwrap();
         assert_eq!(spec.record, Some(c"a.1"));
         assert_eq!(Spec::record_name(&blob), Some(c"a.1"));
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_cut_or_damaged_blob_is_an_error_and_never_a_panic() {
-        let whole = blob(&all());
+        let whole = blob(&all_fields());
         for len in 0..whole.len() {
             assert!(Spec::decode(&whole[..len]).is_err(), "cut at {len}");
         }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn bash_offers_jobs_where_a_target_is_expected_and_flags_elsewhere() {
+    fn bash_completes_jobs_and_flags() {
         let dir = tempfile::tempdir().unwrap();
         let stub = dir.path().join("herdlet");
         std::fs::write(&stub, "#!/bin/sh\n[ \"$*\" = 'get jobs -o name' ] && printf 'web\\nworker\\n'\n")
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn zsh_and_fish_ask_for_jobs_too() {
+    fn zsh_and_fish_complete_jobs() {
         let zsh = script(Shell::Zsh);
         assert!(
             zsh.contains("_herdlet_jobs() {")

@@ -1,7 +1,7 @@
 //! `herdlet doctor`: whether an agent can work well on this machine, and how to fix problems.
 //!
-//! In: the flags of an agent. Out: a line for each check, including whether an agent runs and answers. If one runs, its disk is
-//! checked. Nothing is changed.
+//! In: the flags of an agent. Out: a line for each check, including whether an agent runs and answers. If one runs, its
+//! state directory is checked, unless the flags or the config name another one. Nothing is changed.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use herdlet_cli::{
     show::{self, styled},
     style,
 };
-use herdlet_config::{Config, Flags, Surroundings, host_name};
+use herdlet_config::{Config, Flags, Surroundings, default_state_dir, host_name};
 use serde::Serialize;
 
 use crate::doctor::{self, Finding, Verdict};
@@ -42,13 +42,18 @@ struct Report {
 /// Exit code 0 if an agent can work here, 1 if it can't.
 pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
     let host = host_name();
-    let config = Config::load(args.flags, &Surroundings::of_process(&host))
+    let surroundings = Surroundings::of_process(&host);
+    let is_chosen = args.flags.state_dir.is_some();
+    let config = Config::load(args.flags, &surroundings)
         .map_err(|error| Failure::new(format!("failed to {}", in_full(&error))).code(USAGE))?;
+    let is_chosen = is_chosen || default_state_dir(&surroundings).as_ref() != Some(&config.state_dir);
     let (agent, status) = agent(&config).await;
     // Older agents don't report their state directory.
-    let in_use = status.as_ref().map(|status| Path::new(&status.state_dir));
-    let mut checks = doctor::examine(&config, in_use.filter(|dir| dir.is_absolute())).await;
+    let running = status.as_ref().map(|status| Path::new(&status.state_dir)).filter(|dir| dir.is_absolute());
+    let in_use = running.filter(|running| !is_chosen || is_same(running, &config.state_dir));
+    let mut checks = doctor::examine(&config, in_use).await;
     checks.push(agent);
+    checks.extend(running.filter(|_| in_use.is_none()).map(|running| of_another(running, &config)));
     let worst = checks.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok);
     let good = worst < if args.strict { Verdict::Warning } else { Verdict::Failure };
     match args.output.reader() {
@@ -56,6 +61,21 @@ pub(super) async fn run(args: DoctorArgs) -> Result<u8, Failure> {
         Reader::Program => args.output.document(&Report { good, checks })?,
     }
     Ok(if good { 0 } else { FAILED })
+}
+
+/// The agent at the socket uses another state directory than the one that was checked.
+fn of_another(running: &Path, config: &Config) -> Finding {
+    let (running, checked) = (running.display(), config.state_dir.display());
+    Finding::warning(
+        "agent",
+        format!("it uses the state directory {running}; the checks above are for {checked}"),
+        "to check the running agent, use its --state-dir; to check another one, use that agent's --socket as well",
+    )
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| Some(one) == real(other))
 }
 
 /// Checks a running agent, and returns its status. No running agent is fine, because this command is also for the time before.

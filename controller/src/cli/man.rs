@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_page_that_names_it() {
+    fn every_command_has_a_man_page() {
         let dir = tempfile::tempdir().unwrap();
         man(&ManArgs { dir: dir.path().join("man1") }).unwrap();
         let page = |name: &str| std::fs::read_to_string(dir.path().join("man1").join(name)).unwrap();

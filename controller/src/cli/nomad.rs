@@ -230,13 +230,13 @@ impl Words {
         let flags_at = verb.ours.iter().position(|word| word.starts_with('-')).unwrap_or(verb.ours.len());
         let (path, usual) = verb.ours.split_at(flags_at);
         self.implied.sort_by_key(|(at, _)| *at);
-        let mut said: Vec<&clap::Id> =
+        let mut given: Vec<&clap::Id> =
             self.flags.iter().filter_map(|flag| Some(find_flag(ours, flag.to_str()?)?.get_id())).collect();
         for flag in self.implied.iter().map(|(_, flag)| *flag).chain([usual]) {
             let name = flag.first().copied().unwrap_or_default();
             let Some(id) = find_flag(ours, name).map(clap::Arg::get_id) else { continue };
-            if !said.contains(&id) {
-                said.push(id);
+            if !given.contains(&id) {
+                given.push(id);
                 self.flags.extend(flag.iter().map(OsString::from));
             }
         }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn nomads_verbs_are_said_in_our_words() {
+    fn nomad_commands_are_translated() {
         for (theirs, ours) in [
             ("herdlet job run -detach -var image=v2 web.hcl", "herdlet apply --var image=v2 -f web.hcl"),
             (
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood_whatever_the_verb() {
+    fn translated_commands_are_valid() {
         for verb in &VERBS {
             let usage = verb.usage.replace(['[', ']'], "").replace("COUNT", "3").replace("VERSION", "3");
             let theirs = format!("herdlet {} {} {usage}", verb.noun, verb.verb);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_not_taken_is_told_with_what_to_use() {
+    fn refused_flag_names_the_alternative() {
         for (theirs, why) in [
             (
                 "herdlet job run -check-index 7 web.hcl",
@@ -425,13 +425,13 @@ mod tests {
                 "-detach is not accepted with =false: this command never waits",
             ),
         ] {
-            let told = translated(theirs);
-            assert!(told.starts_with(why) && !told.contains("abc"), "{theirs}: {told}");
+            let message = translated(theirs);
+            assert!(message.starts_with(why) && !message.contains("abc"), "{theirs}: {message}");
         }
     }
 
     #[test]
-    fn what_is_not_to_be_detached_waits_where_our_command_can() {
+    fn commands_that_wait_in_nomad_wait_here() {
         let mut command = Cli::command();
         command.build();
         for verb in &VERBS {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verb_that_nothing_is_called_here_is_answered_with_those_that_are() {
+    fn unknown_nomad_command_lists_known_ones() {
         let known = translated("herdlet job frobnicate web");
         assert!(
             known.starts_with("there is no command \"job frobnicate\"\n  herdlet job run FILE"),

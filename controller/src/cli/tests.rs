@@ -66,6 +66,8 @@ fn command_lines_people_type_are_understood() {
         "herdlet explain web -o json",
         "herdlet diff -f web.yaml -o json",
         "herdlet apply -f web.yaml --wait --output json",
+        "herdlet up -d --wait",
+        "herdlet down -v",
         "herdlet delete web -o json",
         "herdlet logs web -o json",
         "herdlet validate web.yaml -o json",
@@ -98,7 +100,7 @@ fn wrong_command_lines_end_with_the_code_of_their_command() {
 }
 
 #[test]
-fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
+fn later_connection_flag_wins_at_any_place() {
     let connection = |line: &str| {
         let Command::Client(mut command) = parsed(line).unwrap().command else { panic!("{line}") };
         let connection = command.connection().unwrap();
@@ -111,15 +113,15 @@ fn flags_before_and_after_the_command_are_the_same_and_the_later_one_wins() {
 }
 
 #[test]
-fn every_command_and_every_verb_of_one_says_how_it_is_used() {
+fn every_command_has_usage_examples() {
     let mut commands: Vec<(String, clap::Command)> = vec![(String::new(), Cli::command())];
     while let Some((path, command)) = commands.pop() {
         for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
             let path = format!("{path}{} ", inner.get_name());
-            let told = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(told.contains(&format!("herdlet {}", path.trim_end())), "{path}: {told}");
+            let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("herdlet {}", path.trim_end())), "{path}: {help}");
             assert!(inner.get_about().is_some(), "{path}");
-            for line in told.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
+            for line in help.lines().filter_map(|line| line.trim().strip_prefix("herdlet ")) {
                 // Every example must parse. Two spaces separate it from its comment.
                 let line = line.split("  ").next().unwrap_or(line).split(" > ").next().unwrap_or(line);
                 let line = line.split(" | ").next().unwrap_or(line);
@@ -127,6 +129,15 @@ fn every_command_and_every_verb_of_one_says_how_it_is_used() {
             }
             commands.push((path, inner.clone()));
         }
+    }
+}
+
+#[test]
+fn flags_of_compose_are_in_the_help() {
+    for (command, flag) in [("apply", "-d, --detach"), ("delete", "-v")] {
+        let mut found = Cli::command().find_subcommand(command).cloned().unwrap();
+        let help = found.render_long_help().to_string();
+        assert!(help.contains(flag), "{help}");
     }
 }
 
@@ -197,9 +208,9 @@ fn targets_are_found() {
 }
 
 #[test]
-fn what_is_no_target_is_told_with_what_there_is() {
+fn unknown_target_is_reported_with_suggestions() {
     let (jobs, allocs) = landscape();
-    for (text, says) in [
+    for (text, fragment) in [
         ("wbe", "there is no job or allocation \"wbe\""),
         ("web.web[7]", "job web has no \"web[7]\""),
         ("web/nginx", "job web has no task \"nginx\""),
@@ -211,6 +222,6 @@ fn what_is_no_target_is_told_with_what_there_is() {
         ("ffff", "there is no job or allocation"),
     ] {
         let failure = target::resolve(text, &jobs, &allocs).unwrap_err();
-        assert!(failure.to_string().contains(says), "{text}: {failure}");
+        assert!(failure.to_string().contains(fragment), "{text}: {failure}");
     }
 }

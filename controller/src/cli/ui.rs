@@ -64,7 +64,7 @@ pub(super) async fn run(args: UiArgs) -> Result<u8, Failure> {
     show::out(&format!("{address}\n"));
     // The file is removed when the command ends.
     let _note = if args.no_open { None } else { open(&address) };
-    herdlet_base::tell!("The address works once. Ctrl-C closes it.");
+    herdlet_base::stderr_line!("The address works once. Ctrl-C closes it.");
     herdlet_base::interrupt::interrupted().await;
     closing.cancel();
     let _ = serving.await;

@@ -57,7 +57,6 @@ const NOWHERE: [&str; 12] = [
     "pull",
     "push",
     "build",
-    "images",
     "login",
     "logout",
     "cordon",
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_called_here_is_a_command_and_what_others_call_it_is_none() {
+    fn suggested_commands_exist() {
         let root = Cli::command();
         for (names, ours) in ELSEWHERE {
             let first = ours.split(' ').next().unwrap_or_default();

@@ -113,15 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn flags_as_others_write_them_are_answered_with_ours() {
-        let said = |line: &str, unknown: &str| tip(&args(line), unknown).unwrap_or_default();
-        assert!(said("herdlet dispatch x -meta a=b", "-m").ends_with(": --meta"));
-        assert!(said("herdlet get events --since 5m", "--since").contains("herdlet logs JOB"));
-        assert_eq!(said("herdlet logs web --sinc", "--sinc"), "");
-        assert!(said("herdlet up web", "web").contains("-f FILE"));
-        assert!(said("herdlet up --scale web=2", "--scale").contains("herdlet scale"));
-        assert_eq!(said("herdlet version web", "web"), "");
-        assert_eq!(said("herdlet exec web -- ls -meta", "-m"), "");
-        assert_eq!(said("herdlet exec web ls -meta", "-m"), "");
+    fn foreign_flags_get_a_hint() {
+        let hint = |line: &str, unknown: &str| tip(&args(line), unknown).unwrap_or_default();
+        assert!(hint("herdlet dispatch x -meta a=b", "-m").ends_with(": --meta"));
+        assert!(hint("herdlet get events --since 5m", "--since").contains("herdlet logs JOB"));
+        assert_eq!(hint("herdlet logs web --sinc", "--sinc"), "");
+        assert!(hint("herdlet up web", "web").contains("-f FILE"));
+        assert!(hint("herdlet up --scale web=2", "--scale").contains("herdlet scale"));
+        assert_eq!(hint("herdlet version web", "web"), "");
+        assert_eq!(hint("herdlet exec web -- ls -meta", "-m"), "");
+        assert_eq!(hint("herdlet exec web ls -meta", "-m"), "");
     }
 }

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_are_asked_whether_they_answer_for_the_region() {
+    async fn servers_are_checked_for_the_region() {
         let standin = StandIn::start(Settings { hold: Duration::from_millis(50), ..Settings::default() });
         let listener = standin.listen().await.unwrap().remove(0);
         let here = listener.address.as_str();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn certificates_that_can_not_be_used_are_told_once() {
+    async fn unusable_certificates_are_reported_once() {
         let servers = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
         let mut config = config(Flags { state_dir: Some("/".into()), servers, ..Flags::default() });
         let [authority, certificate, key] = [(); 3].map(|()| "/nowhere.pem".into());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_that_stands_alone_asks_nobody() {
+    async fn standalone_agent_checks_no_servers() {
         assert!(finding(&[], |_| {}).await.is_empty());
     }
 }

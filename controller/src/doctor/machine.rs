@@ -53,13 +53,13 @@ pub(super) fn kernel() -> Finding {
 /// When the first process of a container ends, all of its processes end.
 pub(super) fn container(root: &Path) -> Finding {
     let marks =
-        [("run/.containerenv", "Podman"), (".dockerenv", "Docker"), ("run/systemd/container", "a container")];
+        [("run/.containerenv", "Podman"), (".dockerenv", "Docker"), ("run/systemd/container", "systemd")];
     match marks.iter().find(|(mark, _)| root.join(mark).exists()) {
         None => Finding::ok("container", "not in a container"),
         Some((_, which)) => Finding::warning(
             "container",
             format!(
-                "in {which}: tasks end with it, even if the container is only restarted to restart the agent"
+                "this is a container ({which}): tasks of an agent end with it, even if it is only restarted to restart the agent"
             ),
             "start it with --pid=host --cgroupns=host and a writable /sys/fs/cgroup, or run the agent on the host",
         ),
@@ -67,7 +67,7 @@ pub(super) fn container(root: &Path) -> Finding {
 }
 
 pub(super) fn cgroups(parent: &str) -> Finding {
-    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a systemd unit, set Delegate=yes; in a container, use --cgroupns=host";
+    let hint = "as root, mount cgroup2 on /sys/fs/cgroup; in a container, use --cgroupns=host and a writable /sys/fs/cgroup";
     let limited = |why: String| {
         Finding::warning(
             "cgroups",

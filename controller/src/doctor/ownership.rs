@@ -37,7 +37,9 @@ pub(super) fn ownership(config: &Config, state_dir: StateDir<'_>) -> Vec<Finding
     });
     let found: Vec<Finding> = session.into_iter().chain(refused).chain(warned).chain(unknown).collect();
     if found.is_empty() {
-        let message = format!("only {trusted} can change state, config, tokens and manifests");
+        let (StateDir::Planned(state) | StateDir::InUse(state)) = state_dir;
+        let state = state.display();
+        let message = format!("only {trusted} can change the state in {state}, config, tokens and manifests");
         return vec![Finding::ok(CHECK, message)];
     }
     found

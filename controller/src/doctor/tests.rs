@@ -16,7 +16,7 @@ fn config(change: impl FnOnce(&mut Flags)) -> Config {
 }
 
 #[test]
-fn limits_are_judged_by_what_an_agent_needs() {
+fn limits_are_compared_with_the_need_of_an_agent() {
     assert_eq!(descriptors(Some(64)).verdict, Verdict::Failure);
     assert_eq!(descriptors(Some(1_024)).verdict, Verdict::Warning);
     assert_eq!(descriptors(Some(524_288)).verdict, Verdict::Ok);
@@ -27,7 +27,7 @@ fn limits_are_judged_by_what_an_agent_needs() {
 }
 
 #[test]
-fn what_does_not_close_off_a_process_that_unpacks_is_named() {
+fn missing_sandbox_is_named() {
     assert_eq!(unpacking(Barrier::Landlock).verdict, Verdict::Ok);
     for (barrier, what) in
         [(Barrier::Root, "chroot"), (Barrier::User, "its user may access"), (Barrier::Nothing, "refused")]
@@ -49,7 +49,7 @@ fn dynamic_ports_stay_apart_from_those_of_connections() {
 }
 
 #[test]
-fn a_container_is_known_by_its_marks() {
+fn container_is_detected_by_its_marks() {
     let root = tempfile::tempdir().unwrap();
     assert_eq!(container(root.path()).verdict, Verdict::Ok);
     fs::write(root.path().join(".dockerenv"), "").unwrap();
@@ -57,7 +57,7 @@ fn a_container_is_known_by_its_marks() {
 }
 
 #[test]
-fn a_clock_is_wrong_when_it_is_years_behind_or_nobody_set_it() {
+fn clock_in_the_past_or_unset_is_wrong() {
     let systemd = tempfile::tempdir().unwrap();
     let now = (CLOCK_MIN + 1) * 1_000_000_000;
     assert_eq!(clock(0, systemd.path()).verdict, Verdict::Failure);
@@ -81,7 +81,7 @@ fn a_state_directory_must_be_one() {
 
 // `doctor` praised the disk of another directory while the agent's disk was full.
 #[test]
-fn where_an_agent_runs_its_disk_is_looked_at() {
+fn disk_of_the_state_directory_is_checked() {
     let dir = tempfile::tempdir().unwrap();
     let finding = disk(StateDir::InUse(dir.path()));
     let says = format!(" free for {}, the state directory of the running agent", dir.path().display());
@@ -100,7 +100,7 @@ fn folders_and_volumes_that_are_not_there_are_waited_for() {
 }
 
 #[tokio::test]
-async fn consul_is_asked_only_where_somebody_named_it() {
+async fn consul_is_checked_only_if_configured() {
     let config = config(|_| {});
     if std::env::var_os("CONSUL_HTTP_ADDR").is_none() {
         assert_eq!(consul(&config).await, None);
@@ -121,7 +121,7 @@ async fn consul_is_asked_only_where_somebody_named_it() {
 }
 
 #[test]
-fn tokens_of_services_that_can_not_be_used_are_told() {
+fn unusable_service_tokens_are_reported() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = tempfile::tempdir().unwrap();
     for (name, text, mode) in
@@ -130,12 +130,12 @@ fn tokens_of_services_that_can_not_be_used_are_told() {
         std::fs::write(dir.path().join(name), text).unwrap();
         std::fs::set_permissions(dir.path().join(name), std::fs::Permissions::from_mode(mode)).unwrap();
     }
-    let told = unfit_tokens(dir.path());
+    let problems = unfit_tokens(dir.path());
     assert!(
-        told.len() == 2
-            && told[0].contains("/empty: it holds no token")
-            && told[1].contains("everybody can access it"),
-        "{told:?}"
+        problems.len() == 2
+            && problems[0].contains("/empty: it holds no token")
+            && problems[1].contains("everybody can access it"),
+        "{problems:?}"
     );
     assert!(unfit_tokens(Path::new("/nowhere"))[0].contains("can't be read"));
 }

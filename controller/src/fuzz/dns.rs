@@ -25,8 +25,8 @@ pub(super) fn feed(data: &[u8]) {
     assert!(answer.header().qr());
     assert_eq!(answer.header().id(), query.header().id());
     if answer.header().rcode() == Rcode::NOERROR && answer.opt().is_none_or(|opt| opt.version() == 0) {
-        let (asked, told) = (query.first_question(), answer.first_question());
-        assert_eq!(asked.map(|one| one.to_string()), told.map(|one| one.to_string()));
+        let (asked, answered) = (query.first_question(), answer.first_question());
+        assert_eq!(asked.map(|one| one.to_string()), answered.map(|one| one.to_string()));
     }
     assert!(answer.iter().all(|record| record.is_ok()));
     let options = answer.opt().map(|opt| opt.opt().iter::<AllOptData<_, _>>().count());

@@ -42,13 +42,13 @@ impl Announcer {
         let key = (view.spec.id, task.name.clone());
         if task.restarts > 0 && self.restarts.insert((key.0, key.1.clone(), task.restarts)) {
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
-            herdlet_base::tell!("{name} restarting (restart {}){exit}", task.restarts);
+            herdlet_base::stderr_line!("{name} restarting (restart {}){exit}", task.restarts);
         }
         if !view.spec.job.kind.completes()
             && task.phase == TaskPhase::Running
             && self.running.insert((key.0, key.1.clone(), task.attempt))
         {
-            herdlet_base::tell!("{name} running after {}", format_elapsed(began));
+            herdlet_base::stderr_line!("{name} running after {}", format_elapsed(began));
         }
         if task.state == TaskStatus::Dead
             && !task.failed
@@ -56,7 +56,7 @@ impl Announcer {
             && self.ended.insert(key.clone())
         {
             let why = task.events.last().map(|event| event.message.as_str()).unwrap_or_default();
-            herdlet_base::tell!("{name}: {}", lower_first(why));
+            herdlet_base::stderr_line!("{name}: {}", lower_first(why));
             return;
         }
         if task.state == TaskStatus::Dead && self.ended.insert(key) {
@@ -70,11 +70,11 @@ impl Announcer {
             };
             let exit = task.exit.as_ref().map(describe_exit).unwrap_or_default();
             let outcome = if task.failed { "gave up after" } else { "converged in" };
-            herdlet_base::tell!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
+            herdlet_base::stderr_line!("{name} {word}{exit}, {outcome} {}", format_elapsed(began));
             if task.failed
                 && let Some(event) = task.events.last()
             {
-                herdlet_base::tell!("  {}: {}", event.kind.as_str(), event.message);
+                herdlet_base::stderr_line!("  {}: {}", event.kind.as_str(), event.message);
             }
         }
     }

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_whole_whatever_the_pieces_they_come_in() {
+    fn lines_are_printed_whole() {
         let mut lines = Lines { prefix: "t | ".to_owned(), rest: Vec::new() };
         assert_eq!(lines.cut(b"a"), b"");
         assert_eq!(lines.cut(b"b\n\nc"), b"t | ab\nt | \n");

@@ -74,8 +74,8 @@ impl Readiness {
             () = requests.until_degraded() => {}
             () = tokio::time::sleep(READY_WAIT_MAX) => {}
         }
-        let mut said = self.status(&requests, &model);
-        notify(&[NotifyState::Status(&said), NotifyState::Ready]);
+        let mut reported = self.status(&requests, &model);
+        notify(&[NotifyState::Status(&reported), NotifyState::Ready]);
         match requests.degraded().or_else(|| self.why_not()) {
             None => tracing::info!(socket = %socket.display(), "ready"),
             Some(why) => tracing::warn!(socket = %socket.display(), why, "serving, but with a problem"),
@@ -87,9 +87,9 @@ impl Readiness {
         loop {
             let version = model.version();
             let status = self.status(&requests, &model);
-            if status != said {
+            if status != reported {
                 notify(&[NotifyState::Status(&status)]);
-                said = status;
+                reported = status;
             }
             tokio::time::sleep(STATUS_EVERY).await;
             let other = async {

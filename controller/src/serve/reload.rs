@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use herdlet_agent::telemetry::logs::LogLevel;
 use herdlet_api::http::{Tls, Token};
 use herdlet_base::error::in_full;
-use herdlet_config::{Config, Flags, Setting, Surroundings, host_name, settings};
+use herdlet_config::{Config, ConfigError, Flags, Setting, Source, Surroundings, host_name, settings};
 use herdlet_node::member::Joined;
 use herdlet_runtime::off_thread;
 use sd_notify::NotifyState;
@@ -92,7 +92,8 @@ impl Reloader {
         let Started { flags, level } = started;
         let host = host_name();
         // The config was just read; a file that has changed since is compared at the reload.
-        let in_force = settings(flags.clone(), &Surroundings::of_process(&host)).unwrap_or_default();
+        let in_force = settings(flags.clone(), &Surroundings::of_process(&host));
+        let in_force = in_force.map(|(_, settings)| settings).unwrap_or_default();
         let (token, tls, folders, joined) = (None, Vec::new(), Vec::new(), Arc::default());
         Self { flags, level, in_force, token, tls, folders, joined, readiness }
     }
@@ -116,7 +117,7 @@ impl Reloader {
         }
     }
 
-    /// Reloads everything. Blocking.
+    /// Reloads everything; nothing if the config is invalid. Blocking.
     fn reload(mut self) -> Self {
         let is_ready = self.readiness.why_not().is_none();
         if is_ready {
@@ -124,7 +125,22 @@ impl Reloader {
             let reloading: Vec<_> = std::iter::once(NotifyState::Reloading).chain(reloading).collect();
             notify(&reloading);
         }
-        self.reload_settings();
+        match self.reload_settings() {
+            Ok(()) => self.reload_files(),
+            Err(error) => {
+                // A problem in a file is a line of its own.
+                let error = in_full(&error).lines().map(str::trim).collect::<Vec<_>>().join("; ");
+                tracing::error!("failed to reload: {error}; the config is invalid, so nothing was changed");
+            }
+        }
+        if is_ready {
+            notify(&[NotifyState::Ready]);
+        }
+        self
+    }
+
+    /// Reads the token, the certificates and the folders again. Each that is invalid leaves its predecessor in force.
+    fn reload_files(&self) {
         if let Some(token) = &self.token {
             match token.reload() {
                 Ok(()) => tracing::info!("read the token file again"),
@@ -145,26 +161,14 @@ impl Reloader {
         }
         self.folders.iter().for_each(|folder| folder.notify_one());
         tracing::info!(folders = self.folders.len(), certificates = self.tls.len() - refused, "reloaded");
-        if is_ready {
-            notify(&[NotifyState::Ready]);
-        }
-        self
     }
 
     /// Applies the settings that can change, and names the others.
-    fn reload_settings(&mut self) {
+    fn reload_settings(&mut self) -> Result<(), ConfigError> {
         let host = host_name();
         let surroundings = Surroundings::of_process(&host);
-        let read = Config::load_trusted(self.flags.clone(), &surroundings)
-            .and_then(|config| Ok((config, settings(self.flags.clone(), &surroundings)?)));
-        let (config, now) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                let error = in_full(&error);
-                tracing::error!(error, "failed to reload the config; the previous settings stay in force");
-                return;
-            }
-        };
+        let config = Config::load_trusted(self.flags.clone(), &surroundings)?;
+        let (_, now) = settings(self.flags.clone(), &surroundings)?;
         match self.level.set(&config.log_level) {
             Ok(()) => {}
             Err(error) => tracing::error!("failed to {}; the previous level stays in force", in_full(&error)),
@@ -176,20 +180,26 @@ impl Reloader {
                 needs_restart.join(", ")
             );
         }
+        Ok(())
     }
 }
 
-/// The keys of settings that differ and that only a restart applies.
+/// The keys of settings that differ and that only a restart applies. A default may be detected (free space), and so
+/// differ without a change of the config.
 fn changed(in_force: &[Setting], now: &[Setting]) -> Vec<&'static str> {
-    let before = |key: &str| in_force.iter().find(|setting| setting.key == key).map(|setting| &setting.value);
-    let differs =
-        |setting: &&Setting| setting.key != LOG_LEVEL && before(setting.key) != Some(&setting.value);
+    let is_detected = |setting: &Setting| setting.source == Source::Default;
+    let differs = |setting: &&Setting| {
+        let before = in_force.iter().find(|before| before.key == setting.key);
+        let both_detected = is_detected(setting) && before.is_none_or(is_detected);
+        setting.key != LOG_LEVEL
+            && !both_detected
+            && before.map(|before| &before.value) != Some(&setting.value)
+    };
     now.iter().filter(differs).map(|setting| setting.key).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use herdlet_config::Source;
     use serde_json::json;
 
     use super::*;
@@ -203,5 +213,10 @@ mod tests {
             [setting("name", json!("b")), setting("region", json!("x")), setting(LOG_LEVEL, json!("debug"))];
         assert_eq!(changed(&before, &now), ["name"]);
         assert!(changed(&before, &before).is_empty());
+        // Each reload warned about the free space of the disk, which nobody had configured.
+        let free = |value, source| [Setting { key: "disk_total_mb", value: json!(value), source }];
+        assert!(changed(&free(9, Source::Default), &free(8, Source::Default)).is_empty());
+        assert_eq!(changed(&free(9, Source::Default), &free(8, Source::File)), ["disk_total_mb"]);
+        assert_eq!(changed(&free(9, Source::File), &free(8, Source::Default)), ["disk_total_mb"]);
     }
 }

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_reached_by_nobody_else() {
+    fn loopback_is_not_reachable() {
         for (address, expected) in [
             ("127.0.0.1:1", false),
             ("127.8.0.1:1", false),

@@ -101,8 +101,8 @@ mod tests {
         let second = Duration::from_secs;
         assert_eq!("10s".parse(), Ok(Span { least: second(10), most: second(10) }));
         assert_eq!("10s..1m".parse(), Ok(Span { least: second(10), most: second(60) }));
-        for wrong in ["", "x", "10", "1m..10s", "-1s", "1s.."] {
-            assert!(wrong.parse::<Span>().is_err(), "{wrong}");
+        for text in ["", "x", "10", "1m..10s", "-1s", "1s.."] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
         }
     }
 

@@ -242,8 +242,8 @@ async fn ping(ground: &Fleet, pool: &Pool<Unserved, Network>) {
             let question = QueryOptions { region: ground.options.region.clone(), ..QueryOptions::default() };
             let answered = pool.once("Status.Leader", &question, Duration::from_secs(5)).await;
             let answered = answered.map(|_| began.elapsed()).map_err(|error| {
-                if let CallError::Server(said) = &error {
-                    said.to_string()
+                if let CallError::Server(message) = &error {
+                    message.to_string()
                 } else {
                     format!("failed to {}", in_full(&error))
                 }

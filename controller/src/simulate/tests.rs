@@ -26,7 +26,7 @@ fn options(servers: &str, nodes: u32) -> Options {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
+async fn simulated_nodes_run_and_stop_allocations() {
     let cluster = Cluster::start(Settings::default());
     let listeners = cluster.listen().await.unwrap();
     let done = CancellationToken::new();
@@ -45,10 +45,10 @@ async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
     tokio::time::timeout(wait, cluster.until(|state| ready(state) == 20)).await.unwrap();
     let nodes: Vec<_> = cluster.read(|state| state.nodes.keys().cloned().collect());
     let allocs: Vec<_> = nodes.iter().flat_map(|node| cluster.place_many(node, "web", 3)).collect();
-    let all = |status: ClientStatus| {
+    let all_have = |status: ClientStatus| {
         move |state: &state::State| state.allocs.values().all(|alloc| alloc.client_status == status)
     };
-    tokio::time::timeout(wait, cluster.until(all(ClientStatus::Running))).await.unwrap();
+    tokio::time::timeout(wait, cluster.until(all_have(ClientStatus::Running))).await.unwrap();
     let is_shown = || {
         let line = |line: &String| line.contains("20/20 nodes ready  60/60 allocations running");
         lines.lock().unwrap().iter().any(line)
@@ -62,14 +62,14 @@ async fn nodes_are_ready_and_run_and_stop_what_is_placed_on_them() {
     for alloc in &allocs {
         cluster.stop(alloc);
     }
-    tokio::time::timeout(wait, cluster.until(all(ClientStatus::Complete))).await.unwrap();
+    tokio::time::timeout(wait, cluster.until(all_have(ClientStatus::Complete))).await.unwrap();
     done.cancel();
     let figures = simulation.await.unwrap().unwrap();
     assert_eq!((figures.nodes, figures.allocations, figures.running), (20, 60, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_told_why_no_node_is_ready() {
+async fn progress_names_why_no_node_is_ready() {
     let cluster = Cluster::start(Settings { hold: Duration::from_millis(10), ..Settings::default() });
     let listeners = cluster.listen().await.unwrap();
     // A port of a service that no longer exists on any machine.
@@ -99,12 +99,12 @@ async fn it_is_told_why_no_node_is_ready() {
 }
 
 #[test]
-fn too_many_nodes_are_told_of_before_anything_begins() {
+fn too_many_nodes_are_refused_at_once() {
     let limit = |current, maximum| Rlimit { current: Some(current), maximum: Some(maximum) };
     assert_eq!(raised(100, limit(1_024, 4_096)), Ok(None));
     assert_eq!(raised(2_000, limit(1_024, 4_096)), Ok(Some(limit(2_128, 4_096))));
-    let told = raised(5_000, limit(1_024, 4_096)).unwrap_err();
-    assert!(told.contains("5128") && told.contains("4096") && told.contains("ulimit -Hn"), "{told}");
+    let error = raised(5_000, limit(1_024, 4_096)).unwrap_err();
+    assert!(error.contains("5128") && error.contains("4096") && error.contains("ulimit -Hn"), "{error}");
     let endless = Rlimit { current: None, maximum: None };
     assert_eq!(raised(u32::MAX, endless), Ok(None));
 }

@@ -398,9 +398,9 @@ impl Fetcher {
         let failed = |source_error| ArtifactError::Download { what: source.redacted(), source: source_error };
         let headers = headers.iter().map(|(name, value)| (name, value.clone()));
         let headers = download::header_fields(headers).map_err(failed)?;
-        let wrong = |why: String| ArtifactError::Checksum { what: source.redacted(), why };
+        let checksum_error = |why: String| ArtifactError::Checksum { what: source.redacted(), why };
         let written = source.checksum.as_deref().map(ChecksumSource::parse).transpose();
-        let checksum = match written.map_err(|error| wrong(format!("its checksum {error}")))? {
+        let checksum = match written.map_err(|error| checksum_error(format!("its checksum {error}")))? {
             None => None,
             Some(ChecksumSource::Value(checksum)) => Some(checksum),
             Some(ChecksumSource::List(url)) => {
@@ -408,7 +408,7 @@ impl Fetcher {
                     .and_then(|url| {
                         Url::parse(url).map_err(|error| SourceError::Invalid { why: error.to_string() })
                     })
-                    .map_err(|error| wrong(format!("the address of its checksum list {error}")))?;
+                    .map_err(|error| checksum_error(format!("the address of its checksum list {error}")))?;
                 let (client, bytes_max) = (client(&url)?, LIST_BYTES_MAX);
                 let wanted = DownloadRequest { client: &client, url: &url, headers: &headers, bytes_max };
                 let list = download::text(&wanted).await.map_err(|error| ArtifactError::Download {
@@ -416,7 +416,7 @@ impl Fetcher {
                     source: error,
                 })?;
                 let of_file = Checksum::in_list(&list, &source.remote_name);
-                Some(of_file.map_err(|error| wrong(error.to_string()))?)
+                Some(of_file.map_err(|error| checksum_error(error.to_string()))?)
             }
         };
         let (url, bytes_max) = (&source.url, self.limits.http_bytes_max);
@@ -424,9 +424,10 @@ impl Fetcher {
         let hasher = checksum.as_ref().map(Checksum::begin);
         let (body, computed) = download::into_file(&wanted, body, hasher).await.map_err(failed)?;
         match (checksum, computed) {
-            (Some(checksum), Some(computed)) if !checksum.is(&computed) => {
-                Err(wrong(format!("its {} is {computed}, which is not the expected one", checksum.name())))
-            }
+            (Some(checksum), Some(computed)) if !checksum.is(&computed) => Err(checksum_error(format!(
+                "its {} is {computed}, which is not the expected one",
+                checksum.name()
+            ))),
             (Some(_) | None, _) => Ok(body),
         }
     }

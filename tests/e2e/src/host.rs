@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_held_is_killed_and_nobody_else() {
+    fn only_the_held_process_is_killed() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let held = open(child.id()).unwrap();
         kill_held(&held);

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_given_once() {
+    fn port_is_reserved_once() {
         let [port] = free();
         assert_eq!(reserved(port), None, "no process listens on the port yet, and it is returned only once");
         let [other] = free();

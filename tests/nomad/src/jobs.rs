@@ -180,8 +180,8 @@ impl Group {
     /// How long it outlives the loss of contact with its node.
     #[must_use]
     pub fn lost_after(&self) -> Duration {
-        let told = self.disconnect.as_ref().map(|disconnect| disconnect.lost_after);
-        let nanos = told.or(self.max_client_disconnect).unwrap_or(0);
+        let configured = self.disconnect.as_ref().map(|disconnect| disconnect.lost_after);
+        let nanos = configured.or(self.max_client_disconnect).unwrap_or(0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 

@@ -100,8 +100,8 @@ impl Server {
     }
 
     async fn answer(&self, peer: &Peer, call: &Call, fault: Option<Fault>) -> Answer {
-        if let Some(said) = self.scripted_answer(call) {
-            return said;
+        if let Some(scripted) = self.scripted_answer(call) {
+            return scripted;
         }
         match &call.method[..] {
             "Status.Ping" => answer(&GenericResponse::default()),
@@ -229,6 +229,6 @@ async fn hang_up(peer: &Peer) -> Answer {
 /// Replaces each field with a list.
 fn wrong_types(answer: &[u8]) -> Vec<u8> {
     let Ok(Value::Map(entries)) = codec::decode(answer) else { return vec![0xc3] };
-    let wrong = |(key, _)| (key, Value::List(vec![Value::Bool(true)]));
-    codec::encode(&Value::Map(entries.into_iter().map(wrong).collect())).unwrap_or_default()
+    let as_list = |(key, _)| (key, Value::List(vec![Value::Bool(true)]));
+    codec::encode(&Value::Map(entries.into_iter().map(as_list).collect())).unwrap_or_default()
 }

@@ -33,14 +33,14 @@ fn main() -> ExitCode {
     let threads = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(all);
     let began = Instant::now();
     let shown = Mutex::new(began);
-    let told = |lived: &Lived| {
+    let show_progress = |lived: &Lived| {
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         if shown.elapsed() >= PROGRESS {
             *shown = Instant::now();
             eprintln!("{}", sum(lived, began.elapsed()));
         }
     };
-    match seeds::live_all(range.clone(), threads, &told) {
+    match seeds::live_all(range.clone(), threads, &show_progress) {
         Ok(lived) => {
             for (what, lives) in lived.met.iter() {
                 println!("{lives:>12} lives with {what}");

@@ -32,7 +32,7 @@ pub struct Invariants {
     /// Allocations with a pending catalogue request: until it ends no other can follow, and nothing waits for it.
     asking: BTreeSet<AllocId>,
     /// Attempts reported to an agent as running.
-    told: BTreeSet<AttemptKey>,
+    reported_running: BTreeSet<AttemptKey>,
 }
 
 impl Invariants {
@@ -56,7 +56,7 @@ impl Invariants {
             | (Verb::Recover { attempt }, Outcome::Recovered(Recovered::Running(_))) =
                 (&action.verb, outcome)
         {
-            self.told.insert((alloc.id, *index, *attempt));
+            self.reported_running.insert((alloc.id, *index, *attempt));
         }
         if let Subject::Alloc(alloc, Part::Services) = &action.subject {
             self.asking.remove(&alloc.id);
@@ -102,7 +102,7 @@ impl Invariants {
     /// The stored state of an allocation is lost: the next agent is not bound by earlier views.
     pub fn forget_history(&mut self, id: AllocId) {
         self.terminal.remove(&id);
-        self.told.retain(|(of, ..)| *of != id);
+        self.reported_running.retain(|(of, ..)| *of != id);
     }
 
     /// An action is released after it had to wait for its commit. Later decisions became durable with it: an attempt that a
@@ -230,7 +230,7 @@ impl Invariants {
             Run::Stopping { ran: true, then: AfterStop::Restart | AfterStop::RestartUnhealthy, .. }
         );
         if !restarts
-            || !self.told.contains(&(alloc.id, index, state.attempt))
+            || !self.reported_running.contains(&(alloc.id, index, state.attempt))
             || !machine.lives(alloc.id, index)
         {
             return Ok(());
@@ -275,7 +275,7 @@ impl Invariants {
         // An attempt never known to run is fenced, not stopped: its start may come late, from a dead agent.
         let ran = state.started_at.0 != 0
             && state.exit.is_none()
-            && self.told.contains(&(alloc.id, index, state.attempt));
+            && self.reported_running.contains(&(alloc.id, index, state.attempt));
         if !for_good
             || !ran
             || state.doom.is_some()

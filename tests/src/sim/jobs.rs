@@ -57,7 +57,7 @@ pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
         },
         None => (None, &group.services),
     };
-    let of = |service: &Service, check: &Check| {
+    let check_of = |service: &Service, check: &Check| {
         let registered = RegisteredCheck {
             name: check.name.clone(),
             interval: check.interval,
@@ -78,7 +78,10 @@ pub fn checks_of(alloc: &Allocation, part: Part) -> Vec<CheckResult> {
         };
         CheckResult::pending(&registration, &registered)
     };
-    services.iter().flat_map(|service| service.checks.iter().map(move |check| of(service, check))).collect()
+    services
+        .iter()
+        .flat_map(|service| service.checks.iter().map(move |check| check_of(service, check)))
+        .collect()
 }
 
 /// The volumes that [`random`] jobs mount: one for all, and one for each index.

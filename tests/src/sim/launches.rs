@@ -36,7 +36,7 @@ pub struct Launches {
     /// The latest time displayed since it was last known to be wrong.
     furthest: i64,
     /// How often it was known to be wrong.
-    wrong: u32,
+    clock_errors: u32,
     /// Children published in this turn.
     new: Vec<Arc<JobView>>,
     /// Children launched on request.
@@ -106,7 +106,7 @@ impl Launches {
         self.furthest = self.furthest.max(seconds(wall));
         if self.furthest - seconds(wall) > AHEAD_MAX {
             self.furthest = seconds(wall);
-            self.wrong += 1;
+            self.clock_errors += 1;
         }
     }
 
@@ -185,7 +185,7 @@ impl Launches {
             }
             let (last, again) = self.last.get(&parent).copied().unwrap_or((i64::MIN, 0));
             let again = again + u32::from(moment <= last);
-            if again > self.wrong {
+            if again > self.clock_errors {
                 return Err(format!("{name} is launched after the moment {last}"));
             }
             self.last.insert(parent.clone(), (moment, again));

@@ -22,7 +22,7 @@ type Module = Vec<String>;
 type Edges = BTreeMap<Module, BTreeMap<String, BTreeSet<String>>>;
 
 #[test]
-fn modules_form_no_cycle_but_the_known_ones() {
+fn modules_form_only_known_cycles() {
     let of_crate = |folder: &String| {
         cycles(&root().join(folder))
             .into_iter()

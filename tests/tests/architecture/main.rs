@@ -77,7 +77,7 @@ fn table_keys(manifest: &str, table: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_planner_knows_no_world() {
+fn planner_has_no_io_dependencies() {
     let allowed: BTreeSet<String> = PLAN_DEPENDENCIES.map(str::to_owned).into();
     let used = table_keys("controller/plan/Cargo.toml", "[dependencies]");
     assert!(used.is_subset(&allowed), "the planner depends on {used:?}");
@@ -150,7 +150,7 @@ fn end_to_end_tests_depend_on_no_crate_of_the_agent() {
 /// The table in `controller/api/src/http/routes` has all paths of Nomad; only herdlet's own paths are plain
 /// axum routes.
 #[test]
-fn no_path_of_nomad_has_a_route_beside_the_table() {
+fn every_nomad_route_is_in_the_table() {
     let mut routes = 0;
     for (name, text) in [sources("controller/api/src"), sources("controller/node/src")].concat() {
         if name.contains("/tests") {
@@ -168,13 +168,13 @@ fn no_path_of_nomad_has_a_route_beside_the_table() {
 }
 
 #[test]
-fn the_runtime_knows_no_allocation() {
+fn runtime_has_no_allocation_types() {
     let words = ["herdlet_plan", "herdlet_api_types", "AllocId", "Allocation", "Nomad", "nomad"];
     nowhere(&sources("controller/runtime/src"), &words, "the runtime runs keys, whatever they are");
 }
 
 #[test]
-fn the_rpc_stands_alone() {
+fn rpc_has_no_workspace_dependencies() {
     let used = table_keys("controller/rpc/Cargo.toml", "[dependencies]");
     assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the RPC depends on {used:?}");
     let words = ["herdlet_plan", "herdlet_api_types", "herdlet_runtime", "herdlet::", "AllocId"];
@@ -214,7 +214,7 @@ const STATICS: [(&str, &str, &str); 11] = [
 ];
 
 #[test]
-fn no_static_is_the_state_of_an_agent() {
+fn no_static_holds_agent_state() {
     let mut found = BTreeSet::new();
     for (name, text) in sources("controller") {
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -238,7 +238,7 @@ fn no_static_is_the_state_of_an_agent() {
 }
 
 #[test]
-fn no_test_of_processes_is_judged_by_how_long_it_takes() {
+fn no_process_test_is_judged_by_elapsed_time() {
     let mut files = sources("tests/e2e/tests/e2e");
     // Only the time distinguishes the agent's periodic inspection, every 30 s, from a report by the kernel.
     files.retain(|(name, _)| !name.ends_with("/drift.rs"));
@@ -248,7 +248,7 @@ fn no_test_of_processes_is_judged_by_how_long_it_takes() {
 }
 
 #[test]
-fn every_file_says_what_it_is_for_and_stays_short() {
+fn every_file_is_short_and_documented() {
     let mut broken = Vec::new();
     for folder in ["api-types", "controller", "tests"] {
         for (name, text) in sources(folder) {

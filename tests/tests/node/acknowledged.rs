@@ -47,7 +47,7 @@ async fn assert_reported_again(world: &World, node: Living, ids: &[AllocId]) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
+async fn restarted_agent_reports_only_changes() {
     let world = World::new(Settings::default());
     let (node, ids) = running(&world, 20).await;
     let ends = world.place(&node, &job("sum", "batch", json!({ "run_for": "15s" }), json!({})));
@@ -82,7 +82,7 @@ async fn an_agent_that_begins_anew_tells_what_has_changed_and_nothing_else() {
 
 /// Servers give a node no new work until it has reported all allocations.
 #[tokio::test(start_paused = true)]
-async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
+async fn missed_heartbeat_repeats_all_reports() {
     let world = World::new(Settings { outlive: true, ..Settings::default() });
     let (node, ids) = running(&world, 5).await;
     let before = report_counts(&world, &ids);
@@ -104,7 +104,7 @@ async fn after_a_missed_heartbeat_all_that_goes_on_is_told_again() {
 
 /// Even if the servers' index has by now passed that of the acknowledged reports.
 #[tokio::test(start_paused = true)]
-async fn servers_that_were_restored_from_an_older_state_are_told_everything() {
+async fn restored_servers_get_all_reports() {
     let world = World::new(Settings::default());
     let (node, ids) = running(&world, 5).await;
     let kept = world.cluster.read(Clone::clone);
@@ -128,7 +128,7 @@ async fn servers_that_were_restored_from_an_older_state_are_told_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_it_was_lost_or_damaged_all_is_told_once_more() {
+async fn lost_acknowledgements_repeat_all_reports() {
     let world = World::new(Settings::default());
     let (node, ids) = running(&world, 3).await;
     let path = node.paths.node().join("acknowledged");

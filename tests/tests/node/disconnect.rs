@@ -92,7 +92,7 @@ impl Story {
 
 /// Without a policy they are lost: killed when the node is back, and replaced.
 #[tokio::test(start_paused = true)]
-async fn without_a_policy_all_200_are_killed_and_replaced() {
+async fn lost_allocations_without_a_policy_are_replaced() {
     let story = Story::begin(json!({})).await;
     story.away(300, ClientStatus::Lost).await;
     assert_eq!(story.here(&ClientStatus::Running), MANY, "no server has requested the node to stop them");
@@ -165,7 +165,7 @@ async fn flaws_16_and_17_all_200_stop_on_their_node_to_the_tick() {
 
 /// If replacements run meanwhile, `reconcile` decides which ones stay.
 #[tokio::test(start_paused = true)]
-async fn with_others_running_meanwhile_those_stay_that_reconcile_names() {
+async fn reconcile_decides_between_replacements() {
     for (policy, back) in [
         (json!({ "LostAfter": nanos(3_600), "Reconcile": "keep_original" }), ClientStatus::Running),
         (json!({ "LostAfter": nanos(3_600), "Reconcile": "keep_replacement" }), ClientStatus::Complete),

@@ -44,7 +44,7 @@ async fn goes_on(world: &World, node: &Living, old: &AllocId) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_wrong_late_missing_or_too_large_stop_nothing() {
+async fn faulty_answers_stop_nothing() {
     let (world, node, id) = begin(Settings { servers: 2, ..Settings::default() }).await;
     let faults = [
         Fault::WrongTypes,
@@ -95,7 +95,7 @@ async fn connections_may_break_at_any_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_loses_its_leaders_stops_nothing() {
+async fn lost_leaders_stop_nothing() {
     let (world, node, id) = begin(Settings { servers: 3, ..Settings::default() }).await;
     for round in 0..5 {
         world.cluster.lead(None);
@@ -108,7 +108,7 @@ async fn a_cluster_that_loses_its_leaders_stops_nothing() {
 
 /// An agent that is killed before its full disk has stored the tokens loses them.
 #[tokio::test(start_paused = true)]
-async fn tokens_that_a_crash_has_lost_are_given_again() {
+async fn tokens_lost_in_a_crash_are_requested_again() {
     let settings = Settings { fields: Fields::Of(1, 6), signs: true, ..Settings::default() };
     let world = World::new(settings);
     let node = world.ready_node(0).await;

@@ -15,7 +15,7 @@ const FOR_EVER: &str = "100000h";
 
 /// Servers and its replacement wait for its end.
 #[tokio::test(start_paused = true)]
-async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started_and_told_to_have_ended() {
+async fn flaw_1_allocation_stopped_before_delivery_reports_its_end() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     world.cluster.fault("Alloc.GetAllocs", 1, &Fault::Error("boom".to_owned()));
@@ -36,7 +36,7 @@ async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started_and_told
 
 /// The agent was another one when the allocation was set up.
 #[tokio::test(start_paused = true)]
-async fn flaw_2_what_is_stopped_after_a_restart_of_the_agent_is_cleaned_up() {
+async fn flaw_2_allocation_stopped_after_a_restart_is_cleaned_up() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let id = world.place(&node, &job("web", "service", json!({ "run_for": FOR_EVER }), json!({})));
@@ -53,7 +53,7 @@ async fn flaw_2_what_is_stopped_after_a_restart_of_the_agent_is_cleaned_up() {
 
 /// In stock clients it became a zombie whose hooks ran again.
 #[tokio::test(start_paused = true)]
-async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
+async fn flaw_4_ended_allocation_is_not_restarted() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let done = world.place(&node, &job("sum", "batch", json!({ "run_for": "5s" }), json!({})));
@@ -70,9 +70,9 @@ async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
     within(30, "its task is asked to end", || !is_asked_to_run(&node, &stopping)).await;
     refuse_restarts(&node, &stopping).await;
     world.reaches(&stopping, ClientStatus::Complete).await;
-    let told = |id: &AllocId| world.cluster.read(|state| state.reports[id].len());
+    let report_count = |id: &AllocId| world.cluster.read(|state| state.reports[id].len());
     let all = [done, stopped, stopping];
-    let before = all.clone().map(|id| told(&id));
+    let before = all.clone().map(|id| report_count(&id));
     for id in &all {
         refuse_restarts(&node, id).await;
     }
@@ -90,7 +90,7 @@ async fn flaw_4_what_has_ended_or_is_to_end_is_not_restarted() {
         assert_eq!(node.status(id), Some(ClientStatus::Complete));
     }
     // It sends no reports again.
-    assert!(all.iter().zip(before).all(|(id, before)| told(id) == before));
+    assert!(all.iter().zip(before).all(|(id, before)| report_count(id) == before));
     let is_complete = |id: &AllocId| world.cluster.client_status(id) == ClientStatus::Complete;
     assert!(all.iter().all(is_complete));
     node.end().await;
@@ -114,7 +114,7 @@ async fn restart(node: &Living, id: &AllocId, scope: RestartScope) -> Reply {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaws_5_and_6_lists_of_servers_that_lag_stop_nothing_over_restarts_of_agent_and_leader() {
+async fn flaws_5_and_6_lagging_lists_stop_nothing() {
     let world = World::new(Settings { servers: 3, ..Settings::default() });
     let mut node = world.ready_node(0).await;
     (0..3).for_each(|server| world.cluster.freeze(server));
@@ -139,7 +139,7 @@ async fn flaws_5_and_6_lists_of_servers_that_lag_stop_nothing_over_restarts_of_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_7_what_was_deleted_while_no_agent_was_there_is_stopped_at_its_start() {
+async fn flaw_7_allocation_deleted_during_downtime_is_stopped() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let text = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
@@ -157,7 +157,7 @@ async fn flaw_7_what_was_deleted_while_no_agent_was_there_is_stopped_at_its_star
 
 /// The servers did not receive the report, and the agent that saw the end is gone.
 #[tokio::test(start_paused = true)]
-async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_again() {
+async fn flaws_8_and_9_complete_allocation_never_runs_again() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let id = world.place(&node, &job("sum", "batch", json!({ "run_for": "5s" }), json!({})));
@@ -180,7 +180,7 @@ async fn flaws_8_and_9_what_was_complete_is_told_after_a_restart_and_never_runs_
 
 /// In stock clients the only call that removes it had failed.
 #[tokio::test(start_paused = true)]
-async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_that_fails() {
+async fn flaw_36_service_is_removed_despite_failures() {
     const REMOVED: &str = "ServiceRegistration.DeleteByID";
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
@@ -219,7 +219,7 @@ async fn flaw_36_a_service_is_removed_from_the_servers_catalogue_however_often_t
 
 /// Attempts of all agents count.
 #[tokio::test(start_paused = true)]
-async fn flaw_41_what_crashes_over_and_over_fails_for_good_though_agents_come_and_go() {
+async fn flaw_41_crash_loop_fails_over_agent_restarts() {
     let world = World::new(Settings::default());
     let mut node = world.ready_node(0).await;
     let policy = json!({ "RestartPolicy": { "Attempts": 2, "Mode": "fail", "Interval": nanos(3_600), "Delay": nanos(10) } });
@@ -237,7 +237,7 @@ async fn flaw_41_what_crashes_over_and_over_fails_for_good_though_agents_come_an
 /// The wait is a condition: it outlives servers and agents, and ends if the waiting allocation is no longer
 /// wanted.
 #[tokio::test(start_paused = true)]
-async fn flaw_46_a_wait_for_one_on_another_node_outlives_agents_and_can_be_given_up() {
+async fn flaw_46_wait_for_another_node_survives_agents() {
     let world = World::new(Settings { servers: 3, ..Settings::default() });
     let (there, here) = (world.ready_node(0).await, world.ready_node(1).await);
     let text = job("web", "service", json!({ "run_for": FOR_EVER, "kill_after": "1h" }), json!({}));
@@ -309,7 +309,7 @@ async fn flaw_54_what_comes_with_a_reconnection_is_done() {
 
 /// In stock clients a task that had failed was still reported as failed while it was running again.
 #[tokio::test(start_paused = true)]
-async fn flaw_55_a_failure_is_told_of_the_incarnation_that_failed() {
+async fn flaw_55_failure_belongs_to_its_incarnation() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let policy = json!({ "RestartPolicy": { "Attempts": 1, "Mode": "fail", "Interval": nanos(7_200), "Delay": nanos(3_600) } });

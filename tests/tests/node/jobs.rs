@@ -17,7 +17,7 @@ fn output(node: &Living, id: &AllocId, task: &str) -> String {
 /// `resources { network { port "http" {} } }`: before groups had networks, each task had its own, often with
 /// the same port label.
 #[tokio::test(start_paused = true)]
-async fn tasks_of_old_jobs_have_ports_of_their_own_and_know_those_of_the_others() {
+async fn tasks_of_old_jobs_have_own_ports() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let task = |name: &str, other: &str| {
@@ -48,7 +48,7 @@ async fn tasks_of_old_jobs_have_ports_of_their_own_and_know_those_of_the_others(
 
 /// Requirements of a server's job that this machine lacks.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_here_fails_the_allocation_and_is_named() {
+async fn missing_requirement_fails_the_allocation() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let volumes = json!({ "Volumes": { "data": { "Name": "data", "Type": "host", "Source": "disk" } } });
@@ -64,16 +64,16 @@ async fn what_is_not_here_fails_the_allocation_and_is_named() {
     ] {
         let id = world.place(&node, &job);
         world.reaches(&id, ClientStatus::Failed).await;
-        let told = world.cluster.read(|state| state.allocs[&id].task_states["main"].clone());
-        let event = told.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
+        let task = world.cluster.read(|state| state.allocs[&id].task_states["main"].clone());
+        let event = task.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
         assert!(event.display_message.contains(says), "{event:?}");
-        assert_eq!((told.failed, node.starts(&id)), (true, 0));
+        assert_eq!((task.failed, node.starts(&id)), (true, 0));
     }
     node.end().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_not_run_longer_has_completed_then_over_a_restart_of_the_agent() {
+async fn max_run_duration_completes_over_a_restart() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let limit = json!({ "MaxRunDuration": nanos(120) });
@@ -99,7 +99,7 @@ async fn what_may_not_run_longer_has_completed_then_over_a_restart_of_the_agent(
 
 /// As in recordings of stock clients, except for texts that are more specific.
 #[tokio::test(start_paused = true)]
-async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
+async fn task_events_match_stock_clients() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let once = json!({
@@ -107,13 +107,13 @@ async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
     });
     let id = world.place(&node, &job("sum", "batch", json!({ "run_for": "1s", "exit_code": 3 }), once));
     world.reaches(&id, ClientStatus::Failed).await;
-    let (told, description) = world.cluster.read(|state| {
+    let (task, description) = world.cluster.read(|state| {
         let alloc = &state.allocs[&id];
         (alloc.task_states["main"].clone(), alloc.client_description.clone())
     });
-    assert_eq!((told.failed, told.restarts, &*description), (true, 1, "Failed tasks"));
-    assert!(![told.started_at, told.finished_at, told.last_restart].iter().any(|time| time.is_zero()));
-    let events: Vec<(&str, Vec<&str>)> = told
+    assert_eq!((task.failed, task.restarts, &*description), (true, 1, "Failed tasks"));
+    assert!(![task.started_at, task.finished_at, task.last_restart].iter().any(|time| time.is_zero()));
+    let events: Vec<(&str, Vec<&str>)> = task
         .events
         .iter()
         .map(|event| (&*event.kind, event.details.keys().map(String::as_str).collect()))
@@ -132,7 +132,7 @@ async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
             ("Not Restarting", vec!["fails_task", "restart_reason"]),
         ]
     );
-    let last = told.events.last().unwrap();
+    let last = task.events.last().unwrap();
     let why = "Exceeded allowed attempts 1 in interval 5m0s and mode is \"fail\"";
     assert_eq!((&*last.display_message, &*last.restart_reason, last.fails_task), (why, why, true));
     node.end().await;
@@ -140,7 +140,7 @@ async fn what_a_task_goes_through_is_told_in_the_words_of_stock_clients() {
 
 /// From 1.11 on, servers also roll out system jobs.
 #[tokio::test(start_paused = true)]
-async fn the_health_of_a_system_job_is_told_to_its_deployment() {
+async fn system_job_health_is_reported_to_its_deployment() {
     let world = World::new(Settings::default());
     let node = world.ready_node(0).await;
     let update = json!({ "Update": {

@@ -55,20 +55,20 @@ impl Collected {
         let over: Vec<Allocation> =
             world.cluster.read(|state| state.allocs.values().filter(is_over).cloned().collect());
         for alloc in &over {
-            let starts = of(nodes, &alloc.node_id).starts(&alloc.id);
+            let starts = node_with(nodes, &alloc.node_id).starts(&alloc.id);
             self.0.insert(alloc.id.clone(), (alloc.client_status.clone(), starts));
         }
         world.cluster.write(|state| over.iter().for_each(|alloc| state.collect(&alloc.id)));
     }
 }
 
-fn of<'a>(nodes: &'a [Living], id: &NodeId) -> &'a Living {
+fn node_with<'a>(nodes: &'a [Living], id: &NodeId) -> &'a Living {
     nodes.iter().find(|living| living.id == *id).unwrap()
 }
 
 /// No allocation is lost, none runs twice, and none changes after its end.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
+async fn a_thousand_server_restarts_lose_nothing() {
     let world = World::new(Settings { servers: 3, ..Settings::default() });
     let cluster = &world.cluster;
     let mut chance = Chance::of(41);
@@ -129,7 +129,7 @@ async fn a_thousand_restarts_of_servers_and_twenty_of_agents_lose_nothing() {
     let (mut ran, mut placed) = (0, 0);
     let here: Vec<Allocation> = cluster.read(|state| state.allocs.values().cloned().collect());
     for alloc in &here {
-        let node = of(&nodes, &alloc.node_id);
+        let node = node_with(&nodes, &alloc.node_id);
         let starts = node.starts(&alloc.id);
         assert!(starts <= 1, "{} was started {starts} times", alloc.id);
         assert!(

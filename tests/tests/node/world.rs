@@ -230,7 +230,7 @@ impl Living {
     pub(crate) fn starts(&self, id: &AllocId) -> usize {
         let id = herdlet_api_types::AllocId(id.as_str().parse().unwrap());
         let log = self.paths.logs(&id).join("main.stdout.0");
-        std::fs::read_to_string(log).map_or(0, |said| said.lines().count())
+        std::fs::read_to_string(log).map_or(0, |output| output.lines().count())
     }
 }
 
@@ -265,7 +265,7 @@ pub(crate) fn state_text(cluster: &Cluster) -> String {
             state.nodes.values().map(|known| format!("node {} {}\n", known.node.id, known.node.status));
         let alloc = |alloc: &Allocation| {
             let events = alloc.task_states.values().flat_map(|task| &task.events);
-            let said: Vec<&str> = events.map(|event| event.display_message.as_str()).collect();
+            let messages: Vec<&str> = events.map(|event| event.display_message.as_str()).collect();
             format!(
                 "alloc {} {} on {}: wanted {}, is {} ({}): {}\n",
                 alloc.id,
@@ -274,7 +274,7 @@ pub(crate) fn state_text(cluster: &Cluster) -> String {
                 alloc.desired_status,
                 alloc.client_status,
                 alloc.client_description,
-                said.join("; ")
+                messages.join("; ")
             )
         };
         let is_shown = |alloc: &&Allocation| {

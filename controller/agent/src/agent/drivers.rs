@@ -210,9 +210,9 @@ impl Reports {
                 tracing::info!(attempt = %id, what, "repaired without touching the task");
                 let view = self.model.alloc(&id.alloc)?;
                 let (job, name) = (view.spec.job_key.clone(), view.spec.name());
-                let of = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
-                (self.notes)(&Note::DriftDetected { of: of.clone(), by: Noticed::Event });
-                (self.notes)(&Note::DriftRepaired { of, took_ns: None });
+                let drifted = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
+                (self.notes)(&Note::DriftDetected { of: drifted.clone(), by: Noticed::Event });
+                (self.notes)(&Note::DriftRepaired { of: drifted, took_ns: None });
                 None
             }
             TaskEvent::Drift { id } => {
@@ -278,12 +278,12 @@ fn rules_of(entries: &Entries, named: Named) -> Drivers {
         Named::Offered => entry.availability == Availability::Enabled,
         Named::All => true,
     };
-    let here =
+    let offered =
         entries.iter().map(|(_, entry)| entry).filter(|entry| is_named(entry)).map(|entry| &*entry.info);
     match named {
-        Named::Offered => here.collect(),
+        Named::Offered => offered.collect(),
         // One that was never offered here is not opened either.
-        Named::All => built_in().iter().chain(here).collect(),
+        Named::All => built_in().iter().chain(offered).collect(),
     }
 }
 

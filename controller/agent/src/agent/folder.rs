@@ -241,17 +241,17 @@ impl FolderSource {
 
     async fn follow_on(mut self) {
         // A failure is logged once, not with every attempt.
-        let mut said = None;
+        let mut logged = None;
         loop {
-            let wrong = self.follow_once().await.err().map(|error| format!("{error:#}"));
+            let failure = self.follow_once().await.err().map(|error| format!("{error:#}"));
             self.first_try_is_over();
-            if let Some(why) = wrong.as_ref().filter(|_| wrong != said) {
+            if let Some(why) = failure.as_ref().filter(|_| failure != logged) {
                 // For example, the disk is full; running tasks keep running.
                 tracing::error!(dir = %self.dir.display(), "failed to {why}; no job is removed; retrying");
                 let message = format!("cannot be followed: failed to {why}");
                 self.status.set(vec![self.problem(message)]);
             }
-            said = wrong;
+            logged = failure;
             let _ = tokio::time::timeout(RETRY_PERIOD, self.reread.notified()).await;
         }
     }
@@ -343,7 +343,7 @@ impl FolderSource {
         }
         if warnings != self.warnings {
             for warning in &warnings {
-                tracing::warn!(%warning, "manifest");
+                tracing::warn!("manifest {warning}");
             }
             self.warnings = warnings;
         }
@@ -374,7 +374,9 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
     let first = found.first()?;
     let why = in_full(first);
     let (source, message) = match found.len() {
-        1 => (first.path(), format!("is used although another user can change it: failed to {why}")),
+        1 => {
+            (first.path(), format!("it is used, although another user can change it: the agent cannot {why}"))
+        }
         count => {
             let names = found.iter().take(NAMED_MAX).filter_map(|error| error.path().file_name());
             let names: Vec<_> = names.map(|name| ownership::escape_path(name.as_ref())).collect();
@@ -384,7 +386,7 @@ pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
             };
             let names = names.join(", ");
             let message = format!(
-                "{count} files are used although other users can change them: {names}{more}; the first: failed to {why}"
+                "{count} files are used although other users can change them: {names}{more}; the first: the agent cannot {why}"
             );
             (dir, message)
         }

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_certain_to_be_forgotten_is_taken_for_a_leak() {
+    fn only_certainly_forgotten_directories_count_as_leaks() {
         let [known, forgotten, unknown] = [1, 2, 3].map(|byte| AllocId::from_hash([byte; 16]));
         let memory = |extent| Memory {
             known: [known].into(),

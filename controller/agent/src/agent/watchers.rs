@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_is_noticed_and_an_end_is_none() {
+    async fn panicking_watcher_is_reported() {
         let mut watchers = Watchers::default();
         watchers.open(async {});
         watchers.open(std::future::pending());
@@ -59,16 +59,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_is_stuck_keeps_nobody_from_ending() {
+    async fn stuck_watcher_does_not_block_the_end() {
         let mut watchers = Watchers::default();
         let (stuck, began) = std::sync::mpsc::sync_channel::<()>(1);
-        let (told, is_stuck) = tokio::sync::oneshot::channel();
+        let (started, is_stuck) = tokio::sync::oneshot::channel();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
         let on_it = runtime.handle().clone();
         // Like a write to a disk that hangs: it never reaches an await.
         watchers.0.spawn_on(
             async move {
-                let _ = told.send(());
+                let _ = started.send(());
                 let _ = began.recv();
             },
             &on_it,

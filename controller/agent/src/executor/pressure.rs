@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_does_not_tell_is_under_no_pressure() {
+    fn missing_pressure_files_mean_no_pressure() {
         assert!(!any_above(0, std::iter::empty()));
         assert!(!any_above(
             0,

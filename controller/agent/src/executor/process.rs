@@ -302,28 +302,31 @@ mod tests {
 
     /// The mock started tasks although the config disabled it.
     #[tokio::test]
-    async fn a_disabled_driver_starts_nothing_and_does_all_else() {
+    async fn disabled_driver_starts_nothing_but_stops() {
         let drivers = Registry::new();
         let stand_in: Arc<dyn TaskDriver> = Arc::new(StandIn::default());
         drivers.insert(Arc::clone(&stand_in), Availability::Disabled);
-        let of = |verb: Verb| driver_for(&drivers.entries(), "stand_in", &verb);
-        let refused = of(Verb::Start { attempt: 1 }).err();
+        let driver_of = |verb: Verb| driver_for(&drivers.entries(), "stand_in", &verb);
+        let refused = driver_of(Verb::Start { attempt: 1 }).err();
         let Some(Outcome::Failed { class: FailureClass::Retry, why }) = refused else {
             panic!("{refused:?}")
         };
         assert_eq!(why, "reach the driver \"stand_in\": its earlier tasks have not been listed yet");
         drivers.attach(&stand_in, &BTreeSet::new()).await.unwrap();
-        let refused = of(Verb::Start { attempt: 1 }).err();
+        let refused = driver_of(Verb::Start { attempt: 1 }).err();
         let Some(Outcome::Failed { class: FailureClass::Fatal, why }) = refused else {
             panic!("{refused:?}")
         };
         assert!(why.ends_with("enable it with `drivers.stand_in.enabled` in the config"), "{why}");
-        assert!(of(Verb::Recover { attempt: 1 }).is_ok() && of(Verb::Destroy { attempt: 1 }).is_ok());
+        assert!(
+            driver_of(Verb::Recover { attempt: 1 }).is_ok()
+                && driver_of(Verb::Destroy { attempt: 1 }).is_ok()
+        );
     }
 
     /// A driver that no longer knows an attempt made the planner start it again.
     #[tokio::test]
-    async fn an_attempt_that_is_gone_is_lost() {
+    async fn missing_attempt_is_lost() {
         let driver = StandIn::default().with_recover(|id| Err(DriverError::Gone(id.clone())));
         let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 };
         let recovery = Recovery { id, config: None, handle: None, network: None };
@@ -382,16 +385,16 @@ mod tests {
 
     #[test]
     fn the_last_line_of_errors_says_why_a_command_has_failed() {
-        let of = |stdout: &str, stderr: &str| {
+        let last_output_line = |stdout: &str, stderr: &str| {
             let (stdout, stderr) = (stdout.as_bytes().to_vec(), stderr.as_bytes().to_vec());
             last_line(&ExecOutcome { stdout, stderr, ..ExecOutcome::default() })
         };
         assert_eq!(
-            of("draining\n", "warning\ncannot drain: lock held\n\n").as_deref(),
+            last_output_line("draining\n", "warning\ncannot drain: lock held\n\n").as_deref(),
             Some("cannot drain: lock held")
         );
-        assert_eq!(of("draining\n", "").as_deref(), Some("draining"));
-        assert_eq!(of("", ""), None);
-        assert_eq!(of(&"x".repeat(9_000), "").unwrap().len(), LINE_CHARS_MAX);
+        assert_eq!(last_output_line("draining\n", "").as_deref(), Some("draining"));
+        assert_eq!(last_output_line("", ""), None);
+        assert_eq!(last_output_line(&"x".repeat(9_000), "").unwrap().len(), LINE_CHARS_MAX);
     }
 }

@@ -366,10 +366,10 @@ fn checks(
 
 /// All checks of an owner, pending, regardless of who performs them.
 fn checking(registrations: &[Registration]) -> Outcome {
-    let of = |one: &Registration| -> Vec<CheckResult> {
+    let pending_results = |one: &Registration| -> Vec<CheckResult> {
         one.checks.iter().map(|check| CheckResult::pending(one, check)).collect()
     };
-    Outcome::Checking(registrations.iter().flat_map(of).collect())
+    Outcome::Checking(registrations.iter().flat_map(pending_results).collect())
 }
 
 fn check_event(report: CheckReport) -> Event {

@@ -152,13 +152,13 @@ fn whole_seconds(span: Duration) -> Duration {
 
 /// The reason to remove directories because of disk usage, if there is one.
 fn fullness(rules: &Rules, usage: Usage) -> Option<(Due, String)> {
-    let told = |due, used: u8, of: &str, name: &str, threshold: u8| {
+    let above = |due, used: u8, of: &str, name: &str, threshold: u8| {
         let message = format!("{used} % of the disk{of} in use; {name} is {threshold}");
         (used > threshold).then_some((due, message))
     };
     let Rules { gc_disk_usage_threshold: disk, gc_inode_usage_threshold: inodes, .. } = *rules;
-    told(Due::Disk, usage.disk, "", "gc_disk_usage_threshold", disk)
-        .or_else(|| told(Due::Inodes, usage.inodes, "'s inodes", "gc_inode_usage_threshold", inodes))
+    above(Due::Disk, usage.disk, "", "gc_disk_usage_threshold", disk)
+        .or_else(|| above(Due::Inodes, usage.inodes, "'s inodes", "gc_inode_usage_threshold", inodes))
 }
 
 /// Whether the job will do nothing more.

@@ -118,8 +118,8 @@ impl Change<'_> {
                 |result: &&CheckResult| result.status != CheckStatus::Pending && !result.is_as_required();
             let failed = self.after.checks.iter().find(is_bad)?;
             let how = if failed.status == CheckStatus::Warning { "warns" } else { "fails" };
-            let said = failed.output.lines().next().unwrap_or_default();
-            Some(format!("check {} of service {} {how}: {said}", failed.check, failed.service))
+            let output = failed.output.lines().next().unwrap_or_default();
+            Some(format!("check {} of service {} {how}: {output}", failed.check, failed.service))
         };
         by_task().or_else(failing)
     }
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use herdlet_manifest::fixture::{THEN, alloc_view, job, job_view, verdict};
 
-    fn of(version: u64, seed: u8) -> AllocView {
+    fn view_at(version: u64, seed: u8) -> AllocView {
         let mut view = alloc_view(&job("web", "g", "t"), 0, seed);
         Arc::make_mut(&mut view.spec).job_version = version;
         view
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_made_a_version_made_its_allocations() {
+    fn allocation_cause_is_that_of_its_version() {
         let mut other = (*job("web", "g", "t")).clone();
         other.priority += 1;
         let version = |version, job: &Job| {
@@ -288,39 +288,39 @@ mod tests {
         };
         let web = job("web", "g", "t");
         let plain = job_view(&web, 0);
-        assert_eq!(cause(None, &of(0, 1), &plain), "version 0 was applied");
-        let mut waiting = of(0, 1);
+        assert_eq!(cause(None, &view_at(0, 1), &plain), "version 0 was applied");
+        let mut waiting = view_at(0, 1);
         waiting.convergence = verdict(ConvergenceState::Waiting, "task t: waits for volume \"v\"");
         assert_eq!(cause(None, &waiting, &plain), "version 0 was applied; task t: waits for volume \"v\"");
         let mut changed = job_view(&web, 1);
         changed.past = vec![version(0, &other)];
-        assert_eq!(cause(None, &of(1, 1), &changed), "version 1 was applied");
+        assert_eq!(cause(None, &view_at(1, 1), &changed), "version 1 was applied");
         changed.version = 2;
         changed.past = vec![version(0, &web), version(1, &other)];
-        assert_eq!(cause(None, &of(2, 1), &changed), "back to version 0, as version 2");
+        assert_eq!(cause(None, &view_at(2, 1), &changed), "back to version 0, as version 2");
         let stopped = Arc::new(herdlet_api_types::job::Job { stop: true, ..(*web).clone() });
         changed.past = vec![version(0, &web), version(1, &stopped)];
-        assert_eq!(cause(None, &of(2, 1), &changed), "started again, as version 2");
+        assert_eq!(cause(None, &view_at(2, 1), &changed), "started again, as version 2");
         let mut scaled = ScalingEvents::default();
         let note = ScalingNote::default();
         let event = ScalingEvent { time: THEN, count: Some(3), previous_count: 1, note, create_index: 1 };
         scaled.remember("g", event, 5);
         changed.scaled = Arc::new(scaled);
-        assert_eq!(cause(None, &of(2, 1), &changed), "scaled from 1 to 3, as version 2");
+        assert_eq!(cause(None, &view_at(2, 1), &changed), "scaled from 1 to 3, as version 2");
         let gone = JobView { version: 9, past: Vec::new(), ..changed };
-        assert_eq!(cause(None, &of(2, 1), &gone), "version 2 was applied");
+        assert_eq!(cause(None, &view_at(2, 1), &gone), "version 2 was applied");
     }
 
     #[test]
-    fn who_takes_a_place_says_whose_and_why() {
+    fn replacement_cause_names_its_predecessor() {
         let view = job_view(&job("web", "g", "t"), 0);
-        let mut previous = of(0, 0x11);
-        let after = of(0, 0x22);
+        let mut previous = view_at(0, 0x11);
+        let after = view_at(0, 0x22);
         Arc::make_mut(&mut previous.spec).desired_description = "stopped by request".to_owned();
-        let told = |after: &AllocView, previous: &AllocView| {
+        let cause_after = |after: &AllocView, previous: &AllocView| {
             Change { before: None, after, job: Some(&view), previous: Some(previous) }.cause()
         };
-        assert_eq!(told(&after, &previous), "replaces 11111111: stopped by request");
+        assert_eq!(cause_after(&after, &previous), "replaces 11111111: stopped by request");
         let mut followed = after.clone();
         let event = RescheduleEvent {
             time: THEN,
@@ -328,26 +328,26 @@ mod tests {
             delay: Duration::from_secs(1),
         };
         Arc::make_mut(&mut followed.spec).rescheduled.push(event);
-        assert_eq!(told(&followed, &previous), "replaces 11111111, which failed");
+        assert_eq!(cause_after(&followed, &previous), "replaces 11111111, which failed");
         Arc::make_mut(&mut previous.spec).job_version = 7;
-        assert_eq!(told(&after, &previous), "version 0 was applied");
+        assert_eq!(cause_after(&after, &previous), "version 0 was applied");
     }
 
     #[test]
-    fn what_ends_says_who_wanted_that() {
+    fn end_cause_names_the_request() {
         let mut view = job_view(&job("web", "g", "t"), 4);
-        let before = of(3, 1);
+        let before = view_at(3, 1);
         let stopped = |why: &str| {
             let mut after = progressing(before.clone(), "group: about to change");
             let spec = Arc::make_mut(&mut after.spec);
             (spec.desired, spec.desired_description) = (Desired::Stop, why.to_owned());
             after
         };
-        for (why, told) in [
+        for (why, expected) in [
             (OUTDATED, "replaced by a newer version of the job: version 4 was applied"),
             ("stopped by request", "stopped by request"),
         ] {
-            assert_eq!(cause(Some(&before), &stopped(why), &view), told);
+            assert_eq!(cause(Some(&before), &stopped(why), &view), expected);
         }
         view.deleting = true;
         assert_eq!(cause(Some(&before), &stopped("job deleted"), &view), "job deleted");
@@ -358,9 +358,9 @@ mod tests {
     }
 
     #[test]
-    fn between_two_verdicts_the_trigger_is_told() {
+    fn trigger_is_named_between_two_verdicts() {
         let view = job_view(&job("web", "g", "t"), 0);
-        let before = of(0, 1);
+        let before = view_at(0, 1);
         let mut restarted = progressing(before.clone(), "task t: process: stopping it");
         assert_eq!(cause(Some(&before), &restarted, &view), "task t: process: stopping it");
         for one in [

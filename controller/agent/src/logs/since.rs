@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_since_then_begins_at_a_mark() {
+    fn logs_since_a_time_begin_at_a_mark() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), 3, "a\nb\nc\nd\n", &[(100, 0), (105, 2), (140, 4)], 141);
         write(dir.path(), 4, "e\nf\n", &[(150, 0), (200, 2)], 205);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bears_no_times_is_taken_whole_and_nothing_is_nowhere() {
+    fn logs_without_marks_are_read_whole() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(files(dir.path()).since(1).unwrap(), None);
         write(dir.path(), 0, "a\n", &[], 100);

@@ -162,8 +162,8 @@ impl Accepted {
         match (key, wanted) {
             (RecordKey::Job(key), FileContents::Job(state)) => self.put_job(key, state, commit),
             (RecordKey::Volume(name), FileContents::Volume(state)) => {
-                let said = self.volumes.get(name);
-                if said.is_some_and(|said| said.spec == state.spec && said.fate == state.fate) {
+                let written = self.volumes.get(name);
+                if written.is_some_and(|written| written.spec == state.spec && written.fate == state.fate) {
                     return Ok(());
                 }
                 let file = VolumeFile::new(state, commit);

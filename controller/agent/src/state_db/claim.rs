@@ -30,7 +30,7 @@ use rustix::{
 use thiserror::Error;
 
 pub use alone::{Alone, Holder};
-pub use location::{Elsewhere, LivingError};
+pub use location::{Abandoned, Elsewhere, LivingError};
 
 use super::{code::FORMAT, file};
 
@@ -60,6 +60,9 @@ pub enum ClaimError {
     /// Tasks of the instance run elsewhere.
     #[error("use the state directory {}: {elsewhere}", path.display())]
     Elsewhere { path: PathBuf, elsewhere: Box<Elsewhere> },
+    /// The directory is new, and tasks run that were started with another directory at its path.
+    #[error("use the new, empty state directory {}: {abandoned}", path.display())]
+    Abandoned { path: PathBuf, abandoned: Box<Abandoned> },
     /// The agent cannot determine whether tasks of the instance run elsewhere.
     #[error(
         "use the state directory {}: it is not known whether tasks of its instance run elsewhere, because {why}; this agent would start them a \

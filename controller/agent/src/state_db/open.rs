@@ -156,7 +156,7 @@ struct Opening<'a> {
 struct Mended {
     aside: Vec<Aside>,
     /// Records that were rebuilt, changed or dropped.
-    anew: BTreeSet<RecordKey>,
+    rewritten: BTreeSet<RecordKey>,
     /// The database was behind the last commit.
     fell_back: bool,
     /// The number of the last commit; `None` if nothing beside the database confirms that there was no later one.
@@ -173,7 +173,7 @@ struct Past<'a> {
 
 impl Mended {
     fn any(&self) -> bool {
-        !self.aside.is_empty() || !self.anew.is_empty()
+        !self.aside.is_empty() || !self.rewritten.is_empty()
     }
 }
 
@@ -203,7 +203,6 @@ impl Opening<'_> {
             Err(broken @ Broken::Damaged(_)) => {
                 let to = unused(&self.path.with_file_name(format!("state.db.damaged-{}", self.time())));
                 durable::rename(&self.path, &to).map_err(io_error("move aside", &self.path))?;
-                tracing::error!(path = %to.display(), "the state database is damaged: it was moved aside");
                 self.damaged.push(SetAside {
                     what: "database".to_owned(),
                     path: to,
@@ -223,7 +222,7 @@ impl Opening<'_> {
             Scope::All
         } else {
             mended.fell_back = committed.is_some_and(|committed| committed > loaded.index);
-            mended.anew.extend(forward::roll(loaded, read, committed.unwrap_or(0)));
+            mended.rewritten.extend(forward::roll(loaded, read, committed.unwrap_or(0)));
             mended.last = committed.map(|committed| committed.max(loaded.index));
             let mut keys = missing(loaded, &mended.aside);
             if mended.fell_back {
@@ -248,7 +247,7 @@ impl Opening<'_> {
             let why = "the record that it depends on is missing".to_owned();
             mended.aside.push(Aside { table, place, bytes, why });
         }
-        mended.anew.extend(keys(loaded).difference(&before).cloned());
+        mended.rewritten.extend(keys(loaded).difference(&before).cloned());
         mended
     }
 
@@ -355,10 +354,10 @@ impl Opening<'_> {
         for aside in &mended.aside {
             writes.insert((aside.table, aside.place.clone()), Write::Delete);
         }
-        for key in mended.anew.iter().filter(|key| !records.contains_key(key)) {
+        for key in mended.rewritten.iter().filter(|key| !records.contains_key(key)) {
             writes.insert(code::place(key), Write::Delete);
         }
-        for (key, value) in records.iter().filter(|(key, _)| new || mended.anew.contains(key)) {
+        for (key, value) in records.iter().filter(|(key, _)| new || mended.rewritten.contains(key)) {
             let bytes = code::encode_value(value).map_err(|error| refused(error.to_string()))?;
             writes.insert(code::place(key), Write::Put(bytes));
         }

@@ -135,11 +135,14 @@ impl Gauges {
         }
         let reason = convergence.reason.unwrap_or(Reason::Operation);
         *self.unconverged.entry((kind, reason.as_str())).or_default() += 1;
+        // A failed object makes no further progress: it would be late forever, and hide objects in progress.
+        if convergence.state == ConvergenceState::Failed {
+            return;
+        }
         if convergence.overdue_at.is_some_and(|at| at.boot_ns.saturating_add(OVERDUE_GRACE_NS) < now_ns) {
             *self.overdue.entry(kind).or_default() += 1;
         }
-        // A failed object makes no further progress: it would age indefinitely and hide objects in progress.
-        if convergence.state != ConvergenceState::Failed && convergence.since.boot_ns > 0 {
+        if convergence.since.boot_ns > 0 {
             self.lag_ns = self.lag_ns.max(now_ns.saturating_sub(convergence.since.boot_ns));
         }
     }

@@ -58,8 +58,8 @@ impl Journal {
     fn send(&self, priority: u8, line: &str, target: &str, fields: &Fields) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            let told = format!("{lost} log events were lost while the journal accepted none");
-            if self.datagrams.send(&datagram(&told, WARNING, target, &Fields::default())).is_err() {
+            let warning = format!("{lost} log events were lost while the journal accepted none");
+            if self.datagrams.send(&datagram(&warning, WARNING, target, &Fields::default())).is_err() {
                 self.lost.fetch_add(lost, Ordering::Relaxed);
             }
         }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn several_lines_are_one_message_and_nothing_is_without_bounds() {
+    fn several_lines_are_one_bounded_message() {
         let sent = sent(|| {
             tracing::error!("one\ntwo");
             tracing::info!(long = "x".repeat(1 << 20), "more");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_hangs_holds_nobody_up_and_hears_what_it_missed() {
+    fn hanging_journal_does_not_block_and_losses_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listens = UnixDatagram::bind(&path).unwrap();
@@ -257,14 +257,14 @@ mod tests {
             let taken = std::iter::from_fn(&mut heard).count();
             assert!(taken < SAID, "its queue is bounded");
             tracing::info!("again");
-            let told =
+            let expected =
                 format!("MESSAGE={} log events were lost while the journal accepted none", SAID - taken);
-            assert_eq!((heard(), heard()), (Some(told), Some("MESSAGE=again".to_owned())));
+            assert_eq!((heard(), heard()), (Some(expected), Some("MESSAGE=again".to_owned())));
         });
     }
 
     #[test]
-    fn a_journal_that_is_not_there_is_no_journal() {
+    fn missing_journal_socket_means_no_journal() {
         assert!(Journal::connect(Path::new("/nonexistent/socket")).is_err());
     }
 }

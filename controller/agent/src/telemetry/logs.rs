@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_level_acts_at_once_and_an_invalid_one_changes_nothing() {
+    fn log_level_changes_at_once_and_invalid_one_is_ignored() {
         let written = LogBuffer::default();
         let writer = written.clone();
         let nobody = Path::new("/nonexistent/journal");
@@ -230,12 +230,12 @@ mod tests {
             tracing::info!("fourth");
         });
         let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-        let said: Vec<bool> = ["first", "second", "third", "fourth"].map(|line| text.contains(line)).into();
-        assert_eq!(said, [false, true, true, false], "{text}");
+        let logged: Vec<bool> = ["first", "second", "third", "fourth"].map(|line| text.contains(line)).into();
+        assert_eq!(logged, [false, true, true, false], "{text}");
     }
 
     #[test]
-    fn directives_say_what_is_written() {
+    fn directives_choose_the_written_events() {
         let lines = |directives| written(directives, LogFormat::Text, Sink::Plain).lines().count();
         assert_eq!(lines("info"), 2);
         assert_eq!(lines(COMMAND_DIRECTIVES), 1);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_for_terminals_and_escapes_of_others_for_nobody() {
+    fn colors_are_for_terminals_and_escapes_are_removed() {
         assert!(!written("info", LogFormat::Text, Sink::Plain).contains('\u{1b}'));
         let coloured = written("info", LogFormat::Text, Sink::Colours);
         assert!(coloured.contains('\u{1b}'));
@@ -271,13 +271,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_in_a_level_is_told_and_not_taken_for_a_module() {
+    fn misspelled_level_is_refused() {
         for good in ["info", "WARN", "info,herdlet=debug", "herdlet=off", "herdlet[start{task=web}]=trace"] {
             check_directives(good).unwrap();
         }
-        let wrong = |text| check_directives(text).unwrap_err();
-        assert!(wrong("inof").ends_with("\"inof\" is not a level, did you mean info?"), "{}", wrong("inof"));
-        assert!(wrong("info,herdlet=loud").ends_with("\"loud\" is not a level"));
+        let error = |text| check_directives(text).unwrap_err();
+        assert!(error("inof").ends_with("\"inof\" is not a level, did you mean info?"), "{}", error("inof"));
+        assert!(error("info,herdlet=loud").ends_with("\"loud\" is not a level"));
         assert!(check_directives("").is_err());
         assert!(check_directives("info,").is_err());
     }

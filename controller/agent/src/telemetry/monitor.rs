@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_reach_whoever_listens() {
+    fn log_lines_reach_subscribers() {
         let subscriber = tracing_subscriber::registry().with(layer());
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(target: "monitor-test", "without a listener");

@@ -59,7 +59,7 @@ metrics! {
     UNCONVERGED = Gauge Number "unconverged" ["kind", "reason"]
         "Objects that have not converged, by reason.";
     OVERDUE = Gauge Number "overdue" ["kind"]
-        "Objects that have not converged by the deadline of their own plan.";
+        "Objects that have not converged by the deadline of their own plan. Failed objects do not count; see herdlet_objects.";
     CONVERGENCE_LAG = Gauge Seconds "convergence_lag_seconds" []
         "Age of the oldest change that is not applied yet, or 0. Failed objects do not count; see herdlet_objects.";
     CONVERGENCE_DURATION = Histogram Seconds "convergence_duration_seconds" ["cause"]
@@ -71,13 +71,13 @@ metrics! {
     JOB_HELD = Gauge Number "job_held" ["namespace", "job_name"]
         "1 for each job that was rolled back and whose file in a folder is not in force until it changes.";
     DISRUPTIONS = Counter Number "disruptions_total" ["namespace", "job_name", "cause"]
-        "Times that the agent stopped an allocation's tasks, by cause.";
+        "Allocations whose running tasks the agent stopped, by cause: stop (request, new version, drain), leader, sibling, main (such a task ended), outlived (max_run_duration).";
     QUARANTINED = Gauge Number "quarantined" []
         "Objects that are no longer planned because planning them panicked.";
 
     // Drift and leaks.
     DRIFT_DETECTED = Counter Number "drift_detected_total" ["kind", "by"]
-        "Detected drifts: parts that differ from what the agent created, by part and by how they were noticed (event, look).";
+        "Detected drifts: parts that differ from what the agent created, by part and by how they were noticed (event, or look: an inspection).";
     DRIFT_REPAIRED = Counter Number "drift_repaired_total" ["kind"]
         "Repaired drifts, by part.";
     DRIFT_REPAIR_DURATION = Histogram Seconds "drift_repair_duration_seconds" ["kind"]
@@ -110,6 +110,11 @@ metrics! {
         "Memory of this machine: allocated to allocations, free for more, or reserved by the agent's config.";
     NODE_DISK = Gauge Bytes "node_disk_bytes" ["state"]
         "Disk that holds the state: allocated to allocations, free for more, or reserved by the agent's config.";
+
+    NODE_ELIGIBLE = Gauge Number "node_eligible" []
+        "1 while allocations may be created on this machine, else 0; absent on a node of a cluster, where servers decide.";
+    NODE_DRAINING = Gauge Number "node_draining" []
+        "1 while this machine is drained, else 0; absent on a node of a cluster, where servers drain.";
 
     // The loop.
     RECONCILE = Counter Number "reconcile_total" ["kind", "result"]

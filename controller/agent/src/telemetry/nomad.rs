@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_as_the_kernel_writes_it() {
+    fn meminfo_is_parsed() {
         let meminfo =
             "MemTotal:       24590736 kB\nMemFree:          100 kB\nMemAvailable:   200 kB\nBuffers: 1 kB\n";
         let host = Host::of(meminfo);

@@ -12,7 +12,7 @@ use herdlet_api_types::{
     job::Job,
     service::CheckStatus,
     task::{ExitResult, TaskPhase, TaskStatus},
-    view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
+    view::{AllocView, Convergence, ConvergenceState, DrainView, JobView, Reason, TaskView},
 };
 use herdlet_manifest::manifests;
 use herdlet_plan::{
@@ -36,6 +36,12 @@ struct Node {
 }
 
 fn node() -> Node {
+    let seconds = std::time::Duration::from_secs;
+    let (age, ttl) = (seconds(7), seconds(15));
+    node_with(Some(NodeContact { is_registered: true, age, ttl, servers: 3, failures: 5, losses: 1 }))
+}
+
+fn node_with(contact: Option<NodeContact>) -> Node {
     let (telemetry, model, runtime) =
         (Telemetry::new(), Arc::new(ReadModel::default()), Arc::new(Metrics::default()));
     let health = watch::Sender::new(StoreHealth::Ok);
@@ -73,11 +79,7 @@ fn node() -> Node {
             processors: Vec::new(),
         }),
         certificate_until: Box::new(|| Some(1_800_000_000)),
-        node_contact: Box::new(|| {
-            let seconds = std::time::Duration::from_secs;
-            let (age, ttl) = (seconds(7), seconds(15));
-            Some(NodeContact { is_registered: true, age, ttl, servers: 3, failures: 5, losses: 1 })
-        }),
+        node_contact: Box::new(move || contact),
         boot_ns: Box::new(move || clock.load(Ordering::Relaxed)),
     });
     Node { telemetry, model, runtime, health, now }
@@ -238,7 +240,7 @@ fn check(page: &str, format: Format) {
 }
 
 #[test]
-fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
+fn metrics_are_listed_and_pages_well_formed() {
     let node = node();
     node.model.publisher().offer(
         CommitIndex(1),
@@ -274,14 +276,23 @@ fn every_metric_has_a_name_that_is_listed_and_every_page_is_well_formed() {
     }
     let all = names::ALL.iter().chain(nomad::ALL);
     let absent: Vec<&str> = all.map(|metric| metric.name).filter(|name| !typed.contains_key(name)).collect();
-    // These have no series until the first event, or while no job is held.
-    assert_eq!(absent, ["herdlet_job_held", "herdlet_task_oom_total", "herdlet_task_start_seconds"]);
+    // These have no series until the first event, while no job is held, or on a node of a cluster.
+    assert_eq!(
+        absent,
+        [
+            "herdlet_job_held",
+            "herdlet_task_oom_total",
+            "herdlet_task_start_seconds",
+            "herdlet_node_eligible",
+            "herdlet_node_draining"
+        ]
+    );
     // Names chosen by users cannot break out of their label.
     assert!(text.contains(r#"herdlet_job_version{namespace="default",job_name="we\"b\\\n"} 0"#), "{text}");
 }
 
 #[test]
-fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
+fn gauges_show_the_current_model() {
     let node = node();
     let mut publisher = node.model.publisher();
     publisher.offer(
@@ -335,6 +346,33 @@ fn gauges_tell_the_present_of_the_read_model_and_age_by_themselves() {
     assert!(!page.contains("herdlet_job_version"));
 }
 
+// A failed deployment kept its allocation overdue, so that HerdletOverdue fired besides HerdletFailed.
+#[test]
+fn failed_object_is_not_overdue() {
+    let node = node_with(None);
+    let failed = |overdue_at| convergence(ConvergenceState::Failed, Some(Reason::Health), 940, overdue_at);
+    node.model.publisher().offer(CommitIndex(1), vec![job(1, failed(Some(950)))]);
+    let page = node.telemetry.page(Format::Text, Vec::new());
+    assert_eq!(sample(&page, r#"herdlet_overdue{kind="job"}"#), Some(0.0));
+    assert_eq!(sample(&page, r#"herdlet_objects{kind="job",state="failed"}"#), Some(1.0));
+}
+
+#[test]
+fn a_drain_has_a_metric_where_servers_do_not_decide() {
+    let node = node_with(None);
+    let read = |name: &str| sample(&node.telemetry.page(Format::Text, Vec::new()), name);
+    assert_eq!((read("herdlet_node_eligible"), read("herdlet_node_draining")), (Some(1.0), Some(0.0)));
+    let drain = DrainView {
+        deadline: herdlet_api_types::Duration(0),
+        force_at: None,
+        ignore_system: false,
+        started_at: UnixNanos(1),
+    };
+    let view = NodeView { eligible: false, drain: Some(drain), ..NodeView::default() };
+    node.model.publisher().offer(CommitIndex(1), vec![View::Node(Arc::new(view))]);
+    assert_eq!((read("herdlet_node_eligible"), read("herdlet_node_draining")), (Some(0.0), Some(1.0)));
+}
+
 #[test]
 fn notes_are_counted() {
     let node = node();
@@ -374,7 +412,7 @@ fn notes_are_counted() {
 }
 
 #[tokio::test]
-async fn versions_and_starts_are_followed_as_they_are_published() {
+async fn version_and_start_metrics_follow_publications() {
     let node = node();
     let mut publisher = node.model.publisher();
     let following = tokio::spawn(node.telemetry.clone().follow(Arc::downgrade(&node.model)));
@@ -407,7 +445,7 @@ async fn versions_and_starts_are_followed_as_they_are_published() {
 }
 
 #[test]
-fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
+fn final_failure_does_not_age() {
     let node = node();
     let failed = convergence(ConvergenceState::Failed, Some(Reason::Error), 1, None);
     let View::Alloc(stopped) = alloc(TaskPhase::Dead, 1, None, CheckStatus::Pending) else { panic!() };
@@ -438,7 +476,7 @@ fn what_failed_for_good_does_not_age_and_what_went_as_wanted_is_not_counted() {
 }
 
 #[test]
-fn every_part_that_can_drift_is_counted_from_zero() {
+fn drift_counters_exist_for_every_part() {
     use herdlet_plan::op::{Part, TaskPart};
     let task = [
         TaskPart::Dir,
@@ -484,7 +522,7 @@ fn an_example_of_a_page() {
 }
 
 #[test]
-fn promtool_has_nothing_to_say() {
+fn promtool_accepts_the_page() {
     use std::{
         io::Write as _,
         process::{Command, Stdio},
@@ -500,7 +538,7 @@ fn promtool_has_nothing_to_say() {
 }
 
 #[test]
-fn who_asks_for_openmetrics_gets_it() {
+fn openmetrics_is_served_on_request() {
     let accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1";
     assert_eq!(Format::negotiate(Some(accept)), Format::OpenMetrics);
     assert_eq!(Format::negotiate(Some("*/*")), Format::Text);

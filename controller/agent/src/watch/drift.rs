@@ -99,7 +99,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                 }
                 Err(RecvError::Closed) => return,
             },
-            () = watched.told.notified() => {
+            () = watched.changed.notified() => {
                 // Deleting a tree causes many events.
                 tokio::time::sleep(BURST).await;
                 Noticed::Event
@@ -132,7 +132,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
 struct Watched {
     subscribed: Mutex<BTreeMap<AllocId, Subscribed>>,
     due: Arc<Mutex<BTreeMap<AllocId, Due>>>,
-    told: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 /// Why an allocation is to be inspected.
@@ -178,12 +178,12 @@ struct DirRights {
 impl Watched {
     fn shown(&self, id: AllocId) {
         lock(&self.due).entry(id).or_insert(Due::Shown);
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     fn doubt(&self, ids: impl IntoIterator<Item = AllocId>) {
         lock(&self.due).extend(ids.into_iter().map(|id| (id, Due::Doubted)));
-        self.told.notify_one();
+        self.changed.notify_one();
     }
 
     /// Inspects the due allocations: starts watching those with running tasks, and stops watching those without.
@@ -223,17 +223,17 @@ impl Watched {
     /// Watches the directories of an allocation. A directory that cannot be watched (it is missing, or the watches
     /// are used up) is only inspected.
     fn subscribe(&self, id: AllocId, dirs: Directories, view: Arc<AllocView>) -> Subscribed {
-        let told = || {
-            let (due, told) = (Arc::clone(&self.due), Arc::clone(&self.told));
+        let notifier = || {
+            let (due, changed) = (Arc::clone(&self.due), Arc::clone(&self.changed));
             move || {
                 lock(&due).insert(id, Due::Doubted);
-                told.notify_one();
+                changed.notify_one();
             }
         };
         let entries = std::iter::once(&dirs.top).chain(dirs.mounts.iter().map(|mount| &mount.source));
-        let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, told())).collect();
+        let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, notifier())).collect();
         let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
-        let inside = inside.map(|path| Subscription::new(path, Interests::Rights, told()));
+        let inside = inside.map(|path| Subscription::new(path, Interests::Rights, notifier()));
         let subscriptions = entries.into_iter().chain(inside).filter_map(Result::ok).collect();
         Subscribed { view, dirs, subscriptions, whole: None, rights: None }
     }

@@ -288,7 +288,7 @@ mod tests {
     use herdlet_manifest::fixture::{alloc_view, job};
 
     #[test]
-    fn what_a_server_has_placed_and_could_not_be_started_has_no_log() {
+    fn unstarted_server_allocation_has_no_log() {
         let mut view = alloc_view(&job("web", "g", "web"), 0, 7);
         let wanted = LogRequest {
             task: "web".to_owned(),

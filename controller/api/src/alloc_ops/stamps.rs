@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_line_has_the_time_of_the_mark_before_it() {
+    fn each_line_has_the_time_of_its_preceding_mark() {
         let marks = vec![Mark { at_s: 1_800_000_000, offset: 4 }, Mark { at_s: 1_800_000_010, offset: 12 }];
         let mut stamps = Stamps { marks: Some((0, marks)), ..Stamps::default() };
         let pieces = [("old\none\ntw", 0), ("o\nten\n", 10), ("", 16), ("last", 16)];

@@ -156,7 +156,7 @@ impl ParsedAnswer {
 }
 
 #[test]
-fn a_name_leads_to_the_instances_that_are_listed() {
+fn name_resolves_to_listed_instances() {
     let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/web", "192.0.2.2", Some(CheckStatus::Success));
@@ -164,19 +164,19 @@ fn a_name_leads_to_the_instances_that_are_listed() {
     ground.add("default/web", "192.0.2.4", Some(CheckStatus::Pending));
     ground.add("default/web", "2001:db8::5", None);
     ground.add("prod/web", "192.0.2.6", None);
-    let told = ground.udp("web.service.herdlet", A);
-    assert_eq!((told.rcode, told.data()), (Rcode::NOERROR, vec!["192.0.2.1", "192.0.2.2"]));
-    assert_eq!(told.flags, [true, false, true]);
-    assert!(told.authority.is_empty() && told.opt.is_none());
+    let answer = ground.udp("web.service.herdlet", A);
+    assert_eq!((answer.rcode, answer.data()), (Rcode::NOERROR, vec!["192.0.2.1", "192.0.2.2"]));
+    assert_eq!(answer.flags, [true, false, true]);
+    assert!(answer.authority.is_empty() && answer.opt.is_none());
     assert_eq!(ground.udp("web.default.service.herdlet", AAAA).data(), ["2001:db8::5"]);
     assert_eq!(ground.udp("web.prod.service.herdlet", A).data(), ["192.0.2.6"]);
     assert_eq!(ground.udp("a.web.prod.service.herdlet", A).data(), ["192.0.2.6"], "instances with a tag");
     assert_eq!(ground.udp("b.web.prod.service.herdlet", A).rcode, Rcode::NXDOMAIN);
     // The answer repeats the case of the query (0x20 encoding).
-    let told = ground.udp("wEb.sERVICE.Herdlet", A);
-    assert_eq!(told.question, "wEb.sERVICE.Herdlet");
-    assert!(told.answer.iter().all(|(owner, _)| owner == "wEb.sERVICE.Herdlet"));
-    assert_eq!(told.answer.len(), 2);
+    let answer = ground.udp("wEb.sERVICE.Herdlet", A);
+    assert_eq!(answer.question, "wEb.sERVICE.Herdlet");
+    assert!(answer.answer.iter().all(|(owner, _)| owner == "wEb.sERVICE.Herdlet"));
+    assert_eq!(answer.answer.len(), 2);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn service_records_point_to_names_that_have_addresses() {
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/web", "2001:db8::5", None);
     ground.add("default/web", "db.example.org", None);
-    let told = ground.udp("web.service.herdlet", SRV);
+    let answer = ground.udp("web.service.herdlet", SRV);
     let v6 = "20010db8000000000000000000000005.addr.herdlet";
     let expected = [
         "1 1 8001 c0000201.addr.herdlet".to_owned(),
@@ -194,22 +194,22 @@ fn service_records_point_to_names_that_have_addresses() {
         format!("1 1 8003 {v6}"),
         "1 1 8004 db.example.org".to_owned(),
     ];
-    assert_eq!(told.data(), expected);
-    let beside: BTreeSet<_> = told.additional.into_iter().collect();
+    assert_eq!(answer.data(), expected);
+    let beside: BTreeSet<_> = answer.additional.into_iter().collect();
     let first = ("c0000201.addr.herdlet".to_owned(), "192.0.2.1".to_owned());
     assert_eq!(beside, BTreeSet::from([first, (v6.to_owned(), "2001:db8::5".to_owned())]));
     assert_eq!(ground.udp("c0000201.ADDR.herdlet", A).data(), ["192.0.2.1"]);
     assert_eq!(ground.udp(&v6.to_uppercase(), AAAA).data(), ["2001:db8::5"]);
     assert!(ground.udp("c0000201.addr.herdlet", SRV).is_nothing(Rcode::NOERROR));
-    for wrong in ["c000020", "+0000201", "c000020g", "c0000201.x"] {
-        assert!(ground.udp(&format!("{wrong}.addr.herdlet"), A).is_nothing(Rcode::NXDOMAIN), "{wrong}");
+    for label in ["c000020", "+0000201", "c000020g", "c0000201.x"] {
+        assert!(ground.udp(&format!("{label}.addr.herdlet"), A).is_nothing(Rcode::NXDOMAIN), "{label}");
     }
     assert_eq!(ground.udp("web.service.herdlet", A).data(), ["192.0.2.1"], "instances may share an address");
     assert_eq!(ground.udp("web.service.herdlet", ANY).answer.len(), 6);
 }
 
 #[test]
-fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
+fn missing_name_is_nxdomain_and_other_zones_are_refused() {
     let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     ground.add("default/ill", "192.0.2.2", Some(CheckStatus::Failure));
@@ -233,9 +233,9 @@ fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
     }
     assert_eq!(ground.udp("herdlet", SOA).answer.len(), 1);
     for name in ["", "example.org", "herdlet.example.org", "xherdlet"] {
-        let told = ground.udp(name, A);
-        assert_eq!((told.rcode, told.flags[0]), (Rcode::REFUSED, false), "{name}");
-        assert!(told.authority.is_empty());
+        let answer = ground.udp(name, A);
+        assert_eq!((answer.rcode, answer.flags[0]), (Rcode::REFUSED, false), "{name}");
+        assert!(answer.authority.is_empty());
     }
     for kind in [251, 252] {
         assert_eq!(ground.udp("herdlet", kind).rcode, Rcode::REFUSED, "transfers");
@@ -246,7 +246,7 @@ fn what_there_is_none_of_is_told_by_whom_and_what_is_elsewhere_is_refused() {
 }
 
 #[test]
-fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
+fn queries_before_restoration_fail() {
     let (opener, restored) = Gate::closed();
     let zone = Zone { model: Arc::default(), catalog: Arc::default(), restored };
     let rcode = || {
@@ -258,7 +258,7 @@ fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
 }
 
 #[test]
-fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
+fn large_answer_is_truncated_and_complete_over_tcp() {
     let mut ground = ZoneFixture::new();
     (1..=200).for_each(|at| ground.add("default/web", &format!("192.0.2.{at}"), None));
     let plain = query("web.service.herdlet", A);
@@ -268,26 +268,30 @@ fn what_does_not_fit_is_cut_off_and_told_over_tcp() {
         (with_opt(plain.clone(), 0, 800), 800),
         (with_opt(plain.clone(), 0, 65_535), 1_232),
     ] {
-        let told = ground.ask(&query, Over::Loopback);
-        assert!(told.is_truncated() && told.len <= most && told.len > most - 40, "{} of {most}", told.len);
-        assert_eq!(told.opt, (query.len() > plain.len()).then_some((1_232, 0)));
+        let answer = ground.ask(&query, Over::Loopback);
+        assert!(
+            answer.is_truncated() && answer.len <= most && answer.len > most - 40,
+            "{} of {most}",
+            answer.len
+        );
+        assert_eq!(answer.opt, (query.len() > plain.len()).then_some((1_232, 0)));
     }
-    let told = ground.ask(&plain, Over::Tcp);
-    assert!(!told.is_truncated());
-    assert_eq!(told.answer.len(), 200);
+    let answer = ground.ask(&plain, Over::Tcp);
+    assert!(!answer.is_truncated());
+    assert_eq!(answer.answer.len(), 200);
     // Additional records that don't fit are left out, and the answer is not marked as truncated.
     let mut few = ZoneFixture::new();
     (1..=8).for_each(|at| few.add("default/web", &format!("192.0.2.{at}"), None));
-    let told = few.udp("web.service.herdlet", SRV);
-    assert_eq!((told.answer.len(), told.is_truncated()), (8, false));
-    assert!(told.additional.len() < 8 && told.len <= 512);
+    let answer = few.udp("web.service.herdlet", SRV);
+    assert_eq!((answer.answer.len(), answer.is_truncated()), (8, false));
+    assert!(answer.additional.len() < 8 && answer.len <= 512);
     let firsts: BTreeSet<String> =
         (0..64).map(|_| ground.ask(&plain, Over::Tcp).answer.remove(0).1).collect();
     assert!(firsts.len() > 8, "the first instance changes");
 }
 
 #[test]
-fn what_is_no_query_is_refused_or_not_answered() {
+fn invalid_query_is_refused_or_ignored() {
     let mut ground = ZoneFixture::new();
     ground.add("default/web", "192.0.2.1", None);
     let good = query("web.service.herdlet", A);
@@ -309,8 +313,8 @@ fn what_is_no_query_is_refused_or_not_answered() {
     assert_eq!(rcode(&changed(5, 2)), Rcode::FORMERR, "two questions announced, one sent");
     assert_eq!(rcode(&changed(3, 0x70)), Rcode::NOERROR, "unknown bits");
     assert_eq!(rcode(&changed(12, 0xc0)), Rcode::FORMERR, "a name that points to itself");
-    let told = ground.ask(&with_opt(good.clone(), 1, 512), Over::Loopback);
-    assert_eq!((told.opt, told.answer.len()), (Some((1_232, 16)), 0), "BADVERS");
+    let answer = ground.ask(&with_opt(good.clone(), 1, 512), Over::Loopback);
+    assert_eq!((answer.opt, answer.answer.len()), (Some((1_232, 16)), 0), "BADVERS");
 }
 
 async fn exchanged(stream: &mut TcpStream, query: &[u8]) -> ParsedAnswer {
@@ -332,7 +336,7 @@ async fn is_over(stream: &mut TcpStream) -> bool {
 
 /// A query with a forged source address caused an answer 19 times its size to be sent to that address.
 #[test]
-fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question() {
+fn remote_answer_is_limited_to_the_size_of_its_query() {
     let mut ground = ZoneFixture::new();
     for number in 0..64 {
         ground.add("default/web", &format!("192.0.2.{number}"), None);
@@ -367,7 +371,7 @@ fn a_stranger_gets_no_answer_by_datagram_that_is_much_larger_than_his_question()
 }
 
 #[tokio::test]
-async fn one_address_does_not_take_all_connections() {
+async fn one_peer_cannot_take_all_connections() {
     let ground = ZoneFixture::new();
     let sockets = Sockets::open("127.0.0.1:0").await.unwrap();
     let address = sockets.address().unwrap();
@@ -393,7 +397,7 @@ async fn one_address_does_not_take_all_connections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_is_taken_is_told_once_it_was_waited_for() {
+async fn address_in_use_is_reported_after_a_wait() {
     let datagrams = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = datagrams.local_addr().unwrap();
     let began = tokio::time::Instant::now();
@@ -417,16 +421,16 @@ async fn serving(limits: Limits) -> (SocketAddr, tokio::task::JoinHandle<()>, Ca
 const LONG: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
-async fn it_answers_datagrams_and_connections_of_which_there_are_not_too_many() {
+async fn connections_are_bounded() {
     let limits = Limits { connections_max: 2, per_peer_max: 0, idle_max: LONG, connection_max: LONG };
     let (address, server, closing) = serving(limits).await;
     let query = query("web.service.herdlet", A);
     let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     udp.send_to(b"?", address).await.unwrap();
     udp.send_to(&query, address).await.unwrap();
-    let mut told = [0; 512];
-    let (length, from) = udp.recv_from(&mut told).await.unwrap();
-    assert_eq!((from, ParsedAnswer::read(&told[..length]).data()), (address, vec!["192.0.2.1"]));
+    let mut buffer = [0; 512];
+    let (length, from) = udp.recv_from(&mut buffer).await.unwrap();
+    assert_eq!((from, ParsedAnswer::read(&buffer[..length]).data()), (address, vec!["192.0.2.1"]));
 
     let mut first = TcpStream::connect(address).await.unwrap();
     for _ in 0..3 {
@@ -441,7 +445,7 @@ async fn it_answers_datagrams_and_connections_of_which_there_are_not_too_many() 
 }
 
 #[tokio::test]
-async fn connections_end_where_nothing_is_asked_nothing_makes_sense_or_their_time_is_over() {
+async fn idle_invalid_or_old_connections_are_closed() {
     let idle = Limits {
         connections_max: 2,
         per_peer_max: 0,

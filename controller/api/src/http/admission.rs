@@ -143,7 +143,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
         (Access::Token(token), Some(given)) if token.is(given) => return next.run(request).await,
         (Access::Token(_), Some(_)) => {
             let refused = (StatusCode::FORBIDDEN, "Permission denied: wrong token");
-            return gate.wrong(peer, refused.into_response()).await;
+            return gate.refuse_token(peer, refused.into_response()).await;
         }
         (Access::Token(_), None) => {
             gate.admission.telemetry.authentication_failed(Unknown::Missing);
@@ -165,7 +165,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
         };
         match verdict {
             TokenVerdict::Known => {}
-            TokenVerdict::Wrong => return gate.wrong(peer, refused()).await,
+            TokenVerdict::Wrong => return gate.refuse_token(peer, refused()).await,
             TokenVerdict::None => return refused(),
         }
     }
@@ -176,7 +176,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     request.extensions_mut().insert(LateToken { gate: gate.clone(), peer });
     let response = next.run(request).await;
     match response.extensions().get::<WrongToken>() {
-        Some(WrongToken) => gate.wrong(peer, response).await,
+        Some(WrongToken) => gate.refuse_token(peer, response).await,
         None => response,
     }
 }
@@ -216,7 +216,7 @@ impl Gate {
     }
 
     /// Counts a wrong token. Returns the refusal, or after too many a delayed 429.
-    async fn wrong(&self, peer: Peer, refused: Response) -> Response {
+    async fn refuse_token(&self, peer: Peer, refused: Response) -> Response {
         match self.count_guess(peer).await {
             Guess::Forgiven => refused,
             Guess::TooMany => {
@@ -235,9 +235,11 @@ impl Gate {
         telemetry.authentication_failed(Unknown::Wrong);
         let is_too_many = guesses.is_too_many(peer);
         if guesses.may_be_logged() {
+            let slowed = if is_too_many { ", and further ones from there are delayed" } else { "" };
             tracing::warn!(
-                %peer, is_slowed = is_too_many,
-                "a request had a wrong token; herdlet_authentication_failures_total also counts requests that are not logged"
+                %peer,
+                "refused a request with a wrong token{slowed}: give that client the token in `token_file`, or find out who it is; \
+                 herdlet_authentication_failures_total counts all such requests, the log names some"
             );
         }
         if !is_too_many {

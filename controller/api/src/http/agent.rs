@@ -12,8 +12,8 @@ use herdlet_agent::telemetry::Format;
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
-    api::{AgentStatus, ManifestProblem, Unconverged, VERSION},
-    view::{AllocView, Convergence, ConvergenceState},
+    api::{AgentStatus, COMMIT, ManifestProblem, Unconverged, VERSION},
+    view::{AllocView, Convergence, ConvergenceState, NodeView},
 };
 use herdlet_manifest::yaml::Problem;
 use herdlet_runtime::{BootClock, Clock as _};
@@ -92,10 +92,12 @@ fn status_of(shared: &Shared) -> AgentStatus {
         convergence: view.convergence.clone(),
     });
     let facts = shared.facts.clone();
+    let of_node = if vitals.seen.is_none() { drained_text(&shared.model.node()) } else { None };
     AgentStatus {
         version: VERSION.to_owned(),
         node_id: facts.node.id,
         node_name: facts.node.name,
+        commit: COMMIT.map(str::to_owned),
         instance: facts.instance,
         isolation: facts.isolation,
         missing_controllers: facts.ineffective.names(),
@@ -104,7 +106,7 @@ fn status_of(shared: &Shared) -> AgentStatus {
         started_at: facts.started_at,
         not_ready: vitals.not_ready,
         degraded: vitals.degraded,
-        warnings: vitals.warnings,
+        warnings: vitals.warnings.into_iter().chain(of_node).collect(),
         manifest_problems: vitals.manifest_problems.into_iter().map(problem_json).collect(),
         index: shared.model.index(),
         jobs: counts(jobs.iter().map(|view| &view.convergence)),
@@ -115,6 +117,20 @@ fn status_of(shared: &Shared) -> AgentStatus {
             .take(UNCONVERGED_LEN_MAX)
             .collect(),
     }
+}
+
+/// Why this machine takes no allocations; `None` if it does.
+fn drained_text(node: &NodeView) -> Option<String> {
+    let why = match (&node.drain, node.eligible) {
+        (Some(_), _) => {
+            "this machine is being drained: allocations are stopped, and none is created; to end the drain: herdlet drain --disable"
+        }
+        (None, false) => {
+            "this machine is ineligible: no allocation is created; to end this: herdlet eligibility --enable"
+        }
+        (None, true) => return None,
+    };
+    Some(why.to_owned())
 }
 
 fn problem_json(problem: Problem) -> ManifestProblem {
@@ -161,10 +177,9 @@ pub(super) async fn health(
         return (StatusCode::INTERNAL_SERVER_ERROR, "server not enabled").into_response();
     }
     let vitals = (shared.vitals)();
-    let wrong = vitals.not_ready.or(vitals.degraded);
-    let code = if wrong.is_none() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-    let body =
-        json!({ "client": { "ok": wrong.is_none(), "message": wrong.unwrap_or_else(|| "ok".to_owned()) } });
+    let problem = vitals.not_ready.or(vitals.degraded);
+    let code = if problem.is_none() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    let body = json!({ "client": { "ok": problem.is_none(), "message": problem.unwrap_or_else(|| "ok".to_owned()) } });
     (code, Json(body)).into_response()
 }
 
@@ -178,9 +193,10 @@ pub(super) async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Whether the state was restored and every folder of manifests was read. A failing job never makes it fail.
+/// Whether the agent accepts changes: the state was restored, every folder of manifests was read, and the state can be
+/// written. A failing job never makes it fail.
 pub(super) async fn ready(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
-    match (shared.vitals)().not_ready {
+    match (shared.vitals)().not_ready.or_else(|| shared.requests.degraded()) {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
     }

@@ -8,6 +8,7 @@ use herdlet_api_types::{
     job::Job,
     volume::Volume,
 };
+use herdlet_driver::users;
 use herdlet_manifest::{
     hcl::Variables,
     manifests::{self, Drivers, Nearby, Set},
@@ -59,11 +60,14 @@ pub(super) async fn apply(
 }
 
 impl Shared {
-    /// Warnings about jobs that need what this machine lacks: a Consul that answers, or cgroups for their
-    /// limits.
+    /// Warnings about jobs that need what this machine lacks: a Consul that answers, cgroups for their
+    /// limits, users of their tasks.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
-        Catalogs::lacking(&self.consul, jobs).await.into_iter().chain(limits).collect()
+        let tasks = users::users_of(jobs);
+        let users = herdlet_runtime::off_thread(move || users::warnings(tasks));
+        let (consul, users) = tokio::join!(Catalogs::lacking(&self.consul, jobs), users);
+        consul.into_iter().chain(limits).chain(users.unwrap_or_default()).collect()
     }
 }
 

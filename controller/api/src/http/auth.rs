@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reload_replaces_the_token_of_all_clones_and_keeps_it_if_the_file_is_unusable() {
+    fn reload_replaces_the_token_unless_the_file_is_unusable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let write = |text: &str| {
@@ -135,7 +135,7 @@ mod tests {
 
     /// A FIFO without a writer must not block the start silently.
     #[test]
-    fn a_fifo_is_no_token_file_and_holds_up_nobody() {
+    fn fifo_is_refused_as_token_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();

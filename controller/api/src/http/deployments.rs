@@ -109,12 +109,12 @@ pub(super) async fn of_job(
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
     let key = read.job(id);
-    let all = |shared: &Shared| {
+    let read_all = |shared: &Shared| {
         let job = shared.model.job(&key);
         let deployments = job.iter().flat_map(|job| job.deployments.iter().map(move |one| (one, job)));
         Ok(deployments.map(|(one, job)| nomad::deployment(one, job)).collect::<Vec<_>>())
     };
-    shared.filtered(Source::Model, &read, all).await
+    shared.filtered(Source::Model, &read, read_all).await
 }
 
 /// The newest deployment of a job; `null` if it has none.
@@ -199,7 +199,7 @@ pub(super) struct SetHealth {
 pub(super) async fn set_health(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    body::Json(said): body::Json<SetHealth>,
+    body::Json(body): body::Json<SetHealth>,
 ) -> ApiResult<Json<Value>> {
     if !shared.deployment(&id)?.0.is_running() {
         return Err(ApiError::bad("can't set health of allocations for a terminal deployment"));
@@ -208,15 +208,15 @@ pub(super) async fn set_health(
         let ids = ids.unwrap_or_default();
         ids.iter().map(|id| Ok(shared.alloc(id)?.spec.id)).collect::<ApiResult<Vec<_>>>()
     };
-    let (healthy, unhealthy) = (ids(said.healthy)?, ids(said.unhealthy)?);
+    let (healthy, unhealthy) = (ids(body.healthy)?, ids(body.unhealthy)?);
     if healthy.is_empty() && unhealthy.is_empty() {
         return Err(ApiError::bad("set \"HealthyAllocationIDs\" or \"UnhealthyAllocationIDs\""));
     }
     let id = shared.deployment(&id)?.0.id;
-    if !said.deployment.is_empty() && shared.deployment(&said.deployment)?.0.id != id {
+    if !body.deployment.is_empty() && shared.deployment(&body.deployment)?.0.id != id {
         return Err(ApiError::bad(format!(
             "\"DeploymentID\" is {:?}, but the path names deployment {id}",
-            said.deployment
+            body.deployment
         )));
     }
     let (index, reverted) = match shared.request(Command::SetAllocHealth { id, healthy, unhealthy }).await? {

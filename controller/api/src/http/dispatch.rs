@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_dispatch_is_refused_before_the_planner_hears_of_it() {
+    fn invalid_dispatch_is_refused_before_the_planner() {
         let good = Request { payload: Some("aGVsbG8=".to_owned()), ..Request::default() };
         assert_eq!(checked(good, "t".to_owned()).unwrap().payload, "aGVsbG8=");
         let payload = |payload: String| Request { payload: Some(payload), ..Request::default() };

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_after_is_told_as_far_as_it_is_kept() {
+    fn later_evaluations_are_listed_as_far_as_kept() {
         let evaluations = Evaluations::default();
         let key = JobKey { namespace: "default".into(), id: "web".into() };
         for index in 1..=KEPT_LEN as u64 + 5 {

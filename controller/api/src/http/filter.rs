@@ -138,8 +138,8 @@ impl Condition {
             Self::Is(field, test) => {
                 scope.count()?;
                 let value = field.of(scope)?;
-                let told = |why| ApiError::bad(format!("filter: {} {why}", field.0.join(".")));
-                test.holds(value).map_err(told)
+                let bad_request = |why| ApiError::bad(format!("filter: {} {why}", field.0.join(".")));
+                test.holds(value).map_err(bad_request)
             }
             Self::Items(items) => items.hold(scope),
         }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn any_and_all_ask_of_items_of_lists_and_of_entries_of_maps() {
+    fn any_and_all_test_list_items_and_map_entries() {
         let shown = json!({
             "Tags": ["a", "traefik.enable=true"], "Meta": { "team": "x", "zone": "eu" }, "Empty": [], "No": null,
             "Groups": [{ "Name": "web", "Count": 2, "Tags": ["a"] }, { "Name": "db", "Count": 1, "Tags": [] }],
@@ -392,7 +392,7 @@ mod tests {
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(found, expected, "{text}");
         }
-        for (text, says) in [
+        for (text, fragment) in [
             ("any t as x { x == a }", "filter: t is neither a list nor a map"),
             ("any Missing as x { x == a }", "there is no field \"Missing\""),
             ("any Tags as x { y == a }", "there is no field \"y\""),
@@ -400,18 +400,18 @@ mod tests {
             ("any Tags as i, x { i == first }", "i is a number, and \"first\" does not fit"),
             ("Groups contains web", "Groups has items that are not single values: use `any"),
         ] {
-            let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
-            assert!(told.contains(says), "{text}: {told}");
+            let message = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
+            assert!(message.contains(fragment), "{text}: {message}");
         }
     }
 
     #[test]
-    fn what_would_ask_for_ever_is_refused() {
+    fn filter_with_too_many_tests_is_refused() {
         let many: Vec<u32> = (0..200).collect();
         let shown = json!({ "A": many });
         let text = "any A as a { any A as b { any A as c { any A as d { a == 201 } } } }";
-        let told = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
-        assert!(told.contains("more than 1000000 tests of items"), "{told}");
+        let message = Filter::parse(text).unwrap().accepts(&shown).unwrap_err().to_string();
+        assert!(message.contains("more than 1000000 tests of items"), "{message}");
         // The limit applies to all objects together.
         let filter = Filter::parse("all A as a { a != 201 }").unwrap();
         let asked = (0..6_000).map(|_| filter.accepts(&shown)).take_while(Result::is_ok).count();
@@ -419,11 +419,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused_by_name() {
+    fn invalid_filter_is_refused_with_its_cause() {
         let deep = format!("{}A == 1", "not ".repeat(DEPTH_MAX + 1));
         let deep_items =
             format!("{}t == 1{}", "any A as t {".repeat(DEPTH_MAX + 1), "}".repeat(DEPTH_MAX + 1));
-        for (text, status, says) in [
+        for (text, status, fragment) in [
             ("any Tags", 400, "\"as\" and a name are expected after \"Tags\""),
             ("all Tags t { t == a }", 400, "\"as\" and a name are expected"),
             ("any Tags as", 400, "a name is expected"),
@@ -459,7 +459,7 @@ mod tests {
         ] {
             let error = Filter::parse(text).unwrap_err();
             assert_eq!(error.status().as_u16(), status, "{text}: {error}");
-            assert!(error.to_string().contains(says), "{text}: {error}");
+            assert!(error.to_string().contains(fragment), "{text}: {error}");
         }
         assert!(Filter::parse(&"a".repeat(TEXT_BYTES_MAX + 1)).is_err());
         let shown = json!({ "Tags": [], "On": true, "Count": 3 });
@@ -481,7 +481,7 @@ mod tests {
         }
         // A missing item of a list is no error.
         assert!(Filter::parse("Tags.7 == a").unwrap().accepts(&shown).is_ok_and(|accepts| !accepts));
-        let told = Filter::parse("Count.below == 1").unwrap().accepts(&shown).unwrap_err().to_string();
-        assert_eq!(told, "filter: Count is a single value and has no field \"below\"");
+        let message = Filter::parse("Count.below == 1").unwrap().accepts(&shown).unwrap_err().to_string();
+        assert_eq!(message, "filter: Count is a single value and has no field \"below\"");
     }
 }

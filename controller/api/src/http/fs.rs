@@ -94,6 +94,6 @@ async fn stream_file(
     form: Form,
 ) -> ApiResult<Response> {
     let reach = shared.reach();
-    let telling = reach.open_file(&*reach.alloc(id)?, wanted).await?;
-    Ok(streamed(&shared, form.content_type(), |pieces| telling.run(form, pieces)))
+    let transfer = reach.open_file(&*reach.alloc(id)?, wanted).await?;
+    Ok(streamed(&shared, form.content_type(), |pieces| transfer.run(form, pieces)))
 }

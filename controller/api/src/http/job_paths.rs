@@ -12,7 +12,7 @@ use axum::{
 use super::routes;
 
 /// Our own paths of a job.
-const OURS: [&str; 3] = ["versions", "start", ""];
+const OURS: [&str; 4] = ["versions", "start", "hold", ""];
 
 pub(super) async fn join(mut request: Request) -> Request {
     if let Some(path) = joined(request.uri().path()) {
@@ -84,6 +84,7 @@ mod tests {
             ("/v1/job/a//allocations", None),
             ("/v1/job/", None),
             ("/v1/herdlet/job/a/b/start", Some("/v1/herdlet/job/a%2Fb/start")),
+            ("/v1/herdlet/job/a/b/hold", Some("/v1/herdlet/job/a%2Fb/hold")),
             ("/v1/jobs", None),
         ] {
             assert_eq!(joined(path).as_deref(), expected, "{path}");

@@ -169,16 +169,18 @@ pub(super) async fn remove(
     let Deregistration { purge, no_shutdown_delay, force, enforce_prior_version } = ending;
     let job = read.job(id);
     let skips = Skips { no_shutdown_delay, force };
-    let of = Ending::Job(job.clone());
+    let target = Ending::Job(job.clone());
     let (index, version) = match (purge, enforce_prior_version) {
-        (true, None) => (shared.accepted(skips.with(Command::Delete { job: job.clone() }, of)).await?, None),
+        (true, None) => {
+            (shared.accepted(skips.with(Command::Delete { job: job.clone() }, target)).await?, None)
+        }
         (true, Some(version)) => {
             let delete = Command::DeleteVersion { job: job.clone(), version };
-            (shared.accepted(skips.with(delete, of)).await?, None)
+            (shared.accepted(skips.with(delete, target)).await?, None)
         }
         (false, None) => {
             let stop = Command::Stop { job: job.clone() };
-            shared.job_changed(skips.with(stop, of)).await?.at()
+            shared.job_changed(skips.with(stop, target)).await?.at()
         }
         (false, Some(_)) => return Err(ApiError::bad("enforce_prior_version requires purge=true")),
     };

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nomad_has_too_is_told_under_its_names() {
+    fn metrics_summary_uses_nomad_names() {
         let page = "# TYPE nomad_client_uptime gauge\n\
                     herdlet_build_info{version=\"0.1.0\"} 1.0\n\
                     nomad_client_uptime 12\n\
@@ -91,11 +91,11 @@ mod tests {
                     nomad_client_allocs_memory_max_usage{job=\"a \\\"b\\\", {c}\\n\"} 4\n\
                     nomad_client_allocs_oom_killed{} 0\n\
                     nomad_client_torn{job=\"a 1\n";
-        let told = summary(page, UnixNanos(1_795_583_310_000_000_000));
+        let summary = summary(page, UnixNanos(1_795_583_310_000_000_000));
         let gauge =
             |name: &str, value: f64, labels: Json| json!({ "Name": name, "Value": value, "Labels": labels });
         assert_eq!(
-            told,
+            summary,
             json!({
                 "Timestamp": "2026-11-25 05:08:30 +0000 UTC",
                 "Gauges": [

@@ -145,8 +145,8 @@ pub(super) async fn list_pools(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    let all = |shared: &Shared| Ok(pools(shared).into_iter().map(Pool).collect());
-    shared.list(&read, all, |_, Pool(name)| nomad::node_pool(name)).await
+    let read_all = |shared: &Shared| Ok(pools(shared).into_iter().map(Pool).collect());
+    shared.list(&read, read_all, |_, Pool(name)| nomad::node_pool(name)).await
 }
 
 pub(super) async fn read_pool(
@@ -216,7 +216,7 @@ pub(super) fn machine(shared: &Shared) -> Machine {
         status: vitals.seen.map_or("ready", |seen| seen.status),
         eligibility: vitals.seen.map_or(own, |seen| seen.eligibility),
         scheduling,
-        wrong: vitals.not_ready.or(vitals.degraded),
+        problem: vitals.not_ready.or(vitals.degraded),
         started_at: facts.started_at,
         dynamic_ports: facts.dynamic_ports,
         reserved_ports: facts.reserved_ports.clone(),

@@ -187,16 +187,16 @@ fn health(registration: &Registration, alloc: &AllocView) -> ServiceHealth {
     if registration.checks.is_empty() {
         return ServiceHealth::Passing;
     }
-    let said = |status| results(registration, alloc).filter(|result| result.status == status).count();
+    let count = |status| results(registration, alloc).filter(|result| result.status == status).count();
     let is_its = |task: &str| registration.task.as_deref().is_none_or(|name| name == task);
     let is_stopping = alloc.tasks.iter().any(|task| is_its(&task.name) && task.phase == TaskPhase::Stopping);
-    if said(CheckStatus::Failure) > 0 {
+    if count(CheckStatus::Failure) > 0 {
         ServiceHealth::Critical
-    } else if said(CheckStatus::Success) + said(CheckStatus::Warning) != registration.checks.len()
+    } else if count(CheckStatus::Success) + count(CheckStatus::Warning) != registration.checks.len()
         || is_stopping
     {
         ServiceHealth::Pending
-    } else if said(CheckStatus::Warning) > 0 {
+    } else if count(CheckStatus::Warning) > 0 {
         ServiceHealth::Warning
     } else {
         ServiceHealth::Passing

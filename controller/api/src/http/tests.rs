@@ -51,7 +51,7 @@ impl ApiFixture {
 }
 
 #[tokio::test]
-async fn nobody_is_told_that_there_is_nothing_before_the_state_is_restored() {
+async fn requests_wait_for_restoration() {
     let mut agent = ApiFixture::new();
     let (opener, gate) = Gate::closed();
     Arc::get_mut(&mut agent.shared).unwrap().restored = gate;

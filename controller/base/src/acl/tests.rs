@@ -31,7 +31,7 @@ fn example() -> Acl {
 }
 
 #[test]
-fn what_is_written_is_read_and_seen_in_the_mode() {
+fn written_acl_is_read_back() {
     let Some((temp, dir)) = acl_dir() else { return };
     let mode = || temp.path().metadata().unwrap().mode() & 0o7777;
     std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o1751)).unwrap();
@@ -104,7 +104,7 @@ fn the_encoding_is_the_kernel_s_and_all_else_is_refused() {
 }
 
 #[test]
-fn a_file_system_without_lists_is_told_apart() {
+fn file_system_without_acls_is_recognized() {
     // Files in proc can't have lists.
     let file = File::open("/proc/self/status").unwrap();
     assert!(matches!(Acl::read(&file), Err(AclError::Unsupported)));

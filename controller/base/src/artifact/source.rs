@@ -34,7 +34,7 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// A scheme that Nomad supports and herdlet does not.
-    #[error("`{scheme}` is known from Nomad, but not built in this release; there are `http`, `https`")]
+    #[error("`{scheme}` is not supported; available: `http`, `https`")]
     NotBuilt {
         /// What it is called.
         scheme: String,

@@ -37,25 +37,25 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Calls `told` after each change of `path` that matches `interests`, and once when it is gone. The call runs on
+    /// Calls `notify` after each change of `path` that matches `interests`, and once when it is gone. The call runs on
     /// the reader's thread and must not block.
     ///
     /// # Errors
     /// If the directory doesn't exist, or the kernel has no watches or queues left.
-    pub fn new(path: &Path, interests: Interests, told: impl Fn() + Send + 'static) -> io::Result<Self> {
-        Hub::get()?.subscribe(path, None, interests, Box::new(told))
+    pub fn new(path: &Path, interests: Interests, notify: impl Fn() + Send + 'static) -> io::Result<Self> {
+        Hub::get()?.subscribe(path, None, interests, Box::new(notify))
     }
 
-    /// Calls `told` when the entry at `path` is created, removed or renamed. Watches the parent directory, because the
+    /// Calls `notify` when the entry at `path` is created, removed or renamed. Watches the parent directory, because the
     /// kernel does not report the removal of a file that is still in use.
     ///
     /// # Errors
     /// As [`Subscription::new`], for the parent directory.
-    pub fn of_entry(path: &Path, told: impl Fn() + Send + 'static) -> io::Result<Self> {
+    pub fn of_entry(path: &Path, notify: impl Fn() + Send + 'static) -> io::Result<Self> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        Hub::get()?.subscribe(dir, Some(name.to_owned()), Interests::Names, Box::new(told))
+        Hub::get()?.subscribe(dir, Some(name.to_owned()), Interests::Names, Box::new(notify))
     }
 
     /// Whether the directory is gone, so that no further notification follows.
@@ -90,7 +90,7 @@ struct Subscriber {
     name: Option<OsString>,
     interests: ReadFlags,
     over: Arc<AtomicBool>,
-    told: Box<dyn Fn() + Send>,
+    notify: Box<dyn Fn() + Send>,
 }
 
 impl Hub {
@@ -116,7 +116,7 @@ impl Hub {
         path: &Path,
         name: Option<OsString>,
         interests: Interests,
-        told: Box<dyn Fn() + Send>,
+        notify: Box<dyn Fn() + Send>,
     ) -> io::Result<Subscription> {
         let flags = interests.flags();
         // Opened before the lock is taken: the path may be on a disk that hangs.
@@ -134,7 +134,7 @@ impl Hub {
         let id = subscribers.last().map_or(0, |last| last.id + 1);
         let over = Arc::new(AtomicBool::new(false));
         let interests = ReadFlags::from_bits_truncate(flags.bits());
-        subscribers.push(Subscriber { id, name, interests, over: Arc::clone(&over), told });
+        subscribers.push(Subscriber { id, name, interests, over: Arc::clone(&over), notify });
         drop(watched);
         Ok(Subscription { hub: self, watch, id, over })
     }
@@ -164,7 +164,7 @@ impl Hub {
         self.ended.store(true, Ordering::Release);
         for subscriber in std::mem::take(&mut *watched).into_values().flatten() {
             subscriber.over.store(true, Ordering::Release);
-            (subscriber.told)();
+            (subscriber.notify)();
         }
     }
 
@@ -172,12 +172,12 @@ impl Hub {
         let mut watched = self.watched();
         if what.contains(ReadFlags::QUEUE_OVERFLOW) {
             // Events were lost: anything may have changed.
-            watched.values().flatten().for_each(|subscriber| (subscriber.told)());
+            watched.values().flatten().for_each(|subscriber| (subscriber.notify)());
         } else if what.contains(ReadFlags::IGNORED) {
             // The directory is gone, or the last subscriber removed the watch; then the list is empty.
             for subscriber in watched.remove(&watch).unwrap_or_default() {
                 subscriber.over.store(true, Ordering::Release);
-                (subscriber.told)();
+                (subscriber.notify)();
             }
         } else if let Some(subscribers) = watched.get(&watch) {
             let interested = subscribers.iter().filter(|subscriber| {
@@ -188,7 +188,7 @@ impl Hub {
                 };
                 is_meant && subscriber.interests.intersects(what)
             });
-            interested.for_each(|subscriber| (subscriber.told)());
+            interested.for_each(|subscriber| (subscriber.notify)());
         }
     }
 

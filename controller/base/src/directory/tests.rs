@@ -36,7 +36,7 @@ async fn a_thousand_watches_take_one_queue() {
 }
 
 #[tokio::test]
-async fn each_is_told_what_it_asked_for_until_the_directory_is_gone() {
+async fn subscribers_get_their_events_until_the_directory_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("watched");
     fs::create_dir(&path).unwrap();
@@ -57,7 +57,7 @@ async fn each_is_told_what_it_asked_for_until_the_directory_is_gone() {
 }
 
 #[tokio::test]
-async fn a_dropped_subscriber_is_not_told() {
+async fn dropped_subscriber_is_not_notified() {
     static TOLD: AtomicU32 = AtomicU32::new(0);
     let dir = tempfile::tempdir().unwrap();
     let quiet = Subscription::new(dir.path(), Interests::Names, || {
@@ -71,11 +71,11 @@ async fn a_dropped_subscriber_is_not_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_t_be_watched_is_looked_at_now_and_then() {
+async fn unwatchable_directory_is_polled() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("watched");
     fs::create_dir(&path).unwrap();
-    let watch = DirectoryWatch { path: path.clone(), told: Arc::default(), kernel: None };
+    let watch = DirectoryWatch { path: path.clone(), changes: Arc::default(), kernel: None };
     watch.changed().await.unwrap();
     fs::remove_dir(&path).unwrap();
     assert!(watch.changed().await.is_err());

@@ -327,12 +327,12 @@ fn difference(
     now: &BTreeMap<u64, WatchedMount>,
     gone: &mut BTreeSet<PathBuf>,
 ) -> Vec<MountChange> {
-    let here: BTreeSet<&PathBuf> = now.values().map(|seen| &seen.point).collect();
-    gone.retain(|point| !here.contains(point));
+    let mounted: BTreeSet<&PathBuf> = now.values().map(|seen| &seen.point).collect();
+    gone.retain(|point| !mounted.contains(point));
     let mut unmounted = gone.clone();
     let went = before.iter().filter(|(id, seen)| now.get(id) != Some(seen));
     unmounted.extend(went.map(|(_, seen)| seen.point.clone()));
-    gone.extend(unmounted.iter().filter(|point| !here.contains(point)).cloned());
+    gone.extend(unmounted.iter().filter(|point| !mounted.contains(point)).cloned());
     let come = now
         .iter()
         .filter(|(id, seen)| before.get(id) != Some(seen) && !seen.is_ours)
@@ -407,7 +407,7 @@ mod tests {
         broken line\n";
 
     #[test]
-    fn only_what_is_at_or_below_the_directory_is_read() {
+    fn only_mounts_at_or_below_the_directory_are_read() {
         let mounts = parse(LINES, Path::new("/s/alloc"));
         assert_eq!(mounts.len(), 2, "{mounts:?}");
         assert_eq!(mounts[0].point, Path::new("/s/alloc/a b/secrets"));
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_what_came_and_what_went() {
+    fn mount_difference_lists_added_and_removed() {
         let seen = |point: &str, is_ours| WatchedMount { point: point.into(), is_ours };
         let before = BTreeMap::from([(1, seen("/a", true)), (2, seen("/b", false))]);
         let now = BTreeMap::from([(2, seen("/b", false)), (3, seen("/a", false)), (4, seen("/c", true))]);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_told_until_something_is_there_again() {
+    fn unmount_is_reported_until_a_new_mount() {
         let at = |id| BTreeMap::from([(id, WatchedMount { point: "/a".into(), is_ours: true })]);
         let none = BTreeMap::new();
         let unmounted = [MountChange::Unmounted("/a".into())];

@@ -43,7 +43,7 @@ fn why(result: Result<(), OwnershipError>) -> String {
 }
 
 #[test]
-fn what_only_we_can_change_is_trusted_below_a_sticky_directory_too() {
+fn sticky_ancestor_is_trusted() {
     let ground = temp_dir();
     let file = ground.path().join("a/b/file");
     check(&file).unwrap();
@@ -55,10 +55,10 @@ fn what_only_we_can_change_is_trusted_below_a_sticky_directory_too() {
 }
 
 #[test]
-fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
+fn writers_of_a_path_are_named() {
     let ground = temp_dir();
     let file = ground.path().join("a/b/file");
-    for (path, mode, said) in [
+    for (path, mode, expected) in [
         ("a/b/file", 0o646, "so everybody could change it; check what is in it and run `chmod o-w /"),
         ("a/b", 0o777, " use a path on which only root "),
         ("a", 0o757, " use a path on which only root "),
@@ -68,7 +68,7 @@ fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
         let before = fs::metadata(&path).unwrap().permissions();
         set_mode(&path, mode);
         let why = why(check(&file));
-        assert!(why.contains(said) && why.contains(&format!("mode {mode:04o}")), "{why}");
+        assert!(why.contains(expected) && why.contains(&format!("mode {mode:04o}")), "{why}");
         assert!(why.contains(&path.canonicalize().unwrap().display().to_string()), "{why}");
         fs::set_permissions(&path, before).unwrap();
     }
@@ -80,7 +80,7 @@ fn whoever_may_write_on_the_way_or_to_the_file_is_named() {
 }
 
 #[test]
-fn a_sticky_directory_does_not_protect_what_is_obeyed_in_it() {
+fn sticky_directory_does_not_protect_obeyed_files() {
     let ground = temp_dir();
     let folder = ground.path().join("a/b");
     set_mode(&folder, 0o1777);
@@ -91,7 +91,7 @@ fn a_sticky_directory_does_not_protect_what_is_obeyed_in_it() {
 }
 
 #[test]
-fn what_is_not_there_is_judged_by_where_it_would_be() {
+fn missing_path_is_judged_by_its_parent() {
     let ground = temp_dir();
     let missing = ground.path().join("a/b/new/deeper");
     assert!(check(&missing).unwrap_err().is_absent());
@@ -116,7 +116,7 @@ fn links_are_walked_and_circles_end() {
 }
 
 #[test]
-fn owners_count_wherever_they_are() {
+fn owners_are_checked_on_the_whole_path() {
     if !is_root() {
         return;
     }
@@ -153,7 +153,7 @@ fn owners_count_wherever_they_are() {
 }
 
 #[test]
-fn an_access_list_counts_where_its_mask_lets_it() {
+fn access_list_is_limited_by_its_mask() {
     if !is_root() {
         return;
     }
@@ -189,7 +189,7 @@ fn an_access_list_counts_where_its_mask_lets_it() {
 }
 
 #[test]
-fn a_group_is_private_where_nobody_else_is_in_it() {
+fn group_is_private_without_other_members() {
     let dir = tempfile::tempdir().unwrap();
     let (users, groups) = (dir.path().join("passwd"), dir.path().join("group"));
     fs::write(&users, "root:x:0:0::/:/bin/sh\nann:x:7:7::/:\nbob:x:8:8::/:\neve:x:9:10::/:\n").unwrap();
@@ -205,7 +205,7 @@ fn a_group_is_private_where_nobody_else_is_in_it() {
 }
 
 #[test]
-fn files_of_a_directory_are_judged_each_for_itself_and_not_where_the_directory_is_exposed() {
+fn files_are_judged_unless_their_directory_is_exposed() {
     let ground = temp_dir();
     let dir = ground.path().join("a/b");
     let (open, link, absent) = (dir.join("open"), dir.join("link"), dir.join("absent"));
@@ -231,7 +231,7 @@ fn trusted(users: &str, groups: &str, accounts: &Accounts) -> Trusted {
 }
 
 #[test]
-fn trusted_users_and_groups_are_names_or_numbers_and_unknown_ones_are_reported() {
+fn trusted_accounts_are_names_or_ids() {
     let dir = tempfile::tempdir().unwrap();
     let (users, groups) = (dir.path().join("passwd"), dir.path().join("group"));
     fs::write(&users, "ann:x:7:7::/:\n").unwrap();
@@ -271,7 +271,7 @@ fn stranger(uid: u32, users: &str, groups: &str) -> TrustPolicy {
 }
 
 #[test]
-fn who_is_trusted_is_named() {
+fn trusted_accounts_are_named() {
     assert_eq!(stranger(0, "", "").described(), "root");
     assert_eq!(stranger(7, "", "").described(), "root and uid 7");
     assert_eq!(
@@ -282,7 +282,7 @@ fn who_is_trusted_is_named() {
 
 /// As after `su`, which keeps the caller's variable.
 #[test]
-fn a_directory_for_run_time_files_of_another_user_is_reported_with_what_to_do() {
+fn foreign_runtime_directory_is_reported_with_a_remedy() {
     if !is_root() {
         return;
     }
@@ -322,7 +322,7 @@ fn guard_of(uid: u32) -> TrustPolicy {
 }
 
 #[test]
-fn a_command_is_given_only_if_the_agents_user_can_run_it() {
+fn command_is_suggested_only_if_the_user_can_run_it() {
     if !is_root() {
         return;
     }
@@ -359,7 +359,7 @@ fn a_command_is_given_only_if_the_agents_user_can_run_it() {
 
 /// `chown` would leave the previous owner's hard links and open files.
 #[test]
-fn a_directory_of_another_user_is_replaced_and_not_given_away() {
+fn foreign_directory_is_to_be_replaced() {
     if !is_root() {
         return;
     }
@@ -387,7 +387,7 @@ fn devices_and_fifos_get_no_command() {
 
 /// The agent obeys what was in a directory before it was trusted, at every depth.
 #[test]
-fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task() {
+fn state_directory_is_inspected_without_task_directories() {
     if !is_root() {
         return;
     }
@@ -446,7 +446,7 @@ fn all_that_is_kept_in_a_state_directory_is_inspected_and_no_directory_of_a_task
 
 /// A socket of root's, as an agent leaves it that is killed before the socket gets its mode.
 #[test]
-fn only_what_another_user_owns_in_a_state_directory_was_put_there_by_one() {
+fn only_foreign_files_in_a_state_directory_are_reported() {
     if !is_root() {
         return;
     }

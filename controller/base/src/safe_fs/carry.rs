@@ -68,8 +68,8 @@ impl Dir {
     /// Creates the draft in `other`.
     fn copy(&self, from: &OsStr, other: &Self, draft: &OsStr) -> Result<(), FsError> {
         check_name(from)?;
-        let here = self.path.join(from);
-        let not_there = || FsError::io("copy", &here, Errno::NOENT);
+        let full_path = self.path.join(from);
+        let not_there = || FsError::io("copy", &full_path, Errno::NOENT);
         let stat = self.stat_name(from)?.ok_or_else(not_there)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
             let target = self.read_link(from)?.ok_or_else(not_there)?;

@@ -95,25 +95,25 @@ fn clear(top: &Dir, progress: &mut Progress) -> Result<(), FsError> {
     let mut moved = 0_u64;
     let mut refilled = 0_u32;
     loop {
-        let here = levels.last().map_or(top, |(dir, _)| dir);
-        let first = first_directory(here, progress)?;
+        let current = levels.last().map_or(top, |(dir, _)| dir);
+        let first = first_directory(current, progress)?;
         if progress.is_over {
             return Err(FsError::Busy { path: top.path.clone() });
         }
         match first {
             Some(name) if levels.len() < DEPTH_MAX => {
                 let name = OsStr::from_bytes(name.to_bytes()).to_owned();
-                if let Some(dir) = enter(here, &name)? {
+                if let Some(dir) = enter(current, &name)? {
                     levels.push((dir, name));
                 }
             }
             Some(name) => {
                 let unique = format!(".herdlet-removing-{}-{moved}", std::process::id());
                 moved += 1;
-                match rustix::fs::renameat(here, name.as_c_str(), top, unique.as_str()) {
+                match rustix::fs::renameat(current, name.as_c_str(), top, unique.as_str()) {
                     Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
                     Err(errno) => {
-                        return Err(refused(&here.path.join(OsStr::from_bytes(name.to_bytes())), errno));
+                        return Err(refused(&current.path.join(OsStr::from_bytes(name.to_bytes())), errno));
                     }
                 }
             }

@@ -16,7 +16,7 @@ fn temp() -> (tempfile::TempDir, Dir) {
 }
 
 #[test]
-fn a_directory_gets_its_mode_whatever_the_umask_and_keeps_it() {
+fn directory_mode_ignores_the_umask() {
     let (temp, dir) = temp();
     for _ in 0..2 {
         dir.make(OsStr::new("a"), OPEN).unwrap();
@@ -90,7 +90,7 @@ fn a_fifo_in_place_of_a_file_does_not_hold_us_up() {
 }
 
 #[test]
-fn a_tree_is_removed_without_following_links_however_deep_and_closed_it_is() {
+fn deep_closed_tree_is_removed_without_following_links() {
     let (temp, dir) = temp();
     let victim = tempfile::tempdir().unwrap();
     std::fs::write(victim.path().join("file"), "").unwrap();
@@ -124,7 +124,7 @@ fn a_tree_is_removed_without_following_links_however_deep_and_closed_it_is() {
 }
 
 #[test]
-fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
+fn tree_filled_during_removal_is_removed_or_an_error() {
     let (temp, dir) = temp();
     let tree = temp.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
@@ -150,7 +150,7 @@ fn a_tree_that_is_being_filled_while_it_is_removed_goes_or_says_so() {
 
 // Another user who kept adding directories through an open one kept a removal from ending.
 #[test]
-fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
+fn directory_is_closed_before_it_is_emptied() {
     if !is_root() {
         return;
     }
@@ -176,7 +176,7 @@ fn a_directory_is_closed_to_those_who_hold_it_before_it_is_emptied() {
 }
 
 #[test]
-fn a_removal_ends_after_its_time_and_is_gone_on_with() {
+fn removal_stops_at_its_time_limit_and_continues_later() {
     let (temp, dir) = temp();
     for i in 0..100 {
         std::fs::create_dir_all(temp.path().join(format!("tree/{i}"))).unwrap();
@@ -194,7 +194,7 @@ fn a_removal_ends_after_its_time_and_is_gone_on_with() {
 
 // A refused change of the owner left the mode open too.
 #[test]
-fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
+fn directory_is_closed_by_mode_without_chown() {
     if !is_root() {
         return;
     }
@@ -222,7 +222,7 @@ fn a_directory_is_closed_by_its_mode_where_its_owner_can_t_be_changed() {
 
 // A task's user may rename another user's directory to the name that the agent is about to create.
 #[test]
-fn a_directory_that_exists_is_given_to_nobody_and_opened_to_nobody() {
+fn existing_directory_keeps_owner_and_mode() {
     let (ground, dir) = temp();
     let mode = |name: &str| ground.path().join(name).metadata().unwrap().mode() & 0o7777;
     std::fs::create_dir(ground.path().join("kept")).unwrap();
@@ -248,7 +248,7 @@ fn a_directory_that_exists_is_given_to_nobody_and_opened_to_nobody() {
 
 // As root, the agent put a payload or an artifact into a directory that a task had swapped for another user's.
 #[test]
-fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
+fn directory_is_filled_only_with_the_users_rights() {
     use crate::acl::{Acl, Perm};
     if !is_root() {
         return;
@@ -310,7 +310,7 @@ fn a_directory_is_filled_for_a_user_only_where_that_user_could_do_so() {
 
 /// Each file's draft removed a previously moved file with the same name.
 #[test]
-fn a_file_that_is_called_as_a_draft_is_moved_to_another_file_system_as_any_other() {
+fn file_named_like_a_draft_is_moved() {
     let (temp, from) = temp();
     let Ok(shared) = tempfile::tempdir_in("/dev/shm") else {
         return crate::test_env::leave_out("/dev/shm");

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_read_and_an_error_comes_whole() {
+    fn frames_are_read_and_errors_are_complete() {
         let read = |text: &str| read_frame(text).unwrap();
         assert_eq!(read("{}"), None);
         assert_eq!(read(r#"{"stdout":{"data":"aGk="}}"#), Some(ExecFrame::Stdout(b"hi".to_vec())));

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::{Stream, TryStreamExt as _};
 use herdlet_api_types::{DeploymentId, JobKey, view::JobVersion};
 use herdlet_base::paths::encode;
 use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Client, EndFlags, Pause, Result};
+use super::{Client, Effect, EndFlags, Pause, Result, broken};
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct JobChange {
@@ -76,6 +77,14 @@ impl Client {
     fn deletion(&self, job: &JobKey) -> RequestBuilder {
         let path = format!("/v1/job/{}", encode(&job.id));
         self.to(Method::DELETE, &path).query(&[("namespace", &*job.namespace), ("purge", "true")])
+    }
+
+    /// Holds a job: if the stream ends because this client is gone, the agent deletes the job.
+    pub async fn hold_job(&self, job: &JobKey) -> Result<impl Stream<Item = Result<()>> + Unpin + use<>> {
+        let path = format!("/v1/herdlet/job/{}/hold", encode(&job.id));
+        let request = self.to(Method::PUT, &path).query(&[("namespace", &job.namespace)]);
+        let lines = self.send(request).await?.bytes_stream().map_ok(drop);
+        Ok(Box::pin(lines.map_err(|error| broken(&error, Effect::None))))
     }
 
     /// Stops a job without deleting it.

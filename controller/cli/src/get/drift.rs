@@ -33,7 +33,8 @@ fn row(drift: Drift, form: Form) -> Row {
         name.clone().into(),
         task.into(),
         kind.clone().into(),
-        format!("by {by}").into(),
+        // The stored name of an inspection is `look`.
+        format!("by {}", if by == "look" { "inspection" } else { by }).into(),
         state.into(),
     ];
     Row { key, name: name.clone(), cells, document: Document::Drift(drift) }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_a_difference_is_told() {
+    fn drift_outcome_is_listed() {
         let drifts = || {
             vec![
                 drift("web.front[0]", Some("httpd"), DriftState::Repaired),

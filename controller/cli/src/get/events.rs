@@ -3,10 +3,12 @@
 //! In: the agent's stored transitions, newest first. Out: rows in that order. The allocations may be gone, so targets are
 //! compared with their names.
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339};
+use herdlet_api_types::{
+    AllocId, JobKey, UnixNanos, overview::Transition, rfc3339::rfc3339, view::AllocView,
+};
 
 use super::{
-    Form,
+    Form, ObjectKind,
     listing::{Cell, Document, Listing, Row},
 };
 
@@ -25,6 +27,19 @@ fn row(event: Transition, form: Form) -> Row {
         format!("{} {} {}", at.0, alloc.map_or_else(|| name.clone(), |id| id.to_string()), state.as_str());
     let cells = vec![time, id, name.clone().into(), state.as_str().to_owned().into(), cause.clone().into()];
     Row { key, name: name.clone(), cells, document: Document::Event(event) }
+}
+
+/// Explains an empty list.
+pub(super) fn none_text(targets: &[String], allocs: &[AllocView]) -> String {
+    let is_known = allocs
+        .iter()
+        .any(|view| is_meant(&view.spec.job_key, &view.spec.name(), Some(view.spec.id), targets));
+    match targets.first() {
+        Some(first) if !is_known => {
+            format!("no allocation of {first} yet; the reason: herdlet explain {first}\n")
+        }
+        Some(_) | None => format!("{}\n", ObjectKind::Events.none()),
+    }
 }
 
 /// The headings of [`when_and_what`].
@@ -82,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_happened_is_told_with_time_and_cause() {
+    fn events_are_listed_with_time_and_cause() {
         let events = vec![event(0x11, "web.front[0]", "task httpd: waits\nagain")];
         let listing = list(events, &[], Form::Wide);
         assert_eq!(
@@ -92,9 +107,20 @@ mod tests {
         );
     }
 
+    // The list of a job that waited for its volume was only reported as empty, as if nothing was wrong.
+    #[test]
+    fn a_job_without_allocations_has_a_reason() {
+        let web = herdlet_manifest::fixture::job("web", "front", "httpd");
+        let allocs = [herdlet_manifest::fixture::alloc_view(&web, 0, 7)];
+        let text = |target: &str| none_text(&[target.to_owned()], &allocs);
+        assert_eq!(text("novol"), "no allocation of novol yet; the reason: herdlet explain novol\n");
+        assert_eq!(text("web"), "nothing has happened since the agent started\n");
+        assert_eq!(none_text(&[], &allocs), "nothing has happened since the agent started\n");
+    }
+
     #[test]
     fn targets_name_jobs_groups_and_allocations() {
-        let all = || vec![event(0x11, "web.front[0]", ""), event(0x22, "web.back[1]", "")];
+        let events = || vec![event(0x11, "web.front[0]", ""), event(0x22, "web.back[1]", "")];
         for (target, found) in [
             ("web", 2),
             ("web.front", 1),
@@ -105,7 +131,7 @@ mod tests {
             ("we", 0),
             ("", 0),
         ] {
-            assert_eq!(list(all(), &[target.to_owned()], Form::Table).rows.len(), found, "{target:?}");
+            assert_eq!(list(events(), &[target.to_owned()], Form::Table).rows.len(), found, "{target:?}");
         }
     }
 }

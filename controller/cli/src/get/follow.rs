@@ -42,7 +42,7 @@ async fn watch(wanted: &ListRequest<'_>) -> Result<u8, Failure> {
             Ok(never) => match never {},
             // Before the first list, a missing agent or an unknown target is an error, as for any command.
             Err(failure) if view.is_new => return Err(failure),
-            Err(failure) => view.wrong(&failure),
+            Err(failure) => view.last_failure(&failure),
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -54,7 +54,7 @@ struct View<'w> {
     /// Whether nothing was printed yet.
     is_new: bool,
     /// The last error; printed once, however often the reconnect fails.
-    wrong: String,
+    last_failure: String,
 }
 
 /// The kind of output.
@@ -76,7 +76,7 @@ impl<'w> View<'w> {
                 Sink::Lines(Lines { known: BTreeMap::new(), wide: Vec::new(), heading: wanted.heading })
             }
         };
-        Self { wanted, place, is_new: true, wrong: String::new() }
+        Self { wanted, place, is_new: true, last_failure: String::new() }
     }
 
     /// Prints the list and its changes until the agent disconnects.
@@ -99,14 +99,14 @@ impl<'w> View<'w> {
             }
             Sink::Lines(lines) => {
                 if self.is_new && listing.rows.is_empty() {
-                    herdlet_base::tell!("{}", self.wanted.kind.none());
+                    herdlet_base::stderr_line!("{}", self.wanted.kind.none());
                 }
                 let news = lines.news(self.wanted, listing).await?;
                 show::out(&news);
             }
         }
         self.is_new = false;
-        self.wrong.clear();
+        self.last_failure.clear();
         Ok(())
     }
 
@@ -131,11 +131,13 @@ impl<'w> View<'w> {
         }
     }
 
-    fn wrong(&mut self, failure: &Failure) {
-        let told = std::mem::replace(&mut self.wrong, failure.to_string());
+    fn last_failure(&mut self, failure: &Failure) {
+        let previous = std::mem::replace(&mut self.last_failure, failure.to_string());
         match &mut self.place {
             Sink::Screen { canvas, .. } => canvas.paint(&format!("{failure}\n")),
-            Sink::Lines(_) if told != self.wrong => herdlet_base::tell!("{failure}; retrying"),
+            Sink::Lines(_) if previous != self.last_failure => {
+                herdlet_base::stderr_line!("{failure}; retrying")
+            }
             Sink::Lines(_) => {}
         }
     }
@@ -178,7 +180,7 @@ struct News<'n> {
 impl Lines {
     /// The text about this list for a reader of all previous ones.
     async fn news(&mut self, wanted: &ListRequest<'_>, listing: Listing) -> Result<String, Failure> {
-        let mut telling = Telling { wanted, table: Table::new(&listing.columns), text: String::new() };
+        let mut changes = Telling { wanted, table: Table::new(&listing.columns), text: String::new() };
         let mut known = BTreeMap::new();
         let mut rows = listing.rows;
         if matches!(wanted.kind, ObjectKind::Events | ObjectKind::Drift) {
@@ -188,8 +190,8 @@ impl Lines {
             let now = PrintedRow::of(&row, wanted.form)?;
             match self.known.get(&row.key) {
                 Some(before) if *before == now => {}
-                Some(_) => telling.print_changes(Change::Changed, &now, Some(row.document)).await?,
-                None => telling.print_changes(Change::Added, &now, Some(row.document)).await?,
+                Some(_) => changes.print_changes(Change::Changed, &now, Some(row.document)).await?,
+                None => changes.print_changes(Change::Added, &now, Some(row.document)).await?,
             }
             known.insert(row.key, now);
         }
@@ -204,11 +206,11 @@ impl Lines {
                 | ObjectKind::Volumes
                 | ObjectKind::Deployments
                 | ObjectKind::Versions
-                | ObjectKind::Node => telling.print_changes(Change::Removed, before, None).await?,
+                | ObjectKind::Node => changes.print_changes(Change::Removed, before, None).await?,
             }
         }
         self.known = known;
-        let Telling { table, text, .. } = telling;
+        let Telling { table, text, .. } = changes;
         if table.is_empty() {
             return Ok(text);
         }
@@ -321,15 +323,15 @@ mod tests {
             heading: Heading::Shown,
         };
         let mut lines = Lines { known: BTreeMap::new(), wide: Vec::new(), heading: Heading::Shown };
-        let mut told = Vec::new();
+        let mut printed = Vec::new();
         for list in lists {
-            told.push(lines.news(&wanted, listing(list)).await.unwrap());
+            printed.push(lines.news(&wanted, listing(list)).await.unwrap());
         }
-        told
+        printed
     }
 
     #[tokio::test]
-    async fn what_is_new_or_different_or_gone_is_a_line() {
+    async fn new_changed_and_removed_rows_are_printed() {
         let lists: [&[_]; 4] =
             [&[("web", "a")], &[("web", "a")], &[("database", ""), ("web", "b")], &[("web", "b")]];
         assert_eq!(
@@ -347,12 +349,12 @@ mod tests {
     #[tokio::test]
     async fn programs_get_a_document_for_each_change() {
         let lists: [&[_]; 3] = [&[("web", "a")], &[("web", "b")], &[]];
-        let told = printed(Form::Json, &lists).await;
+        let lines = printed(Form::Json, &lists).await;
         let documents: Vec<serde_json::Value> =
-            told.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+            lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
         let changes: Vec<_> = documents.iter().map(|one| one["change"].as_str().unwrap()).collect();
         assert_eq!(changes, ["added", "changed", "removed"]);
-        assert!(told.iter().all(|line| line.lines().count() == 1 && line.starts_with(r#"{"apiVersion":"#)));
+        assert!(lines.iter().all(|line| line.lines().count() == 1 && line.starts_with(r#"{"apiVersion":"#)));
         assert_eq!(documents[1]["object"]["convergence"]["message"], "b");
         assert_eq!((&documents[2]["name"], documents[2]["object"].is_null()), (&"web".into(), true));
     }

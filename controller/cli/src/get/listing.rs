@@ -129,9 +129,9 @@ impl Listing {
                 if !self.rows.is_empty() {
                     show::out(&self.whole(wanted.kind, wanted.heading));
                 } else if self.unlisted.is_none() {
-                    herdlet_base::tell!("{}", wanted.kind.none());
+                    herdlet_base::stderr_line!("{}", wanted.kind.none());
                 }
-                self.unlisted.iter().for_each(|told| herdlet_base::tell!("{told}"));
+                self.unlisted.iter().for_each(|message| herdlet_base::stderr_line!("{message}"));
                 Ok(())
             }
             Form::Name => {

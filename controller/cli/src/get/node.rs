@@ -30,7 +30,7 @@ pub(super) async fn print(wanted: &ListRequest<'_>) -> Result<(), Failure> {
             Ok(())
         }
         Form::Table | Form::Wide if attributes.is_empty() => {
-            herdlet_base::tell!("{}", ObjectKind::Node.none());
+            herdlet_base::stderr_line!("{}", ObjectKind::Node.none());
             Ok(())
         }
         Form::Table | Form::Wide => {
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_told_in_the_words_of_constraints() {
+    fn node_attributes_are_listed_as_constraint_names() {
         let node = json!({ "Datacenter": "dc1", "NodeClass": "", "Attributes": { "cpu.arch": "amd64" }, "Meta": { "rack": "r1" } });
-        let told: Vec<String> =
+        let lines: Vec<String> =
             attributes(&node).into_iter().map(|(name, value)| format!("{name}={value}")).collect();
         let shown = json!({
             "ID": "n1", "Name": "box", "Datacenter": "dc1", "NodePool": "default", "NodeClass": "", "Drain": false,
@@ -107,6 +107,6 @@ mod tests {
             itself(&shown).render(Heading::Shown),
             "ID  NAME  DATACENTER  POOL     CLASS  DRAIN  ELIGIBILITY  STATUS\nn1  box   dc1         default  -      false  eligible     ready\n"
         );
-        assert_eq!(told, ["${attr.cpu.arch}=amd64", "${meta.rack}=r1", "${node.datacenter}=dc1"]);
+        assert_eq!(lines, ["${attr.cpu.arch}=amd64", "${meta.rack}=r1", "${node.datacenter}=dc1"]);
     }
 }

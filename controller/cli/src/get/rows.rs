@@ -12,7 +12,7 @@ use herdlet_api_types::{
     alloc::ClientStatus,
     job::{Group, Provider},
     service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
-    view::{AllocView, ConvergenceState, HELD, JobView, TaskView, VolumeView},
+    view::{AllocView, ConvergenceState, HELD, JobVersion, JobView, TaskView, VolumeView},
     volume::{VolumeKind, VolumeStatus},
 };
 
@@ -238,7 +238,8 @@ async fn allocs(
     Ok(listing)
 }
 
-/// The allocations of the targets, with ended ones of the same slots, which may be newer: a canary that failed. Or all.
+/// The allocations of the targets, with those of the same slots that have ended: earlier ones, and canaries that failed.
+/// Without targets, all.
 async fn with_ended(
     client: &Client,
     targets: &[String],
@@ -254,13 +255,13 @@ async fn with_ended(
     let mut found: Vec<AllocView> = Vec::new();
     for (view, _) in named {
         let slot = |view: &AllocView| (view.spec.job_key.clone(), view.spec.group.clone(), view.spec.index);
-        let before = all.iter().filter(|other| {
+        let ended = all.iter().filter(|other| {
             other.spec.id != view.spec.id
                 && names_place(&view)
                 && other.status.is_terminal()
                 && slot(other) == slot(&view)
         });
-        found.extend(before.cloned());
+        found.extend(ended.cloned());
         found.push(view);
     }
     let mut known = BTreeSet::new();
@@ -401,9 +402,10 @@ fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
 /// The first line of a check's output: of a failing check if there is one, else of one with a
 /// warning, else of the first.
 fn check_output(results: &[CheckResult]) -> String {
-    let of = |status| results.iter().find(|result| result.status == status);
-    let told = of(CheckStatus::Failure).or_else(|| of(CheckStatus::Warning)).or(results.first());
-    told.map_or_else(String::new, |result| {
+    let with_status = |status| results.iter().find(|result| result.status == status);
+    let chosen =
+        with_status(CheckStatus::Failure).or_else(|| with_status(CheckStatus::Warning)).or(results.first());
+    chosen.map_or_else(String::new, |result| {
         format!("{}: {}", result.check, result.output.lines().next().unwrap_or_default())
     })
 }
@@ -461,24 +463,29 @@ async fn versions(client: &Client, targets: &[String], missing: Missing) -> Resu
         Err(failure) if missing == Missing::IsWrong => return Err(failure),
         Err(_) => return Ok(listing),
     };
-    for (at, version) in client.versions(&job.key).await?.into_iter().enumerate() {
-        let note = match (at, version.job.stop) {
-            (0, false) => "current",
-            (0, true) => "current, stopped",
-            (_, true) => "stopped",
-            (_, false) => "",
-        };
+    let kept = client.versions(&job.key).await?;
+    let notes: Vec<String> = (0..kept.len()).map(|at| version_notes(&job, &kept, at)).collect();
+    for (version, note) in kept.into_iter().zip(notes) {
         let stable = if job.is_stable(version.version) { "yes" } else { "-" };
         let name = version.version.to_string();
-        let cells = vec![
-            name.clone().into(),
-            Cell::Age(version.submit_time),
-            stable.to_owned().into(),
-            note.to_owned().into(),
-        ];
+        let cells =
+            vec![name.clone().into(), Cell::Age(version.submit_time), stable.to_owned().into(), note.into()];
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Version(version) });
     }
     Ok(listing)
+}
+
+/// What distinguishes a version; after a rollback, the version that it restored. `kept` is sorted newest first.
+fn version_notes(job: &JobView, kept: &[JobVersion], at: usize) -> String {
+    let Some((version, older)) = kept.get(at..).and_then(<[_]>::split_first) else { return String::new() };
+    let same = older.iter().find(|older| older.job == version.job);
+    let notes = [
+        (at == 0).then(|| "current".to_owned()),
+        version.job.stop.then(|| "stopped".to_owned()),
+        job.has_failed(version.version).then(|| "failed".to_owned()),
+        same.map(|same| format!("same as {}", same.version)),
+    ];
+    notes.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -488,7 +495,20 @@ mod tests {
     use super::*;
     use crate::table::Heading;
 
-    fn instance(name: &str, seed: u8, health: ServiceHealth, said: &[(CheckStatus, &str)]) -> ServiceView {
+    /// `rollback` skips versions that the list did not distinguish.
+    #[test]
+    fn repeated_version_is_listed_with_its_original() {
+        let texts = ["good", "bad", "good"].map(|name| herdlet_manifest::fixture::job(name, "g", "t"));
+        let version =
+            |(version, job)| JobVersion { version, index: 0, submit_time: UnixNanos(0), job, tag: None };
+        let mut kept: Vec<JobVersion> = (0..).zip(texts).map(version).collect();
+        kept.reverse();
+        let view = herdlet_manifest::fixture::job_view(&kept[0].job, 2);
+        let notes: Vec<String> = (0..3).map(|at| version_notes(&view, &kept, at)).collect();
+        assert_eq!(notes, ["current, same as 0", "", ""]);
+    }
+
+    fn instance(name: &str, seed: u8, health: ServiceHealth, results: &[(CheckStatus, &str)]) -> ServiceView {
         let result = |(status, output): &(CheckStatus, &str)| CheckResult {
             service: name.to_owned(),
             output: (*output).to_owned(),
@@ -500,7 +520,7 @@ mod tests {
             tags: vec!["a".to_owned(), "b".to_owned()],
             ..fixture::registration(&format!("{name}-{seed}"), AllocId::from_hash([seed; 16]))
         };
-        ServiceView { registration, health, results: said.iter().map(result).collect() }
+        ServiceView { registration, health, results: results.iter().map(result).collect() }
     }
 
     fn elsewhere(mut one: ServiceView) -> ServiceView {
@@ -510,7 +530,7 @@ mod tests {
 
     #[test]
     fn services_are_listed_with_their_health() {
-        let all = || {
+        let instances = || {
             vec![
                 instance("db", 0x11, ServiceHealth::Passing, &[]),
                 instance("web", 0x22, ServiceHealth::Passing, &[(CheckStatus::Success, "HTTP 200")]),
@@ -525,7 +545,8 @@ mod tests {
             ]
         };
         assert_eq!(
-            service_listing(all(), Form::Table).whole(super::super::ObjectKind::Services, Heading::Shown),
+            service_listing(instances(), Form::Table)
+                .whole(super::super::ObjectKind::Services, Heading::Shown),
             "\
 SERVICE   HEALTH    PASSING  ADDRESS         PROVIDER  ALLOC     TASK  TAGS
 db        passing   1/1      127.0.0.1:8080  nomad     11111111  -     a,b
@@ -535,7 +556,7 @@ web       pending   1/3      127.0.0.1:8080  nomad     44444444  -     a,b
 prod/web  passing   1/1      127.0.0.1:8080  nomad     55555555  -     a,b
 "
         );
-        let wide = service_listing(all(), Form::Wide);
+        let wide = service_listing(instances(), Form::Wide);
         let outputs: Vec<String> =
             wide.rows.iter().filter_map(|row| Some(row.cells.last()?.text())).collect();
         assert_eq!(outputs, ["", "alive: HTTP 200", "alive: connection refused", "alive: ", ""]);

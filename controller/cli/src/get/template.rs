@@ -125,9 +125,9 @@ fn closing(text: &str) -> Option<usize> {
 
 /// Unquotes a text.
 fn literal(quoted: &str) -> Result<String, String> {
-    let wrong = || format!("{quoted} is no quoted text");
-    let quote = quoted.chars().next().ok_or_else(wrong)?;
-    let inner = quoted.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)).ok_or_else(wrong)?;
+    let error = || format!("{quoted} is no quoted text");
+    let quote = quoted.chars().next().ok_or_else(error)?;
+    let inner = quoted.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)).ok_or_else(error)?;
     let mut text = String::new();
     let mut chars = inner.chars();
     while let Some(char) = chars.next() {
@@ -137,7 +137,7 @@ fn literal(quoted: &str) -> Result<String, String> {
                 Some('t') => text.push('\t'),
                 Some('r') => text.push('\r'),
                 Some(other) => text.push(other),
-                None => return Err(wrong()),
+                None => return Err(error()),
             },
             other => text.push(other),
         }
@@ -272,8 +272,8 @@ mod tests {
         ] {
             assert_eq!(Template::parse(template).unwrap().render(&documents()), text, "{template}");
         }
-        for wrong in ["{.a", "{range .items[*]}", "{end}", "{key}", "{.a[}", "{\"a}"] {
-            assert!(Template::parse(wrong).is_err(), "{wrong}");
+        for invalid in ["{.a", "{range .items[*]}", "{end}", "{key}", "{.a[}", "{\"a}"] {
+            assert!(Template::parse(invalid).is_err(), "{invalid}");
         }
     }
 
@@ -284,8 +284,8 @@ mod tests {
             table(&parsed, &documents(), Heading::Shown),
             "JOB  V  TASKS   FIRST\nweb  3  a,b     a,b\ndb   0  <none>  <none>\n"
         );
-        for wrong in ["", "JOB", ":.a", "JOB:a"] {
-            assert!(columns(wrong).is_err(), "{wrong}");
+        for invalid in ["", "JOB", ":.a", "JOB:a"] {
+            assert!(columns(invalid).is_err(), "{invalid}");
         }
     }
 }

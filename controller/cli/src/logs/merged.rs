@@ -13,9 +13,8 @@ use tokio::sync::mpsc;
 use super::{End, LINES_LEN, Line};
 use crate::{stdout, style};
 
-/// Prints lines as they come.
-pub(super) async fn print(mut lines: mpsc::Receiver<Line>, prefix: bool) {
-    let labels = prefix.then(Labels::default);
+/// Prints lines as they come; with labels if there are any.
+pub(super) async fn print(mut lines: mpsc::Receiver<Line>, labels: Option<Labels>) {
     let colours = Colours::of_process();
     let mut printed = Printed { labels, colours, outputs: outputs(), unfinished: Vec::new() };
     let mut batch = Vec::with_capacity(LINES_LEN);
@@ -132,13 +131,18 @@ impl Printed {
 
 /// Task names before lines.
 #[derive(Default)]
-struct Labels {
+pub(super) struct Labels {
     /// In the order of appearance; each has its own colour.
     names: Vec<String>,
     width: usize,
 }
 
 impl Labels {
+    /// Labels that are aligned for names of up to this length from the first line on.
+    pub(super) fn of_width(width: usize) -> Self {
+        Self { names: Vec::new(), width }
+    }
+
     fn style_of(&mut self, name: &str) -> Style {
         let position = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
             self.names.push(name.to_owned());
@@ -177,7 +181,7 @@ mod tests {
 
     /// Text without colours used to lose everything after an unfinished escape sequence, and the ü of Latin-1.
     #[test]
-    fn bytes_are_printed_as_they_were_written_and_only_labels_have_colours() {
+    fn log_bytes_are_printed_unchanged_and_only_labels_colored() {
         let colours = Colours { stdout: ColorChoice::Never, stderr: ColorChoice::Always };
         let mut printed = Printed {
             labels: Some(Labels::default()),
@@ -197,8 +201,15 @@ mod tests {
         assert_eq!(put("stderr", odd), [&b"\x1b[36mt |\x1b[0m "[..], odd].concat());
     }
 
+    /// The width grew with each task that wrote its first line.
     #[test]
-    fn no_stream_writes_on_in_the_line_of_another() {
+    fn labels_are_aligned_from_the_first_line_on() {
+        let lines = [(1, "stdout", "a\n", End::Line)];
+        assert_eq!(rendered(Some(Labels::of_width(4)), Outputs::Apart, &lines), "t1   | a\n");
+    }
+
+    #[test]
+    fn streams_are_not_mixed_within_a_line() {
         let lines = [
             (1, "stdout", "name? ", End::Open),
             (2, "stdout", "busy\n", End::Line),

@@ -158,7 +158,7 @@ mod tests {
 
     /// `logs -f web.front` used to show new allocations of all groups.
     #[test]
-    fn what_comes_later_is_of_the_same_job_or_slot() {
+    fn followed_logs_stay_within_the_job_or_slot() {
         let web = job("web", "front", "httpd");
         let mut shown = Shown::default();
         for (index, seed) in [(0, 1), (1, 2)] {

@@ -4,7 +4,7 @@ use super::*;
 
 // `logs` of a task that waits for another one printed nothing and succeeded.
 #[test]
-fn a_task_that_has_not_begun_is_told_with_its_state() {
+fn unstarted_task_is_listed_with_its_state() {
     let web = herdlet_manifest::fixture::job("web", "front", "httpd");
     let waiting = |state: ConvergenceState, message: &str| {
         let mut view = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
@@ -30,6 +30,10 @@ fn a_task_that_has_not_begun_is_told_with_its_state() {
     let mut never = waits;
     never.tasks[0].state = TaskStatus::Dead;
     assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never started: "));
+    // `logs` of a task whose program was not found printed nothing.
+    let mut not_found = waiting(ConvergenceState::Failed, "task httpd failed: nobin: not found");
+    (not_found.tasks[0].attempt, not_found.tasks[0].started_at) = (2, UnixNanos(0));
+    assert!(unbegun(&target(not_found, None), false)[0].contains("nobin: not found"));
     let begun = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
     assert!(unbegun(&target(begun, Some("httpd")), true).is_empty());
     let many: Vec<AllocView> = (0..13).map(|_| waiting(ConvergenceState::Waiting, "health: waits")).collect();

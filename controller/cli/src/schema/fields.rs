@@ -216,6 +216,12 @@ impl Field {
         }
     }
 
+    /// The default: of a minimal job, or the one that the description marks.
+    pub(super) fn default(&self) -> Option<String> {
+        let marked = || self.allowed().and_then(|_| marked_default(&self.description()?));
+        default_of(&self.path).or_else(marked)
+    }
+
     /// Nomad's names that this release does not implement.
     pub(super) fn unbuilt(&self) -> Option<String> {
         let names = self.schema.get("x-not-built")?.as_array()?;
@@ -279,8 +285,19 @@ fn at<'v>(value: &'v Json, steps: &[&str]) -> Option<&'v Json> {
     }
 }
 
+/// The default in a description: "default `a`", or "`a` (the default)".
+fn marked_default(description: &str) -> Option<String> {
+    let parts: Vec<&str> = description.split('`').collect();
+    let is_marked = |at: &usize| {
+        let before = parts.get(at - 1).is_some_and(|before| before.ends_with("default "));
+        before || parts.get(at + 1).is_some_and(|after| after.starts_with(" (the default"))
+    };
+    let at = (1..parts.len()).step_by(2).find(is_marked)?;
+    parts.get(at).map(|part| (*part).to_owned())
+}
+
 /// The default of a field; none for blocks, and for fields without a default.
-pub(super) fn default_of(path: &str) -> Option<String> {
+fn default_of(path: &str) -> Option<String> {
     let steps: Vec<&str> = path.split('.').collect();
     let value = DEFAULTS.iter().find_map(|document| at(document, &steps))?;
     let is_given = DEFAULT_IS_GIVEN.contains(&path);

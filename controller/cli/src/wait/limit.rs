@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_limit_bounds_several_steps_together() {
+    async fn one_limit_bounds_several_steps() {
         let limit = Limit::from_now(Duration::from_secs(3));
         let step = |seconds| async move {
             tokio::time::sleep(Duration::from_secs(seconds)).await;

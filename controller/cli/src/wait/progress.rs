@@ -8,6 +8,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
+    alloc::Desired,
     task::TaskPhase,
     view::{AllocView, Convergence, ConvergenceState, JobView, Reason, TaskView},
 };
@@ -28,7 +29,9 @@ const LINES_LEN_MAX: usize = 20;
 pub(super) struct Progress {
     place: Sink,
     /// The last state of each task, and its time.
-    said: BTreeMap<Line, (String, Instant)>,
+    printed: BTreeMap<Line, (String, Instant)>,
+    /// The allocations that were seen, and whether they had been stopped and had ended before.
+    seen: BTreeMap<AllocId, bool>,
     /// Lines on the screen that the next drawing replaces.
     drawn: usize,
 }
@@ -52,7 +55,7 @@ impl Progress {
             }
             Ok(_) | Err(_) => Sink::Lines,
         };
-        Self { place, said: BTreeMap::new(), drawn: 0 }
+        Self { place, printed: BTreeMap::new(), seen: BTreeMap::new(), drawn: 0 }
     }
 
     /// Resolves when the lines should be redrawn without a change.
@@ -64,10 +67,11 @@ impl Progress {
     }
 
     pub(super) fn show(&mut self, jobs: &[&JobView], allocs: &[&AllocView]) {
+        let allocs = &self.of_this_wait(allocs);
         match self.place {
             Sink::Lines => {
                 for line in self.transitions(jobs, allocs) {
-                    herdlet_base::tell!("{line}");
+                    herdlet_base::stderr_line!("{line}");
                 }
             }
             Sink::Terminal { columns } => {
@@ -75,6 +79,18 @@ impl Progress {
                 self.draw(&states, columns);
             }
         }
+    }
+
+    /// The allocations without those that had been stopped and had ended before the wait began.
+    fn of_this_wait<'v>(&mut self, allocs: &[&'v AllocView]) -> Vec<&'v AllocView> {
+        let mut current = Vec::new();
+        for view in allocs {
+            let had_ended = view.status.is_terminal() && view.spec.desired != Desired::Run;
+            if !*self.seen.entry(view.spec.id).or_insert(had_ended) {
+                current.push(*view);
+            }
+        }
+        current
     }
 
     /// A line for each change of a phase of a task, of a verdict on an allocation, and of what a job waits for. Messages that only
@@ -113,10 +129,10 @@ impl Progress {
 
     /// The line for a state that differs from the last one.
     fn news(&mut self, key: Line, state: &str, text: &str) -> Option<String> {
-        let is_new = self.said.get(&key).is_none_or(|(said, _)| said != state);
+        let is_new = self.printed.get(&key).is_none_or(|(printed, _)| printed != state);
         let line = is_new.then(|| format!("{}: {text}", key.1));
         if is_new {
-            self.said.insert(key, (state.to_owned(), Instant::now()));
+            self.printed.insert(key, (state.to_owned(), Instant::now()));
         }
         line
     }
@@ -130,8 +146,8 @@ impl Progress {
         let of_jobs = jobs.iter().filter_map(|view| Some(((None, view.key.to_string()), waits_for(view)?)));
         let states: Vec<(Line, String)> = of_tasks.chain(of_jobs).collect();
         for (line, state) in &states {
-            if self.said.get(line).is_none_or(|(said, _)| said != state) {
-                self.said.insert(line.clone(), (state.clone(), Instant::now()));
+            if self.printed.get(line).is_none_or(|(printed, _)| printed != state) {
+                self.printed.insert(line.clone(), (state.clone(), Instant::now()));
             }
         }
         states
@@ -140,7 +156,7 @@ impl Progress {
     fn draw(&mut self, states: &[(Line, String)], columns: usize) {
         let mut lines: Vec<String> = Vec::new();
         for (line, state) in states.iter().take(LINES_LEN_MAX) {
-            let since = self.said.get(line).map_or(0, |(_, at)| at.elapsed().as_secs());
+            let since = self.printed.get(line).map_or(0, |(_, at)| at.elapsed().as_secs());
             let line: String =
                 format!("{}: {state} ({since}s)", line.1).chars().take(columns.saturating_sub(1)).collect();
             lines.push(line);
@@ -151,7 +167,7 @@ impl Progress {
         self.wipe();
         self.drawn = lines.len();
         for line in lines {
-            herdlet_base::tell!("{line}");
+            herdlet_base::stderr_line!("{line}");
         }
     }
 
@@ -217,10 +233,28 @@ mod tests {
         view
     }
 
+    /// `scale --wait` listed what an earlier change had stopped.
+    #[test]
+    fn allocations_ended_before_the_wait_are_omitted() {
+        let mut progress = Progress::begin();
+        let running = view(TaskPhase::Running, ConvergenceState::Converged, "");
+        let mut stopped =
+            herdlet_manifest::fixture::ended(view(TaskPhase::Dead, ConvergenceState::Converged, ""));
+        let spec = std::sync::Arc::make_mut(&mut stopped.spec);
+        (spec.desired, spec.id) = (Desired::Stop, AllocId::from_hash([9; 16]));
+        let shown = |progress: &mut Progress, views: &[&AllocView]| progress.of_this_wait(views).len();
+        assert_eq!(shown(&mut progress, &[&running, &stopped]), 1);
+        let mut running = running;
+        running.status = stopped.status;
+        std::sync::Arc::make_mut(&mut running.spec).desired = Desired::Stop;
+        assert_eq!(shown(&mut progress, &[&running, &stopped]), 1, "it has ended during the wait");
+    }
+
     /// The state of the group used to be repeated for each task, and each change of its message was a line.
     #[test]
-    fn without_a_terminal_only_transitions_are_lines() {
-        let mut progress = Progress { place: Sink::Lines, said: BTreeMap::new(), drawn: 0 };
+    fn progress_without_a_terminal_prints_transitions() {
+        let mut progress =
+            Progress { place: Sink::Lines, printed: BTreeMap::new(), seen: BTreeMap::new(), drawn: 0 };
         let mut lines = |view: AllocView| progress.transitions(&[], &[&view]);
         use ConvergenceState::{Converged, Progressing, Waiting};
         assert_eq!(

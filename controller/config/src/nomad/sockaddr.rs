@@ -39,16 +39,16 @@ fn evaluate(template: &str, interfaces: &[Interface]) -> Result<String, String> 
     let unknown = || format!("has a template that herdlet does not support, `{template}`; {KNOWN}");
     let mut steps = steps(template).into_iter();
     let source = steps.next().unwrap_or_default();
-    let all = || interfaces.iter().flat_map(|one| one.addresses.iter().map(move |(ip, _)| (one, *ip)));
+    let addresses = || interfaces.iter().flat_map(|one| one.addresses.iter().map(move |(ip, _)| (one, *ip)));
     let source: Vec<&str> = source.iter().map(String::as_str).collect();
     let (mut found, is_done): (Vec<Found<'_>>, bool) = match source[..] {
-        ["GetInterfaceIP", name] => (all().filter(|(one, _)| one.name == name).collect(), true),
-        ["GetPrivateIP"] => (privates(all()), true),
-        ["GetPublicIP"] => (publics(all()), true),
-        ["GetAllInterfaces"] => (all().collect(), false),
-        ["GetDefaultInterfaces"] => (all().filter(|(one, _)| one.is_default).collect(), false),
-        ["GetPrivateInterfaces"] => (privates(all()), false),
-        ["GetPublicInterfaces"] => (publics(all()), false),
+        ["GetInterfaceIP", name] => (addresses().filter(|(one, _)| one.name == name).collect(), true),
+        ["GetPrivateIP"] => (privates(addresses()), true),
+        ["GetPublicIP"] => (publics(addresses()), true),
+        ["GetAllInterfaces"] => (addresses().collect(), false),
+        ["GetDefaultInterfaces"] => (addresses().filter(|(one, _)| one.is_default).collect(), false),
+        ["GetPrivateInterfaces"] => (privates(addresses()), false),
+        ["GetPublicInterfaces"] => (publics(addresses()), false),
         _ => return Err(unknown()),
     };
     // IPv4 first, as in other choices among addresses.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told() {
+    fn unknown_template_is_refused() {
         for (text, expected) in [
             (
                 "{{ GetInterfaceIP \"eth9\" }}",

@@ -177,7 +177,7 @@ fn an_agent_file_of_a_client_is_understood() {
 }
 
 #[test]
-fn the_same_can_be_said_in_json_and_in_several_files() {
+fn json_and_several_files_give_the_same_config() {
     let json = r#"{"client": [{"enabled": true, "servers": "10.0.0.1", "meta": {"a": "1", "b": "1"},
         "host_volume": [{"certs": [{"path": "/a"}]}]}], "plugin": {"raw_exec": {"config": {"enabled": true}}}, "data_dir": "/a"}"#;
     let hcl = "client { servers = [\"10.0.0.2\"]\n meta { b = \"2\" }\n host_volume \"certs\" { path = \"/b\" }\n host_volume \"x\" { path = \"/x\" } }\n\
@@ -198,7 +198,7 @@ fn the_same_can_be_said_in_json_and_in_several_files() {
 }
 
 #[test]
-fn what_is_wrong_is_told_at_once_with_its_place_and_nomads_names() {
+fn config_problems_are_reported_together() {
     let text = "data_dir = \"opt\"\nlog_level = \"LOUD\"\nserver { enabled = true }\nclient {\n  enabled = \"yes\"\n  servers = 1.5\n\
                 \n  reserved { cpu = -1 }\n  max_kill_timeout = 30\n  gc_disk_usage_threshold = 101\n  host_volume \"a\" { path = [] }\n\
                 \n  network_interface = \"{{ GetPrivateIP }}\"\n}\nports = 4646\nbind_addr = \"{{ GetNothing }}\"\n";
@@ -241,7 +241,7 @@ fn what_is_wrong_is_told_at_once_with_its_place_and_nomads_names() {
 }
 
 #[test]
-fn what_is_not_used_or_not_known_is_a_warning() {
+fn unused_or_unknown_settings_are_warnings() {
     let text = "vault { enabled = true }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  cni_path = \"/opt/cni\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
                 \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } imagine = 1 } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
                 plugin \"raw-exec\" {}\ntls { ca_file = \"/ca.pem\" }\n";
@@ -340,7 +340,7 @@ fn a_file_may_be_damaged_anywhere() {
 }
 
 #[test]
-fn how_many_connections_a_client_has_is_said_as_in_nomad() {
+fn client_connection_limit_is_read_like_nomad() {
     let enabled = "client { enabled = true }\nlimits { http_max_conns_per_client = 7 }\n";
     assert_eq!(config_of(&[("a.hcl", enabled)]).unwrap().http.max_conns_per_client, 7);
     let default = config_of(&[("a.hcl", "client { enabled = true }")]).unwrap();

@@ -31,7 +31,7 @@ pub(super) fn values(cluster: Option<&Cluster>) -> Vec<(&'static str, Value)> {
     let acl = &cluster.acl;
     Vec::from([
         ("cluster.enabled", json!(true)),
-        ("cluster.retry_interval", json!(cluster.retry_interval.to_string())),
+        ("cluster.retry_interval", json!(super::short(cluster.retry_interval))),
         ("cluster.retry_max", json!(cluster.retry_max)),
         ("cluster.tls", json!(cluster.tls.as_ref().map(tls))),
         ("cluster.http_addr", json!(cluster.http.host)),
@@ -52,8 +52,8 @@ pub(super) fn values(cluster: Option<&Cluster>) -> Vec<(&'static str, Value)> {
         (
             "cluster.acl",
             json!({
-                "enabled": acl.enabled, "token_ttl": acl.token_ttl.to_string(),
-                "policy_ttl": acl.policy_ttl.to_string(), "role_ttl": acl.role_ttl.to_string(),
+                "enabled": acl.enabled, "token_ttl": super::short(acl.token_ttl),
+                "policy_ttl": super::short(acl.policy_ttl), "role_ttl": super::short(acl.role_ttl),
             }),
         ),
         ("cluster.drivers", names(&cluster.drivers)),

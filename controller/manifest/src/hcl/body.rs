@@ -79,22 +79,22 @@ fn read(
     body: &mut Body,
     problems: &mut Problems,
 ) -> Result<(), Fault> {
-    let told = match structure {
+    let result = match structure {
         Structure::Attribute(attribute) => {
             let value = eval.node(&attribute.value);
-            let told = value.as_ref().map(|_| ()).map_err(Fault::clone);
+            let result = value.as_ref().map(|_| ()).map_err(Fault::clone);
             let place = eval.position(&attribute.value);
             let refused =
                 || Node { value: Tree::Refused, text: "".into(), style: Style::Plain, position: place };
             let value = value.unwrap_or_else(|_| Arc::new(refused()));
             let position = eval.position(&attribute.key);
             body.attributes.push(Attribute { name: attribute.key.as_str().into(), position, value });
-            told
+            result
         }
         Structure::Block(block) if block.ident.as_str() == "dynamic" => {
-            let told = dynamic(block, eval, body, problems);
-            body.torn |= told.is_err();
-            told
+            let result = dynamic(block, eval, body, problems);
+            body.torn |= result.is_err();
+            result
         }
         Structure::Block(block) => {
             let labels = block.labels.iter().map(|label| Label {
@@ -107,22 +107,22 @@ fn read(
             let (kind, position) = (block.ident.as_str().into(), eval.position(&block.ident));
             eval.scope.spend(1, position)?;
             let labels = labels.collect();
-            let body_of_block = all(&block.body, eval, problems)?;
+            let body_of_block = read_body(&block.body, eval, problems)?;
             body.torn |= body_of_block.torn;
             body.blocks.push(Block { kind, position, labels, body: body_of_block });
             Ok(())
         }
     };
-    match told {
+    match result {
         Err(Fault::Wrong(problem)) => {
             problems.push(problem);
             Ok(())
         }
-        Ok(()) | Err(Fault::Exhausted(_)) => told,
+        Ok(()) | Err(Fault::Exhausted(_)) => result,
     }
 }
 
-fn all(syntax: &SyntaxBody, eval: &Eval<'_, '_>, problems: &mut Problems) -> Result<Body, Fault> {
+fn read_body(syntax: &SyntaxBody, eval: &Eval<'_, '_>, problems: &mut Problems) -> Result<Body, Fault> {
     let mut body = Body::default();
     for structure in syntax {
         read(structure, eval, &mut body, problems)?;
@@ -140,19 +140,19 @@ fn dynamic(
 ) -> Result<(), Fault> {
     let position = eval.position(&block.ident);
     let [kind] = block.labels.as_slice() else {
-        return eval.scope.wrong(position, "needs one label, the block type: `dynamic \"KIND\" { … }`");
+        return eval.scope.fail(position, "needs one label, the block type: `dynamic \"KIND\" { … }`");
     };
     let kind = kind.as_str();
     let Some(for_each) = block.body.get_attribute("for_each") else {
-        return eval.scope.wrong(position, "needs `for_each`");
+        return eval.scope.fail(position, "needs `for_each`");
     };
     let Some(content) = block.body.get_blocks("content").next() else {
-        return eval.scope.wrong(position, "needs a block `content`");
+        return eval.scope.fail(position, "needs a block `content`");
     };
     let iterator = match block.body.get_attribute("iterator").map(|attribute| &attribute.value) {
         None => kind,
         Some(Expression::Variable(name)) => name.as_str(),
-        Some(other) => return eval.scope.wrong(eval.position(other), "must be a name"),
+        Some(other) => return eval.scope.fail(eval.position(other), "must be a name"),
     };
     let labels = block.body.get_attribute("labels").map(|attribute| &attribute.value);
     let collection = eval.value(&for_each.value)?;
@@ -168,7 +168,7 @@ fn dynamic(
             None => Vec::new(),
             Some(expression) => self::labels(&within, expression)?,
         };
-        let content = all(&content.body, &within, problems)?;
+        let content = read_body(&content.body, &within, problems)?;
         body.torn |= content.torn;
         body.blocks.push(Block { kind: kind.into(), position, labels, body: content });
         Ok(())
@@ -179,7 +179,7 @@ fn dynamic(
 fn labels(eval: &Eval<'_, '_>, expression: &Expression) -> Result<Vec<Label>, Fault> {
     let (value, position) = (eval.value(expression)?, eval.position(expression));
     let Value::List(items) = value else {
-        return eval.scope.wrong(position, format!("must be a list of strings, found {}", value.kind()));
+        return eval.scope.fail(position, format!("must be a list of strings, found {}", value.kind()));
     };
     let label = |item| Ok(Label { text: eval.text(item, expression)?.into(), position });
     items.iter().map(label).collect()

@@ -105,7 +105,7 @@ impl<'e, 's> Eval<'e, 's> {
                 match operation.operator.value() {
                     UnaryOperator::Not => Ok(Value::Bool(!self.boolean_of(&value, &operation.expr)?)),
                     UnaryOperator::Neg => operators::negate(&value)
-                        .or_else(|message| self.scope.wrong(self.position(&operation.expr), message)),
+                        .or_else(|message| self.scope.fail(self.position(&operation.expr), message)),
                 }
             }
             Expression::BinaryOp(operation) => operators::binary(self, operation),
@@ -130,7 +130,7 @@ impl<'e, 's> Eval<'e, 's> {
             Some(value) => Ok(value),
             None => self
                 .scope
-                .wrong(self.position(place), format!("must be true or false, found {}", value.kind())),
+                .fail(self.position(place), format!("must be true or false, found {}", value.kind())),
         }
     }
 
@@ -139,7 +139,7 @@ impl<'e, 's> Eval<'e, 's> {
         match value.text() {
             Some(text) => Ok(text),
             None => {
-                self.scope.wrong(self.position(place), format!("must be a string, found {}", value.kind()))
+                self.scope.fail(self.position(place), format!("must be a string, found {}", value.kind()))
             }
         }
     }
@@ -175,7 +175,7 @@ impl<'e, 's> Eval<'e, 's> {
         let position = self.position(&call.name.name);
         let last = call.args.len().saturating_sub(1);
         if call.name.is_namespaced() {
-            return self.scope.wrong(position, "namespaced functions are not supported");
+            return self.scope.fail(position, "namespaced functions are not supported");
         }
         if name == "try" || name == "can" {
             return self.attempt(call);
@@ -190,13 +190,13 @@ impl<'e, 's> Eval<'e, 's> {
             } else {
                 return self
                     .scope
-                    .wrong(self.position(argument), format!("must be a list, found {}", value.kind()));
+                    .fail(self.position(argument), format!("must be a list, found {}", value.kind()));
             }
         }
         let result = functions::call(name, values, &|work| self.scope.spend(work, position));
         match result {
             Ok(value) => self.spent(value, call),
-            Err(functions::Refusal::Wrong(message)) => self.scope.wrong(position, message),
+            Err(functions::Refusal::Wrong(message)) => self.scope.fail(position, message),
             Err(functions::Refusal::Exhausted(fault)) => Err(fault),
         }
     }
@@ -210,13 +210,13 @@ impl<'e, 's> Eval<'e, 's> {
                 Ok(value) if is_try => return Ok(value),
                 Ok(_) => return Ok(Value::Bool(true)),
                 Err(exhausted @ Fault::Exhausted(_)) => return Err(exhausted),
-                Err(wrong @ Fault::Wrong(_)) => last = Some(wrong),
+                Err(fault @ Fault::Wrong(_)) => last = Some(fault),
             }
         }
         match last {
             Some(_) if !is_try => Ok(Value::Bool(false)),
-            Some(wrong) => Err(wrong),
-            None => self.scope.wrong(self.position(&call.name.name), "needs an argument"),
+            Some(fault) => Err(fault),
+            None => self.scope.fail(self.position(&call.name.name), "needs an argument"),
         }
     }
 
@@ -242,7 +242,7 @@ impl<'e, 's> Eval<'e, 's> {
                 Some(_) => {
                     let message =
                         format!("the key `{name}` occurs twice; write `VALUE...` to group the values");
-                    return self.scope.wrong(self.position(key), message);
+                    return self.scope.fail(self.position(key), message);
                 }
                 None if each.grouping => {
                     map.insert(name, Value::List(vec![value]));
@@ -280,7 +280,7 @@ impl<'e, 's> Eval<'e, 's> {
             }
             other @ (Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_)) => {
                 let message = format!("must be a list or an object, found {}", other.kind());
-                self.scope.wrong(self.position(place), message)
+                self.scope.fail(self.position(place), message)
             }
         }
     }
@@ -303,7 +303,7 @@ impl<'e, 's> Eval<'e, 's> {
         };
         let TraversalOperator::GetAttr(wanted) = first.value() else {
             let message = format!("write {name}.NAME", name = name.as_str());
-            return self.scope.wrong(self.position(traversal), message);
+            return self.scope.fail(self.position(traversal), message);
         };
         match all.get(wanted.as_str()) {
             Some(value) => self.walk(value, steps, from),
@@ -313,7 +313,7 @@ impl<'e, 's> Eval<'e, 's> {
                 if let Some(near) = nearest(wanted_name, all.keys().map(String::as_str)) {
                     message = format!("{message}; did you mean `{near}`?");
                 }
-                self.scope.wrong(self.position(wanted), message)
+                self.scope.fail(self.position(wanted), message)
             }
         }
     }
@@ -352,7 +352,7 @@ impl<'e, 's> Eval<'e, 's> {
             TraversalOperator::Index(index) => match (self.value(index)?, value) {
                 (index, Value::List(_)) => match index.as_int() {
                     Some(index) => self.item(value, index, position, rest),
-                    None => self.scope.wrong(position, "the index of a list must be an integer"),
+                    None => self.scope.fail(position, "the index of a list must be an integer"),
                 },
                 (key, _) => self.entry(value, &self.text(&key, index)?, position, rest),
             },
@@ -367,14 +367,14 @@ impl<'e, 's> Eval<'e, 's> {
         rest: &[Decorated<TraversalOperator>],
     ) -> Result<Value, Fault> {
         let Value::Map(entries) = value else {
-            return self.scope.wrong(position, format!("{} has no `{name}`", value.kind()));
+            return self.scope.fail(position, format!("{} has no `{name}`", value.kind()));
         };
         match entries.get(name) {
             Some(entry) => self.walk(entry, rest, position),
             None => {
                 let near = nearest(name, entries.keys().map(String::as_str));
                 let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-                self.scope.wrong(position, format!("the object has no `{name}`{near}"))
+                self.scope.fail(position, format!("the object has no `{name}`{near}"))
             }
         }
     }
@@ -387,13 +387,13 @@ impl<'e, 's> Eval<'e, 's> {
         rest: &[Decorated<TraversalOperator>],
     ) -> Result<Value, Fault> {
         let Value::List(items) = value else {
-            return self.scope.wrong(position, format!("{} has no item {index}", value.kind()));
+            return self.scope.fail(position, format!("{} has no item {index}", value.kind()));
         };
         match usize::try_from(index).ok().and_then(|index| items.get(index)) {
             Some(item) => self.walk(item, rest, position),
             None => self
                 .scope
-                .wrong(position, format!("the list has no item {index}, its length is {}", items.len())),
+                .fail(position, format!("the list has no item {index}, its length is {}", items.len())),
         }
     }
 
@@ -430,7 +430,7 @@ impl<'e, 's> Eval<'e, 's> {
                 format!("there is no `{name}`; only var.NAME and local.NAME can be used in this way")
             }
         };
-        self.scope.wrong(self.position(place), message)
+        self.scope.fail(self.position(place), message)
     }
 
     /// Returns the source text of an interpolation that only resolves when the task runs; `None` for other

@@ -104,7 +104,7 @@ impl<'s> Scope<'s> {
     }
 
     /// Returns a problem at a position.
-    pub(super) fn wrong<T>(&self, position: Position, message: impl Into<String>) -> Result<T, Fault> {
+    pub(super) fn fail<T>(&self, position: Position, message: impl Into<String>) -> Result<T, Fault> {
         Err(Fault::Wrong(self.source.problem_at(position, message)))
     }
 }

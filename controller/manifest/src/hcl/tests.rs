@@ -38,7 +38,7 @@ fn to_json(node: &crate::yaml::Node) -> String {
     }
 }
 
-fn wrong(text: &str) -> String {
+fn error(text: &str) -> String {
     let problems = read(text).map(|evaluated| format!("{:?}", evaluated.body)).unwrap_err();
     problems.to_string().replace("t.hcl:", "")
 }
@@ -87,7 +87,7 @@ fn expressions_have_values() {
 }
 
 #[test]
-fn the_last_of_several_equal_keys_counts() {
+fn last_of_equal_keys_wins() {
     for text in [
         "x = {\n  a = \"1\"\n  b = 2\n  a = 3\n}\n",
         "x = { (\"a\") = 1, b = 2, a = 3 }\n",
@@ -102,7 +102,7 @@ fn the_last_of_several_equal_keys_counts() {
 }
 
 #[test]
-fn a_bare_name_that_no_task_has_is_reported() {
+fn unknown_bare_name_is_reported() {
     let warnings = |text: &str| -> Vec<String> {
         read(text).unwrap().warnings.iter().map(ToString::to_string).collect()
     };
@@ -169,7 +169,7 @@ fn functions_have_values() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn errors_name_their_position() {
     for (text, expected) in [
         ("x = upprr(\"a\")\n", "1:5: there is no function `upprr`; did you mean `upper`?"),
         (
@@ -224,8 +224,8 @@ fn what_is_wrong_is_told_with_its_place() {
         ),
         ("dynamic \"port\" {\n}\n", "1:1: needs `for_each`"),
     ] {
-        let told = wrong(text);
-        assert!(told.contains(expected), "{text}: {told}");
+        let message = error(text);
+        assert!(message.contains(expected), "{text}: {message}");
     }
 }
 
@@ -248,14 +248,14 @@ fn variables_take_values_from_outside_in_order() {
     texts.assignments = vec!["n=5".into(), "l=[\"b\", 1]".into()];
     let variables = Variables::read(&texts).unwrap();
     assert_eq!(value(&variables).unwrap(), "[5, [\"b\", \"1\"]]");
-    let told = value(&assign(&["n=10"])).unwrap_err().to_string();
-    assert_eq!(told, "t.hcl:1:1: the value of the variable `n` is not valid: too many");
-    let told = value(&assign(&["n=x"])).unwrap_err().to_string();
-    assert_eq!(told, "--var n: must be a number, found a string");
+    let message = value(&assign(&["n=10"])).unwrap_err().to_string();
+    assert_eq!(message, "t.hcl:1:1: the value of the variable `n` is not valid: too many");
+    let message = value(&assign(&["n=x"])).unwrap_err().to_string();
+    assert_eq!(message, "--var n: must be a number, found a string");
     let declared = evaluate("t.hcl", text.as_bytes(), &variables).unwrap().declared;
     assert!(variables.undeclared(&declared).is_empty());
-    let told = assign(&["m=1"]).undeclared(&declared).to_string();
-    assert_eq!(told, "--var m: no job file declares a variable `m`");
+    let message = assign(&["m=1"]).undeclared(&declared).to_string();
+    assert_eq!(message, "--var m: no job file declares a variable `m`");
 }
 
 #[test]
@@ -277,36 +277,36 @@ fn harm_is_refused_in_time() {
     let begun = std::time::Instant::now();
     let laughs: String = (1..40).map(|n| format!("  a{n} = [local.a{0}, local.a{0}]\n", n - 1)).collect();
     assert!(
-        wrong(&format!("locals {{\n  a0 = [1]\n{laughs}}}\n")).contains("create more than 1000000 values")
+        error(&format!("locals {{\n  a0 = [1]\n{laughs}}}\n")).contains("create more than 1000000 values")
     );
     let texts: String =
         (1..60).map(|n| format!("  a{n} = \"${{local.a{0}}}${{local.a{0}}}\"\n", n - 1)).collect();
     assert!(
-        wrong(&format!("locals {{\n  a0 = \"lol\"\n{texts}}}\n")).contains("create more than 1000000 values")
+        error(&format!("locals {{\n  a0 = \"lol\"\n{texts}}}\n")).contains("create more than 1000000 values")
     );
     let each = "[for a in range(1000) : ".repeat(5) + "1" + &"]".repeat(5);
-    assert!(wrong(&format!("x = {each}\n")).contains("create more than 1000000 values"));
-    assert!(wrong(&format!("x = try({each}, 1)\n")).contains("create more than 1000000 values"));
+    assert!(error(&format!("x = {each}\n")).contains("create more than 1000000 values"));
+    assert!(error(&format!("x = try({each}, 1)\n")).contains("create more than 1000000 values"));
     for (opener, closer) in [("[", "]"), ("{a = ", "}"), ("(", ")"), ("\"${", "}\""), ("a {\n", "}\n")] {
         let text = format!("x = {}1{}\n", opener.repeat(60_000), closer.repeat(60_000));
-        assert!(!wrong(&text).is_empty());
+        assert!(!error(&text).is_empty());
         let text = format!("x = {}1{}\n", opener.repeat(60), closer.repeat(60));
         let _ = read(&text);
     }
-    assert!(wrong(&format!("x = 1{}\n", "+1".repeat(60_000))).contains("at most 128"));
+    assert!(error(&format!("x = 1{}\n", "+1".repeat(60_000))).contains("at most 128"));
     let _ = read(&format!("x = 1{}\n", "+1".repeat(120)));
     let keys: String = (0..5_000).map(|n| format!("k{n} = 1,")).collect();
-    assert!(wrong(&format!("x = {{{keys}}}\n")).contains("more than 2000"));
-    assert_eq!(wrong(&"#".repeat(100 << 20)), " has 100.0 MiB; the limit for HCL is 1.0 MiB");
+    assert!(error(&format!("x = {{{keys}}}\n")).contains("more than 2000"));
+    assert_eq!(error(&"#".repeat(100 << 20)), " has 100.0 MiB; the limit for HCL is 1.0 MiB");
     assert!(begun.elapsed() < std::time::Duration::from_secs(300), "{:?}", begun.elapsed());
-    let told = evaluate("t.hcl", b"a = 1\nb = \xff\n", &Variables::default()).map(|_| ()).unwrap_err();
-    assert_eq!(told.to_string(), "t.hcl:2:5: is not UTF-8: byte 0xff at offset 10");
-    let told = evaluate("t.hcl", b"\xff\xfea\0", &Variables::default()).map(|_| ()).unwrap_err();
-    assert_eq!(told.to_string(), "t.hcl: is UTF-16; save it as UTF-8");
+    let problems = evaluate("t.hcl", b"a = 1\nb = \xff\n", &Variables::default()).map(|_| ()).unwrap_err();
+    assert_eq!(problems.to_string(), "t.hcl:2:5: is not UTF-8: byte 0xff at offset 10");
+    let problems = evaluate("t.hcl", b"\xff\xfea\0", &Variables::default()).map(|_| ()).unwrap_err();
+    assert_eq!(problems.to_string(), "t.hcl: is UTF-16; save it as UTF-8");
 }
 
 #[test]
-fn hcl_is_known_by_its_name_or_its_beginning() {
+fn hcl_is_detected_by_name_or_content() {
     assert!(
         is_hcl("a.nomad", b"")
             && is_hcl("a.nomad.hcl", b"")

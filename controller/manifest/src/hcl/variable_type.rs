@@ -27,7 +27,7 @@ pub(super) enum VariableType {
 impl VariableType {
     /// Parses a type expression.
     pub(super) fn read(expression: &Expression, source: &Source<'_>) -> Result<Self, Problem> {
-        let wrong = || {
+        let error = || {
             let names = "string, number, bool, any, list(…), set(…), map(…), object({…}) or tuple([…])";
             source.problem_at(source.position(expression), format!("is not a type; expected {names}"))
         };
@@ -39,21 +39,21 @@ impl VariableType {
                 "bool" => Ok(Self::Bool),
                 "list" | "set" => Ok(Self::List(Box::new(Self::Any))),
                 "map" => Ok(Self::Map(Box::new(Self::Any))),
-                _ => Err(wrong()),
+                _ => Err(error()),
             };
         }
-        let Expression::FuncCall(call) = expression else { return Err(wrong()) };
-        let Some(argument) = only(call) else { return Err(wrong()) };
+        let Expression::FuncCall(call) = expression else { return Err(error()) };
+        let Some(argument) = only(call) else { return Err(error()) };
         match call.name.name.as_str() {
             "list" | "set" => Ok(Self::List(Box::new(Self::read(argument, source)?))),
             "map" => Ok(Self::Map(Box::new(Self::read(argument, source)?))),
             "tuple" => {
-                let Expression::Array(kinds) = argument else { return Err(wrong()) };
+                let Expression::Array(kinds) = argument else { return Err(error()) };
                 let kinds: Result<_, _> = kinds.iter().map(|kind| Self::read(kind, source)).collect();
                 Ok(Self::Tuple(kinds?))
             }
-            "object" => Self::object(argument, source).unwrap_or_else(|| Err(wrong())),
-            _ => Err(wrong()),
+            "object" => Self::object(argument, source).unwrap_or_else(|| Err(error())),
+            _ => Err(error()),
         }
     }
 
@@ -86,13 +86,13 @@ impl VariableType {
 
     /// Converts a value to this type, or returns the reason why it has none.
     pub(super) fn convert(&self, value: Value) -> Result<Value, String> {
-        let wrong = |value: &Value| Err(format!("must be {}, found {}", self.name(), value.kind()));
+        let error = |value: &Value| Err(format!("must be {}, found {}", self.name(), value.kind()));
         match (self, value) {
             (Self::Any, value) | (_, value @ Value::Null) => Ok(value),
-            (Self::Str, value) => value.text().map_or_else(|| wrong(&value), |text| Ok(Value::Str(text))),
-            (Self::Number, value) => value.number().map_or_else(|| wrong(&value), Ok),
+            (Self::Str, value) => value.text().map_or_else(|| error(&value), |text| Ok(Value::Str(text))),
+            (Self::Number, value) => value.number().map_or_else(|| error(&value), Ok),
             (Self::Bool, value) => {
-                value.as_bool().map_or_else(|| wrong(&value), |value| Ok(Value::Bool(value)))
+                value.as_bool().map_or_else(|| error(&value), |value| Ok(Value::Bool(value)))
             }
             (Self::List(kind), Value::List(items)) => {
                 let items = items.into_iter().enumerate().map(|(index, item)| {
@@ -125,7 +125,7 @@ impl VariableType {
                 }
                 Ok(Value::Map(object))
             }
-            (Self::List(_) | Self::Map(_) | Self::Tuple(_) | Self::Object(_), value) => wrong(&value),
+            (Self::List(_) | Self::Map(_) | Self::Tuple(_) | Self::Object(_), value) => error(&value),
         }
     }
 

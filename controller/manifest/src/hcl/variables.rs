@@ -170,14 +170,14 @@ pub(super) fn declare(
             _ => continue,
         };
         for declaration in declarations {
-            let told = declaration.and_then(|declaration| {
+            let result = declaration.and_then(|declaration| {
                 if !declared.insert(declaration.name.to_owned()) {
                     let message = format!("the variable `{}` is declared twice", declaration.name);
                     return Err(scope.source.problem_at(declaration.position(scope), message));
                 }
                 declaration.put(variables, scope)
             });
-            if let Err(problem) = told {
+            if let Err(problem) = result {
                 problems.push(problem);
             }
         }
@@ -288,12 +288,12 @@ impl<'b> Declaration<'b> {
         if eval.boolean(&condition.value).map_err(Fault::into_problem)? {
             return Ok(());
         }
-        let told = match validation.body.get_attribute("error_message") {
+        let error_message = match validation.body.get_attribute("error_message") {
             Some(message) => eval.value(&message.value).map_err(Fault::into_problem)?.text(),
             None => None,
         };
-        let told = told.unwrap_or_else(|| "its condition does not hold".to_owned());
-        let message = format!("the value of the variable `{}` is not valid: {told}", self.name);
+        let error_message = error_message.unwrap_or_else(|| "its condition does not hold".to_owned());
+        let message = format!("the value of the variable `{}` is not valid: {error_message}", self.name);
         Err(scope.source.problem_at(self.position(scope), message))
     }
 }

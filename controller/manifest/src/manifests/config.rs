@@ -5,6 +5,8 @@
 //! written. Out: configs in which every text is as written and every duration is in one notation, and
 //! problems.
 
+use std::path::Path;
+
 use herdlet_api_types::driver::built_in;
 use herdlet_api_types::manifest::{JobManifest, TaskSpec};
 use herdlet_api_types::{format_duration, parse_duration};
@@ -45,11 +47,31 @@ fn read_task(task: &mut TaskSpec, trail: &Trail<'_>, drivers: &Drivers, findings
     if problems.is_empty() {
         let schema = rules.config.as_value();
         task.config = to_json(schema, schema, place.node).as_object().cloned();
+        if let Some(warning) = task.config.as_ref().and_then(words_as_command) {
+            findings.warning(&trail.field("config").field("command"), warning);
+        }
     }
     // The structural check already reported a config that is not a map.
     if matches!(place.node.value, Value::Map(_)) {
         findings.problems.append(problems);
     }
+}
+
+/// The warning about a whole command line as the name of the program.
+fn words_as_command(config: &Map<String, Json>) -> Option<String> {
+    let command = config.get("command")?.as_str()?;
+    let has_args = config.get("args").and_then(Json::as_array).is_some_and(|args| !args.is_empty());
+    let mut words = command.split_whitespace();
+    let (program, args) = (words.next()?, words.map(|word| format!("{word:?}")).collect::<Vec<_>>());
+    // A program may have a space in its path.
+    if has_args || args.is_empty() || Path::new(command).is_file() {
+        return None;
+    }
+    Some(format!(
+        "the whole text is the name of the program, because there are no `args`; to pass arguments: command: {program:?}, \
+         args: [{}]",
+        args.join(", ")
+    ))
 }
 
 fn unknown(driver: &str, drivers: &Drivers) -> String {
@@ -64,11 +86,11 @@ fn unknown(driver: &str, drivers: &Drivers) -> String {
         );
     }
     if KNOWN.contains(&driver) {
-        return format!("`{driver}` is known from Nomad, but not built in this release; there are {names}");
+        return format!("the driver `{driver}` is not supported; available: {names}");
     }
     match nearest(driver, drivers.names()) {
         Some(name) => format!("there is no driver `{driver}`; did you mean `{name}`?"),
-        None => format!("there is no driver `{driver}`; there are {names}"),
+        None => format!("there is no driver `{driver}`; available: {names}"),
     }
 }
 

@@ -108,7 +108,8 @@ fn no_kind(document: &Document) -> Problems {
 
 /// The message for a Compose file.
 const COMPOSE: &str = "this is a Compose file, which herdlet does not read: write a job (`kind: Job`) in which each of these \
-                       services is a task or a group; herdlet schema spec.groups.tasks lists the fields of a task";
+                       services is a task or a group; docs/guide/from-compose.md has an example, and herdlet schema \
+                       spec.groups.tasks lists the fields of a task";
 
 /// The fields of a document that identify its kind.
 #[derive(Deserialize, JsonSchema)]
@@ -144,10 +145,14 @@ fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
     };
     let mut findings = Findings::new(&document, lost);
     let read = nearby::read_env_files(&mut manifest, nearby, &mut findings);
-    config::read(&mut manifest, drivers, &mut findings);
+    if !nearby.is_names_only() {
+        config::read(&mut manifest, drivers, &mut findings);
+    }
     nearby::expand_dir(&mut manifest, nearby, &mut findings);
     let job = manifest.to_job();
     match judge {
+        // Values of variables from files are unknown then.
+        Judge::Here if nearby.is_names_only() => {}
         Judge::Here => validate::job(&manifest, &job, drivers, &mut findings),
         Judge::Servers => validate::job_of_servers(&manifest, &job, drivers, &mut findings),
     }
@@ -180,7 +185,7 @@ fn add(structural: &mut Problems, found: Problems) {
     if structural.is_empty() {
         return structural.append(found);
     }
-    let is_told = |problem: &&Problem| structural.iter().any(|told| told.path == problem.path);
+    let is_told = |problem: &&Problem| structural.iter().any(|reported| reported.path == problem.path);
     let others: Vec<Problem> = found.iter().filter(|problem| !is_told(problem)).cloned().collect();
     structural.extend(others);
 }
@@ -195,7 +200,10 @@ fn structure<T: DeserializeOwned>(
     let Checked { problems: checked, absent } = yaml::check_fields(&document.root(), schema);
     // At one place, "not built" says more than "unknown field".
     problems.extend(
-        checked.iter().filter(|problem| !unbuilt.iter().any(|told| told.path == problem.path)).cloned(),
+        checked
+            .iter()
+            .filter(|problem| !unbuilt.iter().any(|reported| reported.path == problem.path))
+            .cloned(),
     );
     problems.extend(unbuilt);
     let pruned = match typed(document, &head(document, kind)) {

@@ -29,6 +29,8 @@ pub enum Nearby {
     Disk,
     /// Manifests were sent: with the directory of each, and with the files of variables by manifest and path.
     Sent { dirs: BTreeMap<String, String>, env_files: BTreeMap<(String, String), Option<String>> },
+    /// Manifests are files of this machine, and only the names of their objects are needed: no other file is read.
+    NamesOnly,
 }
 
 impl Nearby {
@@ -37,10 +39,19 @@ impl Nearby {
         Self::Sent { dirs: BTreeMap::new(), env_files: BTreeMap::new() }
     }
 
+    /// Whether only the names of objects are needed, and not their content.
+    pub(super) fn is_names_only(&self) -> bool {
+        match self {
+            Self::NamesOnly => true,
+            Self::Disk | Self::Sent { .. } => false,
+        }
+    }
+
     /// The content of a file of variables; `None` if it does not exist.
     fn env_file(&self, source: &str, path: &str) -> Result<Option<Vec<u8>>, String> {
         match self {
             Self::Disk => read_env_file(source, path),
+            Self::NamesOnly => Ok(Some(Vec::new())),
             Self::Sent { env_files, .. } => match env_files.get(&(source.to_owned(), path.to_owned())) {
                 Some(text) => Ok(text.as_ref().map(|text| text.clone().into_bytes())),
                 None => {
@@ -54,7 +65,7 @@ impl Nearby {
     /// The absolute directory of a manifest.
     fn dir_of(&self, source: &str) -> Option<PathBuf> {
         match self {
-            Self::Disk => dir_of(source),
+            Self::Disk | Self::NamesOnly => dir_of(source),
             Self::Sent { dirs, .. } => dirs.get(source).map(PathBuf::from),
         }
     }
@@ -268,10 +279,13 @@ mod tests {
                 manifests::load(std::slice::from_ref(&path), &Drivers::built_in(), &Variables::default())
                     .unwrap();
             let task = &set.jobs[0].object.groups[0].tasks[0];
-            let here = dir.path().display().to_string();
+            let folder = dir.path().display().to_string();
             assert_eq!((task.env["A"].as_str(), task.env["OWN"].as_str()), (a, "mine"), "{files}");
             assert_eq!(task.env.get("B").map(String::as_str), b);
-            assert_eq!((&task.env["HERE"], &task.config["command"]), (&here, &format!("{here}/run").into()));
+            assert_eq!(
+                (&task.env["HERE"], &task.config["command"]),
+                (&folder, &format!("{folder}/run").into())
+            );
             assert!(set.jobs[0].document.pointer("/spec/groups/0/tasks/0/env_file").is_none());
         }
         for (files, part) in [
@@ -283,19 +297,53 @@ mod tests {
             std::fs::write(&path, job(files)).unwrap();
             let problems =
                 manifests::load(std::slice::from_ref(&path), &Drivers::built_in(), &Variables::default());
-            let told = problems.unwrap_err().to_string();
-            assert!(told.contains(part) && told.contains("env_file"), "{told}");
+            let message = problems.unwrap_err().to_string();
+            assert!(message.contains(part) && message.contains("env_file"), "{message}");
         }
+    }
+
+    /// The same mistake was printed for each task.
+    #[test]
+    fn a_mistake_in_a_file_of_variables_is_reported_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.env"), "BARE\n").unwrap();
+        let path = dir.path().join("web.yaml");
+        let text = job("a.env");
+        let task = text.split_once("        - name: t\n").map(|(_, task)| task).unwrap();
+        let two = format!("{text}        - name: u\n{task}---\n{}", text.replace("name: web", "name: db"));
+        std::fs::write(&path, two).unwrap();
+        let problems = manifests::load(&[path], &Drivers::built_in(), &Variables::default()).unwrap_err();
+        let message = problems.to_string();
+        assert!(
+            problems.iter().count() == 1 && message.contains("write BARE=VALUE, or BARE= for"),
+            "{message}"
+        );
+    }
+
+    /// `down` failed and left the project running when an env file was lost or broken.
+    #[test]
+    fn names_are_read_without_the_files_of_variables() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("broken.env"), "BARE\n").unwrap();
+        let path = dir.path().join("web.yaml");
+        std::fs::write(&path, job("[none.env, broken.env, .]").replace("${manifest.dir}/run", "${LOST}"))
+            .unwrap();
+        let (files, drivers) = ([path], Drivers::built_in());
+        assert!(manifests::load(&files, &drivers, &Variables::default()).is_err());
+        let set = manifests::load_names(&files, &drivers, &Variables::default()).unwrap();
+        assert_eq!(set.jobs[0].object.id, "web");
     }
 
     #[test]
     fn a_request_has_only_the_files_that_were_sent() {
         let text = job("[a.env, /etc/passwd]");
         assert_eq!(env_file_paths("w.yaml", text.as_bytes()), ["/etc/passwd", "a.env"]);
-        let told = manifests::parse("w.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_err().to_string();
+        let message =
+            manifests::parse("w.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_err().to_string();
         assert!(
-            told.contains("was not sent with the manifest") && told.contains("only of a manifest in a file"),
-            "{told}"
+            message.contains("was not sent with the manifest")
+                && message.contains("only of a manifest in a file"),
+            "{message}"
         );
         let sent = |path: &str, text: Option<&str>| {
             (("w.yaml".to_owned(), path.to_owned()), text.map(str::to_owned))

@@ -71,7 +71,7 @@ fn hello_is_as_the_readme_says() {
 }
 
 #[test]
-fn what_is_only_stored_is_said() {
+fn stored_only_field_is_warned_about() {
     let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec:\n  type: service\n  update: {canary: 1, \
                 stagger: 1m}\n  groups: [{name: g, tasks: [{name: t, driver: mock}]}]\n";
     let set = parse("web.yaml", text.as_bytes(), &Drivers::built_in()).unwrap();
@@ -149,7 +149,7 @@ fn a_job_is_written_as_a_person_would() {
 }
 
 #[test]
-fn a_token_that_the_task_never_sees_is_said() {
+fn unreachable_token_is_warned_about() {
     let set = read(
         "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g, tasks: [
            {name: t, driver: mock, identities: [{name: api, aud: [x]}, {env: true}]}]}]}}",
@@ -164,7 +164,7 @@ fn a_token_that_the_task_never_sees_is_said() {
 }
 
 #[test]
-fn an_expression_that_launches_nothing_is_said() {
+fn cron_without_any_launch_is_warned_about() {
     let set = read(
         "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
           periodic: {crons: [\"0 0 30 2 *\", \"0 0 28 2 *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
@@ -180,7 +180,7 @@ fn an_expression_that_launches_nothing_is_said() {
 }
 
 #[test]
-fn an_expression_whose_years_are_over_is_said() {
+fn cron_of_past_years_is_warned_about() {
     let set = read(
         "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {type: batch,
           periodic: {crons: [\"0 0 * * * 2001\", \"0 0 * * *\"]}, groups: [{name: g, tasks: [{name: t, driver: mock}]}]}}",
@@ -196,7 +196,7 @@ fn an_expression_whose_years_are_over_is_said() {
 }
 
 #[test]
-fn an_attribute_that_no_node_has_is_said() {
+fn unknown_attribute_is_warned_about() {
     let set = read(
         "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {
           constraints: [{attribute: '${attr.kernel.nam}', value: linux}, {distinct_property: '${meta.rack}'}],
@@ -216,7 +216,7 @@ fn an_attribute_that_no_node_has_is_said() {
 
 /// Regression: `60s` was written instead of `1m`, and every allocation was replaced.
 #[test]
-fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
+fn durations_in_a_driver_config_are_normalized() {
     let config = |length: &str, args: &str| {
         let text = format!(
             "{{apiVersion: herdlet/v1, kind: Job, metadata: {{name: a}}, spec: {{groups: [{{name: g, tasks: [
@@ -232,7 +232,7 @@ fn a_length_of_time_in_a_config_is_the_same_however_it_is_written() {
 }
 
 #[test]
-fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
+fn driver_with_own_files_accepts_mounts_anywhere() {
     let mut boxed = DriverInfo { name: "boxed".to_owned(), ..DriverInfo::mock() };
     boxed.capabilities.fs_isolation = FsIsolation::Chroot;
     let drivers: Drivers = [&boxed].into_iter().collect();
@@ -243,7 +243,7 @@ fn a_driver_with_files_of_its_own_takes_mounts_anywhere() {
 }
 
 #[test]
-fn what_is_built_is_not_listed_as_missing() {
+fn supported_fields_are_not_listed_as_missing() {
     fn look(schema: &serde_json::Value) {
         let fields = schema.get("properties").and_then(|fields| fields.as_object());
         for name in schema.get("x-not-built").and_then(|names| names.as_array()).into_iter().flatten() {
@@ -254,4 +254,20 @@ fn what_is_built_is_not_listed_as_missing() {
         schema.as_array().into_iter().flatten().for_each(look);
     }
     look(&schema());
+}
+
+/// It passed, and failed at its start: there is no program of that name.
+#[test]
+fn a_command_line_as_the_name_of_a_program_is_warned_about() {
+    let warned = |config: &str| {
+        let text = format!(
+            "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: w}}\nspec:\n  groups:\n    - {{name: g, tasks: [{{name: t, driver: \
+             raw_exec, config: {config}}}]}}\n"
+        );
+        read(&text).unwrap().warnings.into_iter().map(|warning| warning.message).collect::<Vec<_>>()
+    };
+    let message = warned("{command: \"python3 -m http.server\"}").join("");
+    assert!(message.ends_with("command: \"python3\", args: [\"-m\", \"http.server\"]"), "{message}");
+    assert!(warned("{command: \"my program\", args: [a]}").is_empty());
+    assert!(warned("{command: python3}").is_empty());
 }

@@ -139,7 +139,7 @@ fn verdict(parts: &[&Map<String, Json>], entry: &Entry, judge: Judge) -> Verdict
 }
 
 fn not_built(name: &str) -> String {
-    format!("`{name}` is known from Nomad, but not built in this release")
+    format!("`{name}` is not supported")
 }
 
 /// Returns whether a value turns a feature off.

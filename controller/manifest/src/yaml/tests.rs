@@ -19,7 +19,7 @@ fn document(text: &str) -> Document {
 }
 
 /// Returns the problems of a text, one per line, without the name of the source.
-fn wrong(text: &str) -> String {
+fn problems_of(text: &str) -> String {
     render(&parse("t.yaml", text.as_bytes()).problems)
 }
 

@@ -113,7 +113,7 @@ struct CacheEntry {
 
 #[derive(Clone)]
 struct CachedAnswer {
-    said: Result<ResolvedToken, Denied>,
+    answer: Result<ResolvedToken, Denied>,
     at: Instant,
 }
 
@@ -157,8 +157,8 @@ impl Resolver {
         if !is_fresh {
             let asked = tokio::time::timeout(ANSWER_MAX, self.ask(token)).await;
             let asked = asked.unwrap_or_else(|_| Err(Unanswered::Away(timeout_text())));
-            let said = match (asked, &*slot) {
-                (Ok(said), _) => Ok(said),
+            let answer = match (asked, &*slot) {
+                (Ok(answer), _) => Ok(answer),
                 (Err(Unanswered::Disabled), _) if self.0.settings.mode == Mode::Cluster => {
                     Ok(ResolvedToken { acl: Arc::new(Acl::Disabled), until: None })
                 }
@@ -167,17 +167,17 @@ impl Resolver {
                 // Keep using the last result.
                 (Err(Unanswered::Away(why)), Some(known)) => {
                     tracing::warn!(why, "failed to resolve a token; using the cached permissions");
-                    known.said.clone()
+                    known.answer.clone()
                 }
                 (Err(Unanswered::Away(why)), None) => return Err(Denied::Unsaid(why)),
             };
-            *slot = Some(CachedAnswer { said, at: Instant::now() });
+            *slot = Some(CachedAnswer { answer, at: Instant::now() });
         }
-        match slot.as_ref().map(|known| &known.said) {
-            Some(Ok(said)) if said.until.is_some_and(|until| until <= SystemTime::now() + LEEWAY) => {
+        match slot.as_ref().map(|known| &known.answer) {
+            Some(Ok(answer)) if answer.until.is_some_and(|until| until <= SystemTime::now() + LEEWAY) => {
                 Err(Denied::Expired)
             }
-            Some(Ok(said)) => Ok(Arc::clone(&said.acl)),
+            Some(Ok(answer)) => Ok(Arc::clone(&answer.acl)),
             Some(Err(denied)) => Err(denied.clone()),
             None => Err(Denied::Refused),
         }

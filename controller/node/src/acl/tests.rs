@@ -57,7 +57,7 @@ fn capabilities_are_added_and_deny_wins() {
 }
 
 #[test]
-fn the_pattern_that_says_most_counts() {
+fn most_specific_pattern_wins() {
     let acl = acl(&[r#"
         namespace "*"        { policy = "read" }
         namespace "prod-*"   { policy = "deny" }
@@ -99,7 +99,7 @@ fn stars_stand_for_any_characters() {
 }
 
 #[test]
-fn of_node_agent_and_operator_the_greatest_access_counts_and_deny_is_the_greatest() {
+fn greatest_access_wins_and_deny_is_greatest() {
     for (rules, node, agent) in [
         (&["node { policy = \"read\" }"][..], Access::Read, Access::Unsaid),
         (&["node { policy = \"write\" }", "node { policy = \"read\" }"], Access::Write, Access::Unsaid),
@@ -136,7 +136,7 @@ fn json_is_a_policy_too() {
 }
 
 #[test]
-fn what_nodes_do_not_look_at_is_passed_over() {
+fn unknown_acl_rules_are_skipped() {
     let rules = r#"
         namespace "default" {
           policy = "read"
@@ -165,7 +165,7 @@ fn rules_may_stand_on_one_line_or_on_many_and_more_than_once() {
 
 /// An unreadable policy might have denied something.
 #[test]
-fn what_can_not_be_read_is_an_error_and_names_the_policy() {
+fn unreadable_policy_is_an_error_that_names_it() {
     for rules in [
         "namespace \"default\" { policy = ",
         "namespace \"default\" { policy = 3 }",

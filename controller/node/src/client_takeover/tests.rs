@@ -71,7 +71,7 @@ fn tasks_that_are_not_over_stay_nomads() {
 }
 
 #[test]
-fn where_no_client_was_the_node_is_a_new_one() {
+fn missing_client_state_makes_a_new_node() {
     let dir = tempfile::tempdir().unwrap();
     let (own, client) = (dir.path().join("own"), dir.path().join("client"));
     let moved = identity(&own, Some(&client)).unwrap();
@@ -84,7 +84,7 @@ fn where_no_client_was_the_node_is_a_new_one() {
 }
 
 #[test]
-fn what_can_not_be_read_is_not_taken_for_empty() {
+fn unreadable_client_state_is_an_error() {
     let cut = |length: usize| example()[..length].to_vec();
     let with = |at: usize, bytes: &[u8]| {
         let mut state = example();

@@ -153,7 +153,7 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
 }
 
 #[test]
-fn what_is_kept_back_is_that_of_the_config_and_that_of_local_manifests() {
+fn reserved_resources_include_local_manifests() {
     let mut config = config("0.0.0.0:4646");
     config.reserved = Room { cpu_mhz: 100, memory_mib: 200, disk_mib: 300 };
     config.reserved_ports = BTreeSet::from([22, 8_500, 8_501]);
@@ -185,7 +185,7 @@ fn a_topology_is_as_fast_as_the_config_says() {
 }
 
 #[test]
-fn fingerprinters_that_may_not_run_find_nothing() {
+fn disabled_fingerprinters_find_nothing() {
     let mut config = config("127.0.0.1:4646");
     config.cluster.as_mut().unwrap().fingerprints.deny =
         ["storage", "cpu", "nomad", "signal"].map(str::to_owned).into();
@@ -197,7 +197,7 @@ fn fingerprinters_that_may_not_run_find_nothing() {
 }
 
 #[tokio::test]
-async fn only_what_differs_is_told() {
+async fn only_changed_attributes_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let config = config("127.0.0.1:4646");
     let describer = Describer::with(fixed(&config), Parts::default(), dir.path().to_owned());
@@ -232,7 +232,7 @@ fn a_driver_that_may_not_be_offered_is_not_heard_of() {
 }
 
 #[tokio::test]
-async fn consul_is_there_while_it_answers() {
+async fn consul_attributes_exist_while_it_answers() {
     let is_up = Arc::new(AtomicBool::new(true));
     let says = Arc::clone(&is_up);
     let agent = move || async move {
@@ -274,7 +274,7 @@ async fn consul_is_there_while_it_answers() {
 
 /// Drivers that are added or removed while the node runs are reported to servers.
 #[tokio::test]
-async fn a_driver_that_comes_or_goes_changes_the_node() {
+async fn driver_changes_update_the_node() {
     let config = config("127.0.0.1:4646");
     let describer = Describer::with(fixed(&config), Parts::default(), "/".into());
     let registry = Registry::new();

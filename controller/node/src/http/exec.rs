@@ -64,19 +64,19 @@ pub(super) async fn open(
     request: &mut Request,
 ) -> Result<Response, HttpError> {
     let terminal = params.flag("tty").map_err(|why| HttpError(400, why))?.unwrap_or_default();
-    let said = |name: &str| params.parameter(name).unwrap_or_default().to_owned();
-    let mut fields = vec![("Task", Value::Text(said("task"))), ("Tty", Value::Bool(terminal))];
+    let parameter = |name: &str| params.parameter(name).unwrap_or_default().to_owned();
+    let mut fields = vec![("Task", Value::Text(parameter("task"))), ("Tty", Value::Bool(terminal))];
     let id = match executed {
         Executed::Command(id) => {
-            let command: Vec<String> = serde_json::from_str(&said("command"))
+            let command: Vec<String> = serde_json::from_str(&parameter("command"))
                 .map_err(|error| HttpError(400, format!("command is not a JSON list of strings: {error}")))?;
             fields.push(("Cmd", Value::List(command.into_iter().map(Value::Text).collect())));
             id
         }
         Executed::Action(job) => {
             fields.push(("JobID", Value::Text(job)));
-            fields.push(("Action", Value::Text(said("action"))));
-            said("allocID")
+            fields.push(("Action", Value::Text(parameter("action"))));
+            parameter("allocID")
         }
     };
     fields.push(("AllocID", Value::Text(id.clone())));
@@ -139,7 +139,7 @@ async fn handshake(socket: &mut WebSocket) -> Result<String, &'static str> {
 async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: CancellationToken) {
     let (mut sink, source) = socket.split();
     let (reader, mut writer) = stream.halves();
-    let telling = async {
+    let relay = async {
         loop {
             match reader.next(Limits::FRAME).await.map(|next| next.map(|next| codec::decode(&next))) {
                 Ok(Some(Err(error))) => return Some((CLOSE_ERROR, format!("failed to {error}"))),
@@ -159,7 +159,7 @@ async fn session(socket: WebSocket, mut stream: Framed<Box<dyn Io>>, closing: Ca
         }
     };
     let closed = tokio::select! {
-        closed = telling => closed,
+        closed = relay => closed,
         // Dropping the stream ends the command.
         () = forward_input(source, &mut writer) => None,
         () = closing.cancelled() => Some((CLOSE_ERROR, "the agent is shutting down".to_owned())),

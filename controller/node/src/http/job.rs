@@ -182,10 +182,9 @@ fn fill_empty(fields: &mut Fields, defaults: &[(&str, &str)]) {
 /// Merges two blocks; the fields of `narrow` win.
 fn merge(wide: Json, narrow: Option<&Json>) -> Json {
     let Json::Object(mut merged) = wide else { return Json::Null };
-    let said = narrow.and_then(Json::as_object).into_iter().flatten();
-    merged.extend(
-        said.filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())),
-    );
+    let own = narrow.and_then(Json::as_object).into_iter().flatten();
+    merged
+        .extend(own.filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.clone(), value.clone())));
     Json::Object(merged)
 }
 

@@ -327,11 +327,11 @@ mod tests {
     fn bodies_are_read() {
         let body = json!({ "Payload": "YWJj", "Meta": { "a": null }, "Count": 3, "List": [true, 0.5] });
         let Value::Map(fields) = read(&body, "").unwrap() else { panic!("expected a map") };
-        let of = |name: &str| fields.iter().find(|(key, _)| *key == text(name)).unwrap().1.clone();
-        assert_eq!(of("Payload"), Value::Bytes(b"abc".to_vec()));
-        assert_eq!(of("Meta"), Value::Map(vec![(text("a"), Value::Nil)]));
+        let field = |name: &str| fields.iter().find(|(key, _)| *key == text(name)).unwrap().1.clone();
+        assert_eq!(field("Payload"), Value::Bytes(b"abc".to_vec()));
+        assert_eq!(field("Meta"), Value::Map(vec![(text("a"), Value::Nil)]));
         assert_eq!(
-            (of("Count"), of("List")),
+            (field("Count"), field("List")),
             (Value::Int(3), Value::List(vec![Value::Bool(true), Value::Float(0.5)]))
         );
         assert!(read(&json!({ "Payload": "%" }), "").unwrap_err().starts_with("Payload: "));
@@ -339,7 +339,7 @@ mod tests {
 
     /// Whatever names users give to their keys.
     #[test]
-    fn maps_of_users_are_left_as_they_are() {
+    fn user_maps_keep_their_keys() {
         let meta = json!({ "Meta": { "Hash": "abc", "Timeout": "5s", "Addr": "four" } });
         let value = read(&meta, "").unwrap();
         assert_eq!(value.get("Meta").unwrap().get("Timeout"), Some(&text("5s")));
@@ -353,13 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn times_and_durations_are_read_from_texts_and_told_as_such() {
+    fn times_and_durations_are_converted() {
         let token = json!({ "ExpirationTime": "2026-01-02T03:04:05Z", "ExpirationTTL": "8h30m0s" });
         let value = read(&token, "").unwrap();
         assert_eq!(value.get("ExpirationTTL"), Some(&Value::Int(30_600_000_000_000)));
         assert_eq!(to_json(&value, ""), token);
         assert!(read(&json!({ "ExpirationTime": "soon" }), "").unwrap_err().starts_with("ExpirationTime: "));
-        for (nanos, told) in [
+        for (nanos, expected) in [
             (0, "0s"),
             (15, "15ns"),
             (1_500, "1.5µs"),
@@ -368,7 +368,7 @@ mod tests {
             (3_600_000_000_000, "1h0m0s"),
             (-90_000_000_000, "-1m30s"),
         ] {
-            assert_eq!(go_duration(nanos), told);
+            assert_eq!(go_duration(nanos), expected);
         }
     }
 

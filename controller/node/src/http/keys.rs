@@ -48,10 +48,10 @@ pub(super) fn discovery(answer: &Value) -> Option<Json> {
         ("response_types_supported", "ResponseTypes"),
         ("subject_types_supported", "Subjects"),
     ];
-    let told = |(name, field): (&str, &str)| {
+    let renamed = |(name, field): (&str, &str)| {
         (name.to_owned(), document.get(field).map_or(Json::Null, |value| to_json(value, field)))
     };
-    Some(Json::Object(names.into_iter().map(told).collect()))
+    Some(Json::Object(names.into_iter().map(renamed).collect()))
 }
 
 fn keys(answer: &Value) -> &[Value] {
@@ -67,26 +67,26 @@ fn key(key: &Value) -> Option<Json> {
     let public =
         if let Value::Bytes(bytes) = public { bytes.as_slice() } else { public.as_text()?.as_bytes() };
     let encoded = |bytes: &[u8]| Json::from(URL_SAFE_NO_PAD.encode(bytes));
-    let mut told = Map::from_iter([
+    let mut fields = Map::from_iter([
         ("use".to_owned(), text("Use").into()),
         ("kid".to_owned(), text("KeyID").into()),
         ("alg".to_owned(), text("Algorithm").into()),
     ]);
     match text("Algorithm") {
         "EdDSA" => {
-            told.insert("kty".to_owned(), "OKP".into());
-            told.insert("crv".to_owned(), "Ed25519".into());
-            told.insert("x".to_owned(), encoded(public));
+            fields.insert("kty".to_owned(), "OKP".into());
+            fields.insert("crv".to_owned(), "Ed25519".into());
+            fields.insert("x".to_owned(), encoded(public));
         }
         "RS256" => {
             let (modulus, exponent) = rsa(public)?;
-            told.insert("kty".to_owned(), "RSA".into());
-            told.insert("n".to_owned(), encoded(modulus));
-            told.insert("e".to_owned(), encoded(exponent));
+            fields.insert("kty".to_owned(), "RSA".into());
+            fields.insert("n".to_owned(), encoded(modulus));
+            fields.insert("e".to_owned(), encoded(exponent));
         }
         _ => return None,
     }
-    Some(Json::Object(told))
+    Some(Json::Object(fields))
 }
 
 /// Modulus and exponent of an RSA key, which is a DER sequence of the two.
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_each_kind_are_told() {
+    fn json_web_keys_of_each_kind_are_encoded() {
         let mut modulus = vec![0x02, 0x81, 0x81, 0x00];
         modulus.extend([0xab; 128]);
         let mut rsa = vec![0x30, 0x81, u8::try_from(modulus.len() + 5).unwrap()];
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn they_hold_for_half_of_the_time_until_there_are_others() {
+    fn keys_are_cached_for_half_of_their_lifetime() {
         let answer = |threshold: i64| {
             let keys = Value::List(vec![public("EdDSA", &[0xff; 32])]);
             map(&[("PublicKeys", keys), ("RotationThreshold", Value::Int(threshold))])
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn where_keys_are_is_told_only_where_servers_know_who_issues_them() {
+    fn key_discovery_requires_an_issuer() {
         let document = map(&[
             ("Issuer", text("https://a")),
             ("JWKS", text("https://a/jwks")),

@@ -223,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_left_out_of_lists_and_tokens_of_tasks_of_everything() {
-        for (call, told, expected) in [
+    fn empty_fields_and_task_tokens_are_omitted() {
+        for (call, answer, expected) in [
             (
                 "Node.List",
                 json!([{ "ID": "n", "Attributes": null, "NodeResources": {}, "HostVolumes": null }]),
@@ -245,9 +245,9 @@ mod tests {
             ),
             ("Alloc.GetAlloc", json!({ "SignedIdentities": { "t": "token" } }), json!({})),
         ] {
-            let mut shown = told.clone();
+            let mut shown = answer.clone();
             assert!(apply(rule(call), &Value::Nil, &mut shown).is_ok());
-            assert_eq!(shown, expected, "{call} {told}");
+            assert_eq!(shown, expected, "{call} {answer}");
         }
     }
 }

@@ -24,7 +24,7 @@ use herdlet_rpc::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpError, NodeApi, READ_WAIT_MAX, exec,
+    HttpError, NodeApi, exec,
     piece::{Piece, piece},
     request::RequestParams,
     stream_call::{FileStream, Streamed, events_call, export_call, file_call, monitor_call},
@@ -82,10 +82,8 @@ impl NodeApi {
             let begun = self.service.clone().begin(method.to_owned(), &arguments).await;
             return begun.map_err(|error| HttpError(500, format!("failed to {error}")));
         }
-        match tokio::time::timeout(READ_WAIT_MAX, self.servers.stream(question)).await {
-            Ok(begun) => begun.map_err(HttpError::from),
-            Err(_) => Err(HttpError(500, format!("no server answered within {} s", READ_WAIT_MAX.as_secs()))),
-        }
+        self.await_servers().await?;
+        self.servers.stream(question).await.map_err(HttpError::from)
     }
 }
 
@@ -112,13 +110,13 @@ impl StreamedResponse {
             Some(Piece::Payload(payload)) => Some(payload),
             None => return Ok(([(header::CONTENT_TYPE, content_type)], Body::empty()).into_response()),
         };
-        let pieces = stream::unfold(Some((self, first)), |telling| async {
-            let (mut told, first) = telling?;
+        let pieces = stream::unfold(Some((self, first)), |state| async {
+            let (mut stream, first) = state?;
             if let Some(first) = first {
-                return Some((Ok(Bytes::from(first)), Some((told, None))));
+                return Some((Ok(Bytes::from(first)), Some((stream, None))));
             }
-            match told.next().await {
-                Ok(Some(Piece::Payload(payload))) => Some((Ok(Bytes::from(payload)), Some((told, None)))),
+            match stream.next().await {
+                Ok(Some(Piece::Payload(payload))) => Some((Ok(Bytes::from(payload)), Some((stream, None)))),
                 Ok(Some(Piece::Failed(_, why))) => Some((Err(io::Error::other(why)), None)),
                 Ok(None) => None,
                 Err(error) => Some((Err(io::Error::other(error)), None)),

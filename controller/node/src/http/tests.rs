@@ -19,7 +19,7 @@ use crate::{
 use test_env::{Node, map};
 
 #[tokio::test]
-async fn what_is_of_the_cluster_is_asked_of_servers() {
+async fn cluster_requests_are_forwarded_to_servers() {
     let node = Node::new(false).await;
     let listed = map(&[
         ("Jobs", Value::List(vec![map(&[("ID", text("web")), ("Meta", Value::Nil)])])),
@@ -60,13 +60,14 @@ async fn what_is_of_the_cluster_is_asked_of_servers() {
 async fn unreachable_servers_are_reported_in_time() {
     let node = Node::new(false).await;
     node.cluster.is_unreachable.store(true, Ordering::SeqCst);
-    let late = |seconds: u32| (500, format!("no server answered within {seconds} s"));
-    assert_eq!(node.get("/v1/nodes").await, late(10));
-    assert_eq!(node.get("/v1/nodes?index=5&wait=20s").await, late(30));
+    let late = (500, "no server answered within 10 s".to_owned());
+    for path in ["/v1/nodes", "/v1/nodes?index=5&wait=20s", "/v1/event/stream"] {
+        assert_eq!(node.get(path).await, late, "{path}");
+    }
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found_and_errors_keep_their_codes() {
+async fn missing_objects_are_404_and_errors_keep_codes() {
     let node = Node::new(false).await;
     node.answers("Job.GetJob", map(&[("Job", Value::Nil)]));
     assert_eq!(node.get("/v1/job/web").await, (404, "job not found".to_owned()));
@@ -105,7 +106,7 @@ async fn what_is_not_there_is_not_found_and_errors_keep_their_codes() {
 }
 
 #[tokio::test]
-async fn what_is_of_this_node_is_answered_here_and_of_another_by_servers() {
+async fn node_requests_are_answered_locally_or_forwarded() {
     let node = Node::new(false).await;
     let (status, meta) = node.get("/v1/client/metadata?node_id=n1").await;
     assert_eq!((status, &*meta), (200, r#"{"Dynamic":{},"Meta":{"rack":"r1"},"Static":{}}"#));
@@ -148,7 +149,7 @@ async fn what_is_of_this_node_is_answered_here_and_of_another_by_servers() {
 }
 
 #[tokio::test]
-async fn the_agent_tells_of_itself() {
+async fn agent_describes_itself() {
     let node = Node::new(false).await;
     let this: Json = serde_json::from_str(&node.get("/v1/agent/self").await.1).unwrap();
     assert_eq!(this["stats"]["client"]["node_id"], "n1");
@@ -171,7 +172,7 @@ async fn the_agent_tells_of_itself() {
 }
 
 #[tokio::test]
-async fn nothing_is_told_to_tokens_that_may_not() {
+async fn tokens_without_permission_get_nothing() {
     let node = Node::new(true).await;
     let alloc = &node.alloc;
     for path in [
@@ -216,7 +217,7 @@ async fn nothing_is_told_to_tokens_that_may_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_is_given_to_who_has_its_migrate_token_or_may_read_files() {
+async fn disk_requires_its_migrate_token_or_file_access() {
     for (has_acls, token, expected) in [
         (true, migrate_token(SECRET, ""), 403),
         (true, Secret::default(), 403),
@@ -239,7 +240,7 @@ async fn a_disk_is_given_to_who_has_its_migrate_token_or_may_read_files() {
 }
 
 #[tokio::test]
-async fn pages_read_what_their_token_or_the_config_lets_them() {
+async fn pages_require_a_token_or_open_config() {
     let node = Node::new(true).await;
     let url = format!("{}/v1/client/stats", node.url);
     let asks = node
@@ -271,7 +272,7 @@ async fn pages_read_what_their_token_or_the_config_lets_them() {
 
 /// Attacks by any page in a browser that can reach the port of a node without ACLs.
 #[tokio::test]
-async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() {
+async fn cross_origin_page_is_refused() {
     let (open, closed) = (Node::new(false).await, Node::new(true).await);
     let exec = format!("/v1/client/allocation/{}/exec?task=httpd&command=%5B%22id%22%5D", open.alloc);
     let upgrade = [
@@ -333,7 +334,7 @@ async fn a_strangers_page_can_neither_change_nor_execute_nor_use_another_name() 
 }
 
 #[tokio::test]
-async fn tokens_that_no_server_knows_are_guesses() {
+async fn unknown_tokens_count_as_guesses() {
     let node = Node::new(true).await;
     let mut refused = 0;
     loop {
@@ -482,7 +483,7 @@ async fn a_page_is_refused_each_get_that_changes_something() {
 
 /// Each route of the table answers, whatever follows its request head.
 #[tokio::test]
-async fn no_answer_of_a_route_is_lost() {
+async fn no_route_loses_an_answer() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     let node = Node::new(false).await;

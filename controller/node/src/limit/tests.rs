@@ -5,7 +5,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(start_paused = true)]
-async fn it_counts_over_restarts_from_the_last_answer() {
+async fn disconnect_limit_continues_over_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let (wall, now) = (SystemTime::now(), Instant::now());
     let mut memory = Memory::read(dir.path(), wall, now);

@@ -205,9 +205,9 @@ impl Mover {
                 .await?;
         self.unpacker.unpack(file, &tree, &order, unwanted).await?;
         blocking(move || {
-            let said = tree.read_file(&OsString::from(error_name(&previous.to_string())), WHY_BYTES_MAX)?;
-            match said {
-                Some(said) => Err(MoveError::There(String::from_utf8_lossy(&said).into_owned())),
+            let error = tree.read_file(&OsString::from(error_name(&previous.to_string())), WHY_BYTES_MAX)?;
+            match error {
+                Some(error) => Err(MoveError::There(String::from_utf8_lossy(&error).into_owned())),
                 None => Ok(()),
             }
         })

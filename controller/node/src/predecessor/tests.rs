@@ -132,7 +132,7 @@ fn entry(name: &str, kind: tar::EntryType, link: &str, content: &[u8]) -> Vec<u8
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_comes_whole_with_its_owners_and_once() {
+async fn disk_is_fetched_whole_with_owners() {
     let (disk, ground) = (Disk::new(), TestEnv::new());
     let own = disk.paths.task(&disk.spec.id, "httpd").join("local/a/b/own");
     let is_root = rustix::process::geteuid().is_root();
@@ -158,7 +158,7 @@ async fn a_disk_comes_whole_with_its_owners_and_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_right_token_nothing_comes() {
+async fn disk_transfer_without_its_token_is_refused() {
     let (disk, ground) = (Disk::new(), TestEnv::new());
     let (snapshots, spec) = (Arc::new(disk.snapshots()), Arc::clone(&disk.spec));
     let address = serve(snapshots, move |_| Some(Arc::clone(&spec))).await;
@@ -168,7 +168,7 @@ async fn without_the_right_token_nothing_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_out_of_reach_or_without_an_address_is_told() {
+async fn unreachable_node_is_reported() {
     let ground = TestEnv::new();
     // The address of a machine that no longer exists.
     let why = ground.fails("127.0.0.1:1").await;
@@ -181,7 +181,7 @@ async fn a_node_out_of_reach_or_without_an_address_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_stream_leaves_nothing() {
+async fn broken_stream_leaves_nothing() {
     use tar::EntryType::{Directory, Regular};
     let ground = TestEnv::new();
     let whole =
@@ -232,7 +232,7 @@ async fn a_hostile_archive_is_refused_as_a_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_does_not_want_it_any_more_waits_for_nobody() {
+async fn unwanted_transfer_is_cancelled_at_once() {
     let ground = TestEnv::new();
     // A node that accepts the request and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -119,7 +119,7 @@ impl NodeService {
         let Some(wanted) = arguments::<FileCall>(stream).await? else { return Ok(()) };
         let form = Form::of(wanted.plain_text);
         match self.open_file(wanted).await {
-            Ok(telling) => self.send_stream(stream, |pieces| telling.run(form, pieces)).await,
+            Ok(transfer) => self.send_stream(stream, |pieces| transfer.run(form, pieces)).await,
             Err(Failure::Failed(error)) => {
                 Ok(stream.send(&last_frame(&error, Some(code_of_file(&error)))).await?)
             }

@@ -62,7 +62,7 @@ fn task() -> Json {
 }
 
 #[test]
-fn every_recorded_allocation_is_taken_or_refused_by_name() {
+fn every_recorded_allocation_is_accepted_or_refused_by_name() {
     let all = recorded();
     assert!(all.len() > 10, "{}", all.len());
     let mut refused = Vec::new();
@@ -77,8 +77,7 @@ fn every_recorded_allocation_is_taken_or_refused_by_name() {
     }
     refused.sort();
     refused.dedup();
-    let templates =
-        "TaskGroups[0].Tasks[0].Templates: `templates` is known from Nomad, but not built in this release";
+    let templates = "TaskGroups[0].Tasks[0].Templates: `templates` is not supported";
     assert_eq!(refused, [format!("web.g[0]: this job cannot run here: {templates}")]);
 }
 
@@ -95,10 +94,10 @@ fn jobs_of_recorded_servers_are_accepted_as_job_files() {
                 read += 1;
             }
             Err(problems) => {
-                let told: Vec<&str> = problems.iter().map(|problem| &*problem.message).collect();
+                let messages: Vec<&str> = problems.iter().map(|problem| &*problem.message).collect();
                 assert!(
-                    told.iter().all(|told| told.starts_with("`templates` is known")),
-                    "{}: {told:?}",
+                    messages.iter().all(|messages| messages.starts_with("`templates` is not supported")),
+                    "{}: {messages:?}",
                     alloc.name
                 );
             }
@@ -108,7 +107,7 @@ fn jobs_of_recorded_servers_are_accepted_as_job_files() {
 }
 
 #[test]
-fn what_servers_say_of_it_is_what_is_planned() {
+fn server_allocation_is_converted() {
     let alloc = stock();
     let spec = read(&alloc);
     let server = spec.server.clone().unwrap();
@@ -165,12 +164,15 @@ fn numbers_of_a_config_are_floats_in_what_servers_send() {
 }
 
 #[test]
-fn what_is_not_built_is_named_by_its_path() {
+fn unsupported_field_is_named_by_its_path() {
     let mut task = task();
     task["Vault"] = json!({ "Policies": ["db"] });
     let spec = read(&of_group(json!({ "Tasks": [task] })));
     let refused = spec.server.clone().unwrap().refused.clone().unwrap();
-    assert!(refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("not built"), "{refused}");
+    assert!(
+        refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("is not supported"),
+        "{refused}"
+    );
     assert_eq!(spec.group().unwrap().tasks[0].name, "main", "it has a task, which fails");
     assert!(spec.group().unwrap().update.is_none());
     let mut alloc = of_group(json!({ "Tasks": [task] }));
@@ -179,7 +181,7 @@ fn what_is_not_built_is_named_by_its_path() {
 }
 
 #[test]
-fn what_only_servers_look_at_refuses_nothing() {
+fn server_only_fields_refuse_nothing() {
     let mut task = task();
     task["Constraints"] =
         json!([{ "LTarget": "${attr.x}", "Operand": "set_contains_all_of_them", "RTarget": "y" }]);
@@ -219,7 +221,7 @@ fn only_batch_work_has_a_longest_run_and_only_a_positive_one() {
 }
 
 #[test]
-fn what_it_waits_for_and_takes_over_is_as_servers_say() {
+fn predecessors_and_disk_migration_are_converted() {
     for (disk, expected) in [
         (json!(null), DiskMigration::None),
         (json!({ "SizeMB": 300 }), DiskMigration::None),
@@ -326,7 +328,7 @@ fn a_dispatched_child_has_its_payload() {
 }
 
 #[test]
-fn what_can_not_even_be_named_is_an_error() {
+fn allocation_without_a_name_is_an_error() {
     let nameless = wire::Allocation { id: "x".into(), ..of_group(json!({ "Tasks": [task()] })) };
     let error = Reader::new(&real()).allocation(&nameless).unwrap_err();
     assert_eq!(error, "ID is not a UUID");
@@ -344,7 +346,7 @@ fn a_job_is_read_once_for_all_its_allocations_of_a_batch() {
 }
 
 #[test]
-fn whatever_a_job_asks_for_can_be_pretended() {
+fn every_job_can_be_simulated() {
     for alloc in recorded() {
         let spec = Reader::new(&Reading::Pretended).allocation(&alloc).unwrap();
         assert_eq!(spec.server.unwrap().refused, None, "{}", alloc.name);

@@ -87,13 +87,13 @@ async fn ask(query: &[u8], server: SocketAddr) -> std::io::Result<Vec<u8>> {
     let mut answer = vec![0; 4_096];
     loop {
         let length = socket.recv(&mut answer).await?;
-        let told = answer.get(..length).unwrap_or_default();
+        let reply = answer.get(..length).unwrap_or_default();
         // A response with another id belongs to another query.
-        if told.get(..2) != query.get(..2) {
+        if reply.get(..2) != query.get(..2) {
             continue;
         }
-        let is_cut = Message::from_octets(told).is_ok_and(|message| message.header().tc());
-        return if is_cut { ask_by_tcp(query, server).await } else { Ok(told.to_vec()) };
+        let is_cut = Message::from_octets(reply).is_ok_and(|message| message.header().tc());
+        return if is_cut { ask_by_tcp(query, server).await } else { Ok(reply.to_vec()) };
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
     use super::{fed::answer, *};
 
     #[tokio::test]
-    async fn records_are_asked_for_and_sorted() {
+    async fn srv_records_are_queried_and_sorted() {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let server = socket.local_addr().unwrap();
         let servers = [server];
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_was_cut_is_asked_for_by_tcp() {
+    async fn truncated_answer_is_queried_by_tcp() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap();
         let socket = UdpSocket::bind(server).await.unwrap();

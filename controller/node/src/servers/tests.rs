@@ -92,7 +92,7 @@ async fn consul(port: u16) -> ConsulReader {
 }
 
 #[tokio::test]
-async fn a_name_stands_for_its_addresses_and_none_counts_twice() {
+async fn name_resolves_to_unique_addresses() {
     let found = find(&cluster(&["127.0.0.1", "127.0.0.1:4647", "[::1]:4747", "localhost:1"]), None).await;
     let found = texts(&found);
     assert!(
@@ -110,7 +110,7 @@ async fn a_name_stands_for_its_addresses_and_none_counts_twice() {
 }
 
 #[tokio::test]
-async fn consul_knows_servers_where_none_are_named() {
+async fn consul_lists_servers_if_none_are_configured() {
     let consul = consul(4_747).await;
     assert!(find(&cluster(&["192.0.2.7"]), Some(&consul)).await.len() == 1, "Consul is not queried");
     assert!(find(&cluster(&[]), Some(&consul)).await.is_empty());
@@ -119,18 +119,18 @@ async fn consul_knows_servers_where_none_are_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_servers_are_added_to_those_that_are_known() {
+async fn discovered_servers_are_added() {
     let (pool, cancel) = (pool(), CancellationToken::new());
-    let told = watch::Sender::new(contact());
+    let contacts = watch::Sender::new(contact());
     let cluster = cluster(&["192.0.2.1", "192.0.2.2"]);
-    let follow = tokio::spawn(follow(Arc::clone(&pool), told.subscribe(), cluster, None, cancel.clone()));
+    let follow = tokio::spawn(follow(Arc::clone(&pool), contacts.subscribe(), cluster, None, cancel.clone()));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(texts(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647"]);
     // A server reports only itself, and becomes unreachable.
     pool.set_servers(vec!["192.0.2.9".parse().unwrap()]);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(texts(&pool.servers()), ["192.0.2.9:4647"]);
-    told.send_modify(|contact| contact.wants_servers += 1);
+    contacts.send_modify(|contact| contact.wants_servers += 1);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(texts(&pool.servers()), ["192.0.2.1:4647", "192.0.2.2:4647", "192.0.2.9:4647"]);
     cancel.cancel();
@@ -138,11 +138,11 @@ async fn other_servers_are_added_to_those_that_are_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_servers_it_is_tried_as_often_as_the_config_says() {
-    let told = watch::Sender::new(contact());
+async fn discovery_is_retried_as_configured() {
+    let contacts = watch::Sender::new(contact());
     let cluster = Cluster { retry_max: 3, ..cluster(&[]) };
     let began = tokio::time::Instant::now();
-    let done = follow(pool(), told.subscribe(), cluster, None, CancellationToken::new()).await;
+    let done = follow(pool(), contacts.subscribe(), cluster, None, CancellationToken::new()).await;
     assert_eq!(began.elapsed().as_secs(), 60);
     assert!(done.unwrap_err().to_string().contains("in 3 tries"));
 }

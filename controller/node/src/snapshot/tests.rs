@@ -65,7 +65,7 @@ impl Disk {
 }
 
 #[test]
-fn the_token_is_what_servers_make_and_no_other() {
+fn migrate_token_matches_that_of_servers() {
     let (id, disk) = ("5ae3a8c6-9a4e-4b6f-9d2f-0c1d2e3f4a5b", Disk::new());
     // Computed with Python's hashlib: BLAKE2b of the id, keyed with the secret.
     let expected = "YAtD9zcUqJ5Vvb_-lgjmaBEItANU_1v83qxN_OulmroeG1K8iqDg-pWw3YPlsrZv8H96VKsPbECgspN4DPw0Tg==";
@@ -73,8 +73,8 @@ fn the_token_is_what_servers_make_and_no_other() {
     let snapshots = disk.snapshots();
     assert!(snapshots.is_token(id, &expected.into()));
     let other = migrate_token(id, id);
-    for wrong in ["", "YAtD", "no base64!", &expected.replace('Y', "Z"), &expected[..4], other.reveal()] {
-        assert!(!snapshots.is_token(id, &wrong.into()), "{wrong}");
+    for token in ["", "YAtD", "no base64!", &expected.replace('Y', "Z"), &expected[..4], other.reveal()] {
+        assert!(!snapshots.is_token(id, &token.into()), "{token}");
     }
     assert!(!snapshots.is_token("5ae3a8c6-9a4e-4b6f-9d2f-0c1d2e3f4a5c", &expected.into()));
     let nameless = Snapshots::new(disk.paths.clone(), Secret::default(), CancellationToken::new());
@@ -82,7 +82,7 @@ fn the_token_is_what_servers_make_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_holds_what_tasks_keep_and_nothing_else() {
+async fn snapshot_contains_only_kept_files() {
     let disk = Disk::new();
     let given = disk.read().await.unwrap();
     let names: Vec<&str> = given.iter().map(|(name, _)| name.trim_end_matches('/')).collect();
@@ -93,20 +93,20 @@ async fn it_holds_what_tasks_keep_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_not_be_read_is_told_as_stock_clients_look_for_it() {
+async fn unreadable_snapshot_contains_an_error_file() {
     let disk = Disk::new();
     let local = disk.paths.task(&disk.spec.id, "httpd").join("local");
     fs::rename(&local, local.with_file_name("aside")).unwrap();
     symlink("/etc", &local).unwrap();
     let given = disk.read().await.unwrap();
-    let told = given.iter().find(|(name, _)| *name == format!("NOMAD-{}-ERROR.log", disk.spec.id));
-    let why = String::from_utf8_lossy(&told.unwrap().1).into_owned();
+    let error_file = given.iter().find(|(name, _)| *name == format!("NOMAD-{}-ERROR.log", disk.spec.id));
+    let why = String::from_utf8_lossy(&error_file.unwrap().1).into_owned();
     assert!(why.contains("a symbolic link is in the way"), "{why}");
     assert!(given.iter().all(|(name, _)| !name.contains("passwd")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_snapshot_does_not_look_like_a_whole_one() {
+async fn truncated_snapshot_is_incomplete() {
     let disk = Disk::new();
     let snapshots = disk.snapshots();
     let answer = snapshots.answer(&disk.spec).await;

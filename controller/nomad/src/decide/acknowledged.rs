@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn stored_acknowledgements_are_read_back() {
         let report = |id: &str, status, digest| (id.into(), (status, digest));
         let known = Acknowledged {
             node: "n".into(),
@@ -105,13 +105,13 @@ mod tests {
                 );
             }
         }
-        for wrong in ["n", "n x", "n 7\na", "n 7\na running", "n 7\na running 12", "\0\0\0"] {
-            assert_eq!(wrong.parse::<Acknowledged>(), Err(Damaged), "{wrong:?}");
+        for damaged in ["n", "n x", "n 7\na", "n 7\na running", "n 7\na running 12", "\0\0\0"] {
+            assert_eq!(damaged.parse::<Acknowledged>(), Err(Damaged), "{damaged:?}");
         }
     }
 
     #[test]
-    fn it_counts_where_servers_know_the_same_and_have_missed_nothing() {
+    fn acknowledgements_count_if_servers_missed_nothing() {
         let node = |last_alloc_update_index, last_missed_heartbeat_index| Node {
             last_alloc_update_index,
             last_missed_heartbeat_index,

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_that_fail_are_tried_again_by_how_late_they_are() {
+    fn failed_heartbeat_is_retried_by_lateness() {
         let at = Instant::now();
         let last = Some(Beat { at, ttl: Duration::from_secs(20) });
         let after = |seconds, last, meaning| {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn another_server_is_told_where_nobody_has_answered() {
+    fn server_is_switched_if_none_answered() {
         for error in [CallError::Late(SECOND), CallError::NoServers, error("EOF")] {
             assert!(should_switch_server(&error), "{error}");
         }

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn events_wait_for_others_but_not_for_ever() {
+    fn events_are_batched_within_a_limit() {
         let (mut events, mut chance, now) = (Events::default(), Chance::of(1), Instant::now());
         assert_eq!(events.due(), None);
         for second in 0..100 {
@@ -76,12 +76,12 @@ mod tests {
             assert!(events.due().unwrap() <= now + LATEST);
         }
         let taken = events.take();
-        let said: Vec<_> = taken.iter().map(|event| &event.message[..]).collect();
-        assert_eq!(said, ["90", "91", "92", "93", "94", "95", "96", "97", "98", "99"]);
+        let messages: Vec<_> = taken.iter().map(|event| &event.message[..]).collect();
+        assert_eq!(messages, ["90", "91", "92", "93", "94", "95", "96", "97", "98", "99"]);
         assert!(events.due().is_none() && events.take().is_empty());
         events.add(event(100), now, &mut chance);
         events.failed(taken, now, &mut chance);
-        let said: Vec<_> = events.take().into_iter().map(|event| event.message).collect();
-        assert_eq!((said.len(), &said[0][..], &said[9][..]), (10, "91", "100"));
+        let messages: Vec<_> = events.take().into_iter().map(|event| event.message).collect();
+        assert_eq!((messages.len(), &messages[0][..], &messages[9][..]), (10, "91", "100"));
     }
 }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_ready_before_its_agent_began_anew_has_lost_nothing() {
+    fn ready_node_loses_nothing_at_an_agent_restart() {
         let mut standing = StatusTracker::default();
         assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
         assert!(!standing.awaits_reports());

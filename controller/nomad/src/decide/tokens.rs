@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_follow_what_servers_say() {
+    fn tokens_follow_server_answers() {
         let mut tokens = Tokens::new("secret".into(), Secret::default(), Secret::default());
         assert_eq!((tokens.to_register(), tokens.to_call()), ("".into(), "secret".into()));
         tokens.on_answer(None);

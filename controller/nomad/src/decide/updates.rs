@@ -47,7 +47,7 @@ pub const BATCH: usize = 1_000;
 #[derive(Debug, Default)]
 pub struct Updates {
     is_open: bool,
-    told: BTreeMap<AllocId, AckedReport>,
+    acked: BTreeMap<AllocId, AckedReport>,
     pending: BTreeMap<AllocId, Pending>,
     /// The urgent ones among `pending`.
     urgent: BTreeSet<AllocId>,
@@ -79,7 +79,7 @@ struct Pending {
 #[derive(Debug)]
 struct Flight {
     /// What servers know once the call succeeds.
-    told: AckedReport,
+    report: AckedReport,
     /// Servers have changed the allocation in the meantime, perhaps after receiving the report.
     is_overtaken: bool,
 }
@@ -93,36 +93,37 @@ impl Updates {
     /// Starts with what servers had acknowledged to the previous session.
     #[must_use]
     pub fn remembering(before: Acknowledged) -> Self {
-        let told = before.reports.into_iter();
-        let told = told
+        let acked = before.reports.into_iter();
+        let acked = acked
             .map(|(id, (status, digest))| (id, AckedReport { status, healthy: None, digest: Some(digest) }))
             .collect();
-        Self { told, acknowledged: before.index, ..Self::default() }
+        Self { acked, acknowledged: before.index, ..Self::default() }
     }
 
     /// What servers have acknowledged, for the next session.
     #[must_use]
     pub fn acknowledged(&self, node: &NodeId) -> Acknowledged {
-        let known =
-            |(id, told): (&AllocId, &AckedReport)| Some((id.clone(), (told.status.clone(), told.digest?)));
-        let reports = self.told.iter().filter_map(known).collect();
+        let known = |(id, report): (&AllocId, &AckedReport)| {
+            Some((id.clone(), (report.status.clone(), report.digest?)))
+        };
+        let reports = self.acked.iter().filter_map(known).collect();
         Acknowledged { node: node.clone(), index: self.acknowledged, reports }
     }
 
     /// The index of the previous session's acknowledged reports, until the first list; `None` if there are none.
     #[must_use]
     pub fn remembered(&self) -> Option<u64> {
-        (!self.is_open && !self.told.is_empty()).then_some(self.acknowledged)
+        (!self.is_open && !self.acked.is_empty()).then_some(self.acknowledged)
     }
 
     /// Drops the previous session's reports: servers may not know them.
     pub fn forget(&mut self) {
-        (self.told, self.acknowledged) = (BTreeMap::new(), 0);
+        (self.acked, self.acknowledged) = (BTreeMap::new(), 0);
     }
 
     /// Adds a report. Returns whether [`due`](Self::due) may have changed.
     pub fn report(&mut self, report: AllocReport, now: Instant) -> bool {
-        if self.is_open && !self.told.contains_key(&report.id) {
+        if self.is_open && !self.acked.contains_key(&report.id) {
             tracing::debug!(alloc = %report.id, "dropping a report on an allocation that servers do not have");
             return false;
         }
@@ -149,14 +150,14 @@ impl Updates {
 
     /// Processes a list: `ids` are the node's allocations, and `fetched` those that are new or changed. Others are forgotten.
     pub fn listed<'a>(&mut self, ids: impl Iterator<Item = &'a AllocId>, fetched: &[Allocation]) {
-        let mut before = std::mem::take(&mut self.told);
-        self.told = ids.map(|id| (id.clone(), before.remove(id).unwrap_or_default())).collect();
+        let mut before = std::mem::take(&mut self.acked);
+        self.acked = ids.map(|id| (id.clone(), before.remove(id).unwrap_or_default())).collect();
         for alloc in fetched {
-            let Some(told) = self.told.get_mut(&alloc.id) else { continue };
+            let Some(acked) = self.acked.get_mut(&alloc.id) else { continue };
             match alloc.client_status {
                 // Servers have changed the status that we reported.
                 ClientStatus::Unknown | ClientStatus::Lost => {
-                    *told = AckedReport { status: alloc.client_status.clone(), ..AckedReport::default() };
+                    *acked = AckedReport { status: alloc.client_status.clone(), ..AckedReport::default() };
                     if let Some(flight) = self.flight.get_mut(&alloc.id) {
                         flight.is_overtaken = true;
                     }
@@ -167,14 +168,14 @@ impl Updates {
                 | ClientStatus::Complete
                 | ClientStatus::Failed
                 | ClientStatus::Other(_) => {
-                    if told.digest.is_none() {
-                        told.status = alloc.client_status.clone();
-                        told.healthy = alloc.deployment_status.as_ref().and_then(|status| status.healthy);
+                    if acked.digest.is_none() {
+                        acked.status = alloc.client_status.clone();
+                        acked.healthy = alloc.deployment_status.as_ref().and_then(|status| status.healthy);
                     }
                 }
             }
         }
-        let gone: Vec<_> = self.pending.keys().filter(|id| !self.told.contains_key(*id)).cloned().collect();
+        let gone: Vec<_> = self.pending.keys().filter(|id| !self.acked.contains_key(*id)).cloned().collect();
         gone.iter().for_each(|id| self.drop_pending(id));
         self.judge_again();
     }
@@ -182,7 +183,7 @@ impl Updates {
     /// Whether servers know that the allocation has ended.
     #[must_use]
     pub fn has_ended(&self, id: &AllocId) -> bool {
-        self.told.get(id).is_some_and(|told| told.status.is_terminal())
+        self.acked.get(id).is_some_and(|acked| acked.status.is_terminal())
     }
 
     /// Whether servers have received all reports.
@@ -194,13 +195,13 @@ impl Updates {
     /// Whether servers have received some report on every allocation that has not ended.
     #[must_use]
     pub fn is_all_live_acknowledged(&self) -> bool {
-        self.told.values().all(|told| told.status.is_terminal() || told.digest.is_some())
+        self.acked.values().all(|acked| acked.status.is_terminal() || acked.digest.is_some())
     }
 
     /// Whether all allocations have ended, as far as servers know.
     #[must_use]
     pub fn all_has_ended(&self) -> bool {
-        self.told.values().all(|told| told.status.is_terminal())
+        self.acked.values().all(|acked| acked.status.is_terminal())
     }
 
     /// Allows calls, once the first list was delivered.
@@ -210,8 +211,8 @@ impl Updates {
 
     /// The servers may have marked the node as down: report every allocation that has not ended once more.
     pub fn missed(&mut self) {
-        for told in self.told.values_mut().filter(|told| !told.status.is_terminal()) {
-            *told = AckedReport { status: ClientStatus::Unknown, ..AckedReport::default() };
+        for acked in self.acked.values_mut().filter(|acked| !acked.status.is_terminal()) {
+            *acked = AckedReport { status: ClientStatus::Unknown, ..AckedReport::default() };
         }
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
@@ -219,7 +220,7 @@ impl Updates {
 
     /// Servers were restored from an older state and have lost reports: report everything again.
     pub fn restart_from_snapshot(&mut self) {
-        self.told.values_mut().for_each(|told| *told = AckedReport::default());
+        self.acked.values_mut().for_each(|acked| *acked = AckedReport::default());
         self.flight.values_mut().for_each(|flight| flight.is_overtaken = true);
         self.judge_again();
     }
@@ -246,12 +247,12 @@ impl Updates {
         for id in ids {
             let Some(Pending { report, digest }) = self.pending.remove(&id) else { continue };
             self.urgent.remove(&id);
-            let told = AckedReport {
+            let update = AckedReport {
                 status: report.client_status.clone(),
                 healthy: health(&report),
                 digest: Some(digest),
             };
-            self.flight.insert(id, Flight { told, is_overtaken: false });
+            self.flight.insert(id, Flight { report: update, is_overtaken: false });
             reports.push(report);
         }
         self.give_back();
@@ -269,8 +270,8 @@ impl Updates {
         self.acknowledged = index;
         let flight = std::mem::take(&mut self.flight);
         for (id, flight) in flight.into_iter().filter(|(_, flight)| !flight.is_overtaken) {
-            if let Some(told) = self.told.get_mut(&id) {
-                *told = flight.told;
+            if let Some(acked) = self.acked.get_mut(&id) {
+                *acked = flight.report;
             }
         }
     }
@@ -280,9 +281,9 @@ impl Updates {
         let flight = std::mem::take(&mut self.flight);
         for report in reports {
             let id = report.id.clone();
-            let digest = flight.get(&id).and_then(|flight| flight.told.digest);
-            let (Some(told), Some(digest)) = (self.told.get_mut(&id), digest) else { continue };
-            told.digest = None;
+            let digest = flight.get(&id).and_then(|flight| flight.report.digest);
+            let (Some(acked), Some(digest)) = (self.acked.get_mut(&id), digest) else { continue };
+            acked.digest = None;
             self.pending.entry(id).or_insert(Pending { report, digest });
         }
         self.judge_again();
@@ -328,7 +329,7 @@ impl Updates {
     /// What servers know of the allocation, assuming that the call in flight succeeds.
     fn known(&self, id: &AllocId) -> Option<&AckedReport> {
         let flight = self.flight.get(id).filter(|flight| !flight.is_overtaken);
-        flight.map(|flight| &flight.told).or_else(|| self.told.get(id))
+        flight.map(|flight| &flight.report).or_else(|| self.acked.get(id))
     }
 
     /// Recomputes which reports are urgent, after the servers' state has changed.

@@ -111,7 +111,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         loop {
             tokio::select! {
                 () = sleep_until(due) => return,
-                () = self.shared.told.notified(), if standing.awaits_reports() => {}
+                () = self.shared.report_acknowledged.notified(), if standing.awaits_reports() => {}
             }
             // Once the node is ready, servers may replace allocations that they have no report on.
             if lock(&self.shared.updates).is_all_live_acknowledged() {

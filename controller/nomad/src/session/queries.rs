@@ -59,6 +59,11 @@ impl<S: Service, D: Dial> Queries<S, D> {
         &self.inner.identity.id
     }
 
+    /// Resolves when this node is registered.
+    pub async fn registered(&self) {
+        self.inner.registered().await;
+    }
+
     /// The identity that servers have signed for the node (1.11 and later); empty if there is none.
     #[must_use]
     pub fn signed(&self) -> Secret {
@@ -68,14 +73,14 @@ impl<S: Service, D: Dial> Queries<S, D> {
     /// Waits until servers have received all reports.
     pub async fn until_acknowledged(&self) {
         loop {
-            let told = self.inner.shared.told.notified();
-            tokio::pin!(told);
+            let acknowledged = self.inner.shared.report_acknowledged.notified();
+            tokio::pin!(acknowledged);
             // Register for notifications before checking, so that none is missed.
-            told.as_mut().enable();
+            acknowledged.as_mut().enable();
             if lock(&self.inner.shared.updates).is_all_acknowledged() {
                 return;
             }
-            told.await;
+            acknowledged.await;
         }
     }
 

@@ -63,7 +63,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 // Without an index, the next agent repeats all reports.
                 let GenericResponse { index } = answer.decode().unwrap_or_default();
                 lock(&self.shared.updates).done(index);
-                self.shared.told.notify_waiters();
+                self.shared.report_acknowledged.notify_waiters();
                 self.shared.acknowledged.notify_one();
             }
             Err(error) => {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_looks_at_is_found() {
+    fn job_fields_used_by_clients_are_found() {
         let tasks = Value::List(["a", "b"].map(|name| map(&[("Name", text(name))])).into());
         let group = map(&[("Name", text("web")), ("Tasks", tasks)]);
         let job = Job::new(map(&[

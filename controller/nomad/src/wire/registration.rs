@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_identity_is_none() {
+    fn empty_identity_is_none() {
         let signed = |identity: Option<&str>| {
             let signed_identity = identity.map(Secret::from);
             NodeUpdateResponse { signed_identity, ..NodeUpdateResponse::default() }.signed().cloned()

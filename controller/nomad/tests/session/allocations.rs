@@ -82,7 +82,7 @@ async fn a_list_with_a_lower_index_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_of_zero_does_not_make_a_node_ask_without_pause() {
+async fn index_zero_does_not_cause_a_busy_loop() {
     let cluster = Cluster::start(Settings::default());
     cluster.fault("Node.GetClientAllocs", 30, &Fault::EmptyList(0));
     let living = live(pool(Lan::new(&cluster), &["s0"]), identity(1), Bench::default());
@@ -94,7 +94,7 @@ async fn an_index_of_zero_does_not_make_a_node_ask_without_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_deleted_while_the_agent_was_down_is_removed_at_its_start() {
+async fn allocation_deleted_during_downtime_is_removed() {
     let (cluster, living) = world(Settings::default()).await;
     let (kept, gone) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
     runs(&cluster, &kept).await;
@@ -108,7 +108,7 @@ async fn what_was_deleted_while_the_agent_was_down_is_removed_at_its_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_missing_is_asked_for_again_and_nothing_is_applied_meanwhile() {
+async fn missing_allocation_is_requested_again() {
     let (cluster, living) = world(Settings::default()).await;
     let known = cluster.place(&living.id, "a");
     runs(&cluster, &known).await;
@@ -127,7 +127,7 @@ async fn what_is_missing_is_asked_for_again_and_nothing_is_applied_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_gone_here_is_not_fetched_until_servers_change_it() {
+async fn locally_removed_allocation_is_not_fetched_again() {
     let (cluster, living) = world(Settings::default()).await;
     let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
     runs(&cluster, &a).await;
@@ -168,7 +168,7 @@ async fn allocations_are_heard_of_though_answers_break_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
+async fn unreadable_allocation_fails_alone() {
     let (cluster, living) = world(Settings::default()).await;
     let ids = cluster.write(|state| {
         let ids: Vec<_> = (0..300).map(|_| state.place(&living.id, &job("job"), "group")).collect();
@@ -189,7 +189,7 @@ async fn one_that_can_not_be_read_fails_and_holds_up_no_other() {
 
 /// Servers return an empty list with the index of all allocations to it.
 #[tokio::test(start_paused = true)]
-async fn a_purged_node_stops_what_servers_have_given_up_and_removes_nothing() {
+async fn purged_node_stops_allocations_and_removes_none() {
     let (cluster, living) = world(Settings::default()).await;
     let ids = cluster.place_many(&living.id, "job", 3);
     for id in &ids {
@@ -207,7 +207,7 @@ async fn a_purged_node_stops_what_servers_have_given_up_and_removes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_list_of_a_server_that_lies_is_not_believed() {
+async fn unconfirmed_empty_list_is_ignored() {
     let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -223,7 +223,7 @@ async fn an_empty_list_of_a_server_that_lies_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_were_restored_from_an_older_state_are_followed_after_some_minutes() {
+async fn restored_servers_are_followed_after_minutes() {
     let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
     let old = cluster.place(&living.id, "old");
     runs(&cluster, &old).await;
@@ -247,7 +247,7 @@ async fn servers_that_were_restored_from_an_older_state_are_followed_after_some_
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_that_are_too_large_are_fetched_in_parts_and_what_is_too_large_by_itself_is_told() {
+async fn large_batches_are_split_and_too_large_ones_reported() {
     let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
     let ids = cluster.write(|state| {
         state.most = 60;
@@ -266,7 +266,7 @@ async fn batches_that_are_too_large_are_fetched_in_parts_and_what_is_too_large_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_copy_that_can_not_be_read_is_told_and_the_older_one_goes_on() {
+async fn unreadable_update_is_reported_and_the_older_copy_runs() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -283,7 +283,7 @@ async fn a_newer_copy_that_can_not_be_read_is_told_and_the_older_one_goes_on() {
 
 /// Each allocation comes with a copy of its job.
 #[tokio::test(start_paused = true)]
-async fn allocations_of_one_job_share_it_in_whichever_lists_they_came() {
+async fn allocations_of_one_job_share_its_memory() {
     let (cluster, living) = world(Settings::default()).await;
     for _ in 0..10 {
         let id = cluster.place(&living.id, "job");
@@ -296,7 +296,7 @@ async fn allocations_of_one_job_share_it_in_whichever_lists_they_came() {
 
 /// Servers detect changes only while a query blocks, and each change wakes it.
 #[tokio::test(start_paused = true)]
-async fn what_servers_collect_while_nobody_asks_goes_without_alarm() {
+async fn server_collection_between_queries_is_no_alarm() {
     let (cluster, living) = world(Settings::default()).await;
     let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
     runs(&cluster, &a).await;

@@ -109,7 +109,7 @@ async fn a_wrong_secret_is_refused_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_list_of_servers_is_replaced_by_what_they_tell() {
+async fn server_list_is_replaced_by_the_servers_answer() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
     let pool = pool(Lan::new(&cluster), &["s0"]);
     let living = live(Arc::clone(&pool), identity(1), Bench::default());
@@ -123,7 +123,7 @@ async fn the_list_of_servers_is_replaced_by_what_they_tell() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_goes_down_is_left_for_another_before_the_ttl_is_over() {
+async fn failed_server_is_left_before_the_ttl_ends() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
     let living = live(pool(Lan::new(&cluster), &["s0", "s1", "s2"]), identity(1), Bench::default());
     ready(&cluster, &living.id).await;
@@ -151,7 +151,7 @@ async fn a_server_that_hangs_costs_no_heartbeat() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_without_a_leader_stops_nothing_and_is_waited_for() {
+async fn cluster_without_a_leader_stops_nothing() {
     let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -171,7 +171,7 @@ async fn a_cluster_without_a_leader_stops_nothing_and_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
+async fn changed_node_registers_at_once() {
     let (cluster, living) = world(Settings::default()).await;
     let registrations = || cluster.seen("Node.Register").len();
     for number in 0..5 {
@@ -198,7 +198,7 @@ async fn what_changes_at_a_node_is_told_at_once_and_heartbeats_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_out_of_reach_comes_back_with_what_still_runs() {
+async fn reconnected_node_reports_what_still_runs() {
     for outlive in [true, false] {
         let (cluster, living) = world(Settings { outlive, ..Settings::default() }).await;
         let id = cluster.place(&living.id, "job");
@@ -242,7 +242,7 @@ async fn a_second_outage_is_a_second_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_begins_anew_after_its_ttl_is_ready_as_soon_as_it_has_told_what_runs() {
+async fn restarted_agent_is_ready_after_its_reports() {
     let (cluster, living) = world(Settings { outlive: true, ..Settings::default() }).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -255,38 +255,38 @@ async fn an_agent_that_begins_anew_after_its_ttl_is_ready_as_soon_as_it_has_told
 }
 
 #[tokio::test(start_paused = true)]
-async fn node_events_are_told_together_and_again_if_that_failed() {
+async fn node_events_are_batched_and_repeated_on_failure() {
     let (cluster, living) = world(Settings::default()).await;
     cluster.fault("Node.EmitEvents", 1, &Fault::Error("boom".to_owned()));
     for number in 0..12 {
         living.reports.event(NodeEvent { message: number.to_string(), ..NodeEvent::default() });
     }
-    let told = || cluster.read(|state| state.nodes[&living.id].events.len());
-    within(30, "the events arrive", || told() == 10).await;
+    let event_count = || cluster.read(|state| state.nodes[&living.id].events.len());
+    within(30, "the events arrive", || event_count() == 10).await;
     assert_eq!(cluster.seen("Node.EmitEvents").len(), 2);
     assert_eq!(cluster.read(|state| state.nodes[&living.id].events[0].message.clone()), "2");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_hears_that_it_gets_no_new_work() {
+async fn ineligible_node_is_notified() {
     let (cluster, living) = world(Settings::default()).await;
     assert_eq!(living.contact.borrow().eligibility, Eligibility::Eligible);
     cluster.write(|state| {
         let stored = state.nodes.get_mut(&living.id).unwrap();
         stored.node.scheduling_eligibility = Eligibility::Ineligible;
     });
-    let told = || living.contact.borrow().eligibility == Eligibility::Ineligible;
-    within(25, "the node learns of it", told).await;
+    let is_ineligible = || living.contact.borrow().eligibility == Eligibility::Ineligible;
+    within(25, "the node learns of it", is_ineligible).await;
     // The node keeps its eligibility when servers have forgotten it.
     cluster.write(|state| state.purge(&living.id));
     ready(&cluster, &living.id).await;
-    assert!(told());
+    assert!(is_ineligible());
     let kept = cluster.read(|state| state.nodes[&living.id].node.scheduling_eligibility.clone());
     assert_eq!(kept, Eligibility::Ineligible);
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_are_asked_for_other_allocations_and_nodes() {
+async fn other_allocations_and_nodes_are_queried() {
     let (cluster, other) = world(Settings { tokens: true, ..Settings::default() }).await;
     let (_description, node) = watch::channel(Arc::new(described()));
     let pool = pool(Lan::new(&cluster), &["s0"]);
@@ -316,7 +316,7 @@ async fn servers_are_asked_for_other_allocations_and_nodes() {
 
 /// From 1.11 on, by `NodeIdentity.Renew`.
 #[tokio::test(start_paused = true)]
-async fn another_identity_is_asked_for_once_and_is_no_sign_of_a_missed_heartbeat() {
+async fn renewed_identity_is_no_missed_heartbeat() {
     let cluster = Cluster::start(Settings { tokens: true, signs: true, ..Settings::default() });
     let (_description, node) = watch::channel(Arc::new(described()));
     let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
@@ -337,7 +337,7 @@ async fn another_identity_is_asked_for_once_and_is_no_sign_of_a_missed_heartbeat
 
 /// The server accepts calls but answers none: neither heartbeats nor blocking queries.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_server_that_hangs() {
+async fn hanging_server_blocks_nothing() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
     let living = live(pool(Lan::new(&cluster), &["s0", "s1", "s2"]), identity(1), Bench::default());
     ready(&cluster, &living.id).await;
@@ -361,7 +361,7 @@ async fn nobody_waits_for_a_server_that_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn others_that_wait_leave_room_for_the_watch() {
+async fn blocking_queries_leave_room_for_the_watch() {
     let cluster = Cluster::start(Settings::default());
     let (_description, node) = watch::channel(Arc::new(described()));
     let session = Session::new(pool(Lan::new(&cluster), &["s0"]), identity(1), node, Options::default());
@@ -389,7 +389,7 @@ async fn others_that_wait_leave_room_for_the_watch() {
 
 /// Custom messages with the common options.
 #[tokio::test(start_paused = true)]
-async fn servers_are_asked_and_told_whatever_there_is() {
+async fn generic_queries_are_sent() {
     #[derive(serde::Serialize)]
     #[serde(rename_all = "PascalCase")]
     struct Ask<'a> {
@@ -416,8 +416,8 @@ async fn servers_are_asked_and_told_whatever_there_is() {
     assert_eq!(answer.node.unwrap().id, id);
     let event = || NodeEvent { message: "hello".to_owned(), ..NodeEvent::default() };
     let tell = |options| Tell { node_events: [(id.as_str(), vec![event()])].into(), options };
-    let told: GenericResponse = queries.send_once("Node.EmitEvents", tell).await.unwrap();
-    assert!(told.index > 0);
+    let reply: GenericResponse = queries.send_once("Node.EmitEvents", tell).await.unwrap();
+    assert!(reply.index > 0);
     assert_eq!(cluster.read(|state| state.nodes[&id].events[0].message.clone()), "hello");
     let refused = queries.send_once::<_, GenericResponse>("Node.NoSuch", tell).await.unwrap_err();
     assert!(refused.to_string().contains("can't find method Node.NoSuch"), "{refused}");

@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started() {
+async fn flaw_1_allocation_stopped_before_delivery_never_starts() {
     let (cluster, living) = world(Settings::default()).await;
     // The allocation is stopped between the list and the fetch.
     cluster.fault("Alloc.GetAllocs", 1, &Fault::Error("boom".to_owned()));
@@ -29,7 +29,7 @@ async fn flaw_1_what_is_to_stop_before_it_was_heard_of_is_never_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_4_what_has_ended_is_told_once_and_never_taken_back() {
+async fn flaw_4_terminal_status_is_reported_once() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -42,7 +42,7 @@ async fn flaw_4_what_has_ended_is_told_once_and_never_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_5_an_older_list_of_a_server_that_lags_removes_nothing() {
+async fn flaw_5_lagging_list_removes_nothing() {
     let (cluster, living) = world(Settings { servers: 3, ..Settings::default() }).await;
     (0..3).for_each(|server| cluster.freeze(server));
     let ids = cluster.place_many(&living.id, "job", 5);
@@ -83,7 +83,7 @@ async fn flaw_6_the_first_list_after_a_start_is_the_leaders() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_7_what_was_deleted_just_before_the_first_question_goes() {
+async fn flaw_7_allocation_deleted_before_the_first_query_is_removed() {
     let (cluster, living) = world(Settings::default()).await;
     let (a, b) = (cluster.place(&living.id, "a"), cluster.place(&living.id, "b"));
     runs(&cluster, &a).await;
@@ -99,7 +99,7 @@ async fn flaw_7_what_was_deleted_just_before_the_first_question_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_8_what_was_complete_does_not_run_again_after_a_restart() {
+async fn flaw_8_complete_allocation_does_not_run_again() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -122,7 +122,7 @@ async fn flaw_8_what_was_complete_does_not_run_again_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_9_an_end_that_nobody_was_told_of_is_told_after_the_restart() {
+async fn flaw_9_unreported_end_is_reported_after_a_restart() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -138,7 +138,7 @@ async fn flaw_9_an_end_that_nobody_was_told_of_is_told_after_the_restart() {
 
 /// The deadline to stop an allocation follows from the last answered heartbeat, whenever it is checked.
 #[tokio::test(start_paused = true)]
-async fn flaws_16_and_17_the_last_answered_heartbeat_is_known_to_the_tick() {
+async fn flaws_16_and_17_last_heartbeat_sets_the_deadline() {
     let (cluster, living) = world(Settings::default()).await;
     for _ in 0..20 {
         sleep(seconds(7)).await;
@@ -158,7 +158,7 @@ async fn flaws_16_and_17_the_last_answered_heartbeat_is_known_to_the_tick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flaw_46_a_wait_for_another_allocation_outlives_servers_and_can_be_given_up() {
+async fn flaw_46_wait_for_an_allocation_survives_servers() {
     let (cluster, other) = world(Settings { servers: 3, ..Settings::default() }).await;
     let id = cluster.place(&other.id, "job");
     runs(&cluster, &id).await;

@@ -110,7 +110,7 @@ async fn a_service_is_placed_scaled_and_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_update_goes_one_by_one_as_allocations_turn_healthy() {
+async fn update_follows_health_one_by_one() {
     let cluster = Cluster::start(Settings::default());
     let _nodes = nodes(&cluster, 2).await;
     let key = cluster.submit(&web(3, "one")).unwrap();
@@ -133,7 +133,7 @@ async fn an_update_goes_one_by_one_as_allocations_turn_healthy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_replaced_and_a_batch_that_is_done_is_not() {
+async fn failed_allocation_is_replaced_and_complete_batch_is_not() {
     let cluster = Cluster::start(Settings::default());
     let nodes = nodes(&cluster, 2).await;
     let key = cluster.submit(&web(1, "one")).unwrap();
@@ -158,7 +158,7 @@ async fn what_fails_is_replaced_and_a_batch_that_is_done_is_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drained_node_gives_all_away_and_system_jobs_last() {
+async fn drained_node_stops_system_jobs_last() {
     let cluster = Cluster::start(Settings::default());
     let nodes = nodes(&cluster, 2).await;
     let key = cluster.submit(&web(4, "one")).unwrap();
@@ -184,7 +184,7 @@ async fn a_drained_node_gives_all_away_and_system_jobs_last() {
 
 /// Depending on the job: without a disconnect setting, or with one that lets allocations outlive the absence.
 #[tokio::test(start_paused = true)]
-async fn what_is_out_of_reach_is_lost_or_unknown_as_its_job_says() {
+async fn unreachable_allocation_is_lost_or_unknown_by_its_job() {
     let minutes = |minutes: i64| minutes * 60_000_000_000;
     let outlive = json!({ "LostAfter": minutes(60), "Replace": true });
     let keep_other = json!({ "LostAfter": minutes(60), "Reconcile": "keep_replacement" });
@@ -220,7 +220,7 @@ async fn what_is_out_of_reach_is_lost_or_unknown_as_its_job_says() {
 
 /// Compares with a stock server's response: the same fields must be present.
 #[test]
-fn what_is_placed_has_what_allocations_of_stock_servers_have() {
+fn placed_allocation_has_the_fields_of_stock_servers() {
     let mut state = herdlet_nomad_server::state::State::new(true);
     let node = crate::world::described();
     let node = herdlet_nomad::wire::Node {

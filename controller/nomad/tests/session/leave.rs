@@ -74,7 +74,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
+async fn leaving_node_is_drained() {
     let world = World::new().await;
     let left = world.leaves(Drain { deadline: HOUR, ignore_system_jobs: true, ..Drain::default() }, true);
     world.drains().await;
@@ -95,7 +95,7 @@ async fn a_node_that_leaves_is_drained_and_gets_nothing_new() {
 
 /// Servers end a drain at its deadline, and stop the remaining allocations after that.
 #[tokio::test(start_paused = true)]
-async fn what_servers_stop_at_the_deadline_ends_before_the_node_has_left() {
+async fn drain_deadline_waits_for_stopped_allocations() {
     for (ends_after, has_left) in [(seconds(25), true), (seconds(200), false)] {
         let world = World::new().await;
         let how = Drain { deadline: HOUR, ..Drain::default() };
@@ -111,7 +111,7 @@ async fn what_servers_stop_at_the_deadline_ends_before_the_node_has_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_by_force_and_one_without_a_deadline_are_told_as_such() {
+async fn forced_and_endless_drains_are_sent() {
     let world = World::new().await;
     let deadline =
         || world.cluster.read(|state| state.nodes[&world.node].node.drain_strategy.clone().unwrap());
@@ -128,7 +128,7 @@ async fn a_drain_by_force_and_one_without_a_deadline_are_told_as_such() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_end_is_left_at_the_deadline() {
+async fn drain_ends_at_its_deadline() {
     let world = World::new().await;
     let began = Instant::now();
     let left = world.leaves(Drain { deadline: Some(seconds(20)), ..Drain::default() }, false);
@@ -137,7 +137,7 @@ async fn what_does_not_end_is_left_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_do_not_answer_or_refuse_keep_nobody() {
+async fn unavailable_servers_do_not_block_a_drain() {
     let world = World::new().await;
     let how = Drain { deadline: HOUR, ..Drain::default() };
     world.cluster.fault("Node.UpdateDrain", 1, &Fault::Error("Permission denied".to_owned()));
@@ -150,7 +150,7 @@ async fn servers_that_do_not_answer_or_refuse_keep_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_that_go_while_a_node_is_drained_are_waited_for_but_not_for_ever() {
+async fn servers_lost_during_a_drain_are_waited_for() {
     let how = Drain { deadline: HOUR, ..Drain::default() };
     for has_ended in [false, true] {
         let world = World::new().await;
@@ -158,10 +158,10 @@ async fn servers_that_go_while_a_node_is_drained_are_waited_for_but_not_for_ever
         world.drains().await;
         world.cluster.set_down(0, true);
         let began = Instant::now();
-        let told = left.await.unwrap();
+        let result = left.await.unwrap();
         let waited = began.elapsed();
         // If everything here has ended, the node knows that by itself; otherwise it asks again until the limit.
-        assert_eq!(told.is_ok(), has_ended, "{told:?}");
+        assert_eq!(result.is_ok(), has_ended, "{result:?}");
         assert!(if has_ended { waited <= seconds(45) } else { waited >= seconds(60) }, "{waited:?}");
         assert!(waited <= seconds(180), "{waited:?}");
     }

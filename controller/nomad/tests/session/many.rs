@@ -53,12 +53,12 @@ async fn many_nodes_live_in_one_process() {
             live(pool, identity(number), Bench::default())
         })
         .collect();
-    let all = |status: NodeStatus| {
+    let all_have = |status: NodeStatus| {
         move |state: &State| {
             state.nodes.len() == count && state.nodes.values().all(|stored| stored.node.status == status)
         }
     };
-    cluster.until(all(NodeStatus::Ready)).await;
+    cluster.until(all_have(NodeStatus::Ready)).await;
     let (idle, idle_tasks) = (memory(), tasks());
     let job = recorded_job();
     let group = job.value().get("TaskGroups").and_then(|groups| match groups {
@@ -79,7 +79,7 @@ async fn many_nodes_live_in_one_process() {
     });
     cluster.until(|state| ids.iter().all(|id| state.allocs[id].client_status == ClientStatus::Running)).await;
     sleep(seconds(60)).await;
-    assert!(cluster.read(all(NodeStatus::Ready)), "all heartbeats were in time");
+    assert!(cluster.read(all_have(NodeStatus::Ready)), "all heartbeats were in time");
     assert!(ids.iter().all(|id| cluster.reports(id) == [ClientStatus::Running]), "each was reported once");
     let each = |bytes: usize| bytes.saturating_sub(memory_before) / 1024 / count;
     println!(

@@ -13,7 +13,7 @@ fn updates(cluster: &Cluster) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_status_is_told_at_once_and_events_within_a_second() {
+async fn status_is_reported_at_once_and_events_within_a_second() {
     let (cluster, living) = world(Settings::default()).await;
     let placed = Instant::now();
     let id = cluster.place(&living.id, "job");
@@ -78,7 +78,7 @@ async fn a_report_survives_a_failed_update_and_a_newer_one_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_twice_even_if_it_is_said_twice() {
+async fn repeated_report_is_sent_once() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -92,7 +92,7 @@ async fn nothing_is_sent_twice_even_if_it_is_said_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_told_before_the_first_list() {
+async fn no_report_is_sent_before_the_first_list() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -113,7 +113,7 @@ async fn nothing_is_told_before_the_first_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_server_holds_nobody_up() {
+async fn slow_server_blocks_nothing() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -134,7 +134,7 @@ async fn a_slow_server_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_no_loss() {
+async fn lost_answer_repeats_the_report() {
     let (cluster, living) = world(Settings { servers: 2, ..Settings::default() }).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -149,7 +149,7 @@ async fn a_lost_answer_is_no_loss() {
 
 /// Other calls succeed all the time.
 #[tokio::test(start_paused = true)]
-async fn a_failed_update_is_not_tried_again_at_once_because_something_else_went_well() {
+async fn failed_update_is_not_retried_at_once() {
     let (cluster, living) = world(Settings::default()).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;

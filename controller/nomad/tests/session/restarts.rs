@@ -38,7 +38,7 @@ fn collect(cluster: &Cluster) -> BTreeMap<AllocId, ClientStatus> {
 
 /// Nothing is lost, runs twice, or changes after its end.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_restarts_of_servers_lose_nothing() {
+async fn a_thousand_server_restarts_lose_nothing() {
     let cluster = Cluster::start(Settings { servers: 3, ..Settings::default() });
     let mut chance = Chance::of(41);
     let mut nodes: Vec<Living> = Vec::new();

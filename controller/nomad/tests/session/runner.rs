@@ -96,11 +96,11 @@ impl Runner for Minimal {
                 seen.unreadable.push((id, why));
             }
             for DesiredAlloc { alloc, .. } in desired.changed {
-                let (id, told) = (alloc.id.clone(), alloc.client_status.clone());
+                let (id, status) = (alloc.id.clone(), alloc.client_status.clone());
                 if alloc.desired_status.is_terminal() {
                     seen.ended.entry(id.clone()).or_insert(ClientStatus::Complete);
-                } else if told.is_terminal() {
-                    seen.ended.entry(id.clone()).or_insert(told);
+                } else if status.is_terminal() {
+                    seen.ended.entry(id.clone()).or_insert(status);
                 } else if !seen.ended.contains_key(&id) {
                     seen.started.entry(id.clone()).or_insert(1);
                 }

@@ -53,7 +53,7 @@ impl Service for Called {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_call_a_node_over_the_connection_that_it_has_dialled() {
+async fn servers_call_a_node_over_its_own_connection() {
     let cluster = Cluster::start(Settings { servers: 2, ..Settings::default() });
     let servers = vec!["s0:4647".parse().unwrap(), "s1:4647".parse().unwrap()];
     let pool = Pool::new(Arc::new(Called), "global".to_owned(), servers, Lan::new(&cluster), Chance::of(5));
@@ -90,7 +90,7 @@ async fn servers_call_a_node_over_the_connection_that_it_has_dialled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_restarts() {
+async fn signed_node_identity_survives_restarts() {
     let introduction = Secret::from("introduction");
     let settings =
         Settings { tokens: true, signs: true, introduction: introduction.clone(), ..Settings::default() };
@@ -132,7 +132,7 @@ async fn a_node_shows_the_identity_that_servers_have_signed_and_keeps_it_over_re
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_of_wrong_types_and_of_none_stop_nothing() {
+async fn invalid_answers_stop_nothing() {
     let (cluster, living) = world(Settings { servers: 2, ..Settings::default() }).await;
     let id = cluster.place(&living.id, "job");
     runs(&cluster, &id).await;
@@ -159,7 +159,7 @@ async fn answers_of_wrong_types_and_of_none_stop_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_may_leave_fields_out_and_send_others() {
+async fn missing_and_unknown_fields_are_accepted() {
     for fields in [Fields::Of(1, 1), Fields::New] {
         let (cluster, living) = world(Settings { fields, signs: true, ..Settings::default() }).await;
         let ids = cluster.place_many(&living.id, "job", 5);
@@ -171,9 +171,9 @@ async fn servers_may_leave_fields_out_and_send_others() {
             .await;
         cluster.write(|state| state.collect(&ids[0]));
         within(5, "the allocation is gone", || living.bench.ids() == ids[1..]).await;
-        let told = living.contact.borrow().eligibility.clone();
-        let unsaid = told == herdlet_nomad::wire::Eligibility::Unsaid;
-        assert_eq!(unsaid, fields == Fields::Of(1, 1), "{told}");
+        let eligibility = living.contact.borrow().eligibility.clone();
+        let unsaid = eligibility == herdlet_nomad::wire::Eligibility::Unsaid;
+        assert_eq!(unsaid, fields == Fields::Of(1, 1), "{eligibility}");
         cluster.write(|state| state.purge(&living.id));
         ready(&cluster, &living.id).await;
     }

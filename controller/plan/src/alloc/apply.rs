@@ -152,11 +152,11 @@ fn take_new_owner_version(
 /// The allocation is no longer a canary: services that are registered differently for canaries are registered again.
 /// Their checks are the same.
 pub fn serve_as_promoted(group: &Group, state: &mut AllocState) {
-    let tells = |services: &[Service]| services.iter().any(Service::differs_in_canaries);
-    if tells(&group.services) {
+    let differ_in_canaries = |services: &[Service]| services.iter().any(Service::differs_in_canaries);
+    if differ_in_canaries(&group.services) {
         mark_for_inspection(Part::Services, state);
     }
-    for (index, _) in (0..).zip(&group.tasks).filter(|(_, task)| tells(&task.services)) {
+    for (index, _) in (0..).zip(&group.tasks).filter(|(_, task)| differ_in_canaries(&task.services)) {
         mark_for_inspection(Part::Task(index, TaskPart::Services), state);
     }
 }
@@ -177,7 +177,7 @@ impl Writer<'_> {
             Change::Issue { part, doing, verb, timeout } => self.issue(part, doing, verb, timeout),
             Change::RestartTasks(restart) => self.restart_tasks(restart),
             Change::EndRestart => self.state.durable.restart = None,
-            Change::Unhealthy { task, check, said } => self.restart_unhealthy(task, &check, &said),
+            Change::Unhealthy { task, check, output } => self.restart_unhealthy(task, &check, &output),
             Change::Fail(why) => {
                 for index in 0..self.task_count() {
                     let why = format!("failed to set up: {why}");
@@ -204,8 +204,8 @@ impl Writer<'_> {
             self.state.parts.run_over(part, generation);
             return;
         }
-        if let Some(told) = self.state.telling.remove(&generation) {
-            return self.on_signal_delivered(told);
+        if let Some(signalled) = self.state.signals_in_flight.remove(&generation) {
+            return self.on_signal_delivered(signalled);
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {

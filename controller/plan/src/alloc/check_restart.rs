@@ -33,9 +33,10 @@ pub(super) fn due(pass: &mut Pass<'_>) -> Option<Change> {
         let Some(checked) = checked(pass, result) else { continue };
         let at_ns = restart_at_ns(*since_ns, checked.started_ns, when);
         if pass.due(at_ns) {
-            let said = result.output.lines().next().unwrap_or_default();
-            let said = String::from(said.get(..said.floor_char_boundary(SAID_BYTES_MAX)).unwrap_or_default());
-            return Some(Change::Unhealthy { task: checked.task, check: result.check.clone(), said });
+            let output = result.output.lines().next().unwrap_or_default();
+            let output =
+                String::from(output.get(..output.floor_char_boundary(SAID_BYTES_MAX)).unwrap_or_default());
+            return Some(Change::Unhealthy { task: checked.task, check: result.check.clone(), output });
         }
         pass.wait(Waiting::CheckRestart { check: result.id.clone(), at_ns });
     }

@@ -113,7 +113,7 @@ mod tests {
     };
 
     #[test]
-    fn an_explanation_tells_goal_waits_and_the_next_look() {
+    fn explanation_has_goal_waits_and_wake_time() {
         let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
         let delay = Deadline::after(at(1), Duration::from_secs(1));
         let stop = Stop { reason: StopReason::MainDead, decided_at: at(1).wall, delay };
@@ -128,11 +128,14 @@ mod tests {
             let state = AllocState { durable: Tracked::stored(durable), ..AllocState::default() };
             let plan =
                 Plan { waits: vec![Waiting::Gate(0)], wake_ns: Some(at(7).boot_ns), ..Plan::default() };
-            let told = explain(at(5), &spec, &state, &plan);
-            assert_eq!((&*told.name, &*told.goal), ("j.g[0]", goal));
-            assert_eq!(told.alloc, spec.id.to_string());
-            assert_eq!(told.waits.iter().map(|wait| &*wait.part).collect::<vec::Vec<_>>(), ["task main"]);
-            assert_eq!(told.wake_at, Some(at(7).wall));
+            let explanation = explain(at(5), &spec, &state, &plan);
+            assert_eq!((&*explanation.name, &*explanation.goal), ("j.g[0]", goal));
+            assert_eq!(explanation.alloc, spec.id.to_string());
+            assert_eq!(
+                explanation.waits.iter().map(|wait| &*wait.part).collect::<vec::Vec<_>>(),
+                ["task main"]
+            );
+            assert_eq!(explanation.wake_at, Some(at(7).wall));
         }
     }
 }

@@ -8,7 +8,7 @@ mod health;
 mod parts;
 mod probe;
 mod properties;
-mod told;
+mod task_events;
 
 use std_alloc::{
     collections::BTreeSet,
@@ -170,13 +170,16 @@ fn plans_by_example() {
 /// Only `status` showed the cause; `explain` and the task's history showed "Exit Code: 137, Signal: 9".
 #[test]
 fn a_task_that_was_out_of_memory_says_so() {
-    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut limited = task("main", Lifecycle::Main);
+    limited.resources.memory_mib = Some(64);
+    let spec = alloc(vec![limited]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, parts));
     let result = herdlet_api_types::task::ExitResult { signal: 9, oom_killed: true, ..exit(137) };
     life.write(|writer| writer.exited("main", 1, result));
-    let said: Vec<&str> = life.state.durable.tasks[0].events.iter().map(|event| &*event.message).collect();
-    assert!(said.contains(&"Exit Code: 137, Signal: 9, out of memory"), "{said:?}");
+    let messages: Vec<&str> =
+        life.state.durable.tasks[0].events.iter().map(|event| &*event.message).collect();
+    assert!(messages.contains(&"Exit Code: 137, Signal: 9, out of memory (limit 64 MiB)"), "{messages:?}");
 }
 
 /// An allocation without a world around it.

@@ -119,7 +119,7 @@ fn the_whole_table() {
 }
 
 #[test]
-fn what_is_not_there_has_no_variable() {
+fn missing_values_set_no_variable() {
     let (alloc, node) = (alloc(), NodeFacts::default());
     let mut task = task();
     task.resources = Default::default();
@@ -172,11 +172,11 @@ fn ports_with_other_labels_and_addresses() {
 fn tasks_with_networks_of_their_own_know_each_others_ports() {
     let node = node();
     let mut alloc = alloc();
-    let of = |ip: &str, value| BTreeMap::from([("http".to_string(), port(ip, value, 80))]);
+    let ports_at = |ip: &str, value| BTreeMap::from([("http".to_string(), port(ip, value, 80))]);
     let server = ServerSide {
         task_ports: [
-            ("redis".to_string(), of("10.0.0.5", 23_000)),
-            ("my-web".to_string(), of("::1", 23_001)),
+            ("redis".to_string(), ports_at("10.0.0.5", 23_000)),
+            ("my-web".to_string(), ports_at("::1", 23_001)),
         ]
         .into(),
         ..herdlet_api_types::fixture::server_side(&alloc.job)
@@ -203,7 +203,7 @@ fn tasks_with_networks_of_their_own_know_each_others_ports() {
 }
 
 #[test]
-fn memory_without_a_bound_is_told_in_nomads_number() {
+fn unbounded_memory_is_minus_one() {
     let (node, alloc) = (node(), alloc());
     let mut task = task();
     task.resources.memory_max_mib = Some(herdlet_api_types::job::Resources::ALL_MEMORY);

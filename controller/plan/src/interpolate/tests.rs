@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn known_variables_are_found_wherever_they_stand(before in "[^$]{0,20}", after in "[^$]{0,20}") {
+    fn known_variables_are_replaced_anywhere(before in "[^$]{0,20}", after in "[^$]{0,20}") {
         prop_assert_eq!(env().interpolate(&format!("{before}${{NAME}}{after}")), format!("{before}v{after}"));
     }
 }

@@ -95,14 +95,14 @@ impl Room {
         if lacking().next().is_none() {
             return Ok(());
         }
-        let told: Vec<String> = lacking()
+        let shortages: Vec<String> = lacking()
             .map(|(name, unit, wants, free, all)| {
                 format!("{wants} {unit} of {name} ({free} of {all} {unit} are free)")
             })
             .collect();
         Err(Unplaced {
             reason: Reason::Capacity,
-            message: format!("wants {}", told.join(" and ")),
+            message: format!("needs {}", shortages.join(" and ")),
             filtered_by: Vec::new(),
             exhausted: lacking().map(|(name, ..)| String::from(*name)).collect(),
         })
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_asks_for_what_it_needs_at_its_largest() {
+    fn group_requests_its_largest_phase() {
         let group = fixture::group(
             "g",
             1,
@@ -256,24 +256,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_up_is_told_with_what_is_wanted_and_free() {
+    fn lack_of_room_names_wanted_and_free_amounts() {
         let all = Room { cpu_mhz: 2_000, memory_mib: 1_000, disk_mib: 1_000 };
         let used = Room { cpu_mhz: 2_500, memory_mib: 600, disk_mib: 0 };
         let wants = Room { cpu_mhz: 0, memory_mib: 500, disk_mib: 0 };
         let why = wants.check(all.minus(used), all).expect_err("no memory is left");
-        assert_eq!(why.message, "wants 500 MiB of memory (400 of 1000 MiB are free)");
+        assert_eq!(why.message, "needs 500 MiB of memory (400 of 1000 MiB are free)");
         assert_eq!(why.exhausted, ["memory"]);
         assert_eq!(Room { memory_mib: 400, ..wants }.check(all.minus(used), all), Ok(()));
         let both = Room { cpu_mhz: 1, ..wants };
         let why = both.check(all.minus(used), all).expect_err("nor a processor");
         assert_eq!(why.exhausted, ["cpu", "memory"]);
-        let told =
-            "wants 1 MHz of cpu (0 of 2000 MHz are free) and 500 MiB of memory (400 of 1000 MiB are free)";
-        assert_eq!(why.message, told);
+        let expected =
+            "needs 1 MHz of cpu (0 of 2000 MHz are free) and 500 MiB of memory (400 of 1000 MiB are free)";
+        assert_eq!(why.message, expected);
     }
 
     #[test]
-    fn who_made_room_comes_first_then_priority_then_age() {
+    fn queue_orders_by_room_made_priority_and_age() {
         let key = |id: &str| JobKey { namespace: "default".into(), id: id.into() };
         let mut line = Line::default();
         line.join(&key("old"), 50, 1, false);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_keeps_the_better_place_unless_its_priority_is_another() {
+    fn requeued_job_keeps_its_place_unless_priority_changed() {
         let key = |id: &str| JobKey { namespace: "default".into(), id: id.into() };
         let mut line = Line::default();
         let first =

@@ -134,8 +134,8 @@ mod tests {
             ),
         ] {
             let block = Parameterized { payload: rule, ..parent().parameterized.unwrap() };
-            let told = dispatch(payload, meta).complaint(&block);
-            assert_eq!(told.as_deref(), expected, "{rule:?} {payload:?} {meta:?}");
+            let complaint = dispatch(payload, meta).complaint(&block);
+            assert_eq!(complaint.as_deref(), expected, "{rule:?} {payload:?} {meta:?}");
         }
     }
 

@@ -173,9 +173,9 @@ pub fn is_distinct(job: &Job, group: &Group) -> bool {
 /// weights.
 pub fn affinity_score(job: &Job, group: &Group, node: &NodeFacts) -> Option<f64> {
     let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
-    let all = || job.affinities.iter().chain(&group.affinities).chain(of_tasks.clone());
-    let total: f64 = all().map(|affinity| f64::from(affinity.weight).abs()).sum();
-    let held = all().filter(|affinity| {
+    let affinities = || job.affinities.iter().chain(&group.affinities).chain(of_tasks.clone());
+    let total: f64 = affinities().map(|affinity| f64::from(affinity.weight).abs()).sum();
+    let held = affinities().filter(|affinity| {
         let Constraint { attribute, operator, value } = &affinity.wanted;
         compare::holds(*operator, node.value_of(attribute), node.value_of(value))
     });

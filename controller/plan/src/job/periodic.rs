@@ -61,8 +61,8 @@ impl Launches {
     /// Updates the state with the current clock reading.
     pub fn seen(self, now: UnixNanos) -> Self {
         let is_ahead = |moment: UnixNanos| moment.0.saturating_sub(now.0) > AHEAD_MAX.as_nanos();
-        let anew = self.anew.filter(|anew| !is_ahead(*anew)).unwrap_or(now);
-        Self { until: self.until, anew: is_ahead(self.until).then_some(anew) }
+        let first_reading = self.anew.filter(|first_reading| !is_ahead(*first_reading)).unwrap_or(now);
+        Self { until: self.until, anew: is_ahead(self.until).then_some(first_reading) }
     }
 
     /// What to do now.
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_done() {
+    fn next_launch_follows_the_schedule() {
         let at = |minutes: i64| UnixNanos(HOUR + minutes * MINUTE);
         for (until, now, expected) in [
             (at(0), at(1), Next::At(at(5))),
@@ -142,14 +142,14 @@ mod tests {
     fn a_clock_that_was_years_ahead_does_not_stop_a_job_for_years() {
         let day = 24 * 60 * MINUTE;
         let (now, ahead) = (UnixNanos(HOUR + MINUTE), UnixNanos(HOUR + 400 * day));
-        let anew = Launches::until(ahead).seen(now);
-        assert_eq!(anew, Launches { until: ahead, anew: Some(now) });
+        let corrected = Launches::until(ahead).seen(now);
+        assert_eq!(corrected, Launches { until: ahead, anew: Some(now) });
         let due = UnixNanos(HOUR + 5 * MINUTE);
-        assert_eq!(anew.seen(due), anew, "launches start over once");
-        assert_eq!(anew.next(&every_five(), now), Next::At(due));
-        assert_eq!(anew.next(&every_five(), due), Next::Launch(due));
+        assert_eq!(corrected.seen(due), corrected, "launches start over once");
+        assert_eq!(corrected.next(&every_five(), now), Next::At(due));
+        assert_eq!(corrected.next(&every_five(), due), Next::Launch(due));
         let further = UnixNanos(HOUR - 30 * day);
-        assert_eq!(anew.seen(further).anew, Some(further), "the clock is set back again");
+        assert_eq!(corrected.seen(further).anew, Some(further), "the clock is set back again");
         for ahead in [day, day / 2] {
             let launches = Launches::until(UnixNanos(HOUR + ahead));
             assert_eq!(launches.seen(UnixNanos(HOUR)), launches, "the clock may have been set back");

@@ -28,19 +28,22 @@ pub enum NoPorts {
 }
 
 impl NoPorts {
-    /// The reason as a user sees it.
-    pub fn unplaced(&self) -> Unplaced {
+    /// The reason as a user sees it. `holder_of` names the allocation that holds a port.
+    pub fn unplaced(&self, holder_of: impl FnOnce(u16) -> Option<String>) -> Unplaced {
         let (message, dimension) = match self {
             Self::Taken(port) => (
-                format!("wants port {port}, which another allocation holds"),
+                match holder_of(*port) {
+                    Some(holder) => format!("needs port {port}, which {holder} holds"),
+                    None => format!("needs port {port} more than once"),
+                },
                 format!("network: reserved port collision {port}"),
             ),
             Self::Reserved(port) => (
-                format!("wants port {port}, which `reserved` of the agent's config keeps for the machine"),
+                format!("needs port {port}, which `reserved` of the agent's config keeps for the machine"),
                 format!("network: reserved port collision {port}"),
             ),
             Self::Exhausted => (
-                String::from("wants a dynamic port, and none is free"),
+                String::from("needs a dynamic port, and none is free"),
                 String::from("network: dynamic port selection failed"),
             ),
         };
@@ -48,11 +51,10 @@ impl NoPorts {
     }
 }
 
-/// Host ports held by allocations, with the number of holders: a fixed port of an operator may be held twice for a
-/// while.
+/// Host ports held by allocations, with their holders: a fixed port of an operator may be held twice for a while.
 #[derive(Debug, Default)]
 pub struct PortClaims {
-    by: BTreeMap<u16, u32>,
+    by: BTreeMap<u16, Vec<AllocId>>,
     /// Never assigned.
     reserved: BTreeSet<u16>,
     /// Something listens there, as last reported: not assigned while there are others.
@@ -78,20 +80,26 @@ impl PortClaims {
     /// Adds the allocation's ports.
     pub fn take(&mut self, alloc: &Allocation) {
         for port in alloc.host_ports() {
-            *self.by.entry(port.value).or_default() += 1;
+            self.by.entry(port.value).or_default().push(alloc.id);
         }
     }
 
     /// Removes the allocation's ports.
     pub fn release(&mut self, alloc: &Allocation) {
         for port in alloc.host_ports() {
-            match self.by.get_mut(&port.value) {
-                Some(holders) if *holders > 1 => *holders -= 1,
-                Some(_) | None => {
-                    self.by.remove(&port.value);
-                }
+            let Some(holders) = self.by.get_mut(&port.value) else { continue };
+            if let Some(at) = holders.iter().position(|holder| *holder == alloc.id) {
+                holders.remove(at);
+            }
+            if holders.is_empty() {
+                self.by.remove(&port.value);
             }
         }
+    }
+
+    /// The first of the allocations that hold the port.
+    pub fn holder(&self, port: u16) -> Option<AllocId> {
+        self.by.get(&port)?.first().copied()
     }
 
     /// Why the port can't be assigned: it is reserved for the machine, or an allocation holds it.
@@ -189,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_held_until_nobody_holds_it() {
+    fn port_is_held_until_its_last_release() {
         let (mut held, alloc) = (PortClaims::default(), holding(&[8080]));
         held.take(&alloc);
         held.take(&alloc);
@@ -201,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dynamic_port_is_given_once_wherever_the_search_begins() {
+    fn dynamic_ports_are_unique_for_any_search_start() {
         let group = group(&[("a", DYNAMIC), ("b", DYNAMIC), ("c", DYNAMIC), ("d", DYNAMIC)]);
         let mut first = BTreeSet::new();
         for id in 0..32 {
@@ -218,7 +226,7 @@ mod tests {
 
     /// A task whose port another process held failed at each start.
     #[test]
-    fn a_port_on_which_something_listens_is_given_last() {
+    fn listening_port_is_assigned_last() {
         let mut held = PortClaims::default();
         held.set_listening([20_000, 20_001, 20_003].into());
         let group = group(&[("a", DYNAMIC)]);
@@ -232,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_port_is_given_to_one() {
+    fn fixed_port_is_assigned_once() {
         let http = PortRequest { fixed: Some(80), to: Some(8080) };
         let mut held = PortClaims::default();
         let id = AllocId::from_hash([1; 16]);

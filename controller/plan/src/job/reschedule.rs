@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ran_for_longer_than_the_longest_delay_begins_anew() {
+    fn run_longer_than_max_delay_resets_the_delay() {
         let policy = policy(DelayFunction::Exponential);
         let past = follow(at(100), &policy, &[], Duration::from_secs(60));
         let length = |now| due(now, &policy, &past).map(|due| due.length);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn without_attempts_nothing_follows_and_what_is_remembered_is_bounded() {
+    fn no_attempts_means_no_reschedule_and_bounded_history() {
         assert_eq!(due(at(1), &ReschedulePolicy::default(), &[]), None);
         let policy = policy(DelayFunction::Constant);
         let mut past = vec![];

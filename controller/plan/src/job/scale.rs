@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_may_not_have_is_refused() {
+    fn invalid_scaling_count_is_refused() {
         let mut job = web();
         job.groups[0].scaling = Some(scaling(1, 3));
         let port = PortRequest { fixed: Some(80), to: None };
@@ -84,10 +84,11 @@ mod tests {
             ("b", 2, "port 80 exists once"),
             ("c", 1, "has no group \"c\"; it has: a, b"),
         ] {
-            let Err(Refusal::Invalid(told) | Refusal::NotFound(told)) = scaled(&job, group, count) else {
+            let Err(Refusal::Invalid(message) | Refusal::NotFound(message)) = scaled(&job, group, count)
+            else {
                 panic!("{group} {count}")
             };
-            assert!(told.contains(why), "{told}");
+            assert!(message.contains(why), "{message}");
         }
         assert!(scaled(&job, "b", 1).is_ok(), "a fixed port exists once");
         let most = u32::try_from(ALLOCATIONS_MAX).expect("a number that fits");

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_task_that_asks_for_it_has_a_probe() {
+    fn only_tasks_that_request_it_have_a_probe() {
         let mut task = task("main", Lifecycle::Main);
         assert_eq!((PROBE.needed)(&task), Need::Unneeded);
         task.config = serde_json::json!({ "probe": true });
@@ -119,17 +119,18 @@ mod tests {
     #[test]
     fn every_value_of_every_column_has_a_part() {
         let rows = rows();
-        let of = |column: fn(&PartRow) -> String| rows.iter().map(|row| column(row)).collect::<BTreeSet<_>>();
+        let values_of =
+            |column: fn(&PartRow) -> String| rows.iter().map(|row| column(row)).collect::<BTreeSet<_>>();
         let set = |text: &str| text.split(' ').map(String::from).collect::<BTreeSet<_>>();
-        assert_eq!(of(|row| name(row.medium)), set("Files Mounts Processes Catalogue Agent"));
-        assert_eq!(of(|row| name(row.trust)), set("InspectFirst Assert"));
-        assert_eq!(of(|row| name(row.inside)), set("Nothing AllocDir TaskDir"));
-        assert_eq!(of(|row| name(row.while_running)), set("Keep Leave"));
-        assert_eq!(of(|row| name(row.memory)), set("Inspected Stored MayExist"));
-        assert_eq!(of(|row| name(row.down)), set("First AfterProcess EachAttempt WithDir"));
-        assert_eq!(of(|row| name(row.withdraw)), set("Never WhileStarting"));
-        assert_eq!(of(|row| name(row.if_lost)), set("Restore FailUsers"));
-        assert_eq!(of(|row| name(row.if_fatal)), set("Ignore FailUsers RestartPolicy GoOn"));
+        assert_eq!(values_of(|row| name(row.medium)), set("Files Mounts Processes Catalogue Agent"));
+        assert_eq!(values_of(|row| name(row.trust)), set("InspectFirst Assert"));
+        assert_eq!(values_of(|row| name(row.inside)), set("Nothing AllocDir TaskDir"));
+        assert_eq!(values_of(|row| name(row.while_running)), set("Keep Leave"));
+        assert_eq!(values_of(|row| name(row.memory)), set("Inspected Stored MayExist"));
+        assert_eq!(values_of(|row| name(row.down)), set("First AfterProcess EachAttempt WithDir"));
+        assert_eq!(values_of(|row| name(row.withdraw)), set("Never WhileStarting"));
+        assert_eq!(values_of(|row| name(row.if_lost)), set("Restore FailUsers"));
+        assert_eq!(values_of(|row| name(row.if_fatal)), set("Ignore FailUsers RestartPolicy GoOn"));
         let reads = || rows.iter().flat_map(|row| row.reads);
         assert_eq!(names(reads().map(|read| read.when)), set("AtStart Live Confirmed"));
         assert_eq!(names(reads().map(|read| read.source)), set("Own Shared"));
@@ -143,7 +144,7 @@ mod tests {
 
     /// Two parts that read each other would wait for each other for ever.
     #[test]
-    fn what_parts_read_is_no_circle() {
+    fn part_dependencies_have_no_cycle() {
         let sources =
             |part: Part| part.row().reads.iter().filter_map(move |read| read.source.part(part.task()));
         let of_task = TASK_PARTS.into_iter().map(|row| Part::Task(0, row.part));

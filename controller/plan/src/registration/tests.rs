@@ -143,12 +143,13 @@ fn ids() {
 /// Two tasks of an old job each have a port with the same label.
 #[test]
 fn a_tasks_own_ports_are_found_by_its_services_and_by_no_others() {
-    let of = |value| {
+    let port_map = |value| {
         let port = AssignedPort { host_ip: "10.0.0.7".into(), value, to: 0 };
         BTreeMap::from([("old".to_string(), port)])
     };
     let mut world = World::new();
-    world.task_ports = [("redis".to_string(), of(23_000)), ("other".to_string(), of(23_001))].into();
+    world.task_ports =
+        [("redis".to_string(), port_map(23_000)), ("other".to_string(), port_map(23_001))].into();
     assert_eq!(world.address(AddressMode::Auto, "old", ""), Ok(("10.0.0.7".into(), 23_000)));
     assert_eq!(world.address(AddressMode::Host, "", ""), Ok(("10.0.0.7".into(), 0)));
     world.place = ServiceLevel::Group;
@@ -204,7 +205,7 @@ fn addresses_of_networks_that_are_not_there() {
 }
 
 #[test]
-fn auto_follows_a_driver_that_wants_to_be_advertised() {
+fn auto_address_follows_the_driver() {
     let mut world = World::new();
     world.driver.as_mut().unwrap().auto_advertise = true;
     assert_eq!(world.address(AddressMode::Auto, "http", ""), Ok(("172.17.0.2".into(), 8080)));
@@ -249,7 +250,7 @@ fn fields_are_interpolated_and_marked() {
 #[test]
 fn a_canary_has_tags_and_meta_of_its_own_where_there_are_some() {
     let list = |text: &str| -> Vec<String> { text.split_whitespace().map(Into::into).collect() };
-    let told = |canary, canary_tags, canary_meta: &[(&str, &str)]| {
+    let registered = |canary, canary_tags, canary_meta: &[(&str, &str)]| {
         let service = Service {
             tags: list("main"),
             canary_tags: list(canary_tags),
@@ -267,9 +268,9 @@ fn a_canary_has_tags_and_meta_of_its_own_where_there_are_some() {
     };
     let main = Some("main".to_string());
     let canary = [("color", "green")];
-    assert_eq!(told(false, "canary ${NOMAD_TASK_NAME}", &canary), ("main".into(), main.clone(), false));
-    assert_eq!(told(true, "canary ${NOMAD_TASK_NAME}", &canary), ("canary redis".into(), None, true));
-    assert_eq!(told(true, "", &[]), ("main".into(), main, false));
+    assert_eq!(registered(false, "canary ${NOMAD_TASK_NAME}", &canary), ("main".into(), main.clone(), false));
+    assert_eq!(registered(true, "canary ${NOMAD_TASK_NAME}", &canary), ("canary redis".into(), None, true));
+    assert_eq!(registered(true, "", &[]), ("main".into(), main, false));
 }
 
 #[test]

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_with_a_volume() {
+    fn volume_plan_follows_its_intent() {
         let now = at(100);
         let failed = |doing, second| PartState::Failed {
             doing,

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_open_until_its_process_is_known_to_be_absent() {
+    fn first_attempt_is_open_until_process_is_absent() {
         let mut state = restored(Some(at(0).boot));
         state.parts.set_part(Part::Task(0, TaskPart::Process), PartState::Absent);
         assert!(state.first_is_open());
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_adopted_has_nothing_to_look_for() {
+    fn unadopted_allocation_has_no_parts() {
         let state = AllocState::restored(&crate::fixture::alloc(vec![]), Durable::default(), at(1));
         assert_eq!(*state.parts.get(Part::Dir), PartState::Absent);
     }
 
     #[test]
-    fn of_a_lost_memory_each_task_is_looked_for_by_its_newest_record() {
+    fn rebuilt_state_uses_newest_records() {
         let mut spec = alloc(vec![task("ran", Lifecycle::Main), task("other", Lifecycle::Main)]);
         let job = Arc::make_mut(&mut Arc::make_mut(&mut spec).job);
         job.groups[0].update = Some(herdlet_api_types::fixture::update());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_first_attempts_were_stored_nothing_is_open() {
+    fn stored_first_attempts_leave_nothing_open() {
         let state = restored(None);
         assert_eq!((state.maybe_begun.len(), state.durable.tasks[0].attempt), (0, 0));
         assert!(!state.leaves_first_unstored(at(1)));

@@ -65,7 +65,7 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
     let gate = || vec![Waiting::Gate(0)];
     let waits = "task main: waits for its turn in the lifecycle";
     let unhealthy = "judged as unhealthy; task main: waits for its turn in the lifecycle";
-    for (health, waiting, expected, reason, said) in [
+    for (health, waiting, expected, reason, message) in [
         (None, vec![], ConvergenceState::Converged, None, ""),
         (None, gate(), ConvergenceState::Waiting, Some(Reason::Dependency), waits),
         (
@@ -80,20 +80,22 @@ fn a_plan_that_waits_for_nothing_has_arrived() {
         // Regardless of what it still waits for: its time is over.
         (Some(false), gate(), ConvergenceState::Failed, Some(Reason::Dependency), unhealthy),
     ] {
-        assert_eq!(verdict(health, waiting), (expected, reason, said.to_string()), "{health:?}");
+        assert_eq!(verdict(health, waiting), (expected, reason, message.to_string()), "{health:?}");
     }
 }
 
 #[test]
 fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
     let until = Deadline::after(at(0), Duration::from_secs(10));
-    let spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let mut limited = task("main", Lifecycle::Main);
+    limited.resources.memory_mib = Some(64);
+    let spec = alloc(vec![limited]);
     let broken = ExitResult { error: "failed to execute the program".to_string(), ..exit(0) };
     let hungry = ExitResult { oom_killed: true, ..exit(137) };
     for (exit, expected) in [
         (None, "restarts after a delay"),
         (Some(exit(3)), "restarts after a delay; last exit code 3"),
-        (Some(hungry), "restarts after a delay; last: out of memory"),
+        (Some(hungry), "restarts after a delay; last: out of memory (limit 64 MiB)"),
         (Some(broken), "restarts after a delay; last: failed to execute the program"),
     ] {
         let tasks = vec![TaskState { exit, ..backing_off() }];
@@ -107,7 +109,7 @@ fn a_task_that_waits_before_it_starts_again_says_how_it_ended() {
 
 /// Only what is missing now is named, not what exists already.
 #[test]
-fn what_health_waits_for_is_told_as_it_is() {
+fn health_wait_names_only_what_is_missing() {
     let check = herdlet_api_types::fixture::check("alive");
     for (checked, healthy, min_healthy_time, expected) in [
         (true, false, 10, "waits for passing checks, then for min_healthy_time of 10s"),
@@ -124,15 +126,15 @@ fn what_health_waits_for_is_told_as_it_is() {
         group.update = Some(Update { min_healthy_time, ..herdlet_api_types::fixture::update() });
         let healthy_since_ns = healthy.then_some(at(0).boot_ns);
         let state = AllocState { healthy_since_ns, ..AllocState::default() };
-        let told = describe(at(1), &spec, &state, &Waiting::Health(None));
-        assert_eq!((&*told.part, &*told.message), ("health", expected));
+        let wait = describe(at(1), &spec, &state, &Waiting::Health(None));
+        assert_eq!((&*wait.part, &*wait.message), ("health", expected));
     }
     let (spec, state) = (alloc(vec![task("main", Lifecycle::Main)]), AllocState::default());
     assert_eq!(describe(at(1), &spec, &state, &Waiting::Checks(None)).message, "waits for passing checks");
 }
 
 #[test]
-fn a_check_that_fails_is_named_with_the_first_line_that_it_said() {
+fn failing_check_is_named_with_its_first_output_line() {
     let result = |id: &str, status, output: &str| CheckResult {
         output: output.to_string(),
         ..herdlet_api_types::fixture::check_result(id, status)
@@ -157,19 +159,19 @@ fn a_part_is_named_with_its_task() {
     for (part, name) in
         [(Part::Dir, "directory"), (Part::Task(0, crate::op::TaskPart::Process), "task main: process")]
     {
-        let told = describe(at(1), &spec, &state, &Waiting::Part(part));
-        assert_eq!((&*told.part, &*told.message), (name, "not inspected yet"));
+        let wait = describe(at(1), &spec, &state, &Waiting::Part(part));
+        assert_eq!((&*wait.part, &*wait.message), (name, "not inspected yet"));
     }
 }
 
 #[test]
-fn what_can_not_go_on_by_itself_is_told_before_what_only_follows_it() {
+fn root_wait_precedes_its_consequences() {
     let volume = || Waiting::Volume(Some(0), "data".to_string(), None);
     for waits in [vec![volume(), Waiting::Gate(0)], vec![Waiting::Gate(0), volume()]] {
         assert_eq!(verdict(None, waits).2, "task main: waits for volume \"data\"");
     }
     let failed =
         Waiting::Volume(None, "data".to_string(), Some("failed to use /srv: it is gone".to_string()));
-    let said = "group: waits for volume \"data\": failed to use /srv: it is gone";
-    assert_eq!(verdict(None, vec![failed]).2, said);
+    let expected = "group: waits for volume \"data\": failed to use /srv: it is gone";
+    assert_eq!(verdict(None, vec![failed]).2, expected);
 }

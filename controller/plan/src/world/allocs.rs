@@ -148,6 +148,11 @@ impl Allocs {
         self.ports.set_listening(ports);
     }
 
+    /// The name of an allocation that holds the port.
+    pub(crate) fn holder_of(&self, port: u16) -> Option<String> {
+        self.get(self.ports.holder(port)?).map(|entry| entry.spec.name())
+    }
+
     /// Host ports of all allocations that may still use them.
     pub(crate) fn ports(&self) -> &PortClaims {
         &self.ports
@@ -334,7 +339,7 @@ mod tests {
     };
 
     #[test]
-    fn an_allocation_may_mount_until_it_has_ended_and_nothing_is_mounted() {
+    fn ended_unmounted_allocation_may_not_mount() {
         let mut busy = PartState::Absent;
         busy.begin(1, Doing::Down, 0);
         for (known, mounts, expected) in [

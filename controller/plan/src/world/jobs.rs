@@ -321,7 +321,8 @@ impl World {
             match ports::assign(spec, id, self.allocs.ports(), &settings.dynamic_ports, &settings.host_ip) {
                 Ok(ports) => ports,
                 Err(why) => {
-                    self.wait_for_room(key, group, why.unplaced().of(&name()));
+                    let unplaced = why.unplaced(|port| self.allocs.holder_of(port));
+                    self.wait_for_room(key, group, unplaced.of(&name()));
                     return false;
                 }
             };

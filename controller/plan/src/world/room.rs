@@ -123,7 +123,8 @@ impl World {
     fn check_fixed_ports(&self, key: &JobKey, group: &Group) -> Result<(), Unplaced> {
         let own = self.allocs.of_job(key).filter(|(_, alloc)| alloc.room().is_some());
         let own = own.flat_map(|(_, alloc)| alloc.spec.ports.values()).map(|port| port.value).collect();
-        ports::check_fixed(group, self.allocs.ports(), &own).map_err(|why| why.unplaced())
+        ports::check_fixed(group, self.allocs.ports(), &own)
+            .map_err(|why| why.unplaced(|port| self.allocs.holder_of(port)))
     }
 }
 

@@ -210,28 +210,28 @@ impl Bench {
 }
 
 #[test]
-fn an_apply_tells_what_it_changed() {
+fn apply_reports_its_changes() {
     use crate::event::JobChange::{Created, Unchanged, Updated};
     let mut bench = Bench::new();
-    let told = |bench: &mut Bench, job: &Job, volume: Volume| {
+    let changes = |bench: &mut Bench, job: &Job, volume: Volume| {
         let (reply, grown) = bench.ask(Command::Apply { jobs: vec![job.clone()], volumes: vec![volume] });
         let Reply::Applied { jobs, volumes, .. } = reply else { panic!("{reply:?}") };
         (jobs[0].version, jobs[0].change, volumes.len(), grown > 0)
     };
     let mut job = one_task().remove(0);
-    assert_eq!(told(&mut bench, &job, data(false)), (0, Created, 1, true));
-    assert_eq!(told(&mut bench, &job, data(false)), (0, Unchanged, 0, false));
+    assert_eq!(changes(&mut bench, &job, data(false)), (0, Created, 1, true));
+    assert_eq!(changes(&mut bench, &job, data(false)), (0, Unchanged, 0, false));
     job.priority += 1;
-    assert_eq!(told(&mut bench, &job, data(true)), (1, Updated, 1, true));
+    assert_eq!(changes(&mut bench, &job, data(true)), (1, Updated, 1, true));
     job.priority += 1;
-    assert_eq!(told(&mut bench, &job, data(true)), (2, Updated, 0, true));
+    assert_eq!(changes(&mut bench, &job, data(true)), (2, Updated, 0, true));
     // It is applied again while it is being deleted: that is a change.
     let (reply, grown) = bench.ask(Command::Delete { job: job.key() });
     assert!(matches!(reply, Reply::Accepted { .. }), "{reply:?}");
     assert_eq!(grown, 1);
     let (_, again) = bench.ask(Command::Delete { job: job.key() });
     assert_eq!(again, 0, "the job was already being deleted");
-    assert_eq!(told(&mut bench, &job, data(true)), (3, Updated, 0, true));
+    assert_eq!(changes(&mut bench, &job, data(true)), (3, Updated, 0, true));
 }
 
 impl Bench {
@@ -276,7 +276,7 @@ impl Bench {
 
 /// After a clock was set by a year, a job seemed to take a year to converge.
 #[test]
-fn how_long_a_job_took_to_converge_is_no_matter_of_the_wall_clock() {
+fn convergence_time_ignores_the_wall_clock() {
     for set_to in [9_000_000, 0] {
         let mut bench = Bench::new();
         bench.apply(one_task(), Vec::new());

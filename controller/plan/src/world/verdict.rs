@@ -24,7 +24,7 @@ use crate::{
         placed::{has_ended, is_bad, is_lost},
         same_work,
     },
-    status::quarantined,
+    status::{failure_of, quarantined},
     world::{
         JobEntry, World,
         allocs::{AllocEntry, Allocs},
@@ -219,8 +219,7 @@ fn bad_state(job: &JobEntry, known: &DeploymentState, group: &str) -> Convergenc
 }
 
 fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
-    let name = alloc.spec.title();
-    let why = alloc.verdict.as_ref().map_or(&*alloc.state.durable.description, |verdict| &verdict.message);
+    let (name, why) = (alloc.spec.title(), why_lost(alloc));
     match bad_state(job, known, &alloc.spec.group) {
         ConvergenceState::Progressing => Why {
             reason: Reason::Health,
@@ -231,6 +230,16 @@ fn why_bad(job: &JobEntry, known: &DeploymentState, alloc: &AllocEntry) -> Why {
             plain(Reason::Error, &format!("{name}: {why}"))
         }
     }
+}
+
+/// Why an allocation has failed. Its verdict may be older than its failure: the job can be planned first.
+fn why_lost(alloc: &AllocEntry) -> String {
+    let failed = alloc.verdict.as_ref().filter(|verdict| verdict.state == ConvergenceState::Failed);
+    failed
+        .map(|verdict| verdict.message.clone())
+        .or_else(|| failure_of(&alloc.state))
+        .or_else(|| alloc.verdict.as_ref().map(|verdict| verdict.message.clone()))
+        .unwrap_or_else(|| String::from(&*alloc.state.durable.description))
 }
 
 /// It becomes healthy only by request.
@@ -310,12 +319,9 @@ fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &Slot
     let known = &alloc.state.durable;
     match &alloc.verdict {
         _ if !is_current(job, group, alloc) => progressing("is being replaced"),
-        verdict if is_lost(known) => match deployment_of(job, group) {
+        _ if is_lost(known) => match deployment_of(job, group) {
             Some(deployment) => why_bad(job, deployment, alloc),
-            None => {
-                let why = verdict.as_ref().map_or(&*known.description, |verdict| verdict.message.as_str());
-                plain(Reason::Error, &format!("{name}: {why}"))
-            }
+            None => plain(Reason::Error, &format!("{name}: {}", why_lost(alloc))),
         },
         Some(verdict) => Why {
             reason: verdict.reason.unwrap_or(Reason::Operation),

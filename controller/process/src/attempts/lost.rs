@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_directory_was_made_is_read_from_a_file_that_only_we_can_have_written() {
+    fn directory_time_is_read_only_from_a_trusted_file() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, mark) = (temp.path(), temp.path().join(MADE_AT));
         let set_mode =

@@ -236,7 +236,7 @@ mod tests {
 
     // An agent that ran as nobody failed to start while a supervisor was just exiting.
     #[test]
-    fn what_has_ended_and_is_not_reaped_holds_nothing() {
+    fn unreaped_process_holds_nothing() {
         let mut child = std::process::Command::new("/bin/sleep").arg("100000").spawn().unwrap();
         let process = ProcDir::open(child.id()).unwrap().unwrap();
         assert!(process.link("exe").unwrap().is_some());

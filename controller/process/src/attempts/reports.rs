@@ -63,7 +63,7 @@ mod tests {
 
     /// A thousand cgroups were removed at once, and those beyond the queue's length were never repaired.
     #[tokio::test]
-    async fn no_drift_is_lost_however_much_there_is() {
+    async fn no_drift_event_is_lost() {
         let reports = Arc::new(Reports::default());
         let id = |attempt| AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".to_owned(), attempt };
         for attempt in 1..=5_000 {

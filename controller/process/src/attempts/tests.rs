@@ -27,7 +27,7 @@ fn exited() -> Record {
 }
 
 #[tokio::test]
-async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
+async fn record_change_wakes_its_waiter() {
     let dir = tempfile::tempdir().unwrap();
     let attempts = open(dir.path());
     let file = dir.path().join(id().name());
@@ -47,7 +47,7 @@ async fn a_change_of_the_record_wakes_whoever_waits_for_it() {
 
 /// The directory is deleted while no agent runs, and the attempt that was being started ends meanwhile.
 #[tokio::test]
-async fn a_directory_that_was_made_anew_does_not_know_what_has_begun() {
+async fn recreated_directory_may_lack_records() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("attempts");
     assert!(open(&path).may_lack_records());
@@ -74,7 +74,7 @@ async fn a_removed_record_fences_late_supervisors_of_a_dead_agent() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_is_gone_is_noticed_by_its_pidfd() {
+async fn supervisor_end_is_noticed_by_its_pidfd() {
     let dir = tempfile::tempdir().unwrap();
     let attempts = open(dir.path());
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -108,7 +108,7 @@ async fn a_supervisor_that_was_late_to_name_itself_is_not_dead() {
 }
 
 #[tokio::test]
-async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
+async fn reboot_forgets_running_attempts_and_keeps_results() {
     let dir = tempfile::tempdir().unwrap();
     let mut other = id();
     other.attempt = 2;
@@ -121,7 +121,7 @@ async fn another_boot_forgets_what_ran_and_keeps_what_ended() {
 }
 
 #[tokio::test]
-async fn what_runs_is_not_forgotten_where_the_boot_cannot_be_told() {
+async fn unknown_boot_id_keeps_live_attempts() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
     fs::write(dir.path().join(id().name()), Record::claimed().to_bytes()).unwrap();

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hybrid_machine_has_both_also_with_controllers_mounted_together() {
+    fn hybrid_cgroups_are_detected_with_joint_controllers() {
         let mounts = Mounts::parse(
             "1 0 0:1 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
              2 1 0:2 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\

@@ -24,7 +24,7 @@ fn id(attempt: u32) -> AttemptId {
 }
 
 #[tokio::test]
-async fn everything_in_a_cgroup_is_killed_and_nothing_else() {
+async fn only_processes_of_the_cgroup_are_killed() {
     let Some((_, cgroups)) = open("kill") else { return };
     let mine = cgroups.create(&id(1), &Limits::default()).unwrap();
     let other = cgroups.create(&id(2), &Limits::default()).unwrap();
@@ -66,7 +66,7 @@ async fn a_kernel_without_cgroup_kill_will_do() {
 }
 
 #[tokio::test]
-async fn another_instance_is_left_alone() {
+async fn cgroups_of_another_instance_are_kept() {
     let Some((_, ours)) = open("ours") else { return };
     let Some((_, theirs)) = open("theirs") else { return };
     ours.create(&id(1), &Limits::default()).unwrap();

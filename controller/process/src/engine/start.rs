@@ -255,7 +255,7 @@ mod tests {
     use herdlet_driver::FailureClass as Class;
 
     #[test]
-    fn what_the_machine_lacks_or_refuses_is_no_fault_of_a_task() {
+    fn machine_errors_are_retried() {
         let class = |step, errno| start_error(step, errno, "").class();
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
             assert_eq!(class(Step::Exec, errno), Class::Retry);

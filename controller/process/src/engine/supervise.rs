@@ -192,7 +192,10 @@ impl Shared {
                 }
                 if failure::has_run(&record) {
                     let oom_killed = cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0);
-                    let error = "supervisor died".to_owned();
+                    let error = format!(
+                        "its supervisor (pid {}) was killed or crashed, so the task was killed too",
+                        record.shim.pid
+                    );
                     Phase::Ended(ExitResult {
                         code: 137,
                         signal: 9,

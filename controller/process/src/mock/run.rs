@@ -117,21 +117,21 @@ pub(super) struct ScriptedOutput {
     text: Option<String>,
     repeat: u32,
     every: Duration,
-    said: u32,
+    written: u32,
 }
 
 impl ScriptedOutput {
     pub(super) fn new(text: Option<&Text>, repeat: u32, every: Span) -> Self {
-        Self { text: text.map(|text| text.0.clone()), repeat, every: every.0.to_std(), said: 0 }
+        Self { text: text.map(|text| text.0.clone()), repeat, every: every.0.to_std(), written: 0 }
     }
 
     /// Waits for the next write and returns its text; none after the last.
     pub(super) async fn next(&mut self) -> Option<Vec<u8>> {
-        let text = self.text.as_ref().filter(|_| self.said <= self.repeat)?;
-        if self.said > 0 {
+        let text = self.text.as_ref().filter(|_| self.written <= self.repeat)?;
+        if self.written > 0 {
             tokio::time::sleep(self.every).await;
         }
-        self.said = self.said.saturating_add(1);
+        self.written = self.written.saturating_add(1);
         Some(text.clone().into_bytes())
     }
 }

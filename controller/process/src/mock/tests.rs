@@ -91,7 +91,7 @@ async fn partial_entries_of_a_killed_agent_are_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_runs_as_long_and_ends_as_it_was_told() {
+async fn mock_runs_and_exits_as_configured() {
     let bench = Bench::new();
     let (mock, mut seen) = bench.agent();
     let began = Instant::now();
@@ -112,7 +112,7 @@ async fn it_runs_as_long_and_ends_as_it_was_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_start_fails_as_it_was_told() {
+async fn mock_start_fails_as_configured() {
     let bench = Bench::new();
     let (mock, _seen) = bench.agent();
     let began = Instant::now();
@@ -131,7 +131,7 @@ async fn its_start_fails_as_it_was_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_takes_as_long_as_it_was_told_and_no_longer_than_the_grace() {
+async fn mock_stop_ends_within_the_grace() {
     for (kill_after, grace, signal, after) in [("3s", 5, 2, 3), ("10s", 5, 9, 5), ("0", 5, 2, 0)] {
         let bench = Bench::new();
         let (mock, mut seen) = bench.agent();
@@ -145,7 +145,7 @@ async fn a_stop_takes_as_long_as_it_was_told_and_no_longer_than_the_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_before_the_start_fences_it() {
+async fn mock_stop_before_a_start_fences_it() {
     let bench = Bench::new();
     let (mock, _seen) = bench.agent();
     mock.stop(&id(), stop(1)).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_stop_before_the_start_fences_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_outlives_the_agent() {
+async fn mock_task_survives_the_agent() {
     let bench = Bench::new();
     let (first, _seen) = bench.agent();
     first.start(bench.task(json!({"run_for": "10s", "exit_code": 7}))).await.unwrap();
@@ -216,7 +216,7 @@ async fn signals_network_and_commands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_knows_what_it_was_given() {
+async fn mock_task_reports_its_inputs() {
     let bench = Bench::new();
     let (mock, _seen) = bench.agent();
     let mut task = bench.task(json!({"run_for": "1h"}));

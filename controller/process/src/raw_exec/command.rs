@@ -190,7 +190,7 @@ fn quoted(args: &[&str]) -> String {
 
 /// The places that were searched, for people.
 fn searched(command: &str, task_dir: &Path, search_path: Option<&str>) -> String {
-    let task_dir = format!("{} (the task's directory) and its local", task_dir.display());
+    let task_dir = format!("the task's directory {} and its subdirectory local", task_dir.display());
     match search_path {
         None if command.starts_with('/') => " at this path".to_owned(),
         None => format!(" in {task_dir}"),

@@ -93,8 +93,8 @@ mod tests {
         ] {
             assert_eq!(denied.check(uid, gids).is_err(), is_denied, "{uid} {gids:?}");
         }
-        for wrong in ["x", "9-1", "-1", "1-"] {
-            let error = Denied::of(&options(wrong)).unwrap_err().to_string();
+        for ids in ["x", "9-1", "-1", "1-"] {
+            let error = Denied::of(&options(ids)).unwrap_err().to_string();
             assert!(error.starts_with("denied_host_uids: "), "{error}");
         }
         assert!(Denied::default().check(0, &[0]).is_ok());

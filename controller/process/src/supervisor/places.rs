@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_used_in_turn_and_hold_nothing_between() {
+    fn numbers_are_used_in_turn() {
         let places = Places::reserve().unwrap();
         let file = tempfile::tempfile().unwrap();
         let inode = |fd: BorrowedFd<'_>| fstat(fd).unwrap().st_ino;

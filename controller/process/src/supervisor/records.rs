@@ -246,7 +246,7 @@ mod tests {
     use herdlet_shim::record::State;
 
     #[test]
-    fn what_was_not_finished_is_removed_and_nothing_else() {
+    fn only_unfinished_records_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let records = RuntimeDir::open(dir.path()).unwrap();
         records.tombstone("a").unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_records_are_told_apart() {
+    fn bad_records_are_distinguished() {
         let dir = tempfile::tempdir().unwrap();
         let records = RuntimeDir::open(dir.path()).unwrap();
         std::fs::write(dir.path().join("empty"), b"").unwrap();

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn where_clone3_is_refused_nothing_runs_outside_its_cgroup() {
+    fn refused_clone3_fails_the_start() {
         let dir = tempfile::tempdir().unwrap();
         let touched = dir.path().join("touched");
         let argument = CString::new(touched.as_os_str().as_encoded_bytes()).unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn where_clone3_is_refused_a_child_moves_itself_into_its_cgroup() {
+    fn refused_clone3_moves_the_child_into_its_cgroup() {
         let mut tops = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new).into_iter();
         let top = tops.find(|top| top.join("cgroup.controllers").exists());
         let cgroup = top.map(|top| top.join(format!("herdlet-spawn-{}", std::process::id())));

@@ -31,7 +31,7 @@ fn five_and_a_half_megabytes_leave_the_last_three_files() {
 
 /// In pieces of all sizes: small ones are copied, large ones moved.
 #[test]
-fn no_byte_is_lost_or_twice_there_however_fast_they_come() {
+fn no_output_is_lost_or_repeated() {
     let bench = Bench::new();
     let script = "seq 1000000; for size in 100 5000 70000; do seq 2000000 | dd bs=$size iflag=fullblock 2>/dev/null; done";
     let child = bench.launch_with("a", &shell(script), &log_files(1_000, 1 << 20), None);
@@ -47,7 +47,7 @@ fn no_byte_is_lost_or_twice_there_however_fast_they_come() {
 
 /// Each attempt leaves a child that keeps the pipe open, so that the supervisor does not end with the main process.
 #[test]
-fn an_exit_is_recorded_after_the_output_before_it() {
+fn exit_is_recorded_after_preceding_output() {
     let bench = Bench::new();
     for attempt in 1..=50 {
         let name = format!("a{attempt}");
@@ -59,7 +59,7 @@ fn an_exit_is_recorded_after_the_output_before_it() {
 }
 
 #[test]
-fn a_restart_goes_on_with_the_newest_file() {
+fn restart_continues_the_newest_file() {
     let bench = Bench::new();
     bench.run("a", &shell("echo one"));
     bench.run("b", &shell("echo two"));
@@ -75,7 +75,7 @@ fn a_restart_goes_on_with_the_newest_file() {
 
 // The supervisor took it for the newest part of the log and removed the older parts.
 #[test]
-fn a_file_with_a_number_beyond_all_others_is_not_gone_on_with() {
+fn file_with_an_extreme_number_is_not_continued() {
     let bench = Bench::new();
     bench.run("a", &shell("echo one"));
     fs::write(bench.path("logs/t.stdout.999999"), "planted\n").unwrap();
@@ -85,7 +85,7 @@ fn a_file_with_a_number_beyond_all_others_is_not_gone_on_with() {
 }
 
 #[test]
-fn links_fifos_and_directories_planted_among_the_logs_are_passed_over() {
+fn planted_files_among_logs_are_skipped() {
     let bench = Bench::new();
     fs::write(bench.path("victim"), "precious\n").unwrap();
     std::os::unix::fs::symlink(bench.path("victim"), bench.path("logs/t.stdout.0")).unwrap();

@@ -97,9 +97,9 @@ fn signals_and_failed_starts_have_the_shells_codes() {
     assert_eq!(run(&shell("kill -KILL $$")).0, ShimEnd::Code(137));
     let mut missing = shell("");
     missing.program = "/no/such/program".into();
-    let (end, said) = run(&missing);
+    let (end, output) = run(&missing);
     assert_eq!(
-        (end, &*said),
+        (end, &*output),
         (
             ShimEnd::Code(127),
             "herdlet: failed to execute the program: no such file or directory, or its interpreter is missing (errno 2)\n"
@@ -126,13 +126,13 @@ fn a_terminal_controls_its_session() {
     let child = bench.enter(script, [&slave, &slave, &slave], Terminal::Stdin, &leash);
     drop(slave);
     let mut terminal = File::from(master);
-    let mut said = String::new();
-    while !said.contains("hi") {
+    let mut output = String::new();
+    while !output.contains("hi") {
         let mut buffer = [0; 100];
         let len = terminal.read(&mut buffer).unwrap();
-        said.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
+        output.push_str(std::str::from_utf8(&buffer[..len]).unwrap());
     }
-    assert_eq!(said.replace('\r', ""), "on-a-terminal\nhi\n");
+    assert_eq!(output.replace('\r', ""), "on-a-terminal\nhi\n");
     // Ctrl-C reaches the foreground of the session; a shell that is just about to fork may miss it.
     let started = Instant::now();
     while started.elapsed() < DEADLINE && !has_ended(&child, Duration::from_millis(50)) {
@@ -161,7 +161,7 @@ fn everything_ends_with_the_leash() {
 }
 
 #[test]
-fn what_a_command_leaves_behind_ends_with_it_where_no_cgroup_would_end_it() {
+fn leftovers_of_a_command_end_without_a_cgroup() {
     let bench = Bench::new();
     let null = null();
     let (from_stdout, stdout) = pipe();

@@ -26,7 +26,7 @@ fn a_task_runs_and_its_exit_code_output_and_processes_are_kept() {
 }
 
 #[test]
-fn the_end_by_a_signal_is_told() {
+fn end_by_a_signal_is_recorded() {
     let bench = Bench::new();
     assert_eq!(code_of(bench.run("a", &shell("kill -TERM $$"))), (0, 15));
 }

@@ -17,7 +17,7 @@ fn mask(text: &str, field: &str) -> u64 {
 }
 
 #[test]
-fn the_task_has_clean_signals_and_nothing_open_but_its_streams() {
+fn task_has_default_signals_and_only_its_streams() {
     let bench = Bench::new();
     // As a shell's `&` sets them for its children, and the Rust runtime for itself.
     let script =

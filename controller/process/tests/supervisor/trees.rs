@@ -43,7 +43,7 @@ fn inner_agent() {
 }
 
 #[test]
-fn the_exit_is_told_while_a_grandchild_holds_the_pipes() {
+fn exit_is_recorded_while_a_grandchild_holds_pipes() {
     let bench = Bench::new();
     let child = bench.launch("a", &shell("(sleep 1000; echo late) & echo $!; exit 5"));
     let record = bench.wait_for("a", has_exited);
@@ -56,7 +56,7 @@ fn the_exit_is_told_while_a_grandchild_holds_the_pipes() {
 }
 
 #[test]
-fn whoever_detaches_is_reaped_and_found() {
+fn daemonized_process_is_found_and_reaped() {
     let bench = Bench::new();
     // A daemon: forked twice, in its own session, with its streams closed.
     let daemon = "setsid sh -c 'echo $$ > daemon; exec sleep 1000 >/dev/null 2>&1' &";

@@ -25,9 +25,9 @@ async fn calls_are_answered_both_ways() {
 }
 
 #[tokio::test]
-async fn errors_are_told_and_harm_no_other_call() {
+async fn error_affects_only_its_call() {
     let pair = pair();
-    for (method, told) in [
+    for (method, expected) in [
         ("Lab.Fail", "node not found"),
         ("Lab.Nothing", "rpc: can't find method Lab.Nothing"),
         ("Nobody.Echo", "rpc: can't find service Nobody.Echo"),
@@ -35,7 +35,7 @@ async fn errors_are_told_and_harm_no_other_call() {
     ] {
         let arguments = Value::List(vec![Value::Int(1), Value::Text("secret".to_owned())]);
         let error = pair.client.call(method, &arguments, WAIT).await.unwrap_err();
-        assert_eq!(error.to_string(), told);
+        assert_eq!(error.to_string(), expected);
         pair.client.call("Lab.Echo", &(), WAIT).await.unwrap();
     }
     // A panic in the service ends only its stream.
@@ -69,7 +69,7 @@ async fn large_messages_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_is_waited_for_as_long_as_asked() {
+async fn call_waits_for_its_timeout() {
     let pair = pair();
     let began = tokio::time::Instant::now();
     let error = pair.client.call("Lab.Hang", &(), Duration::from_secs(330)).await.unwrap_err();
@@ -119,7 +119,7 @@ fn response(seq: u64, error: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn whoever_answers_nonsense_gets_no_further() {
+async fn invalid_answer_closes_the_connection() {
     let fin = data(4, &[]);
     let error = raw().error_after(&data(0, &[response(7, ""), vec![0xc0]].concat())).await;
     assert!(matches!(error, CallError::Sequence { expected: 1, found: 7 }), "{error}");
@@ -170,7 +170,7 @@ async fn a_connection_may_break_at_any_byte_of_an_answer() {
 }
 
 #[tokio::test]
-async fn who_drops_a_call_resets_its_stream() {
+async fn dropped_call_resets_its_stream() {
     let pair = pair();
     let call = pair.client.call("Lab.Hang", &(), WAIT);
     let begun = async {

@@ -50,7 +50,7 @@ fn node() -> Node {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn encoded_message_is_decoded() {
     let bytes = encode(&node()).unwrap();
     assert_eq!(decode::<Node>(&bytes), Ok(node()));
     // The fields of the flattened struct are among the others.
@@ -59,7 +59,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn it_is_written_in_the_forms_of_stock_peers() {
+fn messages_have_the_form_of_stock_peers() {
     let hex = |bytes: Vec<u8>| recordings::to_hex(&bytes);
     assert_eq!(hex(encode("Status.Ping").unwrap()), "ab5374617475732e50696e67");
     assert!(hex(encode(&"x".repeat(36)).unwrap()).starts_with("da002478"), "raw16, not str8");
@@ -79,7 +79,7 @@ fn it_is_written_in_the_forms_of_stock_peers() {
 }
 
 #[test]
-fn nil_stands_for_the_zero_value_of_anything() {
+fn nil_decodes_as_the_zero_value() {
     let names = [
         "Name",
         "Attributes",
@@ -151,7 +151,7 @@ fn errors_name_the_place_and_not_the_value() {
 }
 
 #[test]
-fn what_is_merely_claimed_is_refused_at_once() {
+fn claimed_length_is_refused_at_once() {
     let limits = Limits { bytes: 1_000, depth: 3, values: 100 };
     let refused = |bytes: &[u8]| Extent::new(limits).of(bytes).unwrap_err();
     assert_eq!(refused(&[0xdb, 0xff, 0xff, 0xff, 0xff]), LimitError::Bytes(1_000));
@@ -164,7 +164,7 @@ fn what_is_merely_claimed_is_refused_at_once() {
 }
 
 #[test]
-fn the_end_is_found_whatever_the_pieces() {
+fn message_end_is_found_in_any_pieces() {
     let bytes = encode(&node()).unwrap();
     let mut extent = Extent::new(Limits::BODY);
     for end in 0..bytes.len() {
@@ -188,7 +188,7 @@ fn times_are_moments() {
 
 /// Every recorded value decodes, and encodes to the recorded bytes.
 #[test]
-fn recorded_messages_are_written_as_they_were_read() {
+fn recorded_messages_round_trip() {
     let mut messages = 0;
     for message in recordings::messages() {
         let mut rest = &message.bytes[..];

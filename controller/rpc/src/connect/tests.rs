@@ -32,18 +32,18 @@ async fn server(tls: Option<Pem>) -> (Address, tokio::sync::mpsc::Receiver<Resul
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::from_str(&listener.local_addr().unwrap().to_string()).unwrap();
     let tls = tls.map(|pem| ServerTls::new(&pem).unwrap());
-    let (tell, told) = tokio::sync::mpsc::channel(8);
+    let (sender, results) = tokio::sync::mpsc::channel(8);
     tokio::spawn(async move {
         while let Ok((tcp, from)) = listener.accept().await {
             tune(&tcp).unwrap();
-            let (tls, tell) = (tls.clone(), tell.clone());
+            let (tls, sender) = (tls.clone(), sender.clone());
             tokio::spawn(async move {
                 let lab = Arc::new(Lab { name: "server", ..Lab::default() });
-                let _ = tell.send(accept(tcp, tls.as_ref(), lab, from.to_string()).await).await;
+                let _ = sender.send(accept(tcp, tls.as_ref(), lab, from.to_string()).await).await;
             });
         }
     });
-    (address, told)
+    (address, results)
 }
 
 async fn name(address: &Address, tls: Option<&ClientTls>) -> Result<String, CallError> {
@@ -89,7 +89,7 @@ fn is_refused(error: &CallError) -> bool {
 
 /// The client sends the server name only if it verifies it.
 #[tokio::test(start_paused = true)]
-async fn names_are_sent_where_they_are_looked_at() {
+async fn server_name_is_sent_only_if_verified() {
     for (verify, is_sent) in [(Verify::ServerOfRegion, true), (Verify::AuthorityOnly, false)] {
         let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), verify, "global").unwrap();
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
@@ -111,7 +111,7 @@ fn an_authority_that_cannot_be_read_spoils_no_other() {
 
 /// One of a name's two addresses belongs to a network that drops all packets.
 #[tokio::test(start_paused = true)]
-async fn one_address_leaves_time_for_the_next() {
+async fn slow_address_leaves_time_for_the_next() {
     let began = tokio::time::Instant::now();
     let addresses = || ["[2001:db8::1]:4647", "192.0.2.1:4647"].map(|address| address.parse().unwrap());
     let connect = |address: SocketAddr| async move {
@@ -127,7 +127,7 @@ async fn one_address_leaves_time_for_the_next() {
 
 /// With TLS 1.3, a client learns only after the handshake that its certificate was refused. The error must still name TLS.
 #[tokio::test]
-async fn a_certificate_that_the_server_refuses_is_no_lost_connection() {
+async fn refused_certificate_is_no_lost_connection() {
     let (address, _told) = server(Some(pem(STRANGER, SERVER))).await;
     let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), Verify::ServerOfRegion, "global").unwrap();
     let error = name(&address, Some(&tls)).await.unwrap_err();
@@ -136,23 +136,23 @@ async fn a_certificate_that_the_server_refuses_is_no_lost_connection() {
 
 #[tokio::test]
 async fn plain_and_tls_do_not_mix() {
-    let (address, mut told) = server(Some(pem(AUTHORITY, SERVER))).await;
+    let (address, mut results) = server(Some(pem(AUTHORITY, SERVER))).await;
     assert!(name(&address, None).await.unwrap_err().is_lost());
     assert_eq!(
-        told.recv().await.unwrap().unwrap_err().to_string(),
+        results.recv().await.unwrap().unwrap_err().to_string(),
         "accept a connection: the client uses no TLS"
     );
-    let (address, mut told) = server(None).await;
+    let (address, mut results) = server(None).await;
     let tls = ClientTls::new(&pem(AUTHORITY, CLIENT), Verify::AuthorityOnly, "global").unwrap();
     assert!(name(&address, Some(&tls)).await.unwrap_err().is_lost());
     assert_eq!(
-        told.recv().await.unwrap().unwrap_err().to_string(),
+        results.recv().await.unwrap().unwrap_err().to_string(),
         "accept a connection: the client uses TLS"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_or_something_else_is_left() {
+async fn silent_or_unknown_client_is_closed() {
     let silent = |first: Option<u8>| async move {
         let (ours, mut theirs) = tokio::io::duplex(64);
         if let Some(first) = first {
@@ -167,7 +167,7 @@ async fn who_says_nothing_or_something_else_is_left() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told() {
+async fn unreachable_server_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::from_str(&listener.local_addr().unwrap().to_string()).unwrap();
     drop(listener);
@@ -177,11 +177,11 @@ async fn nobody_there_is_told() {
 }
 
 #[test]
-fn texts_that_are_no_certificates_are_told() {
-    let told = |pem: Pem, region: &str| ClientTls::new(&pem, Verify::ServerOfRegion, region).unwrap_err();
-    assert!(matches!(told(pem(b"", CLIENT), "global"), TlsError::Empty("authority")));
-    assert!(matches!(told(pem(AUTHORITY, (b"x", CLIENT.1)), "global"), TlsError::Empty("certificate")));
-    assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, b"x")), "global"), TlsError::Empty("key")));
-    assert!(matches!(told(pem(AUTHORITY, (CLIENT.0, SERVER.1)), "global"), TlsError::OtherKey));
-    assert!(matches!(told(pem(AUTHORITY, CLIENT), "no region"), TlsError::Region(_)));
+fn invalid_certificates_are_reported() {
+    let error = |pem: Pem, region: &str| ClientTls::new(&pem, Verify::ServerOfRegion, region).unwrap_err();
+    assert!(matches!(error(pem(b"", CLIENT), "global"), TlsError::Empty("authority")));
+    assert!(matches!(error(pem(AUTHORITY, (b"x", CLIENT.1)), "global"), TlsError::Empty("certificate")));
+    assert!(matches!(error(pem(AUTHORITY, (CLIENT.0, b"x")), "global"), TlsError::Empty("key")));
+    assert!(matches!(error(pem(AUTHORITY, (CLIENT.0, SERVER.1)), "global"), TlsError::OtherKey));
+    assert!(matches!(error(pem(AUTHORITY, CLIENT), "no region"), TlsError::Region(_)));
 }

@@ -26,7 +26,7 @@ fn the_corpus_of_rpc_holds() {
 
 /// Flips, removes and duplicates bytes of the corpus: `HERDLET_TEST_MUTATIONS` times, 2,000 by default.
 #[test]
-fn what_is_damaged_by_chance_holds() {
+fn random_mutations_keep_invariants() {
     let times =
         std::env::var("HERDLET_TEST_MUTATIONS").ok().and_then(|times| times.parse().ok()).unwrap_or(2_000);
     let (corpus, mut chance) = (corpus(), crate::pool::Chance::of(11));

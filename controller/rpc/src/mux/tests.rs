@@ -83,7 +83,7 @@ async fn both_sides_open_streams() {
 }
 
 #[tokio::test]
-async fn a_stream_of_the_peer_is_acknowledged_before_anybody_looks_at_it() {
+async fn stream_is_acknowledged_before_it_is_accepted() {
     let (_mux, _incoming, mut peer) = pair(Side::Client);
     peer.write_all(&frame(WINDOW_UPDATE, SYN, 2, 0)).await.unwrap();
     let (_, flags, stream, length, _) = read_on(&mut peer).await;
@@ -91,7 +91,7 @@ async fn a_stream_of_the_peer_is_acknowledged_before_anybody_looks_at_it() {
 }
 
 #[tokio::test]
-async fn a_stream_is_finished_once_and_reset_when_it_is_dropped() {
+async fn stream_is_finished_once_and_reset_on_drop() {
     let (mux, _incoming, mut peer) = pair(Side::Client);
     let mut stream = mux.open().await.unwrap();
     stream.write_all(b"a").await.unwrap();
@@ -199,7 +199,7 @@ async fn a_connection_that_is_being_closed_is_no_more() {
 
 /// Servers log an error for each stream that is reset.
 #[tokio::test]
-async fn who_takes_leave_resets_nothing() {
+async fn go_away_resets_no_stream() {
     let (mux, _incoming, mut peer) = pair(Side::Client);
     let mut streams = Vec::new();
     for _ in 0..8 {
@@ -219,7 +219,7 @@ async fn who_takes_leave_resets_nothing() {
 
 /// A caller that waits for a free stream learns that the connection ended, even if the other callers keep their streams.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_stream_hears_of_the_end() {
+async fn waiter_for_a_stream_is_notified_of_the_end() {
     let (mux, _incoming, peer) = pair(Side::Client);
     let _all = futures_util::future::join_all((0..STREAMS).map(|_| mux.open())).await;
     assert!(!mux.has_room());
@@ -278,7 +278,7 @@ async fn a_driver_that_panics_is_no_more() {
 }
 
 #[tokio::test]
-async fn of_ten_thousand_streams_as_many_live_as_there_is_room_for() {
+async fn live_streams_are_bounded() {
     let (mux, mut incoming, mut peer) = pair(Side::Client);
     let syns: Vec<u8> = (1..=10_000).flat_map(|at| frame(WINDOW_UPDATE, SYN, 2 * at, 0)).collect();
     peer.write_all(&syns).await.unwrap();
@@ -316,7 +316,7 @@ async fn a_server_has_room_for_streams_that_have_just_ended() {
 }
 
 #[tokio::test]
-async fn who_talks_nonsense_is_left() {
+async fn protocol_violation_closes_the_connection() {
     let overrun =
         [frame(WINDOW_UPDATE, SYN, 2, 0), data(0, 2, &vec![0; 200_000]), data(0, 2, &vec![0; 200_000])]
             .concat();
@@ -334,11 +334,11 @@ async fn who_talks_nonsense_is_left() {
         ("an answer to no ping", frame(PING, ACK, 0, 77), "by Ping"),
         ("a window without end", frame(WINDOW_UPDATE, SYN, 2, u32::MAX), "by WindowUpdate"),
     ];
-    for (what, bytes, told) in cases {
+    for (what, bytes, expected) in cases {
         let (mux, _incoming, mut peer) = pair(Side::Client);
         peer.write_all(&bytes).await.unwrap();
         let why = mux.ended().await;
-        assert!(matches!(&why, Lost::Violation(why) if why.contains(told)), "{what}: {why:?}");
+        assert!(matches!(&why, Lost::Violation(why) if why.contains(expected)), "{what}: {why:?}");
         // The socket is closed too.
         while read(&mut peer).await.is_some() {}
         assert!(matches!(mux.open().await, Err(Lost::Violation(_))), "{what}");

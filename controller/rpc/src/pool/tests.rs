@@ -98,7 +98,7 @@ impl Pool<Lab, Lan> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_server_is_asked_over_one_connection() {
+async fn first_server_is_used_over_one_connection() {
     let (pool, order) = pool();
     let mut successes = pool.successes();
     let calls = futures_util::future::join_all((0..20).map(|_| pool.name())).await;
@@ -112,7 +112,7 @@ async fn the_first_server_is_asked_over_one_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_one_is_asked_where_nobody_answers() {
+async fn next_server_is_tried_if_unreachable() {
     let (pool, order) = pool();
     pool.network.down.lock().unwrap().insert(order[0].clone());
     assert_eq!(pool.name().await.unwrap(), order[1]);
@@ -124,7 +124,7 @@ async fn the_next_one_is_asked_where_nobody_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_no_leader_is_asked_again_for_as_long_as_calls_are_held() {
+async fn missing_leader_is_retried_within_the_hold_time() {
     let (pool, order) = pool();
     for name in &order {
         pool.fail(name, Some("rpc error: No cluster leader"));
@@ -163,7 +163,7 @@ async fn other_errors_go_to_the_caller_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_are_repeated_when_a_connection_is_lost_and_changes_are_not() {
+async fn lost_reads_are_repeated_and_writes_are_not() {
     let (pool, order) = pool();
     // Longer than the hold time, which starts when the call fails.
     let cut = async {
@@ -206,7 +206,7 @@ async fn a_server_that_hangs_is_left() {
 
 /// Every server would give the same answer.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_too_large_is_no_reason_to_leave_a_server() {
+async fn too_large_answer_keeps_the_server() {
     let (pool, order) = pool();
     let left = pool.left();
     for _ in 0..3 {
@@ -220,7 +220,7 @@ async fn an_answer_that_is_too_large_is_no_reason_to_leave_a_server() {
 
 /// Servers treat a blocking time of zero as 300 s, so a retry at the end of the time requests a short one instead.
 #[tokio::test(start_paused = true)]
-async fn the_last_try_of_a_query_asks_for_some_time() {
+async fn last_query_try_requests_some_time() {
     let (pool, order) = pool();
     let fail = |why| order.iter().for_each(|name| pool.fail(name, why));
     fail(Some("No cluster leader"));
@@ -246,7 +246,7 @@ async fn the_last_try_of_a_query_asks_for_some_time() {
 
 /// A heartbeat to a hanging server times out, and the next one goes to another server, so the node is not marked down.
 #[tokio::test(start_paused = true)]
-async fn what_must_be_done_in_time_leaves_a_server_that_hangs() {
+async fn timed_call_leaves_a_hanging_server() {
     let within = Duration::from_secs(8);
     for is_write in [true, false] {
         let (pool, order) = pool();
@@ -294,7 +294,7 @@ async fn a_server_that_swallows_everything_is_passed_over() {
 
 /// If no server is reachable, a call fails at once, however long it might have blocked; each server is dialled once.
 #[tokio::test(start_paused = true)]
-async fn who_reaches_nobody_hears_so() {
+async fn unreachable_servers_fail_the_call_at_once() {
     let (pool, order) = pool();
     pool.network.down.lock().unwrap().extend(order);
     let began = Instant::now();
@@ -305,7 +305,7 @@ async fn who_reaches_nobody_hears_so() {
 
 /// Servers that accept and then close, such as TLS servers called without TLS, are dialled until the hold time ends.
 #[tokio::test(start_paused = true)]
-async fn who_is_cut_off_again_and_again_hears_so() {
+async fn repeatedly_cut_connection_fails_the_call() {
     let (pool, order) = pool();
     pool.network.cut.lock().unwrap().extend(order);
     let began = Instant::now();
@@ -318,7 +318,7 @@ async fn who_is_cut_off_again_and_again_hears_so() {
 
 /// However many queries block, other calls find a free stream.
 #[tokio::test(start_paused = true)]
-async fn queries_that_block_leave_room_for_others() {
+async fn blocking_queries_leave_room_for_others() {
     let (pool, order) = pool();
     let minute = Duration::from_secs(60);
     let block = || pool.query("Lab.Hang", minute, |_| ());
@@ -361,7 +361,7 @@ async fn a_connection_over_which_a_server_calls_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rebalance_takes_the_first_order_that_answers() {
+async fn rebalance_uses_the_first_order_that_answers() {
     let (pool, order) = pool();
     for name in &order[1..] {
         pool.network.down.lock().unwrap().insert(name.clone());
@@ -393,7 +393,7 @@ async fn new_servers_take_the_place_of_old_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_servers_nothing_is_done() {
+async fn empty_pool_does_nothing() {
     let pool =
         Pool::new(Arc::new(Lab::default()), "global".to_owned(), Vec::new(), Lan::default(), Chance::of(1));
     let error = pool.name().await.unwrap_err();

@@ -39,7 +39,7 @@ async fn an_unknown_streaming_method_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_does_not_say_what_it_is_ends() {
+async fn stream_without_a_type_is_closed() {
     let pair = pair();
     for first in [7, 0] {
         let mut stream = pair.client.mux().open().await.unwrap();
@@ -91,7 +91,7 @@ async fn recorded_requests_are_answered() {
 
 /// Arguments above the service's limit end their stream before they have arrived. The default limit is 1 MiB, since there are many streams.
 #[tokio::test]
-async fn a_service_says_how_much_it_takes() {
+async fn service_limits_argument_size() {
     let header = Request { seq: 1, service_method: "Lab.Echo".to_owned() };
     let request = [encode(&header).unwrap(), vec![0xdb, 0, 0x20, 0, 0]].concat();
     let (ours, mut theirs) = duplex(4096);
@@ -123,7 +123,7 @@ impl Service for Anything {
 }
 
 #[tokio::test]
-async fn what_is_under_way_is_done_when_the_caller_has_gone() {
+async fn call_completes_after_its_caller_has_gone() {
     let (ours, theirs) = duplex(4096);
     let (client, _incoming) = Mux::start(ours, Side::Client);
     let (mux, incoming) = Mux::start(theirs, Side::Server);

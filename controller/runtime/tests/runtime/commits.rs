@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::fake::{Event, Mode, Numbers, Planned, Running, run};
 
-fn all() -> Planned {
+fn planned_all() -> Planned {
     Planned { look: true, stop: true, start: true, record: true, status: true, ..Planned::default() }
 }
 
@@ -25,7 +25,7 @@ async fn begun() -> Running {
 #[tokio::test(start_paused = true)]
 async fn effects_come_after_their_commit_in_order() {
     let running = begun().await;
-    running.send(Event::Plan(1, all())).await;
+    running.send(Event::Plan(1, planned_all())).await;
     let (reply, replied) = oneshot::channel();
     running.send(Event::Ask(reply)).await;
     running.settle().await;
@@ -37,7 +37,7 @@ async fn effects_come_after_their_commit_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn turns_that_pile_up_share_the_next_commit_and_nothing_overtakes() {
+async fn queued_turns_share_the_next_commit() {
     let mut running = begun().await;
     running.store.set(Mode::Hang);
     running.send(Event::Plan(1, lasting())).await;
@@ -66,14 +66,14 @@ async fn turns_that_pile_up_share_the_next_commit_and_nothing_overtakes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hung_store_keeps_nothing_from_being_stopped() {
+async fn hanging_store_blocks_no_stop() {
     let mut running = begun().await;
     running.store.set(Mode::Hang);
-    running.send(Event::Plan(1, all())).await;
+    running.send(Event::Plan(1, planned_all())).await;
     running.store.began().await;
     running.settle_hung().await;
     tokio::time::advance(Duration::from_millis(500)).await;
-    running.send(Event::Plan(2, Planned { look: false, ..all() })).await;
+    running.send(Event::Plan(2, Planned { look: false, ..planned_all() })).await;
     running.settle_hung().await;
     assert_eq!(running.log.take(), ["reconcile 1", "look 1", "reconcile 2"]);
     tokio::time::advance(Duration::from_millis(499)).await;
@@ -106,7 +106,7 @@ async fn a_hung_store_keeps_nothing_from_being_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_store_starts_nothing_and_recovers_in_order() {
+async fn failing_store_starts_nothing_and_recovers_in_order() {
     let running = begun().await;
     let mut health = running.handle.store_health.clone();
     running.store.set(Mode::Fail);
@@ -156,7 +156,7 @@ async fn an_answer_that_promises_nothing_waits_for_no_commit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_committer_that_is_gone_ends_the_loop() {
+async fn ended_committer_ends_the_loop() {
     let running = begun().await;
     running.store.set(Mode::Fail);
     running.send(Event::Plan(13_013, lasting())).await;
@@ -169,9 +169,9 @@ async fn a_committer_that_is_gone_ends_the_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_panics_while_a_turn_is_released_harms_nobody() {
+async fn panic_while_releasing_a_turn_affects_no_other() {
     let running = begun().await;
-    running.send(Event::Plan(666, all())).await;
+    running.send(Event::Plan(666, planned_all())).await;
     running.settle().await;
     running.send(Event::Plan(1, lasting())).await;
     running.settle().await;

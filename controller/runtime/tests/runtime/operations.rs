@@ -25,7 +25,7 @@ fn request(key: u32, kind: &'static str) -> Request<u32, &'static str> {
     Request { key, generation: 1, kind, priority: 50, deadline: Duration::from_secs(10) }
 }
 
-fn of(work: &Work, kind: &str) -> KindFigures {
+fn figures_of(work: &Work, kind: &str) -> KindFigures {
     work.figures().into_iter().find(|(name, _)| *name == kind).map(|(_, figures)| figures).unwrap_or_default()
 }
 
@@ -44,7 +44,7 @@ async fn an_outcome_is_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn past_its_deadline_it_is_overdue_once_and_its_slot_stays_taken() {
+async fn operation_past_its_deadline_is_overdue_and_keeps_its_slot() {
     let (running, work) = working();
     work.start(request(1, "mount"), |token| async move {
         token.cancelled().await;
@@ -55,14 +55,14 @@ async fn past_its_deadline_it_is_overdue_once_and_its_slot_stays_taken() {
     work.start(request(2, "mount"), |_| async { "second" });
     sleep(Duration::from_secs(60)).await;
     assert_eq!(running.log.take(), ["1 g1 Overdue after 10 s"]);
-    let figures = of(&work, "mount");
+    let figures = figures_of(&work, "mount");
     assert_eq!((figures.waiting, figures.running, figures.overdue, figures.oldest.as_secs()), (1, 1, 1, 60));
     work.start(Request { generation: 2, ..request(1, "mount") }, |_| async { "never" });
     running.settle().await;
     assert_eq!(running.log.take(), ["1 g2 Refused after 0 s"]);
     sleep(Duration::from_secs(60)).await;
     assert_eq!(running.log.take(), ["1 g1 Done(\"mounted\") after 100 s", "2 g1 Done(\"second\") after 0 s"]);
-    let figures = of(&work, "mount");
+    let figures = figures_of(&work, "mount");
     assert_eq!(
         (figures.asked_total, figures.done_total, figures.overdue_total, figures.refused_total),
         (2, 2, 1, 1)
@@ -88,11 +88,11 @@ async fn a_panic_is_an_outcome() {
             "2 g1 Panicked(\"before the first await\") after 0 s"
         ]
     );
-    assert_eq!(of(&work, "kill").panicked_total, 2);
+    assert_eq!(figures_of(&work, "kill").panicked_total, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_while_it_waits_for_a_permit_it_never_begins() {
+async fn operation_cancelled_while_waiting_never_begins() {
     let (running, work) = working();
     work.start(request(1, "mount"), |_| async {
         sleep(Duration::from_secs(5)).await;
@@ -120,5 +120,5 @@ async fn after_its_outcome_a_key_is_free_again() {
         running.settle().await;
     }
     assert_eq!(running.log.take().len(), 3);
-    assert_eq!(of(&work, "mount").refused_total, 0);
+    assert_eq!(figures_of(&work, "mount").refused_total, 0);
 }

@@ -19,7 +19,7 @@ fn begun() -> (Reconciler<Numbers>, crate::fake::Log) {
 }
 
 #[test]
-fn the_first_turn_reconciles_what_was_restored() {
+fn first_turn_reconciles_restored_keys() {
     let world = Numbers { restored: vec![2, 1, 3], held: vec![3], ..Numbers::default() };
     let log = world.log.clone();
     let mut reconciler = Reconciler::new(world);
@@ -29,7 +29,7 @@ fn the_first_turn_reconciles_what_was_restored() {
 }
 
 #[test]
-fn a_key_is_reconciled_once_however_often_it_is_marked() {
+fn marked_key_is_reconciled_once_per_turn() {
     let (mut reconciler, log) = begun();
     let turn = reconciler.turn(at(1), (0..100).map(|n| Event::Mark(n % 2)));
     assert_eq!(log.take(), ["reconcile 0", "reconcile 1"]);
@@ -37,7 +37,7 @@ fn a_key_is_reconciled_once_however_often_it_is_marked() {
 }
 
 #[test]
-fn the_earliest_wake_wins_and_each_reconcile_states_its_wakes_anew() {
+fn earliest_wake_wins_and_reconcile_replaces_wakes() {
     let (mut reconciler, log) = begun();
     reconciler.turn(at(1), [Event::Plan(7, Planned { wakes: vec![50, 20, 90], ..Planned::default() })]);
     assert_eq!(reconciler.next_at(), Some(20));

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use crate::fake::{Event, Mode, Numbers, Planned, run, run_on};
 
 #[tokio::test(start_paused = true)]
-async fn idle_does_nothing() {
+async fn idle_loop_does_nothing() {
     let running = run(Numbers::default());
     running.settle().await;
     let metrics = &running.handle.metrics;
@@ -28,7 +28,7 @@ async fn idle_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wake_comes_at_its_time() {
+async fn wake_arrives_on_time() {
     let running = run(Numbers::default());
     let second_ns = 1_000_000_000;
     running.send(Event::Plan(1, Planned { wakes: vec![30 * second_ns], ..Planned::default() })).await;
@@ -50,7 +50,7 @@ async fn a_wake_comes_at_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_due_again_at_once_starves_nobody() {
+async fn key_that_is_due_at_once_starves_no_other() {
     let running = run(Numbers::default());
     running.send(Event::Plan(1, Planned { wakes: vec![0], ..Planned::default() })).await;
     for _ in 0..1_000 {
@@ -65,7 +65,7 @@ async fn a_key_that_is_due_again_at_once_starves_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_is_cut_into_bounded_turns_and_nothing_is_lost() {
+async fn burst_is_split_into_bounded_turns() {
     let running = run(Numbers::default());
     running.settle().await;
     for key in 0..10_000 {
@@ -95,7 +95,7 @@ async fn a_flood_waits_at_the_door() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_takes_what_was_accepted_and_flushes_it() {
+async fn shutdown_accepts_and_flushes_pending_turns() {
     let mut running = run(Numbers::default());
     running.settle().await;
     running.store.set(Mode::Hang);

@@ -61,7 +61,7 @@ pub struct Consul {
     /// Notified when there are entries of ours that no owner wants.
     leftovers: Notify,
     /// The last results of checks that we run for Consul, by check id.
-    said: Mutex<BTreeMap<String, serde_json::Value>>,
+    results: Mutex<BTreeMap<String, serde_json::Value>>,
 }
 
 /// Why the Consul client can't be created.
@@ -84,7 +84,7 @@ impl Consul {
             held: DesiredServices::default(),
             listings: Shared::default(),
             registered_with: Mutex::default(),
-            said: Mutex::default(),
+            results: Mutex::default(),
             leftovers: Notify::new(),
         })
     }
@@ -332,7 +332,7 @@ impl Consul {
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeMap<String, serde_json::Value>> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Entries of this instance without an owner that wants or is removing them.

@@ -37,15 +37,15 @@ pub(super) fn question(service: &str) -> Vec<u8> {
 
 /// Evaluates the response.
 pub(super) fn verdict(headers: &HeaderMap, body: &[u8]) -> Result<(), String> {
-    let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     // A response without a message has its status in the headers.
-    if let Some(code) = said("grpc-status").filter(|code| *code != "0") {
+    if let Some(code) = header("grpc-status").filter(|code| *code != "0") {
         let meaning = match code {
             "5" => "service unknown",
             "12" => "the health protocol is not served",
             _ => "refused",
         };
-        let message = said("grpc-message").unwrap_or_default();
+        let message = header("grpc-message").unwrap_or_default();
         return Err(format!("grpc {meaning} (status {code}) {message}").trim_end().to_owned());
     }
     match serving_status(body) {
@@ -134,7 +134,7 @@ mod tests {
         ] {
             assert_eq!(verdict(&none, &body), expected.map_err(str::to_owned));
         }
-        let wrong = [
+        let bodies = [
             vec![],
             vec![0, 0, 0, 0],
             vec![1, 0, 0, 0, 2, 8, 1],
@@ -145,14 +145,14 @@ mod tests {
             framed(&[0x12, 200, 1]),
             framed(&[0x0b]),
         ];
-        for body in wrong {
+        for body in bodies {
             let verdict = verdict(&none, &body);
             assert_eq!(verdict, Err("grpc answers without a health status".to_owned()), "{body:?}");
         }
     }
 
     #[test]
-    fn a_status_without_a_message_is_told() {
+    fn grpc_status_without_a_message_is_shown() {
         let with = |code, message| {
             HeaderMap::from_iter([
                 ("grpc-status".parse().unwrap(), HeaderValue::from_static(code)),

@@ -61,7 +61,7 @@ mod tests {
 
     /// A thousand hanging targets, and one that answers.
     #[tokio::test(start_paused = true)]
-    async fn what_hangs_keeps_nobody_waiting_that_answers() {
+    async fn hanging_check_does_not_delay_others() {
         let lanes = Arc::new(Lanes::default());
         for _ in 0..1000 {
             let lanes = Arc::clone(&lanes);

@@ -177,8 +177,8 @@ fn judge_grpc(answer: &Answer) -> Result<(), String> {
 
 /// Uses the rules of Consul's script checks.
 fn judge_script(outcome: &ExecOutcome) -> ProbeResult {
-    let said = [&outcome.stdout, &outcome.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    let output = cut(said.concat());
+    let streams = [&outcome.stdout, &outcome.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    let output = cut(streams.concat());
     let exit = &outcome.exit;
     let status = match (exit.code, exit.signal) {
         (0, 0) => CheckStatus::Success,
@@ -235,9 +235,9 @@ mod tests {
     /// A different failure is reported at once; a different text of the same failure waits.
     #[test]
     fn another_exit_code_is_another_failure() {
-        let ended = |code, said: &str| {
+        let ended = |code, stdout: &str| {
             let exit = ExitResult { code, ..ExitResult::default() };
-            judge_script(&ExecOutcome { stdout: said.into(), stderr: Vec::new(), exit })
+            judge_script(&ExecOutcome { stdout: stdout.into(), stderr: Vec::new(), exit })
         };
         let late = ProbeResult::timed_out(Duration::from_secs(1));
         for (now, before, expected) in [

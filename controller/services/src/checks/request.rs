@@ -92,18 +92,18 @@ impl Requests {
     /// A plain request that is redirected to TLS is sent again.
     async fn by_client(&self, request: &Request<'_>, url: Url) -> Result<Response, NoResult> {
         let tls = if request.tls_skip_verify { Tls::Unverified } else { Tls::of(&request.url) };
-        let told =
+        let failure =
             |error: reqwest::Error| NoResult::of(&error, format!("{}: {}", request.url, failure_of(&error)));
         if tls != Tls::None && !request.tls_server_name.is_empty() {
             let (client, request) = self.by_name(request, url, tls).await?;
-            return client.execute(request).await.map_err(told);
+            return client.execute(request).await.map_err(failure);
         }
-        match self.client(request.speaks, tls).map_err(told)?.execute(request.to(url.clone())).await {
+        match self.client(request.speaks, tls).map_err(failure)?.execute(request.to(url.clone())).await {
             Err(error) if needs_tls(&error) => {
-                let client = self.client(request.speaks, Tls::Verified).map_err(told)?;
-                client.execute(request.to(url)).await.map_err(told)
+                let client = self.client(request.speaks, Tls::Verified).map_err(failure)?;
+                client.execute(request.to(url)).await.map_err(failure)
             }
-            answer => answer.map_err(told),
+            answer => answer.map_err(failure),
         }
     }
 
@@ -131,15 +131,15 @@ impl Requests {
         mut url: Url,
         tls: Tls,
     ) -> Result<(Client, reqwest::Request), NoResult> {
-        let wrong = |why: &str| NoResult::Failure(format!("{}: {why}", request.url));
+        let failure = |why: &str| NoResult::Failure(format!("{}: {why}", request.url));
         let host = url.host_str().unwrap_or_default().to_owned();
         let port = peer(&url).1;
         let found = tokio::net::lookup_host(peer(&url)).await.map(|mut found| found.next());
         let found = found.map_err(|error| request.failure(&error))?;
-        let address = found.ok_or_else(|| wrong("it has no address"))?;
+        let address = found.ok_or_else(|| failure("it has no address"))?;
         let server_name = request.tls_server_name;
         url.set_host(Some(server_name))
-            .map_err(|_| wrong(&format!("tls_server_name {server_name:?} is not a valid host name")))?;
+            .map_err(|_| failure(&format!("tls_server_name {server_name:?} is not a valid host name")))?;
         let mut to_name = request.to(url);
         if !to_name.headers().contains_key(HOST)
             && let Ok(host) = HeaderValue::from_str(&format!("{host}:{port}"))
@@ -188,10 +188,10 @@ impl Request<'_> {
 async fn plain(request: &Request<'_>, url: &Url) -> Result<Answer, NoResult> {
     let stream = TcpStream::connect(peer(url)).await.map_err(|error| request.failure(&error))?;
     let asked = plain_request(request, url).map_err(|error| request.failure(&error))?;
-    let told = |error: hyper::Error| request.failure(&error);
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+    let failure = |error: hyper::Error| request.failure(&error);
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failure)?;
     let answer = async {
-        let response = sender.send_request(asked).await.map_err(told)?;
+        let response = sender.send_request(asked).await.map_err(failure)?;
         Ok(read(response.map(Body::wrap).into(), request).await)
     };
     let driven = async {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_lacks_is_no_result_however_deep_it_is_named() {
+    fn machine_shortage_is_no_check_result() {
         for (errno, expected) in [
             (libc::EMFILE, true),
             (libc::ENFILE, true),

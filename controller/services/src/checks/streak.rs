@@ -59,7 +59,7 @@ mod tests {
             'w' => CheckStatus::Warning,
             _ => CheckStatus::Failure,
         };
-        let mut told = |status| {
+        let mut reported = |status| {
             let result = ProbeResult { status, ..ProbeResult::failure(String::new()) };
             streak.take(result).map_or('-', |result| match result.status {
                 CheckStatus::Success => 's',
@@ -68,7 +68,7 @@ mod tests {
                 CheckStatus::Pending => '?',
             })
         };
-        runs.chars().map(|letter| told(run(letter))).collect()
+        runs.chars().map(|letter| reported(run(letter))).collect()
     }
 
     #[test]

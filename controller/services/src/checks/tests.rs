@@ -164,9 +164,9 @@ async fn only_changes_of_status_are_reported() {
     let checks = checks_to(sender);
     checks.up(&owner(), &[registration(Provider::Nomad, vec![check("c", http("/"), port)])]);
     let results = [next(&mut reports).await, next(&mut reports).await, next(&mut reports).await];
-    let said = results.each_ref().map(|result| (result.status, result.output.as_str()));
+    let reported = results.each_ref().map(|result| (result.status, result.output.as_str()));
     assert_eq!(
-        said,
+        reported,
         [
             (CheckStatus::Failure, "nomad: http 503 Service Unavailable\nnot yet, try 0"),
             (CheckStatus::Success, "nomad: http ok"),
@@ -179,7 +179,7 @@ async fn only_changes_of_status_are_reported() {
 }
 
 #[tokio::test]
-async fn requests_carry_what_the_check_says_and_long_answers_are_cut() {
+async fn check_request_has_configured_parts_and_cuts_answers() {
     let (port, _) =
         serve(|request, _| response("404 Not Found", &(request.to_lowercase() + &"x".repeat(10_000)))).await;
     let (sender, mut reports) = mpsc::channel(8);
@@ -243,7 +243,7 @@ async fn silence_refusal_and_tcp() {
 }
 
 #[tokio::test]
-async fn exactly_the_wanted_checks_run_and_unchanged_ones_are_not_disturbed() {
+async fn only_wanted_checks_run_and_unchanged_ones_continue() {
     let (port, count) = serve(|_, _| response("200 OK", "")).await;
     let (sender, mut reports) = mpsc::channel(8);
     let checks = checks_to(sender);
@@ -312,18 +312,18 @@ async fn commands_pass_warn_or_fail_by_their_exit_code() {
         let result = next(&mut reports).await;
         results.insert(result.id.clone(), result);
     }
-    let said =
+    let result_of =
         |id: &str| (results[id].status, results[id].output.lines().next().unwrap_or_default().to_owned());
-    assert_eq!(said("0"), (CheckStatus::Success, "out".to_owned()));
-    assert_eq!(said("1"), (CheckStatus::Warning, "exit code 1, which means warning: out".to_owned()));
-    assert_eq!(said("2"), (CheckStatus::Failure, "exit code 2: out".to_owned()));
-    assert_eq!(said("none"), (CheckStatus::Failure, "nomad: task app is not running".to_owned()));
-    assert_eq!(said("hangs"), (CheckStatus::Failure, "nomad: no answer within 400ms".to_owned()));
+    assert_eq!(result_of("0"), (CheckStatus::Success, "out".to_owned()));
+    assert_eq!(result_of("1"), (CheckStatus::Warning, "exit code 1, which means warning: out".to_owned()));
+    assert_eq!(result_of("2"), (CheckStatus::Failure, "exit code 2: out".to_owned()));
+    assert_eq!(result_of("none"), (CheckStatus::Failure, "nomad: task app is not running".to_owned()));
+    assert_eq!(result_of("hangs"), (CheckStatus::Failure, "nomad: no answer within 400ms".to_owned()));
     assert!(results.values().all(|result| result.output.len() <= 3 * 1024));
 }
 
 #[tokio::test]
-async fn until_a_check_is_made_its_initial_status_counts() {
+async fn initial_status_applies_until_the_first_result() {
     let (port, _) = serve(|_, _| response("503 no", "")).await;
     let (sender, mut reports) = mpsc::channel(8);
     let checks = checks_to(sender);
@@ -336,7 +336,7 @@ async fn until_a_check_is_made_its_initial_status_counts() {
 }
 
 #[tokio::test]
-async fn as_many_results_in_a_row_as_are_asked_for_change_the_status() {
+async fn status_changes_after_the_configured_results_in_a_row() {
     let (port, count) = serve(|_, number| match number {
         0 | 4.. => response("200 OK", ""),
         _ => response("500 Oops", ""),
@@ -348,15 +348,15 @@ async fn as_many_results_in_a_row_as_are_asked_for_change_the_status() {
         Thresholds { success_before_passing: 1, failures_before_critical: 3, failures_before_warning: 2 };
     let patient = RegisteredCheck { thresholds, ..check("c", http("/"), port) };
     checks.up(&owner(), &[registration(Provider::Nomad, vec![patient])]);
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for _ in 0..4 {
         let status = next(&mut reports).await.status;
-        told.push((status, count.load(Ordering::SeqCst)));
+        reported.push((status, count.load(Ordering::SeqCst)));
     }
-    let statuses: Vec<_> = told.iter().map(|(status, _)| *status).collect();
+    let statuses: Vec<_> = reported.iter().map(|(status, _)| *status).collect();
     use CheckStatus::{Failure, Success, Warning};
     assert_eq!(statuses, [Success, Warning, Failure, Success]);
-    assert!(told[1].1 >= 3 && told[2].1 >= 4 && told[3].1 >= 5, "{told:?}");
+    assert!(reported[1].1 >= 3 && reported[2].1 >= 4 && reported[3].1 >= 5, "{reported:?}");
 }
 
 /// Results contain all that is needed to judge health.
@@ -415,7 +415,7 @@ async fn serve_grpc(answer: impl Fn(&[u8]) -> Result<Vec<u8>, &'static str> + Se
 }
 
 #[tokio::test]
-async fn grpc_is_asked_in_its_health_protocol() {
+async fn grpc_check_uses_the_health_protocol() {
     let port = serve_grpc(|asked| match asked {
         b"\0\0\0\0\0" => Ok(b"\0\0\0\0\x02\x08\x01".to_vec()),
         b"\0\0\0\0\x06\x0a\x04shop" => Ok(b"\0\0\0\0\x02\x08\x02".to_vec()),
@@ -438,15 +438,15 @@ async fn grpc_is_asked_in_its_health_protocol() {
         check("plain", grpc(""), plain),
     ];
     checks.up(&owner(), &[registration(Provider::Nomad, all)]);
-    let mut said = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for _ in 0..4 {
         let result = next(&mut reports).await;
-        said.insert(result.id.clone(), (result.status, result.output));
+        reported.insert(result.id.clone(), (result.status, result.output));
     }
-    assert_eq!(said["server"], (CheckStatus::Success, "nomad: grpc ok".to_owned()));
-    assert_eq!(said["shop"], (CheckStatus::Failure, "nomad: grpc NOT_SERVING".to_owned()));
-    assert_eq!(said["none"], (CheckStatus::Failure, "nomad: grpc service unknown (status 5)".to_owned()));
-    assert_eq!(said["plain"].0, CheckStatus::Failure);
+    assert_eq!(reported["server"], (CheckStatus::Success, "nomad: grpc ok".to_owned()));
+    assert_eq!(reported["shop"], (CheckStatus::Failure, "nomad: grpc NOT_SERVING".to_owned()));
+    assert_eq!(reported["none"], (CheckStatus::Failure, "nomad: grpc service unknown (status 5)".to_owned()));
+    assert_eq!(reported["plain"].0, CheckStatus::Failure);
 }
 
 /// A thousand targets that never answer, and one that does, which is still checked.

@@ -222,24 +222,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_flag_means_depends_on_its_verb() {
-        let said = |verb: &str, typed: &str| meaning(verb, typed).map(|(_, meaning)| meaning);
-        assert_eq!(said("job run", "json"), Some(Granted));
-        assert_eq!(said("job allocs", "json"), Some(Is(&["-o", "json"])));
-        assert_eq!(said("alloc exec", "t"), Some(Is(&["-t"])));
-        assert_eq!(said("job allocs", "t"), Some(Refused(OF_A_TEMPLATE)));
-        assert_eq!(said("job run", "detach=true"), Some(Granted));
-        assert_eq!(said("job run", "detach=false"), Some(Is(&["--wait"])));
-        assert_eq!(said("job restart", "all-tasks=false"), Some(Granted));
-        assert_eq!(said("job dispatch", "detach=false"), Some(Is(&["--wait"])));
+    fn flag_meaning_depends_on_its_command() {
+        let meaning_of = |verb: &str, typed: &str| meaning(verb, typed).map(|(_, meaning)| meaning);
+        assert_eq!(meaning_of("job run", "json"), Some(Granted));
+        assert_eq!(meaning_of("job allocs", "json"), Some(Is(&["-o", "json"])));
+        assert_eq!(meaning_of("alloc exec", "t"), Some(Is(&["-t"])));
+        assert_eq!(meaning_of("job allocs", "t"), Some(Refused(OF_A_TEMPLATE)));
+        assert_eq!(meaning_of("job run", "detach=true"), Some(Granted));
+        assert_eq!(meaning_of("job run", "detach=false"), Some(Is(&["--wait"])));
+        assert_eq!(meaning_of("job restart", "all-tasks=false"), Some(Granted));
+        assert_eq!(meaning_of("job dispatch", "detach=false"), Some(Is(&["--wait"])));
         for (verb, typed) in [
             ("deployment fail", "detach=false"),
             ("job restart", "yes=false"),
             ("alloc signal", "detach=false"),
         ] {
-            assert!(matches!(said(verb, typed), Some(Refused(_))), "{verb} -{typed}");
+            assert!(matches!(meaning_of(verb, typed), Some(Refused(_))), "{verb} -{typed}");
         }
-        assert_eq!(said("job run", "address=http://a:1"), Some(Named("--addr")));
-        assert_eq!(said("job run", "bogus"), None);
+        assert_eq!(meaning_of("job run", "address=http://a:1"), Some(Named("--addr")));
+        assert_eq!(meaning_of("job run", "bogus"), None);
     }
 }

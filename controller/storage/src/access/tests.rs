@@ -38,7 +38,7 @@ fn mode_and_owner(path: &Path) -> (u32, u32) {
 }
 
 #[test]
-fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
+fn listed_users_have_access_and_others_do_not() {
     let Some(ground) = test_env() else { return };
     for before in [0o700, 0o1777, 0o777, 0o2755] {
         fs::set_permissions(ground.path(), fs::Permissions::from_mode(before)).unwrap();
@@ -74,7 +74,7 @@ fn users_are_named_and_strangers_are_not_whatever_a_directory_was_before() {
 // A step made it 0777 without the sticky bit before the next one closed it, and it stayed so if the agent was killed in
 // between.
 #[test]
-fn no_step_of_closing_a_directory_opens_it() {
+fn closing_a_directory_never_opens_it() {
     let Some(ground) = test_env() else { return };
     let dir = Dir::open(ground.path()).unwrap();
     let task = of_task(WEB, &[WEB, DB]);
@@ -95,7 +95,7 @@ fn no_step_of_closing_a_directory_opens_it() {
 }
 
 #[test]
-fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
+fn unknown_user_keeps_its_access() {
     let Some(ground) = test_env() else { return };
     let dir = Dir::open(ground.path()).unwrap();
     users(&[WEB, DB]).common().apply(&dir).unwrap();
@@ -116,7 +116,7 @@ fn who_is_not_found_loses_nothing_and_strangers_are_shut_out_all_the_same() {
 }
 
 #[test]
-fn without_lists_each_user_has_its_own_and_strangers_nothing() {
+fn file_system_without_acls_uses_owners() {
     let Some(ground) = test_env() else { return };
     let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
     assert!(status.success());
@@ -151,7 +151,7 @@ fn without_lists_each_user_has_its_own_and_strangers_nothing() {
 
 // While name services failed, each inspection found a difference, and a deleted user was locked out under its task.
 #[test]
-fn without_lists_who_is_not_found_loses_nothing_and_strangers_are_shut_out() {
+fn file_system_without_acls_keeps_unknown_users() {
     let Some(ground) = test_env() else { return };
     let status = Command::new("mount").args(["-t", "ramfs", "ramfs"]).arg(ground.path()).status().unwrap();
     assert!(status.success());
@@ -205,7 +205,7 @@ fn refuse_lists(errno: rustix::io::Errno) {
 
 // A full disk used to keep every directory of an older agent open.
 #[test]
-fn where_no_list_can_be_written_a_directory_is_closed_first() {
+fn unwritable_acl_closes_the_directory_first() {
     let Some(ground) = test_env() else { return };
     let dir = Dir::open(ground.path()).unwrap();
     let task = of_task(WEB, &[WEB, DB]);
@@ -233,7 +233,7 @@ fn where_no_list_can_be_written_a_directory_is_closed_first() {
 }
 
 #[test]
-fn a_file_system_that_takes_no_lists_is_one_without_them() {
+fn refused_acls_count_as_unsupported() {
     let Some(ground) = test_env() else { return };
     let status = Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(ground.path()).status().unwrap();
     assert!(status.success());

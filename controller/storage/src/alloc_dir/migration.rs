@@ -90,8 +90,8 @@ impl Migration {
 
     fn moves(&self, there: impl Fn(&str) -> OsString) -> Vec<Move> {
         let shared = Move { from: SHARED.into(), to: SHARED.into(), name: DATA };
-        let here = |task: &str| dir_name(task).into_owned().into();
-        let local = |task: &String| Move { from: there(task), to: here(task), name: LOCAL };
+        let dir_of = |task: &str| dir_name(task).into_owned().into();
+        let local = |task: &String| Move { from: there(task), to: dir_of(task), name: LOCAL };
         std::iter::once(shared).chain(self.tasks.iter().map(local)).collect()
     }
 }

@@ -27,7 +27,7 @@ fn is_foreign(sight: &Observation, part: &str) -> bool {
 }
 
 #[test]
-fn one_that_an_older_agent_left_open_is_closed_where_nothing_runs_in_it() {
+fn open_directory_of_an_older_agent_is_closed_if_unused() {
     let ground = TestEnv::plain();
     let paths = paths(&ground);
     close_unused(&paths, id(1)).unwrap();
@@ -96,7 +96,7 @@ fn it_is_made_seen_kept_and_removed() {
 }
 
 #[test]
-fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mounts_of_others() {
+fn forgotten_directory_is_removed_unless_foreign_mounts_remain() {
     let Some(ground) = TestEnv::mounting() else { return };
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
@@ -116,7 +116,7 @@ fn what_is_left_of_a_forgotten_one_goes_with_memory_of_ours_and_stays_with_mount
 }
 
 #[test]
-fn removal_unmounts_what_is_below_and_touches_no_volume() {
+fn removal_unmounts_without_touching_volumes() {
     let Some(ground) = TestEnv::mounting() else { return };
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
@@ -152,7 +152,7 @@ fn removal_unmounts_what_is_below_and_touches_no_volume() {
 }
 
 #[test]
-fn an_interrupted_removal_is_seen_and_finished() {
+fn interrupted_removal_is_completed() {
     let ground = TestEnv::plain();
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
@@ -174,7 +174,7 @@ fn an_interrupted_removal_is_seen_and_finished() {
 }
 
 #[test]
-fn a_task_that_plants_links_harms_nobody() {
+fn planted_links_are_not_followed() {
     let ground = TestEnv::plain();
     let paths = paths(&ground);
     let dir = AllocDir::new(&paths, id(1));
@@ -194,7 +194,7 @@ fn a_task_that_plants_links_harms_nobody() {
 }
 
 #[test]
-fn what_was_made_ready_by_a_killed_agent_goes_with_the_next_start() {
+fn directory_staged_by_a_killed_agent_is_removed() {
     let ground = TestEnv::plain();
     let paths = paths(&ground);
     AllocDir::new(&paths, id(1)).up(b"{}").unwrap();

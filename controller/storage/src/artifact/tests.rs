@@ -120,7 +120,7 @@ fn the_process_that_unpacks() {
 }
 
 #[tokio::test]
-async fn a_file_comes_to_its_place_and_is_not_fetched_twice() {
+async fn artifact_is_fetched_once_to_its_place() {
     let server = Server::answering(|path| match path {
         "/dir/tool%20x?token=s3cret" | "/dir/tool" => Server::ok(b"hello"),
         _ => Server::status("404 Not Found"),
@@ -170,7 +170,7 @@ async fn a_file_comes_to_its_place_and_is_not_fetched_twice() {
 }
 
 #[tokio::test]
-async fn what_was_fetched_goes_with_the_task_s_directory() {
+async fn artifacts_are_removed_with_the_task_directory() {
     use crate::task_dir::TaskDir;
     use herdlet_base::privileges::Privileges;
     let server = Server::answering(|_| Server::ok(b"hello"));
@@ -187,7 +187,7 @@ async fn what_was_fetched_goes_with_the_task_s_directory() {
 }
 
 #[test]
-fn a_mark_of_somebody_else_tells_nothing() {
+fn foreign_marker_is_ignored() {
     let ground = TestEnv::new();
     let wanted = [fixture::artifact("http://127.0.0.1/a")];
     let mark = ground.path(".artifacts");
@@ -237,12 +237,12 @@ fn addresses_are_taken_apart_as_go_getter_does() {
         assert!(!source.redacted().contains("p@") && !source.redacted().contains('?'));
     }
     for (text, given, expected) in [
-        ("git::https://h/a", &[][..], "`git` is known from Nomad"),
-        ("git@github.com:a/b", &[], "`git` is known from Nomad"),
-        ("github.com/a/b", &[], "`git` is known from Nomad"),
-        ("s3::https://s3.amazonaws.com/b/k", &[], "`s3` is known from Nomad"),
-        ("/etc/passwd", &[], "`file` is known from Nomad"),
-        ("file:///etc/passwd", &[], "`file` is known from Nomad"),
+        ("git::https://h/a", &[][..], "`git` is not supported"),
+        ("git@github.com:a/b", &[], "`git` is not supported"),
+        ("github.com/a/b", &[], "`git` is not supported"),
+        ("s3::https://s3.amazonaws.com/b/k", &[], "`s3` is not supported"),
+        ("/etc/passwd", &[], "`file` is not supported"),
+        ("file:///etc/passwd", &[], "`file` is not supported"),
         ("ftp://h/a", &[], "must be an address that begins with"),
         ("http://", &[], "is no valid address"),
         ("http://h/a.zip//../b", &[], "is no valid address"),

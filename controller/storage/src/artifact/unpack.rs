@@ -140,15 +140,15 @@ impl Unpacker {
             .map_err(UnpackError::Start)?;
         let limit = Duration::from_secs(order.seconds_max);
         let mut why = Vec::new();
-        let mut said = ours.take(WHY_BYTES_MAX);
+        let mut pipe = ours.take(WHY_BYTES_MAX);
         let ended = tokio::select! {
             biased;
             () = cancelled.cancelled() => Err(UnpackError::Cancelled),
             () = tokio::time::sleep(limit) => Err(UnpackError::Slow { limit }),
             // The socket is closed when the process ends.
-            _ = said.read_to_end(&mut why) => Ok(()),
+            _ = pipe.read_to_end(&mut why) => Ok(()),
         };
-        drop(said);
+        drop(pipe);
         let waited = match tokio::time::timeout(END_MAX, child.wait()).await {
             Ok(waited) => waited,
             Err(_) => {
@@ -162,12 +162,12 @@ impl Unpacker {
         if status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&why).trim().to_owned();
+        let stderr = String::from_utf8_lossy(&why).trim().to_owned();
         let by_signal = || match status.signal() {
             Some(signal) => format!("the unpacking process was killed by signal {signal}"),
             None => format!("the unpacking process ended with {status}"),
         };
-        Err(UnpackError::Refused { why: if said.is_empty() { by_signal() } else { said } })
+        Err(UnpackError::Refused { why: if stderr.is_empty() { by_signal() } else { stderr } })
     }
 }
 

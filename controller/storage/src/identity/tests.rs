@@ -38,7 +38,7 @@ fn token_spec(task: &str, identity: &Identity, now: UnixNanos) -> WantedToken {
     WantedToken { identity: identity.clone(), claims, given: None }
 }
 
-fn all(identities: &[Identity], now: UnixNanos) -> Vec<WantedToken> {
+fn token_specs(identities: &[Identity], now: UnixNanos) -> Vec<WantedToken> {
     identities.iter().map(|identity| token_spec("httpd", identity, now)).collect()
 }
 
@@ -116,7 +116,7 @@ fn tokens(world: &World) -> TaskTokens<'_> {
 }
 
 #[test]
-fn token_files_are_written_seen_and_renewed() {
+fn token_files_are_written_inspected_and_renewed() {
     let world = world();
     let tokens = tokens(&world);
     let identities = [
@@ -124,11 +124,14 @@ fn token_files_are_written_seen_and_renewed() {
         identity("api", &["example.test"], Some(Duration::from_secs(3600))),
         identity("short", &["x"], Some(Duration::from_secs(60))),
     ];
-    assert_eq!(tokens.inspect(&all(&identities, NOW)).unwrap(), Observation::Absent);
-    assert_eq!(tokens.up(&all(&identities, NOW)).unwrap().renew_in, Some(std::time::Duration::from_secs(30)));
+    assert_eq!(tokens.inspect(&token_specs(&identities, NOW)).unwrap(), Observation::Absent);
+    assert_eq!(
+        tokens.up(&token_specs(&identities, NOW)).unwrap().renew_in,
+        Some(std::time::Duration::from_secs(30))
+    );
     let soon = UnixNanos(NOW.0 + 10_000_000_000);
-    assert_eq!(tokens.renew_in(&all(&identities, soon)), Some(std::time::Duration::from_secs(20)));
-    assert_eq!(tokens.inspect(&all(&identities, NOW)).unwrap(), Observation::Present);
+    assert_eq!(tokens.renew_in(&token_specs(&identities, soon)), Some(std::time::Duration::from_secs(20)));
+    assert_eq!(tokens.inspect(&token_specs(&identities, NOW)).unwrap(), Observation::Present);
     let file = world.path.join("secrets/nomad_api.jwt");
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
     let first = std::fs::read_to_string(&file).unwrap();
@@ -139,37 +142,39 @@ fn token_files_are_written_seen_and_renewed() {
     // The shortest-lived one has expired.
     let later = UnixNanos(NOW.0 + 61_000_000_000);
     assert!(
-        matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("expired"))
+        matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("expired"))
     );
-    tokens.up(&all(&identities, later)).unwrap();
-    assert_eq!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Present);
+    tokens.up(&token_specs(&identities, later)).unwrap();
+    assert_eq!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Present);
     assert_ne!(first, std::fs::read_to_string(&file).unwrap());
 
     // Others must not be able to read it.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { .. }));
+    assert!(matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { .. }));
     // Another task's token was put there.
     let stolen = world.signer.sign(&token_spec("other", &identities[1], later).claims).unwrap();
     std::fs::write(&file, stolen.reveal()).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     assert!(
-        matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("wrong claims"))
+        matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("wrong claims"))
     );
     std::fs::write(&file, "rubbish").unwrap();
-    assert!(matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { .. }));
+    assert!(matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { .. }));
     std::fs::remove_file(&file).unwrap();
     assert!(
-        matches!(tokens.inspect(&all(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("missing"))
+        matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("missing"))
     );
 }
 
 #[test]
-fn a_token_lies_where_it_is_wanted() {
+fn token_file_is_written_to_its_path() {
     let world = world();
     let tokens = tokens(&world);
     for path in ["secrets/deep/token", "local/a/b/c.jwt", "./token", "new/token"] {
-        let wanted =
-            all(&[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }], NOW);
+        let wanted = token_specs(
+            &[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }],
+            NOW,
+        );
         assert_eq!(tokens.inspect(&wanted).unwrap(), Observation::Absent, "{path}");
         tokens.up(&wanted).unwrap();
         assert_eq!(tokens.inspect(&wanted).unwrap(), Observation::Present, "{path}");
@@ -193,36 +198,41 @@ fn a_token_lies_where_it_is_wanted() {
         "alloc",
         "alloc/token",
     ] {
-        let wanted =
-            all(&[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }], NOW);
+        let wanted = token_specs(
+            &[Identity { filepath: Some(path.to_owned()), ..identity("api", &["x"], None) }],
+            NOW,
+        );
         assert_eq!(tokens.up(&wanted).unwrap_err().class(), Class::Fatal, "{path}");
     }
     assert!(!world.path.join("private/token").exists() && !world.path.join("alloc").exists());
 }
 
 #[test]
-fn a_link_in_place_of_a_token_file_is_replaced_and_its_target_untouched() {
+fn link_in_place_of_a_token_file_is_replaced() {
     let world = world();
     let victim = world.path.join("local/victim");
     std::fs::write(&victim, "untouched").unwrap();
     std::os::unix::fs::symlink(&victim, world.path.join("secrets/nomad_token")).unwrap();
     let identities = [identity("default", &[], None)];
-    assert!(matches!(tokens(&world).inspect(&all(&identities, NOW)).unwrap(), Observation::Foreign { .. }));
-    tokens(&world).up(&all(&identities, NOW)).unwrap();
-    assert_eq!(tokens(&world).inspect(&all(&identities, NOW)).unwrap(), Observation::Present);
+    assert!(matches!(
+        tokens(&world).inspect(&token_specs(&identities, NOW)).unwrap(),
+        Observation::Foreign { .. }
+    ));
+    tokens(&world).up(&token_specs(&identities, NOW)).unwrap();
+    assert_eq!(tokens(&world).inspect(&token_specs(&identities, NOW)).unwrap(), Observation::Present);
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
 }
 
 #[test]
-fn without_a_secrets_directory_nothing_is_written_elsewhere() {
+fn missing_secrets_directory_prevents_writing() {
     let world = world();
     let elsewhere = tempfile::tempdir().unwrap();
     let identities = [identity("default", &[], None)];
     let secrets = world.path.join("secrets");
     std::fs::remove_dir(&secrets).unwrap();
-    assert!(matches!(tokens(&world).up(&all(&identities, NOW)), Err(IdentityError::NoDir { .. })));
+    assert!(matches!(tokens(&world).up(&token_specs(&identities, NOW)), Err(IdentityError::NoDir { .. })));
     std::os::unix::fs::symlink(elsewhere.path(), &secrets).unwrap();
-    let error = tokens(&world).up(&all(&identities, NOW)).unwrap_err();
+    let error = tokens(&world).up(&token_specs(&identities, NOW)).unwrap_err();
     assert_eq!(error.class(), Class::Fatal, "{error}");
     assert!(std::fs::read_dir(elsewhere.path()).unwrap().next().is_none());
 }
@@ -233,7 +243,7 @@ fn the_environment_gets_tokens_under_nomads_names() {
     let mut identities =
         [identity("default", &[], None), identity("api", &["x"], None), identity("no", &["x"], None)];
     identities[2].env = false;
-    let env = tokens(&world).env(&all(&identities, NOW)).unwrap();
+    let env = tokens(&world).env(&token_specs(&identities, NOW)).unwrap();
     let names: Vec<_> = env.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["NOMAD_TOKEN", "NOMAD_TOKEN_api"]);
     assert_eq!(world.signer.verify(env[1].1.reveal()).unwrap()["sub"], "global:default:web:g:httpd:api");

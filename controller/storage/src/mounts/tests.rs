@@ -75,7 +75,7 @@ fn destinations_are_checked_before_anything_is_made() {
 }
 
 #[test]
-fn a_bind_mount_comes_is_seen_and_goes() {
+fn bind_mount_is_made_inspected_and_removed() {
     let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let wanted = [
@@ -106,7 +106,7 @@ fn a_bind_mount_comes_is_seen_and_goes() {
 }
 
 #[test]
-fn an_unmounted_a_covered_and_a_foreign_volume_are_seen_and_repaired() {
+fn unmounted_covered_or_foreign_volume_is_repaired() {
     let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];
@@ -184,7 +184,7 @@ fn a_volume_that_is_moved_away_is_mounted_once() {
 }
 
 #[test]
-fn submounts_of_a_volume_appear_too_read_only_included_and_all_goes_again() {
+fn submounts_of_a_volume_are_mounted_and_removed() {
     let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let inner = world.volume.join("inner");
@@ -230,7 +230,7 @@ fn links_planted_by_a_task_are_named_and_not_followed() {
 }
 
 #[test]
-fn without_mounting_a_volume_is_a_link() {
+fn volume_is_a_link_if_mounting_is_impossible() {
     let world = world(TestEnv::plain());
     let wanted = [binding(&world.volume, "local/deep/site", Access::ReadWrite)];
     let site = world.task.join("local/deep/site");
@@ -256,7 +256,7 @@ fn without_mounting_a_volume_is_a_link() {
 }
 
 #[test]
-fn a_missing_volume_or_task_directory_is_an_error_that_names_it() {
+fn missing_volume_or_task_directory_is_named() {
     let grounds = [Some(TestEnv::plain()), TestEnv::mounting()];
     for ground in grounds.into_iter().flatten() {
         let world = world(ground);
@@ -292,7 +292,7 @@ fn a_destination_that_cannot_exist_is_down_already() {
 }
 
 #[tokio::test]
-async fn the_watch_tells_of_mounts_below_its_directory_only() {
+async fn mount_watch_reports_only_its_directory() {
     let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     // Reached through a link, and not yet existing.
@@ -321,7 +321,7 @@ async fn the_watch_tells_of_mounts_below_its_directory_only() {
 }
 
 #[tokio::test]
-async fn what_came_and_went_before_the_table_was_read_is_told_until_it_is_there() {
+async fn mounts_before_the_first_read_are_reported() {
     let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let mut watch = MountWatch::open(&world.task).unwrap();
@@ -338,7 +338,7 @@ async fn what_came_and_went_before_the_table_was_read_is_told_until_it_is_there(
 
 // The task kept writing into a directory that nobody would ever see again.
 #[test]
-fn a_volume_directory_that_was_replaced_is_mounted_anew_and_one_that_is_gone_is_kept_and_told() {
+fn replaced_volume_directory_is_remounted_and_missing_one_kept() {
     let Some(ground) = TestEnv::mounting() else { return };
     let world = world(ground);
     let wanted = [binding(&world.volume, "local/site", Access::ReadWrite)];

@@ -56,7 +56,7 @@ fn it_is_made_seen_and_removed_with_secrets_in_memory() {
 }
 
 #[test]
-fn secrets_that_are_not_mounted_are_seen_and_mounted_again() {
+fn unmounted_secrets_are_mounted_again() {
     let Some(ground) = TestEnv::mounting() else { return };
     let path = ground.path().join("task");
     let dir = TaskDir::new(path.clone(), ground.privileges());
@@ -79,7 +79,7 @@ fn secrets_that_are_not_mounted_are_seen_and_mounted_again() {
 }
 
 #[test]
-fn without_rights_it_is_made_of_plain_directories() {
+fn unprivileged_task_directory_is_plain() {
     let ground = TestEnv::plain();
     let path = ground.path().join("task");
     let dir = TaskDir::new(path.clone(), ground.privileges());

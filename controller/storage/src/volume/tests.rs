@@ -54,7 +54,7 @@ fn a_host_path_must_be_an_existing_directory() {
 }
 
 #[test]
-fn a_directory_is_made_once_kept_as_it_is_and_purged() {
+fn volume_directory_is_made_once_and_purged() {
     let ground = TestEnv::plain();
     let volumes = volumes(&ground);
     for name in ["site", "data[0]", "../../evil", "x".repeat(60).as_str()] {
@@ -78,7 +78,7 @@ fn a_directory_is_made_once_kept_as_it_is_and_purged() {
 }
 
 #[test]
-fn an_owner_is_given_by_root_and_refused_by_others() {
+fn volume_owner_is_set_by_root_only() {
     let ground = TestEnv::plain();
     let error = volumes(&ground).up(&mkdir("v", 0o700, Some(4242))).unwrap_err();
     assert!(matches!(error, VolumeError::Owner { uid: 4242, .. }));
@@ -93,7 +93,7 @@ fn an_owner_is_given_by_root_and_refused_by_others() {
 }
 
 #[test]
-fn what_a_crash_left_is_finished() {
+fn volume_left_by_a_crash_is_completed() {
     let ground = TestEnv::plain();
     let volumes = volumes(&ground);
     let volume = mkdir("v", 0o700, None);

@@ -104,11 +104,11 @@ impl Campaign {
                     0 => POINTS_OF_A_LIFE,
                     left => left.min(POINTS_OF_A_LIFE),
                 };
-                let (told, life) = self.live(seed, points);
+                let (report, life) = self.live(seed, points);
                 graves.extend(life.map(|life| (seed, Instant::now(), life)));
-                let so_far = done.fetch_add(told.points.len() as u64, Ordering::Relaxed);
+                let so_far = done.fetch_add(report.points.len() as u64, Ordering::Relaxed);
                 let mut all = outcome.lock().unwrap_or_else(PoisonError::into_inner);
-                all.take_in(seed, told);
+                all.take_in(seed, report);
                 all.lives += 1;
                 let all_points = so_far / 500 * 500 + 500;
                 if done.load(Ordering::Relaxed) >= all_points {
@@ -147,18 +147,18 @@ impl Campaign {
     fn live(&self, seed: u64, points: u64) -> (LifeReport, Option<Life>) {
         let lived = catch_unwind(AssertUnwindSafe(|| {
             let mut life = Life::begin(seed, &self.program);
-            let mut told = life.live(points);
-            if told.broken.is_empty() {
-                told.broken = life.end();
+            let mut report = life.live(points);
+            if report.broken.is_empty() {
+                report.broken = life.end();
             }
-            if !told.broken.is_empty() {
-                told.broken.push(format!("the agent's log ends\n{}", life.log_tail()));
+            if !report.broken.is_empty() {
+                report.broken.push(format!("the agent's log ends\n{}", life.log_tail()));
             }
-            (told, life)
+            (report, life)
         }));
         match lived {
-            Ok((told, life)) if told.broken.is_empty() => (told, Some(life)),
-            Ok((told, _)) => (told, None),
+            Ok((report, life)) if report.broken.is_empty() => (report, Some(life)),
+            Ok((report, _)) => (report, None),
             Err(panic) => (LifeReport { broken: vec![panic_text(&*panic)], ..LifeReport::default() }, None),
         }
     }
@@ -186,8 +186,8 @@ impl Campaign {
                 Ok(_) => Vec::new(),
                 Err(panic) => vec![panic_text(&*panic)],
             };
-            let told = LifeReport { broken, ..LifeReport::default() };
-            outcome.lock().unwrap_or_else(PoisonError::into_inner).take_in(seed, told);
+            let report = LifeReport { broken, ..LifeReport::default() };
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).take_in(seed, report);
         }
     }
 }
@@ -241,12 +241,12 @@ impl Outcome {
         text
     }
 
-    fn take_in(&mut self, seed: u64, told: LifeReport) {
-        for point in told.points {
+    fn take_in(&mut self, seed: u64, report: LifeReport) {
+        for point in report.points {
             *self.points.entry(point).or_default() += 1;
         }
-        self.pids.extend(told.pids);
-        for words in told.broken {
+        self.pids.extend(report.pids);
+        for words in report.broken {
             eprintln!("seed {seed}: {words}");
             self.broken.push((seed, words));
         }

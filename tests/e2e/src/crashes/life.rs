@@ -117,21 +117,21 @@ impl Life {
 
     /// Runs a number of points with checks.
     pub fn live(&mut self, points: u64) -> LifeReport {
-        let mut told = LifeReport::default();
+        let mut report = LifeReport::default();
         for number in 1..=points {
             match self.point() {
-                Ok(point) => told.points.push(point),
-                Err(broken) => told.broken.push(broken),
+                Ok(point) => report.points.push(point),
+                Err(broken) => report.broken.push(broken),
             }
             if number % POINTS_JUDGED_TOGETHER == 0 || number == points {
-                told.broken.extend(oracle::judge(self));
+                report.broken.extend(oracle::judge(self));
             }
-            if !told.broken.is_empty() {
+            if !report.broken.is_empty() {
                 break;
             }
         }
-        told.pids.extend(self.journal.begun().into_iter().map(|line| line.pid));
-        told
+        report.pids.extend(self.journal.begun().into_iter().map(|line| line.pid));
+        report
     }
 
     /// Deletes everything, and checks that nothing remains.

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_outlives_a_cut_and_the_rest_is_old_or_new() {
+    fn flushed_writes_survive_a_power_cut() {
         let mut seen = std::collections::BTreeSet::new();
         for seed in 0..200 {
             let (mut disk, _file) = disk();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn power_fails_after_so_many_changes_and_comes_back() {
+    fn power_fails_after_a_number_of_writes() {
         let (mut disk, _file) = disk();
         disk.fail_after(2);
         assert!(
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_across_sectors_are_read_as_they_were_written() {
+    fn unaligned_writes_are_read_back() {
         let (mut disk, _file) = disk();
         let bytes: Vec<u8> = (0..10_000_u32).map(|number| (number % 251) as u8).collect();
         disk.write(1_000, &bytes).unwrap();

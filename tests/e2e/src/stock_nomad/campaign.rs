@@ -119,9 +119,9 @@ impl Chapter {
         };
         for story in stories {
             let began = Instant::now();
-            let told = caught(|| (story.tell)(&mut ground)).and_then(|()| caught(|| ground.clear()));
+            let result = caught(|| (story.tell)(&mut ground)).and_then(|()| caught(|| ground.clear()));
             let took = began.elapsed().as_secs_f32();
-            match told {
+            match result {
                 Ok(()) => {
                     outcome.passed += 1;
                     println!("  ok     {took:6.1} s  {}", story.title);

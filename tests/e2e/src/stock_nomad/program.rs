@@ -42,8 +42,8 @@ impl Program {
 }
 
 /// Parses `Nomad v1.6.5 (…)` or `Nomad v2.0.5-dev`.
-fn version(said: &str) -> Option<Version> {
-    let text = said.trim_start().strip_prefix("Nomad v")?;
+fn version(output: &str) -> Option<Version> {
+    let text = output.trim_start().strip_prefix("Nomad v")?;
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let mut parts = text.get(..end)?.split('.').map(str::parse);
     Some(Version(parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?))

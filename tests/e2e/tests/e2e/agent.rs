@@ -77,7 +77,7 @@ fn a_changed_spec_replaces_the_task_and_the_last_version_wins() {
 }
 
 #[test]
-fn more_and_fewer_copies_leave_the_others_alone() {
+fn changed_count_keeps_other_allocations() {
     if !is_root() {
         return;
     }
@@ -136,7 +136,7 @@ fn restarts_of_one_task_of_the_running_ones_and_of_all() {
 }
 
 #[test]
-fn a_failing_task_is_started_again_by_its_policy_and_then_fails_for_good() {
+fn failing_task_is_restarted_by_its_policy_then_fails() {
     if !is_root() {
         return;
     }
@@ -148,7 +148,7 @@ fn a_failing_task_is_started_again_by_its_policy_and_then_fails_for_good() {
     let alloc = agent.until_alloc("weak.g[0]", "failed", |alloc| alloc.status() == "failed");
     assert_eq!(alloc.restarts("t"), 2);
     assert_eq!(alloc.exit_codes("t"), [3, 3, 3]);
-    agent.until_printed(&["logs", "weak"], |said| said.matches("try").count() == 3);
+    agent.until_printed(&["logs", "weak"], |printed| printed.matches("try").count() == 3);
     assert_eq!(agent.cli(&["status", "--check"]).code, 2);
     agent.finish();
 }
@@ -167,8 +167,8 @@ fn logs_run_on_over_restarts_of_the_task_and_are_followed() {
     agent.cli(&["restart", "talker"]).success();
     wait::until_true("both outputs are followed", || follow.stdout().matches("out ").count() == 2);
     let id = agent.alloc("talker.g[0]").unwrap().id();
-    agent.until_logged(&id, "t", "stderr", |said| said.matches("err ").count() == 2);
-    agent.until_logged(&id, "t", "stdout", |said| said.contains("bye "));
+    agent.until_logged(&id, "t", "stderr", |output| output.matches("err ").count() == 2);
+    agent.until_logged(&id, "t", "stdout", |output| output.contains("bye "));
     // Standard error of tasks is printed on standard error.
     let all = agent.cli(&["logs", "talker"]).success();
     assert!(
@@ -185,7 +185,7 @@ fn logs_run_on_over_restarts_of_the_task_and_are_followed() {
 }
 
 #[test]
-fn exec_gives_output_input_and_exit_code_and_a_terminal_where_asked() {
+fn exec_passes_output_input_exit_code_and_terminal() {
     if !is_root() {
         return;
     }
@@ -268,7 +268,7 @@ fn two_agents_on_one_machine_never_meet() {
 }
 
 #[test]
-fn a_second_agent_on_a_state_directory_refuses_and_harms_nothing() {
+fn second_agent_on_a_state_directory_is_refused() {
     if !is_root() {
         return;
     }
@@ -288,7 +288,7 @@ fn a_second_agent_on_a_state_directory_refuses_and_harms_nothing() {
 }
 
 #[test]
-fn sigterm_leaves_tasks_running_and_a_new_agent_takes_them_over_without_a_word() {
+fn sigterm_keeps_tasks_and_a_new_agent_adopts_them() {
     if !is_root() {
         return;
     }
@@ -323,7 +323,7 @@ fn sigterm_leaves_tasks_running_and_a_new_agent_takes_them_over_without_a_word()
 }
 
 #[test]
-fn a_task_that_ended_while_nobody_looked_is_seen_with_its_code_and_its_policy_applied() {
+fn end_without_an_agent_is_recovered_with_its_exit_code() {
     if !is_root() {
         return;
     }
@@ -344,7 +344,7 @@ fn a_task_that_ended_while_nobody_looked_is_seen_with_its_code_and_its_policy_ap
     agent.cli(&["wait", "done"]).success();
     let alloc = agent.until_alloc("done.g[0]", "complete", |alloc| alloc.status() == "complete");
     assert_eq!(alloc.exit_codes("good"), [0]);
-    agent.until_logged(&alloc.id(), "good", "stdout", |said| said.contains("last words"));
+    agent.until_logged(&alloc.id(), "good", "stdout", |output| output.contains("last words"));
     // The gate stays open: the second attempt fails too, and the policy allows no third one.
     let alloc = agent.until_alloc("ends.g[0]", "failed", |alloc| alloc.failed("bad"));
     assert_eq!(alloc.exit_codes("bad"), [9, 9]);
@@ -352,7 +352,7 @@ fn a_task_that_ended_while_nobody_looked_is_seen_with_its_code_and_its_policy_ap
 }
 
 #[test]
-fn bad_input_changes_nothing_and_each_command_has_its_own_code_for_it() {
+fn invalid_input_changes_nothing_and_has_exit_codes() {
     if !is_root() {
         return;
     }
@@ -410,7 +410,7 @@ fn bad_input_changes_nothing_and_each_command_has_its_own_code_for_it() {
 }
 
 #[test]
-fn tcp_needs_a_token_and_the_metrics_listener_serves_nothing_else() {
+fn tcp_requires_a_token_and_metrics_serve_nothing_else() {
     let agent = Agent::prepare(Setup::default());
     let mut arguments = agent.agent_arguments();
     arguments.extend(["--listen".to_owned(), "127.0.0.1:0".to_owned()]);
@@ -456,7 +456,7 @@ fn the_address_of_a_nomad_is_never_used() {
 }
 
 #[test]
-fn what_has_ended_is_not_started_again_by_a_new_agent() {
+fn ended_task_is_not_restarted_by_a_new_agent() {
     if !is_root() {
         return;
     }
@@ -468,8 +468,8 @@ fn what_has_ended_is_not_started_again_by_a_new_agent() {
         let good = agent.until_alloc("good.g[0]", "complete", |alloc| alloc.status() == "complete");
         let bad = agent.until_alloc("bad.g[0]", "failed", |alloc| alloc.status() == "failed");
         [good, bad].map(|alloc| {
-            let said = agent.until_logged(&alloc.id(), "t", "stdout", |said| !said.is_empty());
-            (alloc.id(), alloc.events("t"), said)
+            let output = agent.until_logged(&alloc.id(), "t", "stdout", |output| !output.is_empty());
+            (alloc.id(), alloc.events("t"), output)
         })
     };
     let before = ended(&agent);

@@ -39,7 +39,7 @@ fn restarts(agent: &Agent, alloc: &str, task: &str) -> (u64, bool) {
 
 /// The check restarts the task each time, and no other task.
 #[test]
-fn a_tasks_failing_check_restarts_it_any_number_of_times() {
+fn failing_task_check_restarts_without_limit() {
     if !is_root() {
         return;
     }
@@ -73,7 +73,7 @@ fn a_tasks_failing_check_restarts_it_any_number_of_times() {
 
 /// The restarts count as failures, so the restart policy ends them.
 #[test]
-fn a_groups_failing_check_restarts_all_that_run_until_the_policy_ends_it() {
+fn failing_group_check_restarts_all_tasks_until_the_limit() {
     if !is_root() {
         return;
     }
@@ -99,7 +99,7 @@ fn a_groups_failing_check_restarts_all_that_run_until_the_policy_ends_it() {
 /// Readiness is separate from liveness: a failing readiness check stops requests, but the allocation stays
 /// healthy and is not restarted.
 #[test]
-fn a_check_whose_word_is_ignored_tells_only_whether_requests_may_be_sent() {
+fn readiness_check_restarts_nothing() {
     if !is_root() {
         return;
     }
@@ -131,7 +131,7 @@ fn a_check_whose_word_is_ignored_tells_only_whether_requests_may_be_sent() {
 
 /// Routers that use the list keep routing while the agent restarts.
 #[test]
-fn what_checks_have_said_outlives_the_agent() {
+fn check_results_survive_the_agent() {
     if !is_root() {
         return;
     }
@@ -158,7 +158,7 @@ fn what_checks_have_said_outlives_the_agent() {
 }
 
 #[test]
-fn what_a_command_says_is_told_to_consul() {
+fn script_check_result_is_reported_to_consul() {
     if !is_root() {
         return;
     }
@@ -198,7 +198,7 @@ fn what_a_command_says_is_told_to_consul() {
 
 /// A group's check in Consul counts as much as one that the agent runs.
 #[test]
-fn a_groups_check_in_consul_restarts_it_any_number_of_times() {
+fn failing_consul_group_check_restarts_without_limit() {
     if !is_root() {
         return;
     }

@@ -8,7 +8,7 @@ use crate::common::{TOKEN, is_root, job, on_loopback, prepared_on_loopback, shel
 
 /// Tests every area of the API with python-nomad, which most Python programs use.
 #[test]
-fn python_nomad_finds_what_it_knows_from_nomad() {
+fn python_nomad_works() {
     if !is_root() {
         return;
     }
@@ -28,9 +28,9 @@ fn python_nomad_finds_what_it_knows_from_nomad() {
         .env_remove("NOMAD_ADDR")
         .output()
         .unwrap();
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(answer.status.success(), "{}{}", told(&answer.stdout), told(&answer.stderr));
-    assert_eq!(told(&answer.stdout).lines().count(), 8);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(answer.status.success(), "{}{}", text(&answer.stdout), text(&answer.stderr));
+    assert_eq!(text(&answer.stdout).lines().count(), 8);
     agent.finish();
 }
 
@@ -75,7 +75,7 @@ fn python_nomads_own_tests_pass() {
         .env_remove("NOMAD_ADDR")
         .output()
         .unwrap();
-    let told = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(answer.status.success(), "{}{}", told(&answer.stdout), told(&answer.stderr));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(answer.status.success(), "{}{}", text(&answer.stdout), text(&answer.stderr));
     agent.finish();
 }

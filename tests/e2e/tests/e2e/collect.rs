@@ -35,7 +35,7 @@ fn collected(agent: &Agent, arguments: &[&str]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_is_over_is_collected_by_request_and_nothing_else() {
+fn only_ended_jobs_are_collected_on_request() {
     if !is_root() {
         return;
     }
@@ -59,11 +59,11 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
             ["web.g[0]", "good.g[0]"].into_iter().filter(|name| listed.contains(name)).collect();
         assert_eq!(found, names, "{arguments:?}: {listed}");
     }
-    let said = agent.cli(&["ps", "good"]).success().stderr;
-    assert_eq!(said, "nothing runs; ended allocations not listed: 1 (herdlet ps --all)\n");
+    let stderr = agent.cli(&["ps", "good"]).success().stderr;
+    assert_eq!(stderr, "nothing runs; ended allocations not listed: 1 (herdlet ps --all)\n");
     let bad = agent.until_alloc("bad.g[0]", "failed", |alloc| alloc.status() == "failed");
     let pids = agent.members();
-    let names = |told: &[(String, String)]| told.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let names = |rows: &[(String, String)]| rows.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let dry = collected(&agent, &["--dry-run"]);
     assert_eq!(names(&dry), ["good", "bad", "good.g[0]", "bad.g[0]"], "the failed one comes last");
     assert!(
@@ -89,11 +89,14 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
     for arguments in
         [&["status", "good"][..], &["logs", "bad.g[0]"], &["get", "jobs", "good"], &["drift", "good/t"]]
     {
-        let said = agent.cli(arguments).ended(1).stderr;
-        assert!(said.contains(" had ended") && said.contains("was collected"), "{arguments:?}: {said}");
+        let stderr = agent.cli(arguments).ended(1).stderr;
+        assert!(stderr.contains(" had ended") && stderr.contains("was collected"), "{arguments:?}: {stderr}");
     }
-    let said = agent.cli(&["drift", "wbe"]).ended(1).stderr;
-    assert!(said.contains("there is no job or allocation \"wbe\"") && said.contains("\"web\""), "{said}");
+    let stderr = agent.cli(&["drift", "wbe"]).ended(1).stderr;
+    assert!(
+        stderr.contains("there is no job or allocation \"wbe\"") && stderr.contains("\"web\""),
+        "{stderr}"
+    );
     agent.cli(&["drift", "web"]).success();
     assert_eq!(agent.members(), pids, "web keeps running");
     assert_eq!(agent.metric("herdlet_collected_total", "kind=\"job\",reason=\"request\""), 2.0);
@@ -102,7 +105,7 @@ fn what_is_over_is_collected_by_request_and_nothing_else() {
 }
 
 #[test]
-fn rules_collect_by_themselves_and_spare_what_a_folder_wants() {
+fn collection_rules_keep_jobs_of_a_folder() {
     if !is_root() {
         return;
     }

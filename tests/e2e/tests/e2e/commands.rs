@@ -271,11 +271,11 @@ fn result(peer: &Peer, subjects: &Subjects, command: &Command) -> Result<Option<
             let is_busy = answer.status == 409 || answer.body.contains("while its deployment");
             (!is_busy).then_some(answer)
         });
-        let said = answer.body.lines().next().unwrap_or_default();
+        let message = answer.body.lines().next().unwrap_or_default();
         match answer.status {
             200..=299 => {}
-            501 => return Ok(Some(said.strip_prefix("not supported: ").unwrap_or(said).to_owned())),
-            other => return Err(format!("{}: {method} {path}: {other} {said}", command.name)),
+            501 => return Ok(Some(message.strip_prefix("not supported: ").unwrap_or(message).to_owned())),
+            other => return Err(format!("{}: {method} {path}: {other} {message}", command.name)),
         }
     }
     Ok(None)
@@ -307,7 +307,7 @@ fn started() -> (Agent, Peer) {
 }
 
 #[test]
-fn each_command_of_nomad_works_or_says_what_is_not_built() {
+fn each_nomad_command_works_or_names_the_feature() {
     if !is_root() {
         return;
     }

@@ -48,7 +48,7 @@ fn write_only(service: &str) -> String {
 }
 
 #[test]
-fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() {
+fn refused_token_affects_only_its_service() {
     if !is_root() {
         return;
     }
@@ -78,8 +78,8 @@ fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() 
     let member = agent.single("three.g[0]", "t");
     wait::until_true("servers know both", || consul.known("web") == 1 && consul.known("plain") == 1);
     let explained = wait::until("an explanation", || {
-        let said = agent.cli(&["explain", "three"]).stdout;
-        said.contains("403").then_some(said)
+        let explanation = agent.cli(&["explain", "three"]).stdout;
+        explanation.contains("403").then_some(explanation)
     });
     let source = format!("with the token in {}", tokens.join("refused").display());
     assert!(explained.contains(&source) && explained.contains("ermission denied"), "{explained}");
@@ -112,7 +112,7 @@ fn each_service_has_its_own_token_and_one_that_is_refused_holds_no_other_back() 
 }
 
 #[test]
-fn nobody_elses_entry_is_touched_by_apply_roll_delete_and_sweep() {
+fn foreign_consul_entries_are_never_changed() {
     if !is_root() {
         return;
     }
@@ -175,7 +175,7 @@ fn nobody_elses_entry_is_touched_by_apply_roll_delete_and_sweep() {
 }
 
 #[test]
-fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor() {
+fn frozen_consul_delays_nothing_and_is_repaired() {
     if !is_root() {
         return;
     }
@@ -213,7 +213,7 @@ fn a_frozen_consul_delays_nothing_and_is_made_right_also_by_the_agents_successor
 }
 
 #[test]
-fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_afterwards() {
+fn invalid_consul_answers_affect_no_task() {
     if !is_root() {
         return;
     }
@@ -248,7 +248,7 @@ fn whatever_answers_in_place_of_consul_no_task_is_touched_and_the_truth_is_told_
 }
 
 #[test]
-fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_restarted_for_it() {
+fn rolling_fifty_services_survives_ten_consul_crashes() {
     if !is_root() {
         return;
     }
@@ -286,23 +286,25 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
     assert_eq!((wanted.len(), agent.members().len()), (COUNT, COUNT));
     let pids: BTreeSet<u32> = agent.members().iter().map(|member| member.pid).collect();
     // The catalogue has exactly these entries.
-    let told = |consul: &Consul| -> BTreeMap<String, (u64, Value)> {
+    let entries = |consul: &Consul| -> BTreeMap<String, (u64, Value)> {
         let answer = consul.get("/v1/catalog/service/many").filter(|answer| answer.status == 200);
         let list = answer.map(|answer| answer.json()).and_then(|list| list.as_array().cloned());
-        let of = |entry: Value| {
+        let entry_of = |entry: Value| {
             let alloc = entry["ServiceMeta"]["herdlet-alloc"].as_str().unwrap_or_default().to_owned();
             (alloc, (entry["ServicePort"].as_u64().unwrap_or_default(), entry["ServiceTags"].clone()))
         };
-        list.unwrap_or_default().into_iter().map(of).collect()
+        list.unwrap_or_default().into_iter().map(entry_of).collect()
     };
     let expected: BTreeMap<_, _> =
         wanted.iter().map(|(alloc, port)| (alloc.clone(), (*port, json!(["v2"])))).collect();
-    wait::until_true("the catalogue is exact", || consul.known("many") == COUNT && told(&consul) == expected);
+    wait::until_true("the catalogue is exact", || {
+        consul.known("many") == COUNT && entries(&consul) == expected
+    });
     // Wipe Consul once more while nothing else happens.
     consul.stop();
     consul.launch();
     wait::until_true("the catalogue is exact again", || {
-        consul.known("many") == COUNT && told(&consul) == expected
+        consul.known("many") == COUNT && entries(&consul) == expected
     });
     let now: BTreeSet<u32> = agent.members().iter().map(|member| member.pid).collect();
     assert_eq!(now, pids);
@@ -311,7 +313,7 @@ fn fifty_services_rolled_while_consul_dies_ten_times_are_exact_and_no_task_was_r
 
 /// Nomad does not register services again after the restart of a task that failed at first.
 #[test]
-fn a_task_that_failed_at_first_is_registered_with_each_of_its_processes() {
+fn service_of_a_failed_task_is_registered_per_process() {
     if !is_root() {
         return;
     }
@@ -349,7 +351,7 @@ fn a_task_that_failed_at_first_is_registered_with_each_of_its_processes() {
 }
 
 #[test]
-fn services_of_a_group_are_registered_again_after_each_restart_of_their_allocation() {
+fn group_services_are_registered_after_each_restart() {
     if !is_root() {
         return;
     }

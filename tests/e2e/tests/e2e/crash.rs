@@ -23,7 +23,7 @@ use crate::common::{is_root, job, shell, sleeper};
 const SEED: &str = "HERDLET_TEST_SEED";
 
 #[test]
-fn agents_are_killed_at_200_random_points_and_always_end_with_exactly_what_is_wanted() {
+fn agents_are_killed_at_200_random_points() {
     if !is_root() {
         return;
     }
@@ -38,7 +38,7 @@ fn agents_are_killed_at_200_random_points_and_always_end_with_exactly_what_is_wa
 }
 
 #[test]
-fn an_agent_that_is_killed_while_very_many_tasks_start_starts_none_of_them_twice() {
+fn agent_killed_during_many_starts_starts_no_task_twice() {
     if !is_root() {
         return;
     }
@@ -49,7 +49,7 @@ fn an_agent_that_is_killed_while_very_many_tasks_start_starts_none_of_them_twice
 }
 
 #[test]
-fn an_agent_is_as_small_after_many_restarts_and_updates_as_after_few() {
+fn agent_does_not_grow_over_restarts_and_updates() {
     if !is_root() {
         return;
     }
@@ -60,7 +60,7 @@ fn an_agent_is_as_small_after_many_restarts_and_updates_as_after_few() {
 }
 
 #[test]
-fn what_apply_has_accepted_is_there_however_soon_the_agent_is_killed() {
+fn accepted_apply_survives_an_immediate_kill() {
     if !is_root() {
         return;
     }
@@ -78,7 +78,7 @@ fn what_apply_has_accepted_is_there_however_soon_the_agent_is_killed() {
 }
 
 #[test]
-fn a_task_that_was_to_be_stopped_when_the_agent_died_is_stopped_by_the_next_one() {
+fn pending_stop_is_completed_by_the_next_agent() {
     if !is_root() {
         return;
     }
@@ -102,7 +102,7 @@ fn a_task_that_was_to_be_stopped_when_the_agent_died_is_stopped_by_the_next_one(
 }
 
 #[test]
-fn a_restart_that_was_asked_for_is_neither_lost_nor_done_twice() {
+fn requested_restart_happens_once_after_a_crash() {
     if !is_root() {
         return;
     }
@@ -125,12 +125,12 @@ fn a_restart_that_was_asked_for_is_neither_lost_nor_done_twice() {
 }
 
 #[test]
-fn a_lost_database_kills_nothing_and_the_jobs_are_known_again() {
+fn lost_database_kills_no_task_and_jobs_are_restored() {
     lose_the_database(|path| fs::remove_file(path).unwrap());
 }
 
 #[test]
-fn a_damaged_database_is_set_aside_kills_nothing_and_the_jobs_are_known_again() {
+fn damaged_database_is_set_aside_and_jobs_are_restored() {
     lose_the_database(|path| {
         let len = fs::metadata(path).unwrap().len();
         fs::write(path, vec![0xa5; usize::try_from(len).unwrap()]).unwrap();
@@ -138,7 +138,7 @@ fn a_damaged_database_is_set_aside_kills_nothing_and_the_jobs_are_known_again() 
 }
 
 #[test]
-fn an_empty_database_kills_nothing() {
+fn empty_database_kills_nothing() {
     lose_the_database(|path| fs::write(path, "").unwrap());
 }
 
@@ -156,6 +156,7 @@ fn lose_the_database(lose: impl Fn(&std::path::Path)) {
     lose(&agent.home.state().join("state.db"));
     agent.launch();
     assert_eq!(agent.home.instance(), instance);
+    assert!(agent.log().contains("was rebuilt from the plain files"), "{}", agent.log_tail());
     agent.cli(&["wait", "first", "second"]).success();
     assert_eq!(agent.members(), members, "same processes\n{}", agent.log_tail());
     assert_eq!(current_sleep(&agent, "first"), Some(3001));
@@ -233,7 +234,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn a_database_that_fell_back_over_a_deletion_takes_it_down_once_more_and_harms_nothing() {
+fn older_database_repeats_a_deletion() {
     if !is_root() {
         return;
     }
@@ -269,7 +270,7 @@ fn a_database_that_fell_back_over_a_deletion_takes_it_down_once_more_and_harms_n
 /// Forgetting an allocation is synced to the disk by the database; the removal of its directory before that
 /// is not.
 #[test]
-fn a_directory_that_a_power_cut_has_brought_back_goes_at_the_next_start() {
+fn directory_restored_by_a_power_cut_is_removed() {
     if !is_root() {
         return;
     }
@@ -311,7 +312,7 @@ fn a_directory_that_a_power_cut_has_brought_back_goes_at_the_next_start() {
 
 /// The directory may be all that is left of a job. Later agents, with the new database intact, keep it too.
 #[test]
-fn a_directory_that_a_lost_database_may_have_known_is_kept() {
+fn directory_of_a_lost_database_is_kept() {
     if !is_root() {
         return;
     }
@@ -337,4 +338,30 @@ fn a_directory_that_a_lost_database_may_have_known_is_kept() {
 fn copy_tree(from: &Path, to: &Path) {
     let status = std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap();
     assert!(status.success());
+}
+
+// Regression: the state was moved away while its tasks ran, and the next agent started every job a second time.
+#[test]
+fn empty_state_does_not_replace_one_with_live_tasks() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let members = agent.members();
+    agent.kill();
+    let (state, moved) = (agent.home.state(), agent.home.path().join("moved"));
+    fs::rename(&state, &moved).unwrap();
+    drop(agent.launch_unready());
+    wait::until_true("it does not start", || agent.has_ended());
+    let advice = format!("start the agent with --state-dir {}", moved.display());
+    assert!(agent.log().contains(&advice), "{}", agent.log_tail());
+    let (of_state, of_socket) = (state.display().to_string(), agent.home.socket().display().to_string());
+    let doctor = agent.cli(&["doctor", "--state-dir", &of_state, "--socket", &of_socket]);
+    assert!(doctor.code != 0 && doctor.stdout.contains(&advice), "{doctor:?}");
+    assert!(!state.exists(), "the directory can be moved back");
+    fs::rename(&moved, &state).unwrap();
+    agent.launch();
+    assert_eq!(agent.members(), members);
+    agent.finish();
 }

@@ -28,7 +28,7 @@ fn newest(agent: &Agent) -> Value {
 }
 
 #[test]
-fn a_version_that_fails_takes_its_job_back_and_says_so() {
+fn failing_version_is_reverted_and_reported() {
     if !is_root() {
         return;
     }
@@ -44,11 +44,11 @@ fn a_version_that_fails_takes_its_job_back_and_says_so() {
     let soon = "healthy_deadline: 2s, progress_deadline: 3s";
     let file = agent.manifest(&version_within(soon, "exit 7", "auto_revert: true"));
     let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
-    let told = "Failed due to progress deadline - rolling back to job version 0";
-    assert!(failed.code == 4 && failed.stderr.contains(told), "{}: {}", failed.code, failed.stderr);
+    let expected = "Failed due to progress deadline - rolling back to job version 0";
+    assert!(failed.code == 4 && failed.stderr.contains(expected), "{}: {}", failed.code, failed.stderr);
     agent.cli(&["wait", "web"]).success();
     let listed = agent.cli(&["get", "deployments", "web"]).success().stdout;
-    assert!(listed.contains(told) && listed.matches("completed successfully").count() == 2, "{listed}");
+    assert!(listed.contains(expected) && listed.matches("completed successfully").count() == 2, "{listed}");
     agent.cli(&["delete", "web", "--wait"]).success();
     agent.finish();
 }
@@ -68,9 +68,9 @@ fn a_failed_canary_is_kept_and_its_last_lines_are_printed() {
         let file = agent.manifest(&version_within(soon, bad, &update));
         let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
         assert_ne!(failed.code, 0);
-        let told = "web.g[0] (canary) ";
+        let expected = "web.g[0] (canary) ";
         assert!(
-            failed.stderr.contains(told)
+            failed.stderr.contains(expected)
                 && failed.stderr.contains("failed: task t: Exit Code: 1")
                 && failed.stderr.contains("t/stdout | FATAL: no such table"),
             "{}",
@@ -108,10 +108,10 @@ fn a_canary_waits_to_be_promoted() {
     agent.apply(&version("sleep 0; exec sleep 100000", "canary: 1"));
     until_true("the canary is healthy", || newest(&agent)["TaskGroups"]["g"]["HealthyAllocs"] == 1);
     let status = agent.cli(&["status", "web"]).success().stdout;
-    for told in
+    for expected in
         ["herdlet promote web", "Deployment is running but requires manual promotion", "1 of 1 canaries"]
     {
-        assert!(status.contains(told), "{told}: {status}");
+        assert!(status.contains(expected), "{expected}: {status}");
     }
     let status = agent.cli(&["deployment", "status", "web"]).success().stdout;
     let groups: Vec<Vec<&str>> = status.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -127,7 +127,9 @@ fn a_canary_waits_to_be_promoted() {
     assert_eq!(newest(&agent)["Status"], "successful");
     let again = agent.cli(&["promote", "web"]);
     assert!(
-        again.code == 1 && again.stderr.contains("can't promote terminal deployment"),
+        again.code == 1
+            && again.stderr.contains("can't promote terminal deployment")
+            && again.stderr.contains("the deployment of web has ended: successful"),
         "{}",
         again.stderr
     );
@@ -142,7 +144,7 @@ fn judge(agent: &Agent, deployment: &str, body: &Value) -> http::Answer {
 }
 
 #[test]
-fn with_manual_health_somebody_decides_by_the_api() {
+fn manual_health_is_set_by_the_api() {
     if !is_root() {
         return;
     }
@@ -158,8 +160,9 @@ fn with_manual_health_somebody_decides_by_the_api() {
     let (id, alloc) = (newest(&agent)["ID"].as_str().unwrap().to_owned(), agent.allocs()[0].id());
     let nothing = judge(&agent, &id, &serde_json::json!({}));
     assert!(nothing.status == 400 && nothing.body.contains("HealthyAllocationIDs"), "{}", nothing.body);
-    let said = judge(&agent, &id, &serde_json::json!({"DeploymentID": id, "HealthyAllocationIDs": [alloc]}));
-    assert_eq!(said.status, 200, "{}", said.body);
+    let answer =
+        judge(&agent, &id, &serde_json::json!({"DeploymentID": id, "HealthyAllocationIDs": [alloc]}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
     agent.cli(&["wait", "web"]).success();
     assert_eq!(newest(&agent)["Status"], "successful");
 
@@ -171,11 +174,11 @@ fn with_manual_health_somebody_decides_by_the_api() {
     });
     let id = newest(&agent)["ID"].as_str().unwrap().to_owned();
     let allocs = get(&agent, &format!("/v1/deployment/allocations/{id}"));
-    let said = judge(&agent, &id, &serde_json::json!({"UnhealthyAllocationIDs": [allocs[0]["ID"]]}));
-    assert_eq!(said.json()["RevertedJobVersion"], 0, "{}", said.body);
+    let answer = judge(&agent, &id, &serde_json::json!({"UnhealthyAllocationIDs": [allocs[0]["ID"]]}));
+    assert_eq!(answer.json()["RevertedJobVersion"], 0, "{}", answer.body);
     let failed = get(&agent, &format!("/v1/deployment/{id}"));
-    let told = "Failed due to unhealthy allocations - rolling back to job version 0";
-    assert_eq!((&failed["Status"], &failed["StatusDescription"]), (&"failed".into(), &told.into()));
+    let expected = "Failed due to unhealthy allocations - rolling back to job version 0";
+    assert_eq!((&failed["Status"], &failed["StatusDescription"]), (&"failed".into(), &expected.into()));
     agent.cli(&["delete", "web", "--wait"]).success();
     agent.finish();
 }

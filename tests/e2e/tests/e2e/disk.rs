@@ -80,7 +80,7 @@ fn finish(disk: Disk, mut agent: Agent) {
 }
 
 #[test]
-fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
+fn full_disk_keeps_tasks_and_refuses_new_jobs() {
     if !is_root() {
         return;
     }
@@ -113,6 +113,9 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     assert_eq!(third.code, 3, "{third:?}");
     assert!(third.stderr.contains("within 1s") && !third.stderr.contains("No space left"), "{third:?}");
 
+    let ready = http::get(&agent.peer(), "/readyz").unwrap();
+    assert!(ready.status == 503 && ready.body.contains("No space left"), "{}", ready.body);
+
     // A query is still answered.
     let explained = agent.cli(&["explain", "old"]);
     assert_eq!(explained.code, 0, "{explained:?}");
@@ -130,8 +133,36 @@ fn a_full_disk_keeps_what_runs_and_says_why_nothing_new_is_taken() {
     finish(disk, agent);
 }
 
+// Regression: every stop was refused, so nothing could end the task that filled the disk.
 #[test]
-fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
+fn on_a_full_disk_a_stop_ends_the_tasks_of_a_job() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    agent.launch();
+    agent.apply_and_wait(&job("fills", "service", "", &[sleeper("t", "")]));
+    agent.apply_and_wait(&job("kept", "service", "", &[sleeper("t", "")]));
+    let kept = agent.single("kept.g[0]", "t");
+    disk.exhaust();
+    let path = agent.manifest(&job("new", "service", "", &[sleeper("t", "")])).display().to_string();
+    assert_eq!(agent.cli(&["apply", "-f", &path]).code, 3);
+    wait::until_true("degraded", || agent.metric("herdlet_state_degraded", "") > 0.0);
+    let stopped = agent.cli(&["stop", "fills"]);
+    assert!(stopped.code == 3 && stopped.stderr.contains("accepted, but not stored yet"), "{stopped:?}");
+    wait::until_true("the task has ended", || agent.members() == std::slice::from_ref(&kept));
+    disk.free();
+    wait::until_true("no longer degraded", || agent.metric("herdlet_state_degraded", "") == 0.0);
+    agent.until_printed(&["get", "jobs"], |text| {
+        text.lines().any(|line| line.starts_with("fills") && line.contains("stopped"))
+    });
+    agent.until_alloc("new.g[0]", "runs after all", |alloc| alloc.state("t") == "running");
+    assert_eq!(agent.single("kept.g[0]", "t"), kept);
+    finish(disk, agent);
+}
+
+#[test]
+fn agent_starts_on_a_full_disk_and_recovers() {
     if !is_root() {
         return;
     }
@@ -168,7 +199,7 @@ fn an_agent_that_starts_on_a_full_disk_serves_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
+fn agent_on_a_full_disk_terminates() {
     if !is_root() {
         return;
     }
@@ -192,7 +223,7 @@ fn an_agent_on_a_full_disk_ends_when_it_is_asked_to() {
 }
 
 #[test]
-fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
+fn ends_are_stored_on_a_full_disk() {
     if !is_root() {
         return;
     }
@@ -226,7 +257,7 @@ fn on_a_full_disk_what_ends_is_stored_and_what_has_ended_makes_room() {
 
 // Regression: the agent exited before it had closed anything.
 #[test]
-fn an_agent_on_a_full_disk_closes_what_an_older_one_left_open_before_it_writes() {
+fn agent_on_a_full_disk_closes_open_directories() {
     if !is_root() {
         return;
     }

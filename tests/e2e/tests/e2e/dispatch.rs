@@ -13,7 +13,7 @@ fn read(agent: &Agent, path: &str) -> Value {
 }
 
 #[test]
-fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
+fn dispatched_children_outlive_their_job() {
     if !is_root() {
         return;
     }
@@ -31,20 +31,20 @@ fn a_job_is_dispatched_with_payload_and_meta_and_its_children_outlive_it() {
     let child = done["job"]["id"].as_str().unwrap().to_owned();
     assert!(child.starts_with("import/dispatch-night-"), "{child}");
     assert_eq!(done["waited"]["result"], "reached");
-    agent.until_printed(&["logs", &child], |said| said.contains("users: one,two []"));
+    agent.until_printed(&["logs", &child], |output| output.contains("users: one,two []"));
     let known = agent.cli(&["explain", "import"]).success().stdout;
     assert!(known.contains("children: 0 pending, 0 running, 1 dead"), "{known}");
     let screen = agent.cli(&["status"]).success().stdout;
     assert!(screen.contains("children: 0 running, 0 failed, 1 complete (not shown)"), "{screen}");
     assert!(screen.starts_with("2/2 converged") && !screen.contains(&child), "{screen}");
 
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["dispatch", "import"][..], "a payload is required"),
         (&["dispatch", "import", "/etc/hostname"], "required meta is missing: table"),
         (&["dispatch", &child], "is not a parameterized job"),
     ] {
         let refused = agent.cli(arguments);
-        assert!(refused.code == 1 && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+        assert!(refused.code == 1 && refused.stderr.contains(expected), "{arguments:?}: {}", refused.stderr);
     }
 
     // Nomad's API: ids of children with a plain and with an encoded slash.

@@ -66,20 +66,20 @@ fn over_tcp(server: u16, name: &str, kind: u16) -> DnsAnswer {
 fn read(answer: &[u8]) -> DnsAnswer {
     let number = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
     assert_eq!((number(0), answer[2] & 0x82), (0x4711, 0x80), "a complete answer to this query");
-    let mut told = DnsAnswer { rcode: answer[3] & 15, ..DnsAnswer::default() };
+    let mut parsed = DnsAnswer { rcode: answer[3] & 15, ..DnsAnswer::default() };
     // Skip the question: name, type and class.
     let mut at = after_name(answer, 12) + 4;
     for _ in 0..number(6) {
         at = after_name(answer, at);
         let (kind, length, data) = (number(at), usize::from(number(at + 8)), at + 10);
         match kind {
-            A => drop(told.addresses.insert(<[u8; 4]>::try_from(&answer[data..data + 4]).unwrap().into())),
-            SRV => drop(told.ports.insert(number(data + 4))),
+            A => drop(parsed.addresses.insert(<[u8; 4]>::try_from(&answer[data..data + 4]).unwrap().into())),
+            SRV => drop(parsed.ports.insert(number(data + 4))),
             other => panic!("unexpected record of type {other}"),
         }
         at = data + length;
     }
-    told
+    parsed
 }
 
 fn after_name(message: &[u8], mut at: usize) -> usize {
@@ -101,11 +101,11 @@ fn query_until(server: u16, done: &AtomicBool) -> (u32, Vec<String>) {
     let (mut answered, mut failed) = (0, Vec::new());
     while !done.load(Ordering::Relaxed) || (answered < 100 && failed.is_empty()) {
         let asked = Instant::now();
-        let told = over_udp(server, "web.service.herdlet", SRV);
-        if told.ports.is_empty() {
-            failed.push(format!("{told:?}"));
+        let reply = over_udp(server, "web.service.herdlet", SRV);
+        if reply.ports.is_empty() {
+            failed.push(format!("{reply:?}"));
         }
-        for port in told.ports {
+        for port in reply.ports {
             match http::get(&Peer::Port(port), "/") {
                 Some(answer) if answer.status == 200 => answered += 1,
                 // A client that is this slow has no guarantee.
@@ -119,7 +119,7 @@ fn query_until(server: u16, done: &AtomicBool) -> (u32, Vec<String>) {
 }
 
 #[test]
-fn what_dns_leads_to_answers_while_its_service_is_rolled_scaled_and_restarted() {
+fn dns_answers_during_rollout_scaling_and_restart() {
     if !is_root() {
         return;
     }

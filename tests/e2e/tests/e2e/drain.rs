@@ -15,7 +15,7 @@ fn a_machine_is_drained_and_stays_so_over_a_restart() {
     agent.apply_and_wait(&job("log", "system", "", &[sleeper("t", "")]));
     let drained =
         agent.cli(&["node", "drain", "-enable", "-self", "-ignore-system", "-m", "a new disk"]).success();
-    assert!(drained.stdout.contains("the drain is over: complete"), "{}", drained.stdout);
+    assert!(drained.stdout.contains("the drain has ended: complete"), "{}", drained.stdout);
     assert_eq!(agent.members().len(), 1, "only the system job's task runs");
     let node = |agent: &Agent| {
         let id = http::get(&agent.peer(), "/v1/nodes").unwrap().json()[0]["ID"].as_str().unwrap().to_owned();
@@ -31,14 +31,14 @@ fn a_machine_is_drained_and_stays_so_over_a_restart() {
     agent.cli(&["drain", "--disable"]).success();
     agent.cli(&["wait", "web", "new", "--timeout", "3m"]).success();
     assert_eq!(agent.members().len(), 4);
-    let said = agent.cli(&["eligibility", "--disable"]).success().stdout;
-    assert!(said.ends_with("is ineligible\n"), "{said}");
+    let output = agent.cli(&["eligibility", "--disable"]).success().stdout;
+    assert!(output.ends_with("is ineligible\n"), "{output}");
     assert!(agent.cli(&["eligibility", "--enable"]).success().stdout.ends_with("is eligible\n"));
     agent.finish();
 }
 
 #[test]
-fn evaluations_checks_files_and_the_log_are_read_by_nomads_verbs() {
+fn nomad_commands_read_evaluations_checks_files_and_log() {
     if !is_root() {
         return;
     }

@@ -54,7 +54,7 @@ fn is_ours(point: &std::path::Path) -> bool {
 }
 
 #[test]
-fn an_unmounted_volume_is_mounted_again_without_touching_the_task() {
+fn unmounted_volume_is_remounted_under_its_task() {
     if !is_root() {
         return;
     }
@@ -68,8 +68,8 @@ fn an_unmounted_volume_is_mounted_again_without_touching_the_task() {
     wait::until_true("the repair is counted", || {
         agent.metric("herdlet_drift_repaired_total", "mount") >= 1.0
     });
-    agent.until_printed(&["drift", "drift.g"], |told| {
-        let line = told.lines().find(|line| line.contains(" mount "));
+    agent.until_printed(&["drift", "drift.g"], |output| {
+        let line = output.lines().find(|line| line.contains(" mount "));
         line.is_some_and(|line| line.contains("drift.g[0]") && line.contains("repaired after"))
     });
     assert_eq!(agent.alloc("drift.g[0]").unwrap().restarts("t"), 0);
@@ -98,7 +98,7 @@ fn something_that_was_mounted_over_ours_is_taken_away_again() {
 
 /// A mount that comes and goes between two reads of the mount table is not seen.
 #[test]
-fn a_volume_that_is_unmounted_again_as_soon_as_it_is_there_is_mounted_again() {
+fn repeatedly_unmounted_volume_is_remounted() {
     if !is_root() {
         return;
     }
@@ -139,7 +139,7 @@ fn a_mount_that_is_not_ours_in_our_place_is_replaced() {
 }
 
 #[test]
-fn a_cgroup_that_was_taken_away_comes_back_with_its_task_in_it() {
+fn removed_cgroup_is_restored_with_its_task() {
     if !is_root() {
         return;
     }
@@ -160,7 +160,7 @@ fn a_cgroup_that_was_taken_away_comes_back_with_its_task_in_it() {
 }
 
 #[test]
-fn a_killed_process_is_an_exit_under_the_restart_policy_not_a_repair() {
+fn killed_process_follows_the_restart_policy() {
     if !is_root() {
         return;
     }
@@ -184,7 +184,7 @@ fn a_killed_process_is_an_exit_under_the_restart_policy_not_a_repair() {
 }
 
 #[test]
-fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
+fn deleted_task_directory_fails_the_task() {
     if !is_root() {
         return;
     }
@@ -214,7 +214,7 @@ fn a_deleted_task_directory_fails_the_task_and_is_not_made_anew() {
 // Regression: inspections covered only the top of a task's directory, so deletions inside it were never
 // detected.
 #[test]
-fn what_is_deleted_inside_a_directory_of_ours_fails_the_task_too() {
+fn deletion_inside_the_directory_fails_the_task() {
     if !is_root() {
         return;
     }
@@ -237,7 +237,7 @@ fn what_is_deleted_inside_a_directory_of_ours_fails_the_task_too() {
 }
 
 #[test]
-fn a_replaced_volume_directory_is_mounted_again_without_touching_the_task() {
+fn replaced_volume_directory_is_remounted() {
     if !is_root() {
         return;
     }

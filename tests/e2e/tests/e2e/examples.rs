@@ -36,7 +36,7 @@ const TOLD: [&str; 15] = [
 ];
 
 #[test]
-fn every_example_has_its_story_and_is_valid() {
+fn every_example_is_valid_and_tested() {
     let home = Home::new(User::Same);
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(project().join("manifests")).unwrap() {
@@ -86,7 +86,7 @@ fn sidecar_runs_its_tasks_in_order() {
 }
 
 #[test]
-fn volume_shares_one_and_gives_one_to_each_allocation() {
+fn volume_example_shares_one_and_separates_others() {
     if !is_root() {
         return;
     }
@@ -94,7 +94,7 @@ fn volume_shares_one_and_gives_one_to_each_allocation() {
     agent.apply_and_wait(&fs::read_to_string(example("volume")).unwrap());
     let volumes = agent.home.state().join("volumes");
     let lines = [0, 1].map(|index| format!("from volume.post[{index}]"));
-    agent.until_printed(&["logs", "volume"], |said| lines.iter().all(|line| said.contains(line)));
+    agent.until_printed(&["logs", "volume"], |output| lines.iter().all(|line| output.contains(line)));
     for index in 0..2 {
         let line = format!("from volume.post[{index}]");
         assert_eq!(fs::read_to_string(volumes.join("inbox").join(index.to_string())).unwrap().trim(), line);

@@ -98,7 +98,7 @@ fn finish(device: Device, mut agent: Agent) {
 }
 
 #[test]
-fn a_disk_that_fails_harms_no_task_and_is_used_again_when_it_works_again() {
+fn failing_disk_affects_no_task_and_recovers() {
     if !is_root() {
         return;
     }
@@ -127,7 +127,7 @@ fn a_disk_that_fails_harms_no_task_and_is_used_again_when_it_works_again() {
 }
 
 #[test]
-fn a_disk_that_turned_read_only_harms_no_task_is_told_and_a_new_agent_refuses_it() {
+fn read_only_disk_affects_no_task_and_stops_a_new_agent() {
     if !is_root() {
         return;
     }
@@ -150,7 +150,7 @@ fn a_disk_that_turned_read_only_harms_no_task_is_told_and_a_new_agent_refuses_it
 }
 
 #[test]
-fn a_disk_that_hangs_harms_no_task_and_keeps_none_from_being_stopped() {
+fn hanging_disk_blocks_no_stop() {
     if !is_root() {
         return;
     }
@@ -172,7 +172,7 @@ fn a_disk_that_hangs_harms_no_task_and_keeps_none_from_being_stopped() {
 }
 
 #[test]
-fn an_agent_without_descriptors_starts_nothing_twice_and_goes_on_when_it_has_some() {
+fn agent_without_descriptors_starts_nothing_twice() {
     if !is_root() {
         return;
     }
@@ -201,7 +201,7 @@ fn an_agent_without_descriptors_starts_nothing_twice_and_goes_on_when_it_has_som
 }
 
 #[test]
-fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
+fn agent_without_forks_reports_and_recovers() {
     if !is_root() {
         return;
     }
@@ -218,8 +218,8 @@ fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
     let path = agent.manifest(&job("new", "service", "count: 3", &[sleeper("t", "")])).display().to_string();
     agent.cli(&["apply", "-f", &path]).success();
     let why = wait::until("the reason why nothing starts", || {
-        let said = agent.cli(&["explain", "new"]).stdout;
-        said.contains("Resource temporarily unavailable").then_some(said)
+        let explanation = agent.cli(&["explain", "new"]).stdout;
+        explanation.contains("Resource temporarily unavailable").then_some(explanation)
     });
     assert!(agent.members() == [member.clone()], "{why}");
     assert!(host::is_alive(agent.pid()), "{}", agent.log_tail());
@@ -231,7 +231,7 @@ fn an_agent_that_may_not_fork_says_so_and_starts_what_is_wanted_when_it_may() {
 }
 
 #[test]
-fn an_idle_agent_that_gets_no_thread_waits_for_one_and_does_not_panic() {
+fn idle_agent_without_threads_does_not_panic() {
     if !is_root() {
         return;
     }
@@ -258,7 +258,7 @@ fn an_idle_agent_that_gets_no_thread_waits_for_one_and_does_not_panic() {
 }
 
 #[test]
-fn a_task_that_runs_out_of_memory_is_said_to_have_and_takes_nobody_along() {
+fn out_of_memory_task_is_reported_and_affects_no_other() {
     if !is_root() {
         return;
     }
@@ -268,10 +268,16 @@ fn a_task_that_runs_out_of_memory_is_said_to_have_and_takes_nobody_along() {
     agent.apply(&job("hungry", "service", policy, &[greedy]));
     agent.apply_and_wait(&job("old", "service", "", &[sleeper("t", "")]));
     let member = agent.single("old.g[0]", "t");
-    agent.until_alloc("hungry.g[0]", "failed", |alloc| alloc.failed("greedy"));
-    let said = agent.cli(&["status"]);
-    let said = format!("{}{}{}", said.stdout, said.stderr, agent.cli(&["explain", "hungry"]).stdout);
-    assert!(said.contains("out of memory"), "{said}");
+    let hungry = agent.until_alloc("hungry.g[0]", "failed", |alloc| alloc.failed("greedy"));
+    wait::until_true("the log names the allocation that failed", || {
+        let is_it = |line: &str| {
+            ["WARN", "task is dead: it failed", hungry.id().as_str()].iter().all(|part| line.contains(part))
+        };
+        agent.log().lines().any(is_it)
+    });
+    let status = agent.cli(&["status"]);
+    let output = format!("{}{}{}", status.stdout, status.stderr, agent.cli(&["explain", "hungry"]).stdout);
+    assert!(output.contains("out of memory (limit 24 MiB)"), "{output}");
     assert!(agent.metric("herdlet_task_oom_total", "hungry") >= 1.0);
     assert_eq!(agent.members(), [member]);
     agent.finish();

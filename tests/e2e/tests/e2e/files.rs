@@ -5,7 +5,7 @@ use herdlet_e2e::{agent::Agent, wait};
 use crate::common::{is_root, job, shell};
 
 #[test]
-fn files_are_looked_at_and_an_allocation_is_replaced() {
+fn files_are_listed_and_an_allocation_is_replaced() {
     if !is_root() {
         return;
     }
@@ -17,17 +17,20 @@ fn files_are_looked_at_and_an_allocation_is_replaced() {
     assert!(listed().contains("greeting"), "{}", listed());
     assert_eq!(agent.cli(&["fs", "cat", "web", "t/local/greeting"]).success().stdout, "hello\n");
     assert!(agent.cli(&["fs", "stat", "web.g[0]", "alloc/logs"]).success().stdout.contains("logs/"));
-    for (path, says) in
+    for (path, fragment) in
         [("local/link", "links are not followed"), ("secrets", "prohibited"), ("../../x", "escapes")]
     {
         let refused = agent.cli(&["fs", "cat", "web/t", path]);
         assert_eq!(refused.code, 1, "{path}");
-        assert!(refused.stderr.contains(says), "{path}: {}", refused.stderr);
+        assert!(refused.stderr.contains(fragment), "{path}: {}", refused.stderr);
     }
 
     let old = agent.alloc("web.g[0]").unwrap().id();
-    let told = agent.cli(&["stop", "web.g[0]"]).success().stdout;
-    assert_eq!(told, "web.g[0] stopping; its job replaces it if that can be placed\n");
+    let output = agent.cli(&["stop", "web.g[0]"]).success().stdout;
+    assert_eq!(
+        output,
+        "web.g[0] stopping; its job creates another one if resources and constraints permit\n"
+    );
     wait::until_true("the allocation is replaced", || {
         agent.alloc("web.g[0]").is_some_and(|alloc| alloc.id() != old)
     });

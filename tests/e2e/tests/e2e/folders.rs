@@ -43,27 +43,27 @@ fn version(name: &str, version: &str) -> String {
 }
 
 #[test]
-fn a_rolled_back_job_stays_so_over_touches_and_restarts_until_its_file_changes() {
+fn rolled_back_job_is_held_until_its_file_changes() {
     let mut agent = Agent::prepare(Setup::default());
     agent.set_arguments(vec!["--manifests".into(), agent.home.manifests().display().to_string()]);
     agent.home.write("manifests/web.yaml", &version("web", "good"));
     agent.launch();
     let folder = agent.home.manifests();
     let runs = |agent: &Agent, number: &str, text: &str| {
-        agent.until_printed(&["get", "jobs", "-o", "json"], |said| {
-            said.contains(&format!("\"version\": {number}"))
-                || said.contains(&format!("\"version\":{number}"))
+        agent.until_printed(&["get", "jobs", "-o", "json"], |output| {
+            output.contains(&format!("\"version\": {number}"))
+                || output.contains(&format!("\"version\":{number}"))
         });
-        agent.until_printed(&["logs", "web"], |said| said.contains(text));
+        agent.until_printed(&["logs", "web"], |output| output.contains(text));
     };
     runs(&agent, "0", "version good");
     std::fs::write(folder.join("web.yaml"), version("web", "bad")).unwrap();
     runs(&agent, "1", "version bad");
     let file = folder.join("web.yaml").display().to_string();
-    let told = agent.cli(&["rollback", "web", "--wait"]).success().stdout;
+    let stdout = agent.cli(&["rollback", "web", "--wait"]).success().stdout;
     let why =
         format!("rolled back; {file} defines another version and takes effect when its definition changes");
-    assert!(told.contains(&why), "{told}");
+    assert!(stdout.contains(&why), "{stdout}");
     let is_held = |agent: &Agent| {
         let status = agent.cli(&["status"]).success().stdout;
         assert!(status.contains("held") && status.contains(&why), "{status}");
@@ -99,7 +99,7 @@ fn a_rolled_back_job_stays_so_over_touches_and_restarts_until_its_file_changes()
 }
 
 #[test]
-fn a_folder_behind_a_link_is_the_one_that_the_link_leads_to_now() {
+fn folder_link_is_followed_to_its_current_target() {
     if !is_root() {
         return;
     }
@@ -135,7 +135,7 @@ fn a_folder_behind_a_link_is_the_one_that_the_link_leads_to_now() {
 }
 
 #[test]
-fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
+fn missing_folder_is_reported_once_and_followed_later() {
     if !is_root() {
         return;
     }
@@ -151,9 +151,9 @@ fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
     wait::until_true("the status reports it", || !complaints(&agent).is_empty());
     // Longer than the interval between searches for it.
     wait::pause(Duration::from_secs(6));
-    let said = complaints(&agent);
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("No such file"), "{said:?}");
+    let messages = complaints(&agent);
+    assert_eq!(messages.len(), 1, "{messages:?}");
+    assert!(messages[0].contains("No such file"), "{messages:?}");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("a.yaml"), job("late", "service", "", &[sleeper("t", "")])).unwrap();
     let member = agent.single("late.g[0]", "t");
@@ -166,7 +166,7 @@ fn a_folder_that_is_missing_is_said_once_and_followed_when_it_appears() {
 
 /// A mount over a folder hides it, but its watch reports nothing.
 #[test]
-fn what_is_mounted_over_a_folder_is_read() {
+fn folder_mounted_over_is_read() {
     if !is_root() {
         return;
     }

@@ -33,7 +33,7 @@ fn claims(agent: &Agent, token: &str) -> Value {
 }
 
 #[test]
-fn tokens_are_signed_say_who_the_task_is_and_for_whom_and_end_in_time() {
+fn identity_tokens_are_signed_and_expire() {
     if !is_root() {
         return;
     }
@@ -83,7 +83,7 @@ fn tokens_are_signed_say_who_the_task_is_and_for_whom_and_end_in_time() {
 }
 
 #[test]
-fn a_token_is_replaced_before_it_ends_without_touching_the_task() {
+fn token_is_renewed_without_touching_the_task() {
     if !is_root() {
         return;
     }
@@ -123,7 +123,7 @@ fn a_task_without_identities_has_no_token() {
     let alloc = agent.until_alloc("anon.g[0]", "complete", |alloc| {
         ["complete", "failed"].contains(&alloc.status().as_str())
     });
-    let log = agent.until_logged(&alloc.id(), "t", "stdout", |said| said.ends_with("done\n"));
+    let log = agent.until_logged(&alloc.id(), "t", "stdout", |output| output.ends_with("done\n"));
     assert!(log.starts_with("0\n") && !log.contains("token") && !log.contains("jwt"), "{log}");
     agent.finish();
 }

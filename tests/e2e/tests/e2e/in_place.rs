@@ -36,8 +36,8 @@ fn policies_and_services_change_under_a_task_that_runs_on() {
         "restart: {attempts: 1}",
     );
     let file = agent.manifest(&changed).display().to_string();
-    let told = agent.cli(&["diff", "-f", &file]);
-    assert!(told.code == 1 && told.stdout.contains("group g: in-place"), "{}", told.stdout);
+    let output = agent.cli(&["diff", "-f", &file]);
+    assert!(output.code == 1 && output.stdout.contains("group g: in-place"), "{}", output.stdout);
     agent.apply_and_wait(&changed);
     wait::until_true("the second service", || services(&agent, "two").len() == 1);
     wait::until_true("the new tag", || {
@@ -55,10 +55,10 @@ fn policies_and_services_change_under_a_task_that_runs_on() {
 
     let replaced = manifest("", "restart: {attempts: 1}\nenv: {A: \"1\"}");
     let file = agent.manifest(&replaced).display().to_string();
-    let told = agent.cli(&["diff", "-f", &file]).stdout;
+    let diff = agent.cli(&["diff", "-f", &file]).stdout;
     assert!(
-        told.contains("group g: replace, all at once (it has no `update`), because of tasks[t].env.A"),
-        "{told}"
+        diff.contains("group g: replace, all at once (it has no `update`), because of tasks[t].env.A"),
+        "{diff}"
     );
     agent.apply_and_wait(&replaced);
     assert_ne!(agent.single("kept.g[0]", "t"), first);

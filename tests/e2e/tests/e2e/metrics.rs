@@ -222,9 +222,9 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
             .stderr(Stdio::piped());
         let mut checking = command.spawn().unwrap();
         checking.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let told = checking.wait_with_output().unwrap();
-        let said = [told.stdout, told.stderr].concat();
-        assert!(told.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+        let checked = checking.wait_with_output().unwrap();
+        let printed = [checked.stdout, checked.stderr].concat();
+        assert!(checked.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
     }
     agent.finish();
 }
@@ -233,8 +233,12 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
 fn prometheus_understands_the_alerts() {
     let alerts = project().join("deploy/alerts.yaml");
     if let Some(promtool) = environment::component(environment::PROMTOOL) {
-        let told = Command::new(promtool).args(["check", "rules"]).arg(alerts).output().unwrap();
-        assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+        let output = Command::new(promtool).args(["check", "rules"]).arg(alerts).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
+        );
     }
 }
 
@@ -257,7 +261,7 @@ fn series(name: &str, labels: &BTreeMap<String, String>, value: f64) -> serde_js
 }
 
 #[test]
-fn alerts_on_scraped_samples_name_the_job_and_the_task_that_fail() {
+fn alerts_on_scraped_samples_name_job_and_task() {
     let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
     let mut agent = Agent::start();
     let policy = "restart: {attempts: 7, interval: 1h, delay: 1ms, mode: fail}";
@@ -292,7 +296,7 @@ fn alerts_on_scraped_samples_name_the_job_and_the_task_that_fail() {
                         "summary": format!(
                             "Task worker of job crashing on {instance} has restarted 7 times in half an hour"
                         ),
-                        "description": "herdlet logs crashing and herdlet describe crashing on that machine.",
+                        "description": "Run herdlet logs crashing and herdlet describe crashing on that machine to see the cause.",
                     },
                 })]),
                 alert("HerdletOverdue", &[]),
@@ -302,7 +306,63 @@ fn alerts_on_scraped_samples_name_the_job_and_the_task_that_fail() {
     });
     let file = agent.home.path().join("alerts-test.yaml");
     std::fs::write(&file, test.to_string()).unwrap();
-    let told = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&[told.stdout, told.stderr].concat()));
+    let output = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
     agent.finish();
+}
+
+// Jobs that waited for a constraint or a volume, failing checks and a forgotten drain raised no alert.
+#[test]
+fn alerts_fire_for_waiting_jobs_and_failing_checks() {
+    let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
+    let series = |series: &str, values: &str| serde_json::json!({"series": series, "values": values});
+    let fires = |name: &str, labels: serde_json::Value, summary: &str, description: &str| {
+        serde_json::json!({"eval_time": "70m", "alertname": name, "exp_alerts": [
+            {"exp_labels": labels, "exp_annotations": {"summary": summary, "description": description}},
+        ]})
+    };
+    let check = serde_json::json!({
+        "instance": "m", "namespace": "default", "job_name": "web", "service": "s", "check": "c", "severity": "ticket",
+    });
+    let test = serde_json::json!({
+        "rule_files": [project().join("deploy/alerts.yaml")],
+        "evaluation_interval": "1m",
+        "tests": [{
+            "interval": "1m",
+            "input_series": [
+                series(r#"herdlet_objects{instance="m",kind="job",state="waiting"}"#, "2x80"),
+                series(r#"herdlet_objects{instance="m",kind="job",state="progressing"}"#, "1x80"),
+                series(
+                    r#"herdlet_check_state{instance="m",namespace="default",job_name="web",service="s",check="c",state="failure"}"#,
+                    "1x80",
+                ),
+                series(r#"herdlet_node_eligible{instance="m"}"#, "0x80"),
+            ],
+            "alert_rule_test": [
+                fires(
+                    "HerdletWaiting",
+                    serde_json::json!({"instance": "m", "severity": "ticket"}),
+                    "2 jobs on m have been waiting for 15 minutes",
+                    "They wait for a constraint, resources, a port, a volume, a delay or a decision. Run herdlet status on that machine to see it.",
+                ),
+                fires(
+                    "HerdletChecks",
+                    check,
+                    "Check c of service s on m fails in 1 allocations",
+                    "Run herdlet checks web on that machine to see its output.",
+                ),
+                fires(
+                    "HerdletIneligible",
+                    serde_json::json!({"instance": "m", "severity": "ticket"}),
+                    "m has taken no allocations for an hour",
+                    "It was drained or made ineligible. Run herdlet eligibility --enable on that machine when the maintenance is over.",
+                ),
+            ],
+        }],
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("alerts-test.yaml");
+    std::fs::write(&file, test.to_string()).unwrap();
+    let output = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
 }

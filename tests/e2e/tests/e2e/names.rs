@@ -64,9 +64,9 @@ fn names_of_public_job_files_work_everywhere() {
             agent.cli(&["wait", ID, "--timeout", "5m"]).success();
         }
         wait::until_true("it is logged", || logs(&agent, "api_v2.x").contains("/api_v2.x/local"));
-        let told = logs(&agent, "api_v2.x");
-        assert!(told.starts_with("Probe_EU/blue.1.Front_end v2[0] Probe_EU/blue.1 /"), "{told}");
-        assert_eq!(told.lines().count(), 1, "it still runs: {told}");
+        let output = logs(&agent, "api_v2.x");
+        assert!(output.starts_with("Probe_EU/blue.1.Front_end v2[0] Probe_EU/blue.1 /"), "{output}");
+        assert_eq!(output.lines().count(), 1, "it still runs: {output}");
         wait::until_true("both are logged", || {
             !logs(&agent, HOSTILE).is_empty() && !logs(&agent, "alloc").is_empty()
         });
@@ -106,7 +106,7 @@ fn names_of_public_job_files_work_everywhere() {
 
 // The whole job was refused.
 #[test]
-fn of_two_allocations_with_one_static_port_one_runs_and_the_other_waits() {
+fn one_of_two_allocations_gets_a_static_port() {
     if !is_root() {
         return;
     }
@@ -119,10 +119,10 @@ fn of_two_allocations_with_one_static_port_one_runs_and_the_other_waits() {
     let file = agent.home.write("probe.nomad.hcl", &job);
     agent.cli(&["apply", "-f", file.to_str().unwrap()]).success();
     agent.until_running("probe.one[0]", "main");
-    let told = agent.until_printed(&["status", "probe"], |told| told.contains("another allocation holds"));
+    let status = agent.until_printed(&["status", "probe"], |status| status.contains("probe.one[0] holds"));
     assert!(
-        told.contains(&format!("probe.one[1] wants port {port}, which another allocation holds")),
-        "{told}"
+        status.contains(&format!("probe.one[1] needs port {port}, which probe.one[0] holds")),
+        "{status}"
     );
     agent.finish();
 }

@@ -12,7 +12,7 @@ use herdlet_e2e::{
 };
 use rustix::process::Signal;
 
-use crate::common::{is_root, job, patient, shell, start_run};
+use crate::common::{is_root, job, patient, shell, sleeper, start_run};
 
 #[test]
 fn hello_as_nobody() {
@@ -27,7 +27,7 @@ fn hello_as_nobody() {
 }
 
 #[test]
-fn web_as_nobody_serves_is_restarted_and_goes() {
+fn web_as_nobody_serves_restarts_and_ends() {
     if !is_root() {
         return;
     }
@@ -38,8 +38,8 @@ fn web_as_nobody_serves_is_restarted_and_goes() {
         let answer = http::get(&Peer::Port(port), "/").unwrap();
         assert_eq!(answer.status, 200);
     }
-    let said = agent.cli(&["status"]).success();
-    let everything = format!("{}{}{}", said.stdout, said.stderr, agent.log());
+    let status = agent.cli(&["status"]).success();
+    let everything = format!("{}{}{}", status.stdout, status.stderr, agent.log());
     assert!(everything.contains("isolation"), "the missing isolation is reported: {everything}");
     let pids = servers(&agent.home);
     assert_eq!(pids.len(), 2);
@@ -62,7 +62,7 @@ fn limits_that_have_no_effect_are_warned_about() {
                 resources: {memory: 64}\n";
     let text = job("limited", "service", "", &[task.to_owned()]);
     let file = agent.home.write("limited.yaml", &text).display().to_string();
-    let expected = "limited (memory, pids_limit): these limits have no effect";
+    let expected = "job limited, task t (memory, pids_limit): these limits have no effect";
     for command in
         [&["apply", "--wait", "-f", &file][..], &["explain", "limited"], &["explain", "limited.g[0]"]]
     {
@@ -74,6 +74,22 @@ fn limits_that_have_no_effect_are_warned_about() {
     let file = home.write("run.yaml", &text.replace("type: service", "type: batch").replace("100000", "0"));
     let output = start_run(&home, User::Nobody, &[&file]).finish().success();
     assert!(output.stderr.contains(expected), "{}", output.stderr);
+    agent.finish();
+}
+
+/// `user: root` was accepted silently, and then failed.
+#[test]
+fn a_user_that_the_agent_cannot_change_to_is_warned_about() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start_with(Setup::nobody().config(ports::for_tasks()));
+    let text = job("foreign", "service", "", &[sleeper("t", "user: root")]);
+    let file = agent.home.write("foreign.yaml", &text).display().to_string();
+    let stderr = agent.cli(&["apply", "-f", &file]).success().stderr;
+    let expected = "job foreign, task t: its start will fail to run as user \"root\"";
+    assert!(stderr.contains(expected), "{stderr}");
+    agent.cli(&["delete", "foreign", "--wait"]).success();
     agent.finish();
 }
 
@@ -93,7 +109,7 @@ fn a_kill_timeout_above_the_maximum_is_warned_about() {
 }
 
 #[test]
-fn a_run_of_nobody_that_is_killed_takes_its_forked_tasks_along() {
+fn killed_run_of_nobody_ends_its_forked_tasks() {
     if !is_root() {
         return;
     }

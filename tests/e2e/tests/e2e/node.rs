@@ -144,7 +144,7 @@ pub(crate) fn service(id: &str, seconds: u32) -> Value {
 }
 
 #[test]
-fn a_job_of_the_servers_runs_is_updated_outlives_the_agent_and_ends() {
+fn server_job_runs_updates_survives_and_ends() {
     if !is_root() {
         return;
     }
@@ -194,7 +194,7 @@ fn a_job_of_the_servers_runs_is_updated_outlives_the_agent_and_ends() {
 }
 
 #[test]
-fn what_fails_is_told_with_its_code_and_what_is_not_built_with_its_name() {
+fn failures_are_reported_with_code_or_feature_name() {
     if !is_root() {
         return;
     }
@@ -240,13 +240,13 @@ fn servers_and_people_reach_what_runs_on_the_node() {
     let logs = async {
         let mut stream =
             ground.cluster.stream_to_node(&ground.node, "FileSystem.Logs", &asked).await.unwrap();
-        let mut told = String::new();
+        let mut output = String::new();
         while let Ok(Some(frame)) = stream.receive::<StreamFrame>().await {
-            told.push_str(&String::from_utf8_lossy(&frame.payload));
+            output.push_str(&String::from_utf8_lossy(&frame.payload));
         }
-        told
+        output
     };
-    ground.agent.until_logged(&alloc.id.to_string(), "t", "stdout", |said| said == "hello\n");
+    ground.agent.until_logged(&alloc.id.to_string(), "t", "stdout", |log| log == "hello\n");
     assert_eq!(ground.runtime.block_on(logs), "hello\n");
 
     let pid = ground.agent.single("told.g[0]", "t").pid;

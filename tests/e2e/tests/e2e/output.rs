@@ -12,7 +12,7 @@ use herdlet_e2e::{agent::Agent, ports, program::program, wait};
 use crate::common::{is_root, job, shell};
 
 #[test]
-fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
+fn broken_stdout_is_an_error_and_closed_pipe_an_end() {
     if !is_root() {
         return;
     }
@@ -56,7 +56,7 @@ fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_an_end() {
 
 /// The follower used to stay with the old file, and print nothing more.
 #[test]
-fn a_followed_log_continues_after_its_file_was_removed_truncated_or_renamed() {
+fn followed_log_survives_removal_truncation_and_rename() {
     if !is_root() {
         return;
     }
@@ -110,7 +110,7 @@ fn logs_through_a_pipe_are_the_bytes_that_the_task_wrote() {
 }
 
 #[test]
-fn simulate_fails_where_no_node_is_ready_and_says_why() {
+fn simulate_fails_if_no_node_is_ready() {
     let [port] = ports::free();
     let gone = format!("127.0.0.1:{port}");
     let output = Command::new(program())
@@ -125,17 +125,17 @@ fn simulate_fails_where_no_node_is_ready_and_says_why() {
 }
 
 #[test]
-fn whoever_follows_a_jobs_logs_hears_what_takes_the_place_of_what_ends() {
+fn followed_job_logs_include_replacements() {
     if !is_root() {
         return;
     }
     let mut agent = Agent::start();
-    let text = |said: &str| {
+    let text = |line: &str| {
         job(
             "chat",
             "service",
             "count: 2",
-            &[shell("t", &format!("while echo {said}; do sleep 0.2; done"), "")],
+            &[shell("t", &format!("while echo {line}; do sleep 0.2; done"), "")],
         )
     };
     agent.apply_and_wait(&text("first"));
@@ -171,13 +171,13 @@ fn logs_since_a_moment_are_those_that_were_written_since() {
     wait::pause(Duration::from_secs(2));
     std::fs::write(gate, "").unwrap();
     follow.until_stdout("late");
-    let said = |arguments: &[&str]| {
+    let logs_of = |arguments: &[&str]| {
         let arguments = [["logs", "chat"].as_slice(), arguments].concat();
         agent.cli(&arguments).success().stdout
     };
-    assert_eq!(said(&["--since", "1h"]), "early\nlate\n");
-    assert_eq!(said(&["--since", &between]), "late\n");
-    assert_eq!(said(&["--since", "1h", "--tail", "1"]), "late\n");
+    assert_eq!(logs_of(&["--since", "1h"]), "early\nlate\n");
+    assert_eq!(logs_of(&["--since", &between]), "late\n");
+    assert_eq!(logs_of(&["--since", "1h", "--tail", "1"]), "late\n");
     for (time, why) in [("2999-01-01T00:00:00Z", "future"), ("yesterday", "2026-01-02T15:04:05Z")] {
         let refused = agent.cli(&["logs", "chat", "--since", time]).ended(2).stderr;
         assert!(refused.contains(why), "{refused}");
@@ -187,7 +187,7 @@ fn logs_since_a_moment_are_those_that_were_written_since() {
 
 // Regression: followers of a log saw a prompt only after it was answered.
 #[test]
-fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_gone() {
+fn followed_log_shows_partial_lines_and_a_lost_agent() {
     if !is_root() {
         return;
     }
@@ -220,7 +220,7 @@ fn a_followed_log_shows_a_line_that_is_not_finished_and_says_that_the_agent_has_
 // Regression: readers and the next supervisor took the file for the newest part of the log, and the
 // supervisor removed all others.
 #[test]
-fn a_file_that_a_task_lays_beside_its_log_hides_nothing_of_it() {
+fn planted_log_file_hides_nothing() {
     if !is_root() {
         return;
     }
@@ -231,10 +231,10 @@ fn a_file_that_a_task_lays_beside_its_log_hides_nothing_of_it() {
     logs.until_stdout("one\ntwo\n");
     agent.cli(&["restart", "chat", "--wait"]).success();
     logs.until_stdout("one\ntwo\none\ntwo\n");
-    let said = |arguments: &[&str]| agent.cli(&[&["logs", "chat"], arguments].concat()).success().stdout;
-    assert_eq!(said(&[]), "one\ntwo\none\ntwo\n");
-    assert_eq!(said(&["--tail", "1"]), "two\n");
-    assert_eq!(said(&["--since", "1h"]), "one\ntwo\none\ntwo\n");
+    let logs_of = |arguments: &[&str]| agent.cli(&[&["logs", "chat"], arguments].concat()).success().stdout;
+    assert_eq!(logs_of(&[]), "one\ntwo\none\ntwo\n");
+    assert_eq!(logs_of(&["--tail", "1"]), "two\n");
+    assert_eq!(logs_of(&["--since", "1h"]), "one\ntwo\none\ntwo\n");
     agent.cli(&["delete", "chat", "--wait"]).success();
     assert_eq!(logs.finish().code, 0);
     agent.finish();

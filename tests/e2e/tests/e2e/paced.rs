@@ -79,7 +79,7 @@ fn until_paced(agent: &mut Agent) -> (Instant, String, String) {
 }
 
 #[test]
-fn under_pressure_the_highest_priority_starts_first_and_what_waits_can_be_deleted() {
+fn pressure_starts_highest_priority_first() {
     if !is_root() {
         return;
     }
@@ -93,7 +93,7 @@ fn under_pressure_the_highest_priority_starts_first_and_what_waits_can_be_delete
 
     // A start that is no longer wanted does not delay its deletion.
     agent.cli(&["delete", "--wait", &given_up]).success();
-    let was_started = agent.log().contains(&format!("task is running alloc=\"{given_up}.g[0]\""));
+    let was_started = agent.log().contains(&format!("task is running name=\"{given_up}.g[0]\""));
     assert!(!was_started || began.elapsed() > Duration::from_secs(10), "{}", agent.log_tail());
 
     pressure.set(0);

@@ -60,10 +60,10 @@ impl Browser {
         }
         self.socket.send(Message::text(ask.to_string())).unwrap();
         loop {
-            let said = self.socket.read().unwrap().into_text().unwrap();
-            let said: Value = serde_json::from_str(&said).unwrap();
-            if said["id"] == self.asked {
-                return said["result"].clone();
+            let message = self.socket.read().unwrap().into_text().unwrap();
+            let message: Value = serde_json::from_str(&message).unwrap();
+            if message["id"] == self.asked {
+                return message["result"].clone();
             }
         }
     }
@@ -87,7 +87,7 @@ impl Drop for Browser {
 }
 
 #[test]
-fn the_page_is_true_while_it_is_open_and_says_when_it_is_not() {
+fn open_page_stays_current_and_shows_a_lost_agent() {
     let Some(chromium) = environment::component(environment::CHROMIUM) else { return };
     if !is_root() {
         return;

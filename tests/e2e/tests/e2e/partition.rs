@@ -232,7 +232,7 @@ impl PartitionTest {
 }
 
 #[test]
-fn past_its_ttl_a_node_behind_a_wall_does_what_each_job_says() {
+fn partitioned_node_follows_each_job_policy() {
     if !is_root() || environment::program("ip").is_none() || environment::program("nsenter").is_none() {
         return;
     }
@@ -263,7 +263,7 @@ fn past_its_ttl_a_node_behind_a_wall_does_what_each_job_says() {
 }
 
 #[test]
-fn servers_hear_of_addresses_that_come_and_go() {
+fn address_changes_are_reported_to_servers() {
     if !is_root() || environment::program("ip").is_none() || environment::program("nsenter").is_none() {
         return;
     }

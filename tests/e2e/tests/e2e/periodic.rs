@@ -22,7 +22,7 @@ fn delete_all(agent: &Agent) {
 }
 
 #[test]
-fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
+fn periodic_job_shows_next_launch_and_launches_on_request() {
     if !is_root() {
         return;
     }
@@ -42,26 +42,26 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
     let child = forced["job"]["id"].as_str().unwrap().to_owned();
     assert!(child.starts_with("backup/periodic-"), "{child}");
     agent.cli(&["wait", "--for=complete", &child]).success();
-    agent.until_printed(&["logs", &child], |said| said.contains(&format!("backup as {child}")));
+    agent.until_printed(&["logs", &child], |output| output.contains(&format!("backup as {child}")));
     // The parent runs no tasks itself: the output names its child and the command for its logs.
     for command in ["status", "explain"] {
-        let told = agent.cli(&[command, "backup"]).success().stdout;
+        let stdout = agent.cli(&[command, "backup"]).success().stdout;
         assert!(
-            told.contains(&format!("newest: {child} (dead); its output: herdlet logs {child}")),
-            "{told}"
+            stdout.contains(&format!("newest: {child} (dead); its output: herdlet logs {child}")),
+            "{stdout}"
         );
     }
-    let told = agent.cli(&["logs", "backup"]).ended(1).stderr;
+    let stderr = agent.cli(&["logs", "backup"]).ended(1).stderr;
     assert!(
-        told.contains(&format!(
+        stderr.contains(&format!(
             "only its children have allocations\n  {child} (dead); the newest: herdlet logs {child}"
         )),
-        "{told}"
+        "{stderr}"
     );
-    let told = agent.cli(&["wait", "--for=complete", "backup"]).ended(2).stderr;
-    assert!(told.contains(&format!("herdlet wait --for=complete {child}")), "{told}");
-    let told = agent.cli(&["logs", "backup/periodic-1"]).ended(1).stderr;
-    assert!(told.contains("ended children are collected after job_gc_threshold"), "{told}");
+    let stderr = agent.cli(&["wait", "--for=complete", "backup"]).ended(2).stderr;
+    assert!(stderr.contains(&format!("herdlet wait --for=complete {child}")), "{stderr}");
+    let stderr = agent.cli(&["logs", "backup/periodic-1"]).ended(1).stderr;
+    assert!(stderr.contains("ended children are collected after job_gc_threshold"), "{stderr}");
     let refused = agent.cli(&["job", "periodic", "force", &child]);
     assert!(refused.code == 1 && refused.stderr.contains("is not a periodic job"), "{}", refused.stderr);
 
@@ -84,7 +84,7 @@ fn a_job_says_when_it_is_launched_next_and_is_launched_by_request() {
 }
 
 #[test]
-fn each_moment_is_launched_once_also_over_a_crash() {
+fn each_moment_is_launched_once_over_a_crash() {
     if !is_root() {
         return;
     }

@@ -26,7 +26,7 @@ fn failed(agent: &Agent, job: &str) -> Value {
 }
 
 #[test]
-fn a_group_waits_for_what_this_machine_is_not() {
+fn infeasible_group_waits() {
     if !is_root() {
         return;
     }
@@ -88,7 +88,7 @@ fn hungry(name: &str, memory: u64) -> String {
 }
 
 #[test]
-fn what_does_not_fit_waits_for_what_ends() {
+fn job_without_room_waits_for_an_end() {
     if !is_root() {
         return;
     }
@@ -100,10 +100,10 @@ fn what_does_not_fit_waits_for_what_ends() {
     agent.apply_and_wait(&hungry("first", most));
     let manifest = agent.home.write("second.yaml", &hungry("second", most));
     let planned = agent.cli(&["plan", "-f", manifest.to_str().unwrap()]).stdout;
-    let lacking = format!("wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
+    let lacking = format!("needs {most} MiB of memory ({} of {all} MiB are free)", all - most);
     assert!(planned.contains(&format!("group g would wait: {lacking}")), "{planned}");
     agent.apply(&hungry("second", most));
-    let why = format!("second.g[0] wants {most} MiB of memory ({} of {all} MiB are free)", all - most);
+    let why = format!("second.g[0] needs {most} MiB of memory ({} of {all} MiB are free)", all - most);
     until_true("the reason is shown", || agent.cli(&["explain", "second"]).stdout.contains(&why));
     let failed = failed(&agent, "second");
     assert_eq!(failed["DimensionExhausted"], json!({ "memory": 1 }), "{failed}");
@@ -118,7 +118,7 @@ fn what_does_not_fit_waits_for_what_ends() {
 
 /// Tasks got ports on which other processes listened, and failed.
 #[test]
-fn a_dynamic_port_on_which_another_process_listens_is_not_given() {
+fn listening_port_is_not_assigned() {
     if !is_root() {
         return;
     }

@@ -28,7 +28,7 @@ impl Drop for Bystander {
 }
 
 #[test]
-fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
+fn forked_processes_end_with_their_task() {
     if !is_root() {
         return;
     }
@@ -76,7 +76,7 @@ fn all_that_a_task_forked_dies_with_it_and_a_stranger_of_the_same_name_lives() {
 }
 
 #[test]
-fn a_task_in_a_frozen_cgroup_and_a_task_that_is_stopped_can_be_killed() {
+fn frozen_and_stopped_tasks_can_be_killed() {
     if !is_root() {
         return;
     }
@@ -98,7 +98,7 @@ fn a_task_in_a_frozen_cgroup_and_a_task_that_is_stopped_can_be_killed() {
 }
 
 #[test]
-fn a_pid_that_now_belongs_to_somebody_else_is_never_signalled() {
+fn reused_pid_is_never_signalled() {
     if !is_root() {
         return;
     }
@@ -148,7 +148,7 @@ fn born_as(pid: u32) -> Option<Bystander> {
 }
 
 #[test]
-fn a_supervisor_that_is_killed_takes_its_task_along_and_the_policy_starts_it_anew() {
+fn killed_supervisor_ends_its_task_and_the_policy_restarts_it() {
     if !is_root() {
         return;
     }
@@ -193,7 +193,7 @@ fn a_prestop_hook_runs_inside_the_task_before_its_kill_signal() {
 }
 
 #[test]
-fn a_task_is_told_below_which_cgroup_it_is() {
+fn task_gets_its_cgroup_path() {
     if !is_root() {
         return;
     }

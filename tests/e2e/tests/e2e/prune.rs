@@ -16,7 +16,7 @@ fn jobs(agent: &Agent) -> Vec<String> {
 }
 
 #[test]
-fn what_is_no_longer_in_a_set_is_deleted_and_nothing_else() {
+fn only_jobs_missing_from_their_set_are_pruned() {
     if !is_root() {
         return;
     }

@@ -40,7 +40,7 @@ fn signals_of_other_programs_do_not_end_the_agent() {
 }
 
 #[test]
-fn a_hangup_reloads_the_level_the_token_and_the_folders_and_names_what_needs_a_restart() {
+fn sighup_reloads_level_token_and_folders() {
     if !is_root() {
         return;
     }
@@ -82,9 +82,14 @@ fn a_hangup_reloads_the_level_the_token_and_the_folders_and_names_what_needs_a_r
     assert_eq!(status(&token), 0, "the new token is valid");
     assert_ne!(status(&old), 0, "the old token is not");
 
+    // Regression: the new token was valid although the config was refused.
     agent.home.write("config.yaml", "log_level: loud\n");
+    write_token("third-token-0123456789");
     host::signal(agent.pid(), Signal::HUP);
-    until_log_has(&agent, "failed to reload the config; the previous settings stay in force");
+    until_log_has(&agent, "the config is invalid, so nothing was changed");
+    let second = agent.home.write("second-token", "second-token-0123456789");
+    assert_eq!(status(&second), 0, "the token in force is valid");
+    assert_ne!(status(&token), 0, "the new token is not");
     agent.cli(&["status", "--check"]).success();
     std::fs::remove_file(folder.join("kept.yaml")).unwrap();
     wait::until_true("the job of the folder is removed", || agent.allocs().is_empty());
@@ -92,7 +97,7 @@ fn a_hangup_reloads_the_level_the_token_and_the_folders_and_names_what_needs_a_r
 }
 
 #[test]
-fn a_closed_terminal_ends_a_private_run_and_leaves_nothing() {
+fn closed_terminal_ends_a_private_run() {
     if !is_root() {
         return;
     }

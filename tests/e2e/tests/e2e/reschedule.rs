@@ -26,8 +26,8 @@ fn a_failed_allocation_is_followed_by_another_one() {
     let failed = wait::until("it has failed", || {
         allocs(&agent).into_iter().find(|alloc| alloc["ClientStatus"] == "failed")
     });
-    let told = agent.cli(&["explain", "flaky"]).stdout;
-    assert!(told.contains("a replacement starts 30s later"), "{told}");
+    let explanation = agent.cli(&["explain", "flaky"]).stdout;
+    assert!(explanation.contains("a replacement starts 30s later"), "{explanation}");
     let path = format!("/v1/allocation/{}", failed["ID"].as_str().unwrap());
     let failed_now = http::get(&agent.peer(), &path).unwrap().json();
     let path = format!("/v1/evaluation/{}", failed_now["FollowupEvalID"].as_str().unwrap());

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::common::{is_root, job, shell, sleeper, start_run, volume};
 
 #[test]
-fn the_first_command_of_the_readme_says_hello_on_stdout_and_its_verdict_on_stderr() {
+fn first_readme_command_prints_hello_and_its_verdict() {
     let home = Home::new(User::Same);
     let output = start_run(&home, User::Same, &[&example("hello")]).finish().success();
     assert_eq!(output.stdout, "greet | hello from hello.hello[0]\n", "{}", output.stderr);
@@ -21,7 +21,7 @@ fn the_first_command_of_the_readme_says_hello_on_stdout_and_its_verdict_on_stder
 }
 
 #[test]
-fn the_exit_code_is_the_first_that_is_not_zero_in_order_of_file_group_and_task() {
+fn exit_code_is_the_first_nonzero_in_file_order() {
     let home = Home::new(User::Same);
     let fails = |code: u32, after: &str| format!("sleep {after}; exit {code}");
     let restart = "restart: {attempts: 0, mode: fail}";
@@ -67,7 +67,7 @@ fn a_program_that_does_not_exist_ends_the_run_as_a_shell_does() {
 }
 
 #[test]
-fn a_bad_manifest_is_told_with_file_line_and_column_all_at_once_and_nothing_is_run() {
+fn invalid_manifest_is_reported_and_nothing_runs() {
     let home = Home::new(User::Same);
     let good = home.write("good.yaml", &job("good", "batch", "", &[shell("t", "touch ../../../../ran", "")]));
     let bad = home.write(
@@ -94,7 +94,7 @@ fn a_bad_manifest_is_told_with_file_line_and_column_all_at_once_and_nothing_is_r
 }
 
 #[test]
-fn ctrl_c_stops_the_tasks_by_their_own_signals_and_leaves_nothing() {
+fn ctrl_c_stops_tasks_by_their_signals() {
     let home = Home::new(User::Same);
     let script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done";
     let file =
@@ -109,7 +109,7 @@ fn ctrl_c_stops_the_tasks_by_their_own_signals_and_leaves_nothing() {
 }
 
 #[test]
-fn kill_9_of_a_run_leaves_neither_process_nor_mount_nor_cgroup_nor_directory() {
+fn killed_run_leaves_nothing() {
     if !is_root() {
         return;
     }
@@ -144,7 +144,7 @@ fn kill_9_of_a_run_leaves_neither_process_nor_mount_nor_cgroup_nor_directory() {
 }
 
 #[test]
-fn the_tasks_of_a_run_die_with_it_also_when_its_whole_process_group_is_killed() {
+fn tasks_end_with_the_process_group_of_their_run() {
     let home = Home::new(User::Same);
     let file =
         home.write("m.yaml", &job("group", "service", "", &[shell("t", "echo up; exec sleep 1000", "")]));
@@ -213,7 +213,7 @@ fn a_periodic_job_is_refused() {
 }
 
 #[test]
-fn a_run_admits_the_users_that_are_named_and_reports_unknown_ones() {
+fn run_admits_named_users_and_reports_unknown_ones() {
     if !is_root() {
         return;
     }

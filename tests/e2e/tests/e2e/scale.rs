@@ -24,8 +24,8 @@ fn a_scaled_count_stays_until_a_manifest_says_otherwise() {
     let mut agent = Agent::start();
     agent.apply_and_wait(&manifest(1));
     let first = agent.single("scaled.g[0]", "t");
-    let told = agent.cli(&["scale", "scaled", "3", "--message", "noon", "--wait"]).success().stdout;
-    assert!(told.contains("job/scaled scaled: group g from 1 to 3 (version 1)"), "{told}");
+    let output = agent.cli(&["scale", "scaled", "3", "--message", "noon", "--wait"]).success().stdout;
+    assert!(output.contains("job/scaled scaled: group g from 1 to 3 (version 1)"), "{output}");
     for name in ["scaled.g[1]", "scaled.g[2]"] {
         agent.until_running(name, "t");
     }
@@ -42,13 +42,13 @@ fn a_scaled_count_stays_until_a_manifest_says_otherwise() {
         "{shown}"
     );
     assert_eq!(agent.cli(&["scale", "scaled.g", "3"]).success().stdout.matches("unchanged").count(), 1);
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (&["scale", "scaled", "5"][..], "count 5 is greater than scaling.max, which is 4"),
         (&["scale", "scaled", "0"], "count 0 is less than scaling.min, which is 1"),
         (&["scale", "scaled.x", "2"], "there is no job or group \"scaled.x\""),
     ] {
         let refused = agent.cli(arguments);
-        assert!(refused.code == 1 && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+        assert!(refused.code == 1 && refused.stderr.contains(expected), "{arguments:?}: {}", refused.stderr);
     }
     agent.apply_and_wait(&manifest(1));
     wait::until_true("one allocation runs", || status(&agent)["Placed"] == 1);

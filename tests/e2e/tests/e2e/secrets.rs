@@ -12,7 +12,7 @@ use crate::common::{is_root, job, sleeper};
 const SECRET: &str = "correct-horse-battery-staple";
 
 #[test]
-fn environment_values_and_tokens_are_in_no_log_argument_or_answer_and_files_are_closed() {
+fn secrets_appear_in_no_log_argument_or_answer() {
     if !is_root() {
         return;
     }

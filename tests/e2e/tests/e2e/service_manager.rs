@@ -29,11 +29,11 @@ fn listen(manager: UnixDatagram) -> mpsc::Receiver<String> {
 /// Waits for a notification with this line. Earlier ones are dropped.
 #[track_caller]
 fn until_notified(manager: &mpsc::Receiver<String>, line: &str) {
-    wait::until_true(line, || manager.try_iter().any(|text| text.lines().any(|said| said == line)));
+    wait::until_true(line, || manager.try_iter().any(|text| text.lines().any(|notified| notified == line)));
 }
 
 #[test]
-fn it_is_told_when_the_agent_is_ready_how_far_it_is_that_it_turns_and_that_it_ends() {
+fn service_manager_is_notified_of_each_state() {
     if !is_root() {
         return;
     }

@@ -22,7 +22,7 @@ fn with(consul: &Consul) -> Setup {
 }
 
 #[test]
-fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
+fn registration_precedes_start_and_ends_before_stop() {
     if !is_root() {
         return;
     }
@@ -57,7 +57,7 @@ fn the_registration_comes_before_the_start_and_goes_before_the_stop() {
 }
 
 #[test]
-fn a_consul_that_is_down_holds_nothing_back_and_gets_its_registrations_when_it_is_back() {
+fn unavailable_consul_blocks_nothing_and_is_updated_later() {
     if !is_root() {
         return;
     }
@@ -82,7 +82,7 @@ fn a_consul_that_is_down_holds_nothing_back_and_gets_its_registrations_when_it_i
 }
 
 #[test]
-fn entries_of_others_are_left_alone_and_ours_come_back_when_taken_away() {
+fn foreign_entries_stay_and_own_ones_are_restored() {
     if !is_root() {
         return;
     }
@@ -137,9 +137,9 @@ fn a_token_opens_a_consul_that_denies_by_default() {
     wait::until_true("it is registered", || consul.ids("friend").len() == 1);
     without.single("stranger.g[0]", "t");
     let explained = wait::until("an explanation", || {
-        let said = without.cli(&["explain", "stranger"]);
-        let said = format!("{}{}", said.stdout, without.log());
-        (said.contains("403") || said.contains("ermission denied")).then_some(said)
+        let output = without.cli(&["explain", "stranger"]);
+        let output = format!("{}{}", output.stdout, without.log());
+        (output.contains("403") || output.contains("ermission denied")).then_some(output)
     });
     assert!(consul.ids("stranger").is_empty(), "{explained}");
     agent.cli(&["delete", "friend", "--wait"]).success();
@@ -153,7 +153,7 @@ fn a_token_opens_a_consul_that_denies_by_default() {
 }
 
 #[test]
-fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
+fn built_in_checks_follow_the_answers_of_the_task() {
     if !is_root() {
         return;
     }
@@ -196,7 +196,7 @@ fn checks_of_the_built_in_catalogue_follow_what_the_task_answers() {
 }
 
 #[test]
-fn an_entry_that_somebody_deletes_is_put_back_while_it_is_wanted() {
+fn deleted_entry_is_restored_while_wanted() {
     if !is_root() {
         return;
     }
@@ -232,7 +232,7 @@ fn an_entry_that_somebody_deletes_is_put_back_while_it_is_wanted() {
 }
 
 #[test]
-fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
+fn restarted_task_is_healthy_after_its_check_passes() {
     if !is_root() {
         return;
     }
@@ -292,7 +292,7 @@ fn a_task_that_was_restarted_is_healthy_once_its_check_has_passed_again() {
 }
 
 #[test]
-fn a_group_restart_takes_the_registration_back_and_a_task_restart_does_not() {
+fn only_group_restart_deregisters() {
     if !is_root() {
         return;
     }
@@ -390,7 +390,7 @@ fn read_request(stream: &mut std::net::TcpStream) -> (String, String) {
 }
 
 #[test]
-fn a_consul_that_refuses_to_take_back_keeps_nothing_but_the_jobs_name_and_the_reason() {
+fn refused_deregistration_keeps_only_the_job_name() {
     if !is_root() {
         return;
     }
@@ -416,7 +416,7 @@ fn a_consul_that_refuses_to_take_back_keeps_nothing_but_the_jobs_name_and_the_re
 
 // Regression: Consul was not queried once no job used it, so leftovers of a crash stayed for ever.
 #[test]
-fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
+fn leftovers_in_consul_are_swept_without_jobs() {
     if !is_root() {
         return;
     }
@@ -439,7 +439,7 @@ fn what_a_crash_left_in_consul_is_swept_also_where_no_job_uses_it() {
 /// Regression: on a machine without Consul, a job written for Nomad was accepted without a warning, and its
 /// deletion never ended.
 #[test]
-fn a_job_for_a_consul_that_is_not_there_is_warned_of_and_can_be_deleted() {
+fn job_for_a_missing_consul_is_warned_about_and_deletable() {
     if !is_root() {
         return;
     }
@@ -469,7 +469,7 @@ fn a_job_for_a_consul_that_is_not_there_is_warned_of_and_can_be_deleted() {
 
 /// Regression: a `shutdown_delay` of an hour delayed a deletion for an hour, and nothing could shorten it.
 #[test]
-fn a_shutdown_delay_that_runs_is_cut_short_also_by_an_agent_that_was_killed() {
+fn running_shutdown_delay_is_skipped_after_a_crash() {
     if !is_root() {
         return;
     }

@@ -18,7 +18,7 @@ fn document(output: &Output) -> Value {
 }
 
 #[test]
-fn every_command_that_tells_something_tells_it_to_programs_too() {
+fn every_command_has_json_output() {
     if !is_root() {
         return;
     }
@@ -77,7 +77,7 @@ fn every_command_that_tells_something_tells_it_to_programs_too() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_by_the_code_and_on_stderr() {
+fn errors_set_exit_code_and_stderr() {
     if !is_root() {
         return;
     }
@@ -98,8 +98,8 @@ fn what_goes_wrong_is_told_by_the_code_and_on_stderr() {
     let broken = broken.display().to_string();
     let output = agent.cli(&["validate", &broken, "-o", "json"]);
     assert_eq!(output.code, 1);
-    let told = document(&output);
-    assert_eq!((&told["good"], &told["problems"][0]["line"]), (&Value::Bool(false), &Value::from(4)));
+    let result = document(&output);
+    assert_eq!((&result["good"], &result["problems"][0]["line"]), (&Value::Bool(false), &Value::from(4)));
     let output = agent.cli(&["apply", "-f", &broken, "-o", "json"]);
     assert_eq!((output.code, output.stdout.as_str()), (2, ""));
     assert!(output.stderr.contains(":4:"), "{}", output.stderr);
@@ -114,12 +114,12 @@ fn what_goes_wrong_is_told_by_the_code_and_on_stderr() {
     let path = agent.manifest(&failing).display().to_string();
     let output = agent.cli(&["apply", "-f", &path, "--wait", "-o", "json"]);
     assert_eq!(output.code, 1, "{}", output.stderr);
-    let told = document(&output);
+    let result = document(&output);
     assert_eq!(
-        (&told["jobs"][0]["change"], &told["waited"]["result"]),
+        (&result["jobs"][0]["change"], &result["waited"]["result"]),
         (&"created".into(), &"failed".into())
     );
-    let logged = agent.until_printed(&["logs", "failing", "-o", "json"], |said| said.contains("lost"));
+    let logged = agent.until_printed(&["logs", "failing", "-o", "json"], |printed| printed.contains("lost"));
     let line: Value = serde_json::from_str(logged.trim_end()).unwrap();
     assert_eq!(
         (&line["name"], &line["stream"], &line["line"]),

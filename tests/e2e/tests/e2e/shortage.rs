@@ -37,7 +37,7 @@ fn assert_nothing_was_counted(agent: &Agent) {
 }
 
 #[test]
-fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
+fn start_without_free_processes_uses_no_attempt() {
     if !is_root() {
         return;
     }
@@ -65,7 +65,7 @@ fn what_could_not_start_for_want_of_processes_has_lost_no_attempt() {
 }
 
 #[test]
-fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
+fn start_without_descriptors_uses_no_attempt() {
     if !is_root() {
         return;
     }
@@ -93,7 +93,7 @@ fn what_could_not_start_for_want_of_descriptors_has_lost_no_attempt() {
 
 /// Regression: the command counted as run, so the task was killed without it.
 #[test]
-fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some() {
+fn prestop_without_descriptors_runs_later() {
     if !is_root() {
         return;
     }
@@ -124,7 +124,7 @@ fn a_prestop_command_for_which_descriptors_are_lacking_runs_once_there_are_some(
 
 /// If the agent can't run a check, the task's state is unknown: nothing is restarted or delisted.
 #[test]
-fn checks_that_could_not_be_made_for_want_of_descriptors_cost_no_task_anything() {
+fn checks_without_descriptors_affect_no_task() {
     if !is_root() {
         return;
     }

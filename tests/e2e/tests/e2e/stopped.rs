@@ -22,17 +22,17 @@ fn row(agent: &Agent) -> Vec<String> {
 }
 
 #[test]
-fn a_stopped_job_keeps_what_it_has_had_and_comes_back() {
+fn stopped_job_is_kept_and_starts_again() {
     if !is_root() {
         return;
     }
     let mut agent = Agent::start();
     agent.apply_and_wait(&web());
-    agent.until_printed(&["logs", "web"], |said| said == "hello\n");
+    agent.until_printed(&["logs", "web"], |output| output == "hello\n");
     let file = agent.manifest(&web()).display().to_string();
     let first = agent.alloc("web.g[0]").unwrap().id();
-    let told = agent.cli(&["stop", "web", "--wait"]).success().stdout;
-    assert_eq!(told, "job/web stopped (version 1)\n");
+    let stdout = agent.cli(&["stop", "web", "--wait"]).success().stdout;
+    assert_eq!(stdout, "job/web stopped (version 1)\n");
     assert!(agent.members().is_empty(), "no process of the job runs");
     assert_eq!(row(&agent), ["web", "service", "1", "0/0", "stopped"]);
     assert_eq!((&nomad(&agent)["Stop"], &nomad(&agent)["Status"]), (&true.into(), &"dead".into()));
@@ -104,7 +104,7 @@ fn a_job_that_a_folder_owns_is_stopped_by_its_file() {
 
 /// Nothing limits a poststop task: a job with one that hangs could not be deleted, and no output named the reason.
 #[test]
-fn a_poststop_task_that_hangs_is_ended_by_asking_once_more_or_by_force() {
+fn hanging_poststop_task_is_ended_by_force() {
     if !is_root() {
         return;
     }
@@ -118,7 +118,7 @@ fn a_poststop_task_that_hangs_is_ended_by_asking_once_more_or_by_force() {
         agent.apply_and_wait(&job(name, "service", "", &[sleeper("t", ""), tidy.clone()]));
         agent.cli(&["delete", name]).success();
         let how = format!("runs last and has no time limit; to end it: herdlet stop --force '{name}.g[0]'");
-        agent.until_printed(&["explain", name], |said| said.contains(&how));
+        agent.until_printed(&["explain", name], |explanation| explanation.contains(&how));
         assert!(agent.cli(&["status"]).success().stdout.contains("has no time limit"));
         agent.cli(last).success();
         assert!(agent.members().is_empty(), "{name}");
@@ -127,7 +127,7 @@ fn a_poststop_task_that_hangs_is_ended_by_asking_once_more_or_by_force() {
     agent.apply_and_wait(&job("never", "service", "", &[sleeper("t", ""), tidy]));
     agent.cli(&["stop", "never", "--force", "--wait"]).success();
     assert!(agent.members().is_empty());
-    let told = agent.cli(&["get", "tasks", "never"]).success().stdout;
-    assert!(told.contains("not started"), "{told}");
+    let tasks = agent.cli(&["get", "tasks", "never"]).success().stdout;
+    assert!(tasks.contains("not started"), "{tasks}");
     agent.finish();
 }

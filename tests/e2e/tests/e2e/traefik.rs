@@ -204,7 +204,7 @@ fn proxies(program: &Path, agent: &Agent, catalogue: Catalogue) -> [Traefik; 2] 
 }
 
 #[test]
-fn no_request_through_traefik_fails_while_its_service_is_rolled_scaled_and_restarted() {
+fn traefik_loses_no_request_during_changes() {
     let Some((python, program)) = programs() else { return };
     let (mut agent, api) = on_loopback();
     let proxies = proxies(&program, &agent, Catalogue::Nomad(api));
@@ -216,7 +216,7 @@ fn no_request_through_traefik_fails_while_its_service_is_rolled_scaled_and_resta
 }
 
 #[test]
-fn none_fails_either_where_traefik_learns_of_the_service_from_consul() {
+fn traefik_with_consul_loses_no_request_during_changes() {
     let Some((python, program)) = programs() else { return };
     let Some(consul) = Consul::start(Access::Open) else { return };
     let setup = Setup::default().config(ports::for_tasks()).env("CONSUL_HTTP_ADDR", consul.address());

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use crate::common::{is_root, job, sleeper};
 
 #[test]
-fn what_older_versions_left_is_understood_and_their_supervisors_are_taken_over() {
+fn state_and_supervisors_of_older_versions_are_adopted() {
     if !is_root() {
         return;
     }

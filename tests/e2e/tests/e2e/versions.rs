@@ -18,11 +18,11 @@ fn kept(agent: &Agent) -> Vec<u64> {
 
 #[track_caller]
 fn runs(agent: &Agent, color: &str) {
-    agent.until_printed(&["logs", "painted"], |said| said.contains(color));
+    agent.until_printed(&["logs", "painted"], |output| output.contains(color));
 }
 
 #[test]
-fn a_job_goes_back_to_an_older_version_also_after_the_agent_was_killed() {
+fn rollback_works_after_a_crash() {
     if !is_root() {
         return;
     }
@@ -44,18 +44,22 @@ fn a_job_goes_back_to_an_older_version_also_after_the_agent_was_killed() {
 
     agent.crash();
     assert_eq!(kept(&agent), [3, 2, 1, 0]);
-    let told = agent.cli(&["rollback", "painted", "--to", "0", "--wait"]).success();
-    assert!(told.stdout.contains("job/painted rolled back to version 0 (version 4)"), "{}", told.stdout);
+    let output = agent.cli(&["rollback", "painted", "--to", "0", "--wait"]).success();
+    assert!(output.stdout.contains("job/painted rolled back to version 0 (version 4)"), "{}", output.stdout);
     runs(&agent, "red");
 
-    for (arguments, code, said) in [
+    for (arguments, code, expected) in [
         (&["rollback", "painted", "--to", "4"][..], 1, "is at version 4 already"),
         (&["rollback", "painted", "--to", "77"], 1, "version 77 of job \"painted\" is not kept"),
         (&["rollback", "nobody"], 1, "there is no job \"nobody\""),
         (&["get", "versions"], 2, "herdlet get versions JOB"),
     ] {
         let refused = agent.cli(arguments);
-        assert!(refused.code == code && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+        assert!(
+            refused.code == code && refused.stderr.contains(expected),
+            "{arguments:?}: {}",
+            refused.stderr
+        );
     }
     assert_eq!(kept(&agent).len(), 5, "refused requests changed nothing");
     agent.cli(&["delete", "painted", "--wait"]).success();
@@ -64,7 +68,7 @@ fn a_job_goes_back_to_an_older_version_also_after_the_agent_was_killed() {
 
 /// Regression: `sticky` was refused. The data of an allocation goes to the one that replaces it, also after a crash.
 #[test]
-fn a_sticky_disk_goes_to_the_next_version() {
+fn sticky_disk_moves_to_the_next_version() {
     if !is_root() {
         return;
     }

@@ -66,7 +66,7 @@ impl Drop for Made {
 const ATTEMPT: &str = "11111111-2222-3333-4444-555555555555.t.1";
 
 #[test]
-fn what_looks_like_ours_and_is_not_survives_every_sweep() {
+fn similar_foreign_objects_survive_every_sweep() {
     if !is_root() {
         return;
     }
@@ -136,7 +136,7 @@ fn what_looks_like_ours_and_is_not_survives_every_sweep() {
 }
 
 #[test]
-fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
+fn reused_pids_are_never_taken_for_own_processes() {
     if !is_root() {
         return;
     }
@@ -154,9 +154,9 @@ fn where_every_pid_comes_round_many_times_no_stranger_is_ever_taken_for_ours() {
         .env("HERDLET_TEST_PROGRAM", herdlet_e2e::program::program())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    eprintln!("{said}");
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    eprintln!("{stdout}");
+    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
     let whole = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
     assert!(whole.trim().parse::<u32>().unwrap() > 1000, "the machine's pid_max is unchanged");
 }

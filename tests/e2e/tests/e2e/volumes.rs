@@ -7,7 +7,7 @@ use herdlet_e2e::{agent::Agent, host, wait};
 use crate::common::{is_root, job, shell, sleeper, volume};
 
 #[test]
-fn data_outlives_the_job_and_goes_only_when_purged() {
+fn volume_data_outlives_the_job_until_purged() {
     if !is_root() {
         return;
     }
@@ -36,7 +36,7 @@ fn data_outlives_the_job_and_goes_only_when_purged() {
 }
 
 #[test]
-fn a_read_only_mount_refuses_the_task_and_a_second_task_may_write() {
+fn read_only_mount_is_enforced_per_task() {
     if !is_root() {
         return;
     }
@@ -134,7 +134,7 @@ fn a_task_can_not_lead_its_mount_out_of_its_directory() {
 }
 
 #[test]
-fn secrets_lie_on_a_tmpfs_that_goes_with_the_allocation() {
+fn secrets_are_on_a_tmpfs_of_the_allocation() {
     if !is_root() {
         return;
     }
@@ -179,7 +179,7 @@ fn data_that_was_kept_can_be_removed_later() {
 }
 
 #[test]
-fn a_volume_in_use_names_who_uses_it_once() {
+fn volume_in_use_names_each_user_once() {
     if !is_root() {
         return;
     }

@@ -11,7 +11,7 @@ fn documents(watching: &Running) -> Vec<Value> {
 }
 
 #[test]
-fn changes_are_told_as_they_come_also_by_an_agent_that_was_killed_meanwhile() {
+fn watch_continues_after_an_agent_crash() {
     if !is_root() {
         return;
     }
@@ -39,19 +39,23 @@ fn changes_are_told_as_they_come_also_by_an_agent_that_was_killed_meanwhile() {
         watching.signal(Signal::INT);
         watching.finish().ended(0);
     }
-    for (arguments, code, said) in [
+    for (arguments, code, expected) in [
         (&["get", "jobs", "nothing", "--watch"][..], 1, "there is no job \"nothing\""),
         (&["get", "node", "--watch"], 2, "node can't be watched"),
     ] {
         let refused = agent.cli(arguments);
-        assert!(refused.code == code && refused.stderr.contains(said), "{arguments:?}: {}", refused.stderr);
+        assert!(
+            refused.code == code && refused.stderr.contains(expected),
+            "{arguments:?}: {}",
+            refused.stderr
+        );
     }
     agent.cli(&["delete", "second", "--wait"]).success();
     agent.finish();
 }
 
 #[test]
-fn what_has_happened_is_kept_with_its_cause() {
+fn events_are_kept_with_their_cause() {
     if !is_root() {
         return;
     }
@@ -63,15 +67,15 @@ fn what_has_happened_is_kept_with_its_cause() {
     wait::until_true("failed", || {
         agent.cli(&["get", "events", "broken"]).success().stdout.contains("failed")
     });
-    let told = agent.cli(&["get", "events", "broken", "-o", "json"]).success().stdout;
-    let told: Vec<Value> = serde_json::from_str(&told).unwrap();
-    assert_eq!((&told[0]["state"], &told[0]["name"]), (&"failed".into(), &"broken.g[0]".into()));
+    let events = agent.cli(&["get", "events", "broken", "-o", "json"]).success().stdout;
+    let events: Vec<Value> = serde_json::from_str(&events).unwrap();
+    assert_eq!((&events[0]["state"], &events[0]["name"]), (&"failed".into(), &"broken.g[0]".into()));
     assert!(
-        told[0]["cause"].as_str().unwrap().contains("Exit Code: 3")
-            || told[0]["cause"].as_str().unwrap().contains("exit code 3"),
-        "{told:?}"
+        events[0]["cause"].as_str().unwrap().contains("Exit Code: 3")
+            || events[0]["cause"].as_str().unwrap().contains("exit code 3"),
+        "{events:?}"
     );
-    assert!(told.iter().all(|one| one["job"]["id"] == "broken"));
+    assert!(events.iter().all(|one| one["job"]["id"] == "broken"));
     agent.cli(&["delete", "broken", "--wait"]).success();
     let after = agent.cli(&["get", "events", "broken.g[0]"]).success().stdout;
     assert!(
@@ -84,7 +88,7 @@ fn what_has_happened_is_kept_with_its_cause() {
 
 /// Events name who created, stopped, restarted, followed up and removed an object, newest first.
 #[test]
-fn events_name_what_made_them_over_a_life_and_two_agents() {
+fn events_name_their_causes_over_two_agents() {
     if !is_root() {
         return;
     }
@@ -93,15 +97,15 @@ fn events_name_what_made_them_over_a_life_and_two_agents() {
         job("life", "service", &format!("count: {count}\n"), &[shell("t", &format!("sleep {seconds}"), "")])
     };
     let causes = |agent: &Agent, target: &str| -> Vec<String> {
-        let told = agent.cli(&["get", "events", target, "-o", "json"]).success().stdout;
-        let told: Vec<Value> = serde_json::from_str(&told).unwrap();
+        let events = agent.cli(&["get", "events", target, "-o", "json"]).success().stdout;
+        let events: Vec<Value> = serde_json::from_str(&events).unwrap();
         let line =
             |one: &Value| format!("{} {}", one["state"].as_str().unwrap(), one["cause"].as_str().unwrap());
-        told.iter().map(line).collect()
+        events.iter().map(line).collect()
     };
     let has = |agent: &Agent, target: &str, wanted: &str| {
-        let told = causes(agent, target);
-        assert!(told.iter().any(|line| line.contains(wanted)), "{wanted}: {told:#?}");
+        let lines = causes(agent, target);
+        assert!(lines.iter().any(|line| line.contains(wanted)), "{wanted}: {lines:#?}");
     };
     agent.apply_and_wait(&with(1, 1_001));
     has(&agent, "life.g[0]", "version 0 was applied");
@@ -126,11 +130,11 @@ fn events_name_what_made_them_over_a_life_and_two_agents() {
     agent.terminate();
     agent.launch();
     agent.cli(&["wait", "life"]).success();
-    let told = causes(&agent, "life");
-    assert!(told.last().is_some_and(|line| line.ends_with("adopted by a new agent")), "{told:#?}");
-    assert!(!told.iter().any(|line| line.contains("applied")), "{told:#?}");
+    let lines = causes(&agent, "life");
+    assert!(lines.last().is_some_and(|line| line.ends_with("adopted by a new agent")), "{lines:#?}");
+    assert!(!lines.iter().any(|line| line.contains("applied")), "{lines:#?}");
     agent.cli(&["delete", "life", "--wait"]).success();
-    let told = causes(&agent, "life");
-    assert_eq!(told.first().map(String::as_str), Some("gone job deleted"), "{told:#?}");
+    let lines = causes(&agent, "life");
+    assert_eq!(lines.first().map(String::as_str), Some("gone job deleted"), "{lines:#?}");
     agent.finish();
 }

@@ -44,16 +44,16 @@ async fn main() -> ExitCode {
             }
         }
     });
-    let mut told = String::new();
+    let mut printed = String::new();
     loop {
         tokio::select! {
             Some(line) = lines.recv() => command(&cluster, line.trim()),
             () = tokio::time::sleep(Duration::from_millis(200)) => {}
         }
         let now = cluster.read(state_text);
-        if now != told {
+        if now != printed {
             print!("{now}");
-            told = now;
+            printed = now;
         }
     }
 }

@@ -42,9 +42,9 @@ const KEPT: usize = 1_000;
 impl Server {
     /// The answer set by a test, if any.
     pub(super) fn scripted_answer(&self, call: &Call) -> Option<Answer> {
-        let said = lock(&self.cluster.answers).get(&call.method).cloned()?;
+        let answer = lock(&self.cluster.answers).get(&call.method).cloned()?;
         self.keep(call);
-        Some(Ok(said))
+        Some(Ok(answer))
     }
 
     /// `ServiceRegistration.Upsert` and `DeleteByID`, as far as a node may call them. The requests are recorded for
@@ -68,8 +68,8 @@ impl Server {
         }
         let index = self.cluster.write(|state| {
             state.services.remove(&key);
-            let told = request.services.into_iter();
-            state.services.extend(told.map(|it| ((it.namespace, it.id), it.alloc_id)));
+            let services = request.services.into_iter();
+            state.services.extend(services.map(|it| ((it.namespace, it.id), it.alloc_id)));
             state.next()
         });
         answer(&GenericResponse { index })

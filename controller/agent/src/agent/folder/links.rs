@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_on_the_way_are_known_by_the_directories_that_hold_them() {
+    fn symlink_ancestors_are_known_by_their_directories() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().canonicalize().unwrap().join(name);
         std::fs::create_dir_all(at("releases/7/jobs")).unwrap();

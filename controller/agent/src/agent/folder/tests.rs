@@ -20,7 +20,7 @@ fn read(owned: &Owned, dir: &Path) -> FolderDiff {
 }
 
 #[test]
-fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
+fn removed_file_removes_jobs_and_broken_file_keeps_them() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "a.yaml", "a");
     write(dir.path(), "b.yaml", "b");
@@ -38,7 +38,7 @@ fn a_removed_file_takes_its_jobs_with_it_and_a_broken_one_keeps_them() {
 
 /// A copied file that was meant to become another job used to take the job away from its file.
 #[test]
-fn the_file_that_owns_a_job_keeps_it() {
+fn owning_file_keeps_its_job() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "b.yaml", "b");
     let first = read(&Owned::new(), dir.path());
@@ -52,7 +52,7 @@ fn the_file_that_owns_a_job_keeps_it() {
 }
 
 #[test]
-fn an_empty_file_is_a_broken_one_and_one_with_a_comment_alone_defines_nothing() {
+fn empty_file_is_broken_and_comment_only_file_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "a.yaml", "a");
     let first = read(&Owned::new(), dir.path());
@@ -67,7 +67,7 @@ fn an_empty_file_is_a_broken_one_and_one_with_a_comment_alone_defines_nothing() 
 }
 
 #[test]
-fn a_folder_on_another_file_system_removes_nothing() {
+fn folder_on_another_file_system_removes_nothing() {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (inbox, _) = Inbox::with_capacity(1);
     let owners = Arc::<Owners>::default();
@@ -97,9 +97,9 @@ fn a_folder_on_another_file_system_removes_nothing() {
     assert_eq!(source.keep_what_a_loss_took(&before, &mut removed, Some((7, 1))), Some((7, 1)));
     assert_eq!(removed.gone, [key("a")].into());
     // Another directory without manifests is being filled.
-    let mut anew = read(&before, dir.path());
-    assert_eq!(source.keep_what_a_loss_took(&before, &mut anew, Some((7, 2))), Some((7, 1)));
-    assert!(anew.gone.is_empty() && anew.problems[0].message.contains("another directory"));
+    let mut reread = read(&before, dir.path());
+    assert_eq!(source.keep_what_a_loss_took(&before, &mut reread, Some((7, 2))), Some((7, 1)));
+    assert!(reread.gone.is_empty() && reread.problems[0].message.contains("another directory"));
     write(dir.path(), "b.yaml", "b");
     let mut replaced = read(&before, dir.path());
     assert_eq!(source.keep_what_a_loss_took(&before, &mut replaced, Some((7, 2))), Some((7, 2)));
@@ -110,7 +110,7 @@ fn a_folder_on_another_file_system_removes_nothing() {
 }
 
 #[test]
-fn what_an_older_release_remembered_is_read() {
+fn folder_record_of_an_older_release_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let memory = dir.path().join("m.json");
     std::fs::write(&memory, serde_json::to_vec(&[("a.yaml", [key("a")])]).unwrap()).unwrap();
@@ -122,7 +122,7 @@ fn what_an_older_release_remembered_is_read() {
 }
 
 #[test]
-fn a_vanished_folder_removes_nothing() {
+fn vanished_folder_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "a.yaml", "a");
     let first = read(&Owned::new(), dir.path());
@@ -133,7 +133,7 @@ fn a_vanished_folder_removes_nothing() {
 }
 
 #[test]
-fn a_job_moves_between_files_without_being_stopped_and_is_taken_from_one_only() {
+fn job_moves_between_files_without_a_stop() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "a.yaml", "a");
     let first = read(&Owned::new(), dir.path());

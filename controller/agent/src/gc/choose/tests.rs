@@ -38,7 +38,7 @@ fn names(chosen: &[Collectable]) -> Vec<(&str, Option<Due>)> {
 }
 
 #[test]
-fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
+fn job_is_collected_with_its_allocations_after_its_age() {
     let (job, allocs) = batch("backup", &[(0, false), (1, false)]);
     let early = chosen(Rules::default(), &[Arc::clone(&job)], &allocs, 2);
     assert_eq!(names(&early), [("backup", None), ("backup.g[0]", None), ("backup.g[1]", None)]);
@@ -52,7 +52,7 @@ fn a_job_stays_for_as_long_as_the_rules_say_and_goes_with_its_allocations() {
 }
 
 #[test]
-fn what_is_not_over_or_would_run_again_stays() {
+fn running_or_owned_job_is_kept() {
     let (owned, owned_allocs) = batch("owned", &[(0, false)]);
     let (running, running_allocs) = batch("running", &[(0, false), (0, false)]);
     let mut running_allocs = running_allocs;
@@ -74,7 +74,7 @@ fn what_is_not_over_or_would_run_again_stays() {
 }
 
 #[test]
-fn what_is_stopped_is_over_whatever_it_was() {
+fn stopped_job_is_over_for_every_type() {
     let stopped = |mut text: Job| {
         text.stop = true;
         Arc::new(job_view(&Arc::new(text), 1))
@@ -105,7 +105,7 @@ fn the_oldest_directories_go_first_and_failures_last() {
 }
 
 #[test]
-fn a_disk_that_fills_takes_one_after_the_other() {
+fn full_disk_collects_one_object_at_a_time() {
     let (job, allocs) = batch("j", &[(1, false), (2, false)]);
     let due = |disk, inodes| {
         let (now, usage) = (UnixNanos(THEN.0 + 3 * HOUR), Usage { disk, inodes });
@@ -116,15 +116,15 @@ fn a_disk_that_fills_takes_one_after_the_other() {
         due.map(|choice| (choice.ended.name.clone(), choice.ended.message.clone())).collect::<Vec<_>>()
     };
     assert_eq!(due(95, 95), []);
-    let told = |message: &str| vec![("j.g[0]".to_owned(), message.to_owned())];
-    assert_eq!(due(96, 99), told("96 % of the disk in use; gc_disk_usage_threshold is 95"));
-    assert_eq!(due(10, 96), told("96 % of the disk's inodes in use; gc_inode_usage_threshold is 95"));
+    let expected = |message: &str| vec![("j.g[0]".to_owned(), message.to_owned())];
+    assert_eq!(due(96, 99), expected("96 % of the disk in use; gc_disk_usage_threshold is 95"));
+    assert_eq!(due(10, 96), expected("96 % of the disk's inodes in use; gc_inode_usage_threshold is 95"));
 }
 
 /// Planning the oldest of three had panicked. With the disk full it was chosen each time and never given up, and
 /// nothing else was chosen.
 #[test]
-fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
+fn quarantined_job_is_not_chosen_and_blocks_none() {
     let (job, mut allocs) = batch("j", &[(1, false), (2, false), (3, true)]);
     Arc::make_mut(&mut allocs[0]).quarantined = true;
     let due = |job: &Arc<JobView>, hours: i64| {
@@ -132,8 +132,8 @@ fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
         let jobs = [Arc::clone(job)];
         let seen = CollectorInput { jobs: &jobs, allocs: &allocs, is_owned: &|_| false, usage, now };
         let chosen = choose(&Rules::default(), &seen);
-        let told = |choice: &Choice| (choice.ended.name.clone(), choice.ended.due);
-        chosen.iter().map(told).collect::<Vec<_>>()
+        let name_and_due = |choice: &Choice| (choice.ended.name.clone(), choice.ended.due);
+        chosen.iter().map(name_and_due).collect::<Vec<_>>()
     };
     let others = [("j.g[1]".to_owned(), Some(Due::Disk)), ("j.g[2]".to_owned(), None)];
     assert_eq!(due(&job, 4), others, "the job is not over either: one of its allocations is quarantined");
@@ -150,7 +150,7 @@ fn what_is_left_alone_is_not_chosen_and_keeps_nothing_else_from_being_so() {
 }
 
 #[test]
-fn the_next_job_is_waited_for_and_a_clock_that_was_set_back_collects_nothing() {
+fn clock_set_back_collects_nothing() {
     let ((a, a_allocs), (b, b_allocs)) = (batch("a", &[(0, false)]), batch("b", &[(1, false)]));
     let allocs = [a_allocs, b_allocs].concat();
     let due = |hours: i64| {

@@ -18,9 +18,11 @@
 //! If this start uses other cgroups, it is refused while the recorded ones have processes that no record names.
 //!
 //! - `living`: finds what runs.
+//! - `abandoned`: finds what runs for other instances whose state is gone.
 //! - `namespace`: finds what may run in another PID namespace.
 //! - `elsewhere`: the messages.
 
+mod abandoned;
 mod elsewhere;
 mod living;
 mod namespace;
@@ -35,6 +37,7 @@ use herdlet_api_types::InstanceId;
 use herdlet_base::{clock::boot_id, durable};
 use serde::{Deserialize, Serialize};
 
+pub use abandoned::Abandoned;
 pub use elsewhere::Elsewhere;
 use elsewhere::{Cause, Running, Why};
 pub use living::LivingError;
@@ -42,7 +45,7 @@ use living::{Supervisor, Tasks, Tree, recorded_in, without_links};
 
 use super::{ClaimError, StateDir, io_error};
 
-/// The file name, in the state directory.
+/// The file name, in the state directory and, for starts with another state directory, in the runtime directory.
 const FILE: &str = "location";
 
 /// The stored location.
@@ -268,7 +271,7 @@ impl StateDir {
     /// Stores the current location of the instance, before its tasks start. A failure does not prevent the start: the
     /// next start then checks the previous location.
     pub fn keep_location(&self, runtime: &Path, cgroups: Option<&Path>) {
-        let file = self.path.join(FILE);
+        let files = [self.path.join(FILE), runtime.join(FILE)];
         let kept = Directory::of(&self.path).and_then(|state| {
             let location = Location {
                 instance: self.instance.clone(),
@@ -279,14 +282,14 @@ impl StateDir {
                 cgroups: cgroups.map(Path::to_owned),
                 pid_namespace: namespace::own(),
             };
-            if Location::read(&file).as_ref() == Some(&location) {
-                return Ok(());
-            }
-            durable::write(&file, &serde_json::to_vec(&location)?)
+            files
+                .iter()
+                .filter(|file| Location::read(file).as_ref() != Some(&location))
+                .try_for_each(|file| durable::write(file, &serde_json::to_vec(&location)?))
         });
         if let Err(error) = kept {
             tracing::warn!(
-                path = %file.display(), %error,
+                path = %self.path.display(), %error,
                 "failed to store where this instance runs; a copy of the state directory is not recognized until the next start"
             );
         }

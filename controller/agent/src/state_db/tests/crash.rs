@@ -86,7 +86,7 @@ fn live(dir: &Path, done: usize, step: usize) -> bool {
 }
 
 #[test]
-fn after_a_crash_at_any_step_what_was_accepted_is_there_and_what_was_deleted_is_not() {
+fn crash_at_any_step_keeps_accepted_and_deleted_state() {
     let mut crashes = 0;
     for done in 0..deeds().len() {
         let before = scratch();
@@ -165,7 +165,7 @@ fn live_whole(dir: &Path, done: usize) {
 
 /// No request was answered as accepted.
 #[test]
-fn files_whose_commit_never_happened_are_the_normal_remains_of_a_kill() {
+fn files_without_a_commit_are_removed_after_a_kill() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     life.apply(vec![job("a", 1, "x")], vec![]);
@@ -174,7 +174,7 @@ fn files_whose_commit_never_happened_are_the_normal_remains_of_a_kill() {
     let steps = Steps::failing_after(10);
     life.store.accepted.set_steps(steps.clone());
     life.store.steps = steps;
-    assert!(matches!(life.store.commit(&records), Err(CommitError::Database(_))));
+    assert!(matches!(life.store.commit(&records), Err(CommitError::Database { .. })));
     drop(life);
     assert!(paths(dir.path()).accepted().join("default.b.json").exists());
     let opened = open(dir.path());
@@ -202,7 +202,7 @@ fn a_file_that_may_have_been_accepted_is_kept_aside() {
 
 /// Only the database waits for the disk: the removal of a file may be undone, and a written file may be empty.
 #[test]
-fn after_a_power_cut_the_database_is_right_and_the_files_follow_it() {
+fn power_loss_keeps_the_database_and_repairs_files() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     life.apply(vec![job("a", 1, "x"), job("b", 1, "x")], vec![]);

@@ -89,7 +89,7 @@ fn a_lost_database_is_rebuilt_and_loses_no_accepted_job() {
 }
 
 #[test]
-fn an_allocation_of_an_unknown_job_is_left_alone_and_told() {
+fn allocation_of_an_unknown_job_is_reported() {
     let dir = scratch();
     drop(lived(dir.path()));
     fs::remove_file(paths(dir.path()).database()).unwrap();
@@ -125,7 +125,7 @@ fn a_damaged_file_is_moved_aside_and_kept() {
 /// Every record in turn is overwritten; the others must load unchanged, and the damaged one must be rebuilt if
 /// possible.
 #[test]
-fn a_damaged_record_is_set_aside_and_the_rest_loads() {
+fn damaged_record_is_set_aside_and_others_load() {
     let origin = scratch();
     drop(lived(origin.path()));
     let whole = content(&open(origin.path()).records);
@@ -166,7 +166,7 @@ fn a_damaged_record_is_set_aside_and_the_rest_loads() {
 // When one bit of an allocation's id changed in its specification, its state belonged to no allocation and it was
 // started again.
 #[test]
-fn a_record_that_says_it_is_something_else_than_its_place_says_is_set_aside() {
+fn record_at_a_wrong_key_is_set_aside() {
     let dir = scratch();
     drop(lived(dir.path()));
     let mut tried = 0;
@@ -188,7 +188,7 @@ fn a_record_that_says_it_is_something_else_than_its_place_says_is_set_aside() {
 }
 
 #[test]
-fn an_allocation_whose_job_version_is_nowhere_is_set_aside() {
+fn allocation_without_its_job_version_is_set_aside() {
     let dir = scratch();
     let life = lived(dir.path());
     let (spec, _) = life.world.allocations().find(|(spec, _)| *spec.job_key.id == *"b").unwrap();
@@ -214,7 +214,7 @@ fn an_allocation_whose_job_version_is_nowhere_is_set_aside() {
 
 /// The copy was made before the last two requests. Both were answered, so both must hold.
 #[test]
-fn an_older_copy_of_the_database_takes_nothing_back() {
+fn older_database_copy_reverts_no_request() {
     let dir = scratch();
     let mut life = lived(dir.path());
     let older = fs::read(paths(dir.path()).database()).unwrap();
@@ -253,15 +253,15 @@ fn an_older_copy_of_the_database_takes_nothing_back() {
 /// The job ran when the copy was made. It was deleted and forgotten since, so nothing of it may start again, and
 /// nothing of the others may be stopped.
 #[test]
-fn a_job_that_was_forgotten_since_is_not_wanted_again() {
+fn forgotten_job_is_not_restored_from_an_older_copy() {
     let dir = scratch();
     let mut life = lived(dir.path());
     let older = fs::read(paths(dir.path()).database()).unwrap();
-    let of = |life: &Life, id: &str| -> Vec<herdlet_api_types::AllocId> {
+    let allocs_of = |life: &Life, id: &str| -> Vec<herdlet_api_types::AllocId> {
         let of_job = life.world.allocations().filter(|(spec, _)| *spec.job_key.id == *id);
         of_job.map(|(spec, _)| spec.id).collect()
     };
-    let (forgotten, kept) = (of(&life, "b"), of(&life, "a"));
+    let (forgotten, kept) = (allocs_of(&life, "b"), allocs_of(&life, "a"));
     life.delete("b");
     life.store.commit(&forget("b", &[0], &forgotten)).unwrap();
     drop(life);
@@ -289,7 +289,7 @@ fn hurt(file: &std::path::Path, damage: &str) {
 }
 
 #[test]
-fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
+fn unreadable_accepted_file_is_set_aside_and_rewritten() {
     for damage in ["unreadable", "fifo", "{\"rubbish"] {
         let dir = scratch();
         drop(lived(dir.path()));
@@ -313,7 +313,7 @@ fn an_accepted_file_that_cannot_be_read_is_set_aside_and_written_anew() {
 
 /// The file is unreadable, but its existence shows that nobody has deleted the job.
 #[test]
-fn a_job_whose_file_cannot_be_read_is_not_taken_for_deleted_where_the_database_fell_back() {
+fn unreadable_job_file_does_not_delete_its_job() {
     let dir = scratch();
     let mut life = lived(dir.path());
     let older = fs::read(paths(dir.path()).database()).unwrap();
@@ -369,7 +369,7 @@ fn jobs_and_volumes_with_any_names_survive_a_lost_database() {
 
 /// The job is unknown, so nothing of it is touched.
 #[test]
-fn where_the_database_is_lost_too_the_allocations_of_an_unreadable_file_are_left_alone() {
+fn allocations_of_an_unreadable_job_are_left_alone() {
     let dir = scratch();
     drop(lived(dir.path()));
     fs::remove_file(paths(dir.path()).database()).unwrap();
@@ -383,7 +383,7 @@ fn where_the_database_is_lost_too_the_allocations_of_an_unreadable_file_are_left
 /// Nothing is accepted while there is no space, nothing accepted is lost, and commits succeed again once there is
 /// space.
 #[test]
-fn a_full_disk_is_told_and_survived() {
+fn full_disk_is_reported_and_survived() {
     let Some(ground) = TestEnv::mounting() else { return };
     fs::create_dir(ground.path().join("disk")).unwrap();
     kernel::mount_tmpfs(&Dir::open(&ground.path().join("disk")).unwrap(), 3 << 20, 0o700).unwrap();
@@ -419,7 +419,7 @@ impl Rng {
 }
 
 #[test]
-fn bytes_changed_at_random_never_panic_and_never_lose_an_accepted_job() {
+fn random_damage_never_panics_or_loses_a_job() {
     let origin = scratch();
     let mut life = lived(origin.path());
     for n in 0..12 {

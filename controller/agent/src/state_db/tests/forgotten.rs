@@ -14,7 +14,7 @@ fn ids(life: &Life, job: &str) -> Vec<AllocId> {
 }
 
 #[test]
-fn what_was_forgotten_is_named_at_every_start_until_it_is_known_again() {
+fn forgotten_allocation_is_listed_until_it_is_known_again() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     let applied = life.records(herdlet_plan::event::Command::Apply {
@@ -39,7 +39,7 @@ fn what_was_forgotten_is_named_at_every_start_until_it_is_known_again() {
 
 /// The older copy knows nothing of later objects: neither that they were wanted nor that they were forgotten.
 #[test]
-fn an_older_copy_names_only_what_was_forgotten_before_it_was_made() {
+fn older_copy_lists_only_earlier_forgotten_allocations() {
     for mark_too in [false, true] {
         let dir = scratch();
         let (database, mark) = (paths(dir.path()).database(), paths(dir.path()).state.join("committed"));
@@ -85,7 +85,7 @@ fn a_file_that_is_newer_than_what_was_forgotten_is_kept_aside() {
 }
 
 #[test]
-fn a_database_that_was_made_anew_names_nothing() {
+fn recreated_database_lists_nothing_as_forgotten() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     life.apply(vec![job("a", 1, "x"), job("b", 1, "x")], vec![]);
@@ -101,7 +101,7 @@ fn a_database_that_was_made_anew_names_nothing() {
 }
 
 #[test]
-fn the_list_of_what_was_forgotten_is_short_however_long_an_agent_lives() {
+fn list_of_forgotten_allocations_is_bounded() {
     let dir = scratch();
     let mut life = Life::begin(dir.path());
     fs::create_dir_all(paths(dir.path()).allocs()).unwrap();

@@ -8,7 +8,7 @@ use super::fixture::*;
 use crate::state_db::{ClaimError, OpenError, StateDir, code::Table, file};
 
 #[test]
-fn a_second_agent_on_the_directory_is_told_whose_it_is() {
+fn second_agent_is_refused_with_the_holder() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path());
     let error = StateDir::claim(&paths(dir.path()).state).unwrap_err();
@@ -167,7 +167,7 @@ fn an_instance_file_of_any_bytes_is_healed_from_the_database() {
 
 /// Another user prepared the directory and then gave it away: root wrote through its links.
 #[test]
-fn nothing_is_written_through_what_was_planted_in_a_state_directory() {
+fn planted_links_in_a_state_directory_are_not_followed() {
     use std::os::unix::fs::symlink;
     let dir = tempfile::tempdir().unwrap();
     let (state, victim) = (dir.path().join("state"), dir.path().join("victim"));

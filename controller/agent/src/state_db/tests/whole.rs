@@ -12,7 +12,7 @@ use super::fixture::*;
 use crate::state_db::StateDb;
 
 #[test]
-fn all_kinds_of_records_come_back_and_allocations_share_their_job() {
+fn all_record_kinds_are_restored() {
     let dir = tempfile::tempdir().unwrap();
     let mut life = Life::begin(dir.path());
     life.apply(vec![job("a", 3, "x"), job("b", 1, "y")], vec![volume("v"), volume("näme/..")]);
@@ -37,7 +37,7 @@ fn all_kinds_of_records_come_back_and_allocations_share_their_job() {
 }
 
 #[test]
-fn the_commit_number_grows_over_restarts_and_is_never_below_the_planners() {
+fn commit_number_grows_over_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path()).store;
     assert_eq!(store.index(), CommitIndex(0));
@@ -55,7 +55,7 @@ fn the_commit_number_grows_over_restarts_and_is_never_below_the_planners() {
 }
 
 #[test]
-fn committing_twice_equals_once_and_the_last_word_on_a_key_counts() {
+fn commit_is_idempotent_and_the_last_write_wins() {
     let dir = tempfile::tempdir().unwrap();
     let mut life = Life::begin(dir.path());
     let mut records = life.records(herdlet_plan::event::Command::Apply {
@@ -89,15 +89,15 @@ fn accepted_files_follow_versions_deletion_and_purging() {
     life.apply(vec![job("web", 2, "x")], vec![volume("v")]);
     let file = accepted.join("default.web.json");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let said = |what: &str| {
+    let field = |what: &str| {
         serde_json::from_slice::<serde_json::Value>(&fs::read(&file).unwrap()).unwrap()[what].clone()
     };
-    assert_eq!((said("version"), said("deleting"), said("format")), (0.into(), false.into(), 1.into()));
+    assert_eq!((field("version"), field("deleting"), field("format")), (0.into(), false.into(), 1.into()));
     life.apply(vec![job("web", 2, "y")], vec![]);
-    assert_eq!(said("version"), 1);
-    assert_eq!(said("older")[0]["version"], 0, "allocations still use it");
+    assert_eq!(field("version"), 1);
+    assert_eq!(field("older")[0]["version"], 0, "allocations still use it");
     life.delete("web");
-    assert_eq!(said("deleting"), true);
+    assert_eq!(field("deleting"), true);
     life.delete_volume("v");
     let volume_file = accepted.join("volumes/v.json");
     assert!(fs::read_to_string(&volume_file).unwrap().contains("dropped"));

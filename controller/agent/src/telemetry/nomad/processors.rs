@@ -94,14 +94,14 @@ pub(super) fn write(
             (&*one.name, one.since(was))
         })
         .collect();
-    let of: [Of; 5] = [
+    let gauges: [Of; 5] = [
         (&PERCENT, |[_, _, idle], _| 100.0 - idle),
         (&USER, |[user, _, _], _| user),
         (&SYSTEM, |[_, system, _], _| system),
         (&IDLE, |[_, _, idle], _| idle),
         (&TICKS, |[_, _, idle], core_mhz| (100.0 - idle) / 100.0 * core_mhz),
     ];
-    for (metric, get) in of {
+    for (metric, get) in gauges {
         page.gauges(
             metric,
             shares.iter().map(|(name, shares)| {

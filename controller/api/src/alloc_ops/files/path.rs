@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_told_to_nobody() {
+    fn secrets_directories_are_refused() {
         for text in [
             "web/secrets",
             "web/secrets/token",
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_agent_keeps_is_not_there() {
+    fn files_of_the_agent_are_hidden() {
         for text in ["alloc.json", "/./alloc.json", ".alloc.json.new", "web/../alloc.json"] {
             assert_eq!(read(text).unwrap_err().code(), 404, "{text}");
         }

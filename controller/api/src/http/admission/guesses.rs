@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_so_are_strangers_beyond_the_bound() {
+    fn guesses_are_bounded() {
         let clock = FakeRelativeClock::default();
         let guesses = Guesses::by(clock.clone());
         let most = u32::try_from(PEERS_MAX).unwrap();

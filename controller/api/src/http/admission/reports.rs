@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_is_logged_once_and_invented_ones_hardly() {
+    fn refused_names_are_logged_once_and_bounded() {
         let reports = Reports::default();
         assert!(reports.is_due("a.example"));
         assert!(!reports.is_due("a.example"));

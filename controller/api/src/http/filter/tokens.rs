@@ -146,7 +146,7 @@ impl Words {
     fn items(&mut self, how_many: HowMany, depth: usize) -> ApiResult<Items> {
         let word = self.0.next().ok_or_else(|| ApiError::bad("filter: a field is expected"))?;
         let as_what = format!("filter: \"as\" and a name are expected after {word}");
-        let of = Field::read(word)?;
+        let field = Field::read(word)?;
         if !self.takes("as") {
             return Err(ApiError::bad(as_what));
         }
@@ -158,7 +158,7 @@ impl Words {
         if !self.takes_mark('}') {
             return Err(ApiError::bad("filter: a brace is not closed"));
         }
-        Ok(Items { of, how_many, names, condition })
+        Ok(Items { of: field, how_many, names, condition })
     }
 
     fn names(&mut self) -> ApiResult<Names> {

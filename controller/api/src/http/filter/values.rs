@@ -156,8 +156,8 @@ mod tests {
         ] {
             assert!(equals(wanted, value.clone()).is_err(), "{wanted} {value}");
         }
-        let told = equals("x", json!(50)).unwrap_err();
-        assert_eq!(told, "is a number, and \"x\" does not fit");
+        let message = equals("x", json!(50)).unwrap_err();
+        assert_eq!(message, "is a number, and \"x\" does not fit");
         let contains = |wanted: &str, value: Value| Test::Contains(wanted.to_owned()).holds(&value);
         assert_eq!(contains("2", json!([1, 2])), Ok(true));
         assert_eq!(contains("x", json!([])), Ok(false));

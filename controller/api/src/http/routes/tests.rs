@@ -86,7 +86,7 @@ fn paths_have_the_calls_that_answer_them() {
 }
 
 #[test]
-fn what_only_servers_have_is_refused_with_all_below_it() {
+fn server_only_routes_are_refused() {
     for (verb, path) in [
         (Put, "agent/join"),
         (Put, "agent/force-leave/x"),
@@ -100,7 +100,7 @@ fn what_only_servers_have_is_refused_with_all_below_it() {
 }
 
 #[test]
-fn each_row_can_be_reached() {
+fn each_route_is_reachable() {
     for route in all() {
         let found = find_on_node(route.verb, &example(route)).map(|(found, _)| found.path);
         match route.node {
@@ -118,7 +118,7 @@ fn each_row_can_be_reached() {
 }
 
 #[test]
-fn each_verb_of_a_path_has_one_row() {
+fn each_path_verb_has_one_route() {
     let rows: Vec<_> = all().collect();
     for (at, one) in rows.iter().enumerate() {
         for other in rows.iter().skip(at + 1) {
@@ -129,7 +129,7 @@ fn each_verb_of_a_path_has_one_row() {
 }
 
 #[test]
-fn what_is_not_built_is_known_by_whole_parts() {
+fn unsupported_feature_is_found_by_whole_path_parts() {
     for (path, expected) in [
         ("/v1/acl/token/self", Some("access control lists")),
         ("/v1/job/web/action", Some("actions of jobs")),
@@ -224,7 +224,7 @@ const PATHS_OF_NOMAD: &str = "acl/auth-method acl/auth-method/ acl/auth-methods 
 
 /// No path of Nomad's is unknown: it is served, or refused with the name of its feature.
 #[tokio::test]
-async fn each_path_of_nomad_is_known() {
+async fn every_nomad_path_is_known() {
     let api = ApiFixture::new();
     let listener = Listener::unix(&api.socket()).await.unwrap();
     api.serve(listener, http::router(Arc::clone(&api.shared)), None, Limits::default());

@@ -23,12 +23,12 @@ pub(super) struct SocketPath {
     socket: Option<(u64, u64)>,
     watch: Option<DirectoryWatch>,
     /// The last logged reason why it could not be created.
-    told: String,
+    reported: String,
 }
 
 impl SocketPath {
     pub(super) fn new(path: &Path) -> Self {
-        let mut place = Self { path: path.to_owned(), socket: None, watch: None, told: String::new() };
+        let mut place = Self { path: path.to_owned(), socket: None, watch: None, reported: String::new() };
         place.watch_socket();
         place
     }
@@ -41,11 +41,11 @@ impl SocketPath {
     /// Resolves when the socket is gone. Cancel-safe.
     pub(super) async fn lost(&self) {
         while self.is_ours() {
-            let told = match &self.watch {
+            let has_changed = match &self.watch {
                 Some(watch) => watch.changed().await.is_ok(),
                 None => false,
             };
-            if !told && self.is_ours() {
+            if !has_changed && self.is_ours() {
                 // Either the directory itself is gone, and the socket with it, or nothing can be watched.
                 tokio::time::sleep(TRY_AGAIN).await;
             }
@@ -66,9 +66,9 @@ impl SocketPath {
                 Some(listener)
             }
             Err(why) => {
-                if self.told != why {
+                if self.reported != why {
                     tracing::error!(path = %self.path.display(), why, "the API's socket was deleted and can't be created again");
-                    self.told = why;
+                    self.reported = why;
                 }
                 tokio::time::sleep(TRY_AGAIN).await;
                 None
@@ -81,6 +81,6 @@ impl SocketPath {
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         self.watch = DirectoryWatch::open(dir, Interests::Names).ok();
         self.socket = identity(&self.path);
-        self.told.clear();
+        self.reported.clear();
     }
 }

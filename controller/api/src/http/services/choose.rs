@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_and_key_is_refused_in_nomads_words() {
+    fn invalid_choice_is_refused_with_nomad_text() {
         for text in ["x", "1", "1|", "|key", "a|key", "-1|key", " 1|key"] {
             let error = Choice::parse(text).unwrap_err();
             assert!(error.to_string().ends_with("must be in form '<number>|<key>'"), "{text}: {error}");
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_keeps_its_instances_when_others_come_and_go() {
+    fn chosen_instances_are_stable_for_a_key() {
         let mut chosen = BTreeSet::new();
         for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
             let choice = Choice { number: 2, key };

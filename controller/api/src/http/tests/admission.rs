@@ -25,7 +25,7 @@ fn token(ground: &ApiFixture) -> Token {
 }
 
 #[tokio::test]
-async fn metrics_are_told_to_no_name_that_was_made_to_lead_here() {
+async fn metrics_are_refused_under_foreign_host_names() {
     let ground = ApiFixture::new();
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
     let url = || format!("{base}/metrics");
@@ -103,7 +103,7 @@ async fn guesses_are_slowed_down_and_a_right_token_never() {
 }
 
 #[tokio::test]
-async fn an_address_has_its_share_of_connections_and_others_have_theirs() {
+async fn connections_are_bounded_per_address() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     let ground = ApiFixture::new();

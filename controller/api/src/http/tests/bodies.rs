@@ -54,7 +54,7 @@ where
 
 /// 28 of 400 answers were lost, and half of those to larger bodies.
 #[tokio::test]
-async fn no_answer_is_lost_on_any_route_whether_its_body_is_read_or_not() {
+async fn unread_body_loses_no_answer_on_any_route() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let tcp = ground.tcp(router(Arc::clone(&ground.shared)), None).await;
@@ -99,7 +99,7 @@ async fn answer(client: &mut DuplexStream) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_small_body_the_connection_goes_on() {
+async fn connection_continues_after_a_small_body() {
     let (mut client, _closing) = served(Limits::default());
     for _ in 0..3 {
         client.write_all(head("POST", "/", 2).as_bytes()).await.unwrap();
@@ -110,7 +110,7 @@ async fn after_a_small_body_the_connection_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_large_or_late_closes_the_connection_after_the_answer_was_heard() {
+async fn large_or_late_body_closes_the_connection() {
     for (length, is_late) in [(2, true), (300 * 1024, false), (300 * 1024, true)] {
         let (mut client, _closing) = served(Limits::default());
         client.write_all(head("POST", "/", length).as_bytes()).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_body_that_is_large_or_late_closes_the_connection_after_the_answer_was
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_to_be_asked_for_a_body_is_not_asked() {
+async fn refused_body_is_not_requested() {
     let (mut client, _closing) = served(Limits::default());
     let head = "POST / HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n";
     client.write_all(head.as_bytes()).await.unwrap();

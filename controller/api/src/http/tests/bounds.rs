@@ -22,7 +22,7 @@ fn token_file(ground: &ApiFixture, text: &str, mode: u32) -> PathBuf {
 }
 
 #[tokio::test]
-async fn tcp_wants_the_token() {
+async fn tcp_requires_the_token() {
     let ground = ApiFixture::new();
     let token = Token::read(&token_file(&ground, "0123456789abcdef0123\n", 0o600)).unwrap();
     assert_eq!(format!("{token:?}"), "Token(…)");
@@ -131,9 +131,9 @@ async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
     let command = Command::Delete { job: JobKey { namespace: "default".into(), id: "web".into() } };
     let error = ground.shared.request(command).await.unwrap_err();
     assert!(began.elapsed() <= Duration::from_secs(6));
-    let said = error.to_string();
+    let message = error.to_string();
     for part in ["nothing was changed", "No space left on device", &*ground.dir.path().to_string_lossy()] {
-        assert!(said.contains(part), "{said}");
+        assert!(message.contains(part), "{message}");
     }
     let response = error.into_response();
     assert_eq!(response.status(), 503);
@@ -144,7 +144,7 @@ async fn a_write_to_a_full_disk_is_answered_503_with_the_cause() {
 }
 
 #[tokio::test]
-async fn more_connections_than_allowed_are_told_so() {
+async fn refused_connection_gets_503() {
     let ground = ApiFixture::new();
     ground.unix(Limits { connections_max: 2, ..Limits::default() }).await;
     let open = async || UnixStream::connect(ground.socket()).await.unwrap();
@@ -173,7 +173,7 @@ async fn more_connections_than_allowed_are_told_so() {
 // Each refused connection stayed open for a second: a client that connected in a loop used up all of the
 // agent's file descriptors, and no task could start.
 #[tokio::test]
-async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() {
+async fn few_refused_connections_get_an_answer() {
     let ground = ApiFixture::new();
     ground.unix(Limits { connections_max: 1, ..Limits::default() }).await;
     let open = async || UnixStream::connect(ground.socket()).await.unwrap();
@@ -186,18 +186,18 @@ async fn of_very_many_connections_only_a_few_are_told_why_they_are_not_served() 
     }
     // Each refusal takes a second at most, and then frees its slot.
     let rounds = 1 + usize::try_from(began.elapsed().as_secs()).unwrap();
-    let mut told = 0;
+    let mut refused = 0;
     for other in &mut others {
         let mut answer = Vec::new();
         let _ = other.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
         let _ = other.read_to_end(&mut answer).await;
-        told += usize::from(answer.starts_with(b"HTTP/1.1 503 "));
+        refused += usize::from(answer.starts_with(b"HTTP/1.1 503 "));
     }
-    assert!((1..=rounds * REFUSALS_MAX).contains(&told), "{told} of {} in {rounds} s", others.len());
+    assert!((1..=rounds * REFUSALS_MAX).contains(&refused), "{refused} of {} in {rounds} s", others.len());
 }
 
 #[tokio::test]
-async fn a_body_of_somebody_without_the_token_is_not_read() {
+async fn body_without_a_token_is_not_read() {
     let ground = ApiFixture::new();
     let token = Token::read(&token_file(&ground, "0123456789abcdef0123\n", 0o600)).unwrap();
     let base = ground.tcp(router(Arc::clone(&ground.shared)), Some(token)).await;
@@ -212,7 +212,7 @@ async fn a_body_of_somebody_without_the_token_is_not_read() {
 }
 
 #[tokio::test]
-async fn strangers_can_not_fill_the_socket_by_the_network() {
+async fn network_connections_do_not_exhaust_the_socket() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let listener = Listener::tcp("127.0.0.1:0").await.unwrap();
@@ -229,7 +229,7 @@ async fn strangers_can_not_fill_the_socket_by_the_network() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_drips_is_given_up() {
+async fn slow_body_times_out() {
     let ground = ApiFixture::new();
     let (client, server) = tokio::io::duplex(4_096);
     let routes = router(Arc::clone(&ground.shared));

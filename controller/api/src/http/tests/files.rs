@@ -52,7 +52,7 @@ async fn files_are_listed_described_and_read() {
     assert_eq!(ask("readat", "path=a.b/local/text&offset=400&limit=2").await.1, "");
     let frame = ask("stream", "path=a.b/local/text&origin=end&offset=4&follow=false").await.1;
     assert_eq!(frame, r#"{"Data":"dHdvCg==","File":"a.b/local/text","Offset":8}"#);
-    for (what, query, status, says) in [
+    for (what, query, status, fragment) in [
         ("ls", "path=nothing", 404, "no such file"),
         ("ls", "path=a.b/local/text", 400, "not a directory"),
         ("cat", "path=a.b/local", 400, "is a directory"),
@@ -67,7 +67,7 @@ async fn files_are_listed_described_and_read() {
     ] {
         let (found, text) = ask(what, query).await;
         assert_eq!(found, status, "{what} {query}: {text}");
-        assert!(text.contains(says), "{what} {query}: {text}");
+        assert!(text.contains(fragment), "{what} {query}: {text}");
         assert!(
             !text.contains(ground.dir.path().to_str().unwrap()),
             "the path on the disk is not shown: {text}"
@@ -78,7 +78,7 @@ async fn files_are_listed_described_and_read() {
 
 /// The agent may be root, and tasks write to these directories: nothing outside of them may be read.
 #[tokio::test]
-async fn nothing_that_a_task_plants_leads_elsewhere() {
+async fn planted_links_are_not_followed() {
     let (ground, id, task) = test_env().await;
     let outside = ground.dir.path().join("outside");
     let local = task.join("local");
@@ -125,7 +125,7 @@ async fn nothing_that_a_task_plants_leads_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_followed_file_is_told_as_it_grows_shrinks_and_goes() {
+async fn followed_file_reports_growth_truncation_and_removal() {
     let (ground, id, task) = test_env().await;
     let path = task.join("local/text");
     let mut answer = ground

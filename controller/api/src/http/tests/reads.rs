@@ -1,7 +1,8 @@
 //! Answers to reads, and refusals.
 
-use herdlet_api_types::view::ConvergenceState;
+use herdlet_api_types::view::{ConvergenceState, NodeView};
 use herdlet_manifest::fixture::{alloc_view, job, job_view, verdict};
+use herdlet_runtime::Now;
 use serde_json::{Value, json};
 
 use super::*;
@@ -47,7 +48,7 @@ async fn lists_are_filtered_and_name_their_index() {
 }
 
 #[tokio::test]
-async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
+async fn transition_is_published_with_its_change() {
     let ground = ApiFixture::new();
     let client = ground.unix(Limits::default()).await;
     let web = job("web", "front", "httpd");
@@ -62,12 +63,12 @@ async fn word_of_a_change_comes_with_the_change_and_what_it_was_is_kept() {
     ground.show(6, &[], &[late]);
     assert!(waiting.await.unwrap() > index);
     let transitions = client.transitions().await.unwrap();
-    let told: Vec<_> = transitions.iter().map(|one| (&*one.job.id, &*one.cause)).collect();
-    assert_eq!(told, [("web", "task httpd: waits"), ("web", "version 0 was applied")]);
+    let causes: Vec<_> = transitions.iter().map(|one| (&*one.job.id, &*one.cause)).collect();
+    assert_eq!(causes, [("web", "task httpd: waits"), ("web", "version 0 was applied")]);
 }
 
 #[tokio::test]
-async fn versions_are_told_newest_first_in_both_forms() {
+async fn versions_are_listed_newest_first() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let past = herdlet_api_types::view::JobVersion {
@@ -92,7 +93,7 @@ async fn versions_are_told_newest_first_in_both_forms() {
 }
 
 #[tokio::test]
-async fn scaling_is_told_in_nomads_form() {
+async fn scale_status_has_nomad_form() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let mut scaled = herdlet_api_types::scaling::ScalingEvents::default();
@@ -110,9 +111,9 @@ async fn scaling_is_told_in_nomads_form() {
     let shown = JobView { scaled: scaled.into(), allocs: vec![view.spec.id], ..job_view(&web, 2) };
     ground.show(9, &[shown], &[view]);
     ground.unix(Limits::default()).await;
-    let told: Value = serde_json::from_str(&ground.get("/v1/job/web/scale").await.1).unwrap();
+    let scale: Value = serde_json::from_str(&ground.get("/v1/job/web/scale").await.1).unwrap();
     assert_eq!(
-        (&told["JobID"], &told["JobStopped"], &told["Namespace"]),
+        (&scale["JobID"], &scale["JobStopped"], &scale["Namespace"]),
         (&json!("web"), &json!(false), &json!("default"))
     );
     let event = |count: Value| {
@@ -121,7 +122,7 @@ async fn scaling_is_told_in_nomads_form() {
     };
     let front = json!({ "Desired": 1, "Placed": 1, "Running": 1, "Healthy": 1, "Unhealthy": 0,
                         "Events": [event(json!(null)), event(json!(3))] });
-    assert_eq!(told["TaskGroups"]["front"], front);
+    assert_eq!(scale["TaskGroups"]["front"], front);
     assert_eq!(ground.get("/v1/job/other/scale").await.0, 404);
 }
 
@@ -150,7 +151,7 @@ async fn a_blocking_query_waits_for_the_next_commit() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_answered_is_refused_in_plain_text() {
+async fn unanswerable_request_is_refused_in_plain_text() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
@@ -158,7 +159,7 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
     ground.show(5, &[job_view(&web, 0)], &[view]);
     ground.unix(Limits::default()).await;
     let unknown = "00000000-0000-0000-0000-000000000000";
-    for (path, status, says) in [
+    for (path, status, fragment) in [
         ("/v1/nothing".to_owned(), 404, "resource not found"),
         (format!("/v1/allocation/{unknown}"), 404, "alloc not found"),
         ("/v1/allocation/0707".to_owned(), 404, "alloc not found"),
@@ -176,14 +177,14 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
     ] {
         let (found, text) = ground.get(&path).await;
         assert_eq!(found, status, "{path}: {text}");
-        assert!(text.contains(says), "{path}: {text}");
+        assert!(text.contains(fragment), "{path}: {text}");
     }
     let http = ground.http();
     let post =
         |path: &str, body: &str| http.post(format!("http://localhost{path}")).body(body.to_owned()).send();
     let (restart, signal) =
         (format!("/v1/client/allocation/{id}/restart"), format!("/v1/client/allocation/{id}/signal"));
-    for (path, body, status, says) in [
+    for (path, body, status, fragment) in [
         ("/v1/jobs", "{\"Job\":{},\"PreserveResources\":true}", 501, "PreserveResources"),
         ("/v1/jobs/parse", "{}", 400, "empty"),
         ("/v1/job/web/summary", "{}", 405, "Invalid method"),
@@ -198,12 +199,12 @@ async fn what_can_not_be_answered_is_refused_in_plain_text() {
         let answer = post(path, body).await.unwrap();
         let (found, text) = (answer.status().as_u16(), answer.text().await.unwrap());
         assert_eq!(found, status, "{path} {body}: {text}");
-        assert!(text.contains(says), "{path} {body}: {text}");
+        assert!(text.contains(fragment), "{path} {body}: {text}");
     }
 }
 
 #[tokio::test]
-async fn all_problems_of_manifests_come_back_with_their_places() {
+async fn manifest_problems_are_returned_with_positions() {
     let ground = ApiFixture::new();
     let client = ground.unix(Limits::default()).await;
     let text = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: web}\nspec: {typ: service, groups: [{name: a, tsks: []}]}\n";
@@ -219,8 +220,42 @@ async fn all_problems_of_manifests_come_back_with_their_places() {
     assert_eq!((first.source.as_str(), first.line), ("web.yaml", 4));
 }
 
+// It was 200 although every change was refused with 503.
 #[tokio::test]
-async fn probes_tell_how_the_agent_is() {
+async fn an_agent_that_cannot_write_its_state_is_not_ready() {
+    let ground = ApiFixture::new();
+    ground.unix(Limits::default()).await;
+    assert_eq!(ground.get("/readyz").await.0, 200);
+    let error = "No space left on device".to_owned();
+    ground.store.send_replace(StoreHealth::Degraded {
+        since: Now { boot_ns: 0, wall_ns: 0 },
+        failures: 1,
+        error,
+    });
+    let (code, why) = ground.get("/readyz").await;
+    assert!(code == 503 && why.contains("No space left on device"), "{code}: {why}");
+    assert_eq!(ground.get("/healthz").await.0, 200);
+    ground.store.send_replace(StoreHealth::Ok);
+    assert_eq!(ground.get("/readyz").await.0, 200);
+}
+
+// A drained machine was not visible in the status, except by its waiting jobs.
+#[tokio::test]
+async fn the_status_names_a_drain() {
+    let ground = ApiFixture::new();
+    ground.unix(Limits::default()).await;
+    let warnings = async || {
+        let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
+        status["warnings"].to_string()
+    };
+    assert_eq!(warnings().await, "[]");
+    let view = NodeView { eligible: false, ..NodeView::default() };
+    ground.shared.model.publisher().offer(CommitIndex(1), vec![View::Node(Arc::new(view))]);
+    assert!(warnings().await.contains("herdlet eligibility --enable"));
+}
+
+#[tokio::test]
+async fn health_probes_show_the_agent_state() {
     let mut ground = ApiFixture::new();
     let shared = Arc::get_mut(&mut ground.shared).unwrap();
     shared.vitals = Box::new(|| Vitals {
@@ -249,14 +284,14 @@ async fn probes_tell_how_the_agent_is() {
         json!({ "source": "jobs.d/web.yaml", "line": 4, "column": 8, "path": "spec.typ", "message": "unknown field" })
     );
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
-    let of = async |path: &str| reqwest::get(format!("{base}{path}")).await.unwrap().status().as_u16();
-    assert_eq!(of("/metrics").await, 200);
-    assert_eq!(of("/healthz").await, 200);
-    assert_eq!(of("/v1/jobs").await, 404, "the metrics listener serves nothing else");
+    let status_of = async |path: &str| reqwest::get(format!("{base}{path}")).await.unwrap().status().as_u16();
+    assert_eq!(status_of("/metrics").await, 200);
+    assert_eq!(status_of("/healthz").await, 200);
+    assert_eq!(status_of("/v1/jobs").await, 404, "the metrics listener serves nothing else");
 }
 
 #[tokio::test]
-async fn metrics_come_in_the_format_that_is_asked_for() {
+async fn metrics_format_follows_the_accept_header() {
     let ground = ApiFixture::new();
     let base = ground.tcp(metrics_router(Arc::clone(&ground.shared)), None).await;
     let page = async |accept: Option<&str>| {
@@ -278,7 +313,7 @@ async fn metrics_come_in_the_format_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn to_apply_nothing_is_a_mistake_that_names_the_file() {
+async fn empty_apply_is_refused_with_the_file_name() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let body = r#"{"files":[{"name":"empty.yaml","text":" "}]}"#;

@@ -21,7 +21,7 @@ fn result(status: CheckStatus) -> CheckResult {
 
 /// Proxies that route by this list need every change at once, committed or not.
 #[tokio::test]
-async fn a_service_is_listed_while_its_checks_pass_and_a_waiting_reader_hears_of_each_change() {
+async fn passing_service_is_listed_and_readers_are_woken() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
@@ -128,7 +128,7 @@ async fn a_waiting_reader_sleeps_through_changes_of_other_services() {
 }
 
 #[tokio::test]
-async fn all_instances_are_shown_to_who_asks_for_all_and_as_many_as_are_chosen() {
+async fn all_or_chosen_instances_are_listed() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let allocs: Vec<_> = [0x11, 0x22, 0x33].iter().map(|seed| alloc_view(&web, 0, *seed)).collect();
@@ -169,7 +169,7 @@ async fn all_instances_are_shown_to_who_asks_for_all_and_as_many_as_are_chosen()
 }
 
 #[tokio::test]
-async fn an_entry_is_deleted_by_its_id_and_its_owner_is_told_of() {
+async fn catalog_entry_is_deleted_by_id_with_an_event() {
     let mut ground = ApiFixture::new();
     let (sender, mut events) = tokio::sync::mpsc::channel(4);
     let catalog = Arc::new(BuiltIn::new(sender));
@@ -202,7 +202,7 @@ async fn an_entry_is_deleted_by_its_id_and_its_owner_is_told_of() {
 
 /// A proxy that follows the topic `Service` reads the list after each event: both must agree.
 #[tokio::test]
-async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
+async fn instance_events_match_the_list() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let mut view = alloc_view(&web, 0, 7);
@@ -223,7 +223,7 @@ async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
         (services.len(), views[0]["health"].as_str().unwrap().to_owned())
     };
     assert_eq!(listed(6, CheckStatus::Pending, TaskPhase::Running).await, (0, "pending".to_owned()));
-    for (index, status, phase, told, len, health) in [
+    for (index, status, phase, kind, len, health) in [
         (7, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1, "passing"),
         (8, CheckStatus::Failure, TaskPhase::Running, "ServiceDeregistration", 0, "critical"),
         (9, CheckStatus::Success, TaskPhase::Running, "ServiceRegistration", 1, "passing"),
@@ -231,6 +231,6 @@ async fn an_instance_comes_and_goes_in_events_as_it_does_in_the_list() {
         (10, CheckStatus::Success, TaskPhase::Stopping, "ServiceDeregistration", 0, "pending"),
     ] {
         assert_eq!(listed(index, status, phase).await, (len, health.to_owned()));
-        assert_eq!(line(&mut events).await["Events"][0]["Type"], told);
+        assert_eq!(line(&mut events).await["Events"][0]["Type"], kind);
     }
 }

@@ -97,7 +97,7 @@ async fn test_env() -> (ApiFixture, String) {
 }
 
 #[tokio::test]
-async fn every_field_of_nomad_is_there() {
+async fn every_nomad_field_is_present() {
     let (ground, id) = test_env().await;
     let evaluated =
         ground.http().put("http://localhost/v1/job/web/evaluate").body("{}").send().await.unwrap();
@@ -118,12 +118,12 @@ async fn every_field_of_nomad_is_there() {
 }
 
 #[tokio::test]
-async fn what_there_is_one_of_is_told_as_nomad_would() {
+async fn single_objects_have_nomad_shapes() {
     let (ground, id) = test_env().await;
-    let told = async |path: &str| serde_json::from_str::<Value>(&ground.get(path).await.1).unwrap();
-    assert_eq!(told("/v1/status/peers").await, json!(["127.0.0.1:4647"]));
-    assert_eq!(told("/v1/job/web/summary").await["Summary"]["front"]["Running"], 1);
-    assert_eq!(told("/v1/jobs").await[0]["JobSummary"]["Summary"]["front"]["Queued"], 0);
+    let get = async |path: &str| serde_json::from_str::<Value>(&ground.get(path).await.1).unwrap();
+    assert_eq!(get("/v1/status/peers").await, json!(["127.0.0.1:4647"]));
+    assert_eq!(get("/v1/job/web/summary").await["Summary"]["front"]["Running"], 1);
+    assert_eq!(get("/v1/jobs").await[0]["JobSummary"]["Summary"]["front"]["Queued"], 0);
     assert_eq!(ground.get("/v1/node/other").await, (404, "node not found".to_owned()));
     assert_eq!(ground.get("/v1/namespace/other").await.0, 404);
     assert_eq!(ground.get("/v1/evaluation/none").await, (404, "eval not found".to_owned()));

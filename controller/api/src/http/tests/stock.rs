@@ -63,7 +63,7 @@ fn deployment(view: &JobView) -> Deployment {
 }
 
 #[tokio::test]
-async fn an_evaluation_leads_to_its_deployment_and_its_allocations() {
+async fn evaluation_links_deployment_and_allocations() {
     let ground = two_versions().await;
     let alloc = &ground.json("/v1/allocations").await[0];
     let key = ground.shared.model.jobs()[0].key.clone();
@@ -85,7 +85,7 @@ async fn an_evaluation_leads_to_its_deployment_and_its_allocations() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_placed_has_a_blocked_evaluation() {
+async fn unplaced_group_has_a_blocked_evaluation() {
     use herdlet_api_types::view::{Reason, Unplaced};
     let ground = ApiFixture::new();
     let mut view = job_view(&job("web", "front", "httpd"), 0);
@@ -100,8 +100,9 @@ async fn what_cannot_be_placed_has_a_blocked_evaluation() {
     ground.show(5, &[view], &[]);
     ground.unix(Limits::default()).await;
     let evals = ground.json("/v1/job/web/evaluations").await;
-    let of = |status: &str| evals.as_array().unwrap().iter().find(|one| one["Status"] == status).unwrap();
-    let (complete, blocked) = (of("complete"), of("blocked"));
+    let with_status =
+        |status: &str| evals.as_array().unwrap().iter().find(|one| one["Status"] == status).unwrap();
+    let (complete, blocked) = (with_status("complete"), with_status("blocked"));
     assert_eq!(complete["BlockedEval"], blocked["ID"]);
     assert_eq!(complete["FailedTGAllocs"]["front"]["DimensionExhausted"]["memory"], 1);
     assert_eq!(
@@ -111,7 +112,7 @@ async fn what_cannot_be_placed_has_a_blocked_evaluation() {
 }
 
 #[tokio::test]
-async fn no_amount_that_the_command_line_computes_with_is_null() {
+async fn amounts_used_by_the_nomad_cli_are_not_null() {
     let ground = two_versions().await;
     let node = ground.json("/v1/node/n1").await;
     for part in ["Resources", "Reserved"] {
@@ -186,7 +187,7 @@ async fn jobs_are_validated_and_refused_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_plan_says_what_happens_to_allocations() {
+async fn plan_reports_changes_of_allocations() {
     let ground = two_versions().await;
     let mut changed = nomad::job(&ground.shared.model.jobs()[0].job, 0);
     changed["TaskGroups"][0]["Tasks"][0]["Env"] = json!({ "A": "1" });

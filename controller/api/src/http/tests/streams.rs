@@ -32,7 +32,7 @@ fn whole(follow: bool, tail: Option<u64>) -> LogRequest {
 }
 
 #[tokio::test]
-async fn a_followed_log_goes_over_rotations_and_ends_with_its_task() {
+async fn followed_log_crosses_rotations_and_ends_with_its_task() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     let view = alloc_view(&web, 0, 7);
@@ -93,7 +93,7 @@ async fn frames_are_nomads_and_offsets_count_from_either_end() {
 }
 
 #[tokio::test]
-async fn changes_are_told_after_all_there_is() {
+async fn watch_lists_all_objects_then_changes() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
@@ -137,8 +137,11 @@ async fn a_shutdown_ends_streams_and_waiting_queries() {
         }
     };
     assert!(matches!(end, Some(Err(ClientError::Broken { .. }))), "{end:?}");
-    let told = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
-    assert_eq!(told, "the connection to the agent broke: the agent closed it before the answer was complete");
+    let message = end.and_then(Result::err).map(|error| error.to_string()).unwrap_or_default();
+    assert_eq!(
+        message,
+        "the connection to the agent broke: the agent closed it before the answer was complete"
+    );
     // Either it was answered, or it came too late and was refused.
     let _ = tokio::time::timeout(PATIENCE, waiting).await.expect("a response to the query");
 }
@@ -156,7 +159,7 @@ pub(super) async fn line(answer: &mut reqwest::Response) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn nomads_events_tell_what_changes_and_what_was_missed() {
+async fn event_stream_reports_changes_and_gaps() {
     let ground = ApiFixture::new();
     let (web, db) = (job("web", "front", "httpd"), job("db", "back", "sql"));
     ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
@@ -169,10 +172,10 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
     let mut of_web = follow("topic=Allocation:web&namespace=*").await;
     let new = |view: JobView, index| JobView { modify_index: index, ..view };
     ground.show(6, &[new(job_view(&db, 0), 6)], &[alloc_view(&db, 0, 8), alloc_view(&web, 0, 7)]);
-    let told = line(&mut jobs).await;
-    let event = &told["Events"][0];
+    let events = line(&mut jobs).await;
+    let event = &events["Events"][0];
     assert_eq!(
-        (&told["Index"], &event["Type"], &event["Key"]),
+        (&events["Index"], &event["Type"], &event["Key"]),
         (&6.into(), &"JobRegistered".into(), &"db".into())
     );
     assert_eq!(event["Payload"]["Job"]["ID"], "db");
@@ -200,7 +203,7 @@ async fn nomads_events_tell_what_changes_and_what_was_missed() {
 }
 
 #[tokio::test]
-async fn deployments_services_and_evaluations_have_topics_of_their_own() {
+async fn deployments_services_and_evaluations_have_topics() {
     let ground = ApiFixture::new();
     let web = job("web", "front", "httpd");
     ground.show(5, &[job_view(&web, 0)], &[alloc_view(&web, 0, 7)]);
@@ -230,9 +233,9 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
         let view = JobView { deployments: vec![Arc::new(deployment(index))], ..job_view(&web, 0) };
         ground.show(index, std::slice::from_ref(&view), &[]);
         let event = line(&mut deployments).await["Events"][0].clone();
-        let told = &event["Payload"]["Deployment"];
-        assert_eq!((&event["Type"], &told["JobID"]), (&"DeploymentStatusUpdate".into(), &"web".into()));
-        assert_eq!(told["ModifyIndex"], index);
+        let shown = &event["Payload"]["Deployment"];
+        assert_eq!((&event["Type"], &shown["JobID"]), (&"DeploymentStatusUpdate".into(), &"web".into()));
+        assert_eq!(shown["ModifyIndex"], index);
         // The same state again is no event.
         ground.show(index, &[view], &[]);
     }
@@ -258,7 +261,7 @@ async fn deployments_services_and_evaluations_have_topics_of_their_own() {
 }
 
 #[tokio::test]
-async fn what_the_monitor_can_not_tell_is_refused() {
+async fn invalid_monitor_request_is_refused() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     for (query, status) in

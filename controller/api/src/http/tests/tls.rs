@@ -45,7 +45,7 @@ fn client(address: &str, shows: Option<(&[u8], &[u8])>) -> Client {
 }
 
 #[tokio::test]
-async fn whoever_trusts_its_authority_talks_to_the_agent_in_secret() {
+async fn client_that_trusts_the_authority_connects_by_tls() {
     let ground = ApiFixture::new();
     let address = ground.tls(ground.tls_files(), Limits::default()).await;
     assert!(client(&address, None).jobs().await.is_ok());
@@ -59,7 +59,7 @@ async fn whoever_trusts_its_authority_talks_to_the_agent_in_secret() {
 }
 
 #[tokio::test]
-async fn where_clients_are_verified_they_must_show_a_certificate() {
+async fn verified_clients_need_a_certificate() {
     let ground = ApiFixture::new();
     let clients = Some(ground.secret("clients.pem", AUTHORITY));
     let address = ground.tls(TlsFiles { clients, ..ground.tls_files() }, Limits::default()).await;
@@ -72,7 +72,7 @@ async fn where_clients_are_verified_they_must_show_a_certificate() {
 }
 
 #[tokio::test]
-async fn certificates_are_read_anew_and_those_that_make_no_sense_are_not_used() {
+async fn certificates_are_reloaded_unless_invalid() {
     let ground = ApiFixture::new();
     let files = ground.tls_files();
     let (certificate, key) = (files.certificate.clone(), files.key.clone());
@@ -100,7 +100,7 @@ async fn certificates_are_read_anew_and_those_that_make_no_sense_are_not_used() 
 }
 
 #[tokio::test]
-async fn who_never_shakes_hands_keeps_nobody_out() {
+async fn stalled_handshake_frees_its_connection() {
     let ground = ApiFixture::new();
     let limits = Limits { connections_max: 1, header_max: Duration::from_millis(300), ..Limits::default() };
     let address = ground.tls(ground.tls_files(), limits).await;
@@ -145,7 +145,7 @@ fn files_that_cannot_be_used_are_named_with_why() {
 }
 
 #[test]
-fn what_certificates_need_is_told_ahead() {
+fn certificate_warnings_precede_expiry() {
     let ground = ApiFixture::new();
     let files = ground.tls_files();
     let tls = Tls::read(files.clone()).unwrap();
@@ -153,11 +153,11 @@ fn what_certificates_need_is_told_ahead() {
     assert!(validity.from < validity.until);
     let at = |seconds: i64| UnixNanos(seconds * 1_000_000_000);
     assert!(tls.warnings(at(validity.from)).is_empty());
-    let said = tls.warnings(at(validity.until - 3_600));
-    assert!(said[0].contains("agent.pem expires in 1 hours, at "), "{said:?}");
+    let warnings = tls.warnings(at(validity.until - 3_600));
+    assert!(warnings[0].contains("agent.pem expires in 1 hours, at "), "{warnings:?}");
     std::fs::write(&files.certificate, "nothing").unwrap();
-    let said = tls.warnings(at(validity.from));
-    assert!(said[0].starts_with("changed certificates are not used"), "{said:?}");
+    let warnings = tls.warnings(at(validity.from));
+    assert!(warnings[0].starts_with("changed certificates are not used"), "{warnings:?}");
     ground.tls_files();
     assert!(tls.warnings(at(validity.from)).is_empty(), "mended");
 }

@@ -6,7 +6,7 @@ use herdlet_manifest::fixture::{alloc_view, job, job_view, verdict};
 use super::*;
 
 #[tokio::test]
-async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_for_markup() {
+async fn page_shows_problems_first_and_escapes_markup() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let (calm, late) = (job("calm", "g", "t"), job("late", "g", "t"));
@@ -29,7 +29,7 @@ async fn the_page_shows_what_is_not_as_wanted_first_and_nothing_in_it_is_taken_f
 
 /// Rows of jobs without allocations opened nothing.
 #[tokio::test]
-async fn a_job_without_allocations_has_an_explanation_and_others_have_their_ports_and_versions() {
+async fn page_explains_jobs_without_allocations() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     let (large, web) = (job("large", "g", "t"), job("web", "g", "t"));
@@ -51,7 +51,7 @@ async fn a_job_without_allocations_has_an_explanation_and_others_have_their_port
 }
 
 #[tokio::test]
-async fn the_page_loads_nothing_from_elsewhere() {
+async fn page_loads_no_foreign_resource() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
     for path in ["/ui", "/ui/body", "/ui/page.css", "/ui/page.js"] {

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn its_end_is_told_ahead() {
+    fn expiry_is_warned_about_in_advance() {
         const DAY: i64 = 86_400;
         let warned = |holds: i64, now: i64| {
             Validity { from: 0, until: holds * DAY }.warning(UnixNanos(now * DAY * 1_000_000_000))
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_says_nothing() {
+    fn invalid_certificate_has_no_validity() {
         for bytes in [&b""[..], b"\x30", b"\x30\x84\xff\xff\xff\xff", b"\x30\x80\x00\x00", b"\x02\x01\x01"] {
             assert_eq!(Validity::of(&[CertificateDer::from(bytes)]), None);
         }

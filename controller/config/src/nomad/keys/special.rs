@@ -21,11 +21,11 @@ use crate::cluster;
 pub(in crate::nomad) fn data_dir(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     let Some(dir) = take(reading, ValueKind::Text, entry, path) else { return };
     let position = dir.position;
-    let of = |path: &Path| text(path.to_string_lossy(), position);
+    let path_text = |path: &Path| text(path.to_string_lossy(), position);
     let dir = Path::new(&*dir.text);
-    reading.put("state_dir", path, of(&cluster::state_dir_of(dir)));
+    reading.put("state_dir", path, path_text(&cluster::state_dir_of(dir)));
     reading.names.push(("cluster.moved_from".to_owned(), path.to_owned()));
-    reading.draft.put_default("cluster.moved_from", of(&dir.join("client")));
+    reading.draft.put_default("cluster.moved_from", path_text(&dir.join("client")));
 }
 
 /// The directory of the Nomad client's identity, if it is not below `data_dir`.
@@ -45,7 +45,7 @@ pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &
             take(reading, ValueKind::Flag, enabled, &path).is_some_and(|on| as_bool(&on.text) == Some(true));
         if is_on {
             let message = "herdlet can't be a server: run servers with Nomad, and remove this key".to_owned();
-            reading.wrong(enabled.value.position, &path, message);
+            reading.report(enabled.value.position, &path, message);
         }
     }
 }
@@ -82,7 +82,7 @@ pub(in crate::nomad) fn log_level(reading: &mut Reading<'_>, entry: &Entry, path
         _ => {
             let message =
                 format!("expected TRACE, DEBUG, INFO, WARN or ERROR, found {}", describe_node(&entry.value));
-            return reading.wrong(entry.value.position, path, message);
+            return reading.report(entry.value.position, path, message);
         }
     };
     reading.put("log_level", path, text(known, level.position));
@@ -115,7 +115,7 @@ pub(in crate::nomad) fn servers(reading: &mut Reading<'_>, entry: &Entry, path: 
         } else {
             match sockaddr_of(reading, &server.text) {
                 Ok(address) => reading.add("servers", path, text(address, server.position)),
-                Err(message) => reading.wrong(server.position, path, message),
+                Err(message) => reading.report(server.position, path, message),
             }
         }
     }
@@ -126,7 +126,7 @@ pub(in crate::nomad) fn network_interface(reading: &mut Reading<'_>, entry: &Ent
     if name.text.contains("{{") {
         let message =
             "is a template, but herdlet requires the name of an interface here, such as eth0".to_owned();
-        return reading.wrong(name.position, path, message);
+        return reading.report(name.position, path, message);
     }
     reading.put("cluster.network_interface", path, name);
 }
@@ -236,7 +236,7 @@ pub(in crate::nomad) fn consul_address(reading: &mut Reading<'_>, entry: &Entry,
     let Some(address) = take(reading, ValueKind::Text, entry, path) else { return };
     match sockaddr_of(reading, &address.text) {
         Ok(expanded) => reading.put("consul.address", path, text(expanded, address.position)),
-        Err(message) => reading.wrong(address.position, path, message),
+        Err(message) => reading.report(address.position, path, message),
     }
 }
 
@@ -287,7 +287,7 @@ fn take(reading: &mut Reading<'_>, kind: ValueKind, entry: &Entry, path: &str) -
     match kind.take(&entry.value, reading.interfaces) {
         Ok(value) => Some(value),
         Err(message) => {
-            reading.wrong(entry.value.position, path, message);
+            reading.report(entry.value.position, path, message);
             None
         }
     }

@@ -76,15 +76,15 @@ const REFUSED: [(&[&str], &str); 4] = [
             "yamldecode",
             "yamlencode",
         ],
-        "is known from Nomad, but not built in this release",
+        "is not supported",
     ),
     (&["env"], "is not supported; declare a variable, and set it with NOMAD_VAR_<name>"),
 ];
 
 pub(super) fn call(name: &str, values: Vec<Value>, spend: Spend<'_>) -> Answer {
-    let all = || tables().into_iter().flatten();
-    let Some(function) = all().find(|function| function.name == name) else {
-        return Err(Refusal::Wrong(unknown(name, all().map(|function| function.name))));
+    let functions = || tables().into_iter().flatten();
+    let Some(function) = functions().find(|function| function.name == name) else {
+        return Err(Refusal::Wrong(unknown(name, functions().map(|function| function.name))));
     };
     let (least, most) = function.arguments;
     if !(least..=most).contains(&values.len()) {

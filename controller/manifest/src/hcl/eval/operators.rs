@@ -19,7 +19,7 @@ pub(super) fn binary(eval: &Eval<'_, '_>, operation: &BinaryOp) -> Result<Value,
     }
     let (left, right) = (eval.value(&operation.lhs_expr)?, eval.value(&operation.rhs_expr)?);
     compute(operator, &left, &right)
-        .or_else(|message| eval.scope.wrong(eval.position(&operation.operator), message))
+        .or_else(|message| eval.scope.fail(eval.position(&operation.operator), message))
 }
 
 pub(super) fn negate(value: &Value) -> Result<Value, String> {

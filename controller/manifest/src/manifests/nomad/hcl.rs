@@ -17,7 +17,7 @@ pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Do
     let root = Trail::begin("");
     for attribute in &body.attributes {
         let message = format!("a job file can't contain `{}` outside of its job", attribute.name);
-        reading.wrong(attribute.position, &root, message);
+        reading.report(attribute.position, &root, message);
     }
     let mut documents = Vec::new();
     for block in &body.blocks {
@@ -26,14 +26,14 @@ pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Do
                 "a job file can't contain a block `{}`; expected job, variable or locals",
                 block.kind
             );
-            reading.wrong(block.position, &root, message);
+            reading.report(block.position, &root, message);
             continue;
         }
         let root = reading.job(block);
         documents.push(Document { source: source.into(), index: documents.len(), root });
     }
     if documents.is_empty() && reading.problems.is_empty() {
-        reading.wrong(Position::default(), &root, "has no `job` block".to_owned());
+        reading.report(Position::default(), &root, "has no `job` block".to_owned());
     }
     (documents, reading.problems)
 }
@@ -45,7 +45,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    fn wrong(&mut self, position: Position, trail: &Trail<'_>, message: String) {
+    fn report(&mut self, position: Position, trail: &Trail<'_>, message: String) {
         self.problems.push(problem(self.source, position, &trail.to_string(), message));
     }
 
@@ -56,7 +56,7 @@ impl Reading<'_> {
         let mut metadata = Fields::new(block.position);
         match block.labels.as_slice() {
             [label] => metadata.insert_default("name", text(&label.text, label.position)),
-            _ => self.wrong(block.position, &trail, "needs one name: `job \"NAME\" { … }`".to_owned()),
+            _ => self.report(block.position, &trail, "needs one name: `job \"NAME\" { … }`".to_owned()),
         }
         let mut spec = Fields::new(block.position);
         self.body(&spec_shape, &block.body, &mut spec, &trail);
@@ -64,7 +64,7 @@ impl Reading<'_> {
             let entry = spec.entries.remove(at);
             let message =
                 "is not a field of Nomad's job files; to stop the job, run: herdlet stop JOB".to_owned();
-            self.wrong(entry.key_position, &trail.field("stop"), message);
+            self.report(entry.key_position, &trail.field("stop"), message);
         }
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "namespace") {
             metadata.entries.push(spec.entries.remove(at));
@@ -121,7 +121,7 @@ impl Reading<'_> {
     }
 
     fn twice(&mut self, name: &str, position: Position, trail: &Trail<'_>) {
-        self.wrong(position, &trail.field(name), format!("`{name}` is written twice"));
+        self.report(position, &trail.field(name), format!("`{name}` is written twice"));
     }
 
     fn block(
@@ -198,13 +198,13 @@ impl Reading<'_> {
         };
         if !added {
             let what = block.labels.first().map_or(&*name, |label| &*label.text);
-            self.wrong(block.position, &trail, format!("`{what}` is written twice"));
+            self.report(block.position, &trail, format!("`{what}` is written twice"));
         }
     }
 
     fn label_in_vain(&mut self, block: &Block, position: Position, trail: &Trail<'_>) {
         let kind = &block.kind;
-        self.wrong(position, trail, format!("`{kind}` takes no name here: `{kind} {{ … }}`"));
+        self.report(position, trail, format!("`{kind}` takes no name here: `{kind} {{ … }}`"));
     }
 }
 

@@ -57,7 +57,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    fn wrong(&mut self, position: Position, trail: &Trail<'_>, message: &str) {
+    fn report(&mut self, position: Position, trail: &Trail<'_>, message: &str) {
         self.problems.push(problem(self.source, position, &trail.to_string(), message.to_owned()));
     }
 
@@ -66,7 +66,7 @@ impl Reading<'_> {
         for entry in root.entries().unwrap_or_default() {
             let key = &*entry.key;
             if key != "Job" && !REQUEST.contains(&key) && !implied::is_nothing(&entry.value) {
-                self.wrong(
+                self.report(
                     entry.key_position,
                     &trail.field(key),
                     "is not a known field of a request with `Job`",
@@ -80,7 +80,7 @@ impl Reading<'_> {
         let mut spec = Fields::new(job.position);
         match job.entries() {
             Some(entries) => self.fields(&shape, entries, &mut spec, trail),
-            None => self.wrong(job.position, trail, "must be a job"),
+            None => self.report(job.position, trail, "must be a job"),
         }
         let mut metadata = Fields::new(job.position);
         for (theirs, ours) in [("id", "name"), ("namespace", "namespace")] {
@@ -129,7 +129,7 @@ impl Reading<'_> {
                     [] => continue,
                     [network] => self.network(&inner, network, &trail.item(0)),
                     [_, second, ..] => {
-                        self.wrong(second.position, &trail.item(1), "a group can have only one network");
+                        self.report(second.position, &trail.item(1), "a group can have only one network");
                         continue;
                     }
                 },
@@ -144,7 +144,7 @@ impl Reading<'_> {
             let is_replaced = self.unknown == Unknown::Reported && values::is_replaced(shape, &name, &value);
             let Some(value) = values::value(shape, &name, value).filter(|_| !is_replaced) else { continue };
             if !fields.insert(&name, position, value) {
-                self.wrong(position, &trail, "is written twice");
+                self.report(position, &trail, "is written twice");
             }
         }
     }
@@ -160,7 +160,7 @@ impl Reading<'_> {
             let trail = if entry.value.items().is_some() { &item } else { trail };
             let identity = self.value(shape, identity, trail);
             if !fields.push("identities", entry.key_position, identity) {
-                self.wrong(entry.key_position, trail, "must be a list");
+                self.report(entry.key_position, trail, "must be a list");
             }
         }
     }
@@ -221,7 +221,7 @@ impl Reading<'_> {
         for list in written.iter().filter(is_ports) {
             let trail = trail.field(&list.key);
             if !matches!(list.value.value, Value::Seq(_) | Value::Null) {
-                self.wrong(list.value.position, &trail, "must be a list");
+                self.report(list.value.position, &trail, "must be a list");
             }
             for (index, port) in list.value.items().unwrap_or_default().iter().enumerate() {
                 self.port(&port_shape, port, &mut ports, &trail.item(index));
@@ -249,9 +249,9 @@ impl Reading<'_> {
             }
         }
         self.fields(shape, &others, &mut fields, trail);
-        let Some(label) = label else { return self.wrong(port.position, trail, "needs a `Label`") };
+        let Some(label) = label else { return self.report(port.position, trail, "needs a `Label`") };
         if !ports.insert(label, port.position, fields.into_node()) {
-            self.wrong(port.position, trail, "has the label of another port");
+            self.report(port.position, trail, "has the label of another port");
         }
     }
 }

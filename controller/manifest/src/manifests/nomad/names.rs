@@ -111,20 +111,20 @@ const FREE: [&str; 11] = [
 /// `Job.TaskGroups[0].Tasks[1]`. `job` is the prefix of the job's fields: `Job` or empty.
 pub(crate) fn to_api_path(path: &str, job: &str) -> String {
     let Some(steps) = parse_path(path) else { return path.to_owned() };
-    let mut told: Vec<PathStep> = Vec::new();
+    let mut api_path: Vec<PathStep> = Vec::new();
     if !job.is_empty() {
-        told.push(PathStep::Field(job.to_owned()));
+        api_path.push(PathStep::Field(job.to_owned()));
     }
     let (mut is_free, mut is_config, mut is_artifact) = (false, false, false);
     for (depth, step) in steps.into_iter().enumerate() {
         match step {
             PathStep::Field(name) if depth == 0 && (name == "spec" || name == "metadata") => {}
             PathStep::Field(name) if depth == 1 && name == "name" && !path.starts_with("spec") => {
-                told.push(PathStep::Field("ID".to_owned()));
+                api_path.push(PathStep::Field("ID".to_owned()));
             }
             PathStep::Field(name) if is_free || is_config => {
                 is_free = false;
-                told.push(PathStep::Field(name));
+                api_path.push(PathStep::Field(name));
             }
             PathStep::Field(name) => {
                 let of_artifact = NAMES_OF_ARTIFACTS.iter().find(|(_, ours)| is_artifact && *ours == name);
@@ -133,15 +133,15 @@ pub(crate) fn to_api_path(path: &str, job: &str) -> String {
                 is_free = FREE.contains(&word.as_str());
                 is_config = word == "Config";
                 let is_network = word == "Networks";
-                told.push(PathStep::Field(word));
+                api_path.push(PathStep::Field(word));
                 if is_network {
-                    told.push(PathStep::Item(0));
+                    api_path.push(PathStep::Item(0));
                 }
             }
-            item @ PathStep::Item(_) => told.push(item),
+            item @ PathStep::Item(_) => api_path.push(item),
         }
     }
-    let steps: Vec<Step<'_>> = told
+    let steps: Vec<Step<'_>> = api_path
         .iter()
         .map(|step| match step {
             PathStep::Field(name) => Step::Field(name),

@@ -49,12 +49,12 @@ fn good(name: &str, text: &str) -> Job {
     read(name, text).unwrap_or_else(|problems| panic!("{name}:\n{problems}"))
 }
 
-fn wrong(name: &str, text: &str) -> String {
+fn error(name: &str, text: &str) -> String {
     read(name, text).map(|job| format!("{job:?}")).unwrap_err().to_string()
 }
 
 #[test]
-fn all_three_spellings_are_one_job() {
+fn all_three_languages_give_one_job() {
     for [hcl, json, yaml] in CORPUS {
         let wanted = good(yaml.0, yaml.1);
         assert_eq!(good(hcl.0, hcl.1), wanted, "{}", hcl.0);
@@ -66,7 +66,7 @@ fn all_three_spellings_are_one_job() {
 }
 
 #[test]
-fn whether_a_job_is_stopped_is_said_in_json_and_in_yaml_and_not_in_hcl() {
+fn stop_is_a_field_in_json_and_yaml_only() {
     let [(_, hcl), (_, json), (_, yaml)] = CORPUS[0];
     let in_yaml = good("a.yaml", &yaml.replacen("\nspec:\n", "\nspec:\n  stop: true\n", 1));
     let mut tree: serde_json::Value = serde_json::from_str(json).unwrap();
@@ -76,12 +76,12 @@ fn whether_a_job_is_stopped_is_said_in_json_and_in_yaml_and_not_in_hcl() {
     assert_eq!(good("a.json", &tree.to_string()), in_yaml);
     assert_eq!(good("written.yaml", &to_yaml(&JobManifest::from_job(&in_yaml)).unwrap()), in_yaml);
     let in_hcl = hcl.replacen("job \"nightly\" {\n", "job \"nightly\" {\n  stop = true\n", 1);
-    let told = wrong("a.hcl", &in_hcl);
-    assert!(told.contains("spec.stop: is not a field of Nomad's job files"), "{told}");
+    let message = error("a.hcl", &in_hcl);
+    assert!(message.contains("spec.stop: is not a field of Nomad's job files"), "{message}");
 }
 
 #[test]
-fn what_is_converted_is_the_same_job_and_says_its_defaults() {
+fn converted_job_is_equal_and_complete() {
     for (name, text) in CORPUS.into_iter().flatten() {
         let job = good(name, text);
         let whole = JobManifest::whole(&job);
@@ -109,38 +109,41 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n    }}\n  }}\n{inner}\n}}\n"
         )
     };
-    let told = wrong("a.hcl", &job("  secret \"token\" {\n    provider = \"nomad\"\n  }"));
-    assert!(told.contains("a.hcl:10:3: spec.secret: `secret` is known from Nomad"), "{told}");
+    let message = error("a.hcl", &job("  secret \"token\" {\n    provider = \"nomad\"\n  }"));
+    assert!(message.contains("a.hcl:10:3: spec.secret: `secret` is not supported"), "{message}");
     let task = |inner: &str| {
         format!(
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
         )
     };
     for block in ["template", "csi_plugin", "action", "device_"] {
-        let told = wrong("a.hcl", &task(&format!("      {block} {{\n      }}")));
+        let message = error("a.hcl", &task(&format!("      {block} {{\n      }}")));
         assert!(
-            told.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),
-            "{block}: {told}"
+            message.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),
+            "{block}: {message}"
         );
     }
 }
 
 #[test]
-fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
+fn invalid_artifact_is_named_by_its_path() {
     let hcl = "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        \
                command = \"x\"\n      }\n      artifact {\n        source = \"git::https://example.org/a\"\n      }\n    }\n  \
                }\n}\n";
-    let told = wrong("a.hcl", hcl);
-    let why = "`git` is known from Nomad, but not built in this release; there are `http`, `https`";
-    assert_eq!(told, format!("a.hcl:9:18: spec.groups[0].tasks[0].artifacts[0].source: {why}"));
+    let message = error("a.hcl", hcl);
+    let why = "`git` is not supported; available: `http`, `https`";
+    assert_eq!(message, format!("a.hcl:9:18: spec.groups[0].tasks[0].artifacts[0].source: {why}"));
     let json = r#"{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
         "Config": {"command": "x"}, "Artifacts": [{"GetterSource": "git::https://example.org/a",
         "GetterOptions": {"a": "b"}, "RelativeDest": "../x"}]}]}]}}"#;
-    let told = wrong("a.json", json);
-    assert!(told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].GetterSource: `git` is known"), "{told}");
+    let message = error("a.json", json);
     assert!(
-        told.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
-        "{told}"
+        message.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].GetterSource: `git` is not supported"),
+        "{message}"
+    );
+    assert!(
+        message.contains("Job.TaskGroups[0].Tasks[0].Artifacts[0].RelativeDest: must be a path in"),
+        "{message}"
     );
     // The value of a variable is not known yet.
     let open = json
@@ -150,7 +153,7 @@ fn what_can_not_be_fetched_is_told_by_its_place_in_each_language() {
 }
 
 #[test]
-fn slips_in_hcl_are_told_with_their_place() {
+fn mistakes_in_hcl_are_reported_with_their_position() {
     for (text, place) in [
         ("job \"a\" {\n  grup \"g\" {\n  }\n}\n", "a.hcl:2:3: spec.grup"),
         ("job \"a\" {\n}\njb \"b\" {\n}\n", "a.hcl:3:1: a job file can't contain a block `jb`"),
@@ -171,23 +174,23 @@ fn slips_in_hcl_are_told_with_their_place() {
         ),
         (
             "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"exec\"\n    }\n  }\n}\n",
-            "a.hcl:4:16: spec.groups[0].tasks[0].driver: `exec` is known from Nomad",
+            "a.hcl:4:16: spec.groups[0].tasks[0].driver: the driver `exec` is not supported",
         ),
         ("job \"a\" {\n  name = bas64(\"x\")\n}\n", "a.hcl:2:10: there is no function `bas64`"),
     ] {
-        let told = wrong("a.hcl", text);
-        assert!(told.contains(place), "{told}");
+        let message = error("a.hcl", text);
+        assert!(message.contains(place), "{message}");
     }
 }
 
 /// Regression: a value that could not be evaluated hid all other problems.
 #[test]
-fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
+fn unknown_value_does_not_hide_other_problems() {
     let text = "job \"a\" {\n  type = var.x\n  periodic {\n    crons = [\"0 0 * * *\"]\n  }\n  group \"g\" {\n    cuont = 2\n    \
                 count = local.y\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        comand = \"x\"\n      }\n    \
                 }\n  }\n}\n";
     assert_eq!(
-        wrong("a.hcl", text),
+        error("a.hcl", text),
         "a.hcl:2:14: there is no variable `x`\n\
          a.hcl:7:5: spec.groups[0].cuont: unknown field `cuont`; did you mean `count`?\n\
          a.hcl:8:19: there is no local `y`\n\
@@ -195,16 +198,16 @@ fn beside_a_value_that_is_not_known_the_rest_is_told_as_well() {
     );
     // The set of blocks is unknown, so none is reported as missing.
     let text = "job \"a\" {\n  dynamic \"group\" {\n    for_each = var.x\n    content {\n    }\n  }\n}\n";
-    assert_eq!(wrong("a.hcl", text), "a.hcl:3:20: there is no variable `x`");
+    assert_eq!(error("a.hcl", text), "a.hcl:3:20: there is no variable `x`");
 }
 
 #[test]
-fn slips_in_json_are_told_by_the_paths_of_the_api() {
+fn mistakes_in_json_are_reported_by_api_path() {
     let job = |fields: &str| {
         format!("{{\"Job\": {{\"ID\": \"a\", \"TaskGroups\": [{{\"Name\": \"g\", {fields}}}]}}}}")
     };
     let task = "\"Tasks\": [{\"Name\": \"t\", \"Driver\": \"raw_exec\", \"Config\": {\"command\": \"x\"}}]";
-    for (text, told) in [
+    for (text, expected) in [
         (job(&format!("\"Count\": \"two\", {task}")), "Job.TaskGroups[0].Count: "),
         (job(&format!("\"Cuont\": 2, {task}")), "Job.TaskGroups[0].Cuont: "),
         (
@@ -230,8 +233,8 @@ fn slips_in_json_are_told_by_the_paths_of_the_api() {
         ("{\"Job\": {\"ID\": \"a\"}}".to_owned(), "Job"),
         ("{\"Job\": 7}".to_owned(), "Job: must be a job"),
     ] {
-        let all = wrong("a.json", &text);
-        assert!(all.contains(told), "{text}: {all}");
+        let all = error("a.json", &text);
+        assert!(all.contains(expected), "{text}: {all}");
         assert!(all.lines().all(|line| line.starts_with("a.json:1:")), "{all}");
     }
 }
@@ -248,13 +251,13 @@ fn strings_of_json_are_read_as_json_has_them() {
 #[test]
 fn harm_in_json_is_refused() {
     let deep = format!("{{\"Job\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(wrong("a.json", &deep).contains("nested more than 64 deep"));
+    assert!(error("a.json", &deep).contains("nested more than 64 deep"));
     let long =
         format!("{{\"Job\": {{\"ID\": \"a\", \"Datacenters\": [{}\"x\"]}}}}", "\"x\",".repeat(300_000));
-    assert!(wrong("a.json", &long).contains("more than 250000 values"));
-    let told =
+    assert!(error("a.json", &long).contains("more than 250000 values"));
+    let problems =
         parse("a.json", b"{\"Job\": {\"ID\": \"\xff\"}}", &Drivers::built_in()).map(|_| ()).unwrap_err();
-    assert_eq!(told.to_string(), "a.json:1:17: is not UTF-8: byte 0xff at offset 16");
+    assert_eq!(problems.to_string(), "a.json:1:17: is not UTF-8: byte 0xff at offset 16");
 }
 
 /// A job file with these names, in HCL.
@@ -302,8 +305,8 @@ fn names_that_cannot_be_paths_are_refused_in_all_languages() {
             escaped(job)
         );
         for (name, text) in [("a.json", json.to_string()), ("a.yaml", yaml)] {
-            let told = wrong(name, &text);
-            assert!(told.contains(problem), "{job:?} in {name}: {told}");
+            let message = error(name, &text);
+            assert!(message.contains(problem), "{job:?} in {name}: {message}");
         }
     }
     for (task, problem) in [
@@ -313,17 +316,17 @@ fn names_that_cannot_be_paths_are_refused_in_all_languages() {
         (&long, "must have at most 128 bytes"),
     ] {
         for text in [named("j", "", "g", task), named("j", "", task, "t")] {
-            let told = wrong("a.hcl", &text);
-            assert!(told.contains(problem), "{task}: {told}");
+            let message = error("a.hcl", &text);
+            assert!(message.contains(problem), "{task}: {message}");
         }
     }
-    let told = wrong("a.hcl", &named("j", "namespace = \"a_b\"", "g", "t"));
-    assert!(told.contains("must be 1 to 128 letters"), "{told}");
+    let message = error("a.hcl", &named("j", "namespace = \"a_b\"", "g", "t"));
+    assert!(message.contains("must be 1 to 128 letters"), "{message}");
 }
 
 // A group's service was `probe-one-group`; nobody found it under the name that Nomad gives it.
 #[test]
-fn a_service_without_a_name_has_the_one_that_nomad_gives_it() {
+fn unnamed_service_gets_the_nomad_default() {
     let job = good("a.hcl", &named("probe", "name = \"Shown\"", "one", "main"));
     let group = &job.groups[0];
     assert_eq!(
@@ -331,10 +334,10 @@ fn a_service_without_a_name_has_the_one_that_nomad_gives_it() {
         ("Shown-one", "Shown-one-main")
     );
     // Nomad refuses these default names too.
-    let told = wrong("a.hcl", &named("probe", "", "Front_end", "main"));
+    let message = error("a.hcl", &named("probe", "", "Front_end", "main"));
     assert!(
-        told.contains("the default name `probe-Front_end` is not valid, it must be valid per RFC 1123"),
-        "{told}"
+        message.contains("the default name `probe-Front_end` is not valid, it must be valid per RFC 1123"),
+        "{message}"
     );
 }
 
@@ -344,13 +347,13 @@ fn the_id_of_a_job_may_differ_from_its_label() {
     assert_eq!((&*job.id, &*job.name), ("probe-7", "probe"));
     let both = good("a.hcl", &named("probe", "id = \"probe-7\"\nname = \"shown\"", "one", "main"));
     assert_eq!((&*both.id, &*both.name), ("probe-7", "shown"));
-    let told = wrong("a.hcl", &named("probe", "id = \"a b\"", "one", "main"));
-    assert!(told.contains("metadata.name: must not contain spaces"), "{told}");
+    let message = error("a.hcl", &named("probe", "id = \"a b\"", "one", "main"));
+    assert!(message.contains("metadata.name: must not contain spaces"), "{message}");
 }
 
 // The job was refused; Nomad runs one allocation, and the others wait.
 #[test]
-fn a_static_port_may_be_wanted_more_often_than_it_is_there() {
+fn static_port_may_exceed_the_node() {
     let group = |name: &str| {
         format!(
             "group \"{name}\" {{\ncount = 2\nnetwork {{\nport \"http\" {{ static = 8088 }}\n}}\n\
@@ -360,6 +363,9 @@ fn a_static_port_may_be_wanted_more_often_than_it_is_there() {
     let job = good("a.hcl", &format!("job \"probe\" {{\n{}{}}}\n", group("one"), group("two")));
     assert_eq!((job.groups.len(), job.groups[0].count), (2, 2));
     let twice = group("one").replace("port \"http\"", "port \"admin\" { static = 8088 }\nport \"http\"");
-    let told = wrong("a.hcl", &format!("job \"probe\" {{\n{twice}}}\n"));
-    assert!(told.contains("port 8088 is already taken at `spec.groups[0].network.ports.admin`"), "{told}");
+    let message = error("a.hcl", &format!("job \"probe\" {{\n{twice}}}\n"));
+    assert!(
+        message.contains("port 8088 is already taken at `spec.groups[0].network.ports.admin`"),
+        "{message}"
+    );
 }

@@ -38,7 +38,7 @@ fn a_folder_is_read_by_name_and_not_below() {
 }
 
 #[test]
-fn nothing_of_a_set_is_given_while_one_file_is_broken() {
+fn broken_file_withholds_the_whole_set() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "a.yaml", &job("a"));
     write(folder.path(), "b.yaml", "kind: Thing\napiVersion: herdlet/v1");
@@ -46,10 +46,10 @@ fn nothing_of_a_set_is_given_while_one_file_is_broken() {
     let problems =
         load(&[folder.path().to_owned(), missing.clone()], &Drivers::built_in(), &Variables::default())
             .unwrap_err();
-    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 2, "{problems}");
-    assert!(told[0].contains("b.yaml:1:7: kind: expected"), "{problems}");
-    assert!(told[1].starts_with(&format!("{}: cannot be read: ", missing.display())), "{problems}");
+    let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(messages.len(), 2, "{problems}");
+    assert!(messages[0].contains("b.yaml:1:7: kind: expected"), "{problems}");
+    assert!(messages[1].starts_with(&format!("{}: cannot be read: ", missing.display())), "{problems}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_watched_folder_answers_file_by_file() {
 }
 
 #[test]
-fn folders_that_hold_nothing_or_are_none() {
+fn empty_or_missing_folders_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let problems =
         load(&[folder.path().to_owned()], &Drivers::built_in(), &Variables::default()).unwrap_err();
@@ -84,7 +84,7 @@ fn folders_that_hold_nothing_or_are_none() {
 }
 
 #[test]
-fn a_file_that_is_too_large_is_refused_without_reading_it_all() {
+fn too_large_file_is_refused_before_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large.yaml");
     fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_told_with_what_was_meant() {
+    fn misspelled_attribute_has_a_suggestion() {
         for (name, expected) in [
             ("attr.kernel.name", None),
             ("attr.driver.raw_exec", None),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_this_machine_is_found_to_have_is_known() {
+    fn attributes_of_this_machine_are_known() {
         let room = herdlet_fingerprint::room(std::path::Path::new("/"));
         for name in herdlet_fingerprint::attributes(room).keys() {
             assert_eq!(complaint(&format!("attr.{name}")), None, "{name}");

@@ -141,7 +141,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
     }
     // The value of an attribute is not known yet.
     let is_literal = !value.starts_with("${");
-    let wrong = match operator {
+    let problem = match operator {
         _ if value.len() > VALUE_BYTES_MAX => Some(format!("must be at most {VALUE_BYTES_MAX} bytes")),
         Operator::IsSet | Operator::IsNotSet => {
             (!value.is_empty()).then(|| format!("`{}` takes no value", operator.as_str()))
@@ -175,7 +175,7 @@ fn one(written: &Constraint, trail: &Trail<'_>, findings: &mut Findings<'_>) -> 
         | Operator::SetContains
         | Operator::SetContainsAny => None,
     };
-    if let Some(message) = wrong {
+    if let Some(message) = problem {
         let field = short.first().map_or("value", |(name, _, _)| name);
         findings.problem(&trail.field(field), message);
     }

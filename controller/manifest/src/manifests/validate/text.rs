@@ -116,7 +116,7 @@ pub(super) fn no_such<'a>(what: &str, name: &str, names: impl Iterator<Item = &'
     match nearest(name, names.iter().copied()) {
         Some(near) => format!("there is no {what} `{name}`; did you mean `{near}`?"),
         None if all.is_empty() => format!("there is no {what} `{name}`; there is none at all"),
-        None if all.len() <= 12 => format!("there is no {what} `{name}`; there are {}", all.join(", ")),
+        None if all.len() <= 12 => format!("there is no {what} `{name}`; available: {}", all.join(", ")),
         None => format!("there is no {what} `{name}`"),
     }
 }

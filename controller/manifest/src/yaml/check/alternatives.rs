@@ -68,12 +68,12 @@ impl Walk<'_> {
         for (choice, _) in choices {
             let found = std::mem::take(&mut self.problems);
             self.node(choice, node, trail, outer);
-            let wrong = std::mem::replace(&mut self.problems, found);
-            if wrong.is_empty() {
+            let problems = std::mem::replace(&mut self.problems, found);
+            if problems.is_empty() {
                 return;
             }
-            if least.as_ref().is_none_or(|least| wrong.len() < least.len()) {
-                least = Some(wrong);
+            if least.as_ref().is_none_or(|least| problems.len() < least.len()) {
+                least = Some(problems);
             }
         }
         self.problems.append(least.unwrap_or_default());

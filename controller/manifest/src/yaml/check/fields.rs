@@ -24,8 +24,8 @@ impl Walk<'_> {
         trail: &Trail<'_>,
         outer: Option<&Enclosing<'_>>,
     ) {
-        let here = Enclosing { facets, trail, outer };
-        let meant: Vec<&str> = entries.iter().filter_map(|entry| self.field(&here, entry)).collect();
+        let enclosing = Enclosing { facets, trail, outer };
+        let meant: Vec<&str> = entries.iter().filter_map(|entry| self.field(&enclosing, entry)).collect();
         let required = facets.all("required").filter_map(Json::as_array).flatten().filter_map(Json::as_str);
         let is_there = |name: &str| entries.iter().any(|entry| &*entry.key == name);
         let missing: Vec<&str> = required.filter(|name| !is_there(name) && !meant.contains(name)).collect();

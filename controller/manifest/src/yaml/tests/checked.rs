@@ -44,9 +44,9 @@ fn a_good_manifest_has_no_problems() {
 }
 
 #[test]
-fn durations_say_what_to_write() {
+fn duration_errors_suggest_a_value() {
     let expected = "expected a duration such as 30s, 5m or 1h30m, found";
-    for (text, told) in [
+    for (text, message) in [
         ("60", format!("{expected} the integer 60; write 60s")),
         ("45", format!("{expected} the integer 45; write 45s")),
         ("\"60\"", format!("{expected} the string \"60\"; write 60s")),
@@ -64,14 +64,14 @@ fn durations_say_what_to_write() {
         ("[5s]", format!("{expected} a list")),
         ("''", "`` is not a duration such as 30s, 5m or 1h30m".to_owned()),
     ] {
-        assert_eq!(group(&format!("restart: {{interval: {text}}}")), format!("restart.interval: {told}"));
+        assert_eq!(group(&format!("restart: {{interval: {text}}}")), format!("restart.interval: {message}"));
     }
 }
 
 #[test]
-fn sizes_and_clocks_say_what_to_write() {
+fn size_and_clock_errors_suggest_a_value() {
     let expected = "expected MiB as an integer, found";
-    for (text, told) in [
+    for (text, message) in [
         ("512Mi", format!("{expected} the string \"512Mi\"; write 512")),
         ("512M", format!("{expected} the string \"512M\"; write 512")),
         ("512MB", format!("{expected} the string \"512MB\"; write 512")),
@@ -90,11 +90,11 @@ fn sizes_and_clocks_say_what_to_write() {
         ("-5", "must be at least 10, found -5".to_owned()),
         ("", "is empty; remove it or give it a value".to_owned()),
     ] {
-        assert_eq!(task(&format!("resources: {{memory: {text}}}")), format!("resources.memory: {told}"));
+        assert_eq!(task(&format!("resources: {{memory: {text}}}")), format!("resources.memory: {message}"));
     }
     let expected = "expected MHz as an integer, found";
     let cores = "cpu is in MHz, not in cores";
-    for (text, told) in [
+    for (text, message) in [
         ("500m", format!("{expected} the string \"500m\"; {cores}: 0.5 of a core of 2400 MHz is 1200")),
         ("0.5", format!("{expected} the number 0.5; {cores}: 0.5 of a core of 2400 MHz is 1200")),
         ("2 cores", format!("{expected} the string \"2 cores\"; {cores}: 2 of a core of 2400 MHz is 4800")),
@@ -105,13 +105,13 @@ fn sizes_and_clocks_say_what_to_write() {
         ("5000000000", "must be at most 4294967295, found 5000000000".to_owned()),
         ("0500", "0500 is octal for some YAML parsers and decimal for others; write 500 or 0o500".to_owned()),
     ] {
-        assert_eq!(task(&format!("resources: {{cpu: {text}}}")), format!("resources.cpu: {told}"));
+        assert_eq!(task(&format!("resources: {{cpu: {text}}}")), format!("resources.cpu: {message}"));
     }
 }
 
 #[test]
-fn wrong_types_say_what_is_there_and_what_would_be_right() {
-    for (fields, told) in [
+fn type_errors_name_found_and_expected() {
+    for (fields, expected) in [
         ("driver: 5", "driver: expected a string, found the integer 5; write \"5\""),
         ("driver: [x]", "driver: expected a string, found a list"),
         ("driver: \"\"", "driver: must not be the empty string"),
@@ -153,9 +153,9 @@ fn wrong_types_say_what_is_there_and_what_would_be_right() {
         ),
         ("resources: []", "resources: expected a map, found a list; write {}"),
     ] {
-        assert_eq!(task(fields), told, "{fields}");
+        assert_eq!(task(fields), expected, "{fields}");
     }
-    for (fields, told) in [
+    for (fields, expected) in [
         ("count: \"2\"", "count: expected an integer, found the string \"2\"; remove the quotes"),
         ("count: 2.0", "count: expected an integer, found the number 2.0; write 2"),
         ("count: 1_000", "count: expected an integer, found the string \"1_000\"; write 1000"),
@@ -190,13 +190,13 @@ fn wrong_types_say_what_is_there_and_what_would_be_right() {
         ),
         ("network: {ports: {a: }}", "network.ports.a: is empty; remove it or give it a value"),
     ] {
-        assert_eq!(group(fields), told, "{fields}");
+        assert_eq!(group(fields), expected, "{fields}");
     }
 }
 
 #[test]
-fn names_of_enums_are_told() {
-    for (fields, told) in [
+fn unknown_enum_value_lists_the_allowed_ones() {
+    for (fields, expected) in [
         (
             "restart: {mode: dely}",
             "restart.mode: expected `delay` or `fail`, found the string \"dely\"; did you mean `delay`?",
@@ -207,7 +207,7 @@ fn names_of_enums_are_told() {
         ("restart: {mode: [delay]}", "restart.mode: expected `delay` or `fail`, found a list"),
         ("restart: {mode: 5}", "restart.mode: expected `delay` or `fail`, found the integer 5; write \"5\""),
     ] {
-        assert_eq!(group(fields), told, "{fields}");
+        assert_eq!(group(fields), expected, "{fields}");
     }
     let kind = |kind: &str| problem_at(&format!("spec: {{type: {kind}}}\n"), "spec");
     assert_eq!(kind("batch"), "");
@@ -216,7 +216,7 @@ fn names_of_enums_are_told() {
         "type: expected `system`, `service` or `batch`, found the string \"Service\"; did you mean `service`?"
     );
     assert_eq!(kind("daemon"), "type: expected `system`, `service` or `batch`, found the string \"daemon\"");
-    for (hook, told) in [
+    for (hook, expected) in [
         ("nothing", "hook: expected `none`, found the string \"nothing\""),
         ("{htpp: {port: 80}}", "hook: expected `exec` or `http`, found `htpp`; did you mean `http`?"),
         ("{http: {port: x}}", "hook.http.port: expected an integer, found the string \"x\""),
@@ -224,13 +224,13 @@ fn names_of_enums_are_told() {
         ("{exec: {command: x}, other: 1}", "hook.other: unknown field `other`; the fields here are exec"),
         ("{}", "hook: needs `exec` or `http`"),
     ] {
-        assert_eq!(task(&format!("hook: {hook}")), told, "{hook}");
+        assert_eq!(task(&format!("hook: {hook}")), expected, "{hook}");
     }
 }
 
 #[test]
-fn unknown_fields_are_looked_for_near_and_far() {
-    for (fields, told) in [
+fn unknown_field_is_suggested_from_near_and_far() {
+    for (fields, expected) in [
         ("cuont: 2", "cuont: unknown field `cuont`; did you mean `count`?"),
         ("Count: 2", "Count: unknown field `Count`; did you mean `count`?"),
         ("task: {}", "task: unknown field `task`; repeated blocks have plural names here: `tasks` is a list"),
@@ -242,7 +242,7 @@ fn unknown_fields_are_looked_for_near_and_far() {
         ("zzz: 5", "zzz: unknown field `zzz`; the fields here are count, name, network, restart, tasks"),
         ("restart: {count: 5}", "restart.count: unknown field `count`; `count` belongs to `spec.groups[0]`"),
     ] {
-        assert_eq!(group(fields), told, "{fields}");
+        assert_eq!(group(fields), expected, "{fields}");
     }
     assert_eq!(problem_at("spec: {}\nspecs: {}\n", ""), "specs: unknown field `specs`; did you mean `spec`?");
     assert_eq!(problem_at("{}\n", ""), ": `spec` is missing");
@@ -271,7 +271,7 @@ fn names_have_rules() {
 
 #[test]
 fn names_may_be_of_other_kinds() {
-    let wrong = |kind: &str, text: &str| {
+    let has_problems = |kind: &str, text: &str| {
         let schema = serde_json::json!({"type": "string", "x-name": kind});
         !check(&document(text).root(), &schemars::Schema::try_from(schema).unwrap()).is_empty()
     };
@@ -283,10 +283,10 @@ fn names_may_be_of_other_kinds() {
         ("of-no-kind", vec!["''"], vec![]),
     ] {
         for text in good {
-            assert!(!wrong(kind, text), "{kind} {text}");
+            assert!(!has_problems(kind, text), "{kind} {text}");
         }
         for text in bad {
-            assert!(wrong(kind, text), "{kind} {text}");
+            assert!(has_problems(kind, text), "{kind} {text}");
         }
     }
 }

@@ -9,7 +9,7 @@ use super::model::Manifest;
 use super::*;
 
 #[test]
-fn what_is_shown_is_what_the_files_say() {
+fn golden_files_match() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/yaml/tests/golden");
     for name in ["slips", "foreign", "two_documents"] {
         let source = format!("{name}.yaml");

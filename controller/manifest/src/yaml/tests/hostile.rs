@@ -18,12 +18,12 @@ fn a_text_that_is_too_large_is_not_read() {
 }
 
 #[test]
-fn what_is_not_utf_8_is_told_with_its_place() {
-    let wrong = |bytes: &[u8]| render(&parse("t.yaml", bytes).problems);
-    assert_eq!(wrong(b"a: 1\nb: \xc3\xa9\xff\n"), "2:5: is not UTF-8: byte 0xff at offset 10");
-    assert_eq!(wrong(b"a: 1\r\nb:\rc\xff"), "3:2: is not UTF-8: byte 0xff at offset 10");
-    assert_eq!(wrong(b"\xc3"), "1:1: is not UTF-8: byte 0xc3 at offset 0");
-    assert_eq!(wrong(b"\xff\xfea\0"), "is UTF-16; save it as UTF-8");
+fn invalid_utf8_is_reported_with_its_position() {
+    let problems_of = |bytes: &[u8]| render(&parse("t.yaml", bytes).problems);
+    assert_eq!(problems_of(b"a: 1\nb: \xc3\xa9\xff\n"), "2:5: is not UTF-8: byte 0xff at offset 10");
+    assert_eq!(problems_of(b"a: 1\r\nb:\rc\xff"), "3:2: is not UTF-8: byte 0xff at offset 10");
+    assert_eq!(problems_of(b"\xc3"), "1:1: is not UTF-8: byte 0xc3 at offset 0");
+    assert_eq!(problems_of(b"\xff\xfea\0"), "is UTF-16; save it as UTF-8");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn billion_laughs_are_not_laughed() {
         text.push_str(&format!("a{level}: &a{level} [{}]\n", vec![before; 9].join(", ")));
     }
     let begun = Instant::now();
-    assert!(wrong(&text).contains("has more than 250000 values, including those that aliases repeat"));
+    assert!(problems_of(&text).contains("has more than 250000 values, including those that aliases repeat"));
     assert!(begun.elapsed() < HANG);
 }
 
@@ -42,19 +42,19 @@ fn billion_laughs_are_not_laughed() {
 fn aliases_multiply_neither_text_nor_depth_nor_merges() {
     let mut text = format!("a: &a {}\nb:\n", "x".repeat(1 << 20));
     text.push_str(&"  - *a\n".repeat(20));
-    assert_eq!(wrong(&text), "19:5: b[16]: aliases repeat more than 16 MiB of text");
+    assert_eq!(problems_of(&text), "19:5: b[16]: aliases repeat more than 16 MiB of text");
 
     let mut text = String::from("a0: &a0 [x]\n");
     for level in 1..=70 {
         text.push_str(&format!("a{level}: &a{level} [*a{}]\n", level - 1));
     }
-    assert_eq!(wrong(&text), "64:12: a63[0]: lists and maps are nested more than 64 deep");
+    assert_eq!(problems_of(&text), "64:12: a63[0]: lists and maps are nested more than 64 deep");
 
     let mut text = String::from("a0: &a0 {k: v}\n");
     for level in 1..=40 {
         text.push_str(&format!("a{level}: &a{level} {{<<: [*a{0}, *a{0}], k{level}: v}}\n", level - 1));
     }
-    assert!(wrong(&text).contains("more than 250000 values"));
+    assert!(problems_of(&text).contains("more than 250000 values"));
 }
 
 #[test]
@@ -62,13 +62,13 @@ fn nesting_has_an_end() {
     let begun = Instant::now();
     for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")] {
         let text = format!("{}x{}", open.repeat(200_000), close.repeat(200_000));
-        let wrong = wrong(&text);
-        assert!(wrong.contains("nested more than 64 deep"), "{open}: {wrong}");
+        let problems = problems_of(&text);
+        assert!(problems.contains("nested more than 64 deep"), "{open}: {problems}");
         let text = format!("{}x{}", open.repeat(60), close.repeat(60));
         assert!(!parse("t.yaml", text.as_bytes()).problems.to_string().contains("nested"), "{open}");
     }
     let text: String = (0..70).map(|level| format!("{}a:\n", " ".repeat(level))).collect();
-    assert!(wrong(&text).contains("nested more than 64 deep"));
+    assert!(problems_of(&text).contains("nested more than 64 deep"));
     assert!(begun.elapsed() < HANG);
 }
 
@@ -76,14 +76,14 @@ fn nesting_has_an_end() {
 fn numbers_of_values_and_documents_have_an_end() {
     let text = format!("[{}]", "1,".repeat(300_000));
     assert_eq!(
-        wrong(&text),
+        problems_of(&text),
         "1:500002: [250000]: has more than 250000 values, including those that aliases repeat"
     );
-    assert_eq!(wrong(&"---\na\n".repeat(20_000)), "20001:1: has more than 10000 documents");
+    assert_eq!(problems_of(&"---\na\n".repeat(20_000)), "20001:1: has more than 10000 documents");
 }
 
 #[test]
-fn nothing_large_takes_long() {
+fn large_input_is_fast() {
     // A sixteenth of the limit; at the limit an optimised build takes two seconds for the slowest case.
     let size = 256 << 10;
     for part in [
@@ -226,7 +226,7 @@ proptest! {
     }
 
     #[test]
-    fn no_slip_of_the_keyboard_panics(
+    fn no_typing_error_panics(
         which in 0..SAMPLES.len(),
         slips in prop::collection::vec((any::<prop::sample::Index>(), 0..3_usize, piece()), 1..4),
     ) {
@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_reads_back(value in value()) {
+    fn written_yaml_reads_back(value in value()) {
         let text = to_yaml(&value).unwrap();
         let parsed = parse("t.yaml", text.as_bytes());
         prop_assert!(parsed.problems.is_empty(), "{}\n{}", parsed.problems, text);

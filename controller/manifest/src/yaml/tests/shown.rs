@@ -32,7 +32,7 @@ fn problems_are_shown_by_place_and_stay_in_order_at_one_place() {
 }
 
 #[test]
-fn the_first_hundred_are_shown_and_the_rest_counted() {
+fn only_the_first_hundred_problems_are_shown() {
     let mut problems = Problems::new();
     for line in (1..=250).rev() {
         problems.push(at(line, "x"));
@@ -68,12 +68,12 @@ fn problems_cross_json() {
 }
 
 #[test]
-fn what_is_quoted_is_short_and_tame() {
+fn quoted_text_is_short_and_escaped() {
     let text = format!("spec: \"\\e[31m{}\"\n\"\\e]0;x\": 1\n", "long ".repeat(50));
     let document = document(&text);
-    let told = render(&check(&document.root(), &schema_for::<super::model::Manifest>()));
-    assert!(!told.contains('\u{1b}'), "{told}");
-    assert!(told.lines().all(|line| line.len() < 160), "{told}");
+    let problems = render(&check(&document.root(), &schema_for::<super::model::Manifest>()));
+    assert!(!problems.contains('\u{1b}'), "{problems}");
+    assert!(problems.lines().all(|line| line.len() < 160), "{problems}");
     let wide = super::document(&format!("spec:\n  {}: 1\n", "é".repeat(500)));
     assert!(
         super::render(&check(&wide.root(), &schema_for::<super::model::Manifest>())).chars().count() < 250

@@ -7,7 +7,7 @@ fn scalar(text: &str) -> Value {
 }
 
 #[test]
-fn scalars_mean_what_yaml_1_2_says() {
+fn scalars_follow_yaml_1_2() {
     for text in [
         "no",
         "yes",
@@ -118,7 +118,7 @@ fn everything_has_its_place() {
 }
 
 #[test]
-fn a_byte_order_mark_and_windows_line_ends_change_nothing() {
+fn byte_order_mark_and_crlf_change_nothing() {
     let document = document("\u{feff}a: 1\r\nb:\r\n  - x\r\n  - |\r\n    y\r\n    z\r\n");
     assert_eq!(document.at("a").unwrap().node.position, Position { line: 1, column: 4 });
     assert_eq!(document.at("b[0]").unwrap().node.position, Position { line: 3, column: 5 });
@@ -135,12 +135,12 @@ fn documents_are_counted_without_the_empty_ones() {
     assert_eq!(roots[2], (2, &Value::Null));
     for text in ["", "\n\n", "# only a comment\n", "---\n", "\u{feff}", "--- # x\n...\n"] {
         assert_eq!(parse("t.yaml", text.as_bytes()).documents.len(), 0, "{text:?}");
-        assert_eq!(wrong(text), "", "{text:?}");
+        assert_eq!(problems_of(text), "", "{text:?}");
     }
 }
 
 #[test]
-fn merge_keys_give_what_the_map_lacks() {
+fn merge_keys_add_missing_keys() {
     let document = document(
         "base: &base {a: 1, b: 2}\nmore: &more {b: 3, c: 4}\none: {<<: *base, a: 9}\ntwo:\n  <<: [*base, *more]\n  d: 5\n\
          three: {<<: {x: 1}, \"<<\": literal}\n",
@@ -159,19 +159,19 @@ fn merge_keys_give_what_the_map_lacks() {
 }
 
 #[test]
-fn duplicate_keys_are_told_with_both_places() {
+fn duplicate_key_is_reported_with_both_positions() {
     assert_eq!(
-        wrong("a:\n  b: 1\n  c: 2\n  b: 3\n  \"b\": 4\n"),
+        problems_of("a:\n  b: 1\n  c: 2\n  b: 3\n  \"b\": 4\n"),
         "4:3: a: duplicate key `b`; it is already at line 2, column 3\n\
          5:3: a: duplicate key `b`; it is already at line 2, column 3"
     );
     // 1 and "1" are the same key.
     assert_eq!(
-        wrong("x: [{1: a, '1': b}]\n"),
+        problems_of("x: [{1: a, '1': b}]\n"),
         "1:12: x[0]: duplicate key `1`; it is already at line 1, column 6"
     );
     assert_eq!(
-        wrong("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n"),
+        problems_of("a: &a {x: 1}\nb:\n  <<: *a\n  <<: *a\n"),
         "4:3: b: duplicate key `<<`; it is already at line 3, column 3"
     );
     // The first occurrence is kept, so that its other problems are reported too.
@@ -180,8 +180,8 @@ fn duplicate_keys_are_told_with_both_places() {
 }
 
 #[test]
-fn odd_keys_tags_and_aliases_are_refused_and_reading_goes_on() {
-    for (text, told) in [
+fn unusual_keys_tags_and_aliases_are_refused() {
+    for (text, expected) in [
         (
             "a: !vault x\n",
             "1:4: a: the tag `!vault` is not supported; remove it, or put a value that begins with `!` in quotes",
@@ -210,7 +210,7 @@ fn odd_keys_tags_and_aliases_are_refused_and_reading_goes_on() {
         ("<<: x\n", "1:5: `<<` takes a map, or a list of maps"),
         ("a: {<<: [{x: 1}, 2]}\n", "1:18: a: `<<` takes a map, or a list of maps"),
     ] {
-        assert_eq!(wrong(text), told, "{text}");
+        assert_eq!(problems_of(text), expected, "{text}");
         assert_eq!(parse("t.yaml", text.as_bytes()).documents.len(), 1, "{text}");
     }
 }
@@ -246,8 +246,8 @@ fn a_broken_document_does_not_end_the_text() {
 }
 
 #[test]
-fn what_is_no_yaml_is_told_with_its_usual_cause() {
-    for (text, told) in [
+fn invalid_yaml_is_reported_with_its_cause() {
+    for (text, expected) in [
         ("a:\n\tb: 1\n", "indent with spaces"),
         ("a: 1\n\tb: 2\n", "indent with spaces"),
         (
@@ -274,8 +274,8 @@ fn what_is_no_yaml_is_told_with_its_usual_cause() {
         ("a: \"x\" y\n", "within double quotes write \\\""),
         ("a: {{ key }}\n", "put a value that begins with `{` in quotes"),
     ] {
-        let wrong = wrong(text);
-        assert!(wrong.contains(told), "{text:?}: {wrong}");
-        assert_eq!(wrong.lines().count(), 1);
+        let problems = problems_of(text);
+        assert!(problems.contains(expected), "{text:?}: {problems}");
+        assert_eq!(problems.lines().count(), 1);
     }
 }

@@ -112,6 +112,10 @@ impl Cluster {
 }
 
 impl Servers for Arc<Cluster> {
+    fn registered(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         let answer = self.answer(&question).map(Answer);
         async move { answer }.boxed()
@@ -168,7 +172,7 @@ async fn tokens_of_every_kind_are_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
+async fn acl_answer_is_cached_longer_without_servers() {
     let (cluster, resolver) = test_env(Mode::On);
     resolve(&resolver, READER).await.unwrap();
     let asked = cluster.asked.load(Ordering::SeqCst);
@@ -190,7 +194,7 @@ async fn what_was_said_is_kept_for_a_while_and_longer_without_servers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_acls_everything_is_allowed_unless_there_must_be_some() {
+async fn without_acls_everything_is_allowed_unless_required() {
     for token in ["", OPERATOR, "a.task.identity", "rubbish"] {
         let (cluster, resolver) = test_env(Mode::Cluster);
         cluster.has_no_acls.store(true, Ordering::SeqCst);
@@ -214,10 +218,10 @@ async fn a_token_that_expires_is_refused_a_little_early() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_who_ask_at_once_are_one_question_and_the_memory_is_bounded() {
+async fn concurrent_resolutions_share_one_query() {
     let (cluster, resolver) = test_env(Mode::On);
     let asking = (0..50).map(|_| resolve(&resolver, OPERATOR));
-    assert!(futures_util::future::join_all(asking).await.into_iter().all(|said| said.is_ok()));
+    assert!(futures_util::future::join_all(asking).await.into_iter().all(|answer| answer.is_ok()));
     assert_eq!(cluster.asked.load(Ordering::SeqCst), 1);
     for guess in 0..3 * TOKENS_LEN_MAX {
         assert!(resolve(&resolver, &format!("guess {guess}")).await.is_err());
@@ -230,6 +234,10 @@ async fn many_who_ask_at_once_are_one_question_and_the_memory_is_bounded() {
 struct Hanging;
 
 impl Servers for Hanging {
+    fn registered(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
     fn ask(&self, _: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         std::future::pending().boxed()
     }

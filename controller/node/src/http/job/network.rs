@@ -44,21 +44,21 @@ pub(super) fn service(service: &mut Fields, name: &str) {
 
 /// When a check restarts its task: the check's own settings, or else those of its service.
 fn restart(wide: Option<&Json>, narrow: Option<&Json>) -> Option<Json> {
-    let said = narrow.filter(|own| own.is_object());
-    let mut restart = match (wide, said) {
+    let own = narrow.filter(|own| own.is_object());
+    let mut restart = match (wide, own) {
         (None, None) => return None,
         (None, Some(only)) | (Some(only), None) => only.clone(),
-        (Some(wide), Some(said)) => {
+        (Some(wide), Some(own)) => {
             // Zero counts as unset.
-            let mut said = said.clone();
-            if let Json::Object(said) = &mut said {
-                said.retain(|_, value| *value != json!(false) && *value != json!(0) || value.is_null());
+            let mut own = own.clone();
+            if let Json::Object(own) = &mut own {
+                own.retain(|_, value| *value != json!(false) && *value != json!(0) || value.is_null());
                 if let Some(grace) = narrow.and_then(|own| own.get("Grace")).filter(|grace| !grace.is_null())
                 {
-                    said.insert("Grace".to_owned(), grace.clone());
+                    own.insert("Grace".to_owned(), grace.clone());
                 }
             }
-            merge(wide.clone(), Some(&said))
+            merge(wide.clone(), Some(&own))
         }
     };
     if let Json::Object(restart) = &mut restart {

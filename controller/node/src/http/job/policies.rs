@@ -38,7 +38,7 @@ fn restart(kind: &str) -> Json {
 
 /// Fills in the policies of a group.
 pub(super) fn of_group(group: &mut Fields, Context { job, kind, .. }: &Context<'_>) {
-    let said = |name: &str| job.get(name).filter(|said| said.is_object());
+    let job_policy = |name: &str| job.get(name).filter(|job_policy| job_policy.is_object());
     let is_service = &**kind == "service";
     let is_rescheduled = !matches!(&**kind, "system" | "sysbatch");
     let migrate = json!({
@@ -51,8 +51,8 @@ pub(super) fn of_group(group: &mut Fields, Context { job, kind, .. }: &Context<'
         ("RestartPolicy", "", restart(kind), true),
     ] {
         let own = group.get(name).filter(|own| own.is_object());
-        if always || own.is_some() || said(of_job).is_some() {
-            let merged = merge(merge(default, said(of_job)), own);
+        if always || own.is_some() || job_policy(of_job).is_some() {
+            let merged = merge(merge(default, job_policy(of_job)), own);
             group.insert(name.to_owned(), merged);
         }
     }

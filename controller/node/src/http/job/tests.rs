@@ -10,7 +10,7 @@ fn completed(job: Json) -> Json {
 }
 
 #[test]
-fn what_a_job_does_not_say_is_filled_in() {
+fn missing_job_fields_are_filled_in() {
     let job = completed(json!({
         "ID": "web", "Datacenters": ["dc1"], "Status": "running", "ModifyIndex": 7, "Update": { "MaxParallel": 3, "Canary": 1 },
         "Reschedule": { "Delay": 1 },
@@ -101,9 +101,9 @@ fn policies_are_of_the_kind_of_job() {
 }
 
 #[test]
-fn a_job_goes_where_it_is_told_to() {
+fn job_region_and_namespace_are_resolved() {
     let job = |text: Json| text.as_object().unwrap().clone();
-    for (said, region, namespace, went) in [
+    for (fields, region, namespace, went) in [
         (json!({ "ID": "a" }), None, None, ("eu", "eu", "default")),
         (json!({ "ID": "a", "Region": "global", "Namespace": "dev" }), None, None, ("eu", "eu", "dev")),
         (json!({ "ID": "a", "Region": "us", "Namespace": "dev" }), None, Some("ops"), ("us", "us", "ops")),
@@ -115,7 +115,7 @@ fn a_job_goes_where_it_is_told_to() {
             ("us", "global", "default"),
         ),
     ] {
-        let submitted = submitted(job(said), region, namespace, "eu");
+        let submitted = submitted(job(fields), region, namespace, "eu");
         let of_job = submitted.job["Region"].as_str().unwrap();
         assert_eq!((submitted.region.as_deref().unwrap(), of_job, &*submitted.namespace), went);
         assert_eq!(submitted.job["Namespace"], went.2);
@@ -124,7 +124,7 @@ fn a_job_goes_where_it_is_told_to() {
 
 /// A job from a server's answer was completed by a stock agent, so completing it again changes nothing.
 #[test]
-fn a_whole_job_of_stock_servers_stays_what_it_is() {
+fn complete_stock_job_is_unchanged() {
     let mut seen = 0;
     for message in test_recordings::messages().into_iter().filter(|message| message.kind == "response") {
         let (_, body) = message.plain();

@@ -9,12 +9,12 @@ use super::{
 use crate::test_recordings::text;
 
 #[tokio::test]
-async fn what_goes_on_elsewhere_comes_through_servers() {
+async fn streams_of_other_nodes_come_through_servers() {
     let node = Node::new(false).await;
-    let of = |call: &str, messages: Vec<Value>| {
+    let script = |call: &str, messages: Vec<Value>| {
         node.cluster.streams.lock().unwrap().insert(call.to_owned(), messages);
     };
-    of("FileSystem.Logs", vec![payload("one "), payload(""), payload("two")]);
+    script("FileSystem.Logs", vec![payload("one "), payload(""), payload("two")]);
     let logs = format!(
         "/v1/client/fs/logs/{ELSEWHERE}?task=web&type=stdout&follow=true&plain=true&offset=3&origin=end"
     );
@@ -40,13 +40,13 @@ async fn what_goes_on_elsewhere_comes_through_servers() {
         (failed("Unknown allocation \"x\"", Value::Int(404)), 404, "Unknown allocation \"x\""),
         (failed("Permission denied", Value::Nil), 403, "Permission denied"),
     ] {
-        of("FileSystem.Stream", vec![message]);
+        script("FileSystem.Stream", vec![message]);
         assert_eq!(
             node.get(&format!("/v1/client/fs/cat/{ELSEWHERE}?path=a")).await,
             (status, says.to_owned())
         );
     }
-    of("FileSystem.Stream", vec![payload("half"), failed("gone", Value::Int(500))]);
+    script("FileSystem.Stream", vec![payload("half"), failed("gone", Value::Int(500))]);
     let cut = node.http.get(format!("{}/v1/client/fs/stream/{ELSEWHERE}?path=a", node.url)).send().await;
     let is_cut = match cut {
         Ok(answer) => answer.text().await.is_err(),
@@ -57,16 +57,16 @@ async fn what_goes_on_elsewhere_comes_through_servers() {
         assert_eq!(node.get(&format!("/v1/client/fs/{path}")).await.0, 400, "{path}");
     }
     let event = map(&[("Error", Value::Nil), ("Event", map(&[("Data", text("{}"))]))]);
-    of("Event.Stream", vec![event.clone(), event]);
+    script("Event.Stream", vec![event.clone(), event]);
     assert_eq!(node.get("/v1/event/stream?topic=Job:web&topic=Node").await, (200, "{}\n{}\n".to_owned()));
     let topics = map(&[("Job", Value::List(vec![text("web")])), ("Node", Value::List(vec![text("*")]))]);
     assert_eq!(node.last_call().1.get("Topics"), Some(&topics));
-    of("Agent.Monitor", vec![payload("a line\n")]);
+    script("Agent.Monitor", vec![payload("a line\n")]);
     assert_eq!(node.get("/v1/agent/monitor?node_id=n2&plain=true").await, (200, "a line\n".to_owned()));
 }
 
 #[tokio::test]
-async fn commands_elsewhere_are_executed_through_servers() {
+async fn commands_on_other_nodes_go_through_servers() {
     let node = Node::new(false).await;
     let exited = r#"{"exited":true,"result":{}}"#;
     node.cluster.streams.lock().unwrap().insert("Allocations.Exec".to_owned(), vec![payload(exited)]);
@@ -99,9 +99,10 @@ async fn commands_elsewhere_are_executed_through_servers() {
         let (mut socket, _) = tokio_tungstenite::connect_async(&action).await.unwrap();
         assert_eq!(socket.next().await.unwrap().unwrap(), say(exited));
         let (method, asked) = node.last_call();
-        let said = ["JobID", "AllocID", "Action", "Task"].map(|field| asked.get(field).cloned().unwrap());
+        let arguments =
+            ["JobID", "AllocID", "Action", "Task"].map(|field| asked.get(field).cloned().unwrap());
         assert_eq!(
-            (&*method, said),
+            (&*method, arguments),
             ("Allocations.Exec", [text("shop/dispatch-1"), text(ELSEWHERE), text("seed"), text("web")])
         );
     }
@@ -118,7 +119,7 @@ async fn commands_elsewhere_are_executed_through_servers() {
 
 /// Others that verify tokens fetch the keys from any agent, without a token.
 #[tokio::test]
-async fn keys_of_servers_are_where_others_look_for_them() {
+async fn server_keys_are_served_at_well_known_paths() {
     let node = Node::new(false).await;
     let key = map(&[
         ("KeyID", text("k1")),

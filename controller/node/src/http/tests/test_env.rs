@@ -33,8 +33,8 @@ pub(super) fn map(fields: &[(&str, Value)]) -> Value {
 }
 
 /// A stream message with this payload.
-pub(super) fn payload(said: &str) -> Value {
-    map(&[("Error", Value::Nil), ("Payload", text(said))])
+pub(super) fn payload(payload: &str) -> Value {
+    map(&[("Error", Value::Nil), ("Payload", text(payload))])
 }
 
 #[derive(Default)]
@@ -45,11 +45,18 @@ pub(super) struct Cluster {
     /// The messages in answer to each streaming call. For commands, the first input follows them.
     pub(super) streams: Mutex<BTreeMap<String, Vec<Value>>>,
     has_acls: bool,
-    /// `Node.List` is never answered.
+    /// The node is never registered.
     pub(super) is_unreachable: AtomicBool,
 }
 
 impl Servers for Arc<Cluster> {
+    fn registered(&self) -> BoxFuture<'_, ()> {
+        if self.is_unreachable.load(Ordering::SeqCst) {
+            return std::future::pending().boxed();
+        }
+        async {}.boxed()
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         let body = question.body("here", Duration::from_secs(300));
         let token = body.get("SecretID").and_then(Value::as_text).unwrap_or_default();
@@ -63,9 +70,6 @@ impl Servers for Arc<Cluster> {
             "ACL.ResolveToken" => Ok(map(&[("Token", Value::Nil)])),
             "ACL.GetPolicies" => Ok(map(&[("Policies", Value::Nil)])),
             "ACL.WhoAmI" => Err("ACL token not found".to_owned()),
-            "Node.List" if self.is_unreachable.load(Ordering::SeqCst) => {
-                return std::future::pending().boxed();
-            }
             method => {
                 self.asked.lock().unwrap().push((method.to_owned(), body));
                 let known = self.answers.lock().unwrap().get(method).cloned();

@@ -9,7 +9,7 @@ use super::{
 use crate::test_recordings::text;
 
 #[tokio::test]
-async fn changes_are_told_to_servers() {
+async fn changes_are_forwarded_to_servers() {
     let node = Node::new(false).await;
     node.answers("Job.Deregister", map(&[("EvalID", text("e1")), ("Index", Value::Uint(9))]));
     let answer = node.ask(Method::DELETE, "/v1/job/web?purge=true", "", "").await;
@@ -29,14 +29,14 @@ async fn changes_are_told_to_servers() {
 }
 
 #[tokio::test]
-async fn the_identity_of_the_node_is_told_and_renewed() {
+async fn node_identity_is_shown_and_renewed() {
     let node = Node::new(true).await;
-    let told = r#"{"Claims":{"sub":"n1"}}"#.to_owned();
+    let identity = r#"{"Claims":{"sub":"n1"}}"#.to_owned();
     let renew = "/v1/client/identity/renew";
     assert_eq!(node.ask(Method::POST, renew, "", "").await.status(), 403);
     assert!(node.cluster.asked.lock().unwrap().is_empty(), "a denied request has no effect");
     let answer = node.ask(Method::GET, "/v1/client/identity", "boss", "").await;
-    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, told));
+    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, identity));
     let answer = node.ask(Method::POST, renew, "boss", "").await;
     assert_eq!((answer.status().as_u16(), answer.text().await.unwrap()), (200, "{}".to_owned()));
     assert_eq!(node.last_call().0, "renew");
@@ -136,7 +136,7 @@ async fn variables_have_their_own_answers() {
 }
 
 #[tokio::test]
-async fn what_is_written_is_wrapped_as_servers_take_it() {
+async fn written_bodies_are_wrapped_for_servers() {
     let node = Node::new(false).await;
     for (method, path, body, call, field, value) in [
         (

@@ -30,7 +30,7 @@ fn book() -> Book {
 }
 
 #[tokio::test]
-async fn plain_calls_need_what_stock_clients_ask_for() {
+async fn plain_calls_require_stock_permissions() {
     let ground = TestEnv::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
     let all = ["boss", "reader", "writer", "logs", "files", "host", "sweeper", "other", "barred", ""];
@@ -61,9 +61,9 @@ async fn plain_calls_need_what_stock_clients_ask_for() {
                 ("Path", text("/")),
                 ("AuthToken", text(token)),
             ];
-            let said = ground.call(method, &arguments).await;
-            let is_denied = said == Err("Permission denied".to_owned());
-            assert_eq!(!is_denied, allowed.contains(&token), "{method} of {token:?}: {said:?}");
+            let answer = ground.call(method, &arguments).await;
+            let is_denied = answer == Err("Permission denied".to_owned());
+            assert_eq!(!is_denied, allowed.contains(&token), "{method} of {token:?}: {answer:?}");
         }
         let arguments = [("AllocID", text(ID)), ("AuthToken", text("unknown"))];
         assert_eq!(ground.call(method, &arguments).await.unwrap_err(), "ACL token not found", "{method}");
@@ -75,7 +75,7 @@ async fn plain_calls_need_what_stock_clients_ask_for() {
 }
 
 #[tokio::test]
-async fn what_is_denied_is_not_done() {
+async fn denied_call_has_no_effect() {
     let ground = TestEnv::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
     for token in ["reader", "barred", "", "unknown"] {
@@ -91,7 +91,7 @@ async fn what_is_denied_is_not_done() {
 }
 
 #[tokio::test]
-async fn streams_need_what_stock_clients_ask_for() {
+async fn streams_require_stock_permissions() {
     let ground = TestEnv::with(Options { book: book(), ..Options::default() });
     ground.alloc(ID);
     std::fs::write(ground.logs(ID).join("web.stdout.0"), "said\n").unwrap();
@@ -112,11 +112,11 @@ async fn streams_need_what_stock_clients_ask_for() {
                 ("Cmd", Value::List(vec![text("/bin/true")])),
                 ("AuthToken", text(token)),
             ];
-            let (told, error) = ground.read_stream(method, &arguments).await;
+            let (output, error) = ground.read_stream(method, &arguments).await;
             if allowed.contains(&token) {
-                assert!(error.is_none() && !told.is_empty(), "{method} of {token:?}: {error:?}");
+                assert!(error.is_none() && !output.is_empty(), "{method} of {token:?}: {error:?}");
             } else {
-                assert_eq!((told, error), (Vec::new(), Some((code, "Permission denied".to_owned()))));
+                assert_eq!((output, error), (Vec::new(), Some((code, "Permission denied".to_owned()))));
             }
         }
     }

@@ -10,12 +10,12 @@ use crate::test_recordings::text;
 
 const ID: &str = "23bf551e-a018-09c6-bdd3-899f56caf4a8";
 
-fn of(id: &str) -> (&'static str, Value) {
+fn alloc_id(id: &str) -> (&'static str, Value) {
     ("AllocID", text(id))
 }
 
 #[tokio::test]
-async fn what_there_is_not_is_said_as_go_says_it() {
+async fn errors_have_the_texts_of_stock_clients() {
     let ground = TestEnv::new();
     for (method, says) in [
         ("Allocations.Dance", "rpc: can't find method Allocations.Dance"),
@@ -36,18 +36,18 @@ async fn what_there_is_not_is_said_as_go_says_it() {
         "FileSystem.Stat",
     ] {
         let says = format!("Unknown allocation {ID:?}");
-        assert_eq!(ground.call(method, &[of(ID)]).await.unwrap_err(), says, "{method}");
+        assert_eq!(ground.call(method, &[alloc_id(ID)]).await.unwrap_err(), says, "{method}");
         assert_eq!(ground.call(method, &[]).await.unwrap_err(), "Unknown allocation \"\"", "{method}");
-        let wrong = ground.call(method, &[("AllocID", Value::Bool(true))]).await.unwrap_err();
-        assert!(wrong.contains("AllocID"), "{wrong}");
+        let error = ground.call(method, &[("AllocID", Value::Bool(true))]).await.unwrap_err();
+        assert!(error.contains("AllocID"), "{error}");
     }
 }
 
 #[tokio::test]
-async fn what_servers_have_signed_of_the_node_is_told_but_for_the_token() {
+async fn signed_identity_is_shown_without_its_token() {
     let ground = TestEnv::new();
-    let told = ground.call("NodeIdentity.Get", &[]).await.unwrap();
-    let claim = |name: &str| told.get("Claims")?.get(name).cloned();
+    let identity = ground.call("NodeIdentity.Get", &[]).await.unwrap();
+    let claim = |name: &str| identity.get("Claims")?.get(name).cloned();
     assert_eq!(claim("sub"), Some(text("node:global:default:n1:default")));
     assert_eq!(claim("exp").and_then(|exp| exp.as_u64()), Some(1_767_323_045));
     assert_eq!(ground.renewals.load(Ordering::Relaxed), 0);
@@ -56,16 +56,18 @@ async fn what_servers_have_signed_of_the_node_is_told_but_for_the_token() {
 }
 
 #[tokio::test]
-async fn restarts_and_signals_are_asked_of_the_planner() {
+async fn restarts_and_signals_go_to_the_planner() {
     let ground = TestEnv::new();
     ground.alloc(ID);
     let ok = map(&[("Index", Value::Int(0))]);
     let task = |task: &str| ("TaskName", text(task));
-    for arguments in [&[of(ID)][..], &[of(ID), ("AllTasks", Value::Bool(true))], &[of(ID), task("two")]] {
+    for arguments in
+        [&[alloc_id(ID)][..], &[alloc_id(ID), ("AllTasks", Value::Bool(true))], &[alloc_id(ID), task("two")]]
+    {
         assert_eq!(ground.call("Allocations.Restart", arguments).await.unwrap(), ok);
     }
     let signal = |signal: &str| ("Signal", text(signal));
-    let all = [of(ID), signal("SIGHUP")];
+    let all = [alloc_id(ID), signal("SIGHUP")];
     assert_eq!(ground.call("Allocations.Signal", &all).await.unwrap(), ok);
     let asked: Vec<String> =
         ground.commands.lock().unwrap().iter().map(|command| format!("{command:?}")).collect();
@@ -75,65 +77,73 @@ async fn restarts_and_signals_are_asked_of_the_planner() {
         "{asked:?}"
     );
     for (method, arguments, says) in [
-        ("Allocations.Restart", &[of(ID), task("nope")][..], "Could not find task runner for task: nope"),
         (
             "Allocations.Restart",
-            &[of(ID), task("two"), ("AllTasks", Value::Bool(true))],
+            &[alloc_id(ID), task("nope")][..],
+            "Could not find task runner for task: nope",
+        ),
+        (
+            "Allocations.Restart",
+            &[alloc_id(ID), task("two"), ("AllTasks", Value::Bool(true))],
             "task name cannot be set when restarting all tasks",
         ),
         (
             "Allocations.Signal",
-            &[of(ID), signal("SIGNOPE")],
+            &[alloc_id(ID), signal("SIGNOPE")],
             "invalid signal \"SIGNOPE\": there is no such signal",
         ),
         (
             "Allocations.Signal",
-            &[of(ID), signal("SIGHUP"), ("Task", text("nope"))],
+            &[alloc_id(ID), signal("SIGHUP"), ("Task", text("nope"))],
             "unknown task name \"nope\"",
         ),
         // Stock clients send no code here either.
-        ("Allocations.Signal", &[of(ID), signal("SIGSTOP")], "not now"),
+        ("Allocations.Signal", &[alloc_id(ID), signal("SIGSTOP")], "not now"),
         // Errors that only this agent returns have a code.
-        ("Allocations.SetPauseState", &[of(ID)], "RPC Error:: 501,pausing tasks is not supported"),
-        ("Allocations.GetPauseState", &[of(ID)], "unknown task name \"\""),
+        ("Allocations.SetPauseState", &[alloc_id(ID)], "RPC Error:: 501,pausing tasks is not supported"),
+        ("Allocations.GetPauseState", &[alloc_id(ID)], "unknown task name \"\""),
     ] {
         assert_eq!(ground.call(method, arguments).await.unwrap_err(), says);
     }
-    let paused = ground.call("Allocations.GetPauseState", &[of(ID), ("Task", text("web"))]).await;
+    let paused = ground.call("Allocations.GetPauseState", &[alloc_id(ID), ("Task", text("web"))]).await;
     assert_eq!(paused.unwrap(), map(&[("ScheduleState", text(""))]));
 }
 
 #[tokio::test]
-async fn what_has_ended_is_collected() {
+async fn ended_allocation_is_collected() {
     let ground = TestEnv::new();
     let view = ground.alloc(ID);
     let none = "No such allocation on client, or allocation not eligible for GC";
     for id in [ID, "388af656-e88b-e8d9-abc8-1d2f2efb981b", "rubbish"] {
-        assert_eq!(ground.call("Allocations.GarbageCollect", &[of(id)]).await.unwrap_err(), none, "{id}");
+        assert_eq!(
+            ground.call("Allocations.GarbageCollect", &[alloc_id(id)]).await.unwrap_err(),
+            none,
+            "{id}"
+        );
     }
     ground.show(&ended(view));
     let ok = map(&[("Index", Value::Int(0))]);
-    assert_eq!(ground.call("Allocations.GarbageCollect", &[of(ID)]).await.unwrap(), ok);
+    assert_eq!(ground.call("Allocations.GarbageCollect", &[alloc_id(ID)]).await.unwrap(), ok);
     assert_eq!(ground.call("Allocations.GarbageCollectAll", &[]).await.unwrap(), ok);
 }
 
 #[tokio::test]
-async fn usage_is_told_by_task_and_of_the_machine() {
+async fn usage_is_reported_by_task_and_machine() {
     let ground = TestEnv::new();
     ground.alloc(ID);
-    let all = ground.call("Allocations.Stats", &[of(ID)]).await.unwrap();
+    let all = ground.call("Allocations.Stats", &[alloc_id(ID)]).await.unwrap();
     let stats = all.get("Stats").unwrap();
     let usage = stats.get("ResourceUsage").unwrap();
     assert_eq!(usage.get("MemoryStats").unwrap().get("RSS"), Some(&Value::Uint(8_192)));
     let cpu = usage.get("CpuStats").unwrap();
     assert_eq!(cpu.get("Percent"), Some(&Value::Float(100.0)));
     assert_eq!(cpu.get("TotalTicks"), Some(&Value::Float(2_000.0)), "in MHz");
-    let one = ground.call("Allocations.Stats", &[of(ID), ("Task", text("two"))]).await.unwrap();
+    let one = ground.call("Allocations.Stats", &[alloc_id(ID), ("Task", text("two"))]).await.unwrap();
     let Some(Value::Map(tasks)) = one.get("Stats").unwrap().get("Tasks").cloned() else {
         panic!("expected tasks")
     };
     assert_eq!(tasks.iter().map(|(name, _)| name.as_text().unwrap()).collect::<Vec<_>>(), ["two"]);
-    let unknown = ground.call("Allocations.Stats", &[of(ID), ("Task", text("nope"))]).await;
+    let unknown = ground.call("Allocations.Stats", &[alloc_id(ID), ("Task", text("nope"))]).await;
     assert_eq!(unknown.unwrap_err(), "unknown task name \"nope\"");
     let host = ground.call("ClientStats.Stats", &[]).await.unwrap();
     let host = host.get("HostStats").unwrap();
@@ -154,7 +164,7 @@ async fn files_are_listed_and_described_within_the_allocation() {
     std::fs::write(web.join("secrets/key"), "secret").unwrap();
     std::os::unix::fs::symlink("../secrets/key", web.join("local/link")).unwrap();
     std::os::unix::fs::symlink("/etc", web.join("local/etc")).unwrap();
-    let at = |path: &str| [of(ID), ("Path", text(path))];
+    let at = |path: &str| [alloc_id(ID), ("Path", text(path))];
     let listed = ground.call("FileSystem.List", &at("/web/local")).await.unwrap();
     let Some(Value::List(files)) = listed.get("Files") else { panic!("expected files") };
     let names: Vec<_> = files.iter().map(|file| file.get("Name").unwrap().as_text().unwrap()).collect();
@@ -190,12 +200,12 @@ async fn metadata_is_read_and_changed() {
     assert_eq!(applied.get("Meta"), Some(&map(&[("zone", text("z1"))])));
     assert_eq!(applied.get("Dynamic"), Some(&map(&[("rack", Value::Nil), ("zone", text("z1"))])));
     assert_eq!(ground.call("NodeMeta.Read", &[]).await.unwrap(), applied);
-    let wrong = ground.call("NodeMeta.Apply", &[("Meta", map(&[("", text("x"))]))]).await;
-    assert_eq!(wrong.unwrap_err(), "RPC Error:: 400,metadata keys must not be empty");
+    let answer = ground.call("NodeMeta.Apply", &[("Meta", map(&[("", text("x"))]))]).await;
+    assert_eq!(answer.unwrap_err(), "RPC Error:: 400,metadata keys must not be empty");
 }
 
 #[tokio::test]
-async fn the_machine_is_told_of_to_nobody_unless_that_is_wanted() {
+async fn machine_details_require_the_option() {
     for method in ["Agent.Host", "Agent.Profile"] {
         assert_eq!(TestEnv::new().call(method, &[]).await.unwrap_err(), "Permission denied");
     }

@@ -74,8 +74,8 @@ fn conversations() -> Vec<Vec<Message>> {
     found.into_values().collect()
 }
 
-fn named<'m>(said: &'m [Message], kind: &str) -> Option<&'m Message> {
-    said.iter().find(|message| message.kind == kind)
+fn named<'m>(messages: &'m [Message], kind: &str) -> Option<&'m Message> {
+    messages.iter().find(|message| message.kind == kind)
 }
 
 /// A node in the state of the recorded client.
@@ -103,8 +103,9 @@ fn recorded_env(arguments: &Value) -> TestEnv {
 #[tokio::test]
 async fn plain_calls_are_answered_in_the_recorded_shape() {
     let mut seen = BTreeSet::new();
-    for said in conversations() {
-        let (Some(request), Some(response)) = (named(&said, "request"), named(&said, "response")) else {
+    for messages in conversations() {
+        let (Some(request), Some(response)) = (named(&messages, "request"), named(&messages, "response"))
+        else {
             continue;
         };
         let (_, arguments) = request.plain();
@@ -169,16 +170,18 @@ fn keys(payload: &[u8]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn files_and_logs_are_told_in_the_recorded_frames() {
+async fn files_and_logs_use_the_recorded_frames() {
     let mut seen = BTreeMap::<String, usize>::new();
-    for said in conversations() {
-        let (Some(header), Some(args)) = (named(&said, "header"), named(&said, "args")) else { continue };
+    for messages in conversations() {
+        let (Some(header), Some(args)) = (named(&messages, "header"), named(&messages, "args")) else {
+            continue;
+        };
         if !["FileSystem.Logs", "FileSystem.Stream", "Agent.Monitor"].contains(&&*header.method) {
             continue;
         }
         let arguments = args.value();
         let ground = recorded_env(&arguments);
-        let frames = said.iter().filter(|message| message.kind == "frame" && message.dir == "c2s");
+        let frames = messages.iter().filter(|message| message.kind == "frame" && message.dir == "c2s");
         let theirs: Vec<StreamFrame> =
             frames.map(|message| herdlet_rpc::codec::decode(&message.bytes).unwrap()).collect();
         let error = theirs.iter().find_map(|frame| frame.error.clone());
@@ -211,8 +214,8 @@ async fn files_and_logs_are_told_in_the_recorded_frames() {
             }
             None => {
                 assert_eq!(first.error, None, "{args}");
-                let told = theirs.iter().map(|frame| keys(&frame.payload)).collect::<Vec<_>>();
-                assert!(told.contains(&keys(&first.payload)), "{args}: {:?}", keys(&first.payload));
+                let shapes = theirs.iter().map(|frame| keys(&frame.payload)).collect::<Vec<_>>();
+                assert!(shapes.contains(&keys(&first.payload)), "{args}: {:?}", keys(&first.payload));
                 if !follows {
                     assert_eq!(all(&mut stream).await.1, None, "{args}");
                 }
@@ -265,8 +268,10 @@ fn ran(frames: impl IntoIterator<Item = StreamFrame>) -> Ran {
 #[tokio::test]
 async fn commands_run_as_recorded() {
     let mut ended = 0;
-    for said in conversations() {
-        let (Some(header), Some(args)) = (named(&said, "header"), named(&said, "args")) else { continue };
+    for messages in conversations() {
+        let (Some(header), Some(args)) = (named(&messages, "header"), named(&messages, "args")) else {
+            continue;
+        };
         let arguments = args.value();
         let words = format!("{:?}", strings(&arguments));
         // Skip commands that call Nomad itself, and one that was killed with its task.
@@ -274,7 +279,10 @@ async fn commands_run_as_recorded() {
             continue;
         }
         let frames = |way: &str| {
-            said.iter().filter(|message| message.kind == "frame" && message.dir == way).collect::<Vec<_>>()
+            messages
+                .iter()
+                .filter(|message| message.kind == "frame" && message.dir == way)
+                .collect::<Vec<_>>()
         };
         let theirs: Vec<StreamFrame> =
             frames("c2s").iter().map(|message| herdlet_rpc::codec::decode(&message.bytes).unwrap()).collect();

@@ -44,9 +44,9 @@ async fn a_log_is_followed_over_rotations_until_its_task_has_ended() {
     write(0, "one\n");
     let mut stream = ground.stream("FileSystem.Logs", &log(&[yes("Follow")])).await;
     let mut next_data = async || loop {
-        let told = frame(&next(&mut stream).await?.payload);
-        if told != json!({}) {
-            return Some(told);
+        let payload = frame(&next(&mut stream).await?.payload);
+        if payload != json!({}) {
+            return Some(payload);
         }
     };
     let first = json!({ "Data": "b25lCg==", "File": "alloc/logs/web.stdout.0", "Offset": 4 });
@@ -59,7 +59,7 @@ async fn a_log_is_followed_over_rotations_until_its_task_has_ended() {
 }
 
 #[tokio::test]
-async fn a_stream_without_news_tells_that_it_is_there() {
+async fn idle_stream_sends_heartbeats() {
     let ground = TestEnv::new();
     ground.alloc(ID);
     let mut frames = ground.stream("FileSystem.Logs", &log(&[yes("Follow")])).await;
@@ -72,7 +72,7 @@ async fn a_stream_without_news_tells_that_it_is_there() {
 }
 
 #[tokio::test]
-async fn logs_begin_where_it_is_said() {
+async fn logs_begin_at_the_requested_offset() {
     let ground = TestEnv::new();
     ground.alloc(ID);
     assert_eq!(
@@ -92,20 +92,24 @@ async fn logs_begin_where_it_is_said() {
         ("start", -3, "abcdefgh"),
     ] {
         let arguments = log(&[yes("PlainText"), ("Origin", text(origin)), ("Offset", Value::Int(offset))]);
-        let (told, error) = ground.read_stream("FileSystem.Logs", &arguments).await;
-        assert_eq!((String::from_utf8(told).unwrap().as_str(), error), (expected, None), "{origin} {offset}");
+        let (output, error) = ground.read_stream("FileSystem.Logs", &arguments).await;
+        assert_eq!(
+            (String::from_utf8(output).unwrap().as_str(), error),
+            (expected, None),
+            "{origin} {offset}"
+        );
     }
 }
 
 #[tokio::test]
-async fn what_can_not_be_told_is_an_error_with_a_code() {
+async fn stream_errors_have_a_code() {
     let ground = TestEnv::new();
     let mut view = ground.alloc(ID);
     view.tasks[1].attempt = 0;
     ground.show(&view);
     std::fs::create_dir_all(ground.path(ID).join("web/secrets")).unwrap();
     let id = ("AllocID", text(ID));
-    let of = |task| vec![("AllocID", text(ID)), ("Task", text(task)), ("LogType", text("stdout"))];
+    let arguments_for = |task| vec![("AllocID", text(ID)), ("Task", text(task)), ("LogType", text("stdout"))];
     // Its directory has been collected.
     ground.alloc(GONE);
     std::fs::remove_dir_all(ground.path(GONE)).unwrap();
@@ -121,8 +125,8 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
         (logs, vec![id.clone(), ("Task", text("web"))], 400, "must provide log type (stdout/stderr)"),
         (logs, log(&[("Origin", text("middle"))]), 400, "origin must be start or end"),
         (logs, gone, 404, "log entry for task \"web\" and log type \"stdout\" not found"),
-        (logs, of("nope"), 400, "unknown task name \"nope\""),
-        (logs, of("two"), 404, "task \"two\" not started yet. No logs available"),
+        (logs, arguments_for("nope"), 400, "unknown task name \"nope\""),
+        (logs, arguments_for("two"), 404, "task \"two\" not started yet. No logs available"),
         (logs, vec![("Follow", text("perhaps"))], 500, "Follow"),
         (file, vec![id.clone()], 400, "must provide a file path"),
         (file, vec![id.clone(), ("Path", text("alloc/logs"))], 400, "file \"alloc/logs\" is a directory"),
@@ -173,7 +177,7 @@ async fn what_can_not_be_told_is_an_error_with_a_code() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_holds_little_and_holds_up_nobody() {
+async fn slow_reader_holds_little_memory() {
     let ground = TestEnv::new();
     ground.alloc(ID);
     let size = 64 << 20;
@@ -186,8 +190,8 @@ async fn who_does_not_read_holds_little_and_holds_up_nobody() {
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     // One reader that does.
-    let (told, error) = ground.read_stream("FileSystem.Logs", &log(&[yes("PlainText")])).await;
-    assert_eq!((told.len() as u64, error), (size, None));
+    let (output, error) = ground.read_stream("FileSystem.Logs", &log(&[yes("PlainText")])).await;
+    assert_eq!((output.len() as u64, error), (size, None));
     // Abandoned streams free their slots.
     drop(idle);
     for _ in 0..300 {
@@ -238,7 +242,7 @@ async fn until_ended(file: &std::path::Path, way: &str) {
 
 /// This also holds for a command that ignores a large input.
 #[tokio::test]
-async fn a_command_that_takes_no_input_ends_with_its_stream() {
+async fn command_ends_with_its_stream() {
     let ground = TestEnv::new();
     ground.alloc(ID);
     let mark = ground.dir.path().join("mark");
@@ -255,7 +259,7 @@ async fn a_command_that_takes_no_input_ends_with_its_stream() {
 }
 
 #[tokio::test]
-async fn the_agents_log_is_told() {
+async fn agent_log_is_streamed() {
     let ground = TestEnv::new();
     let mut stream = ground.stream("Agent.Monitor", &[("LogLevel", text("trace"))]).await;
     assert_eq!(next(&mut stream).await.unwrap().payload, b"{}");
@@ -278,7 +282,7 @@ async fn an_action_is_executed_by_its_name() {
     let arguments =
         [("AllocID", text(ID)), ("JobID", text("web")), ("Task", text("web")), ("Action", text("seed"))];
     let mut stream = ground.stream("Allocations.Exec", &arguments).await;
-    let (told, error) = all(&mut stream).await;
-    let told = String::from_utf8(told).unwrap();
-    assert!(told.contains(r#"{"stdout":{"data":"c293bgo="}}"#) && error.is_none(), "{told} {error:?}");
+    let (output, error) = all(&mut stream).await;
+    let output = String::from_utf8(output).unwrap();
+    assert!(output.contains(r#"{"stdout":{"data":"c293bgo="}}"#) && error.is_none(), "{output} {error:?}");
 }

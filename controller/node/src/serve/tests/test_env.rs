@@ -68,15 +68,19 @@ struct Cluster {
 }
 
 impl Servers for Cluster {
+    fn registered(&self) -> BoxFuture<'_, ()> {
+        async {}.boxed()
+    }
+
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Answer, CallError>> {
         let body = question.body("global", Duration::ZERO);
         let map = |fields: Vec<(&str, Value)>| {
             Value::Map(fields.into_iter().map(|(name, value)| (text(name), value)).collect())
         };
-        let of = |field| body.get(field).and_then(Value::as_text).unwrap_or_default();
+        let text_field = |field| body.get(field).and_then(Value::as_text).unwrap_or_default();
         let answer = match (&self.book, &*question.method) {
             (None, _) => Err(ServerError::new("ACL support disabled").into()),
-            (Some(book), "ACL.ResolveToken") => Ok(match book.get(of("SecretID")) {
+            (Some(book), "ACL.ResolveToken") => Ok(match book.get(text_field("SecretID")) {
                 Some(&"management") => map(vec![("Token", map(vec![("Type", text("management"))]))]),
                 Some(_) => {
                     let policies = Value::List(vec![text("p")]);
@@ -85,7 +89,7 @@ impl Servers for Cluster {
                 None => map(vec![("Token", Value::Nil)]),
             }),
             (Some(book), "ACL.GetPolicies") => {
-                let rules = book.get(of("AuthToken")).copied().unwrap_or_default();
+                let rules = book.get(text_field("AuthToken")).copied().unwrap_or_default();
                 Ok(map(vec![("Policies", map(vec![("p", map(vec![("Rules", text(rules))]))]))]))
             }
             (Some(_), _) => Err(ServerError::new("ACL token not found").into()),

@@ -97,10 +97,10 @@ fn set(job: &mut Json, pointer: &str, value: Json) {
 }
 
 #[test]
-fn each_field_is_honoured_passed_over_or_refused_by_name() {
+fn each_field_is_used_ignored_or_refused_by_name() {
     let as_it_is = convert(&whole());
     assert_eq!(as_it_is.server.as_ref().unwrap().refused, None);
-    let mut wrong = Vec::new();
+    let mut mistakes = Vec::new();
     for Row { becomes, values } in rows() {
         let mut job = whole();
         for (path, value) in &values {
@@ -117,19 +117,20 @@ fn each_field_is_honoured_passed_over_or_refused_by_name() {
         let (path, value) = &values[0];
         let field = path.rsplit('/').find(|step| step.parse::<usize>().is_err()).unwrap();
         if is != becomes || is == Becomes::Refused && !why.contains(field) {
-            wrong.push(format!("{path} {value}: {is:?} {why}"));
+            mistakes.push(format!("{path} {value}: {is:?} {why}"));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
 
 #[test]
-fn no_field_is_left_out() {
-    let told: Vec<String> = rows().map(|row| pointer(row.values[0].0)).collect();
+fn every_field_is_covered() {
+    let listed: Vec<String> = rows().map(|row| pointer(row.values[0].0)).collect();
     let mut missing = Vec::new();
     let mut places = vec![(String::new(), whole())];
     while let Some((path, place)) = places.pop() {
-        let goes_deeper = told.iter().any(|told| told.starts_with(&format!("{path}/"))) || path.is_empty();
+        let goes_deeper =
+            listed.iter().any(|listed| listed.starts_with(&format!("{path}/"))) || path.is_empty();
         match place {
             Json::Object(fields) if !fields.is_empty() && goes_deeper => {
                 places.extend(fields.into_iter().map(|(name, value)| (format!("{path}/{name}"), value)));
@@ -143,7 +144,7 @@ fn no_field_is_left_out() {
             | Json::String(_)
             | Json::Array(_)
             | Json::Object(_) => {
-                missing.extend(Some(path).filter(|path| !told.contains(path)));
+                missing.extend(Some(path).filter(|path| !listed.contains(path)));
             }
         }
     }

@@ -48,7 +48,7 @@ fn sent(updates: &mut Updates, now: Instant) -> Vec<String> {
 }
 
 #[test]
-fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
+fn changed_status_is_urgent_and_others_are_batched() {
     let (mut updates, t) = (open(&["a", "b"]), Instant::now());
     assert_eq!(updates.due(t), None);
     // A status that servers already have is not urgent.
@@ -76,7 +76,7 @@ fn a_changed_status_goes_at_once_and_the_rest_waits_for_company() {
 }
 
 #[test]
-fn nothing_goes_twice() {
+fn report_is_sent_once() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     assert!(updates.report(running("a", ""), t));
     updates.begin(t);
@@ -92,7 +92,7 @@ fn nothing_goes_twice() {
 }
 
 #[test]
-fn nothing_goes_before_the_first_list_and_nothing_that_servers_do_not_have() {
+fn no_report_precedes_the_first_list() {
     let (mut updates, t) = (Updates::default(), Instant::now());
     updates.report(report("a", ClientStatus::Failed, ""), t);
     updates.report(running("b", ""), t);
@@ -109,7 +109,7 @@ fn nothing_goes_before_the_first_list_and_nothing_that_servers_do_not_have() {
 }
 
 #[test]
-fn what_failed_is_sent_again_unless_there_is_something_newer() {
+fn failed_report_is_repeated_unless_replaced() {
     let (mut updates, mut chance, t) = (open(&["a", "b"]), Chance::of(1), Instant::now());
     updates.report(running("a", ""), t);
     updates.report(running("b", ""), t);
@@ -133,7 +133,7 @@ fn what_failed_is_sent_again_unless_there_is_something_newer() {
 }
 
 #[test]
-fn what_servers_have_changed_is_told_again() {
+fn status_changed_by_servers_is_reported_again() {
     let (mut updates, t) = (open(&["a", "b"]), Instant::now());
     updates.report(running("a", ""), t);
     updates.report(report("b", ClientStatus::Complete, ""), t);
@@ -170,7 +170,7 @@ fn many_go_in_several_calls() {
 }
 
 #[test]
-fn what_has_ended_stays_ended() {
+fn terminal_status_stays() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     updates.report(report("a", ClientStatus::Failed, ""), t);
     assert!(!updates.report(running("a", "late"), t), "before the end is sent");
@@ -183,7 +183,7 @@ fn what_has_ended_stays_ended() {
 
 /// Servers may have received the report before they marked the node as down, so it does not reflect their current state.
 #[test]
-fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it() {
+fn repeated_report_is_dropped_once_servers_changed_it() {
     for miss in [true, false] {
         let (mut updates, mut chance, t) = (open(&["a"]), Chance::of(1), Instant::now());
         updates.report(running("a", ""), t);
@@ -208,7 +208,7 @@ fn what_is_said_again_while_it_is_told_is_not_told_once_servers_have_changed_it(
 }
 
 #[test]
-fn no_call_begins_with_nothing() {
+fn empty_report_starts_no_call() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     updates.report(running("a", ""), t);
     updates.begin(t);
@@ -234,7 +234,7 @@ fn acknowledged(t: Instant) -> Acknowledged {
 }
 
 #[test]
-fn what_was_acknowledged_before_is_not_told_again() {
+fn acknowledged_report_is_not_repeated() {
     let t = Instant::now();
     let ids: Vec<AllocId> = vec!["a".into(), "b".into()];
     let mut after = Updates::remembering(acknowledged(t));
@@ -254,10 +254,10 @@ fn what_was_acknowledged_before_is_not_told_again() {
 }
 
 #[test]
-fn what_servers_may_not_know_is_told_again() {
+fn unknown_report_is_repeated() {
     let t = Instant::now();
     let ids: Vec<AllocId> = vec!["a".into(), "b".into()];
-    let told = |mut after: Updates, fetched: &[Allocation]| {
+    let reported = |mut after: Updates, fetched: &[Allocation]| {
         after.listed(ids.iter(), fetched);
         for id in &ids {
             after.report(running(id.as_str(), ""), t);
@@ -268,13 +268,13 @@ fn what_servers_may_not_know_is_told_again() {
     let mut forgotten = Updates::remembering(acknowledged(t));
     forgotten.forget();
     assert_eq!(forgotten.remembered(), None);
-    assert_eq!(told(forgotten, &[]), ["a:running", "b:running"]);
+    assert_eq!(reported(forgotten, &[]), ["a:running", "b:running"]);
     let after = Updates::remembering(acknowledged(t));
-    assert_eq!(told(after, &[fetched("b", ClientStatus::Unknown)]), ["b:running"]);
+    assert_eq!(reported(after, &[fetched("b", ClientStatus::Unknown)]), ["b:running"]);
 }
 
 #[test]
-fn a_verdict_on_health_goes_at_once_and_only_once() {
+fn health_verdict_is_urgent_and_sent_once() {
     let (mut updates, t) = (open(&["a"]), Instant::now());
     let judged = |text: &str, healthy| AllocReport {
         deployment_status: Some(DeploymentStatus { healthy, ..DeploymentStatus::default() }),

@@ -74,7 +74,7 @@ fn only_newer_lists_count() {
 }
 
 #[test]
-fn what_was_known_before_is_compared_with_the_first_list() {
+fn first_list_is_compared_with_stored_state() {
     let mut watch = Watch::new([("a".into(), 5), ("b".into(), 6), ("gone".into(), 7)]);
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
     let listing = counts(&mut watch, list(20, &[("a", 5), ("b", 9)])).unwrap();
@@ -122,7 +122,7 @@ fn a_batch_is_halved_down_to_one() {
 }
 
 #[test]
-fn who_says_nothing_new_at_once_is_not_asked_at_once() {
+fn empty_answer_delays_the_next_query() {
     let mut chance = Chance::of(1);
     assert!(after_nothing(Duration::ZERO, &mut chance) >= HASTE);
     assert_eq!(after_nothing(Duration::from_secs(300), &mut chance), Duration::ZERO);
@@ -134,7 +134,7 @@ fn who_says_nothing_new_at_once_is_not_asked_at_once() {
 
 /// Servers always send a list; treating a missing one as empty would remove everything.
 #[test]
-fn a_list_that_is_not_there_is_no_empty_one() {
+fn missing_list_is_not_an_empty_list() {
     let mut watch = Watch::default();
     let answer = ClientAllocsResponse { allocs: None, ..list(9, &[]) };
     assert_eq!(watch.listed(answer).err(), Some(Unfit::NoList));
@@ -142,7 +142,7 @@ fn a_list_that_is_not_there_is_no_empty_one() {
 
 /// A purged node gets an empty list with the index of all allocations.
 #[test]
-fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
+fn empty_list_counts_only_if_the_leader_confirms_it() {
     let mut watch = Watch::new([("a".into(), 5)]);
     let now = Instant::now();
     assert!(is_doubtful(&mut watch, list(90, &[])), "the first list too");
@@ -164,9 +164,9 @@ fn an_empty_list_counts_once_the_leader_says_so_of_a_node_that_it_knows() {
 }
 
 #[test]
-fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
+fn restored_servers_are_accepted_after_a_while() {
     let mut watch = Watch::default();
-    let (mut now, mut said) = (Instant::now(), Vec::new());
+    let (mut now, mut listings) = (Instant::now(), Vec::new());
     take(&mut watch, list(50, &[("a", 5), ("b", 50), ("c", 9)]));
     let older = || list(20, &[("a", 5), ("c", 8), ("d", 20)]);
     assert!(is_doubtful(&mut watch, older()));
@@ -180,7 +180,7 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
     );
     for _ in 0..7 {
         now += Duration::from_secs(60);
-        said.push(watch.confirmed(&node(1), older(), &node(1), |_| false, now).map(|listing| {
+        listings.push(watch.confirmed(&node(1), older(), &node(1), |_| false, now).map(|listing| {
             let listing = listing.unwrap();
             assert!(listing.is_restored());
             listing.fetch.iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -188,8 +188,8 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
     }
     assert_eq!(watch.question(), Question { index: 0, allow_stale: false }, "the leader is queried");
     let older = Err(Unfit::Older { found: 20, known: 50 });
-    assert!(said[..5].iter().all(|said| *said == older), "{said:?}");
-    assert_eq!(said[5..], [Ok(names("c d")), Ok(names("c d"))]);
+    assert!(listings[..5].iter().all(|listings| *listings == older), "{listings:?}");
+    assert_eq!(listings[5..], [Ok(names("c d")), Ok(names("c d"))]);
     // A newer list in between restarts the count.
     take(&mut watch, list(51, &[("a", 5), ("b", 50), ("c", 9)]));
     now += Duration::from_secs(60);
@@ -198,7 +198,7 @@ fn servers_that_were_restored_from_an_older_state_are_believed_after_a_while() {
 
 /// Allocations collected between two questions move no index of the node.
 #[test]
-fn what_was_collected_while_nobody_asked_is_removed() {
+fn allocation_collected_between_queries_is_removed() {
     let mut watch = Watch::default();
     take(&mut watch, list(50, &[("a", 5), ("b", 50)]));
     assert!(is_doubtful(&mut watch, list(5, &[("a", 5)])));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn unused_jobs_are_dropped() {
         let mut jobs = Jobs::default();
         let kept = Arc::new(Value::Int(-1));
         jobs.add(0, &kept);

@@ -16,9 +16,9 @@ use crate::{
 
 impl Writer<'_> {
     /// Replaces the facts of a part with new ones, which concern the task if it runs.
-    pub(super) fn set_facts(&mut self, part: Part, doing: Doing, told: Option<Arc<Facts>>) {
+    pub(super) fn set_facts(&mut self, part: Part, doing: Doing, reported: Option<Arc<Facts>>) {
         let is_renewed = doing == Doing::Renew || self.is_changing(part);
-        if told.is_none() && !is_renewed {
+        if reported.is_none() && !is_renewed {
             return;
         }
         let before = self.state.facts.get(part).cloned();
@@ -27,7 +27,7 @@ impl Writer<'_> {
             Some(known) if !is_renewed => known,
             Some(_) | None => known.unwrap_or_default().next(),
         };
-        let facts = as_revision(told.unwrap_or_default(), counted);
+        let facts = as_revision(reported.unwrap_or_default(), counted);
         let is_news = known.map_or(is_renewed, |known| known != facts.revision);
         let action = self.concern(part, before.as_deref(), &facts).filter(|_| is_news);
         self.owe(part, action, facts.revision);
@@ -69,21 +69,21 @@ impl Writer<'_> {
                 }
             }
             ChangeAction::Signal(signals) => {
-                let told = SignalledPart { task: index, part, revision: owed.revision };
+                let signalled = SignalledPart { task: index, part, revision: owed.revision };
                 for signal in &signals {
                     if self.signal(Some(&name), signal).is_ok() {
-                        self.state.telling.insert(*self.generation, told);
+                        self.state.signals_in_flight.insert(*self.generation, signalled);
                     }
                 }
-                self.on_signal_delivered(told);
+                self.on_signal_delivered(signalled);
             }
         }
     }
 
     /// A signal has arrived, or there was no process left to receive it.
-    pub(super) fn on_signal_delivered(&mut self, told: SignalledPart) {
-        let SignalledPart { task, part, revision } = told;
-        if self.state.telling.values().any(|other| *other == told) {
+    pub(super) fn on_signal_delivered(&mut self, signalled: SignalledPart) {
+        let SignalledPart { task, part, revision } = signalled;
+        if self.state.signals_in_flight.values().any(|other| *other == signalled) {
             return;
         }
         let is_settled =
@@ -173,9 +173,9 @@ impl Writer<'_> {
 }
 
 /// Keeps the facts' own revision, or sets the counted one.
-fn as_revision(told: Arc<Facts>, counted: Revision) -> Arc<Facts> {
-    if told.revision != Revision::COUNTED {
-        return told;
+fn as_revision(facts: Arc<Facts>, counted: Revision) -> Arc<Facts> {
+    if facts.revision != Revision::COUNTED {
+        return facts;
     }
-    Arc::new(Facts { revision: counted, ..Facts::clone(&told) })
+    Arc::new(Facts { revision: counted, ..Facts::clone(&facts) })
 }

@@ -85,7 +85,10 @@ impl Writer<'_> {
         if let Some(kind) = kind {
             self.note_live_tasks(kind, &message);
         }
-        self.notes.push(Note::Disruption { job: self.spec.job_key.clone(), cause });
+        // An allocation whose tasks never ran, or have all ended, is not disrupted.
+        if self.state.durable.tasks.iter().any(|known| known.live_attempt().is_some()) {
+            self.notes.push(Note::Disruption { job: self.spec.job_key.clone(), cause });
+        }
     }
 
     pub(super) fn note_live_tasks(&mut self, kind: TaskEventKind, message: &str) {
@@ -221,11 +224,11 @@ impl Writer<'_> {
         let why = |(index, task)| {
             Some((index, health::why_unhealthy(task, self.known(index)?, self.state, &terms)?))
         };
-        let told: Vec<_> = tasks.filter_map(why).collect();
-        if told.is_empty() {
+        let reasons: Vec<_> = tasks.filter_map(why).collect();
+        if reasons.is_empty() {
             self.note_live_tasks(TaskEventKind::AllocUnhealthy, message);
         }
-        for (index, why) in told {
+        for (index, why) in reasons {
             self.note(index, TaskEventKind::AllocUnhealthy, why);
         }
     }
@@ -237,6 +240,8 @@ impl Writer<'_> {
         }
         if result.oom_killed {
             message.push_str(", out of memory");
+            let limit = self.task(index).and_then(|task| task.resources.memory_limit_mib());
+            message.extend(limit.map(|limit| format!(" (limit {limit} MiB)")));
         }
         if !result.error.is_empty() {
             message.push_str(&format!(", Exit Message: \"{}\"", result.error));

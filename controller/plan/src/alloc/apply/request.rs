@@ -47,10 +47,10 @@ impl Writer<'_> {
 
     /// A check has failed for too long: restarts the task that it checks, or all running tasks after the
     /// `shutdown_delay`, during which the group's services are down.
-    pub(super) fn restart_unhealthy(&mut self, task: Option<TaskIndex>, check: &str, said: &str) {
+    pub(super) fn restart_unhealthy(&mut self, task: Option<TaskIndex>, check: &str, output: &str) {
         // Nomad's text, and the check's output.
-        let colon = if said.is_empty() { "" } else { ": " };
-        let reason = format!("healthcheck: check {check:?} unhealthy{colon}{said}");
+        let colon = if output.is_empty() { "" } else { ": " };
+        let reason = format!("healthcheck: check {check:?} unhealthy{colon}{output}");
         match task {
             Some(index) => {
                 self.note(index, TaskEventKind::RestartSignaled, reason);

@@ -105,7 +105,7 @@ fn is_backing_off(known: &TaskState) -> bool {
 }
 
 #[test]
-fn a_failed_start_counts_and_one_that_can_not_work_ends_the_task() {
+fn failed_start_counts_unless_it_is_fatal() {
     for (class, again, code) in [
         (FailureClass::Recoverable, true, 0),
         (FailureClass::Fatal, false, 0),
@@ -152,7 +152,7 @@ fn drift_of_a_busy_process_is_inspected_after_the_operation() {
 
 /// The agent died after a start and before its result was stored: the next one had neither the handle nor the network.
 #[test]
-fn the_result_of_a_start_is_stored_when_the_attempt_is_recovered() {
+fn recovery_stores_the_result_of_a_start() {
     let mut desk = Desk::new(starting());
     let network = DriverNetwork { ip: "10.0.0.2".to_owned(), ..DriverNetwork::default() };
     let started =
@@ -172,14 +172,14 @@ fn the_result_of_a_start_is_stored_when_the_attempt_is_recovered() {
 /// The machine lacked file descriptors, and a batch task with `attempts: 0` failed for good, although nothing was wrong
 /// with it.
 #[test]
-fn a_start_that_the_machine_could_not_make_counts_for_nothing() {
+fn start_failed_by_the_machine_does_not_count() {
     let mut desk = Desk::new(starting());
     let why = "too many open files".to_owned();
     let failed = Outcome::Failed { class: FailureClass::Retry, why: why.clone() };
     desk.process(Doing::Up, Verb::Start { attempt: 1 }, failed);
     assert_eq!((desk.main().run.clone(), desk.main().counted), (starting().run, 0));
-    let told = desk.state.parts.get(PROCESS);
-    assert!(matches!(told, PartState::Failed { why: told, .. } if *told == why), "{told:?}");
+    let reported = desk.state.parts.get(PROCESS);
+    assert!(matches!(reported, PartState::Failed { why: reported, .. } if *reported == why), "{reported:?}");
     desk.process(
         Doing::Inspect(None),
         Verb::Recover { attempt: 1 },
@@ -189,7 +189,7 @@ fn a_start_that_the_machine_could_not_make_counts_for_nothing() {
 }
 
 #[test]
-fn what_a_lost_attempt_counts_for() {
+fn lost_attempt_counts_unless_it_was_stopping() {
     let lost = || Outcome::Recovered(Recovered::Lost { why: "killed".to_owned() });
     let recover = |main: TaskState| {
         let mut desk = Desk::new(main);
@@ -209,7 +209,7 @@ fn what_a_lost_attempt_counts_for() {
 }
 
 #[test]
-fn what_follows_an_exit() {
+fn exit_leads_to_restart_or_end() {
     let asked = || TaskState { restart_requested: true, ..running() };
     for (name, main, group_stops, restarts, run, failed) in [
         ("its policy decides", running(), false, 1, "BackingOff", false),
@@ -253,7 +253,7 @@ fn a_task_is_doomed_once_and_not_after_its_end() {
 }
 
 #[test]
-fn an_attempt_that_is_newer_than_what_is_remembered_is_looked_for() {
+fn newer_attempt_than_stored_is_recovered() {
     for (stage, after) in [(Stage::Init, Stage::Prestart), (Stage::Main, Stage::Main)] {
         let mut desk = Desk::new(pending());
         desk.state.durable.stage = stage;
@@ -267,7 +267,7 @@ fn an_attempt_that_is_newer_than_what_is_remembered_is_looked_for() {
 }
 
 #[test]
-fn why_tasks_are_stopped_is_told_to_those_that_live() {
+fn live_tasks_record_why_they_are_stopped() {
     let because =
         |reason| Stop { reason, decided_at: at(100).wall, delay: Deadline::after(at(100), Duration::ZERO) };
     for (reason, kind, cause) in [
@@ -285,6 +285,10 @@ fn why_tasks_are_stopped_is_told_to_those_that_live() {
             "dead tasks and poststop tasks get no event"
         );
         assert_eq!(desk.notes, [Note::Disruption { job: desk.spec.job_key.clone(), cause }]);
+        // Regression: allocations whose tasks never ran were counted too.
+        let mut desk = Desk::with(vec![pending(), failed(), pending()]);
+        desk.write(|writer| writer.change(Change::Stop(because(StopReason::Desired))));
+        assert_eq!(desk.notes, []);
     }
 }
 
@@ -307,7 +311,7 @@ fn signals_are_operations_of_their_own() {
 }
 
 #[test]
-fn a_restart_of_what_runs_leaves_what_has_ended() {
+fn restart_of_running_tasks_keeps_ended_ones() {
     for (all, expected) in [(false, Run::Dead), (true, Run::Waiting)] {
         let mut desk = Desk::with(vec![failed(), running(), dead()]);
         let delay = Deadline::after(at(100), Duration::ZERO);
@@ -320,7 +324,7 @@ fn a_restart_of_what_runs_leaves_what_has_ended() {
 }
 
 #[test]
-fn an_adopted_allocation_knows_its_tasks() {
+fn adopted_allocation_has_a_state_per_task() {
     let mut desk = Desk::with(Vec::new());
     desk.write(|writer| writer.change(Change::Adopt));
     let names: Vec<&str> = desk.state.durable.tasks.iter().map(|known| &*known.name).collect();
@@ -329,7 +333,7 @@ fn an_adopted_allocation_knows_its_tasks() {
 }
 
 #[test]
-fn news_of_tokens_are_told_when_the_last_signal_has_arrived() {
+fn token_change_is_settled_after_the_last_signal() {
     use herdlet_api_types::job::{ChangeMode, Identity};
     let mut desk = Desk::new(running());
     for signal in ["SIGUSR1", "SIGUSR2"] {
@@ -370,7 +374,7 @@ fn maybe_begun() -> Desk {
 }
 
 #[test]
-fn what_became_of_a_first_attempt_that_nobody_stored() {
+fn unstored_first_attempt_is_recovered() {
     let recovered = |recovered: Recovered| {
         let mut desk = maybe_begun();
         let verb = Verb::Recover { attempt: 1 };
@@ -397,7 +401,7 @@ fn what_became_of_a_first_attempt_that_nobody_stored() {
 }
 
 #[test]
-fn an_exit_may_be_told_before_the_look_has_ended() {
+fn exit_may_arrive_before_recovery_has_ended() {
     let mut desk = maybe_begun();
     let (doing, verb) = (Doing::Inspect(None), Verb::Recover { attempt: 1 });
     desk.write(|writer| {
@@ -414,7 +418,7 @@ fn an_exit_may_be_told_before_the_look_has_ended() {
 }
 
 #[test]
-fn a_first_attempt_begins_without_being_written_in_the_boot_of_its_adoption_only() {
+fn first_attempt_is_unwritten_only_in_its_adoption_boot() {
     for (boot, attempts, is_written) in
         [(Some(BootId(1)), 0, false), (Some(BootId(7)), 0, true), (None, 0, true), (Some(BootId(1)), 1, true)]
     {
@@ -428,7 +432,7 @@ fn a_first_attempt_begins_without_being_written_in_the_boot_of_its_adoption_only
 }
 
 #[test]
-fn a_restart_of_all_ends_what_may_have_begun_first() {
+fn restart_of_all_ends_possible_first_attempts() {
     let mut desk = maybe_begun();
     let delay = Deadline::after(at(100), Duration::ZERO);
     desk.write(|writer| {
@@ -451,7 +455,7 @@ fn a_restart_of_all_ends_what_may_have_begun_first() {
 }
 
 #[test]
-fn what_a_directory_that_is_gone_means_for_whoever_used_it() {
+fn missing_directory_dooms_the_tasks_that_used_it() {
     for (known, is_doomed) in [
         (TaskState { begun_in: Some(BootId(1)), ..running() }, true),
         (TaskState { begun_in: Some(BootId(7)), ..running() }, false),
@@ -473,7 +477,7 @@ fn what_a_directory_that_is_gone_means_for_whoever_used_it() {
 
 /// A part that derives its revision from its content: the launch record holds the revision that the task has read.
 #[test]
-fn what_changed_while_no_agent_ran_is_owed() {
+fn change_without_an_agent_is_owed() {
     use herdlet_api_types::job::{ChangeMode, Identity};
 
     use crate::{

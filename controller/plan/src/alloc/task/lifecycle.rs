@@ -97,7 +97,7 @@ pub fn any_began(tasks: &[Task], states: &[TaskState]) -> bool {
 
 fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
     use Lifecycle as L;
-    let all = |kind: &dyn Fn(L) -> bool, holds: &dyn Fn(&TaskState) -> bool| {
+    let all_of = |kind: &dyn Fn(L) -> bool, holds: &dyn Fn(&TaskState) -> bool| {
         tasks.iter().zip(states).filter(|(task, _)| kind(task.lifecycle)).all(|(_, state)| holds(state))
     };
     let dead = |state: &TaskState| state.status() == TaskStatus::Dead;
@@ -105,21 +105,21 @@ fn step(stage: Stage, tasks: &[Task], states: &[TaskState]) -> Stage {
     let running = |state: &TaskState| state.status() == TaskStatus::Running;
     let only = |wanted: L| move |kind: L| kind == wanted;
 
-    if stage != Stage::Poststop && all(&|kind| kind != L::Poststop, &dead) {
+    if stage != Stage::Poststop && all_of(&|kind| kind != L::Poststop, &dead) {
         return Stage::Poststop;
     }
     let passed = match stage {
         // A task that is being started is pending too, but its process may live before this is known. Poststop tasks
         // are not waited for: one can be other than pending only if this stage was rebuilt from a damaged state.
         Stage::Init => {
-            all(&|kind| kind != L::Poststop, &|state| pending(state) && state.live_attempt().is_none())
+            all_of(&|kind| kind != L::Poststop, &|state| pending(state) && state.live_attempt().is_none())
         }
         Stage::Prestart => {
-            all(&only(L::Prestart), &|state| dead(state) && !state.failed)
-                && all(&only(L::PrestartSidecar), &running)
+            all_of(&only(L::Prestart), &|state| dead(state) && !state.failed)
+                && all_of(&only(L::PrestartSidecar), &running)
         }
-        Stage::Main => all(&only(L::Main), &|state| !pending(state)),
-        Stage::Poststart => all(&only(L::Poststart), &dead),
+        Stage::Main => all_of(&only(L::Main), &|state| !pending(state)),
+        Stage::Poststart => all_of(&only(L::Poststart), &dead),
         Stage::WaitAlloc | Stage::Poststop => false,
     };
     match stage {

@@ -269,9 +269,9 @@ impl TaskTurn<'_> {
     /// Notifies the task of changes that are due, once the part is up with the new value.
     fn settle_owed(self, pass: &mut Pass<'_>) {
         for (part, owed) in &self.known.owed {
-            let told = |told: &SignalledPart| (told.task, told.part) == (self.index, *part);
+            let is_this = |signalled: &SignalledPart| (signalled.task, signalled.part) == (self.index, *part);
             let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
-            if is_there && !pass.state.telling.values().any(told) && pass.passed(&owed.due) {
+            if is_there && !pass.state.signals_in_flight.values().any(is_this) && pass.passed(&owed.due) {
                 pass.change(self.index, TaskChange::Settle(*part));
             }
         }

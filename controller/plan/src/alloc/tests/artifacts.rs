@@ -19,7 +19,7 @@ fn messages(life: &Bench<'_>) -> Vec<String> {
 }
 
 #[test]
-fn they_come_after_the_directory_and_before_the_process() {
+fn artifacts_follow_the_directory_and_precede_the_process() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir])));
     life.settle();
@@ -34,7 +34,7 @@ fn they_come_after_the_directory_and_before_the_process() {
 }
 
 #[test]
-fn they_are_looked_for_by_a_new_agent_and_not_fetched_twice() {
+fn new_agent_inspects_artifacts_without_fetching() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let task = TaskState { attempt: 1, ..pending() };
     let parts = || {
@@ -64,7 +64,7 @@ fn they_are_looked_for_by_a_new_agent_and_not_fetched_twice() {
 }
 
 #[test]
-fn what_can_not_be_had_counts_as_a_failed_start() {
+fn failed_artifact_counts_as_failed_start() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
@@ -88,7 +88,7 @@ fn what_can_not_be_had_counts_as_a_failed_start() {
 }
 
 #[test]
-fn what_can_never_be_had_is_not_tried_again() {
+fn fatal_artifact_failure_is_not_retried() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
@@ -100,7 +100,7 @@ fn what_can_never_be_had_is_not_tried_again() {
 
 /// The machine lacks something, which is not the task's fault.
 #[test]
-fn what_could_not_be_tried_counts_for_nothing() {
+fn artifact_failure_of_the_machine_does_not_count() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
@@ -114,7 +114,7 @@ fn what_could_not_be_tried_counts_for_nothing() {
 }
 
 #[test]
-fn a_stop_ends_a_download_and_the_task_with_it() {
+fn stop_cancels_a_download() {
     let mut spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
@@ -135,7 +135,7 @@ fn a_stop_ends_a_download_and_the_task_with_it() {
 /// An agent died that may have started the first attempt. Its successor could not fetch the artifacts any more, and
 /// died too.
 #[test]
-fn a_start_that_may_be_on_its_way_is_fenced_whatever_could_not_be_had_since() {
+fn possible_start_is_fenced_despite_failed_artifacts() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
     let backing_off = |doom| TaskState {
         run: Run::BackingOff { until: crate::time::Deadline::after(at(100), Duration::from_secs(60)) },

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_live_process_under_a_finished_task_is_stopped_and_its_verdict_stays() {
+fn live_process_of_a_finished_task_is_stopped() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let mut state = known(vec![failed()], Stage::Poststop, Parts::unknown());
     state.durable.status = ClientStatus::Failed;
@@ -21,7 +21,7 @@ fn a_live_process_under_a_finished_task_is_stopped_and_its_verdict_stays() {
 }
 
 #[test]
-fn a_user_restart_takes_no_attempt() {
+fn requested_restart_uses_no_attempt() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
@@ -34,7 +34,7 @@ fn a_user_restart_takes_no_attempt() {
 
 /// A restart dropped the requests in progress: the task was asked to end at once, although it has a `shutdown_delay`.
 #[test]
-fn every_restart_waits_for_the_tasks_shutdown_delay() {
+fn restart_uses_shutdown_delay() {
     let mut slow = task("main", Lifecycle::Main);
     slow.shutdown_delay = Duration::from_secs(7);
     let spec = alloc(vec![slow]);
@@ -44,7 +44,7 @@ fn every_restart_waits_for_the_tasks_shutdown_delay() {
         ("what runs", |writer| writer.restart(&RestartScope::Running).expect("a running task")),
         ("all tasks", |writer| writer.restart(&RestartScope::All).expect("a running task")),
         ("a check", |writer| {
-            writer.change(Change::Unhealthy { task: Some(0), check: String::new(), said: String::new() });
+            writer.change(Change::Unhealthy { task: Some(0), check: String::new(), output: String::new() });
         }),
     ];
     for (name, ask) in asks {
@@ -55,8 +55,8 @@ fn every_restart_waits_for_the_tasks_shutdown_delay() {
         life.settle();
         let stops = |life: &Bench<'_>| life.issued.iter().filter(|verb| verb.starts_with("Stop")).count();
         assert_eq!(stops(&life), 0, "{name}");
-        let told = life.state.durable.tasks[0].events.iter().last().map(|event| event.kind.as_str());
-        assert_eq!(told, Some("Waiting for shutdown delay"), "{name}");
+        let last_event = life.state.durable.tasks[0].events.iter().last().map(|event| event.kind.as_str());
+        assert_eq!(last_event, Some("Waiting for shutdown delay"), "{name}");
         life.now = at(113);
         life.settle();
         assert_eq!(stops(&life), 1, "{name}");
@@ -82,7 +82,7 @@ fn restart_order(life: &mut Bench<'_>) -> Vec<String> {
 
 /// All tasks were asked to end at once, the database before the tasks that depend on it.
 #[test]
-fn a_restart_keeps_the_stop_order_and_starts_nothing_that_has_to_wait() {
+fn group_restart_keeps_stop_order() {
     let mut app = task("app", Lifecycle::Main);
     app.depends_on.push(Dependency { task: "db".to_string(), condition: DependencyCondition::Started });
     let leader = crate::fixture::leader(task("lead", Lifecycle::Main));
@@ -114,7 +114,7 @@ fn a_restart_keeps_the_stop_order_and_starts_nothing_that_has_to_wait() {
 
 /// A restart of one task does not wait for tasks that keep running.
 #[test]
-fn one_task_restarts_without_the_others() {
+fn one_task_restarts_alone() {
     let mut app = task("app", Lifecycle::Main);
     app.depends_on.push(Dependency { task: "db".to_string(), condition: DependencyCondition::Started });
     let spec = alloc(vec![task("db", Lifecycle::Main), app]);
@@ -130,7 +130,7 @@ fn one_task_restarts_without_the_others() {
 }
 
 #[test]
-fn what_can_not_be_restarted_says_so() {
+fn restart_of_ended_tasks_is_refused() {
     let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
     let refused = |tasks, status, scope| {
         let mut state = known(tasks, Stage::WaitAlloc, Parts::absent());
@@ -175,7 +175,7 @@ fn a_start_under_way_is_taken_back_when_its_task_is_to_end() {
 
 /// In a simulated life, a task that ended while it was being stopped had two operations on its process at once.
 #[test]
-fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
+fn exit_during_a_stop_waits_for_the_stop() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
@@ -192,7 +192,7 @@ fn an_exit_seen_while_the_task_is_being_stopped_waits_for_the_stop_to_end() {
 
 /// In a simulated life, a process that ended before the outcome of its start arrived was forgotten.
 #[test]
-fn an_exit_may_come_before_the_word_of_the_start() {
+fn exit_may_arrive_before_the_start_outcome() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
@@ -219,7 +219,7 @@ fn drift_noticed_during_a_start_is_inspected_after_it() {
 }
 
 #[test]
-fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
+fn group_restart_is_forgotten_after_all_tasks_ended() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     for (stage, kept) in [(Stage::Main, true), (Stage::WaitAlloc, true), (Stage::Poststop, false)] {
         let mut life = Bench::new(&spec, known(vec![running()], Stage::Prestart, Parts::absent()));
@@ -235,7 +235,7 @@ fn a_restart_of_the_group_is_forgotten_once_all_tasks_have_ended() {
 }
 
 #[test]
-fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
+fn shutdown_delay_precedes_each_stop() {
     for (delay, restart, expected) in [
         (0, false, &["Killing"][..]),
         (5, false, &["Waiting for shutdown delay"]),
@@ -254,8 +254,8 @@ fn every_task_that_is_stopped_gives_others_time_to_go_elsewhere() {
             life.write(|writer| writer.restart(&RestartScope::Task("main".to_string())).expect("running"));
         }
         life.settle();
-        let told = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
-        assert_eq!(told.collect::<Vec<_>>(), expected, "{delay} s");
+        let kinds = life.state.durable.tasks[0].events.iter().map(|event| event.kind.as_str());
+        assert_eq!(kinds.collect::<Vec<_>>(), expected, "{delay} s");
     }
 }
 
@@ -282,7 +282,7 @@ fn converged(life: &Bench<'_>) -> bool {
 
 /// A task that crashed every few seconds was shown as converged during each short run, and `--wait` returned.
 #[test]
-fn an_attempt_after_a_failed_one_counts_once_it_has_lived_longer() {
+fn attempt_after_a_failure_counts_once_it_lived_longer() {
     // The policy's delay is 10 s, its interval 60 s.
     for (lived, counts_after) in [(1, 10), (20, 40), (40, 60)] {
         let spec = alloc(vec![task("main", Lifecycle::Main)]);
@@ -298,7 +298,7 @@ fn an_attempt_after_a_failed_one_counts_once_it_has_lived_longer() {
 }
 
 #[test]
-fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
+fn attempt_after_a_requested_restart_counts_at_once() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     for (asked_at, counts_after) in [(125, 10), (131, 0)] {
         let mut life = restarted(&spec, 1);
@@ -320,7 +320,7 @@ fn an_attempt_counts_at_once_after_a_restart_that_was_asked_for() {
 
 /// Nothing runs yet, but the start may be in progress: it is fenced instead of carried out.
 #[test]
-fn a_start_that_is_not_wanted_any_more_is_fenced() {
+fn unwanted_start_is_fenced() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let starting =
@@ -333,7 +333,7 @@ fn a_start_that_is_not_wanted_any_more_is_fenced() {
 
 /// The `prestop` command of an ended attempt still runs: the next attempt waits for its end.
 #[test]
-fn an_attempt_begins_when_nothing_of_the_last_one_runs() {
+fn attempt_begins_after_the_last_one_has_ended() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let prestop = Part::Task(0, TaskPart::Prestop);
     let mut parts = up(&[Part::Dir, TASK_DIR]);
@@ -358,7 +358,7 @@ fn messages<'a>(life: &'a Bench<'_>) -> Vec<&'a str> {
 
 /// A command that lacked a file descriptor was treated as one that had run: the task was killed without it.
 #[test]
-fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over() {
+fn prestop_that_could_not_begin_is_retried() {
     let mut spec = alloc(vec![with_prestop()]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let prestop = Part::Task(0, TaskPart::Prestop);
@@ -391,7 +391,7 @@ fn a_prestop_command_that_could_not_begin_is_tried_again_until_its_time_is_over(
 
 /// The command was started in an attempt that the driver had not recovered yet, which failed: the task was killed without it.
 #[test]
-fn after_a_crash_a_prestop_command_waits_until_the_attempt_is_recovered() {
+fn prestop_waits_for_recovery_after_a_crash() {
     let mut spec = alloc(vec![with_prestop()]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let stopping = TaskState {
@@ -413,7 +413,7 @@ fn after_a_crash_a_prestop_command_waits_until_the_attempt_is_recovered() {
 
 /// The signal came at the same moment, and the command's death by the signal was reported instead of its time limit.
 #[test]
-fn a_prestop_command_at_its_limit_can_report_it_before_the_task_is_killed() {
+fn prestop_timeout_is_reported_before_the_kill() {
     let mut spec = alloc(vec![with_prestop()]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let mut life =
@@ -483,7 +483,7 @@ fn an_attempt_of_an_earlier_boot_is_never_started_again() {
 
 /// In a simulated life, an allocation that was deleted before it ran started its poststop task.
 #[test]
-fn a_poststop_task_does_not_run_where_nothing_ran() {
+fn poststop_task_requires_a_previous_start() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main), task("stop", Lifecycle::Poststop)]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let mut life = Bench::new(&spec, known(vec![pending(), pending()], Stage::Main, up(&[Part::Dir])));
@@ -495,7 +495,7 @@ fn a_poststop_task_does_not_run_where_nothing_ran() {
 /// In a simulated life, a driver reported that a living process was stopped, and the planner asked again without a
 /// pause.
 #[test]
-fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
+fn process_that_survives_its_stop_is_stopped_again() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
     std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
@@ -510,7 +510,7 @@ fn a_process_that_outlives_its_stop_is_stopped_again_after_a_pause() {
 /// The fate of a first attempt that a previous agent may have begun is inspected first. If the task is no longer
 /// wanted, the start is fenced.
 #[test]
-fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
+fn possible_first_attempt_is_inspected_first() {
     let process = Part::Task(0, TaskPart::Process);
     let mut state = known(vec![pending(), pending()], Stage::Main, up(&[Part::Dir]));
     state.maybe_begun = [0].into();
@@ -530,7 +530,7 @@ fn a_first_attempt_that_may_have_begun_is_looked_for_before_anything_else() {
 
 /// No client was routed there before the first start, so none needs time to move elsewhere.
 #[test]
-fn the_groups_shutdown_delay_runs_only_where_something_may_have_run() {
+fn group_delay_applies_only_after_a_possible_start() {
     let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
     let spec_mut = std_alloc::sync::Arc::make_mut(&mut spec);
     spec_mut.desired = Desired::Stop;
@@ -550,7 +550,7 @@ fn the_groups_shutdown_delay_runs_only_where_something_may_have_run() {
 }
 
 #[test]
-fn a_start_that_failed_tells_when_and_why() {
+fn failed_start_records_time_and_error() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[Part::Dir, TASK_DIR])));
     life.settle();
@@ -564,7 +564,7 @@ fn a_start_that_failed_tells_when_and_why() {
 }
 
 #[test]
-fn a_live_process_under_a_task_that_waits_to_start_again_is_stopped() {
+fn live_process_of_a_waiting_task_is_stopped() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let waiting = TaskState { run: Run::Waiting, ..running() };
     let mut life = Bench::new(&spec, known(vec![waiting], Stage::WaitAlloc, Parts::unknown()));

@@ -55,10 +55,10 @@ fn stopping(life: &Bench<'_>) -> Vec<(usize, AfterStop)> {
 }
 
 /// Applies the results, each at its time. Returns when the first task was stopped.
-fn first_stop(life: &mut Bench<'_>, told: &[(u64, CheckResult)]) -> Option<u64> {
+fn first_stop(life: &mut Bench<'_>, results: &[(u64, CheckResult)]) -> Option<u64> {
     (100..200).find(|second| {
         life.now = at(*second);
-        for (_, result) in told.iter().filter(|(at, _)| at == second) {
+        for (_, result) in results.iter().filter(|(at, _)| at == second) {
             life.write(|writer| writer.checked(result.clone()));
         }
         life.settle();
@@ -67,14 +67,14 @@ fn first_stop(life: &mut Bench<'_>, told: &[(u64, CheckResult)]) -> Option<u64> 
 }
 
 #[test]
-fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
+fn consecutive_failures_restart_at_the_limit() {
     use CheckStatus::{Failure, Pending, Success, Warning};
     let lenient = |status| {
         let restarts = Some(RestartsWhen { ignore_warnings: true, ..WHEN });
         CheckResult { restarts, ..check_result(Some("main"), status) }
     };
     let main = |status| check_result(Some("main"), status);
-    for (name, told, stops_at) in [
+    for (name, results, stops_at) in [
         ("it passes", vec![(100, main(Success))], None),
         ("it has not run yet", vec![(100, main(Pending))], None),
         ("it fails", vec![(101, main(Failure))], Some(121)),
@@ -95,21 +95,21 @@ fn failures_in_a_row_restart_when_they_are_as_many_as_the_limit() {
         ("without check_restart", vec![(101, CheckResult { restarts: None, ..main(Failure) })], None),
     ] {
         let spec = spec();
-        assert_eq!(first_stop(&mut life(&spec), &told), stops_at, "{name}");
+        assert_eq!(first_stop(&mut life(&spec), &results), stops_at, "{name}");
     }
 }
 
 #[test]
-fn failures_within_the_grace_after_a_start_count_when_it_is_over() {
+fn failures_within_grace_count_after_it() {
     let spec = spec();
     let mut life = life(&spec);
     life.state.durable.tasks[0].started_ns = at(110).boot_ns;
-    let told = [(101, check_result(Some("main"), CheckStatus::Failure))];
-    assert_eq!(first_stop(&mut life, &told), Some(110 + 5 + 20));
+    let results = [(101, check_result(Some("main"), CheckStatus::Failure))];
+    assert_eq!(first_stop(&mut life, &results), Some(110 + 5 + 20));
 }
 
 #[test]
-fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
+fn task_check_restarts_one_task_group_check_all() {
     let then = AfterStop::RestartUnhealthy;
     for (task, then_other) in [(Some("other"), vec![]), (None, vec![(1, then)])] {
         let spec = spec();
@@ -122,10 +122,10 @@ fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
             life.settle();
             assert_eq!(stopping(&life), then_other);
         }
-        let told =
+        let reason =
             life.state.durable.tasks[1].events.iter().find(|event| event.kind.as_str() == "Restart Signaled");
         assert_eq!(
-            told.map(|event| &*event.message),
+            reason.map(|event| &*event.message),
             Some("healthcheck: check \"alive\" unhealthy: http 503")
         );
     }
@@ -133,8 +133,8 @@ fn a_tasks_check_restarts_it_alone_and_one_of_the_group_all_that_run() {
 
 /// A migration took longer than the grace of the service that waits for it, and was killed again and again.
 #[test]
-fn a_groups_check_counts_nothing_before_what_it_is_about_has_started() {
-    let all = || {
+fn group_check_counts_after_its_tasks_have_started() {
+    let three_tasks = || {
         vec![task("pre", Lifecycle::Prestart), task("main", Lifecycle::Main), task("web", Lifecycle::Main)]
     };
     let named = |task: &str| {
@@ -155,7 +155,7 @@ fn a_groups_check_counts_nothing_before_what_it_is_about_has_started() {
         ("one has done its work", [dead(), ran(), dead()], unnamed(), Some(120)),
         ("the named one has", [dead(), ran(), dead()], named("web"), None),
     ] {
-        let spec = alloc(all());
+        let spec = alloc(three_tasks());
         let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
         let mut state = known(tasks.into(), Stage::Main, parts);
         for (known, name) in state.durable.tasks.iter_mut().zip(["pre", "main", "web"]) {
@@ -179,7 +179,7 @@ fn a_check_kills_no_start() {
 
 /// A load balancer learns of it before any task ends.
 #[test]
-fn the_groups_services_are_down_for_its_shutdown_delay_before_all_restart() {
+fn group_restart_waits_for_its_shutdown_delay() {
     let mut spec = spec();
     let job = std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job);
     job.groups[0].shutdown_delay = Duration::from_secs(7);
@@ -189,7 +189,7 @@ fn the_groups_services_are_down_for_its_shutdown_delay_before_all_restart() {
 
 /// Regardless of how the task ended when it was asked to: it did not fulfil its purpose.
 #[test]
-fn the_restart_policy_counts_each_such_restart() {
+fn check_restart_counts_for_the_restart_policy() {
     let spec = spec();
     let mut life = life(&spec);
     let mut second = 100;
@@ -216,8 +216,8 @@ fn the_restart_policy_counts_each_such_restart() {
             return;
         }
         let Run::BackingOff { until } = &main.run else { panic!("{:?}", main.run) };
-        let told = describe(life.now, &spec, &life.state, &Waiting::Backoff(0, *until)).message;
-        assert_eq!(told, "restarts after a delay; healthcheck: check \"alive\" unhealthy: http 503");
+        let message = describe(life.now, &spec, &life.state, &Waiting::Backoff(0, *until)).message;
+        assert_eq!(message, "restarts after a delay; healthcheck: check \"alive\" unhealthy: http 503");
         assert!(!main.restart_requested && !main.unhealthy);
         second += 20;
         // The next attempt runs, and started before its checks fail.
@@ -241,7 +241,7 @@ fn one_restart_at_a_time() {
 }
 
 #[test]
-fn what_is_waited_for_is_told() {
+fn failing_check_is_shown_with_its_deadline() {
     let spec = spec();
     let mut life = life(&spec);
     life.write(|writer| writer.checked(check_result(Some("main"), CheckStatus::Failure)));
@@ -260,7 +260,7 @@ fn what_is_waited_for_is_told() {
 
 /// A Consul that is down must not cause restarts because of results from before.
 #[test]
-fn what_was_heard_of_a_process_ends_with_it() {
+fn check_results_end_with_their_process() {
     let spec = spec();
     let mut life = life(&spec);
     let other = CheckResult { id: "other".to_string(), ..check_result(Some("other"), CheckStatus::Failure) };
@@ -276,7 +276,7 @@ fn what_was_heard_of_a_process_ends_with_it() {
 
 /// Neither a check that can't be reached any more nor a new agent's stored results change what is known.
 #[test]
-fn what_is_stale_counts_only_where_nothing_else_is_known() {
+fn stale_result_does_not_replace_a_fresh_one() {
     let spec = spec();
     let mut life = life(&spec);
     let stale = |status| CheckResult { stale: true, ..check_result(Some("main"), status) };

@@ -7,16 +7,16 @@ fn tcp_check() -> Check {
 }
 
 #[test]
-fn live_tasks_are_told_that_the_allocation_is_unhealthy() {
+fn live_tasks_record_alloc_unhealthy() {
     let spec = alloc(vec![task("main", Lifecycle::Main), task("pre", Lifecycle::Prestart)]);
-    for (healthy, told) in [(true, vec![]), (false, vec!["Alloc Unhealthy"])] {
+    for (healthy, expected) in [(true, vec![]), (false, vec!["Alloc Unhealthy"])] {
         let mut life = Bench::new(&spec, known(vec![running(), dead()], Stage::WaitAlloc, Parts::absent()));
         let verdict = Health { healthy, at: at(100).wall };
         life.write(|writer| writer.change(Change::Verdict(verdict, "too late".to_string())));
         let kinds = |at: usize| -> Vec<&str> {
             life.state.durable.tasks[at].events.iter().map(|event| event.kind.as_str()).collect()
         };
-        assert_eq!((kinds(0), kinds(1)), (told, vec![]));
+        assert_eq!((kinds(0), kinds(1)), (expected, vec![]));
     }
 }
 
@@ -52,7 +52,7 @@ fn reported_health(
 
 /// Deployments of servers get the same reasons as from stock clients, one for each task.
 #[test]
-fn servers_hear_of_each_task_why_it_is_not_healthy() {
+fn servers_get_one_unhealthy_reason_per_task() {
     for is_deployed in [true, false] {
         let since = |seconds| TaskState { started_at: at(seconds).wall, ..running() };
         let tasks = vec![
@@ -71,7 +71,7 @@ fn servers_hear_of_each_task_why_it_is_not_healthy() {
         let checks = vec![result(Some("t5"), CheckStatus::Success), result(Some("t6"), CheckStatus::Failure)];
         let checks =
             checks.into_iter().zip(["a", "b"]).map(|(check, id)| CheckResult { id: id.to_string(), ..check });
-        let told = reported_health(is_deployed, tasks, checks.collect());
+        let reported = reported_health(is_deployed, tasks, checks.collect());
         let expected = [
             "Task not running for min_healthy_time of 1s by healthy_deadline of 20s",
             "Task not running by healthy_deadline of 20s",
@@ -80,24 +80,24 @@ fn servers_hear_of_each_task_why_it_is_not_healthy() {
         ];
         let mut expected: Vec<_> = (0..).zip(expected.map(ToString::to_string)).collect();
         expected.push((6, "Services not healthy by deadline: web".to_string()));
-        assert_eq!(told, if is_deployed { expected } else { vec![] });
+        assert_eq!(reported, if is_deployed { expected } else { vec![] });
     }
 }
 
 /// A reason that belongs to no single task, such as a check of the group, is reported in general terms.
 #[test]
-fn servers_hear_in_general_of_what_is_no_single_tasks() {
+fn group_failure_is_reported_in_general_terms() {
     let up = || TaskState { started_at: at(85).wall, ..running() };
-    let told = reported_health(
+    let reported = reported_health(
         true,
         vec![(Lifecycle::Main, up()), (Lifecycle::Prestart, dead())],
         vec![result(None, CheckStatus::Failure)],
     );
-    assert_eq!(told, [(0, "not healthy in time".to_string())]);
+    assert_eq!(reported, [(0, "not healthy in time".to_string())]);
 }
 
 #[test]
-fn an_allocation_is_healthy_when_each_task_runs_as_it_should() {
+fn allocation_is_healthy_when_every_task_is() {
     for (lifecycle, well) in [
         // Pending, running, ended, failed.
         (Lifecycle::Prestart, [false, false, true, false]),
@@ -184,7 +184,7 @@ fn health_is_shown_as_it_is_now() {
 /// In a deployment, the allocation waits for an operator's decision, however long it takes. Outside one, nobody can
 /// decide.
 #[test]
-fn with_manual_health_the_verdict_is_somebodys_word() {
+fn manual_health_waits_for_a_request_in_a_deployment() {
     let mut spec = with_a_failing_check(HealthCheck::Manual);
     std_alloc::sync::Arc::make_mut(&mut std_alloc::sync::Arc::make_mut(&mut spec).job).groups[0]
         .services
@@ -258,7 +258,7 @@ fn result(task: Option<&str>, status: CheckStatus) -> CheckResult {
 /// A check's result about an ended process is not valid for the next process: it is dropped, and the checks begin
 /// again.
 #[test]
-fn a_new_process_is_checked_anew() {
+fn new_process_restarts_its_checks() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
@@ -275,7 +275,7 @@ fn a_new_process_is_checked_anew() {
 
 /// An allocation that was judged healthy and no longer is gets a full deadline before it is overdue.
 #[test]
-fn who_was_healthy_has_time_to_become_so_again() {
+fn lost_health_gets_a_full_deadline() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let deadline = herdlet_api_types::fixture::update().healthy_deadline;
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
@@ -303,7 +303,7 @@ fn who_was_healthy_has_time_to_become_so_again() {
 }
 
 #[test]
-fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
+fn checks_without_results_continue_at_a_start() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR]);
     let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, parts));
@@ -315,7 +315,7 @@ fn checks_that_have_said_nothing_yet_go_on_when_a_process_starts() {
 
 /// Its verdict is final: a while in health does not revoke it.
 #[test]
-fn who_was_never_judged_healthy_has_no_more_time() {
+fn unhealthy_verdict_gets_no_new_deadline() {
     let spec = with_a_failing_check(HealthCheck::Checks);
     let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
@@ -332,7 +332,7 @@ fn who_was_never_judged_healthy_has_no_more_time() {
 
 /// Start-up, readiness and liveness: `on_update` determines whether health requires the check.
 #[test]
-fn a_check_counts_as_its_on_update_says() {
+fn on_update_decides_whether_a_check_counts() {
     use CheckStatus::{Failure, Pending, Success, Warning};
     for (on_update, good) in [
         (OnUpdate::RequireHealthy, vec![Success]),
@@ -375,34 +375,37 @@ fn results_outlive_the_agent_as_hearsay() {
 /// Services change in place. Lists of passing services must keep those that did not change, and those whose check
 /// changed.
 #[test]
-fn what_is_known_of_checks_holds_until_they_are_made_as_they_are_wanted_now() {
+fn check_results_stay_valid_until_checks_change() {
     let spec = with_a_failing_check(HealthCheck::Checks);
-    let said = |id: &str, check: &str, status| CheckResult {
+    let result_of = |id: &str, check: &str, status| CheckResult {
         id: id.to_string(),
         check: check.to_string(),
         at: at(90).wall,
         ..result(None, status)
     };
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, up(&[Part::Checks])));
-    let of_task = CheckResult { task: Some("main".to_string()), ..said("5", "own", CheckStatus::Failure) };
+    let of_task =
+        CheckResult { task: Some("main".to_string()), ..result_of("5", "own", CheckStatus::Failure) };
     life.write(|writer| {
-        writer.checked(said("1", "same", CheckStatus::Success));
-        writer.checked(said("2", "edited", CheckStatus::Success));
-        writer.checked(said("3", "removed", CheckStatus::Failure));
+        writer.checked(result_of("1", "same", CheckStatus::Success));
+        writer.checked(result_of("2", "edited", CheckStatus::Success));
+        writer.checked(result_of("3", "removed", CheckStatus::Failure));
         writer.checked(of_task.clone());
     });
     let restarts = || {
         let (failing_for, grace) = (Duration::ZERO, Duration::ZERO);
         Some(RestartsWhen { failing_for, grace, ignore_warnings: true, task: None })
     };
-    let wanted =
-        |id: &str, check: &str| CheckResult { restarts: restarts(), ..said(id, check, CheckStatus::Pending) };
+    let wanted = |id: &str, check: &str| CheckResult {
+        restarts: restarts(),
+        ..result_of(id, check, CheckStatus::Pending)
+    };
     let checking = vec![wanted("1", "same"), wanted("22", "edited"), wanted("4", "added")];
     life.state.expect_checks(None, &checking, at(100).boot_ns);
     let known: Vec<_> = life.state.checks.results.values().cloned().collect();
-    let same = CheckResult { restarts: restarts(), ..said("1", "same", CheckStatus::Success) };
+    let same = CheckResult { restarts: restarts(), ..result_of("1", "same", CheckStatus::Success) };
     let edited =
-        CheckResult { restarts: restarts(), stale: true, ..said("22", "edited", CheckStatus::Success) };
+        CheckResult { restarts: restarts(), stale: true, ..result_of("22", "edited", CheckStatus::Success) };
     assert_eq!(known, [same, edited, of_task], "each keeps only what is valid now");
     assert_eq!(life.state.durable.checks.keys().collect::<Vec<_>>(), ["1", "22", "5"]);
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// Which tasks a failed operation fails, given one that waits and one that runs.
 #[test]
-fn what_can_never_be_set_up_fails_the_tasks_that_wait_for_it() {
+fn fatal_part_failure_fails_waiting_tasks() {
     use FailureClass::{Fatal, Recoverable, Retry};
     let spec = alloc(vec![task("main", Lifecycle::Main), task("side", Lifecycle::PrestartSidecar)]);
     let own = |part| Part::Task(0, part);
@@ -122,7 +122,7 @@ fn tokens_are_renewed_when_they_fall_due() {
 
 /// Something else is in a part's place: that is drift, and is repaired at once.
 #[test]
-fn what_is_damaged_is_brought_up_again_without_a_pause() {
+fn damaged_part_is_repaired_without_a_pause() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
@@ -133,14 +133,14 @@ fn what_is_damaged_is_brought_up_again_without_a_pause() {
     life.outcome(TASK_DIR, Outcome::Done(None));
     assert_eq!(life.issued, ["Inspect", "Up"]);
     let (job, name) = (spec.job_key.clone(), spec.name());
-    let of = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
-    let detected = Note::DriftDetected { of: of.clone(), by: Noticed::Event };
-    assert_eq!(life.notes, [detected, Note::DriftRepaired { of, took_ns: Some(3_000_000_000) }]);
+    let drifted = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
+    let detected = Note::DriftDetected { of: drifted.clone(), by: Noticed::Event };
+    assert_eq!(life.notes, [detected, Note::DriftRepaired { of: drifted, took_ns: Some(3_000_000_000) }]);
 }
 
 /// In a simulated life, a mount that vanished during its inspection was never noticed.
 #[test]
-fn drift_noticed_during_a_look_is_looked_at_again() {
+fn drift_during_an_inspection_causes_another() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
@@ -190,7 +190,7 @@ fn expiring_identity() -> Identity {
 
 // An agent renewed a token and died before it notified the task: no later agent did.
 #[test]
-fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
+fn next_agent_notifies_the_task_of_a_renewal() {
     let mut main = task("main", Lifecycle::Main);
     main.identities.push(expiring_identity());
     let spec = alloc(vec![main]);
@@ -213,7 +213,8 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
     };
     assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
-    let in_flight = |bench: &Bench<'_>| *bench.state.telling.keys().next().expect("a signal in flight");
+    let in_flight =
+        |bench: &Bench<'_>| *bench.state.signals_in_flight.keys().next().expect("a signal in flight");
     let signal = in_flight(&bench);
     assert_eq!(look(&mut bench), 1, "one signal while it is in flight");
     // The signal was released, and whether it arrived is unknown: it is sent once more.
@@ -227,7 +228,7 @@ fn a_renewal_that_the_agent_did_not_survive_is_told_by_the_next() {
 }
 
 #[test]
-fn an_allocation_is_forgotten_once_no_catalogue_holds_anything_of_it() {
+fn allocation_is_forgotten_once_no_catalogue_has_it() {
     let service = || vec![crate::fixture::service("web")];
     let of_task = Part::Task(0, TaskPart::Services);
     let failed =

@@ -43,7 +43,7 @@ fn restored(life: &mut Bench<'_>) {
 }
 
 #[test]
-fn a_start_waits_for_a_part_that_waits_and_no_operation_runs_meanwhile() {
+fn start_waits_for_a_pending_part() {
     let spec = probing();
     let mut life = life(&spec);
     life.settle();
@@ -63,7 +63,7 @@ fn a_start_waits_for_a_part_that_waits_and_no_operation_runs_meanwhile() {
 }
 
 #[test]
-fn each_part_is_brought_up_with_what_it_reads_and_the_attempt_remembers_that() {
+fn launch_records_revisions_of_its_parts() {
     let spec = probing();
     let mut life = life(&spec);
     life.settle();
@@ -81,7 +81,7 @@ fn each_part_is_brought_up_with_what_it_reads_and_the_attempt_remembers_that() {
 }
 
 #[test]
-fn a_new_agent_knows_what_is_stored_and_looks_for_the_rest_before_a_start() {
+fn new_agent_inspects_unstored_parts_before_a_start() {
     let spec = probing();
     let mut life = running_with(&spec, 4);
     restored(&mut life);
@@ -138,7 +138,7 @@ fn a_running_task_is_owed_what_its_parts_have_changed() {
 }
 
 #[test]
-fn what_was_never_asked_for_is_not_taken_down() {
+fn unrequested_part_is_not_taken_down() {
     let mut spec = probing();
     Arc::make_mut(&mut spec).desired = Desired::Stop;
     for (offered, taken_down) in [(BTreeSet::new(), false), (BTreeSet::from([PROBE]), true)] {

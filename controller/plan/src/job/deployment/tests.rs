@@ -91,8 +91,9 @@ impl Bench {
 
     fn find(&self, id: AllocId) -> Option<Placed<'_>> {
         let member = self.allocs.get(&id)?;
-        let of = self.state.deployments.first().map(|known| known.deployment.id);
-        let deployment = of.filter(|_| member.version == 1).map(|id| AllocDeployment { id, canary: false });
+        let newest = self.state.deployments.first().map(|known| known.deployment.id);
+        let deployment =
+            newest.filter(|_| member.version == 1).map(|id| AllocDeployment { id, canary: false });
         Some(Placed {
             job: if member.version == 0 { &self.old } else { &self.job },
             version: member.version,
@@ -157,7 +158,7 @@ fn it_is_successful_once_every_slot_is_new_and_healthy() {
 }
 
 #[test]
-fn every_healthy_allocation_extends_the_deadline_and_without_one_it_fails() {
+fn healthy_allocation_extends_the_progress_deadline() {
     let mut bench = Bench::new(|_| {});
     bench.replace(0, 3, None);
     let due = |bench: &Bench, now| bench.state.deployments[0].wake_ns(at(now)).map(|due| due / 1_000_000_000);
@@ -173,7 +174,7 @@ fn every_healthy_allocation_extends_the_deadline_and_without_one_it_fails() {
 }
 
 #[test]
-fn without_a_deadline_the_first_unhealthy_allocation_fails_it() {
+fn no_deadline_fails_on_first_unhealthy_allocation() {
     let mut bench = Bench::new(|update| update.progress_deadline = Duration::ZERO);
     bench.replace(0, 3, None);
     assert_eq!(bench.end(1), (DeploymentStatus::Running, "Deployment is running", None));
@@ -186,7 +187,7 @@ fn without_a_deadline_the_first_unhealthy_allocation_fails_it() {
 }
 
 #[test]
-fn a_failed_one_goes_back_to_the_last_stable_version_that_differs() {
+fn auto_revert_picks_last_stable_different_version() {
     let failing = || {
         let mut bench = Bench::new(|update| update.auto_revert = true);
         bench.replace(0, 3, Some(false));
@@ -194,19 +195,19 @@ fn a_failed_one_goes_back_to_the_last_stable_version_that_differs() {
     };
     let status = DeploymentStatus::Failed;
     let mut bench = failing();
-    let told = "Failed due to progress deadline - rolling back to job version 0";
-    assert_eq!(bench.end(60), (status, told, Some(0)));
+    let description = "Failed due to progress deadline - rolling back to job version 0";
+    assert_eq!(bench.end(60), (status, description, Some(0)));
 
     let mut bench = failing();
     bench.state.stable.clear();
-    let told = "Failed due to progress deadline - no stable job version to auto revert to";
-    assert_eq!(bench.end(60), (status, told, None));
+    let description = "Failed due to progress deadline - no stable job version to auto revert to";
+    assert_eq!(bench.end(60), (status, description, None));
 
     let mut bench = failing();
     bench.old = bench.job.clone();
-    let told = "Failed due to progress deadline - not rolling back to stable job version 0 as current job has \
+    let description = "Failed due to progress deadline - not rolling back to stable job version 0 as current job has \
                 same specification";
-    assert_eq!(bench.end(60), (status, told, None));
+    assert_eq!(bench.end(60), (status, description, None));
 
     let bench = failing();
     let text = |_| Some(Arc::new(bench.old.clone()));
@@ -216,7 +217,7 @@ fn a_failed_one_goes_back_to_the_last_stable_version_that_differs() {
 }
 
 #[test]
-fn healthy_canaries_wait_for_somebody_beyond_the_deadline() {
+fn healthy_canaries_wait_beyond_the_deadline() {
     let mut bench = Bench::new(|update| update.canary = 1);
     assert_eq!(bench.deployment().description, "Deployment is running but requires manual promotion");
     bench.canary(3, Some(true));
@@ -243,7 +244,7 @@ fn healthy_allocations_taken_over_do_not_stand_in_for_a_canary() {
 }
 
 #[test]
-fn canaries_are_promoted_by_themselves_where_all_are_healthy_and_it_is_asked_for() {
+fn auto_promote_waits_for_all_canaries() {
     let mut bench = Bench::new(|update| (update.canary, update.auto_promote) = (2, true));
     assert_eq!(bench.deployment().description, "Deployment is running pending automatic promotion");
     bench.canary(3, Some(true));
@@ -258,8 +259,8 @@ fn a_newer_version_a_stop_or_a_deletion_cancels_it() {
     let cancelled = |change: fn(&mut Bench)| {
         let mut bench = Bench::new(|_| {});
         change(&mut bench);
-        let (status, told, _) = bench.end(1);
-        (status, told.to_owned())
+        let (status, description, _) = bench.end(1);
+        (status, description.to_owned())
     };
     let status = DeploymentStatus::Cancelled;
     assert_eq!(
@@ -292,7 +293,7 @@ fn one_is_begun_where_a_service_with_update_is_new_or_changes() {
 }
 
 #[test]
-fn groups_that_want_nothing_are_no_part_of_it() {
+fn groups_with_count_zero_join_no_deployment() {
     let mut bench = Bench::new(|_| {});
     bench.state.deployments.clear();
     let none = Group { name: "none".to_owned(), count: 0, ..bench.job.groups[0].clone() };
@@ -324,7 +325,7 @@ fn it_goes_on_while_a_slot_holds_another_than_was_counted() {
 }
 
 #[test]
-fn what_turns_bad_or_is_stopped_is_counted_no_longer() {
+fn bad_or_stopped_allocations_are_uncounted() {
     let mut bench = Bench::new(|update| update.progress_deadline = Duration::from_secs(600));
     bench.replace(0, 3, Some(true));
     bench.replace(1, 4, Some(false));

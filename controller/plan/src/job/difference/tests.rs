@@ -38,7 +38,7 @@ fn old() -> Job {
 
 /// Which fields require a new allocation when one field of a job changes; empty if it continues.
 #[test]
-fn each_field_is_changed_in_place_or_asks_for_another_allocation() {
+fn each_job_field_changes_in_place_or_replaces() {
     let in_place: [(&str, Change); 31] = [
         ("nothing", |_| {}),
         ("name", |job| job.name.push('2')),

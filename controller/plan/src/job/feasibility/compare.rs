@@ -26,8 +26,8 @@ pub fn regexp(text: &str) -> Result<Regex, String> {
     let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).nest_limit(REGEX_DEPTH_MAX).build();
     // The last line holds the reason, below a drawing of the position.
     built.map_err(|error| {
-        let told = error.to_string();
-        let last = told.lines().next_back().unwrap_or_default();
+        let message = error.to_string();
+        let last = message.lines().next_back().unwrap_or_default();
         String::from(last.trim_start_matches("error: "))
     })
 }

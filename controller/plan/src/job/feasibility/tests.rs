@@ -59,7 +59,7 @@ fn datacenters_and_node_pool_are_names_of_the_node() {
 
 /// A job with three mistakes in its constraints had to be fixed three times, as each time only the first was reported.
 #[test]
-fn all_that_keeps_a_group_away_is_told_in_one_go() {
+fn all_unmet_constraints_are_reported_together() {
     let mut job = job();
     let windows = constraint("${attr.kernel.name}", Operator::Equal, "windows");
     job.datacenters = vec!["eu-*".to_owned()];
@@ -90,7 +90,7 @@ fn all_that_keeps_a_group_away_is_told_in_one_go() {
 }
 
 #[test]
-fn what_is_distinct_looks_at_other_allocations() {
+fn distinct_constraints_compare_other_allocations() {
     assert!(!is_distinct(&job(), &job().groups[0]), "the job has no such constraint");
     let may = |change: &dyn Fn(&mut Job), of_job, of_group| {
         let mut job = job();
@@ -125,7 +125,7 @@ fn affinities_are_scores() {
 }
 
 #[test]
-fn a_node_is_known_by_its_names() {
+fn node_attributes_resolve_by_name() {
     let node = NodeFacts {
         id: "i".to_owned(),
         name: "n".to_owned(),

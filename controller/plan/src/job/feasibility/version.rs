@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_conditions_is_refused() {
+    fn invalid_version_conditions_are_refused() {
         for text in ["", ">=", ">= x", "1.2,", "1..2", ">> 1", "1.2-é", "1.2+", "1.2+é"] {
             assert_eq!(Conditions::parse(text, Rules::Version), None, "{text}");
         }

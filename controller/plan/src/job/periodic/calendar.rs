@@ -91,7 +91,7 @@ mod tests {
 
     /// Berlin 2026: 29 March 02:00 is 03:00 (01:00 UTC); 25 October 03:00 is 02:00 (01:00 UTC).
     #[test]
-    fn what_the_clocks_leave_out_is_not_named() {
+    fn skipped_wall_times_are_not_launched() {
         let berlin = |cron, expected| table(cron, "Europe/Berlin", "2026-03-28T12:00:00Z", expected);
         berlin("30 2 * * *", &["2026-03-30T00:30:00Z", "2026-03-31T00:30:00Z"]);
         berlin("0 2 * * *", &["2026-03-30T00:00:00Z"]);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_clocks_show_twice_is_named_twice() {
+    fn repeated_wall_times_are_launched_twice() {
         let berlin = |cron, expected| table(cron, "Europe/Berlin", "2026-10-24T12:00:00Z", expected);
         berlin("30 2 * * *", &["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]);
         berlin("0 2 * * *", &["2026-10-25T00:00:00Z", "2026-10-25T01:00:00Z", "2026-10-26T01:00:00Z"]);

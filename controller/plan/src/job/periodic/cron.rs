@@ -99,7 +99,7 @@ impl Cron {
             let found = NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
             let (_, meant) = found.ok_or_else(|| {
                 let names = NAMES.map(|(name, _)| name).join(", ");
-                format!("there is no name {text}; there are {names}")
+                format!("there is no name {text}; available: {names}")
             })?;
             return Self::parse(meant);
         }
@@ -272,7 +272,7 @@ const MONTH: Field = Field { name: "month", from: 1, to: 12, words: &MONTHS, fir
 const WEEK_DAY: Field = Field { name: "day of week", from: 0, to: 7, words: &WEEKDAYS, first_word: 0 };
 
 impl Field {
-    fn wrong(&self, found: &str) -> String {
+    fn error(&self, found: &str) -> String {
         let Self { name, from, to, .. } = self;
         format!("the {name} must be {from} to {to}, found {found:?}")
     }
@@ -287,7 +287,7 @@ impl Field {
         }
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|number| is_number && (self.from..=self.to).contains(number));
-        number.ok_or_else(|| self.wrong(text))
+        number.ok_or_else(|| self.error(text))
     }
 }
 
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_next() {
+    fn next_finds_the_following_moment() {
         let from = "2026-11-22T10:07:30";
         next("*/15 * * * *", from, &["2026-11-22T10:15:00", "2026-11-22T10:30:00"]);
         next("0 3 * * *", from, &["2026-11-23T03:00:00", "2026-11-24T03:00:00"]);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_ends() {
+    fn expression_without_future_moments_ends() {
         let from = datetime(2026, 11, 22, 10, 7, 30, 0);
         for text in ["0 0 31 2 *", "0 0 30 FEB *", "0 0 * * * 1999", "0 0 31 4,6,9,11 *"] {
             let cron = Cron::parse(text).unwrap();
@@ -484,8 +484,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_told() {
-        for (text, told) in [
+    fn invalid_cron_is_refused_with_a_reason() {
+        for (text, expected) in [
             ("", "found 0"),
             ("* * * *", "found 4"),
             ("* * * * * * * *", "found 8"),
@@ -504,10 +504,10 @@ mod tests {
             ("+5 * * * *", "the minute must be"),
             (",5 * * * *", "the minute must be"),
             ("* * * * * 1969", "the year must be 1970 to 2099"),
-            ("@every 5m", "there is no name @every 5m; there are @annually"),
+            ("@every 5m", "there is no name @every 5m; available: @annually"),
         ] {
             let error = Cron::parse(text).unwrap_err();
-            assert!(error.contains(told), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         assert!(Cron::parse(&"1,".repeat(600)).is_err());
     }

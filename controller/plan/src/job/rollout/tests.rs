@@ -185,7 +185,7 @@ fn next(slots: &[Slotted]) -> (Vec<usize>, Vec<u32>) {
 }
 
 #[test]
-fn nothing_follows_a_promoted_canary_before_what_it_stood_beside_has_ended() {
+fn promoted_canary_is_replaced_after_its_predecessor_ended() {
     let beside = |index, task| Slotted { left: Some(index), ..slotted(true, Desired::Gone, task, None) };
     for forgotten in [false, true] {
         let canary = || Slotted { forgotten, ..slotted(false, Desired::Stop, failed(), None) };
@@ -217,7 +217,7 @@ fn canaries(slots: &[Slotted], update: &Update) -> Vec<u32> {
 }
 
 #[test]
-fn canaries_stand_beside_what_they_replace_then_where_nothing_is_replaced_then_beyond_the_count() {
+fn canaries_take_slots_in_order() {
     let old = || slotted(true, Desired::Run, running(), Some(true));
     let new = || slotted(false, Desired::Run, running(), Some(true));
     for (canary, places) in [(1, vec![1]), (2, vec![1, 0]), (4, vec![1, 0, 2, 3])] {
@@ -227,7 +227,7 @@ fn canaries_stand_beside_what_they_replace_then_where_nothing_is_replaced_then_b
 
 /// A failed canary used to be removed with its logs as soon as a newer version came.
 #[test]
-fn a_failed_canary_of_an_older_version_is_kept_and_one_that_was_good_is_not() {
+fn failed_canary_of_an_older_version_is_kept() {
     let canary = |desired, task| Slotted {
         left: Some(0),
         canary_of: Some(CanaryOf::Older),
@@ -280,7 +280,7 @@ fn one_slot_at_a_time_is_between_versions() {
 }
 
 #[test]
-fn what_a_deployment_takes_over_is_between_versions_until_it_has_proved_itself_anew() {
+fn taken_over_allocation_is_judged_again() {
     let old = || slotted(true, Desired::Run, running(), Some(true));
     let healthy = slotted(false, Desired::Run, running(), Some(true));
     let (ids, steps) = steps_of_deployment(&[healthy, old(), old()], 2);
@@ -289,14 +289,14 @@ fn what_a_deployment_takes_over_is_between_versions_until_it_has_proved_itself_a
 }
 
 #[test]
-fn what_does_not_work_is_replaced_first() {
+fn broken_allocation_is_replaced_first() {
     let works = slotted(true, Desired::Run, running(), Some(true));
     let broken = slotted(true, Desired::Run, failed(), Some(false));
     assert_eq!(next(&[works, broken]), (vec![1], vec![]));
 }
 
 #[test]
-fn what_is_stopping_takes_one_place_of_those_that_may_change() {
+fn stopping_allocation_counts_towards_max_parallel() {
     let old = |desired| slotted(true, desired, running(), Some(true));
     let slots = [old(Desired::Stop), old(Desired::Run), old(Desired::Run)];
     assert_eq!(next_of(2, &slots), (vec![1], vec![]));
@@ -304,7 +304,7 @@ fn what_is_stopping_takes_one_place_of_those_that_may_change() {
 }
 
 #[test]
-fn a_deleted_job_asks_once_for_each_and_goes_when_none_is_left() {
+fn deleted_job_stops_each_allocation_once() {
     let known = |desired| slotted(false, desired, running(), None);
     let wanted = |desired| match &*steps(&[known(desired)], 1, true).1 {
         [Step::Want { desired, why, .. }] => Some((*desired, why.clone())),
@@ -336,7 +336,7 @@ fn deploys(status: DeploymentStatus, joined: bool) -> Deploys {
 }
 
 #[test]
-fn what_has_failed_in_a_deployment_is_followed_only_where_that_goes_on() {
+fn failed_allocation_is_replaced_while_deployment_runs() {
     use DeploymentStatus::{Cancelled, Failed, Running, Successful};
     let broken = || slotted(false, Desired::Run, failed(), None).known;
     let follows = |known: Durable, deploys: &Deploys| {
@@ -369,7 +369,7 @@ fn what_has_failed_in_a_deployment_is_followed_only_where_that_goes_on() {
 }
 
 #[test]
-fn a_deployment_replaces_and_takes_over_only_while_it_runs() {
+fn deployment_acts_only_while_it_runs() {
     use DeploymentStatus::{Failed, Running, Successful};
     for (status, joined, takes_over, replaces) in [
         (Running, false, true, true),

@@ -109,7 +109,7 @@ fn children_go_on_without_their_parent() {
 }
 
 #[test]
-fn a_parent_that_is_stopped_takes_no_dispatch_and_its_children_go_on() {
+fn stopped_parent_refuses_dispatch_and_keeps_children() {
     let mut bench = accepted();
     let child = made(dispatch(&mut bench, ""));
     bench.settle();

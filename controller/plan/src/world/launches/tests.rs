@@ -104,7 +104,7 @@ fn a_clock_that_is_set_launches_no_moment_again() {
 }
 
 #[test]
-fn a_launch_is_skipped_beside_one_that_runs_unless_somebody_asks_for_it() {
+fn overlapping_launch_is_skipped_unless_forced() {
     for (prohibit_overlap, expected) in [(false, 3), (true, 1)] {
         let mut bench = accepted(prohibit_overlap);
         for moment in 0..3 {
@@ -138,7 +138,7 @@ fn a_job_that_comes_back_to_life_has_missed_nothing() {
 }
 
 #[test]
-fn what_is_stopped_is_launched_neither_on_time_nor_by_request_and_has_missed_nothing() {
+fn stopped_job_is_not_launched_and_misses_nothing() {
     let mut bench = accepted(false);
     let job = nightly(false).key();
     bench.ask(Command::Stop { job: job.clone() });
@@ -155,7 +155,7 @@ fn what_is_stopped_is_launched_neither_on_time_nor_by_request_and_has_missed_not
 }
 
 #[test]
-fn what_is_not_enabled_is_not_launched() {
+fn disabled_job_is_not_launched() {
     let mut bench = accepted(false);
     let mut off = nightly(false);
     if let Some(periodic) = &mut off.periodic {

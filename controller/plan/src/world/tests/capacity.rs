@@ -33,21 +33,21 @@ fn runs(bench: &Bench, id: &str) -> bool {
 }
 
 #[test]
-fn what_does_not_fit_waits_until_something_has_ended() {
+fn job_without_room_waits_for_an_end() {
     let mut bench = bench();
     bench.apply(vec![wanting("first", 600, 50)], Vec::new());
     bench.apply(vec![wanting("second", 500, 50)], Vec::new());
     let verdict = bench.convergence(&key("second"));
     assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Capacity)));
-    let told = "second.g[0] wants 500 MiB of memory (400 of 1000 MiB are free)";
-    assert_eq!(verdict.message, told);
+    let expected = "second.g[0] needs 500 MiB of memory (400 of 1000 MiB are free)";
+    assert_eq!(verdict.message, expected);
     bench.ask(Command::Delete { job: key("first") });
     bench.settle();
     assert!(runs(&bench, "second"));
 }
 
 #[test]
-fn of_those_that_wait_the_highest_priority_comes_first() {
+fn highest_priority_gets_room_first() {
     let mut bench = bench();
     bench.apply(vec![wanting("holder", 900, 50)], Vec::new());
     bench.apply(vec![wanting("a-low", 800, 10), wanting("b-high", 800, 90)], Vec::new());
@@ -57,7 +57,7 @@ fn of_those_that_wait_the_highest_priority_comes_first() {
 }
 
 #[test]
-fn a_successor_gets_the_room_that_its_predecessor_made_and_nothing_is_stopped_for_one_that_never_fits() {
+fn successor_gets_its_predecessors_room() {
     let mut bench = bench();
     bench.apply(vec![wanting("web", 600, 10)], Vec::new());
     bench.apply(vec![wanting("dear", 600, 90)], Vec::new());
@@ -70,12 +70,13 @@ fn a_successor_gets_the_room_that_its_predecessor_made_and_nothing_is_stopped_fo
     assert_eq!(kept.map(|(_, alloc)| alloc.spec.job_version), Some(1));
     let verdict = bench.convergence(&key("web"));
     assert_eq!(verdict.reason, Some(Reason::Capacity));
-    let told = "web.g[0] is not replaced: its successor wants 2000 MiB of memory (1000 of 1000 MiB are free)";
-    assert_eq!(verdict.message, told);
+    let expected =
+        "web.g[0] is not replaced: its successor needs 2000 MiB of memory (1000 of 1000 MiB are free)";
+    assert_eq!(verdict.message, expected);
 }
 
 #[test]
-fn what_was_promised_to_a_successor_is_given_to_nobody_else() {
+fn promised_room_is_not_given_to_others() {
     let mut bench = bench();
     bench.apply(vec![wanting("web", 600, 50)], Vec::new());
     bench.settle();
@@ -86,12 +87,12 @@ fn what_was_promised_to_a_successor_is_given_to_nobody_else() {
     assert_eq!(taken_after_a_restart(&bench), 900);
     bench.settle();
     assert!(runs(&bench, "web") && !runs(&bench, "other"));
-    let told = "other.g[0] wants 300 MiB of memory (100 of 1000 MiB are free)";
-    assert_eq!(bench.convergence(&key("other")).message, told);
+    let expected = "other.g[0] needs 300 MiB of memory (100 of 1000 MiB are free)";
+    assert_eq!(bench.convergence(&key("other")).message, expected);
 }
 
 #[test]
-fn what_was_promised_is_free_again_once_less_is_wanted() {
+fn promised_room_is_freed_when_less_is_wanted() {
     let less = wanting("web", 400, 50);
     let nothing = Job { parameterized: Some(Default::default()), ..wanting("web", 900, 50) };
     for follower in [less, nothing] {
@@ -121,8 +122,8 @@ fn nothing_is_stopped_for_a_port_that_another_job_holds() {
     bench.apply(vec![on("a", 81)], Vec::new());
     bench.settle();
     assert!(runs(&bench, "a"));
-    let told = "a.g[0] is not replaced: its successor wants port 81, which another allocation holds";
-    assert_eq!(bench.convergence(&key("a")).message, told);
+    let expected = "a.g[0] is not replaced: its successor needs port 81, which b.g[0] holds";
+    assert_eq!(bench.convergence(&key("a")).message, expected);
     bench.ask(Command::Delete { job: key("b") });
     bench.settle();
     let a = key("a");
@@ -133,7 +134,7 @@ fn nothing_is_stopped_for_a_port_that_another_job_holds() {
 }
 
 #[test]
-fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
+fn reschedule_waits_for_room() {
     let mut bench = bench();
     let mut web = wanting("web", 600, 50);
     web.groups[0].tasks[0].restart.attempts = 0;
@@ -160,7 +161,7 @@ fn what_follows_a_failed_allocation_waits_for_room_and_still_follows_it() {
 }
 
 #[test]
-fn who_comes_first_is_given_all_that_becomes_free_in_a_turn() {
+fn first_in_queue_gets_all_room_of_a_turn() {
     let mut bench = bench();
     let held = ["one", "two"].map(|id| Job { kind: JobType::Batch, ..wanting(id, 400, 50) });
     bench.apply(held.into(), Vec::new());
@@ -189,7 +190,7 @@ fn taken_after_a_restart(bench: &Bench) -> u64 {
 }
 
 #[test]
-fn a_restart_keeps_what_was_promised_to_successors_and_promises_nothing_to_others() {
+fn restart_keeps_promised_room() {
     let mut bench = bench();
     let two = |count: u32, memory_mib: u64| {
         let mut job = wanting("web", memory_mib, 50);
@@ -208,7 +209,7 @@ fn a_restart_keeps_what_was_promised_to_successors_and_promises_nothing_to_other
 }
 
 #[test]
-fn who_is_left_alone_keeps_nobody_waiting() {
+fn quarantined_job_blocks_no_other() {
     let mut bench = bench();
     let jobs = vec![wanting("a", 600, 90), wanting("b", 600, 10)];
     let event = Event::Command { request: 1, command: Command::Apply { jobs, volumes: Vec::new() } };
@@ -232,7 +233,7 @@ fn listening(id: &str) -> Job {
 }
 
 #[test]
-fn a_port_that_becomes_free_is_given_to_who_waits_for_it() {
+fn freed_port_goes_to_the_waiting_job() {
     let mut bench = bench();
     bench.apply(vec![listening("first")], Vec::new());
     bench.settle();
@@ -245,7 +246,7 @@ fn a_port_that_becomes_free_is_given_to_who_waits_for_it() {
 
 // A group with a static port and several allocations was refused as a whole.
 #[test]
-fn of_several_allocations_with_one_port_one_runs_and_the_others_wait() {
+fn one_of_several_allocations_gets_a_static_port() {
     let mut bench = bench();
     let mut several = listening("web");
     several.groups[0].count = 3;
@@ -253,7 +254,7 @@ fn of_several_allocations_with_one_port_one_runs_and_the_others_wait() {
     bench.settle();
     let verdict = bench.convergence(&key("web"));
     assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Port)));
-    assert_eq!(verdict.message, "web.g[1] wants port 8080, which another allocation holds");
+    assert_eq!(verdict.message, "web.g[1] needs port 8080, which web.g[0] holds");
     let live = |bench: &Bench| {
         let web = key("web");
         let live = bench.world.allocs.of_job(&web).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
@@ -272,7 +273,7 @@ fn of_several_allocations_with_one_port_one_runs_and_the_others_wait() {
 }
 
 #[test]
-fn nobody_gets_a_port_that_is_reserved_for_the_machine() {
+fn reserved_port_is_never_assigned() {
     let reserved_ports = [8080].into();
     let mut bench = Bench::new();
     bench.world = World::new(Settings { reserved_ports, ..settings() });
@@ -283,7 +284,7 @@ fn nobody_gets_a_port_that_is_reserved_for_the_machine() {
 }
 
 #[test]
-fn what_is_stopped_while_it_waits_to_start_again_makes_room_at_once() {
+fn stop_during_backoff_frees_room_at_once() {
     let mut bench = bench();
     bench.apply(vec![wanting("first", 600, 50)], Vec::new());
     bench.settle();

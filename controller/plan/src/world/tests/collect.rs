@@ -46,7 +46,7 @@ fn ended(code: i32) -> Bench {
 }
 
 #[test]
-fn what_runs_is_never_collected() {
+fn running_job_is_never_collected() {
     let mut bench = running();
     assert_eq!(collect(&mut bench), (0, Vec::new()));
     let mut bench = Bench::new();
@@ -61,7 +61,7 @@ fn what_runs_is_never_collected() {
 }
 
 #[test]
-fn a_job_of_which_a_failed_allocation_will_be_followed_is_not_over() {
+fn job_with_a_pending_reschedule_is_not_over() {
     let mut job = batch().remove(0);
     let mut again = job.groups[0].clone();
     (again.name, again.reschedule) = ("again".to_owned(), fixture::reschedule());
@@ -103,7 +103,7 @@ fn an_allocation_that_is_collected_is_not_made_again() {
 }
 
 #[test]
-fn what_was_replaced_is_forgotten_once_it_is_collected() {
+fn replaced_allocation_is_forgotten_when_collected() {
     let mut bench = running();
     let old = bench.id();
     bench.ask(Command::StopAlloc { alloc: old });
@@ -132,7 +132,7 @@ fn only_what_is_collected_is_a_change() {
 }
 
 #[test]
-fn a_job_that_is_left_alone_is_not_collected_and_holds_up_nobody() {
+fn quarantined_job_is_not_collected() {
     let mut bench = ended(0);
     let mut more = batch().remove(0);
     more.groups[0].count = 2;

@@ -69,7 +69,7 @@ fn a_job_waits_for_another_one_that_may_come_later() {
 }
 
 #[test]
-fn what_waits_is_still_waiting_after_a_restart() {
+fn dependency_wait_survives_a_restart() {
     let mut bench = Bench::new();
     bench.apply(
         vec![job_with("web", &[("g", vec![on(Some("db"), None, DependencyCondition::Healthy)])])],

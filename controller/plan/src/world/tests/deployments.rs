@@ -32,7 +32,7 @@ fn deployment(bench: &Bench) -> Deployment {
 }
 
 /// The allocations of the deployment, by group.
-fn of(bench: &Bench, id: DeploymentId) -> Vec<AllocId> {
+fn allocs_of(bench: &Bench, id: DeploymentId) -> Vec<AllocId> {
     let of_it = |alloc: &AllocEntry| alloc.spec.deployment.is_some_and(|of| of.id == id);
     let mut members: Vec<_> = bench.world.allocs.iter().filter(|(_, alloc)| of_it(alloc)).collect();
     members.sort_by_key(|(_, alloc)| alloc.spec.group.clone());
@@ -45,9 +45,9 @@ fn set_health(
     healthy: Vec<AllocId>,
     unhealthy: Vec<AllocId>,
 ) -> (Reply, u64) {
-    let said = bench.ask(Command::SetAllocHealth { id, healthy, unhealthy });
+    let reply = bench.ask(Command::SetAllocHealth { id, healthy, unhealthy });
     bench.settle();
-    said
+    reply
 }
 
 fn promote(bench: &mut Bench, id: DeploymentId, scope: PromoteScope) -> Reply {
@@ -62,20 +62,20 @@ fn stable() -> Bench {
     bench.apply(version(0, 0), Vec::new());
     bench.settle();
     let id = deployment(&bench).id;
-    let members = of(&bench, id);
+    let members = allocs_of(&bench, id);
     set_health(&mut bench, id, members, Vec::new());
     assert_eq!(deployment(&bench).status, DeploymentStatus::Successful);
     bench
 }
 
 #[test]
-fn a_word_on_health_is_a_change_and_is_about_the_deployment_alone() {
+fn set_health_changes_only_the_deployment() {
     let mut bench = stable();
-    let old = of(&bench, deployment(&bench).id);
+    let old = allocs_of(&bench, deployment(&bench).id);
     bench.apply(version(1, 0), Vec::new());
     bench.settle();
     let id = deployment(&bench).id;
-    let new = of(&bench, id);
+    let new = allocs_of(&bench, id);
     let before = bench.world.meta.index;
     let (refused, _) = set_health(&mut bench, id, vec![old[0]], Vec::new());
     assert!(matches!(refused, Reply::Refused(Refusal::NotFound(_))), "{refused:?}");
@@ -97,7 +97,7 @@ fn canaries_are_promoted_by_group_once_all_of_it_are_healthy() {
     bench.apply(version(1, 1), Vec::new());
     bench.settle();
     let id = deployment(&bench).id;
-    let canaries = of(&bench, id);
+    let canaries = allocs_of(&bench, id);
     let only = |group: &str| PromoteScope::Groups(vec![group.to_owned()]);
     let refused = promote(&mut bench, id, only("a"));
     let Reply::Refused(Refusal::Conflict(why)) = refused else { panic!("{refused:?}") };
@@ -141,40 +141,40 @@ fn a_job_says_what_its_canaries_wait_for() {
     let mut bench = stable();
     bench.apply(version(1, 1), Vec::new());
     bench.settle();
-    let said = "group a: 0 of 1 canaries are healthy; others wait for a manual health decision";
-    assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), true));
+    let message = "group a: 0 of 1 canaries are healthy; others wait for a manual health decision";
+    assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), message.to_owned(), true));
     let id = deployment(&bench).id;
-    let canaries = of(&bench, id);
+    let canaries = allocs_of(&bench, id);
     set_health(&mut bench, id, vec![canaries[0]], Vec::new());
-    let said = "group a: its canaries are healthy; to promote them: herdlet promote j";
-    assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), said.to_owned(), false));
+    let message = "group a: its canaries are healthy; to promote them: herdlet promote j";
+    assert_eq!(verdict(&bench), (Waiting, Some(Reason::Promotion), message.to_owned(), false));
     let mut deleted = stable();
     deleted.apply(version(1, 1), Vec::new());
     deleted.settle();
     deleted.ask(Command::Delete { job: version(1, 1)[0].key() });
     assert_eq!((verdict(&deleted).0, &*verdict(&deleted).2), (Progressing, "is being deleted"));
     set_health(&mut bench, id, Vec::new(), vec![canaries[1]]);
-    let (state, reason, said, _) = verdict(&bench);
+    let (state, reason, message, _) = verdict(&bench);
     assert_eq!((state, reason), (Failed, Some(Reason::Error)));
-    assert_eq!(said, deployment(&bench).description);
+    assert_eq!(message, deployment(&bench).description);
     // Where checks decide on health, nothing waits for a request.
     let mut bench = stable();
     bench.apply(rolling(1, Update { canary: 1, ..fixture::update() }), Vec::new());
     bench.settle();
-    let said = "group a: 0 of 1 canaries are healthy";
-    assert_eq!(verdict(&bench), (Progressing, Some(Reason::Health), said.to_owned(), true));
+    let message = "group a: 0 of 1 canaries are healthy";
+    assert_eq!(verdict(&bench), (Progressing, Some(Reason::Health), message.to_owned(), true));
 }
 
 /// A user who waits for the job would have given up.
 #[test]
-fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
+fn bad_allocation_fails_the_job_unless_auto_reverted() {
     use ConvergenceState::{Failed, Progressing};
     for (auto_revert, canary) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
         let mut bench = stable();
         let update = Update { auto_revert, canary, ..fixture::update() };
         bench.apply(rolling(1, update), Vec::new());
         bench.settle();
-        let bad = of(&bench, deployment(&bench).id)[0];
+        let bad = allocs_of(&bench, deployment(&bench).id)[0];
         let entry = bench.world.allocs.get_mut(bad).expect("the allocation");
         entry.state.durable.health = Some(crate::state::Health { healthy: false, at: bench.now.wall });
         entry.verdict.as_mut().expect("a published verdict").message = "it is bad".to_owned();
@@ -184,18 +184,18 @@ fn a_bad_allocation_is_the_end_unless_its_deployment_takes_the_job_back() {
         } else {
             (Failed, Reason::Error, "")
         };
-        let said = std_alloc::format!("{name}: it is bad{more}");
-        assert_eq!(verdict(&bench), (state, Some(reason), said, auto_revert), "{canary}");
+        let message = std_alloc::format!("{name}: it is bad{more}");
+        assert_eq!(verdict(&bench), (state, Some(reason), message, auto_revert), "{canary}");
         if !auto_revert && canary == 0 {
             bench.ask(Command::FailDeployment { id: deployment(&bench).id });
-            let said = "Deployment marked as failed: j.a[0]: it is bad";
-            assert_eq!(verdict(&bench), (state, Some(reason), said.to_owned(), false), "{canary}");
+            let message = "Deployment marked as failed: j.a[0]: it is bad";
+            assert_eq!(verdict(&bench), (state, Some(reason), message.to_owned(), false), "{canary}");
         }
     }
 }
 
 #[test]
-fn a_failed_deployment_whose_allocations_have_become_healthy_holds_nothing_back() {
+fn healthy_allocations_end_the_failure_of_a_job() {
     let mut bench = Bench::new();
     bench.apply(rolling(0, fixture::update()), Vec::new());
     bench.settle();
@@ -213,7 +213,7 @@ fn a_failed_deployment_whose_allocations_have_become_healthy_holds_nothing_back(
 
 /// Allocations that keep running are judged again, with the full deadline.
 #[test]
-fn what_a_deployment_takes_over_proves_itself_once_more() {
+fn taken_over_allocation_gets_a_new_deadline() {
     let mut bench = Bench::new();
     bench.apply(rolling(0, fixture::update()), Vec::new());
     bench.settle();
@@ -237,7 +237,7 @@ fn what_a_deployment_takes_over_proves_itself_once_more() {
 
 /// Nothing is replaced or promoted for it, and its deadline stands still; then it goes on with the full deadline.
 #[test]
-fn a_paused_deployment_stands_still_until_it_is_resumed() {
+fn paused_deployment_waits_until_resumed() {
     let mut bench = stable();
     bench.apply(version(1, 0), Vec::new());
     bench.settle();
@@ -264,7 +264,7 @@ fn a_paused_deployment_stands_still_until_it_is_resumed() {
     pause(&mut bench, false);
     let by = deployment(&bench).groups["a"].require_progress_by;
     assert!(by.is_none_or(|by| by > at(90_001).wall), "{by:?}");
-    let members = of(&bench, id);
+    let members = allocs_of(&bench, id);
     set_health(&mut bench, id, members, Vec::new());
     assert_eq!(deployment(&bench).status, DeploymentStatus::Successful);
     let (refused, _) = bench.ask(Command::PauseDeployment { id, paused: true });

@@ -45,7 +45,7 @@ impl Bench {
 }
 
 #[test]
-fn an_ineligible_node_starts_nothing_and_keeps_what_runs() {
+fn ineligible_node_starts_nothing_and_keeps_running_tasks() {
     let mut bench = running();
     let (reply, grown) = bench.ask(Command::SetEligibility { eligible: false });
     assert!(matches!(reply, Reply::Accepted { .. }) && grown == 1, "{reply:?}");
@@ -146,7 +146,7 @@ fn a_forced_drain_stops_everything_but_ignored_system_jobs() {
 }
 
 #[test]
-fn a_drain_that_is_ended_leaves_the_rest_running() {
+fn ended_drain_keeps_remaining_allocations() {
     let mut bench = Bench::new();
     bench.apply(vec![several("web", JobType::Service, 3)], Vec::new());
     bench.settle();

@@ -38,7 +38,7 @@ fn passing(alloc: AllocId, task: Option<&str>) -> Event {
 }
 
 #[test]
-fn services_whose_tags_alone_differ_are_told_so_and_checked_on() {
+fn changed_tags_are_registered_without_new_checks() {
     let mut bench = Bench::new();
     let tagged = |tag| serving(vec![checked("one", tag)], vec![checked("two", tag)]);
     bench.apply(tagged("a"), Vec::new());
@@ -55,7 +55,7 @@ fn services_whose_tags_alone_differ_are_told_so_and_checked_on() {
 }
 
 #[test]
-fn services_that_differ_are_registered_anew_and_checked_anew() {
+fn changed_services_are_registered_and_checked_again() {
     let mut bench = Bench::new();
     bench.apply(serving(vec![checked("one", "a")], vec![checked("two", "a")]), Vec::new());
     bench.settle();
@@ -86,7 +86,7 @@ fn services_that_differ_are_registered_anew_and_checked_anew() {
 }
 
 #[test]
-fn a_promoted_canary_is_listed_as_the_others_are_without_a_moment_of_absence() {
+fn promoted_canary_stays_registered() {
     let rolled = |color: &str, canary, canary_tags: &[&str]| {
         let canary_tags = canary_tags.iter().map(|tag| (*tag).to_owned()).collect();
         let mut jobs =
@@ -138,7 +138,7 @@ fn services_are_taken_back_also_by_the_next_agent() {
 }
 
 #[test]
-fn what_only_policies_differ_in_asks_for_nothing() {
+fn changed_policies_replace_nothing() {
     let mut bench = running();
     let mut jobs = one_task();
     jobs[0].priority = 80;

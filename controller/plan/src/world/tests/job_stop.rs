@@ -50,7 +50,7 @@ fn a_stopped_job_stays_with_its_versions_and_allocations() {
 }
 
 #[test]
-fn it_comes_back_by_a_start_an_apply_and_an_older_version() {
+fn stopped_job_returns_by_start_apply_or_rollback() {
     let start = Command::Start { job: key() };
     let apply = Command::Apply { jobs: one_task(), volumes: Vec::new() };
     let revert = Command::Revert { job: key(), to: 0, prior: None };
@@ -67,7 +67,7 @@ fn it_comes_back_by_a_start_an_apply_and_an_older_version() {
 }
 
 #[test]
-fn what_is_scaled_while_it_is_stopped_has_that_count_once_it_runs() {
+fn scaling_a_stopped_job_applies_at_its_start() {
     let mut bench = running();
     stop(&mut bench);
     let (group, note) = ("g".to_owned(), Default::default());
@@ -97,7 +97,7 @@ fn a_stop_ends_a_deployment_and_a_start_begins_another() {
 }
 
 #[test]
-fn what_has_failed_is_followed_by_nothing_once_its_job_is_stopped() {
+fn failed_allocation_of_a_stopped_job_is_not_replaced() {
     let mut bench = Bench::new();
     let mut job = one_task().remove(0);
     job.groups[0].tasks[0].restart.attempts = 0;
@@ -116,7 +116,7 @@ fn what_has_failed_is_followed_by_nothing_once_its_job_is_stopped() {
 }
 
 #[test]
-fn what_waits_for_room_waits_no_more_once_it_is_stopped() {
+fn stopped_job_no_longer_waits_for_room() {
     let mut bench = Bench::new();
     bench.world.ctx.settings.room.memory_mib = 100;
     let mut job = one_task().remove(0);
@@ -128,7 +128,7 @@ fn what_waits_for_room_waits_no_more_once_it_is_stopped() {
 }
 
 #[test]
-fn it_is_collected_once_all_of_it_has_ended() {
+fn stopped_job_is_collected_after_its_end() {
     let collect = |bench: &mut Bench| {
         let (reply, _) = bench.ask(Command::Collect { jobs: vec![key()], allocs: Vec::new() });
         let Reply::Collected { jobs, .. } = reply else { panic!("{reply:?}") };
@@ -159,7 +159,7 @@ fn only_what_is_there_and_stays_is_stopped() {
 
 /// Their logs show why nobody wanted to promote them.
 #[test]
-fn canaries_are_stopped_with_their_job_and_stay_until_they_are_collected() {
+fn canaries_of_a_stopped_job_stay_until_collected() {
     let version = |canary, color: &str| {
         let mut jobs = one_task();
         jobs[0].groups[0].update = Some(herdlet_api_types::job::Update {

@@ -42,7 +42,7 @@ fn a_job_waits_for_a_driver_that_is_away() {
 }
 
 #[test]
-fn what_runs_is_left_alone_and_what_has_ended_waits_for_the_driver() {
+fn missing_driver_blocks_only_starts() {
     let mut bench = running();
     let id = bench.id();
     bench.report(&["it does not work: no answer"]);
@@ -105,7 +105,7 @@ fn an_attempt_that_was_not_started_yet_waits_too() {
 
 /// An inspection that failed while the driver was away was repeated half a minute after it was back.
 #[test]
-fn what_failed_without_the_driver_is_tried_again_when_it_is_back() {
+fn failed_recovery_is_retried_when_the_driver_returns() {
     let mut bench = running();
     let id = bench.id();
     bench.report(&["it is gone"]);
@@ -122,7 +122,7 @@ fn what_failed_without_the_driver_is_tried_again_when_it_is_back() {
 
 /// A restart killed the task, and then it could not be started.
 #[test]
-fn what_could_not_be_started_again_is_not_restarted() {
+fn restart_is_refused_without_its_driver() {
     let mut bench = running();
     let id = bench.id();
     let mut refusals = Vec::new();

@@ -47,7 +47,7 @@ fn a_group_waits_for_a_node_that_meets_its_constraint() {
 }
 
 #[test]
-fn nothing_is_stopped_for_a_version_that_may_not_run_here() {
+fn infeasible_version_stops_nothing() {
     let mut bench = bench();
     bench.apply(one_task(), Vec::new());
     let id = bench.world.allocations().next().expect("an allocation").0.id;
@@ -73,7 +73,7 @@ fn only_one_of_a_group_with_distinct_hosts_is_placed() {
 }
 
 #[test]
-fn a_version_that_may_not_run_here_takes_nothing_over() {
+fn version_that_may_not_run_takes_nothing_over() {
     let mut bench = bench();
     bench.apply(one_task(), Vec::new());
     bench.settle();
@@ -92,7 +92,7 @@ fn a_version_that_may_not_run_here_takes_nothing_over() {
 }
 
 #[test]
-fn what_runs_nothing_by_itself_waits_for_no_node() {
+fn parameterized_job_waits_for_no_node() {
     let mut bench = bench();
     let mut job = constrained("windows");
     job.parameterized = Some(Default::default());
@@ -101,7 +101,7 @@ fn what_runs_nothing_by_itself_waits_for_no_node() {
 }
 
 #[test]
-fn what_is_beyond_the_count_is_stopped_also_where_the_version_may_not_run() {
+fn surplus_allocation_is_stopped_despite_constraints() {
     let mut bench = bench();
     let mut job = one_task().remove(0);
     job.groups[0].count = 2;

@@ -31,7 +31,7 @@ fn started(actions: &[Action]) -> Vec<TaskIndex> {
 }
 
 #[test]
-fn asking_once_more_ends_a_poststop_task_that_runs() {
+fn second_stop_ends_a_running_poststop_task() {
     let key = hanging().job().key.clone();
     for again in ["delete", "delete after a stop", "stop of the job", "stop of the allocation"] {
         let mut bench = hanging();
@@ -57,7 +57,7 @@ fn asking_once_more_ends_a_poststop_task_that_runs() {
 }
 
 #[test]
-fn asking_once_more_leaves_a_poststop_task_that_has_not_begun() {
+fn second_stop_keeps_a_pending_poststop_task() {
     let mut bench = hanging();
     let (alloc, key) = (bench.id(), bench.job().key.clone());
     bench.ask(Command::Delete { job: key.clone() });
@@ -68,7 +68,7 @@ fn asking_once_more_leaves_a_poststop_task_that_has_not_begun() {
 
 /// The request survives a killed agent.
 #[test]
-fn by_force_no_poststop_task_begins() {
+fn forced_stop_starts_no_poststop_task() {
     for (crash, in_one_step) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut bench = hanging();
         let (alloc, key) = (bench.id(), bench.job().key.clone());
@@ -92,7 +92,7 @@ fn by_force_no_poststop_task_begins() {
 }
 
 #[test]
-fn what_is_not_being_stopped_keeps_its_poststop_task() {
+fn running_allocation_keeps_its_poststop_task() {
     let mut bench = hanging();
     let (alloc, key) = (bench.id(), bench.job().key.clone());
     assert_eq!(bench.ask(Command::EndPoststop { of: Ending::Alloc(alloc) }).1, 0);
@@ -102,7 +102,7 @@ fn what_is_not_being_stopped_keeps_its_poststop_task() {
 
 /// Regression: the job was shown as being deleted, without the task it waits for or how to end it.
 #[test]
-fn the_job_says_what_it_waits_for_and_how_that_ends() {
+fn job_shows_its_poststop_wait_and_the_command() {
     let mut bench = hanging();
     let key = bench.job().key.clone();
     bench.ask(Command::Delete { job: key.clone() });
@@ -114,7 +114,7 @@ fn the_job_says_what_it_waits_for_and_how_that_ends() {
 
 /// A batch job whose poststop task hung showed only that the task runs.
 #[test]
-fn a_batch_job_that_has_ended_shows_how_to_end_its_poststop_task() {
+fn hanging_poststop_of_a_batch_job_names_the_command() {
     let mut tidy = task("tidy");
     tidy.lifecycle = Lifecycle::Poststop;
     let mut bench = Bench::new();

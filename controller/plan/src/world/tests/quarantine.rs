@@ -4,7 +4,7 @@ use super::*;
 
 /// A panicking allocation was left alone, and not shown before the agent's next start.
 #[test]
-fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() {
+fn quarantined_allocation_is_shown_by_the_next_agent() {
     let mut bench = running();
     let alloc = bench.id();
     bench.last_view();
@@ -32,7 +32,7 @@ fn what_made_the_planner_panic_is_left_alone_and_shown_also_by_the_next_agent() 
 
 /// Only the metric and the log reported a quarantined job or volume.
 #[test]
-fn a_job_and_a_volume_that_made_the_planner_panic_are_shown_until_somebody_acts() {
+fn quarantined_job_and_volume_are_shown_until_changed() {
     let mut bench = Bench::new();
     bench.apply(mounting(), vec![data(false)]);
     bench.settle();

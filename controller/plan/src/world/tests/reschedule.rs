@@ -41,7 +41,7 @@ impl Bench {
 }
 
 #[test]
-fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
+fn reschedule_follows_the_delay_up_to_its_limit() {
     let (mut bench, first) = broken();
     let verdict = bench.convergence(&one_task()[0].key());
     assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Backoff)));
@@ -74,7 +74,7 @@ fn another_one_follows_after_the_delay_and_no_more_than_so_many() {
 }
 
 #[test]
-fn a_newer_version_that_changes_no_work_decides_anew() {
+fn version_with_equal_tasks_decides_reschedule_again() {
     let (mut bench, first) = broken();
     let mut job = fragile();
     job.groups[0].reschedule.attempts = 0;
@@ -93,7 +93,7 @@ fn a_newer_version_that_changes_no_work_decides_anew() {
 }
 
 #[test]
-fn a_newer_version_with_other_work_does_not_wait_and_begins_anew() {
+fn version_with_other_tasks_is_placed_at_once() {
     let (mut bench, first) = broken();
     let mut job = fragile();
     job.groups[0].tasks[0].env.insert("A".to_owned(), "1".to_owned());
@@ -105,7 +105,7 @@ fn a_newer_version_with_other_work_does_not_wait_and_begins_anew() {
 
 /// A user who waits for the job would have given up.
 #[test]
-fn a_job_is_never_shown_as_failed_before_what_follows_is_decided() {
+fn job_is_not_failed_before_reschedule_is_decided() {
     let mut bench = Bench::new();
     bench.apply(vec![fragile()], Vec::new());
     bench.settle();
@@ -118,12 +118,12 @@ fn a_job_is_never_shown_as_failed_before_what_follows_is_decided() {
 }
 
 #[test]
-fn what_follows_is_explained() {
+fn reschedule_wait_is_explained() {
     let (mut bench, first) = broken();
     let (reply, _) = bench.ask(Command::Explain { alloc: first });
-    let Reply::Explanation(told) = reply else { panic!("{reply:?}") };
-    let told: Vec<_> = told.waits.iter().map(|wait| (&*wait.part, wait.reason, wait.until)).collect();
-    assert!(told.contains(&("allocation", Reason::Backoff, Some(at(6).wall))), "{told:?}");
+    let Reply::Explanation(explanation) = reply else { panic!("{reply:?}") };
+    let waits: Vec<_> = explanation.waits.iter().map(|wait| (&*wait.part, wait.reason, wait.until)).collect();
+    assert!(waits.contains(&("allocation", Reason::Backoff, Some(at(6).wall))), "{waits:?}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn an_allocation_remembers_only_the_attempts_that_still_count() {
 
 /// A failed job could not be started again without a change.
 #[test]
-fn a_failed_allocation_is_replaced_at_once_when_it_is_stopped_by_request() {
+fn stop_request_replaces_a_failed_allocation() {
     let (mut bench, first) = broken();
     bench.ask(Command::StopAlloc { alloc: first });
     bench.settle();
@@ -157,7 +157,7 @@ fn a_failed_allocation_is_replaced_at_once_when_it_is_stopped_by_request() {
 
 /// The task's own message is often lost in its log.
 #[test]
-fn a_port_on_which_another_process_listens_is_named_once_the_tasks_have_ended() {
+fn port_in_use_is_named_after_the_tasks_ended() {
     let mut job = fragile();
     let ports = [("http".to_owned(), PortRequest { fixed: Some(8080), to: None })].into();
     job.groups[0].network = Some(Network { ports });

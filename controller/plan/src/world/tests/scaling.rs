@@ -22,7 +22,7 @@ fn events(bench: &Bench) -> Vec<(Option<u32>, u32)> {
 }
 
 #[test]
-fn a_scaled_group_has_its_count_in_a_new_version_and_over_a_restart() {
+fn scaled_count_survives_a_restart() {
     let mut bench = running();
     let first = bench.id();
     let Reply::Applied { jobs, .. } = scale(&mut bench, Some(3)) else { panic!("expected success") };
@@ -39,7 +39,7 @@ fn a_scaled_group_has_its_count_in_a_new_version_and_over_a_restart() {
 }
 
 #[test]
-fn counts_are_kept_where_that_is_asked_for() {
+fn registration_keeps_counts_on_request() {
     let mut bench = running();
     scale(&mut bench, Some(3));
     let mut job = one_task().remove(0);
@@ -56,7 +56,7 @@ fn register(job: Job, counts: Counts, enforced_index: Option<u64>) -> Command {
 }
 
 #[test]
-fn a_job_is_registered_only_at_the_index_that_the_caller_has_seen() {
+fn registration_requires_the_given_index() {
     let mut bench = running();
     let changed = || {
         let mut job = one_task().remove(0);
@@ -70,8 +70,8 @@ fn a_job_is_registered_only_at_the_index_that_the_caller_has_seen() {
         (job_of("new"), 7, "Enforcing job modify index 7: job does not exist"),
     ] {
         let (reply, grown) = bench.ask(register(job, Counts::Replace, Some(enforced)));
-        let Reply::Refused(Refusal::Conflict(said)) = reply else { panic!("{reply:?}") };
-        assert!(said.contains(why), "{said}");
+        let Reply::Refused(Refusal::Conflict(message)) = reply else { panic!("{reply:?}") };
+        assert!(message.contains(why), "{message}");
         assert_eq!((grown, bench.job().version), (0, 0));
     }
     for (job, enforced) in [(changed(), index), (job_of("new"), 0)] {
@@ -86,7 +86,7 @@ fn job_of(id: &str) -> Job {
 }
 
 #[test]
-fn what_is_remembered_of_scaling_is_bounded() {
+fn scaling_history_is_bounded() {
     let mut bench = running();
     for count in 0..30 {
         scale(&mut bench, Some(count % 2));

@@ -58,7 +58,7 @@ impl Bench {
 }
 
 #[test]
-fn it_runs_stops_and_goes_as_the_server_says() {
+fn server_allocation_runs_stops_and_is_removed() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     assert_eq!(bench.status(), [TaskStatus::Running]);
@@ -78,7 +78,7 @@ fn it_runs_stops_and_goes_as_the_server_says() {
 }
 
 #[test]
-fn words_that_are_known_change_nothing_and_what_was_to_stop_never_runs_again() {
+fn repeated_delivery_changes_nothing() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     bench.deliver(server_alloc(10, Desired::Stop));
@@ -89,7 +89,7 @@ fn words_that_are_known_change_nothing_and_what_was_to_stop_never_runs_again() {
 }
 
 #[test]
-fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
+fn allocation_stopped_before_delivery_never_starts() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Stop));
     assert_eq!(bench.status(), [TaskStatus::Dead], "servers and its successor wait for its end");
@@ -104,7 +104,7 @@ fn what_is_to_stop_before_it_came_here_ends_without_having_begun() {
 
 /// Only its name in a removal removes it, not a desired list without it.
 #[test]
-fn a_complete_list_of_jobs_leaves_it_alone() {
+fn complete_job_list_ignores_server_allocations() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     bench.see(Event::Desired(DesiredChange::Complete));
@@ -113,7 +113,7 @@ fn a_complete_list_of_jobs_leaves_it_alone() {
 }
 
 #[test]
-fn another_text_of_its_job_leaves_its_tasks_running() {
+fn changed_server_job_keeps_its_tasks() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     let attempts = |bench: &Bench| {
@@ -133,7 +133,7 @@ fn another_text_of_its_job_leaves_its_tasks_running() {
 }
 
 #[test]
-fn no_server_touches_what_this_machine_has_placed_itself() {
+fn servers_do_not_change_local_allocations() {
     let mut bench = running();
     let own = bench.id();
     bench.deliver(Allocation { id: own, ..server_alloc(10, Desired::Stop) });
@@ -150,7 +150,7 @@ fn with(spec: Allocation, change: impl FnOnce(&mut ServerSide)) -> Allocation {
 }
 
 #[test]
-fn what_can_not_run_here_fails_at_once_and_says_why() {
+fn refused_server_allocation_fails_with_a_reason() {
     let mut bench = Bench::new();
     bench.deliver(with(server_alloc(10, Desired::Run), |server| {
         server.refused = Some("`vault` is not built".into())
@@ -161,8 +161,8 @@ fn what_can_not_run_here_fails_at_once_and_says_why() {
         (state.durable.status, known.status(), known.attempt),
         (ClientStatus::Failed, TaskStatus::Dead, 0)
     );
-    let told = known.events.iter().find(|event| event.kind == TaskEventKind::SetupFailure).unwrap();
-    assert_eq!(told.message, "`vault` is not built");
+    let failure = known.events.iter().find(|event| event.kind == TaskEventKind::SetupFailure).unwrap();
+    assert_eq!(failure.message, "`vault` is not built");
 }
 
 /// Its group claims the volume `data`.
@@ -176,7 +176,7 @@ fn claiming(mut spec: Allocation) -> Allocation {
 
 /// It waits for a volume that is being created, but not for an unknown one, as no server would have placed it here.
 #[test]
-fn a_volume_that_is_not_here_fails_what_has_not_begun() {
+fn missing_volume_fails_unstarted_server_tasks() {
     let mut bench = Bench::new();
     bench.deliver(claiming(server_alloc(10, Desired::Run)));
     let (_, state) = bench.world.allocations().next().unwrap();
@@ -190,7 +190,7 @@ fn a_volume_that_is_not_here_fails_what_has_not_begun() {
 
 /// Its servers would have placed another one beside the main task, which was never stopped.
 #[test]
-fn a_volume_that_is_gone_leaves_what_has_begun_also_where_a_task_waits_for_its_turn() {
+fn missing_volume_keeps_running_main_tasks() {
     for (lifecycle, ends) in [
         (Lifecycle::Poststop, false),
         (Lifecycle::Poststart, true),
@@ -235,7 +235,7 @@ fn a_volume_that_is_gone_leaves_what_has_begun_also_where_a_task_waits_for_its_t
 
 /// An attempt that a dead agent started runs, though nothing of it is stored yet.
 #[test]
-fn a_volume_that_is_gone_leaves_a_first_attempt_that_is_found() {
+fn missing_volume_keeps_a_recovered_first_attempt() {
     let mut bench = Bench::new();
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();
@@ -284,7 +284,7 @@ fn it_has_completed_once_it_was_made_too_long_ago() {
 }
 
 #[test]
-fn what_gets_a_job_without_its_tasks_fails_as_by_stock_clients() {
+fn update_without_the_tasks_fails_like_nomad() {
     let of =
         |modify_index, names: &[&str]| of_tasks(modify_index, names.iter().map(|name| task(name)).collect());
     let mut bench = Bench::new();
@@ -298,17 +298,17 @@ fn what_gets_a_job_without_its_tasks_fails_as_by_stock_clients() {
     let known = &state.durable;
     assert_eq!((spec.group().unwrap().tasks.len(), known.status), (2, ClientStatus::Failed));
     assert_eq!(known.tasks.iter().map(|task| task.failed).collect::<Vec<_>>(), [true, false]);
-    let told = |kind| {
+    let message = |kind| {
         let mut events = known.tasks.iter().flat_map(|task| task.events.iter());
         events.find(|event| event.kind == kind).map(|event| &*event.message)
     };
-    assert_eq!(told(TaskEventKind::Killing), Some("update missing task"));
-    assert_eq!(told(TaskEventKind::NotRestarting), Some("update missing task"));
-    assert_eq!(told(TaskEventKind::SiblingFailed), Some("Task's sibling \"other\" failed"));
+    assert_eq!(message(TaskEventKind::Killing), Some("update missing task"));
+    assert_eq!(message(TaskEventKind::NotRestarting), Some("update missing task"));
+    assert_eq!(message(TaskEventKind::SiblingFailed), Some("Task's sibling \"other\" failed"));
 }
 
 #[test]
-fn what_runs_goes_on_where_its_newer_version_can_not_and_still_hears_a_stop() {
+fn refused_update_keeps_the_allocation_running() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     bench.deliver(with(server_alloc(11, Desired::Run), |server| server.refused = Some("no".into())));
@@ -319,7 +319,7 @@ fn what_runs_goes_on_where_its_newer_version_can_not_and_still_hears_a_stop() {
 
 /// Nomad issue: a task that was rescheduled elsewhere during a long reboot must not run twice.
 #[test]
-fn after_a_reboot_nothing_starts_before_servers_are_heard_but_system_jobs() {
+fn reboot_waits_for_servers_except_system_jobs() {
     for (kind, meta, starts) in [
         (JobType::Service, None, false),
         (JobType::Batch, None, false),
@@ -342,7 +342,7 @@ fn after_a_reboot_nothing_starts_before_servers_are_heard_but_system_jobs() {
 }
 
 #[test]
-fn it_begins_once_what_it_takes_the_place_of_has_ended() {
+fn replacement_starts_after_the_previous_has_ended() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     let first = bench.id();
@@ -364,7 +364,7 @@ fn it_begins_once_what_it_takes_the_place_of_has_ended() {
 }
 
 #[test]
-fn the_end_of_one_on_another_node_is_told() {
+fn replacement_waits_for_the_end_on_another_node() {
     let mut bench = Bench::new();
     let elsewhere = AllocId::from_hash([8; 16]);
     bench.deliver(Allocation { previous: Some(elsewhere), ..server_alloc(10, Desired::Run) });
@@ -375,7 +375,7 @@ fn the_end_of_one_on_another_node_is_told() {
 }
 
 #[test]
-fn what_made_room_ends_before_it_begins_here_or_elsewhere() {
+fn preempted_allocation_ends_before_the_new_one() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     let (first, elsewhere, next) = (bench.id(), AllocId::from_hash([8; 16]), AllocId::from_hash([9; 16]));
@@ -400,7 +400,7 @@ fn of_dir(id: AllocId, verb: &Verb) -> impl Fn(&Action) -> bool {
 
 /// A disk is not migrated while its tasks still write to it, and not removed before it was migrated.
 #[test]
-fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
+fn disk_is_taken_over_after_the_end() {
     let mut bench = Bench::new();
     let mut asked = Vec::new();
     let sticky = |spec| with(spec, |server| server.heritage = DiskMigration::SameNode);
@@ -430,7 +430,7 @@ fn a_disk_is_taken_over_after_the_end_and_goes_only_then() {
 }
 
 #[test]
-fn whoever_never_takes_a_disk_over_keeps_it_from_nobody() {
+fn unclaimed_disk_is_released() {
     let mut bench = Bench::new();
     let sticky = |spec| with(spec, |server| server.heritage = DiskMigration::SameNode);
     bench.deliver(sticky(server_alloc(10, Desired::Run)));
@@ -448,7 +448,7 @@ fn whoever_never_takes_a_disk_over_keeps_it_from_nobody() {
 }
 
 #[test]
-fn too_long_out_of_contact_it_is_stopped_for_good() {
+fn long_disconnection_stops_the_allocation() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     let id = bench.id();
@@ -489,7 +489,7 @@ fn health_outside_of_deployments_is_judged_by_migrate() {
 }
 
 #[test]
-fn nobody_here_stops_what_is_a_servers() {
+fn local_stop_of_a_server_allocation_is_refused() {
     let mut bench = Bench::new();
     bench.deliver(server_alloc(10, Desired::Run));
     let alloc = bench.id();

@@ -36,7 +36,7 @@ fn delete(bench: &mut Bench) {
 
 /// A job written for Nomad ran on a machine without Consul. Its deletion waited for Consul forever.
 #[test]
-fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
+fn consul_that_never_answered_gets_no_deregistration() {
     for restarts in [false, true] {
         let mut bench = Bench::new();
         bench.apply(served(), Vec::new());
@@ -56,7 +56,7 @@ fn from_a_consul_that_has_never_answered_nothing_is_taken_back() {
 
 /// Registrations in the built-in catalogue were treated as if Consul might hold them.
 #[test]
-fn what_moves_to_a_consul_asks_it_first() {
+fn move_to_consul_asks_it_first() {
     let moved = |provider| {
         let mut jobs = served();
         jobs[0].groups[0].services[0].provider = provider;
@@ -80,7 +80,7 @@ fn what_moves_to_a_consul_asks_it_first() {
 }
 
 #[test]
-fn it_is_asked_again_and_gets_what_it_should_hold_once_it_answers() {
+fn consul_is_asked_again_until_it_answers() {
     let mut bench = Bench::new();
     bench.apply(served(), Vec::new());
     bench.settle_but(refused);
@@ -93,7 +93,7 @@ fn it_is_asked_again_and_gets_what_it_should_hold_once_it_answers() {
 
 /// Everything that may have been sent is deregistered, whether or not it arrived.
 #[test]
-fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
+fn answering_consul_deregisters_all_possible_entries() {
     for killed in [false, true] {
         let mut bench = Bench::new();
         bench.apply(served(), Vec::new());
@@ -118,7 +118,7 @@ fn from_a_consul_that_has_answered_all_is_taken_back_that_may_have_been_sent() {
 
 /// An earlier agent did not store what it had sent.
 #[test]
-fn of_what_an_older_agent_has_left_all_may_have_been_sent() {
+fn state_of_an_older_agent_counts_as_sent() {
     let mut bench = Bench::new();
     bench.apply(served(), Vec::new());
     bench.settle_but(refused);

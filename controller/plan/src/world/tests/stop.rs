@@ -14,7 +14,7 @@ fn stop(bench: &mut Bench, alloc: AllocId) -> Reply {
 }
 
 #[test]
-fn a_stopped_allocation_is_replaced_and_its_job_goes_on() {
+fn stopped_allocation_is_replaced() {
     let mut bench = running();
     let old = bench.id();
     assert!(matches!(stop(&mut bench, old), Reply::Accepted { .. }));
@@ -34,7 +34,7 @@ fn a_stopped_allocation_is_replaced_and_its_job_goes_on() {
 }
 
 #[test]
-fn an_allocation_that_nobody_knows_is_not_stopped() {
+fn unknown_allocation_is_not_stopped() {
     let mut bench = running();
     let reply = stop(&mut bench, AllocId::from_hash([9; 16]));
     assert!(matches!(reply, Reply::Refused(Refusal::NotFound(_))));
@@ -76,7 +76,7 @@ fn begin_stop(bench: &mut Bench) -> bool {
 
 /// A delay of an hour was configured by mistake for a second. Only the agent's end could shorten it.
 #[test]
-fn a_delay_that_runs_ends_when_somebody_asks_for_it() {
+fn running_delay_ends_on_request() {
     let key = one_task()[0].key();
     for asked in [Command::Delete { job: key.clone() }, Command::Stop { job: key.clone() }] {
         let mut bench = delayed();
@@ -94,7 +94,7 @@ fn a_delay_that_runs_ends_when_somebody_asks_for_it() {
 }
 
 #[test]
-fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
+fn skipped_task_delay_is_stored() {
     let mut bench = delayed();
     let alloc = bench.id();
     assert_eq!(skip(&mut bench, Ending::Alloc(alloc)), 0, "it is not being stopped");
@@ -133,7 +133,7 @@ fn the_delay_of_a_task_ends_as_well_and_a_killed_agent_knows_of_it() {
 }
 
 #[test]
-fn without_its_delay_nothing_waits_and_what_takes_its_place_has_its_own() {
+fn skipped_delay_does_not_affect_the_replacement() {
     let mut bench = delayed();
     let old = bench.id();
     stop(&mut bench, old);
@@ -148,7 +148,7 @@ fn without_its_delay_nothing_waits_and_what_takes_its_place_has_its_own() {
 
 /// A job was deleted without its delays before all folders were read, and a folder turned out to want it.
 #[test]
-fn what_goes_on_after_all_has_its_delay_when_it_ends() {
+fn resumed_allocation_keeps_its_delay() {
     let mut bench = delayed();
     let (alloc, key) = (bench.id(), one_task()[0].key());
     bench.world.ctx.complete = false;

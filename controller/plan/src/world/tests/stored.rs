@@ -5,7 +5,7 @@ use herdlet_api_types::Duration;
 use super::*;
 
 #[test]
-fn the_index_of_the_last_change_is_stored_with_it() {
+fn last_change_index_is_stored() {
     let bench = running();
     let Some(RecordValue::Meta(meta)) = bench.stored.get(&RecordKey::Meta) else {
         panic!("expected counters")
@@ -18,7 +18,7 @@ fn the_index_of_the_last_change_is_stored_with_it() {
 }
 
 #[test]
-fn every_allocation_has_an_index_of_its_own() {
+fn every_allocation_has_its_own_index() {
     let mut bench = Bench::new();
     let mut jobs = one_task();
     jobs[0].groups[0].count = 3;
@@ -30,7 +30,7 @@ fn every_allocation_has_an_index_of_its_own() {
 }
 
 #[test]
-fn a_start_finds_what_was_stored_and_writes_nothing() {
+fn restart_restores_state_without_writing() {
     let mut bench = Bench::new();
     bench.apply(mounting(), vec![data(false)]);
     bench.settle();
@@ -52,7 +52,7 @@ fn a_start_finds_what_was_stored_and_writes_nothing() {
 
 /// A deadline of an earlier boot keeps its remaining time by the wall clock, and does not move with the present.
 #[test]
-fn deadlines_are_bound_to_the_boot_that_they_are_read_in() {
+fn deadlines_are_bound_to_the_current_boot() {
     let mut bench = running();
     bench.now = at(5);
     bench.fail(bench.id());
@@ -68,7 +68,7 @@ fn deadlines_are_bound_to_the_boot_that_they_are_read_in() {
 }
 
 #[test]
-fn no_two_operations_have_the_same_number() {
+fn operation_numbers_are_unique() {
     let mut bench = Bench::new();
     let second = Volume { name: "second".to_owned(), ..data(false) };
     bench.apply(mounting(), vec![data(false), second]);

@@ -1,9 +1,15 @@
 //! Views of jobs and allocations: whether and since when they have converged.
 
+use herdlet_api_types::{
+    UnixNanos,
+    alloc::ClientStatus,
+    task::{TaskEvent, TaskEventKind},
+};
+
 use super::*;
 
 #[test]
-fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
+fn allocation_shows_since_when_it_converged() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     bench.now = at(2);
@@ -41,7 +47,7 @@ fn an_allocation_tells_since_when_it_has_converged_or_has_not() {
 }
 
 #[test]
-fn a_job_tells_since_when_it_has_converged_or_has_not() {
+fn job_shows_since_when_it_converged() {
     let mut bench = Bench::new();
     bench.apply(one_task(), Vec::new());
     let since = |bench: &Bench| (bench.job().convergence.state, bench.job().convergence.since);
@@ -81,7 +87,7 @@ fn a_job_tells_since_when_it_has_converged_or_has_not() {
 }
 
 #[test]
-fn a_job_is_shown_when_it_looks_different() {
+fn job_is_published_when_its_view_changes() {
     let mut bench = running();
     let key = Key::Job(one_task()[0].key());
     let shown = |bench: &mut Bench| {
@@ -162,7 +168,7 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
 }
 
 #[test]
-fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
+fn outdated_allocation_is_not_converged() {
     let mut bench = running();
     let mut jobs = one_task();
     jobs[0].groups[0].tasks[0].user = Some("www".to_owned());
@@ -176,4 +182,28 @@ fn what_is_outdated_has_not_converged_also_while_it_waits_for_its_turn() {
     bench.world.jobs.values_mut().next().expect("the job").open = open;
     let Convergence { state, message, .. } = bench.convergence(&one_task()[0].key());
     assert_eq!((state, &*message), (ConvergenceState::Progressing, "j.g[0] is being replaced"));
+}
+
+/// `--wait` printed the operation before the failure as the reason: the job was planned before its allocation.
+#[test]
+fn job_verdict_names_the_failed_allocation() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    let key = bench.job().key;
+    assert!(!bench.convergence(&key).message.contains("not found"));
+    let id = bench.id();
+    let alloc = bench.world.allocs.get_mut(id).expect("a known allocation");
+    let durable = &mut alloc.state.durable;
+    durable.status = ClientStatus::Failed;
+    durable.tasks[0].failed = true;
+    let event = TaskEvent {
+        kind: TaskEventKind::DriverFailure,
+        time: UnixNanos(1),
+        message: String::from("exec \"nosuch\": not found"),
+        details: Default::default(),
+    };
+    durable.tasks[0].events.remember(event, 10);
+    let verdict = bench.convergence(&key);
+    assert_eq!(verdict.state, ConvergenceState::Failed);
+    assert!(verdict.message.ends_with("task main failed: exec \"nosuch\": not found"), "{}", verdict.message);
 }

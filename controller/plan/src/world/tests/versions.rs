@@ -50,7 +50,7 @@ fn the_newest_versions_are_kept() {
 }
 
 #[test]
-fn a_version_is_kept_while_an_allocation_was_made_from_it() {
+fn version_is_kept_while_an_allocation_uses_it() {
     let mut bench = running();
     let mut jobs = one_task();
     for color in 1..10 {
@@ -97,18 +97,19 @@ fn going_back_makes_a_new_version_of_an_old_text() {
 }
 
 #[test]
-fn what_cannot_be_gone_back_to_is_refused_and_changes_nothing() {
+fn impossible_rollback_is_refused() {
     let mut bench = versions(&["red", "green"]);
     for (to, prior, why) in [
         (2, None, "job \"j\" is at version 2 already"),
         (7, None, "version 7 of job \"j\" is not kept; older versions kept: 0, 1"),
         (0, Some(1), "job \"j\" has changed: it is at version 2 now"),
     ] {
-        let Reply::Refused(Refusal::Conflict(told) | Refusal::NotFound(told)) = revert(&mut bench, to, prior)
+        let Reply::Refused(Refusal::Conflict(message) | Refusal::NotFound(message)) =
+            revert(&mut bench, to, prior)
         else {
             panic!("reverting to {to} must fail")
         };
-        assert_eq!(told, why);
+        assert_eq!(message, why);
     }
     assert_eq!((bench.job().version, stored_versions(&bench)), (2, [0, 1, 2].to_vec()));
     let job = one_task()[0].key();
@@ -158,7 +159,7 @@ fn read_folder(bench: &mut Bench, color: &str, bytes: &str) -> u64 {
 
 /// `touch` and a restart of the agent used to bring the bad version back.
 #[test]
-fn a_rolled_back_job_of_a_folder_is_held_until_its_definition_changes() {
+fn rolled_back_job_is_held_until_its_file_changes() {
     let mut bench = Bench::new();
     assert_eq!(read_folder(&mut bench, "red", "1"), 0);
     assert_eq!(read_folder(&mut bench, "green", "2"), 1);
@@ -177,7 +178,7 @@ fn a_rolled_back_job_of_a_folder_is_held_until_its_definition_changes() {
 }
 
 #[test]
-fn a_job_that_is_as_its_file_defines_it_is_not_held() {
+fn job_equal_to_its_file_is_not_held() {
     let mut bench = Bench::new();
     read_folder(&mut bench, "red", "1");
     read_folder(&mut bench, "green", "2");
@@ -216,7 +217,7 @@ fn a_batch_allocation_is_complete_after_its_maximum_run_time() {
 
 /// The new allocation takes over the data after the end of the old one, whose directory stays until then.
 #[test]
-fn a_new_version_takes_over_the_disk_of_the_old_one() {
+fn new_version_takes_over_the_disk() {
     let mut bench = Bench::new();
     let mut wanted = job("a", JobType::Service, vec![group("g", 1, vec![task("main")])]);
     wanted.groups[0].kept_disk.sticky = true;

@@ -26,7 +26,7 @@ fn mounts_are_left_alone_until_their_volume_is_there() {
 
 /// A group claimed a volume that no task mounts. It ran without it, on a machine that was not meant for it.
 #[test]
-fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
+fn unmounted_volume_request_is_waited_for() {
     let mut jobs = mounting();
     jobs[0].groups[0].tasks[0].volume_mounts.clear();
     let mut bench = Bench::new();
@@ -34,8 +34,8 @@ fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
     bench.settle();
     let shown = bench.last_view().expect("a published view");
     assert_eq!(shown.convergence.state, ConvergenceState::Waiting);
-    let said = "group: waits for volume \"data\": there is none; define it in a manifest of kind Volume, or in the agent's config";
-    assert_eq!(shown.convergence.message, said);
+    let expected = "group: waits for volume \"data\": there is none; define it in a manifest of kind Volume, or in the agent's config";
+    assert_eq!(shown.convergence.message, expected);
     assert_eq!(shown.tasks[0].attempt, 0, "no task was started");
     bench.apply(Vec::new(), vec![data(false)]);
     bench.settle();
@@ -50,7 +50,7 @@ fn a_volume_that_no_task_mounts_is_waited_for_as_well() {
 }
 
 #[test]
-fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
+fn mount_is_writable_if_task_group_and_volume_agree() {
     for case in 0..8u8 {
         let [by_mount, by_group, by_volume] = [1, 2, 4].map(|bit| case & bit != 0);
         let mut jobs = mounting();
@@ -70,7 +70,7 @@ fn a_mount_may_be_written_to_where_task_group_and_volume_allow_it() {
 }
 
 #[test]
-fn a_volume_has_a_path_for_others_while_it_is_there_and_wanted() {
+fn volume_has_a_path_while_present_and_wanted() {
     let gone = PartState::Absent;
     for (part, fate, usable) in [
         (PartState::Up, VolumeIntent::Desired, true),
@@ -89,7 +89,7 @@ fn a_volume_has_a_path_for_others_while_it_is_there_and_wanted() {
 }
 
 #[test]
-fn a_volume_is_defined_in_one_place_and_keeps_its_data_where_it_is() {
+fn volume_definition_may_not_move() {
     let moved = |read_only| {
         let kind = VolumeKind::HostPath { path: "/srv".to_owned() };
         Volume { kind, ..data(read_only) }
@@ -121,7 +121,7 @@ fn a_volume_is_defined_in_one_place_and_keeps_its_data_where_it_is() {
 }
 
 #[test]
-fn a_volume_goes_when_nobody_uses_it() {
+fn unused_volume_is_removed() {
     use crate::event::VolumeData::{Keep, Purge};
     for (known, used, asked, expected) in [
         (None, false, Keep, Err(Refusal::NotFound("there is no volume \"data\"".to_owned()))),
@@ -171,7 +171,7 @@ fn a_volume_goes_when_nobody_uses_it() {
 }
 
 #[test]
-fn a_volume_is_made_again_when_something_else_is_wanted_of_it() {
+fn changed_volume_is_made_again() {
     let mut bench = Bench::new();
     bench.apply(Vec::new(), vec![data(false)]);
     assert_eq!(bench.settle().len(), 1);
@@ -189,7 +189,7 @@ fn a_volume_is_made_again_when_something_else_is_wanted_of_it() {
 }
 
 #[test]
-fn volumes_of_the_config_are_read_anew_and_go_with_it() {
+fn config_volumes_are_replaced_by_the_config() {
     for (of_config, stored) in [(true, false), (false, true)] {
         let mut bench = Bench::new();
         if of_config {
@@ -211,7 +211,7 @@ fn volumes_of_the_config_are_read_anew_and_go_with_it() {
 
 /// The agent restarts: running tasks are known before their volume is, and shown as waiting until then.
 #[test]
-fn what_runs_waits_no_more_once_its_volume_is_known_again() {
+fn running_allocation_stops_waiting_for_its_volume() {
     let mut jobs = mounting();
     jobs[0].groups[0].tasks[0].volume_mounts.clear();
     let mut bench = Bench::new();

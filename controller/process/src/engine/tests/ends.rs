@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_ignores_the_signal_is_killed_after_the_grace() {
+async fn process_that_ignores_its_signal_is_killed() {
     for bench in Bench::both() {
         let mut agent = bench.agent();
         agent
@@ -23,7 +23,7 @@ async fn what_ignores_the_signal_is_killed_after_the_grace() {
 }
 
 #[tokio::test]
-async fn what_hears_the_signal_ends_by_itself() {
+async fn process_ends_on_its_signal() {
     for bench in Bench::both() {
         let agent = bench.agent();
         let script = "trap 'exit 4' TERM; echo > ready; while :; do sleep 0.1; done";
@@ -36,7 +36,7 @@ async fn what_hears_the_signal_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn all_of_a_task_dies_and_nothing_else() {
+async fn only_processes_of_the_task_are_killed() {
     for bench in Bench::both() {
         let agent = bench.agent();
         let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -60,7 +60,7 @@ async fn all_of_a_task_dies_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_a_task_left_behind_goes_when_it_is_destroyed() {
+async fn destroy_kills_leftover_processes() {
     for bench in Bench::both() {
         let agent = bench.agent();
         let exit = agent.run(bench.shell("(setsid sleep 1000 & echo $! > a); exit 0")).await;
@@ -86,7 +86,7 @@ async fn a_running_attempt_is_not_destroyed_by_mistake() {
 }
 
 #[tokio::test]
-async fn a_stop_before_the_start_fences_it() {
+async fn stop_before_a_start_fences_it() {
     for bench in Bench::both() {
         let agent = bench.agent();
         agent.driver.stop(&id(1), stop("SIGTERM", 1000)).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_stop_before_the_start_fences_it() {
 }
 
 #[tokio::test]
-async fn what_a_dead_supervisor_left_is_stopped_too() {
+async fn stop_ends_the_task_of_a_dead_supervisor() {
     for bench in Bench::both() {
         let first = bench.agent();
         let record = first.begin(bench.shell("exec sleep 1000")).await;
@@ -126,7 +126,7 @@ async fn a_running_attempt_that_is_destroyed_ends_as_killed() {
 }
 
 #[tokio::test]
-async fn a_pid_that_is_somebody_elses_now_is_not_touched() {
+async fn reused_pid_is_not_signalled() {
     let bench = Bench::without_cgroups();
     let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let agent = bench.agent();
@@ -159,7 +159,7 @@ async fn a_leash_ends_everything_when_the_agent_is_gone() {
 }
 
 #[tokio::test]
-async fn a_task_that_stops_its_supervisor_is_noticed_and_ended_all_the_same() {
+async fn task_with_a_stopped_supervisor_is_ended() {
     for bench in Bench::both() {
         let agent = bench.agent();
         let exit = agent.run(bench.shell("kill -STOP $PPID; exit 3")).await;

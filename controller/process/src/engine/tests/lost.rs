@@ -20,7 +20,7 @@ async fn repaired(agent: &mut Agent) {
 // Regression: the agent held a deleted directory. Every start failed with `it ended with code 18` until the agent was restarted,
 // and running tasks were killed.
 #[tokio::test]
-async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
+async fn deleted_runtime_directory_is_made_again() {
     for bench in Bench::both() {
         let mut agent = bench.agent();
         let script = "trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.1; done";
@@ -53,7 +53,7 @@ async fn a_deleted_runtime_directory_is_made_again_and_what_runs_is_kept() {
 }
 
 #[test]
-fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
+fn attempt_without_its_record_is_adopted() {
     for bench in Bench::both() {
         let pid = on_a_machine(async {
             let agent = bench.agent();
@@ -86,7 +86,7 @@ fn what_lost_its_record_while_no_agent_was_there_is_taken_over() {
 // Regression: the next agent searched for supervisors by the path of the directory they hold, which a move changes, and running
 // tasks were killed.
 #[test]
-fn what_runs_is_taken_over_after_its_directory_was_moved() {
+fn attempt_in_a_moved_directory_is_adopted() {
     for bench in Bench::both() {
         let pid = on_a_machine(async {
             let mut agent = bench.agent();
@@ -127,7 +127,7 @@ fn what_runs_is_taken_over_after_its_directory_was_moved() {
 }
 
 #[test]
-fn a_record_whose_supervisor_lives_is_not_replaced_by_that_of_another_process() {
+fn record_of_a_live_supervisor_is_not_replaced() {
     for bench in Bench::both() {
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let start_ticks = process_tree::stat(other.id()).unwrap().start_ticks;
@@ -179,7 +179,7 @@ fn processes_with_neither_record_nor_supervisor_are_ended() {
 }
 
 #[test]
-fn a_supervisor_without_a_record_is_told_with_what_to_do() {
+fn missing_record_error_has_a_hint() {
     let dir = std::path::Path::new("/run/x");
     let why = |end| super::super::failure::without_record(end, dir);
     assert!(why(supervisor::ShimEnd::Code(17)).contains("check whether something deletes files in /run/x"));
@@ -198,7 +198,7 @@ fn left_by_a_supervisor(bench: &Bench, record: &[u8]) {
 
 // Regression: the agent that was to retry the start was killed first, and the next one took the failed start for the task's exit.
 #[tokio::test]
-async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_agent_too() {
+async fn start_without_free_processes_is_retried_by_the_next_agent() {
     for bench in Bench::both() {
         let agent = bench.agent();
         agent.driver.set_earlier(&Default::default());
@@ -220,7 +220,7 @@ async fn a_start_that_failed_for_want_of_processes_is_made_again_by_the_next_age
 
 // A supervisor that was killed between creating its record and writing its first entry has started nothing.
 #[tokio::test(start_paused = true)]
-async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun() {
+async fn attempt_killed_while_claimed_has_not_begun() {
     for bench in Bench::both() {
         let agent = bench.agent();
         agent.driver.set_earlier(&Default::default());
@@ -236,7 +236,7 @@ async fn an_attempt_whose_supervisor_was_killed_as_it_claimed_it_has_not_begun()
 // Regression: on an agent's first start in a runtime directory, as after a boot, an attempt that was never started counted as
 // lost.
 #[tokio::test]
-async fn on_a_new_directory_only_attempts_of_an_earlier_agent_are_lost() {
+async fn new_directory_loses_only_earlier_attempts() {
     for bench in Bench::both() {
         let agent = bench.agent();
         agent.driver.set_earlier(&[id(1)].into());

@@ -8,7 +8,7 @@ use super::{super::repair::Inspected, *};
 const MARK: &str = "HERDLET_TEST_OTHER_MACHINE";
 
 #[tokio::test]
-async fn another_user_has_its_own_groups_only() {
+async fn task_user_has_only_its_own_groups() {
     if !is_root() {
         return;
     }
@@ -57,7 +57,7 @@ async fn usage_is_measured_until_the_end() {
 }
 
 #[tokio::test]
-async fn a_task_beyond_its_memory_is_killed_and_that_is_told() {
+async fn task_over_its_memory_limit_is_killed_and_reported() {
     let Some(bench) = Bench::with_cgroups() else { return };
     let agent = bench.agent();
     let can_limit =
@@ -131,7 +131,7 @@ fn all_of_this_works_on_other_machines() {
 
 /// Repeats these tests as a user other than root.
 #[test]
-fn all_of_this_works_for_nobody() {
+fn tests_pass_as_an_unprivileged_user() {
     if !is_root() || std::env::var_os(MARK).is_some() {
         return;
     }

@@ -89,7 +89,7 @@ impl Bench {
 }
 
 #[test]
-fn a_relative_name_is_looked_for_in_the_task_directory_first_then_in_the_path() {
+fn relative_program_is_found_in_the_task_first() {
     let bench = Bench::new();
     let sh = bench.find("sh").unwrap();
     assert!(sh.path == Path::new("/usr/bin/sh") || sh.path == Path::new("/bin/sh"));
@@ -137,24 +137,24 @@ fn an_absolute_path_is_that_file_and_no_other() {
 
 /// A directory was reported as not found, and a file without x only by the kernel's errno.
 #[test]
-fn what_exists_and_is_no_program_is_described_and_arguments_in_the_command_get_a_hint() {
+fn non_executable_file_is_described_with_a_hint() {
     let bench = Bench::new();
     let elsewhere = tempfile::tempdir().unwrap();
     let plain = elsewhere.path().join("plain");
     fs::write(&plain, "").unwrap();
     let message = |command: &str| bench.find(command).unwrap_err().to_string();
-    let told = message("/tmp");
-    assert!(told.ends_with("permission denied: it is a directory; name a program in it"), "{told}");
+    let error = message("/tmp");
+    assert!(error.ends_with("permission denied: it is a directory; name a program in it"), "{error}");
     assert!(message("./local").contains("it is a directory"), "{}", message("./local"));
-    let told = message(plain.to_str().unwrap());
-    assert!(told.contains("permission denied: it is not executable for any user; chmod +x"), "{told}");
-    let told = message("echo hi 1");
+    let error = message(plain.to_str().unwrap());
+    assert!(error.contains("permission denied: it is not executable for any user; chmod +x"), "{error}");
+    let error = message("echo hi 1");
     let hint = r#"not found; write its arguments in args (command: "echo", args: ["hi", "1"]); searched in "#;
-    assert!(told.contains(hint), "{told}");
+    assert!(error.contains(hint), "{error}");
 }
 
 #[test]
-fn what_is_not_there_is_named_with_all_places() {
+fn missing_program_lists_searched_places() {
     let bench = Bench::new();
     let error = bench.find("no-such-tool").unwrap_err().to_string();
     assert!(error.starts_with("exec \"no-such-tool\": not found in "), "{error}");
@@ -167,7 +167,7 @@ fn what_is_not_there_is_named_with_all_places() {
 }
 
 #[test]
-fn what_artifacts_bring_is_made_executable() {
+fn artifact_program_is_made_executable() {
     let bench = Bench::new();
     for name in ["web/local/tool", "alloc/data/tool"] {
         let path = bench.write(name, 0o600);
@@ -181,7 +181,7 @@ fn what_artifacts_bring_is_made_executable() {
 }
 
 #[test]
-fn nothing_else_is_made_executable() {
+fn only_artifact_programs_are_made_executable() {
     let bench = Bench::new();
     let secret = bench.write("web/secrets/token", 0o600);
     bench.write("alloc/logs/web.stdout.0", 0o600);
@@ -202,7 +202,7 @@ fn nothing_else_is_made_executable() {
 
 // Regression: a file that root keeps closed became world-readable when it was renamed to the name of a program.
 #[test]
-fn what_others_have_closed_is_not_opened_up() {
+fn file_closed_by_others_is_not_made_executable() {
     let Some(bench) = Bench::of_nobody() else { return };
     bench.write("web/local/closed", 0o600);
     assert!(matches!(bench.find("closed"), Err(CommandError::NotExecutable { .. })));
@@ -213,7 +213,7 @@ fn what_others_have_closed_is_not_opened_up() {
 }
 
 #[test]
-fn links_are_followed_to_programs_of_the_machine_and_of_the_task() {
+fn program_links_are_followed() {
     let bench = Bench::new();
     fs::create_dir_all(bench.path("web/local/venv/bin")).unwrap();
     let python = bench.path("web/local/venv/bin/python");
@@ -243,7 +243,7 @@ fn links_are_followed_to_programs_of_the_machine_and_of_the_task() {
 }
 
 #[test]
-fn a_program_is_run_only_where_no_stranger_can_have_written_it() {
+fn program_others_can_write_is_refused() {
     let Some(bench) = Bench::of_nobody() else { return };
     fs::create_dir(bench.path("web/local/bin")).unwrap();
     bench.write("web/local/bin/tool", 0o755);
@@ -264,7 +264,7 @@ fn a_program_is_run_only_where_no_stranger_can_have_written_it() {
 
 // The directories of agents without ACL support: any user may add a name, nobody may replace another user's.
 #[test]
-fn in_a_sticky_directory_a_file_is_its_owners_as_long_as_it_has_one_name() {
+fn file_in_a_sticky_directory_belongs_to_its_owner() {
     let Some(bench) = Bench::of_nobody() else { return };
     bench.own("web/local", 0);
     bench.chmod("web/local", 0o1777);
@@ -312,7 +312,7 @@ fn access_control_lists_count() {
 }
 
 #[test]
-fn users_of_other_tasks_are_trusted_in_what_they_share_and_not_by_root() {
+fn users_of_sibling_tasks_are_trusted_except_by_root() {
     let Some(mut bench) = Bench::of_nobody() else { return };
     // A deleted user owns nothing.
     bench.users = vec!["no such user".to_owned(), "daemon".to_owned(), "nobody".to_owned()];
@@ -356,7 +356,7 @@ fn a_planted_name_that_the_path_has_too_is_passed_over() {
 
 // Regression: a task with nested directories and chained links exhausted the agent's descriptors.
 #[test]
-fn a_long_way_is_refused_before_it_takes_what_the_agent_has() {
+fn long_path_is_refused_early() {
     let bench = Bench::new();
     let mut dir = Dir::open(&bench.path("web/local")).unwrap();
     for _ in 0..200 {
@@ -378,7 +378,7 @@ fn a_long_way_is_refused_before_it_takes_what_the_agent_has() {
 
 // An untrusted user could point a link to any file, to nothing, or into a loop.
 #[test]
-fn a_link_of_a_stranger_is_not_followed() {
+fn link_of_another_user_is_not_followed() {
     let Some(bench) = Bench::of_nobody() else { return };
     symlink("nowhere", bench.path("web/local/sh")).unwrap();
     assert!(bench.find("local/sh").is_err_and(|error| matches!(error, CommandError::NotFound { .. })));
@@ -389,7 +389,7 @@ fn a_link_of_a_stranger_is_not_followed() {
 
 // Regression: the start was retried for ever.
 #[test]
-fn what_can_t_be_made_executable_is_an_error_of_the_task() {
+fn failed_chmod_is_an_error_of_the_task() {
     let Some(env) = TestEnv::mounting() else { return };
     let mount = |arguments: &[&str]| {
         let mut command = std::process::Command::new("mount");
@@ -405,7 +405,7 @@ fn what_can_t_be_made_executable_is_an_error_of_the_task() {
 }
 
 #[test]
-fn only_what_is_not_there_is_looked_for_elsewhere() {
+fn only_a_missing_file_continues_the_search() {
     let long = "x".repeat(300);
     for path in ["/no/such", "/dev/null/x", "/bin/\0", &format!("/{long}")] {
         assert!(metadata(Path::new(path)).unwrap().is_none(), "{path}");

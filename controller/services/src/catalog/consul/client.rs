@@ -89,7 +89,7 @@ pub(super) struct RequestError {
     /// The status of Consul's response, if there was one.
     status: Option<StatusCode>,
     /// The text of the response.
-    said: String,
+    body: String,
     failure: CatalogFailure,
 }
 
@@ -98,13 +98,13 @@ impl RequestError {
     pub(super) fn is_missing(&self) -> bool {
         self.status == Some(StatusCode::NOT_FOUND)
             || (self.status == Some(StatusCode::INTERNAL_SERVER_ERROR)
-                && self.said.starts_with("Unknown service"))
+                && self.body.starts_with("Unknown service"))
     }
 
     /// The token lacks permission, or no longer exists.
     pub(super) fn is_denied(&self) -> bool {
         self.status == Some(StatusCode::FORBIDDEN)
-            || ["ACL not found", "Permission denied"].iter().any(|sign| self.said.contains(sign))
+            || ["ACL not found", "Permission denied"].iter().any(|sign| self.body.contains(sign))
     }
 }
 
@@ -269,15 +269,15 @@ impl HttpApi {
             }
             Ok(response) => {
                 let status = response.status();
-                let said = body_text(response).await;
+                let body = body_text(response).await;
                 // For single services it also uses this status for invalid requests.
                 if kind == RequestKind::List && status.is_server_error() {
-                    self.unanswered(&format!("{status}: {said}"));
+                    self.unanswered(&format!("{status}: {body}"));
                 }
-                let why = format!("{}: Consul answers {status}: {said}", doing());
+                let why = format!("{}: Consul answers {status}: {body}", doing());
                 RequestError {
                     status: Some(status),
-                    said,
+                    body,
                     failure: CatalogFailure { class: class_of(status), why },
                 }
             }
@@ -362,7 +362,7 @@ fn retry(why: String) -> CatalogFailure {
 }
 
 fn unanswered(why: String) -> RequestError {
-    RequestError { status: None, said: String::new(), failure: retry(why) }
+    RequestError { status: None, body: String::new(), failure: retry(why) }
 }
 
 async fn body_text(mut response: reqwest::Response) -> String {

@@ -97,15 +97,15 @@ impl fmt::Debug for ConsulConfig {
 const DEFAULT_ADDRESS: &str = "http://127.0.0.1:8500";
 
 fn parse(text: &str, scheme: &str) -> Result<Address, ConsulConfigError> {
-    let wrong = || ConsulConfigError::Address(text.to_owned());
+    let error = || ConsulConfigError::Address(text.to_owned());
     if let Some(path) = text.strip_prefix("unix://") {
-        return if path.starts_with('/') { Ok(Address::Unix(path.into())) } else { Err(wrong()) };
+        return if path.starts_with('/') { Ok(Address::Unix(path.into())) } else { Err(error()) };
     }
     let url = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
-    let parsed = reqwest::Url::parse(&url).map_err(|_| wrong())?;
+    let parsed = reqwest::Url::parse(&url).map_err(|_| error())?;
     let plain = parsed.path() == "/" && parsed.query().is_none() && parsed.username().is_empty();
     if !matches!(parsed.scheme(), "http" | "https") || !parsed.has_host() || !plain {
-        return Err(wrong());
+        return Err(error());
     }
     Ok(Address::Http(url.trim_end_matches('/').to_owned()))
 }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_config_comes_before_the_environment_and_that_before_the_default() {
+    fn config_overrides_environment_and_defaults() {
         let env = [
             ("CONSUL_HTTP_ADDR", "consul.test:8501"),
             ("CONSUL_HTTP_SSL", "true"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_none_is_refused_and_not_told() {
+    fn invalid_token_is_refused_without_printing_it() {
         for token in ["\ns3cret", "s3 cret", "s3cr\u{e9}t"] {
             let error = resolve(None, &[("CONSUL_HTTP_TOKEN", token)]).unwrap_err();
             assert_eq!(error, ConsulConfigError::Token("CONSUL_HTTP_TOKEN"));

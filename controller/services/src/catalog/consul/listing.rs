@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_thousand_who_ask_at_once_make_two_listings_and_each_sees_what_was_done_before_it_asked() {
+    async fn concurrent_readers_share_two_listings() {
         let (shared, asked, done) = (Shared::default(), AtomicUsize::new(0), AtomicU64::new(0));
         let ask = || async {
             asked.fetch_add(1, Ordering::SeqCst);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_shared_too_and_who_gives_up_holds_nobody_up() {
+    async fn listing_failure_is_shared_and_cancelling_blocks_none() {
         let shared = Shared::default();
         let fail = || async {
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn one_strange_item_spoils_no_other() {
+    fn invalid_item_affects_no_other() {
         let alloc = herdlet_api_types::AllocId::from_hash([1; 16]);
         let meta = json!({ "herdlet-instance": "i", "herdlet-alloc": alloc.to_string() });
         let body = json!({

@@ -118,7 +118,7 @@ async fn an_answer_without_end_is_not_taken_into_memory() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_not_there_is_worth_another_try_and_soon_said() {
+async fn unreachable_agent_fails_early_and_is_retryable() {
     let consul = consul("127.0.0.1:1", Some("s3cret-t0ken"));
     let wanted = [registration(1, "web", Vec::new())];
     for error in [
@@ -158,7 +158,7 @@ async fn a_unix_socket_is_spoken_to() {
 }
 
 #[tokio::test]
-async fn one_refused_registration_holds_no_other_back() {
+async fn refused_registration_affects_no_other() {
     let (address, asked) = stand_in(Arc::new(|method, _, body| match method {
         "PUT" if body.contains("\"bad\"") => (400, json!("Invalid check")),
         "PUT" if body.contains("\"denied\"") => (403, json!("Permission denied")),
@@ -183,7 +183,7 @@ async fn one_refused_registration_holds_no_other_back() {
 }
 
 #[tokio::test]
-async fn what_is_right_is_not_registered_again_and_what_differs_is() {
+async fn only_changed_registrations_are_repeated() {
     let wanted = registration(1, "web", vec![tcp_check("1", 9)]);
     let instance = InstanceId("0123456789abcdef".to_owned());
     let mut held = entry::body(&wanted, &instance);
@@ -252,7 +252,7 @@ async fn a_service_that_stays_after_its_removal_is_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watching_asks_nothing_while_nothing_is_held_and_rarely_while_consul_fails() {
+async fn watch_makes_no_request_while_nothing_is_registered() {
     let (address, asked) = stand_in(Arc::new(|_, _, _| (500, json!("no leader")))).await;
     let consul = Arc::new(consul(&address, None));
     let (sender, mut events) = mpsc::channel(8);
@@ -358,7 +358,7 @@ impl Agent {
 const MASTER: &str = "6d6e8b8e-0000-4000-8000-000000000001";
 
 #[tokio::test]
-async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
+async fn real_agent_registers_and_deregisters() {
     let Some(agent) = Agent::start(false).await else { return };
     let consul = consul(&agent.address, None);
     let kind = CheckKind::Http {
@@ -420,7 +420,7 @@ async fn a_real_agent_holds_what_it_should_and_gives_it_back() {
 
 /// Tags changed by others were overwritten when another service changed.
 #[tokio::test]
-async fn tags_that_others_may_change_stay_until_their_own_service_changes() {
+async fn tags_changed_by_others_stay_until_the_service_changes() {
     let Some(agent) = Agent::start(true).await else { return };
     let consul = consul(&agent.address, Some(MASTER));
     let mark = |tag: &str| BTreeMap::from([("herdlet-tags".to_owned(), tag.to_owned())]);
@@ -510,7 +510,7 @@ async fn a_real_agent_is_watched_for_drift_and_health() {
 }
 
 #[tokio::test]
-async fn a_real_agent_with_acls_refuses_one_service_and_takes_the_other() {
+async fn real_agent_with_acls_refuses_one_of_two_services() {
     let Some(agent) = Agent::start(true).await else { return };
     let token = agent
         .put("/v1/acl/token", json!({"ServiceIdentities": [{"ServiceName": "web"}], "Local": true}))

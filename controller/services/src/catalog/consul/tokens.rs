@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_speaks_for_its_service_and_the_agents_token_for_all_others() {
+    async fn token_file_applies_to_its_service_only() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = tokens(Some(dir.path()));
         write(&dir.path().join("web"), "s3cret-one \nmore\n", 0o640);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_safe_file_of_its_directory_is_refused() {
+    async fn unsafe_token_file_is_refused() {
         let ground = tempfile::tempdir().unwrap();
         let dir = ground.path().join("tokens");
         std::fs::create_dir(&dir).unwrap();

@@ -223,9 +223,9 @@ fn hearsay(results: &mut Results) -> Vec<CatalogEvent> {
             CatalogEvent::Check(CheckReport { alloc: owner.alloc, result })
         })
     };
-    let told = results.iter().filter_map(counted).collect();
+    let events = results.iter().filter_map(counted).collect();
     results.clear();
-    told
+    events
 }
 
 /// Fails if the receiver is dropped.

@@ -64,7 +64,7 @@ fn a_check_without_descriptors_has_no_result() {
 
 /// The earlier result is kept, and the check runs again before its next interval.
 #[tokio::test(start_paused = true)]
-async fn a_check_that_could_not_be_made_keeps_its_result_and_is_made_again_soon() {
+async fn check_prevented_by_a_shortage_is_retried_soon() {
     let (sender, mut reports) = mpsc::channel(8);
     let scripts = Arc::new(ScriptedCommands::default());
     let checks = Checks::new(sender, Arc::clone(&scripts) as Arc<dyn Scripts>, Arc::new(Consul::absent()));

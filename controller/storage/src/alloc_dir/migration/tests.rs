@@ -111,7 +111,7 @@ fn a_disk_goes_along_and_what_is_only_the_others_stays() {
 }
 
 #[test]
-fn a_kill_between_any_two_steps_loses_nothing_and_halves_nothing() {
+fn migration_survives_a_kill_between_any_steps() {
     let moves = Disks::migration().moves(|task| dir_of(task).into()).len();
     for renamed in 0..=moves {
         for made in [false, true] {
@@ -136,7 +136,7 @@ fn a_kill_between_any_two_steps_loses_nothing_and_halves_nothing() {
 }
 
 #[test]
-fn where_one_part_can_not_come_none_does_and_none_is_lost() {
+fn failed_migration_moves_nothing() {
     let disks = Disks::new(TestEnv::plain());
     let web = disks.paths.task(&id(1), "we/b").join("local");
     fs::rename(&web, web.with_file_name("aside")).unwrap();
@@ -153,7 +153,7 @@ fn where_one_part_can_not_come_none_does_and_none_is_lost() {
 }
 
 #[test]
-fn what_is_still_mounted_in_it_goes_first() {
+fn mounts_are_removed_before_a_migration() {
     let Some(ground) = TestEnv::mounting() else { return };
     let disks = Disks::new(ground);
     let point = disks.paths.task(&id(1), "db").join("local/volume");
@@ -169,7 +169,7 @@ fn what_is_still_mounted_in_it_goes_first() {
 }
 
 #[test]
-fn what_has_come_from_another_node_is_taken_before_all_else_and_leaves_nothing() {
+fn disk_from_another_node_takes_precedence() {
     let disks = Disks::new(TestEnv::plain());
     let came = |n| disks.paths.allocs().join(came_name(id(n)));
     for (dir, name) in [("alloc/data", "d"), ("we", ""), ("db/local", "l"), ("other/local", "o")] {

@@ -71,7 +71,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 const XZ: &str = "/Td6WFoAAATm1rRGAgAhARYAAAB0L+Wj4Af/AEJdADEaShsJwPdtd+vy0uKwgJnneB5wwV1FLsreE3MmhAbUrheZtXO3/FxSt9d1Sm5fq5zdVzhZsGvi1Ykl91lCVtrIAAAAAPhdAPTPUQv2AAFegBAAAABXWi4UscRn+wIAAAAABFla";
 
 #[tokio::test]
-async fn archives_are_unpacked_by_what_their_names_end_in() {
+async fn archive_format_follows_the_name() {
     for (name, bytes) in [
         ("a.tar", good_tar()),
         ("a.tar.gz", gzip(&good_tar())),
@@ -105,7 +105,7 @@ async fn archives_are_unpacked_by_what_their_names_end_in() {
 }
 
 #[tokio::test]
-async fn how_it_is_unpacked_can_be_told() {
+async fn unpack_mode_is_configurable() {
     let tar_gz = gzip(&good_tar());
     let (any, file, dir) = (ArtifactMode::Any, ArtifactMode::File, ArtifactMode::Dir);
     for (bytes, wanted, expected) in [
@@ -145,7 +145,7 @@ fn artifact_of(path: &str, mode: ArtifactMode, destination: &str) -> impl Fn(&Se
 
 /// Several artifacts for one place are merged, and existing files stay unless they have the same name.
 #[tokio::test]
-async fn what_comes_to_the_same_place_comes_together() {
+async fn artifacts_for_one_place_are_merged() {
     let server = Server::answering(|path| match path {
         "/a.tar" => Server::ok(&good_tar()),
         _ => Server::ok(&good_zip()),
@@ -162,7 +162,7 @@ async fn what_comes_to_the_same_place_comes_together() {
 
 /// As root: the files belong to the task's user, and the unpacking process runs as that user.
 #[tokio::test]
-async fn what_is_fetched_belongs_to_the_task_s_user() {
+async fn artifacts_belong_to_the_task_user() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -180,7 +180,7 @@ async fn what_is_fetched_belongs_to_the_task_s_user() {
 
 /// `secrets` is a separate file system that the task's user may write to: its artifacts are staged in `private`.
 #[tokio::test]
-async fn what_goes_to_secrets_comes_from_private_memory() {
+async fn artifacts_in_secrets_are_staged_in_private() {
     use crate::task_dir::TaskDir;
     use herdlet_base::privileges::{Mounting, Privileges};
     let privileges = Privileges::probe();

@@ -36,7 +36,7 @@ fn holds_only_precious(dir: &Path) -> bool {
 // An artifact was staged beside its destination: a user who may write there put a directory of root's in place of the
 // staging directory, and the agent filled and then removed it.
 #[tokio::test]
-async fn nothing_is_staged_where_a_task_may_exchange_it() {
+async fn no_file_is_staged_in_an_exchangeable_directory() {
     let ground = TestEnv::new();
     let data = shared(&ground);
     let exchanged = data.clone();
@@ -60,7 +60,7 @@ async fn nothing_is_staged_where_a_task_may_exchange_it() {
 
 // As root, an artifact replaced files in directories to which its task's user could not write.
 #[tokio::test]
-async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
+async fn replaced_directory_receives_no_files() {
     if !herdlet_base::test_env::is_root() {
         return;
     }
@@ -91,7 +91,7 @@ async fn nothing_is_put_into_a_directory_that_stands_in_the_place_of_another() {
 
 // A user's directory in place of the mark was removed with its contents.
 #[tokio::test]
-async fn no_directory_is_removed_for_a_mark() {
+async fn directory_in_place_of_a_marker_is_kept() {
     let (server, ground) = (Server::giving(b"hello".to_vec()), TestEnv::new());
     let mark = ground.path(marker::FILE);
     fs::create_dir(&mark).unwrap();

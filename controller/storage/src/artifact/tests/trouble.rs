@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_a_server_fails_to_give_is_not_taken_for_it() {
+async fn incomplete_download_is_refused() {
     let body = b"hello, world".to_vec();
     let whole = Server::ok(&body);
     let head_len = whole.len() - body.len();
@@ -39,7 +39,7 @@ async fn what_a_server_fails_to_give_is_not_taken_for_it() {
 }
 
 #[tokio::test]
-async fn a_checksum_that_differs_is_the_end_of_it() {
+async fn wrong_checksum_is_fatal() {
     let list = "d41d8cd98f00b204e9800998ecf8427e  a\n";
     let server = Server::answering(move |path| match path {
         "/SUMS" => Server::ok(list.as_bytes()),
@@ -52,7 +52,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
         ("md5:d41d8cd98f00b204e9800998ecf8427e".to_owned(), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/SUMS"), "its md5 is 5d41402abc4b2a76b9719d911017c592"),
         (at("/none"), "/none: the server answers 404"),
-        ("file:/etc/passwd".to_owned(), "the address of its checksum list `file` is known"),
+        ("file:/etc/passwd".to_owned(), "the address of its checksum list `file` is not supported"),
         ("md5:1".to_owned(), "its checksum must be md5:HEX"),
     ] {
         let mut wanted = artifact(&server, "/a");
@@ -65,7 +65,7 @@ async fn a_checksum_that_differs_is_the_end_of_it() {
 
 /// A failed artifact does not keep the others from being fetched, and those are not fetched again.
 #[tokio::test]
-async fn the_next_try_fetches_what_is_missing() {
+async fn retry_fetches_only_missing_artifacts() {
     let server = Server::answering(|path| match path {
         "/bad" => Server::status("500 Internal Server Error"),
         _ => Server::ok(b"hello"),
@@ -82,7 +82,7 @@ async fn the_next_try_fetches_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_waited_for_until_the_wait_is_taken_back() {
+async fn hanging_server_is_waited_for_until_cancelled() {
     let (server, ground) = (Server::answering(|_| Vec::new()), TestEnv::new());
     let cancelled = CancellationToken::new();
     let all = [artifact(&server, "/a"), artifact(&server, "/b.tgz")];
@@ -101,7 +101,7 @@ async fn a_server_that_hangs_is_waited_for_until_the_wait_is_taken_back() {
 
 /// The unpacking process ends when its agent stops waiting: after a cancellation, or because the agent was killed.
 #[tokio::test]
-async fn unpacking_ends_when_nobody_waits_for_it() {
+async fn unpacking_ends_with_its_agent() {
     use std::io::Write as _;
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(&vec![0; 16 << 20]).unwrap();
@@ -125,7 +125,7 @@ async fn unpacking_ends_when_nobody_waits_for_it() {
 
 /// An agent was killed during a fetch: its remains are removed, and never count as the artifact.
 #[tokio::test]
-async fn what_a_killed_agent_left_goes_with_the_next_try() {
+async fn remains_of_a_killed_fetch_are_removed() {
     let (server, ground) = (Server::giving(b"hello".to_vec()), TestEnv::new());
     let wanted = artifact(&server, "/a");
     let in_memory = ground.path("private/.staging/0123");
@@ -141,7 +141,7 @@ async fn what_a_killed_agent_left_goes_with_the_next_try() {
 }
 
 #[tokio::test]
-async fn no_secret_is_told() {
+async fn errors_contain_no_secret() {
     let server = Server::answering(|_| Server::status("403 Forbidden"));
     let ground = TestEnv::new();
     let secrets = ["us3r", "passw0rd", "t0ken", "k3y"];
@@ -158,10 +158,10 @@ async fn no_secret_is_told() {
         .insert("checksum".to_owned(), format!("file:http://us3r:passw0rd@{}/t?t0ken", server.address));
     for wanted in [wanted, bad_header, unreachable, listed] {
         let error = ground.up(&[wanted]).await.unwrap_err();
-        let (told, debug) = (herdlet_base::error::in_full(&error), format!("{error:?}"));
+        let (message, debug) = (herdlet_base::error::in_full(&error), format!("{error:?}"));
         assert!(
-            !secrets.iter().any(|secret| told.contains(secret) || debug.contains(secret)),
-            "{told} {debug}"
+            !secrets.iter().any(|secret| message.contains(secret) || debug.contains(secret)),
+            "{message} {debug}"
         );
     }
 }

@@ -221,26 +221,26 @@ mod tests {
 
     /// The checks inside the process, if this test is started as it.
     #[test]
-    fn who_is_confined_reaches_its_directory_and_nothing_else() {
+    fn sandboxed_process_reaches_only_its_directory() {
         if std::env::var_os(CONFINED).is_some() {
             return report_reachable();
         }
         let temp = tempfile::tempdir().unwrap();
         let beside = temp.path().join("beside");
         fs::write(&beside, "beside").unwrap();
-        let ended = again("who_is_confined_reaches_its_directory_and_nothing_else", temp.path());
+        let ended = again("sandboxed_process_reaches_only_its_directory", temp.path());
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
         assert_eq!(fs::read_to_string(temp.path().join("dir/inside")).unwrap(), "inside");
         assert_eq!(fs::read_to_string(&beside).unwrap(), "beside");
     }
 
     #[test]
-    fn without_landlock_root_needs_a_root_directory_of_its_own() {
+    fn without_landlock_root_enters_its_own_root() {
         if std::env::var_os(CONFINED).is_some() {
             return enter_without_landlock();
         }
         let temp = tempfile::tempdir().unwrap();
-        let ended = again("without_landlock_root_needs_a_root_directory_of_its_own", temp.path());
+        let ended = again("without_landlock_root_enters_its_own_root", temp.path());
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     }
 

@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_goes_up_only_first_and_no_further_than_it_is_deep() {
+    fn link_may_go_up_only_within_the_tree() {
         for (target, depth, stays) in [
             ("a", 0, true),
             ("./a/b", 0, true),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_out_is_refused() {
+    fn escaping_name_is_refused() {
         for (path, expected) in [
             ("a/./b", Some("a/b")),
             ("./", Some("")),

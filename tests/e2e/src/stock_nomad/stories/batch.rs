@@ -51,8 +51,9 @@ pub(super) fn dispatch(ground: &mut StockCluster) {
     let body = format!("{ONCE}{}", shell("t", "cat local/in.txt; echo for $NOMAD_META_who", payload));
     ground.run("asked", &job("asked", "batch", &format!("{wants}{}", group("g", &body))));
     let file = ground.write("txt", "a payload\n");
-    let said = ground.ok(&["job", "dispatch", "-detach", "-meta", "who=me", "asked", &file]);
-    let child = said.split_whitespace().find(|word| word.starts_with("asked/dispatch-")).unwrap_or_default();
+    let output = ground.ok(&["job", "dispatch", "-detach", "-meta", "who=me", "asked", &file]);
+    let child =
+        output.split_whitespace().find(|word| word.starts_with("asked/dispatch-")).unwrap_or_default();
     let alloc = ground.one_is(child, "g", "complete");
     let logs = ground.ok(&["alloc", "logs", &text(&alloc, "ID")]);
     assert!(logs == "a payload\nfor me\n", "expected payload and meta, found {logs:?}");

@@ -100,8 +100,8 @@ pub(super) fn moves(ground: &mut StockCluster) {
     ground.agent.set_arguments(vec!["--config".to_owned(), file]);
     let refused = |ground: &mut StockCluster, why: &str, words: &str| {
         let output = Running::start(ground.agent.command(&ground.agent.agent_arguments())).finish();
-        let said = format!("{}{}", output.stdout, output.stderr);
-        assert!(output.code != 0 && said.contains(words), "expected a refusal {why}, found {output:?}");
+        let printed = format!("{}{}", output.stdout, output.stderr);
+        assert!(output.code != 0 && printed.contains(words), "expected a refusal {why}, found {output:?}");
     };
     refused(ground, "while the client runs", "client is running");
     if let Some(client) = &mut ground.client {

@@ -94,10 +94,10 @@ enum Verdict {
 fn judge(ground: &StockCluster, token: Option<&str>, arguments: &[&str], wanted: Verdict) {
     for door in DOORS {
         let output = ground.with(door, token, arguments);
-        let said = format!("{}{}", output.stdout, output.stderr).to_lowercase();
+        let text = format!("{}{}", output.stdout, output.stderr).to_lowercase();
         let is_so = match wanted {
             Verdict::Allowed => output.code == 0,
-            Verdict::Denied => output.code != 0 && said.contains("permission denied"),
+            Verdict::Denied => output.code != 0 && text.contains("permission denied"),
         };
         assert!(is_so, "expected {wanted:?} for {arguments:?} at {door:?}, found {output:?}");
     }

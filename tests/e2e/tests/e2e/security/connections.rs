@@ -9,7 +9,7 @@ use crate::common::{is_root, job, prepared_on_loopback, sleeper};
 // Regression: with a limit of 256 files (the usual 1,024 only take longer to fill), held connections left
 // none for the start of a task.
 #[test]
-fn connections_of_strangers_do_not_keep_tasks_from_being_started() {
+fn foreign_connections_do_not_block_task_starts() {
     if !is_root() {
         return;
     }

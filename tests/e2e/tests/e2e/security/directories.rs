@@ -83,7 +83,7 @@ fn start(umask: &str) -> (Agent, PathBuf) {
 
 // Users without a task in the allocation: one of the machine, and the user of a task in another allocation.
 #[test]
-fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask() {
+fn users_without_a_task_cannot_enter_an_allocation() {
     if !is_root() {
         return;
     }
@@ -95,9 +95,9 @@ fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask(
         agent.apply(&job("other", "batch", "", &[shell("t", &script, more)]));
         let ended = |status: String| ["complete", "failed"].contains(&status.as_str());
         let other = agent.until_alloc("other.g[0]", "ended", |alloc| ended(alloc.status()));
-        let said = agent.task_log(&other.id(), "t", "stdout") + &agent.task_log(&other.id(), "t", "stderr");
-        assert!(!said.contains("BROKEN"), "{said}");
-        assert_eq!(said.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{said}");
+        let output = agent.task_log(&other.id(), "t", "stdout") + &agent.task_log(&other.id(), "t", "stderr");
+        assert!(!output.contains("BROKEN"), "{output}");
+        assert_eq!(output.matches("held").count(), ATTEMPTS.matches("\ntry ").count(), "{output}");
         // Each attempt succeeds with sufficient rights: root is refused nothing.
         let tried = attempt(&agent, &alloc, "root");
         assert_eq!(tried.matches("BROKEN").count(), ATTEMPTS.matches("\ntry ").count(), "{tried}");
@@ -106,7 +106,7 @@ fn users_without_a_task_in_an_allocation_enter_nothing_of_it_whatever_the_umask(
 }
 
 #[test]
-fn tasks_of_one_allocation_share_its_data_and_logs_and_keep_their_secrets() {
+fn sibling_tasks_share_data_but_not_secrets() {
     if !is_root() {
         return;
     }
@@ -146,7 +146,7 @@ fn tasks_of_one_allocation_share_its_data_and_logs_and_keep_their_secrets() {
 
 // Like directories of an older agent, whose tasks keep running.
 #[test]
-fn directories_that_somebody_opens_are_closed_again_under_their_tasks() {
+fn opened_directories_are_closed_again() {
     if !is_root() {
         return;
     }
@@ -218,7 +218,7 @@ impl Drop for Plain {
 }
 
 #[test]
-fn on_a_file_system_without_lists_tasks_run_and_strangers_get_nothing() {
+fn file_system_without_acls_keeps_directories_private() {
     if !is_root() {
         return;
     }

@@ -46,7 +46,7 @@ fn set_user_id(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_set_user_id_program_gives_no_rights_where_a_task_asks_for_none() {
+fn setuid_program_gains_no_rights_by_default() {
     if !is_root() {
         return;
     }
@@ -90,7 +90,7 @@ fn has_pids_controller() -> bool {
 }
 
 #[test]
-fn a_task_that_forks_without_end_stops_at_its_limit_and_hurts_nobody() {
+fn fork_bomb_stops_at_its_limit() {
     if !is_root() || !has_pids_controller() {
         return;
     }
@@ -116,7 +116,7 @@ fn a_task_that_forks_without_end_stops_at_its_limit_and_hurts_nobody() {
 }
 
 #[test]
-fn no_process_of_the_agents_user_reads_its_memory_or_descriptors() {
+fn agent_memory_is_unreadable_to_its_own_user() {
     if !is_root() {
         return;
     }
@@ -199,7 +199,7 @@ fn the_agent_leaves_no_core_and_tasks_leave_theirs() {
 }
 
 #[test]
-fn capabilities_that_the_agent_passes_on_are_not_those_of_another_user() {
+fn agent_capabilities_are_not_passed_to_other_users() {
     if !is_root() {
         return;
     }

@@ -45,9 +45,9 @@ fn a_task_of_another_user_has_no_key_of_the_agents() {
     for (job_name, user, keys) in [("own", "", "1\n"), ("others", "user: nobody", "0\n")] {
         agent.apply_and_wait(&job(job_name, "service", "", &[shell("t", &script, user)]));
         wait::until_true("the task has counted the keys that it can use", || {
-            let said = agent.cli(&["logs", job_name]).stdout;
-            assert!(said.is_empty() || said == keys, "{job_name}: {said}");
-            !said.is_empty()
+            let output = agent.cli(&["logs", job_name]).stdout;
+            assert!(output.is_empty() || output == keys, "{job_name}: {output}");
+            !output.is_empty()
         });
     }
     agent.finish();
@@ -79,7 +79,7 @@ fn unpacker(dir: &std::path::Path) -> Child {
 }
 
 #[test]
-fn the_process_that_unpacks_is_confined_when_it_reads() {
+fn unpacking_process_is_confined_before_it_reads() {
     if !is_root() {
         return;
     }
@@ -100,7 +100,7 @@ fn the_process_that_unpacks_is_confined_when_it_reads() {
 /// Injects system calls into the process, like an attacker who controls it.
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn whoever_takes_over_the_process_that_unpacks_makes_no_other_system_call() {
+fn unpacking_process_can_make_no_other_system_call() {
     if !is_root() {
         return;
     }

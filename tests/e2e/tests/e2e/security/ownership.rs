@@ -61,16 +61,16 @@ fn assert_refused_with(agent: &Agent, arguments: &[String], at: &Path, repair: &
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ended = agent.cli(&arguments);
     assert_ne!(ended.code, 0, "{ended:?}");
-    let said = format!("{}{}", ended.stdout, ended.stderr);
+    let output = format!("{}{}", ended.stdout, ended.stderr);
     for part in [&*at.display().to_string(), "belongs to", "mode", repair] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(output.contains(part), "{part} is not in {output}");
     }
-    let has_command = ["chown", "chmod"].iter().any(|command| said.contains(command));
-    assert_eq!(has_command, repair.starts_with("ch"), "{said}");
+    let has_command = ["chown", "chmod"].iter().any(|command| output.contains(command));
+    assert_eq!(has_command, repair.starts_with("ch"), "{output}");
 }
 
 #[test]
-fn a_state_directory_that_another_user_has_prepared_is_refused_and_nothing_is_written_through_its_links() {
+fn prepared_state_directory_of_another_user_is_refused() {
     if !is_root() {
         return;
     }
@@ -92,7 +92,7 @@ fn a_state_directory_that_another_user_has_prepared_is_refused_and_nothing_is_wr
 }
 
 #[test]
-fn a_state_directory_that_others_can_replace_is_refused_wherever_on_the_way() {
+fn replaceable_state_directory_is_refused() {
     if !is_root() {
         return;
     }
@@ -143,7 +143,7 @@ fn starts_and_ends(agent: &Agent, arguments: &[String], socket: &Path) {
 }
 
 #[test]
-fn runtime_directories_and_sockets_that_others_can_replace_are_refused() {
+fn replaceable_runtime_directory_or_socket_is_refused() {
     if !is_root() {
         return;
     }
@@ -161,7 +161,7 @@ fn runtime_directories_and_sockets_that_others_can_replace_are_refused() {
 }
 
 #[test]
-fn a_config_and_a_token_that_another_user_can_change_are_refused() {
+fn changeable_config_or_token_is_refused() {
     if !is_root() {
         return;
     }
@@ -196,7 +196,7 @@ fn a_config_and_a_token_that_another_user_can_change_are_refused() {
 }
 
 #[test]
-fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and_by_doctor() {
+fn writers_of_manifests_or_volumes_are_reported() {
     if !is_root() {
         return;
     }
@@ -230,8 +230,8 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
     agent.until_alloc("theirs.g[0]", "runs", |alloc| alloc.state("t") == "running");
     let state = agent.home.state().display().to_string();
     let doctor = ["doctor", "--config", &config, "--state-dir", &state];
-    let said = agent.cli(&doctor).stdout;
-    assert!(said.contains("ownership") && said.contains(&*theirs.to_string_lossy()), "{said}");
+    let stdout = agent.cli(&doctor).stdout;
+    assert!(stdout.contains("ownership") && stdout.contains(&*theirs.to_string_lossy()), "{stdout}");
     // Many of them are one line in the log, and all of them are in the report.
     for n in 0..8 {
         let path = folder.join(format!("more-{n}.yaml"));
@@ -245,27 +245,34 @@ fn who_else_can_change_manifests_or_the_way_to_a_volume_is_said_by_the_agent_and
                 && line.ends_with("`herdlet doctor` lists all")
         })
     });
-    let said = agent.cli(&doctor).stdout;
+    let stdout = agent.cli(&doctor).stdout;
     for n in 0..8 {
-        assert!(said.contains(&format!("/more-{n}.yaml: it belongs to")), "{said}");
+        assert!(stdout.contains(&format!("/more-{n}.yaml: it belongs to")), "{stdout}");
     }
-    assert!(said.contains("it trusts root\n"), "{said}");
+    assert!(stdout.contains("it trusts root\n"), "{stdout}");
     fs::remove_file(&theirs).unwrap();
     wait::until_true("the job of the removed file is gone", || agent.members().is_empty());
     // A state directory that others can change is a failure.
     set_mode(&agent.home.path().join("way"), 0o755);
     let exposed = make(agent.home.path().join("exposed"), OPEN);
     let exposed = exposed.display().to_string();
-    let said =
+    let output =
         agent.cli(&["doctor", "--config", &config, "--state-dir", &exposed, "--socket", "/run/none/sock"]);
-    assert_ne!(said.code, 0, "{said:?}");
-    assert!(said.stdout.contains("chmod o-w"), "{said:?}");
+    assert_ne!(output.code, 0, "{output:?}");
+    assert!(output.stdout.contains("chmod o-w"), "{output:?}");
+    // Regression: the running agent's directory was checked instead, and all was well.
+    let socket = agent.home.socket().display().to_string();
+    let output = agent.cli(&["doctor", "--config", &config, "--state-dir", &exposed, "--socket", &socket]);
+    assert_ne!(output.code, 0, "{output:?}");
+    for part in ["chmod o-w", &*format!("the checks above are for {exposed}")] {
+        assert!(output.stdout.contains(part), "{part}: {output:?}");
+    }
     agent.finish();
 }
 
 /// Like after `su`, which keeps the variable of the calling user.
 #[test]
-fn a_directory_for_run_time_files_of_another_user_is_named_with_what_to_do() {
+fn foreign_runtime_directory_is_named_with_a_remedy() {
     if !is_root() {
         return;
     }
@@ -278,17 +285,17 @@ fn a_directory_for_run_time_files_of_another_user_is_named_with_what_to_do() {
         started.arg(agent.command(&[""; 0]).get_program()).arg(command);
         started.env("XDG_RUNTIME_DIR", &theirs).env("HOME", agent.home.path());
         let ended = started.stdin(Stdio::null()).output().unwrap();
-        let said =
+        let output =
             String::from_utf8_lossy(&ended.stderr).into_owned() + &String::from_utf8_lossy(&ended.stdout);
-        assert!(!ended.status.success(), "{said}");
+        assert!(!ended.status.success(), "{output}");
         for part in ["XDG_RUNTIME_DIR", "belongs to root (uid 0)", "runs as nobody (uid 65534)", "Unset it"] {
-            assert!(said.contains(part), "{part} is not in {said}");
+            assert!(output.contains(part), "{part} is not in {output}");
         }
     }
 }
 
 #[test]
-fn under_an_open_umask_no_file_of_the_agent_is_open_to_others() {
+fn open_umask_opens_no_agent_file() {
     if !is_root() {
         return;
     }
@@ -331,7 +338,7 @@ fn arguments_of(copy: &Agent, runtime: &str, more: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_and_cgroups() {
+fn copy_of_a_used_state_directory_is_refused() {
     if !is_root() {
         return;
     }
@@ -354,11 +361,11 @@ fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_
             command = whole;
         }
         let ended = command.stdin(Stdio::null()).output().unwrap();
-        let said =
+        let output =
             String::from_utf8_lossy(&ended.stderr).into_owned() + &String::from_utf8_lossy(&ended.stdout);
-        assert!(!ended.status.success(), "{runtime}: {said}");
-        assert!(said.contains(&holder), "{runtime}: {holder} is not in {said}");
-        assert_eq!(first.members(), members, "{runtime}: {said}");
+        assert!(!ended.status.success(), "{runtime}: {output}");
+        assert!(output.contains(&holder), "{runtime}: {holder} is not in {output}");
+        assert_eq!(first.members(), members, "{runtime}: {output}");
     }
     // Once the first one has exited, the copy may run.
     let mut first = first;
@@ -373,7 +380,7 @@ fn a_copy_of_a_state_directory_in_use_is_refused_whatever_its_runtime_directory_
 
 /// The claims on an instance end with its agent, but its tasks keep running.
 #[test]
-fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_their_agent() {
+fn copy_is_refused_while_tasks_run_without_their_agent() {
     if !is_root() {
         return;
     }
@@ -384,12 +391,12 @@ fn a_copy_of_a_state_directory_is_refused_while_tasks_of_the_first_run_without_t
     let refused = |arguments: &[String], parts: &[&str]| {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let ended = copy.cli(&arguments);
-        let said = format!("{}{}", ended.stdout, ended.stderr);
-        assert_ne!(ended.code, 0, "{said}");
+        let output = format!("{}{}", ended.stdout, ended.stderr);
+        assert_ne!(ended.code, 0, "{output}");
         for part in parts {
-            assert!(said.contains(part), "{part} is not in {said}");
+            assert!(output.contains(part), "{part} is not in {output}");
         }
-        assert_eq!(host::members(&first.home.instance().unwrap()), members, "{said}");
+        assert_eq!(host::members(&first.home.instance().unwrap()), members, "{output}");
     };
     let is_copy = format!("it is a copy of {original}, or the original of it; ");
     let advice = format!("Start the agent with --state-dir {original} --runtime-dir ");
@@ -438,12 +445,12 @@ fn tasks_are_found_without_their_records() {
         let arguments = agent.agent_arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let ended = agent.cli(&arguments);
-        let said = format!("{}{}", ended.stdout, ended.stderr);
-        assert_ne!(ended.code, 0, "{said}");
+        let output = format!("{}{}", ended.stdout, ended.stderr);
+        assert_ne!(ended.code, 0, "{output}");
         for part in parts {
-            assert!(said.contains(part), "{part} is not in {said}");
+            assert!(output.contains(part), "{part} is not in {output}");
         }
-        assert_eq!(host::members(&instance), members, "{said}");
+        assert_eq!(host::members(&instance), members, "{output}");
     };
     let advice = format!("Start the agent with --runtime-dir {}/first as before", ground.display());
     let still = "1 task still runs whose records are in the runtime directory";
@@ -463,7 +470,7 @@ fn tasks_are_found_without_their_records() {
 }
 
 #[test]
-fn a_copy_in_the_place_of_its_original_is_refused_while_tasks_run_in_the_original() {
+fn copy_in_place_of_its_original_is_refused() {
     if !is_root() {
         return;
     }
@@ -478,11 +485,11 @@ fn a_copy_in_the_place_of_its_original_is_refused_while_tasks_run_in_the_origina
     let arguments = agent.agent_arguments();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ended = agent.cli(&arguments);
-    let said = format!("{}{}", ended.stdout, ended.stderr);
-    assert_ne!(ended.code, 0, "{said}");
+    let output = format!("{}{}", ended.stdout, ended.stderr);
+    assert_ne!(ended.code, 0, "{output}");
     let advice = format!("Start the agent with --state-dir {}", original.display());
-    assert!(said.contains(&advice) && said.contains("1 task still runs"), "{said}");
-    assert_eq!(host::members(&instance), members, "{said}");
+    assert!(output.contains(&advice) && output.contains("1 task still runs"), "{output}");
+    assert_eq!(host::members(&instance), members, "{output}");
     fs::remove_dir_all(agent.home.state()).unwrap();
     fs::rename(&original, agent.home.state()).unwrap();
     agent.launch();
@@ -536,7 +543,7 @@ fn a_state_directory_that_was_moved_keeps_its_tasks() {
 }
 
 #[test]
-fn another_user_who_takes_the_name_and_the_cgroups_of_an_instance_keeps_no_agent_from_starting() {
+fn squatted_instance_name_does_not_block_the_agent() {
     if !is_root() {
         return;
     }

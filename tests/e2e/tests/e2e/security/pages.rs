@@ -44,7 +44,7 @@ fn request_with_body(port: u16, request: &str, lines: &[&str]) -> (u16, String) 
 /// Regression: without ACLs in the cluster, a page in a browser could execute commands as root, and read and
 /// change everything under a name that resolved to the agent.
 #[test]
-fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
+fn foreign_page_gets_nothing_from_a_node_without_acls() {
     if !is_root() {
         return;
     }
@@ -125,7 +125,7 @@ fn a_strangers_page_gets_nothing_of_a_node_without_acls() {
 }
 
 #[test]
-fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_kept_out() {
+fn token_is_required_and_guesses_do_not_lock_out_its_owner() {
     if !is_root() {
         return;
     }
@@ -162,7 +162,7 @@ fn a_page_or_a_stranger_without_the_token_gets_nothing_and_who_has_it_is_never_k
     assert!(slowed >= 10, "a few wrong tokens are not limited");
     let ours = http::request(&http::Peer::Guarded(api, TOKEN), "GET", "/v1/jobs", &[], "").unwrap();
     assert_eq!(ours.status, 200, "a valid token from the same address is accepted");
-    assert!(agent.log().contains("a request had a wrong token"), "{}", agent.log());
+    assert!(agent.log().contains("refused a request with a wrong token"), "{}", agent.log());
     assert!(
         agent.metric("herdlet_authentication_failures_total", "reason=\"wrong\"") >= f64::from(slowed + 1)
     );

@@ -64,7 +64,7 @@ fn check(port: u16, name: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_certificate_that_nobody_has_signed_is_refused_unless_a_check_says_otherwise() {
+fn unsigned_certificate_is_refused_unless_allowed() {
     if !is_root() {
         return;
     }
@@ -110,7 +110,7 @@ fn a_certificate_that_nobody_has_signed_is_refused_unless_a_check_says_otherwise
 }
 
 #[test]
-fn what_a_check_says_is_shown_and_not_obeyed_by_a_terminal() {
+fn check_output_is_escaped_on_a_terminal() {
     if !is_root() {
         return;
     }

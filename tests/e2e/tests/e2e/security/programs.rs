@@ -37,7 +37,7 @@ fn task_dir(agent: &Agent, job: &str) -> PathBuf {
 
 // Regression: the next check, session or restart ran any user's file `local/sh` or `local/bin/sleep` as root.
 #[test]
-fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
+fn planted_programs_are_never_run() {
     if !is_root() {
         return;
     }
@@ -59,8 +59,8 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
     }
     let checks = lines("checks");
     wait::until_true("checks continue", || lines("checks") >= checks + 2);
-    let said = agent.cli(&["exec", "victim", "--", "sh", "-c", "echo from the shell"]).success();
-    assert_eq!(said.stdout, "from the shell\n");
+    let output = agent.cli(&["exec", "victim", "--", "sh", "-c", "echo from the shell"]).success();
+    assert_eq!(output.stdout, "from the shell\n");
     agent.cli(&["exec", "victim", "--", "/bin/sleep", "0"]).success();
     // A name that can only mean the planted program is refused with its owner.
     let refused = agent.cli(&["exec", "victim", "--", "bin/sleep", "0"]);
@@ -81,7 +81,7 @@ fn planted_programs_are_run_by_no_check_no_session_and_no_restart() {
 // Regression: the mode was read and set by path, so a file that was exchanged for a link made a log of root a
 // set-user-id program.
 #[test]
-fn exchanging_a_program_for_a_link_makes_nothing_else_executable() {
+fn swapped_link_makes_nothing_else_executable() {
     if !is_root() {
         return;
     }
@@ -171,14 +171,14 @@ fn programs_of_the_task_itself_run_as_before() {
     let tasks = [shell("t", script, "user: nobody"), shell("other", "exec sleep 100000", "user: daemon")];
     agent.apply_and_wait(&job("own", "service", "", &tasks));
     wait::until_true("it is ready", || agent.cli(&["logs", "own", "--task", "t"]).stdout.contains("ready"));
-    let said = |command: &[&str]| {
+    let stdout = |command: &[&str]| {
         let arguments = [&["exec", "own", "--task", "t", "--"], command].concat();
         agent.cli(&arguments).success().stdout
     };
-    assert_eq!(said(&["local/venv/bin/python", "-c", "echo from $0"]), "from local/venv/bin/python\n");
-    let script = said(&["script", "a", "b"]);
+    assert_eq!(stdout(&["local/venv/bin/python", "-c", "echo from $0"]), "from local/venv/bin/python\n");
+    let script = stdout(&["script", "a", "b"]);
     assert!(script.ends_with("/t/local/script a b\n"), "{script}");
-    assert_eq!(said(&["mycat", "/proc/self/comm"]), "mycat\n");
-    assert_eq!(said(&["local/mycat", "/proc/self/cmdline"]), "local/mycat\0/proc/self/cmdline\0");
+    assert_eq!(stdout(&["mycat", "/proc/self/comm"]), "mycat\n");
+    assert_eq!(stdout(&["local/mycat", "/proc/self/cmdline"]), "local/mycat\0/proc/self/cmdline\0");
     agent.finish();
 }

@@ -52,7 +52,7 @@ try kill-cgroup       'echo 1 > $g/cgroup.kill'
 "#;
 
 #[test]
-fn another_user_who_knows_every_path_reads_replaces_and_kills_nothing() {
+fn other_user_with_known_paths_can_do_nothing() {
     if !is_root() {
         return;
     }
@@ -82,7 +82,7 @@ fn another_user_who_knows_every_path_reads_replaces_and_kills_nothing() {
 }
 
 #[test]
-fn the_socket_answers_its_own_user_and_root_also_when_its_mode_was_opened() {
+fn socket_accepts_only_its_user_and_root() {
     if !is_root() {
         return;
     }
@@ -106,7 +106,7 @@ fn the_socket_answers_its_own_user_and_root_also_when_its_mode_was_opened() {
 
 // The umask of a user who starts the agent by hand is not always 022.
 #[test]
-fn under_a_closed_umask_tasks_of_other_users_find_their_directories() {
+fn closed_umask_admits_tasks_of_other_users() {
     if !is_root() {
         return;
     }
@@ -120,6 +120,6 @@ fn under_a_closed_umask_tasks_of_other_users_find_their_directories() {
         ["complete", "failed"].contains(&alloc.status().as_str())
     });
     assert_eq!(alloc.status(), "complete", "{}", agent.task_log(&alloc.id(), "t", "stderr"));
-    agent.until_logged(&alloc.id(), "t", "stdout", |said| said.ends_with("done\n"));
+    agent.until_logged(&alloc.id(), "t", "stdout", |output| output.ends_with("done\n"));
     agent.finish();
 }

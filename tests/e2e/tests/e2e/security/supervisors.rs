@@ -117,14 +117,15 @@ fn refused(agent: &Agent, wrapper: &[&str], more: &[&str]) -> String {
     command.args(plain.get_args()).args(more);
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let ended = command.stdin(Stdio::null()).output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned() + &String::from_utf8_lossy(&ended.stdout);
-    assert!(!ended.status.success(), "{said}");
-    said
+    let output =
+        String::from_utf8_lossy(&ended.stderr).into_owned() + &String::from_utf8_lossy(&ended.stdout);
+    assert!(!ended.status.success(), "{output}");
+    output
 }
 
 /// Regression: the agent took the record of such a process for the task's, and killed the process in it.
 #[test]
-fn a_set_user_id_program_of_another_user_gives_no_record_to_a_task() {
+fn foreign_setuid_program_gets_no_record() {
     if !is_root() {
         return;
     }
@@ -162,7 +163,7 @@ fn a_set_user_id_program_of_another_user_gives_no_record_to_a_task() {
 /// Regression: the file was opened whatever its owner, so each agent, `doctor` and `run` of root waited for
 /// ever.
 #[test]
-fn what_another_user_keeps_in_a_directory_of_theirs_holds_no_agent_up() {
+fn foreign_runtime_files_do_not_block_the_agent() {
     if !is_root() {
         return;
     }
@@ -184,7 +185,7 @@ fn what_another_user_keeps_in_a_directory_of_theirs_holds_no_agent_up() {
 
 /// Regression: the agent refused to start, and advised to use that directory, or to trust that user.
 #[test]
-fn a_directory_of_another_user_with_an_instance_s_name_keeps_no_agent_from_starting() {
+fn foreign_directory_with_an_instance_name_is_ignored() {
     if !is_root() {
         return;
     }
@@ -201,7 +202,7 @@ fn a_directory_of_another_user_with_an_instance_s_name_keeps_no_agent_from_start
 
 /// An unreadable supervisor does not mean that its task has ended.
 #[test]
-fn an_agent_that_may_not_inspect_supervisors_does_not_start_beside_them() {
+fn agent_that_cannot_inspect_supervisors_does_not_start() {
     if !is_root() {
         return;
     }
@@ -209,10 +210,10 @@ fn an_agent_that_may_not_inspect_supervisors_does_not_start_beside_them() {
     let (members, instance) = (agent.members(), agent.home.instance().unwrap());
     agent.kill();
     fs::remove_dir_all(&attempts).unwrap();
-    let said = refused(&agent, &["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"], &[]);
-    assert!(said.contains("supervises a task, but this agent may not inspect it"), "{said}");
-    assert!(said.contains("CAP_SYS_PTRACE"), "{said}");
-    assert_eq!(host::members(&instance), members, "{said}");
+    let output = refused(&agent, &["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"], &[]);
+    assert!(output.contains("supervises a task, but this agent may not inspect it"), "{output}");
+    assert!(output.contains("CAP_SYS_PTRACE"), "{output}");
+    assert_eq!(host::members(&instance), members, "{output}");
     agent.launch();
     assert_eq!(agent.members(), members);
     agent.finish();
@@ -221,7 +222,7 @@ fn an_agent_that_may_not_inspect_supervisors_does_not_start_beside_them() {
 /// Regression: the agent took the pids in the records for pids of its own namespace, and ended all tasks or
 /// ran them twice.
 #[test]
-fn an_agent_in_another_pid_namespace_does_not_start_while_tasks_run() {
+fn agent_in_another_pid_namespace_does_not_start() {
     if !is_root() {
         return;
     }
@@ -231,10 +232,10 @@ fn an_agent_in_another_pid_namespace_does_not_start_while_tasks_run() {
     let unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--"];
     let parent = format!("herdlet-test-{instance}");
     for more in [&[][..], &["--cgroup-parent", &parent][..]] {
-        let said = refused(&agent, &unshare, more);
-        assert!(said.contains("its last start was in another PID namespace"), "{said}");
-        assert!(said.contains("still run"), "{said}");
-        assert_eq!(host::members(&instance), members, "{said}");
+        let output = refused(&agent, &unshare, more);
+        assert!(output.contains("its last start was in another PID namespace"), "{output}");
+        assert!(output.contains("still run"), "{output}");
+        assert_eq!(host::members(&instance), members, "{output}");
     }
     agent.launch();
     assert_eq!(agent.members(), members);
@@ -244,7 +245,7 @@ fn an_agent_in_another_pid_namespace_does_not_start_while_tasks_run() {
 /// Regression: with other cgroups the agent would not have seen the running tasks, and would have forgotten
 /// their location.
 #[test]
-fn an_agent_with_other_cgroups_does_not_start_while_tasks_run_that_have_no_supervisor() {
+fn agent_with_other_cgroups_does_not_start() {
     if !is_root() {
         return;
     }
@@ -256,11 +257,14 @@ fn an_agent_with_other_cgroups_does_not_start_while_tasks_run_that_have_no_super
     }
     assert_eq!(host::members(&instance), members);
     let parent = format!("herdlet-test-{instance}");
-    let said = refused(&agent, &[], &["--cgroup-parent", &parent]);
+    let output = refused(&agent, &[], &["--cgroup-parent", &parent]);
     let empty = r#"for dir in /sys/fs/cgroup/"$0" /sys/fs/cgroup/*/"$0"; do find "$dir" -depth -type d -exec rmdir {} +; done"#;
     Command::new("sh").args(["-c", empty, &parent]).stderr(Stdio::null()).status().unwrap();
-    assert!(said.contains("no record in") && said.contains("with its cgroup parent as before"), "{said}");
-    assert_eq!(host::members(&instance), members, "{said}");
+    assert!(
+        output.contains("no record in") && output.contains("with its cgroup parent as before"),
+        "{output}"
+    );
+    assert_eq!(host::members(&instance), members, "{output}");
     agent.launch();
     wait::until_true("the tasks have ended and started again", || {
         let now = agent.members();
@@ -271,7 +275,7 @@ fn an_agent_with_other_cgroups_does_not_start_while_tasks_run_that_have_no_super
 
 /// As after a move of an agent from its own user to root, which trusts that user.
 #[test]
-fn tasks_that_an_agent_of_a_trusted_user_has_left_keep_root_s_from_starting_elsewhere() {
+fn tasks_of_a_trusted_users_agent_block_a_start_elsewhere() {
     if !is_root() {
         return;
     }
@@ -293,9 +297,9 @@ fn tasks_that_an_agent_of_a_trusted_user_has_left_keep_root_s_from_starting_else
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(!ended.status.success() && said.contains("1 task still runs"), "{said}");
-    assert!(said.contains(&format!("Start the agent with --runtime-dir {runtime} as before")), "{said}");
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && stderr.contains("1 task still runs"), "{stderr}");
+    assert!(stderr.contains(&format!("Start the agent with --runtime-dir {runtime} as before")), "{stderr}");
     agent.set_arguments(at(&runtime));
     agent.launch();
     agent.finish();

@@ -41,7 +41,7 @@ fn links_among_the_logs_are_neither_written_nor_shown() {
 }
 
 #[test]
-fn removing_what_a_task_has_filled_with_links_removes_nothing_else() {
+fn removal_of_planted_links_removes_nothing_else() {
     if !is_root() {
         return;
     }
@@ -68,7 +68,7 @@ fn removing_what_a_task_has_filled_with_links_removes_nothing_else() {
 }
 
 #[test]
-fn what_the_agent_was_told_by_its_environment_is_in_no_task() {
+fn agent_environment_is_not_passed_to_tasks() {
     if !is_root() {
         return;
     }

@@ -10,7 +10,7 @@ fn claimed() -> (tempfile::TempDir, StateDir, SocketAddrUnix) {
 }
 
 #[tokio::test]
-async fn a_holder_that_does_not_listen_yet_is_asked_again() {
+async fn holder_that_does_not_listen_is_asked_again() {
     let (_dir, state, name) = claimed();
     let holder = stream_socket().unwrap();
     bind(&holder, &name).unwrap();

@@ -58,7 +58,7 @@ impl Bench {
 }
 
 #[test]
-fn a_runtime_directory_is_changed_only_once_all_tasks_have_ended() {
+fn runtime_directory_changes_only_without_tasks() {
     let bench = Bench::new();
     bench.starts("other");
     bench.put_living();
@@ -74,7 +74,7 @@ fn a_runtime_directory_is_changed_only_once_all_tasks_have_ended() {
 }
 
 #[test]
-fn nothing_that_was_before_a_reboot_or_of_another_instance_keeps_an_agent_from_starting() {
+fn records_before_a_reboot_do_not_prevent_a_start() {
     let bench = Bench::new();
     bench.put_living();
     bench.refusal("other");
@@ -92,7 +92,7 @@ fn nothing_that_was_before_a_reboot_or_of_another_instance_keeps_an_agent_from_s
 }
 
 #[test]
-fn a_copy_does_not_start_while_tasks_of_its_original_run_and_a_moved_directory_does() {
+fn copy_does_not_start_beside_tasks_of_its_original() {
     let bench = Bench::new();
     let original = bench.path("original");
     fs::create_dir(&original).unwrap();
@@ -117,7 +117,7 @@ fn a_copy_does_not_start_while_tasks_of_its_original_run_and_a_moved_directory_d
 }
 
 #[test]
-fn processes_without_a_record_that_can_be_seen_keep_a_copy_in_another_mount_namespace_from_starting() {
+fn visible_processes_stop_a_copy_in_another_mount_namespace() {
     let bench = Bench::new();
     // Like cgroup.events of a cgroup with a process.
     let tree = bench.path("tree");
@@ -139,7 +139,7 @@ fn processes_without_a_record_that_can_be_seen_keep_a_copy_in_another_mount_name
 }
 
 #[test]
-fn records_that_others_could_have_changed_are_no_proof_that_nothing_runs() {
+fn untrusted_records_do_not_prove_that_nothing_runs() {
     use std::os::unix::fs::PermissionsExt as _;
     let bench = Bench::new();
     bench.put_living();
@@ -168,7 +168,7 @@ fn a_path_whose_end_is_gone_is_the_one_that_the_kernel_shows() {
 }
 
 #[test]
-fn what_runs_of_another_pid_namespace_is_asked_of_its_cgroups_and_records() {
+fn other_pid_namespace_is_inspected_by_cgroups_and_records() {
     let bench = Bench::new();
     bench.change(|location| location.pid_namespace = location.pid_namespace.map(|inode| inode ^ 1));
     bench.starts("run");
@@ -213,7 +213,7 @@ fn what_runs_of_another_pid_namespace_is_asked_of_its_cgroups_and_records() {
 }
 
 #[test]
-fn cgroups_of_the_last_start_are_not_left_behind_with_processes_that_no_supervisor_holds() {
+fn cgroups_with_processes_are_not_abandoned() {
     let bench = Bench::new();
     let [tree, other] = ["tree", "other-tree"].map(|name| bench.path(name));
     for tree in [&tree, &other] {

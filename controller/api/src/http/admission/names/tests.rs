@@ -66,7 +66,7 @@ fn addresses_and_names_of_this_machine_are_its_own() {
 }
 
 #[test]
-fn other_names_lead_here_because_somebody_made_them() {
+fn foreign_host_names_are_refused() {
     for host in [
         "evil.example",
         "evil.example:4646",
@@ -90,7 +90,7 @@ fn other_names_lead_here_because_somebody_made_them() {
 }
 
 #[test]
-fn a_request_says_once_whom_it_asks() {
+fn request_needs_exactly_one_host() {
     for headers in [
         &[][..],
         &[("host", "")],
@@ -130,7 +130,7 @@ fn a_target_with_a_host_is_judged_too() {
 }
 
 #[test]
-fn a_page_may_change_what_it_came_from_and_nothing_else() {
+fn page_may_change_only_its_own_origin() {
     let ask = |method: &str, origin: &str| {
         code(&head(method, "/v1/jobs", &[("host", "box:4646"), ("origin", origin)]))
     };
@@ -187,7 +187,7 @@ fn conversations_and_collections_count_as_changes() {
 
 /// Browsers request an image of a page without `Origin`.
 #[test]
-fn a_picture_collects_nothing() {
+fn image_request_cannot_collect() {
     let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:145.0) Gecko/20100101 Firefox/145.0");
     let ask = |method: &str, headers: &[(&str, &str)]| {
         code(&head(method, "/v1/client/gc", &[&[("host", "box")], headers].concat()))
@@ -209,7 +209,7 @@ fn a_picture_collects_nothing() {
 }
 
 #[test]
-fn what_the_browser_says_of_the_site_counts() {
+fn fetch_site_header_is_checked() {
     let ask = |site: &str, more: &[(&str, &str)]| {
         let headers = [&[("host", "box"), ("sec-fetch-site", site)], more].concat();
         code(&head("POST", "/v1/jobs", &headers))
@@ -235,7 +235,7 @@ fn any_name_may_be_allowed_but_not_any_page() {
 }
 
 #[test]
-fn a_certificate_speaks_for_the_name_and_not_for_a_page() {
+fn client_certificate_replaces_the_host_but_not_the_origin() {
     let certified = |method: &str, headers: &[(&str, &str)]| {
         // Browsers send client certificates on behalf of every page.
         names().judge(&head(method, "/", headers), Naming::Verified)

@@ -25,13 +25,13 @@ struct Network {
 
 impl Network {
     fn read(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not a network such as 10.1.0.0/16");
-        let (address, prefix) = text.split_once('/').ok_or_else(wrong)?;
-        let (number, bits) = match address.parse().map_err(|_| wrong())? {
+        let error = || format!("{text:?} is not a network such as 10.1.0.0/16");
+        let (address, prefix) = text.split_once('/').ok_or_else(error)?;
+        let (number, bits) = match address.parse().map_err(|_| error())? {
             IpAddr::V4(address) => (u128::from(u32::from(address)), 32),
             IpAddr::V6(address) => (u128::from(address), 128),
         };
-        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= bits).ok_or_else(wrong)?;
+        let prefix = prefix.parse().ok().filter(|prefix| *prefix <= bits).ok_or_else(error)?;
         let network = Self { first: number, prefix, bits };
         Ok(Self { first: number & !network.host_mask(), ..network })
     }

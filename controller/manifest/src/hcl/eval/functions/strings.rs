@@ -104,7 +104,7 @@ fn formatlist(all: &Arguments<'_>) -> Answer {
     if lengths.any(|other| other != length) {
         return Err("the lists have different lengths".into());
     }
-    let of = |at: usize| {
+    let formatted = |at: usize| {
         let one = |value: &Value| match items(value) {
             Some(items) => items.get(at).cloned().unwrap_or(Value::Null),
             None => value.clone(),
@@ -113,7 +113,7 @@ fn formatlist(all: &Arguments<'_>) -> Answer {
         all.spend(values.len())?;
         format(&Arguments { values, spend: all.spend })
     };
-    (0..length).map(of).collect::<Result<_, _>>().map(Value::List)
+    (0..length).map(formatted).collect::<Result<_, _>>().map(Value::List)
 }
 
 /// Returns the items of a list; `None` for other values.

@@ -3,7 +3,7 @@
 use herdlet_api_types::Duration;
 use herdlet_api_types::job::{CheckKind, Job, Resources};
 
-use super::{good, read_set, wrong};
+use super::{error, good, read_set};
 
 /// A job in HCL with these lines in the job, in its group and in its task.
 fn hcl(job: &str, group: &str, task: &str) -> String {
@@ -43,7 +43,7 @@ fn a_reference_without_quotes_is_the_same_as_with_them() {
 }
 
 #[test]
-fn the_last_value_of_a_repeated_key_counts() {
+fn last_value_of_a_repeated_key_wins() {
     let text = hcl("  meta = {\n    a = \"1\"\n    b = \"x\"\n    a = \"2\"\n  }", "", "");
     let meta = good("a.hcl", &text).meta;
     assert_eq!((&*meta["a"], &*meta["b"]), ("2", "x"));
@@ -52,7 +52,7 @@ fn the_last_value_of_a_repeated_key_counts() {
 
 /// Regression: as soon as one group had `update`, the others had none and were replaced all at once.
 #[test]
-fn each_group_of_a_service_job_has_an_update() {
+fn each_service_group_has_an_update_block() {
     let other = "  group \"two\" {\n    task \"main\" {\n      driver = \"mock\"\n    }\n  }";
     let job = good("a.hcl", &hcl(other, "    update {\n      max_parallel = 2\n    }", ""));
     let parallel = |group: &str| job.group(group).unwrap().update.as_ref().map(|update| update.max_parallel);
@@ -64,7 +64,7 @@ fn each_group_of_a_service_job_has_an_update() {
 }
 
 #[test]
-fn zero_and_negative_numbers_mean_what_they_mean_in_nomad() {
+fn zero_and_negative_numbers_mean_the_same_as_in_nomad() {
     assert_eq!(of_group("    update {\n      max_parallel = 0\n    }").groups[0].update, None);
     let of_job = good("a.hcl", &hcl("  update {\n    max_parallel = 0\n  }", "", ""));
     assert_eq!(of_job.groups[0].update, None);
@@ -97,8 +97,8 @@ fn zero_and_negative_numbers_mean_what_they_mean_in_nomad() {
     let periodic = |lines: &str| hcl(&format!("  periodic {{\n    enabled = false\n{lines}\n  }}"), "", "");
     assert_eq!(good("a.hcl", &periodic("")).periodic.unwrap().crons, [""; 0]);
     // Everything that is written is still read.
-    assert!(wrong("a.hcl", &periodic("    cron = \"x\"")).contains("spec.periodic.cron: "));
-    let low = wrong("a.hcl", &hcl("", "", "      resources {\n        memory_max = 5\n      }"));
+    assert!(error("a.hcl", &periodic("    cron = \"x\"")).contains("spec.periodic.cron: "));
+    let low = error("a.hcl", &hcl("", "", "      resources {\n        memory_max = 5\n      }"));
     assert!(low.contains("memory_max: must be at least 10, or −1 for no limit, found 5"), "{low}");
     let empty = of_task("      user = \"\"\n      kill_signal = \"\"");
     assert_eq!((&empty.groups[0].tasks[0].user, &empty.groups[0].tasks[0].kill_signal), (&None, &None));
@@ -162,7 +162,7 @@ fn fields_that_a_check_does_not_use_have_no_effect() {
             "spec.groups[0].services[0].checks[2].tls_skip_verify: has an effect only with `protocol: https`",
         ]
     );
-    let none = wrong("a.hcl", &hcl("", &service(&check("type = \"tcp\"\ntask = \"mian\"")), ""));
+    let none = error("a.hcl", &hcl("", &service(&check("type = \"tcp\"\ntask = \"mian\"")), ""));
     assert!(none.contains("checks[0].task: there is no task `mian`; did you mean `main`?"), "{none}");
 }
 
@@ -171,9 +171,9 @@ fn a_driver_refuses_users_by_itself() {
     let docker = hcl("", "", "      user = \"1000:1000\"").replace("raw_exec", "docker");
     let docker = docker.replace("command = ", "image = ");
     assert_eq!(good("a.hcl", &docker).groups[0].tasks[0].user.as_deref(), Some("1000:1000"));
-    let told = wrong("a.hcl", &hcl("", "", "      user = \"nobody:nogroup\""));
+    let message = error("a.hcl", &hcl("", "", "      user = \"nobody:nogroup\""));
     assert_eq!(
-        told,
+        message,
         "a.hcl:10:14: spec.groups[0].tasks[0].user: raw_exec runs a task with the groups that the user has on this machine: \
          write the name or number of the user only, `nobody`"
     );
@@ -188,11 +188,11 @@ fn signals_may_be_in_any_case() {
     let task = &job.groups[0].tasks[0];
     assert_eq!(task.kill_signal.as_deref(), Some("SIGHUP"));
     assert_eq!(task.identities[0].change_signal.as_deref(), Some("SIGHUP"));
-    assert!(wrong("a.hcl", &hcl("", "", "      kill_signal = \"hup\"")).contains("write SIGHUP"));
+    assert!(error("a.hcl", &hcl("", "", "      kill_signal = \"hup\"")).contains("write SIGHUP"));
 }
 
 #[test]
-fn what_is_off_is_no_missing_feature() {
+fn disabled_features_are_accepted() {
     let text = hcl(
         "  all_at_once = false\n  migrate {}\n  ui {}\n  vault_namespace = \"\"",
         "    ephemeral_disk {\n      size = 200\n      sticky = false\n      migrate = false\n    }\n    migrate {\n      \
@@ -225,7 +225,7 @@ fn a_description_and_links_are_kept() {
     );
     assert_eq!(good("a.json", &shown.to_string()), job);
     assert!(
-        wrong("a.hcl", &text.replace("A **", &"é".repeat(1_001)))
+        error("a.hcl", &text.replace("A **", &"é".repeat(1_001)))
             .contains("must have at most 1000 characters")
     );
 }
@@ -236,8 +236,8 @@ fn a_batch_job_may_have_a_maximum_run_time() {
     let job = good("a.hcl", &text);
     assert_eq!(job.groups[0].max_run_duration, Some(Duration::from_secs(600)));
     assert_eq!(good("a.json", &herdlet_api_types::nomad::job(&job, 0).to_string()), job);
-    let told = wrong("a.hcl", &text.replace("batch", "service"));
-    assert!(told.contains("max_run_duration: a service job runs until it is stopped"), "{told}");
+    let message = error("a.hcl", &text.replace("batch", "service"));
+    assert!(message.contains("max_run_duration: a service job runs until it is stopped"), "{message}");
 }
 
 /// The keys of the driver `docker` that public job files use, in the spellings that they use.
@@ -296,8 +296,8 @@ fn containers_in_every_spelling() {
     assert_eq!(read.auth.unwrap().0.username.0, "u");
     assert_eq!(read.logging.unwrap().0.config.0["tag"], "x");
     assert_eq!(read.entrypoint.unwrap().0, ["/e"]);
-    let told = wrong("a.hcl", &text.replace("privileged = \"true\"", "priviledged = true"));
-    assert!(told.contains("config.priviledged") && told.contains("did you mean `privileged`?"), "{told}");
-    let told = wrong("a.hcl", &text.replace("image = \"redis:7\"", ""));
-    assert!(told.contains("config") && told.contains("`image`"), "{told}");
+    let message = error("a.hcl", &text.replace("privileged = \"true\"", "priviledged = true"));
+    assert!(message.contains("config.priviledged") && message.contains("did you mean `privileged`?"), "{message}");
+    let message = error("a.hcl", &text.replace("image = \"redis:7\"", ""));
+    assert!(message.contains("config") && message.contains("`image`"), "{message}");
 }

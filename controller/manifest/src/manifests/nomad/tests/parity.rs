@@ -40,19 +40,19 @@ fn with(text: &str, block: &str, line: &str) -> String {
 
 /// Whether the only message about a text names this field, and its kind.
 fn verdict(name: &str, text: &str, field: &str) -> String {
-    let (kind, told) = match read_set(name, text) {
+    let (kind, warnings) = match read_set(name, text) {
         Ok(set) => ("warned", set.warnings),
         Err(problems) => ("refused", problems.into_vec()),
     };
-    match told.as_slice() {
+    match warnings.as_slice() {
         // In the API, `network` and `networks` are one name.
         [only] if only.message.starts_with(&format!("`{}", field.trim_end_matches('s'))) => kind.to_owned(),
-        told => format!("{told:?}"),
+        warnings => format!("{warnings:?}"),
     }
 }
 
 #[test]
-fn every_language_refuses_and_warns_about_the_same() {
+fn all_languages_give_the_same_errors_and_warnings() {
     let table = table();
     assert!(table.len() > 60, "{}", table.len());
     let blocks: BTreeSet<&str> = table.iter().map(|(block, _, _)| block.as_str()).collect();

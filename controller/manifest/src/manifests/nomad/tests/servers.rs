@@ -87,21 +87,21 @@ fn outcome(job: &Json) -> (Option<Job>, Vec<String>) {
 }
 
 #[test]
-fn values_that_servers_write_change_nothing() {
+fn server_default_values_change_nothing() {
     let plain = good("job.json", &job().to_string());
     for row in rows() {
         for value in &row.defaults {
             let mut job = job();
             with(&mut job, &row, value);
-            let (read, told) = outcome(&job);
-            assert_eq!(told, [""; 0], "{}/{} {value}", row.place, row.field);
+            let (read, warnings) = outcome(&job);
+            assert_eq!(warnings, [""; 0], "{}/{} {value}", row.place, row.field);
             assert_eq!(read.as_ref(), Some(&plain), "{}/{} {value}", row.place, row.field);
         }
     }
 }
 
 #[test]
-fn all_of_them_together_change_nothing() {
+fn all_server_default_values_together_change_nothing() {
     let plain = good("job.json", &job().to_string());
     let most = rows().iter().map(|row| row.defaults.len()).max().unwrap();
     for number in 0..most {
@@ -114,8 +114,8 @@ fn all_of_them_together_change_nothing() {
                 with(&mut job, &row, row.defaults.get(number).unwrap_or(&row.defaults[0]));
             }
         }
-        let (read, told) = outcome(&job);
-        assert_eq!((told, read.as_ref()), (Vec::new(), Some(&plain)));
+        let (read, warnings) = outcome(&job);
+        assert_eq!((warnings, read.as_ref()), (Vec::new(), Some(&plain)));
     }
 }
 
@@ -126,17 +126,18 @@ fn other_values_are_read_or_reported() {
         let Some((verdict, value)) = &row.other else { continue };
         let mut job = job();
         with(&mut job, &row, value);
-        let (read, told) = outcome(&job);
-        let names_it =
-            told.first().is_some_and(|told| told.to_lowercase().contains(&row.field.to_lowercase()));
+        let (read, warnings) = outcome(&job);
+        let names_it = warnings
+            .first()
+            .is_some_and(|warning| warning.to_lowercase().contains(&row.field.to_lowercase()));
         let found = match &read {
             None => "refused",
-            Some(_) if !told.is_empty() => "warned",
+            Some(_) if !warnings.is_empty() => "warned",
             Some(job) if *job != plain => "read",
             Some(_) => "without effect",
         };
-        assert_eq!(found, *verdict, "{}/{} {value}: {told:?}", row.place, row.field);
-        assert!(told.is_empty() || names_it, "{}/{} {value}: {told:?}", row.place, row.field);
+        assert_eq!(found, *verdict, "{}/{} {value}: {warnings:?}", row.place, row.field);
+        assert!(warnings.is_empty() || names_it, "{}/{} {value}: {warnings:?}", row.place, row.field);
     }
 }
 
@@ -156,8 +157,8 @@ fn services_name_the_namespace_of_their_job() {
     job["Namespace"] = "team".into();
     job["TaskGroups"][0]["Services"][0]["Namespace"] = "team".into();
     job["TaskGroups"][0]["Services"][0]["Provider"] = "nomad".into();
-    let (read, told) = outcome(&job);
-    assert_eq!((told, read.unwrap().namespace), (Vec::new(), "team".to_owned()));
+    let (read, warnings) = outcome(&job);
+    assert_eq!((warnings, read.unwrap().namespace), (Vec::new(), "team".to_owned()));
 }
 
 /// What servers of 2.0 write into system jobs as well.
@@ -168,13 +169,13 @@ fn an_update_with_defaults_is_nothing_to_report_in_a_system_job() {
         "Update": { "AutoPromote": false, "AutoRevert": false, "Canary": 0, "HealthCheck": "checks", "HealthyDeadline": 300_000_000_000_i64,
             "MaxParallel": 1, "MinHealthyTime": 10_000_000_000_i64, "ProgressDeadline": 600_000_000_000_i64, "Stagger": 30_000_000_000_i64 },
         "Tasks": [{ "Name": "main", "Driver": "mock" }] }] });
-    let (read, told) = outcome(&job);
-    assert!(read.is_some() && told.is_empty(), "{told:?}");
+    let (read, warnings) = outcome(&job);
+    assert!(read.is_some() && warnings.is_empty(), "{warnings:?}");
 }
 
 /// `herdlet job inspect` and this agent's `GET /v1/job/ID`.
 #[test]
-fn what_this_agent_prints_is_a_job_file() {
+fn printed_job_is_a_valid_job_file() {
     for (name, text) in super::CORPUS.into_iter().flatten() {
         let job = good(name, text);
         let set = read_set("job.json", &herdlet_api_types::nomad::job(&job, 3).to_string());

@@ -49,7 +49,7 @@ fn a_main_task_waits_for_the_success_of_prestart() {
 }
 
 #[test]
-fn a_sidecar_that_crashes_later_closes_nothing() {
+fn late_sidecar_crash_closes_no_gate() {
     let tasks = [task("ps", L::PrestartSidecar), task("m", L::Main)];
     let stages = trace(
         &tasks,
@@ -101,7 +101,7 @@ fn a_restart_of_all_does_not_wait_for_a_poststop_task() {
 }
 
 #[test]
-fn who_dies_with_whom() {
+fn end_of_a_task_ends_others_by_lifecycle() {
     let tasks = [
         leader(task("l", L::Main)),
         task("m", L::Main),
@@ -119,7 +119,7 @@ fn who_dies_with_whom() {
 }
 
 #[test]
-fn the_leader_goes_first_and_sidecars_last() {
+fn leader_stops_first_and_sidecars_last() {
     let mut tasks = [
         task("s", L::PrestartSidecar),
         task("m", L::Main),

@@ -76,7 +76,7 @@ fn no_attempts_means_no_restart() {
 }
 
 #[test]
-fn failed_starts_count_and_impossible_ones_end_it() {
+fn failed_starts_count_and_fatal_ones_end_the_task() {
     let policy = policy(2, RestartMode::Fail);
     let mut state = TaskState::default();
     let mut end = |ended| describe(decide(at(1), &policy, true, ended, &mut state, 1));
@@ -86,7 +86,7 @@ fn failed_starts_count_and_impossible_ones_end_it() {
 }
 
 #[test]
-fn only_what_completes_is_done_after_code_0() {
+fn only_completing_tasks_are_done_after_code_0() {
     let on_success = |kind| restarts_on_success(kind, Lifecycle::Main);
     assert!(on_success(JobType::Service) && on_success(JobType::System));
     assert!(!on_success(JobType::Batch) && !on_success(JobType::Sysbatch));
@@ -119,7 +119,7 @@ fn a_single_crash_is_soon_forgotten() {
 
 /// Crash loops were shown as converged in between: with lives that vary, and with lives longer than the interval.
 #[test]
-fn an_attempt_in_a_row_of_failures_has_to_live_longer_than_all_of_them() {
+fn attempt_must_outlive_its_preceding_failures() {
     let long = RestartPolicy { interval: seconds(1_800), ..policy(2, RestartMode::Delay) };
     let short = RestartPolicy { interval: seconds(5), ..long.clone() };
     for policy in [&long, &short] {

@@ -62,7 +62,7 @@ impl Denying {
 }
 
 #[tokio::test]
-async fn one_refused_token_is_told_with_its_source_and_holds_no_other_service_back() {
+async fn refused_token_blocks_only_its_service() {
     let Some(ground) = Denying::start().await else { return };
     ground.give("web", "web").await;
     ground.give("denied", "another").await;
@@ -93,7 +93,7 @@ async fn one_refused_token_is_told_with_its_source_and_holds_no_other_service_ba
 /// A Consul agent keeps notifying its servers with the token of the registration: if that was revoked before its
 /// service was deregistered, the service stayed in the catalogue forever.
 #[tokio::test]
-async fn a_service_is_gone_from_the_whole_catalogue_also_when_its_token_was_revoked_first() {
+async fn service_with_a_revoked_token_is_deregistered() {
     let Some(ground) = Denying::start().await else { return };
     let accessor = ground.give("web", "web").await;
     let gone = ground.give("gone", "gone").await;
@@ -113,7 +113,7 @@ async fn a_service_is_gone_from_the_whole_catalogue_also_when_its_token_was_revo
 }
 
 #[tokio::test]
-async fn a_token_that_was_replaced_is_the_one_that_consul_goes_on_with() {
+async fn replaced_token_is_used_by_consul() {
     let Some(ground) = Denying::start().await else { return };
     let accessor = ground.give("web", "web").await;
     let consul = Arc::new(ground.client());

@@ -18,7 +18,7 @@ fn events(life: &Bench<'_>, at: usize) -> Vec<(&'static str, String)> {
 /// others. Regression: the event claimed that an interrupt was sent, although there was no process. That text is for
 /// servers only.
 #[test]
-fn that_a_task_is_killed_is_told_also_before_its_start() {
+fn killing_is_recorded_before_the_start_too() {
     let mut spec = alloc(vec![
         task("main", Lifecycle::Main),
         task("pre", Lifecycle::Prestart),
@@ -84,7 +84,7 @@ fn a_task_that_never_ran_says_why() {
 /// Regression: "Sent interrupt" was recorded before the `shutdown_delay` and the `prestop` command, long before the
 /// signal was sent. Servers still get it then, as from stock clients.
 #[test]
-fn an_interrupt_is_told_when_it_is_sent() {
+fn interrupt_is_recorded_when_it_is_sent() {
     let mut slow = task("main", Lifecycle::Main);
     slow.shutdown_delay = Duration::from_secs(5);
     slow.prestop =
@@ -107,7 +107,7 @@ fn an_interrupt_is_told_when_it_is_sent() {
 
 /// A group-wide stop finds a task that is being stopped for a restart: the task does not start again.
 #[test]
-fn a_task_whose_restart_becomes_its_end_is_told_to_be_killed() {
+fn restart_that_becomes_a_stop_records_killing() {
     let spec = alloc(vec![task("main", Lifecycle::Main)]);
     let mut life =
         Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, up(&[Part::Dir, TASK_DIR, PROCESS])));
@@ -124,7 +124,7 @@ fn a_task_whose_restart_becomes_its_end_is_told_to_be_killed() {
 
 /// Tasks that had ended are started again with all others, and record the same event.
 #[test]
-fn a_restart_of_all_tasks_is_told_by_those_that_have_ended() {
+fn group_restart_is_recorded_by_ended_tasks_too() {
     let spec = alloc(vec![task("main", Lifecycle::Main), task("pre", Lifecycle::Prestart)]);
     let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
     for (scope, expected) in [
@@ -145,7 +145,7 @@ fn a_restart_of_all_tasks_is_told_by_those_that_have_ended() {
 }
 
 #[test]
-fn servers_hear_of_a_signal_in_the_words_of_stock_clients() {
+fn signal_to_server_tasks_has_nomad_message() {
     for (is_of_servers, message) in
         [(true, "Task being sent a signal"), (false, "Task being sent signal SIGHUP")]
     {
