@@ -17,6 +17,7 @@ use bollard::{
     query_parameters::{CreateImageOptionsBuilder, ImportImageOptions},
 };
 use futures_util::StreamExt as _;
+use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch,
     time::{self, Instant},
@@ -66,7 +67,7 @@ enum Pull {
 
 /// The pulls that are running, by engine, image and credentials.
 #[derive(Debug, Default)]
-pub(crate) struct Pulls(Mutex<BTreeMap<String, Shared>>);
+pub(crate) struct Pulls(Mutex<BTreeMap<[u8; 32], Shared>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -83,6 +84,14 @@ pub(crate) struct Order {
     pub(crate) image: Reference,
     pub(crate) credentials: Option<DockerCredentials>,
     pub(crate) patience: Patience,
+}
+
+impl Order {
+    /// Identifies the pull: one with other credentials may have another result. A hash, because it contains a password.
+    fn key(&self) -> [u8; 32] {
+        let text = format!("{:?} {} {:?}", self.engine, self.image, self.credentials);
+        Sha256::digest(text.as_bytes()).into()
+    }
 }
 
 /// Finds an image of the engine.
@@ -164,8 +173,7 @@ impl Pulls {
     }
 
     fn join(&self, order: Order) -> (watch::Receiver<Pull>, Arc<DropGuard>) {
-        let user = order.credentials.as_ref().and_then(|known| known.username.clone()).unwrap_or_default();
-        let key = format!("{} {} {user}", order.engine.display(), order.image);
+        let key = order.key();
         let mut pulls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pulls.retain(|_, pull| {
             pull.guard.strong_count() > 0 && matches!(&*pull.state.borrow(), Pull::Running { .. })

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use bollard::models::ContainerInspectResponse;
 use herdlet_driver::{AttemptId, TaskConfig};
 use sha2::{Digest as _, Sha256};
 
@@ -113,6 +114,11 @@ pub(crate) fn matches_glob(pattern: &str, name: &str) -> bool {
 pub(crate) fn attempt_of(labels: &HashMap<String, String>, instance: &str) -> Option<AttemptId> {
     let is_ours = labels.get(INSTANCE).is_some_and(|owner| owner == instance);
     labels.get(ATTEMPT).filter(|_| is_ours).and_then(|name| AttemptId::parse(name))
+}
+
+/// The hash of the request that created a container.
+pub(crate) fn request_of(about: &ContainerInspectResponse) -> Option<&str> {
+    about.config.as_ref()?.labels.as_ref()?.get(REQUEST).map(String::as_str)
 }
 
 #[cfg(test)]

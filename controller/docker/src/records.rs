@@ -37,6 +37,9 @@ pub(crate) struct Record {
     /// Whether services use the container's IPv6 address.
     #[serde(default)]
     pub(crate) advertise_ipv6: bool,
+    /// The hash of the request that creates its container; empty if it is unknown.
+    #[serde(default)]
+    pub(crate) request: String,
 }
 
 /// The claim of an attempt.
@@ -70,6 +73,11 @@ impl LogTarget {
 }
 
 impl Record {
+    /// Whether a container was created by this record's request.
+    pub(crate) fn is_of(&self, request: Option<&str>) -> bool {
+        self.request.is_empty() || request == Some(&self.request)
+    }
+
     fn fence() -> Self {
         Self {
             claim: RecordClaim::Fenced,
@@ -79,6 +87,7 @@ impl Record {
             image: String::new(),
             port_map: Default::default(),
             advertise_ipv6: false,
+            request: String::new(),
         }
     }
 }

@@ -11,6 +11,7 @@ use herdlet_driver::{AttemptId, DriverError, DriverResult, Recovered};
 use super::{Shared, follow::is_running};
 use crate::{
     engine::Engine,
+    names,
     records::{Record, RecordClaim},
     runs::{self, Seen},
 };
@@ -75,6 +76,16 @@ impl Shared {
             }
             return Ok(Recovered::Lost { why: "its container is gone".to_owned() });
         };
+        if record.is_some_and(|record| !record.is_of(names::request_of(&about)))
+            && runs::seen(&about) != Seen::Created
+        {
+            self.fence(id)?;
+            self.remove(client, about.id.as_deref().unwrap_or_default()).await?;
+            return Ok(Recovered::Lost {
+                why: "its container was created with another configuration, by a newer state of this agent"
+                    .to_owned(),
+            });
+        }
         match runs::seen(&about) {
             Seen::Created => Ok(Recovered::NotStarted),
             Seen::Running => {
@@ -113,6 +124,10 @@ impl Shared {
         // Held until the run is known: an exit removes the container from the list, or finds the run.
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let container = listed.get_mut(engine.socket())?.remove(id).filter(is_running)?;
+        let request = container.labels.as_ref().and_then(|labels| labels.get(names::REQUEST));
+        if !record.is_of(request.map(String::as_str)) {
+            return None;
+        }
         let container_id = container.id.clone()?;
         let log_path = format!("{root}/containers/{container_id}/{container_id}-json.log");
         if record.logs.is_some() && !Path::new(&log_path).exists() {
@@ -141,6 +156,7 @@ impl Shared {
             image: String::new(),
             port_map: Default::default(),
             advertise_ipv6: false,
+            request: String::new(),
         }
     }
 

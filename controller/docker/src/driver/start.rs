@@ -26,6 +26,14 @@ use crate::{
 /// How often a name that is taken by a container of ours is freed.
 const TRIES: u32 = 3;
 
+/// The container of an attempt.
+enum Created {
+    /// It has to be started; by its id.
+    New(String),
+    /// It was started by an earlier call.
+    Started(Box<ContainerInspectResponse>),
+}
+
 impl Shared {
     pub(super) fn request(
         &self,
@@ -72,6 +80,7 @@ impl Shared {
             image: config.docker.image.clone(),
             port_map: request.port_map.clone(),
             advertise_ipv6: config.docker.advertise_ipv6_address,
+            request: hash.clone(),
         };
         let claimed = self.records.claim(id, &record);
         let claimed = claimed.map_err(|error| DriverError::retry(format!("record {id}: {error}")))?;
@@ -88,7 +97,9 @@ impl Shared {
             self.message(id, "cpuset_cpus has no effect, as in Nomad; use resources.cores".to_owned());
         }
         let container = match self.create(client, id, request, &hash).await {
-            Ok(container) => container,
+            Ok(Created::New(container)) => container,
+            // An earlier call of this attempt: a container that has ended must not run a second time.
+            Ok(Created::Started(about)) => return Ok(self.adopt(id, &engine, &record, &about).started()),
             Err(error) => {
                 // If the engine has answered, it has not created anything.
                 if !matches!(error, DriverError::Retry(_)) {
@@ -121,20 +132,21 @@ impl Shared {
         Ok(self.adopt(id, &engine, &record, &about).started())
     }
 
-    /// Creates the container of an attempt, or returns the one that it already has.
+    /// Creates the container of an attempt, or returns the one that it already has by the same request. One by another request, of a
+    /// state that was restored from a copy, is removed.
     async fn create(
         &self,
         client: &Docker,
         id: &AttemptId,
         request: Request,
         hash: &str,
-    ) -> DriverResult<String> {
+    ) -> DriverResult<Created> {
         let name = names::container(id, &self.instance, self.naming);
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
         let what = format!("create container {name}");
         for _ in 0..TRIES {
             let error = match client.create_container(Some(options.clone()), request.body.clone()).await {
-                Ok(created) => return Ok(created.id),
+                Ok(created) => return Ok(Created::New(created.id)),
                 Err(error) => error,
             };
             if failure::meaning(&error) != Meaning::Conflict {
@@ -149,9 +161,11 @@ impl Shared {
             let container = about.id.clone().unwrap_or_else(|| name.clone());
             match self.attempt_of(&about) {
                 Some(owner) if owner == *id => {
-                    let is_same = request_hash(&about) == Some(hash);
-                    if runs::seen(&about) != Seen::Created || is_same {
-                        return Ok(container);
+                    if names::request_of(&about) == Some(hash) {
+                        return Ok(match runs::seen(&about) {
+                            Seen::Created => Created::New(container),
+                            Seen::Running | Seen::Exited(_) => Created::Started(Box::new(about)),
+                        });
                     }
                     self.remove(client, &container).await?;
                 }
@@ -227,10 +241,6 @@ impl Shared {
             Err(error) => Err(failure::retry(&format!("remove the container {container}"), &error)),
         }
     }
-}
-
-fn request_hash(about: &ContainerInspectResponse) -> Option<&str> {
-    about.config.as_ref()?.labels.as_ref()?.get(names::REQUEST).map(String::as_str)
 }
 
 /// Podman does not complete short names without a config of registries.

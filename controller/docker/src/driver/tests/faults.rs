@@ -120,6 +120,56 @@ async fn a_container_is_adopted_only_if_it_is_what_the_task_asks_for() {
     }
 }
 
+/// A state that was restored from a copy repeats the numbers of attempts: a container of the newer state was taken for the task's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_of_another_request_is_never_adopted() {
+    for machine in machines() {
+        let task = |word: &str| machine.script(attempt_id(1), &format!("echo {word}; sleep 3600"));
+        let record = machine.path().join("records").join(attempt_id(1).name());
+        machine.connected().await.start(task("newer")).await.unwrap();
+        let restored = std::fs::read_to_string(&record).unwrap();
+        let mut restored: serde_json::Value = serde_json::from_str(&restored).unwrap();
+        restored["request"] = "0123456789abcdef".into();
+        std::fs::write(&record, restored.to_string()).unwrap();
+        let driver = machine.connected().await;
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+
+        driver.start(task("newer")).await.unwrap();
+        drop(driver);
+        std::fs::remove_file(&record).unwrap();
+        let driver = machine.connected().await;
+        driver.start(task("older")).await.unwrap();
+        while !machine.stdout().ends_with("older\n") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
+/// An agent that was killed during a start repeats it: a container that had ended ran a second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_start_does_not_run_an_ended_container_again() {
+    for machine in machines() {
+        let task = machine.script(attempt_id(1), "echo once >> /local/runs");
+        let first = machine.connected().await;
+        let mut exits = first.exits();
+        first.start(task.clone()).await.unwrap();
+        exits.next().await.unwrap();
+        drop(first);
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        driver.start(task).await.unwrap();
+        assert_eq!(exits.next().await.unwrap().result.code, 0);
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        let runs = std::fs::read_to_string(machine.task_dir().join("local/runs")).unwrap();
+        assert_eq!(runs, "once\n");
+    }
+}
+
 /// Containers of this instance without a task are removed, others are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn containers_without_a_task_are_removed_and_strangers_are_not() {

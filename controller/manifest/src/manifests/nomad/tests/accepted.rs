@@ -297,7 +297,10 @@ fn containers_in_every_spelling() {
     assert_eq!(read.logging.unwrap().0.config.0["tag"], "x");
     assert_eq!(read.entrypoint.unwrap().0, ["/e"]);
     let message = error("a.hcl", &text.replace("privileged = \"true\"", "priviledged = true"));
-    assert!(message.contains("config.priviledged") && message.contains("did you mean `privileged`?"), "{message}");
+    assert!(
+        message.contains("config.priviledged") && message.contains("did you mean `privileged`?"),
+        "{message}"
+    );
     let message = error("a.hcl", &text.replace("image = \"redis:7\"", ""));
     assert!(message.contains("config") && message.contains("`image`"), "{message}");
 }
