@@ -41,7 +41,7 @@ use crate::{
     engine::{About, Engine, Engines, Place, State, candidates},
     exec, failure,
     images::Pulls,
-    names::Naming,
+    names::{Naming, Owner},
     policy::{Mode, Policy},
     records::Records,
     runs::{Run, Runs},
@@ -89,7 +89,7 @@ pub struct Containers {
 
 struct Shared {
     info: Arc<DriverInfo>,
-    instance: String,
+    owner: Owner,
     naming: Naming,
     policy: Policy,
     compute: Compute,
@@ -126,7 +126,7 @@ impl Containers {
         };
         let shared = Shared {
             info: Arc::new(info),
-            instance,
+            owner: Owner { instance, driver },
             naming,
             policy,
             compute: Compute { mhz, cores },
@@ -269,7 +269,7 @@ impl Shared {
         let known = engines.entry(place.socket.clone()).or_insert_with(|| {
             let engine = Engine::new(place, self.policy.call_timeout);
             let following =
-                Arc::clone(&engine).follow(self.instance.clone(), Arc::new(follow::Hear(Arc::clone(self))));
+                Arc::clone(&engine).follow(self.owner.clone(), Arc::new(follow::Hear(Arc::clone(self))));
             let ended = self.ended.clone();
             tokio::spawn(async move { ended.run_until_cancelled(following).await });
             engine

@@ -24,7 +24,10 @@ use herdlet_base::directory::{DirectoryWatch, Interests};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time};
 
-use crate::{failure, names};
+use crate::{
+    failure,
+    names::{self, Owner},
+};
 
 pub(crate) use find::{Kind, Place, candidates};
 
@@ -107,7 +110,7 @@ pub(crate) enum Continuity {
     Restarted,
 }
 
-/// What an engine reports of this instance's containers.
+/// What an engine reports of an owner's containers.
 pub(crate) enum News {
     /// All of them, once after each connection.
     Listed(Vec<ContainerSummary>, Continuity),
@@ -258,13 +261,13 @@ impl Engine {
         self.set(State::Down { why: why.to_owned(), was: self.about() });
     }
 
-    /// All containers of an instance.
+    /// All containers of an owner.
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) async fn containers(&self, instance: &str) -> Result<Vec<ContainerSummary>, String> {
+    pub(crate) async fn containers(&self, owner: &Owner) -> Result<Vec<ContainerSummary>, String> {
         let options = ListContainersOptionsBuilder::new().all(true);
-        self.list(options, format!("{}={instance}", names::INSTANCE)).await
+        self.list(options, owner.filters()).await
     }
 
     /// All containers with Nomad's label.
@@ -272,16 +275,16 @@ impl Engine {
     /// # Errors
     /// The engine's.
     pub(crate) async fn containers_of_nomad(&self) -> Result<Vec<ContainerSummary>, String> {
-        self.list(ListContainersOptionsBuilder::new().all(true), names::NOMAD_ALLOC.to_owned()).await
+        self.list(ListContainersOptionsBuilder::new().all(true), vec![names::NOMAD_ALLOC.to_owned()]).await
     }
 
-    /// What the containers of an instance have written into their own layers, by attempt. Takes the engine some time.
+    /// What the containers of an owner have written into their own layers, by attempt. Takes the engine some time.
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) async fn writable_bytes(&self, instance: &str) -> Result<BTreeMap<String, u64>, String> {
+    pub(crate) async fn writable_bytes(&self, owner: &Owner) -> Result<BTreeMap<String, u64>, String> {
         let options = ListContainersOptionsBuilder::new().all(true).size(true);
-        let all = self.list(options, format!("{}={instance}", names::INSTANCE)).await?;
+        let all = self.list(options, owner.filters()).await?;
         let size = |container: ContainerSummary| {
             let attempt = container.labels?.get(names::ATTEMPT)?.clone();
             Some((attempt, u64::try_from(container.size_rw.unwrap_or(0)).ok()?))
@@ -292,24 +295,24 @@ impl Engine {
     async fn list(
         &self,
         options: ListContainersOptionsBuilder,
-        label: String,
+        labels: Vec<String>,
     ) -> Result<Vec<ContainerSummary>, String> {
         let client = self.client().await?;
-        let filters: HashMap<String, Vec<String>> = HashMap::from([("label".to_owned(), vec![label])]);
+        let filters: HashMap<String, Vec<String>> = HashMap::from([("label".to_owned(), labels)]);
         let options = options.filters(&filters).build();
         failure::settled(|| client.list_containers(Some(options.clone())))
             .await
             .map_err(|error| format!("list the containers of {}: {}", self.place, failure::sentence(&error)))
     }
 
-    /// Follows the engine until the future is dropped: whether it answers, and the containers of an instance. Each connection begins
+    /// Follows the engine until the future is dropped: whether it answers, and the containers of an owner. Each connection begins
     /// with a list, so that nothing between two connections is missed.
-    pub(crate) async fn follow(self: Arc<Self>, instance: String, listener: Arc<dyn Listener>) {
+    pub(crate) async fn follow(self: Arc<Self>, owner: Owner, listener: Arc<dyn Listener>) {
         let mut delay = AGAIN_MIN;
         let mut last = None;
         loop {
             let began = time::Instant::now();
-            let why = self.follow_once(&instance, listener.as_ref(), &mut last).await;
+            let why = self.follow_once(&owner, listener.as_ref(), &mut last).await;
             self.went_down(&why);
             if began.elapsed() > AGAIN_MAX {
                 delay = AGAIN_MIN;
@@ -339,7 +342,7 @@ impl Engine {
     /// Follows one connection to its end, and returns why it ended.
     async fn follow_once(
         self: &Arc<Self>,
-        instance: &str,
+        owner: &Owner,
         listener: &dyn Listener,
         last: &mut Option<SocketId>,
     ) -> String {
@@ -359,7 +362,7 @@ impl Engine {
         if let Err(why) = self.probe().await {
             return why;
         }
-        match self.containers(instance).await {
+        match self.containers(owner).await {
             Ok(all) => {
                 let socket = SocketId::of(&self.place.socket);
                 // Podman's containers have processes of their own that store their output.
@@ -383,7 +386,7 @@ impl Engine {
                 },
             };
             match event {
-                Some(Ok(event)) if is_ours(&event, instance) => {
+                Some(Ok(event)) if is_ours(&event, owner) => {
                     listener.hear(self, News::Changed(event)).await
                 }
                 Some(Ok(_)) => {}
@@ -412,10 +415,10 @@ impl SocketId {
     }
 }
 
-fn is_ours(event: &EventMessage, instance: &str) -> bool {
+fn is_ours(event: &EventMessage, owner: &Owner) -> bool {
     let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());
     event.typ == Some(EventMessageTypeEnum::CONTAINER)
-        && attributes.and_then(|all| all.get(names::INSTANCE)).is_some_and(|owner| owner == instance)
+        && attributes.is_some_and(|all| owner.owns(all))
 }
 
 fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {

@@ -102,7 +102,7 @@ impl Shared {
             let Some(place) = record.engine else { continue };
             if !sizes.contains_key(&place) {
                 let engine = self.engine(place.clone());
-                sizes.insert(place.clone(), engine.writable_bytes(&self.instance).await.unwrap_or_default());
+                sizes.insert(place.clone(), engine.writable_bytes(&self.owner).await.unwrap_or_default());
             }
             let writable_bytes = sizes.get(&place).and_then(|sizes| sizes.get(&id.name()).copied());
             let (alloc, task, alloc_name) = (id.alloc, id.task.clone(), String::new());

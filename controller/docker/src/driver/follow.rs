@@ -42,7 +42,7 @@ impl Shared {
         let found: BTreeMap<AttemptId, ContainerSummary> = all
             .into_iter()
             .filter_map(|container| {
-                let id = names::attempt_of(container.labels.as_ref()?, &self.instance)?;
+                let id = names::attempt_of(container.labels.as_ref()?, &self.owner)?;
                 Some((id, container))
             })
             .collect();
@@ -67,7 +67,7 @@ impl Shared {
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
         let Some(actor) = &event.actor else { return };
         let attributes = actor.attributes.clone().unwrap_or_default();
-        if let Some(id) = names::attempt_of(&attributes, &self.instance) {
+        if let Some(id) = names::attempt_of(&attributes, &self.owner) {
             let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(found) = listed.get_mut(engine.socket()) {
                 found.remove(&id);

@@ -47,7 +47,7 @@ impl Shared {
         record: Option<&Record>,
     ) -> DriverResult<Option<ContainerInspectResponse>> {
         let recorded = record.map(|record| record.container.clone()).filter(|name| !name.is_empty());
-        let name = recorded.unwrap_or_else(|| names::container(id, &self.instance, self.naming));
+        let name = recorded.unwrap_or_else(|| names::container(id, &self.owner.instance, self.naming));
         let found = inspect(client, &name).await?;
         Ok(found.filter(|found| self.attempt_of(found).as_ref() == Some(id)))
     }
@@ -55,7 +55,7 @@ impl Shared {
     /// The attempt that a container is, if it is one of this instance.
     pub(super) fn attempt_of(&self, about: &ContainerInspectResponse) -> Option<AttemptId> {
         let labels = about.config.as_ref()?.labels.as_ref()?;
-        names::attempt_of(labels, &self.instance)
+        names::attempt_of(labels, &self.owner)
     }
 
     /// All attempts of which there are traces.
@@ -75,7 +75,7 @@ impl Shared {
             if found.is_empty() && !engine.socket().exists() {
                 continue;
             }
-            let listed = time::timeout(LIST_MAX, engine.containers(&self.instance)).await;
+            let listed = time::timeout(LIST_MAX, engine.containers(&self.owner)).await;
             let silent = || {
                 DriverError::retry(format!(
                     "list the containers of {}: it did not answer in time",
@@ -84,7 +84,7 @@ impl Shared {
             };
             let containers = listed.map_err(|_| silent())?.map_err(DriverError::retry)?;
             let labels = containers.into_iter().filter_map(|container| container.labels);
-            found.extend(labels.filter_map(|labels| names::attempt_of(&labels, &self.instance)));
+            found.extend(labels.filter_map(|labels| names::attempt_of(&labels, &self.owner)));
         }
         found.sort();
         found.dedup();

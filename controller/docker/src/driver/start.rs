@@ -47,7 +47,7 @@ impl Shared {
             policy: &self.policy,
             about,
             compute: self.compute,
-            labels: names::labels(task, &self.instance, self.naming, &self.policy.extra_labels),
+            labels: names::labels(task, &self.owner, self.naming, &self.policy.extra_labels),
         })
     }
 
@@ -75,7 +75,7 @@ impl Shared {
         let record = Record {
             claim: RecordClaim::Taken,
             engine: Some(engine.place.clone()),
-            container: names::container(id, &self.instance, self.naming),
+            container: names::container(id, &self.owner.instance, self.naming),
             logs: (request.logs == LogSource::Files).then(|| LogTarget::of(&task)),
             image: config.docker.image.clone(),
             port_map: request.port_map.clone(),
@@ -141,7 +141,7 @@ impl Shared {
         request: Request,
         hash: &str,
     ) -> DriverResult<Created> {
-        let name = names::container(id, &self.instance, self.naming);
+        let name = names::container(id, &self.owner.instance, self.naming);
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
         let what = format!("create container {name}");
         for _ in 0..TRIES {

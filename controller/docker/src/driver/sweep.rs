@@ -49,12 +49,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
 impl Shared {
     /// Removes the containers of an engine that belong to no task.
     pub(super) async fn sweep(self: &Arc<Self>, engine: &Arc<Engine>, grace: Duration) -> DriverResult<()> {
-        let all = engine.containers(&self.instance).await.map_err(herdlet_driver::DriverError::retry)?;
+        let all = engine.containers(&self.owner).await.map_err(herdlet_driver::DriverError::retry)?;
         let now_s = wall_now().0 / 1_000_000_000;
         let grace_s = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         for container in all {
             let labels = container.labels.unwrap_or_default();
-            let (Some(id), Some(name)) = (names::attempt_of(&labels, &self.instance), container.id) else {
+            let (Some(id), Some(name)) = (names::attempt_of(&labels, &self.owner), container.id) else {
                 continue;
             };
             let is_new = container.created.is_none_or(|created| now_s.saturating_sub(created) < grace_s);

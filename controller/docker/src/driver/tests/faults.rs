@@ -7,7 +7,7 @@ use bollard::{
 };
 use futures_util::StreamExt as _;
 use herdlet_driver::{
-    FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
+    AttemptId, FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
 };
 use std::{collections::HashMap, time::Duration};
 
@@ -15,10 +15,20 @@ use super::{
     IMAGE, Machine,
     machine::{Link, machines, reaches},
 };
-use crate::{names, names::Naming};
+use crate::names::{self, Naming, Owner};
 
 fn recovery(attempt: u32) -> Recovery {
     Recovery { id: attempt_id(attempt), config: None, handle: None, network: None }
+}
+
+/// The labels of an attempt's container.
+fn labels(owner: &Owner, id: &AttemptId) -> HashMap<String, String> {
+    let all = [
+        (names::INSTANCE, owner.instance.clone()),
+        (names::DRIVER, owner.driver.clone()),
+        (names::ATTEMPT, id.name()),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn body(labels: HashMap<String, String>) -> ContainerCreateBody {
@@ -97,21 +107,18 @@ async fn a_container_is_adopted_only_if_it_is_what_the_task_asks_for() {
         let driver = machine.connected().await;
         let client = client(&machine).await;
         let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
-        let create = |labels: &[(&str, String)]| {
-            let labels: HashMap<String, String> =
-                labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let create = |labels| {
             let body = body(labels);
             let options = CreateContainerOptionsBuilder::new().name(&name).build();
             client.create_container(Some(options), body)
         };
-        create(&[]).await.unwrap();
+        create(HashMap::new()).await.unwrap();
         let task = machine.script(attempt_id(1), "echo new; sleep 3600");
         let error = driver.start(task.clone()).await.unwrap_err().to_string();
         assert!(error.contains("not this agent's"), "{error}");
         let remove = RemoveContainerOptionsBuilder::new().force(true).build();
         client.remove_container(&name, Some(remove)).await.unwrap();
-        let ours = [(names::INSTANCE, machine.instance.clone()), (names::ATTEMPT, attempt_id(1).name())];
-        create(&ours).await.unwrap();
+        create(labels(&machine.owner(), &attempt_id(1))).await.unwrap();
         driver.start(task).await.unwrap();
         while machine.stdout() != "new\n" {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -178,14 +185,13 @@ async fn containers_without_a_task_are_removed_and_strangers_are_not() {
         let client = client(&machine).await;
         driver.set_earlier(&[attempt_id(8)].into());
         let mut made = Vec::new();
-        for (instance, attempt) in [(&*machine.instance, 7), (&*machine.instance, 8), ("another", 7)] {
-            let labels = HashMap::from([
-                (names::INSTANCE.to_owned(), instance.to_owned()),
-                (names::ATTEMPT.to_owned(), attempt_id(attempt).name()),
-            ]);
-            let body = body(labels);
-            let none = None::<bollard::query_parameters::CreateContainerOptions>;
-            made.push(client.create_container(none, body).await.unwrap().id);
+        let other = Owner { instance: format!("{}-b", machine.instance), ..machine.owner() };
+        for (owner, attempt) in [(machine.owner(), 7), (machine.owner(), 8), (other, 7)] {
+            let id = attempt_id(attempt);
+            let name = names::container(&id, &owner.instance, Naming::Own);
+            let options = CreateContainerOptionsBuilder::new().name(&name).build();
+            let body = body(labels(&owner, &id));
+            made.push(client.create_container(Some(options), body).await.unwrap().id);
         }
         driver.start(machine.script(attempt_id(9), "sleep 3600")).await.unwrap();
         let engine = driver.shared.current();
@@ -197,6 +203,24 @@ async fn containers_without_a_task_are_removed_and_strangers_are_not() {
         client.remove_container(&made[2], Some(remove())).await.unwrap();
         client.remove_container(&made[1], Some(remove())).await.unwrap();
         driver.destroy(&attempt_id(9), Leftover::Kill).await.unwrap();
+    }
+}
+
+/// On a machine with one engine both drivers use it, and each removed the containers of the other one's tasks.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_drivers_on_one_engine_leave_each_other_alone() {
+    for machine in machines() {
+        let other = if machine.driver == "docker" { "podman" } else { "docker" };
+        let driver = machine.connected().await;
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        let second = machine.driver_of(other, "others-records");
+        reaches(&second, Health::Healthy).await;
+        second.set_earlier(&Default::default());
+        assert!(second.list_attempts().await.unwrap().is_empty());
+        second.shared.sweep(&second.shared.current(), Duration::ZERO).await.unwrap();
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert!(matches!(recovered, Recovered::Running(_)), "{recovered:?}");
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::IMAGE;
-use crate::{Containers, Mode, Setup};
+use crate::{Containers, Mode, Setup, names::Owner};
 
 /// Part of an image's name whose pull never ends.
 pub(super) const SLOW: &str = "herdlet-test-slow";
@@ -73,11 +73,16 @@ impl Machine {
     }
 
     pub(super) fn driver(&self) -> Containers {
+        self.driver_of(self.driver, "records")
+    }
+
+    /// A driver of this name, with its records in this directory.
+    pub(super) fn driver_of(&self, name: &str, records: &str) -> Containers {
         let mut options = self.options.clone();
         options["endpoint"] = format!("unix://{}", self.dir.path().join("e.sock").display()).into();
         let setup = Setup {
-            driver: self.driver.to_owned(),
-            dir: self.dir.path().join("records"),
+            driver: name.to_owned(),
+            dir: self.dir.path().join(records),
             instance: self.instance.clone(),
             options: serde_json::from_value(options).unwrap(),
             mode: Mode::Standalone,
@@ -91,6 +96,10 @@ impl Machine {
         let driver = self.driver();
         reaches(&driver, Health::Healthy).await;
         driver
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner { instance: self.instance.clone(), driver: self.driver.to_owned() }
     }
 
     pub(super) fn path(&self) -> &Path {
