@@ -134,7 +134,7 @@ impl Shared {
             return None;
         }
         let about = inspected(container, log_path);
-        Some(self.adopt(id, engine, record, &about))
+        Some(self.supervise(id, engine, record, &about))
     }
 
     /// A fence whose container appeared after all: a request that was under way when its agent died.

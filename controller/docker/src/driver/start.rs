@@ -185,8 +185,21 @@ impl Shared {
         Err(DriverError::retry(format!("{what}: its name is taken again and again")))
     }
 
-    /// Supervises a container from now on.
+    /// Supervises a container from now on. An exit since it was inspected found no run, so it is inspected once more.
     pub(super) fn adopt(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        engine: &Arc<Engine>,
+        record: &Record,
+        about: &ContainerInspectResponse,
+    ) -> Arc<Run> {
+        let run = self.supervise(id, engine, record, about);
+        self.finish_soon(Arc::clone(&run), None);
+        run
+    }
+
+    /// Supervises a container whose exit is seen from now on.
+    pub(super) fn supervise(
         self: &Arc<Self>,
         id: &AttemptId,
         engine: &Arc<Engine>,
@@ -198,9 +211,6 @@ impl Shared {
         let _ = run.network.set(runs::network(about, record));
         self.copy_logs(&run, about.log_path.clone());
         self.runs.insert(Arc::clone(&run));
-        if let Seen::Exited(_) = runs::seen(about) {
-            self.finish_soon(Arc::clone(&run), None);
-        }
         run
     }
 

@@ -2,7 +2,7 @@
 
 use bollard::{
     Docker,
-    models::ContainerCreateBody,
+    models::{ContainerCreateBody, ContainerSummary},
     query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::StreamExt as _;
@@ -15,6 +15,7 @@ use super::{
     IMAGE, Machine,
     machine::{Link, machines, reaches},
 };
+use super::super::locate::inspect;
 use crate::names::{self, Naming, Owner};
 
 fn recovery(attempt: u32) -> Recovery {
@@ -221,6 +222,33 @@ async fn two_drivers_on_one_engine_leave_each_other_alone() {
         let recovered = driver.recover(recovery(1)).await.unwrap();
         assert!(matches!(recovered, Recovered::Running(_)), "{recovered:?}");
         driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+    }
+}
+
+/// A container that ended after it was inspected and before its run was known ran for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exit_that_comes_before_its_run_is_known_is_seen() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let script = "while [ ! -e /local/end ]; do sleep 0.1; done; exit 7";
+        driver.start(machine.script(attempt_id(1), script)).await.unwrap();
+        let shared = &driver.shared;
+        let run = shared.runs.get(&attempt_id(1)).unwrap();
+        let client = run.engine.client().await.unwrap();
+        let about = inspect(client, &run.container).await.unwrap().unwrap();
+        shared.runs.remove(&attempt_id(1));
+        // An event of the container removes it from this list.
+        let is_listed = || shared.listed.lock().unwrap()[run.engine.socket()].contains_key(&attempt_id(1));
+        let summary = ContainerSummary::default();
+        shared.listed.lock().unwrap().get_mut(run.engine.socket()).unwrap().insert(attempt_id(1), summary);
+        std::fs::write(machine.task_dir().join("local/end"), "").unwrap();
+        while is_listed() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut exits = driver.exits();
+        shared.adopt(&attempt_id(1), &run.engine, &run.record, &about);
+        assert_eq!(exits.next().await.unwrap().result.code, 7);
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
     }
 }
 
