@@ -136,6 +136,11 @@ impl Engine {
         &self.place.socket
     }
 
+    /// Whether it answers, as far as is known.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Up(_))
+    }
+
     /// What it is, even if it is down at the moment; none before it has answered.
     pub(crate) fn about(&self) -> Option<Arc<About>> {
         match &*self.state.borrow() {

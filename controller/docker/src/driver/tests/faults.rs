@@ -9,7 +9,7 @@ use futures_util::StreamExt as _;
 use herdlet_driver::{
     AttemptId, FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
 };
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
 use super::{
     IMAGE, Machine,
@@ -247,6 +247,25 @@ async fn an_exit_that_comes_before_its_run_is_known_is_seen() {
         }
         let mut exits = driver.exits();
         shared.adopt(&attempt_id(1), &run.engine, &run.record, &about);
+        assert_eq!(exits.next().await.unwrap().result.code, 7);
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
+/// One failed inspection at the end of a container, and its task ran for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exit_is_asked_for_until_the_engine_answers() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        let script = "while [ ! -e /local/end ]; do sleep 0.1; done; exit 7";
+        driver.start(machine.script(attempt_id(1), script)).await.unwrap();
+        machine.link.send_replace(Link::FailsInspect);
+        std::fs::write(machine.task_dir().join("local/end"), "").unwrap();
+        while machine.failed.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        machine.link.send_replace(Link::Works);
         assert_eq!(exits.next().await.unwrap().result.code, 7);
         driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
     }
