@@ -120,9 +120,15 @@ impl Records {
         self.dir.join(format!("{}.position", id.name()))
     }
 
+    /// A record that can't be read, after a power cut or of another release, is replaced by one with which the container is found by
+    /// its name.
     pub(crate) fn read(&self, id: &AttemptId) -> io::Result<Option<Record>> {
         match fs::read(self.path(id)) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).or_else(|error| {
+                tracing::warn!(%id, %error, "the record of an attempt is damaged; its container is looked for by its name");
+                let unknown = Record { claim: RecordClaim::Taken, ..Record::fence() };
+                self.write(id, &unknown).map(|()| unknown)
+            })?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -189,6 +195,19 @@ mod tests {
 
     use super::*;
     use crate::engine::Kind;
+
+    #[test]
+    fn a_damaged_record_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 };
+        for text in ["", "{\"claim\": \"later\", \"engine\": null}", "{\"claim\": \"taken\""] {
+            fs::write(records.path(&id), text).unwrap();
+            let read = records.read(&id).unwrap().unwrap();
+            assert_eq!((read.claim, read.engine), (RecordClaim::Taken, None), "{text}");
+            assert_eq!(records.list().unwrap(), [id.clone()]);
+        }
+    }
 
     #[test]
     fn a_fence_stays_and_an_allocation_keeps_its_engine() {

@@ -271,6 +271,27 @@ async fn an_exit_is_asked_for_until_the_engine_answers() {
     }
 }
 
+/// A power cut left a record without content: no task of the driver was recovered, stopped or removed any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_keeps_no_task_from_its_driver() {
+    for machine in machines() {
+        let first = machine.connected().await;
+        for attempt in [1, 2] {
+            first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap();
+        }
+        drop(first);
+        std::fs::write(machine.path().join("records").join(attempt_id(1).name()), "").unwrap();
+        let driver = machine.connected().await;
+        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(1), attempt_id(2)]);
+        for attempt in [1, 2] {
+            let recovered = driver.recover(recovery(attempt)).await.unwrap();
+            assert!(matches!(recovered, Recovered::Running(_)), "{recovered:?}");
+            driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
+        }
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
 /// A container that somebody removes ends its task, with an exit that is called unknown or the engine's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_somebody_removes_ends_its_task() {
