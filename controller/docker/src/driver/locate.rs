@@ -39,6 +39,11 @@ impl Shared {
         }
     }
 
+    /// Whether an engine has no containers any more by the options.
+    pub(super) fn is_forgotten(&self, engine: &Engine) -> bool {
+        self.policy.forgotten.iter().any(|socket| socket == engine.socket())
+    }
+
     /// The container of an attempt; none if it does not exist, or has the attempt's name and is not its own.
     pub(super) async fn find(
         &self,
@@ -58,12 +63,15 @@ impl Shared {
         names::attempt_of(labels, &self.owner)
     }
 
-    /// All attempts of which there are traces.
+    /// All attempts of which there are traces. Those of an engine that is gone are known from their records.
     pub(super) async fn list(self: &Arc<Self>) -> DriverResult<Vec<AttemptId>> {
         let mut found = self.recorded()?;
-        let mut engines = vec![self.current()];
+        let current = self.current();
+        let mut engines = vec![Arc::clone(&current)];
         for id in &found {
-            if let Some(place) = self.record(id)?.and_then(|record| record.engine) {
+            if let Some(place) = self.record(id)?.and_then(|record| record.engine)
+                && place.socket.exists()
+            {
                 let engine = self.engine(place);
                 if !engines.iter().any(|known| Arc::ptr_eq(known, &engine)) {
                     engines.push(engine);
@@ -82,7 +90,13 @@ impl Shared {
                     engine.place
                 ))
             };
-            let containers = listed.map_err(|_| silent())?.map_err(DriverError::retry)?;
+            let containers = match listed.map_err(|_| silent()).and_then(|all| all.map_err(DriverError::retry)) {
+                Err(error) if !Arc::ptr_eq(&engine, &current) => {
+                    tracing::debug!(error = error.why(), "only the recorded attempts of an engine are known");
+                    continue;
+                }
+                containers => containers?,
+            };
             let labels = containers.into_iter().filter_map(|container| container.labels);
             found.extend(labels.filter_map(|labels| names::attempt_of(&labels, &self.owner)));
         }

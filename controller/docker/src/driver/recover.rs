@@ -69,6 +69,10 @@ impl Shared {
         if is_away {
             return Ok(Recovered::Lost { why: "its record is gone, and there is no engine".to_owned() });
         }
+        if self.is_forgotten(&engine) {
+            let why = format!("it ran on {}, which is in forget_engines", engine.place);
+            return Ok(Recovered::Lost { why });
+        }
         let client = engine.reach().await.map_err(DriverError::retry)?;
         let Some(about) = self.find(client, id, record).await? else {
             if record.is_some() {

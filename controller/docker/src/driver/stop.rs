@@ -47,7 +47,7 @@ impl Shared {
             Some(record) => record.claim == RecordClaim::Fenced,
             None => !self.earlier.has(id) || engine.about().is_none() && !engine.socket().exists(),
         };
-        if is_unknown {
+        if is_unknown || self.is_forgotten(&engine) {
             return Ok(None);
         }
         let client = engine.reach().await.map_err(DriverError::retry)?;

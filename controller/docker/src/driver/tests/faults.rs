@@ -9,6 +9,7 @@ use futures_util::StreamExt as _;
 use herdlet_driver::{
     AttemptId, FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
 };
+use serde_json::json;
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
 use super::{
@@ -289,6 +290,40 @@ async fn a_damaged_record_keeps_no_task_from_its_driver() {
             driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
         }
         assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
+/// An engine that was removed from the machine kept the driver from all tasks, and its own tasks never ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_gone_is_no_obstacle() {
+    for machine in machines() {
+        let first = machine.connected().await;
+        for attempt in [1, 2] {
+            first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap();
+        }
+        drop(first);
+        let record = machine.path().join("records").join(attempt_id(1).name());
+        let mut gone: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&record).unwrap()).unwrap();
+        gone["engine"] = json!({"kind": "podman", "socket": "/nowhere/podman.sock"});
+        let before = std::fs::read(&record).unwrap();
+        std::fs::write(&record, gone.to_string()).unwrap();
+        let driver = machine.connected().await;
+        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(1), attempt_id(2)]);
+        assert!(matches!(driver.recover(recovery(2)).await.unwrap(), Recovered::Running(_)));
+        let error = driver.recover(recovery(1)).await.unwrap_err();
+        assert!(error.class() == FailureClass::Retry && error.to_string().contains("/nowhere"), "{error}");
+        drop(driver);
+        let machine = machine.with(json!({"forget_engines": ["unix:///nowhere/podman.sock"]}));
+        let driver = machine.connected().await;
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        assert!(!record.exists());
+        std::fs::write(&record, before).unwrap();
+        for attempt in [1, 2] {
+            driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
+        }
     }
 }
 
