@@ -21,6 +21,8 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
+use super::logs::has_no_bodies;
+
 /// How many lines a slow listener may lag behind.
 const LINES_LEN: usize = 1_024;
 
@@ -88,7 +90,8 @@ struct Listened;
 
 impl<S> Filter<S> for Listened {
     fn enabled(&self, about: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        about.is_event() && *about.level() <= LOWEST && LINES.receiver_count() > 0
+        let is_seen = about.is_event() && *about.level() <= LOWEST && has_no_bodies(about);
+        is_seen && LINES.receiver_count() > 0
     }
 
     fn callsite_enabled(&self, about: &'static Metadata<'static>) -> tracing::subscriber::Interest {
