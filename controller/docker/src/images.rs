@@ -35,6 +35,9 @@ const REPORT_EVERY: Duration = Duration::from_secs(20);
 /// An image that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LocalImage {
+    pub(crate) id: String,
+    /// Its names with tags.
+    pub(crate) names: Vec<String>,
     /// Its content: the digest in its registry if it has one, otherwise its id.
     pub(crate) digest: String,
     pub(crate) size_bytes: u64,
@@ -107,7 +110,9 @@ pub(crate) async fn local(client: &Docker, name: &str) -> Result<Option<LocalIma
                 .flatten()
                 .find_map(|known| known.split_once('@').map(|(_, digest)| digest.to_owned()));
             let size_bytes = found.size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-            Ok(Some(LocalImage { digest: of_registry.or(found.id).unwrap_or_default(), size_bytes }))
+            let id = found.id.unwrap_or_default();
+            let digest = of_registry.unwrap_or_else(|| id.clone());
+            Ok(Some(LocalImage { id, names: found.repo_tags.unwrap_or_default(), digest, size_bytes }))
         }
         Err(error) if failure::meaning(&error) == Meaning::Missing => Ok(None),
         Err(error) => Err(error),

@@ -1,7 +1,7 @@
 //! Removes images that tasks have used and no task uses any more.
 //!
-//! An image is in use while the record of an attempt names it, or a container has it, whoever created that. Images that no task of this
-//! agent has used are never touched.
+//! An image is in use while the record of an attempt names it, or a container has it, whoever created that. Only images that were fetched
+//! for a task are removed: one that people have built or loaded may exist nowhere else.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,10 +45,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
 impl Shared {
     /// Notes that a task uses an image now.
     pub(super) fn note_image(&self, image: &str, engine: &Place) {
+        self.note_fetched(image, engine, None);
+    }
+
+    /// Notes that an image was fetched for a task, by its id.
+    pub(super) fn note_fetched(&self, image: &str, engine: &Place, fetched: Option<String>) {
         if image.is_empty() {
             return;
         }
-        let used = UsedImage { image: image.to_owned(), engine: engine.clone(), at_s: now_s() };
+        let used = UsedImage { image: image.to_owned(), engine: engine.clone(), at_s: now_s(), fetched };
         if let Err(error) = self.used.note(&used) {
             tracing::debug!(%error, image, "failed to note the use of an image");
         }
@@ -132,6 +137,11 @@ impl Shared {
     async fn remove_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
         let engine = self.engine(used.engine.clone());
         let client = engine.reach().await.map_err(DriverError::retry)?;
+        let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
+        let found = images::local(client, &used.image).await.map_err(failed)?;
+        if found.is_some_and(|found| Some(found.id) != used.fetched) {
+            return Ok(());
+        }
         let options = RemoveImageOptionsBuilder::new().force(false).build();
         let is_gone = match client.remove_image(&used.image, Some(options), None).await {
             Ok(_) => {

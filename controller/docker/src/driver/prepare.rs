@@ -35,7 +35,9 @@ impl Shared {
         self.request(task, &config, &about)?;
         let image = Reference::parse(&config.docker.image).map_err(DriverError::fatal)?;
         if let Some(archive) = config.docker.load.as_deref().filter(|archive| !archive.is_empty()) {
-            return load(client, task, archive, &config).await;
+            let loaded = load(client, task, archive, &config).await?;
+            self.note_fetched(&config.docker.image, &engine.place, Some(loaded.id));
+            return Ok(());
         }
         let failed = |error| failure::retry(&format!("find the image {}", config.docker.image), &error);
         let known = match images::local(client, &config.docker.image).await.map_err(failed)? {
@@ -51,6 +53,7 @@ impl Shared {
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
             (Some(Ok(pulled)), _) => {
+                self.note_fetched(&config.docker.image, &engine.place, Some(pulled.id));
                 self.message(
                     &task.id,
                     format!("Downloaded image {}: {}", config.docker.image, pulled.digest),
@@ -123,7 +126,7 @@ async fn load(
     task: &TaskConfig,
     archive: &str,
     config: &ContainerConfig,
-) -> DriverResult<()> {
+) -> DriverResult<LocalImage> {
     let refused = |why: String| DriverError::from(FieldError::new("load", why));
     // Nomad's archives are in `local`.
     let local = task.dirs.task.join("local");
@@ -142,7 +145,7 @@ async fn load(
         .map_err(|why| DriverError::recoverable(format!("load the image archive {archive}: {why}")))?;
     let image = &config.docker.image;
     match images::local(client, image).await {
-        Ok(Some(_)) => Ok(()),
+        Ok(Some(loaded)) => Ok(loaded),
         Ok(None) => Err(refused(format!("the archive {archive:?} has no image {image:?}"))),
         Err(error) => Err(failure::retry(&format!("find the image {image}"), &error)),
     }

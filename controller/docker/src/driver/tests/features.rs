@@ -2,6 +2,11 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
+use bollard::{
+    Docker,
+    models::{ContainerConfig, ContainerCreateBody},
+    query_parameters::{CommitContainerOptionsBuilder, RemoveContainerOptionsBuilder},
+};
 use futures_util::StreamExt as _;
 use herdlet_api_types::alloc::AssignedPort;
 use herdlet_driver::{
@@ -211,18 +216,16 @@ async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
         let engine = driver.shared.current();
         let client = engine.client().await.unwrap();
         let repository = format!("herdlet-test/{}", machine.instance);
-        let tag = |tag: &str| {
-            let options =
-                bollard::query_parameters::TagImageOptionsBuilder::new().repo(&repository).tag(tag).build();
-            client.tag_image(super::IMAGE, Some(options))
-        };
-        tag("used").await.unwrap();
-        tag("other").await.unwrap();
         let image = format!("{repository}:used");
+        let other = format!("{repository}:other");
+        let id = make_image(client, &image).await;
+        make_image(client, &other).await;
         let mut task = machine.script(attempt_id(1), "sleep 3600");
         task.config["image"] = image.clone().into();
         driver.prepare(&task, &CancellationToken::new()).await.unwrap();
         driver.start(task).await.unwrap();
+        // As if it had been pulled.
+        driver.shared.note_fetched(&image, &engine.place, Some(id));
         let machine_driver = machine.connected().await;
         let next = &machine_driver.shared;
         next.collect(Duration::ZERO).await.unwrap();
@@ -233,9 +236,57 @@ async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
         assert!(is_there(&image).await, "it was used just now");
         next.collect(Duration::ZERO).await.unwrap();
         assert!(!is_there(&image).await);
-        let other = format!("{repository}:other");
         assert!(is_there(&other).await, "no task has used it");
         let none = None::<bollard::query_parameters::RemoveImageOptions>;
         client.remove_image(&other, none, None).await.unwrap();
+    }
+}
+
+/// Makes an image that is equal to no other.
+async fn make_image(client: &Docker, name: &str) -> String {
+    let body = ContainerCreateBody { image: Some(super::IMAGE.to_owned()), ..ContainerCreateBody::default() };
+    let none = None::<bollard::query_parameters::CreateContainerOptions>;
+    let made = client.create_container(none, body).await.unwrap().id;
+    let (repository, tag) = name.rsplit_once(':').unwrap();
+    let options = CommitContainerOptionsBuilder::new()
+        .container(&made)
+        .repo(repository)
+        .tag(tag)
+        .changes(&format!("LABEL name={name}"))
+        .build();
+    client.commit_container(options, ContainerConfig::default()).await.unwrap();
+    let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+    client.remove_container(&made, Some(remove)).await.unwrap();
+    crate::images::local(client, name).await.unwrap().unwrap().id
+}
+
+/// An image that somebody had built on the machine was removed after its task, and no registry had it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_was_built_here_is_kept() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let engine = driver.shared.current();
+        let client = engine.client().await.unwrap();
+        let image = format!("herdlet-test/{}:built", machine.instance);
+        let id = make_image(client, &image).await;
+        let mut task = machine.script(attempt_id(1), "true");
+        task.config["image"] = image.clone().into();
+        driver.prepare(&task, &CancellationToken::new()).await.unwrap();
+        let mut exits = driver.exits();
+        driver.start(task).await.unwrap();
+        exits.next().await.unwrap();
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        let found = async || crate::images::local(client, &image).await.unwrap().map(|image| image.id);
+        assert_eq!(found().await.as_deref(), Some(&*id));
+        // Neither one that replaces a fetched one.
+        driver.shared.note_fetched(&image, &engine.place, Some("sha256:0".to_owned()));
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(found().await.as_deref(), Some(&*id));
+        driver.shared.note_fetched(&image, &engine.place, Some(id));
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(found().await, None);
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(driver.images().await.unwrap(), []);
     }
 }
