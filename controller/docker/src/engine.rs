@@ -283,6 +283,16 @@ impl Engine {
         self.list(ListContainersOptionsBuilder::new().all(true), vec![names::NOMAD_ALLOC.to_owned()]).await
     }
 
+    /// Whether any container, whoever created it, has an image.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) async fn has_containers_of(&self, image: &str) -> Result<bool, String> {
+        let options = ListContainersOptionsBuilder::new().all(true).limit(1);
+        let found = self.filtered(options, "ancestor", vec![image.to_owned()]).await?;
+        Ok(!found.is_empty())
+    }
+
     /// What the containers of an owner have written into their own layers, by attempt. Takes the engine some time.
     ///
     /// # Errors
@@ -302,8 +312,17 @@ impl Engine {
         options: ListContainersOptionsBuilder,
         labels: Vec<String>,
     ) -> Result<Vec<ContainerSummary>, String> {
+        self.filtered(options, "label", labels).await
+    }
+
+    async fn filtered(
+        &self,
+        options: ListContainersOptionsBuilder,
+        filter: &str,
+        values: Vec<String>,
+    ) -> Result<Vec<ContainerSummary>, String> {
         let client = self.client().await?;
-        let filters: HashMap<String, Vec<String>> = HashMap::from([("label".to_owned(), labels)]);
+        let filters: HashMap<String, Vec<String>> = HashMap::from([(filter.to_owned(), values)]);
         let options = options.filters(&filters).build();
         failure::settled(|| client.list_containers(Some(options.clone())))
             .await
@@ -391,9 +410,7 @@ impl Engine {
                 },
             };
             match event {
-                Some(Ok(event)) if is_ours(&event, owner) => {
-                    listener.hear(self, News::Changed(event)).await
-                }
+                Some(Ok(event)) if is_ours(&event, owner) => listener.hear(self, News::Changed(event)).await,
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return format!("follow {}: {}", self.place, failure::sentence(&error)),
                 None => return format!("follow {}: it closed the connection", self.place),
@@ -422,8 +439,7 @@ impl SocketId {
 
 fn is_ours(event: &EventMessage, owner: &Owner) -> bool {
     let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());
-    event.typ == Some(EventMessageTypeEnum::CONTAINER)
-        && attributes.is_some_and(|all| owner.owns(all))
+    event.typ == Some(EventMessageTypeEnum::CONTAINER) && attributes.is_some_and(|all| owner.owns(all))
 }
 
 fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {

@@ -111,8 +111,10 @@ pub(crate) async fn local(client: &Docker, name: &str) -> Result<Option<LocalIma
                 .find_map(|known| known.split_once('@').map(|(_, digest)| digest.to_owned()));
             let size_bytes = found.size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
             let id = found.id.unwrap_or_default();
+            let mut names = found.repo_tags.unwrap_or_default();
+            names.retain(|name| !name.contains("<none>"));
             let digest = of_registry.unwrap_or_else(|| id.clone());
-            Ok(Some(LocalImage { id, names: found.repo_tags.unwrap_or_default(), digest, size_bytes }))
+            Ok(Some(LocalImage { id, names, digest, size_bytes }))
         }
         Err(error) if failure::meaning(&error) == Meaning::Missing => Ok(None),
         Err(error) => Err(error),

@@ -19,7 +19,7 @@ use super::Shared;
 use crate::{
     engine::Place,
     failure::{self, Meaning},
-    images,
+    images::{self, LocalImage},
     records::RecordClaim,
     used::UsedImage,
 };
@@ -59,6 +59,23 @@ impl Shared {
         }
     }
 
+    /// Notes that a pull has given an image its name. The one that had it is removed like others if it was pulled, too.
+    pub(super) fn note_pulled(
+        &self,
+        name: &str,
+        engine: &Place,
+        older: Option<LocalImage>,
+        pulled: &LocalImage,
+    ) {
+        let fetched = self.used.get(name, engine).and_then(|used| used.fetched);
+        if let Some(older) =
+            older.filter(|older| older.id != pulled.id && Some(&older.id) == fetched.as_ref())
+        {
+            self.note_fetched(&older.id, engine, fetched);
+        }
+        self.note_fetched(name, engine, Some(pulled.id.clone()));
+    }
+
     /// The images that attempts use now, with their engines.
     pub(super) fn images_in_use(&self) -> DriverResult<BTreeSet<(String, Place)>> {
         let mut in_use = BTreeSet::new();
@@ -88,8 +105,10 @@ impl Shared {
         for used in all {
             if in_use.contains(&(used.image.clone(), used.engine.clone())) {
                 self.note_image(&used.image, &used.engine);
-            } else if now_s().saturating_sub(used.at_s) >= delay_s {
-                self.remove_image(&used).await?;
+            } else if now_s().saturating_sub(used.at_s) >= delay_s
+                && let Err(error) = self.remove_image(&used).await
+            {
+                tracing::debug!(error = error.why(), "failed to remove an image");
             }
         }
         Ok(())
@@ -138,31 +157,41 @@ impl Shared {
         let engine = self.engine(used.engine.clone());
         let client = engine.reach().await.map_err(DriverError::retry)?;
         let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
-        let found = images::local(client, &used.image).await.map_err(failed)?;
-        if found.is_some_and(|found| Some(found.id) != used.fetched) {
+        let forget = || {
+            let failed = |error| DriverError::retry(format!("forget the image {}: {error}", used.image));
+            self.used.remove(used).map_err(failed)
+        };
+        let Some(found) = images::local(client, &used.image).await.map_err(failed)? else {
+            return forget();
+        };
+        // One that was superseded is known by its id; a name of it is somebody else's.
+        let is_named = found.id == used.image && !found.names.is_empty();
+        if Some(&found.id) != used.fetched.as_ref() || is_named {
+            return Ok(());
+        }
+        // Of an image with several names an engine removes one, whoever uses the image.
+        if engine.has_containers_of(&found.id).await.map_err(DriverError::retry)? {
+            self.note_image(&used.image, &used.engine);
             return Ok(());
         }
         let options = RemoveImageOptionsBuilder::new().force(false).build();
-        let is_gone = match client.remove_image(&used.image, Some(options), None).await {
+        match client.remove_image(&used.image, Some(options), None).await {
             Ok(_) => {
                 tracing::info!(image = used.image, "removed an image that no task uses");
-                true
+                forget()
             }
             Err(error) => match failure::meaning(&error) {
-                Meaning::Missing => true,
+                Meaning::Missing => forget(),
                 // A container has it. Podman's status is 500.
-                Meaning::Conflict | Meaning::Failed | Meaning::Refused | Meaning::Unchanged => false,
+                Meaning::Conflict | Meaning::Failed | Meaning::Refused | Meaning::Unchanged => {
+                    self.note_image(&used.image, &used.engine);
+                    Ok(())
+                }
                 Meaning::Unreachable => {
-                    return Err(failure::retry(&format!("remove the image {}", used.image), &error));
+                    Err(failure::retry(&format!("remove the image {}", used.image), &error))
                 }
             },
-        };
-        if is_gone {
-            let failed = |error| DriverError::retry(format!("forget the image {}: {error}", used.image));
-            return self.used.remove(used).map_err(failed);
         }
-        self.note_image(&used.image, &used.engine);
-        Ok(())
     }
 }
 

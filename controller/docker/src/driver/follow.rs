@@ -175,6 +175,8 @@ fn gone(code: Option<i32>, why: &str) -> ExitResult {
 pub(super) fn is_running(container: &ContainerSummary) -> bool {
     match container.state {
         Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING | Status::STOPPING) => true,
-        Some(Status::CREATED | Status::EXITED | Status::REMOVING | Status::DEAD | Status::EMPTY) | None => false,
+        Some(Status::CREATED | Status::EXITED | Status::REMOVING | Status::DEAD | Status::EMPTY) | None => {
+            false
+        }
     }
 }

@@ -90,7 +90,10 @@ impl Shared {
                     engine.place
                 ))
             };
-            let containers = match listed.map_err(|_| silent()).and_then(|all| all.map_err(DriverError::retry)) {
+            let containers = match listed
+                .map_err(|_| silent())
+                .and_then(|all| all.map_err(DriverError::retry))
+            {
                 Err(error) if !Arc::ptr_eq(&engine, &current) => {
                     tracing::debug!(error = error.why(), "only the recorded attempts of an engine are known");
                     continue;

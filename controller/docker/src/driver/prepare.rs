@@ -44,7 +44,8 @@ impl Shared {
             Some(known) => Some(known),
             None => images::local(client, &image.to_string()).await.map_err(failed)?,
         };
-        self.note_image(&config.docker.image, &engine.place);
+        let name = &config.docker.image;
+        self.note_image(name, &engine.place);
         if known.is_some() && !config.docker.force_pull && !image.is_latest() {
             return Ok(());
         }
@@ -52,12 +53,9 @@ impl Shared {
         let result = cancel.run_until_cancelled(pulling).await;
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
-            (Some(Ok(pulled)), _) => {
-                self.note_fetched(&config.docker.image, &engine.place, Some(pulled.id));
-                self.message(
-                    &task.id,
-                    format!("Downloaded image {}: {}", config.docker.image, pulled.digest),
-                );
+            (Some(Ok(pulled)), known) => {
+                self.note_pulled(name, &engine.place, known, &pulled);
+                self.message(&task.id, format!("Downloaded image {name}: {}", pulled.digest));
                 Ok(())
             }
             (Some(Err(error)), Some(known)) if self.policy.pull_fallback == PullFallback::UseLocal => {

@@ -7,16 +7,17 @@ use bollard::{
 };
 use futures_util::StreamExt as _;
 use herdlet_driver::{
-    AttemptId, FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
+    AttemptId, FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _,
+    contract::attempt_id,
 };
 use serde_json::json;
 use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
+use super::super::locate::inspect;
 use super::{
     IMAGE, Machine,
     machine::{Link, machines, reaches},
 };
-use super::super::locate::inspect;
 use crate::names::{self, Naming, Owner};
 
 fn recovery(attempt: u32) -> Recovery {

@@ -5,7 +5,9 @@ use std::{net::Ipv4Addr, time::Duration};
 use bollard::{
     Docker,
     models::{ContainerConfig, ContainerCreateBody},
-    query_parameters::{CommitContainerOptionsBuilder, RemoveContainerOptionsBuilder},
+    query_parameters::{
+        CommitContainerOptionsBuilder, RemoveContainerOptionsBuilder, TagImageOptionsBuilder,
+    },
 };
 use futures_util::StreamExt as _;
 use herdlet_api_types::alloc::AssignedPort;
@@ -18,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::machine::machines;
+use crate::engine::Place;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -258,6 +261,45 @@ async fn make_image(client: &Docker, name: &str) -> String {
     let remove = RemoveContainerOptionsBuilder::new().force(true).build();
     client.remove_container(&made, Some(remove)).await.unwrap();
     crate::images::local(client, name).await.unwrap().unwrap().id
+}
+
+/// Each pull of `latest` left an image without a name; and an engine that was gone ended each search for unused images.
+#[tokio::test(flavor = "multi_thread")]
+async fn superseded_images_are_removed_too() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let (shared, engine) = (&driver.shared, driver.shared.current());
+        let client = engine.client().await.unwrap();
+        let gone = Place { socket: "/nowhere".into(), ..engine.place.clone() };
+        shared.note_fetched("a", &gone, Some("x".to_owned()));
+        let name = format!("herdlet-test/{}:latest", machine.instance);
+        let local = async |name: &str| crate::images::local(client, name).await.unwrap();
+        make_image(client, &name).await;
+        let first = local(&name).await.unwrap();
+        shared.note_pulled(&name, &engine.place, None, &first);
+        make_image(client, &name).await;
+        let second = local(&name).await.unwrap();
+        shared.note_pulled(&name, &engine.place, Some(first.clone()), &second);
+        assert!(first.id != second.id && local(&first.id).await.is_some());
+        // A container of somebody else.
+        let body = ContainerCreateBody { image: Some(name.clone()), ..ContainerCreateBody::default() };
+        let none = None::<bollard::query_parameters::CreateContainerOptions>;
+        let container = client.create_container(none, body).await.unwrap().id;
+        let other = TagImageOptionsBuilder::new().repo("herdlet-test/other").tag(&machine.instance).build();
+        client.tag_image(&name, Some(other)).await.unwrap();
+        shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(local(&first.id).await, None);
+        assert_eq!(local(&name).await.map(|image| image.id), Some(second.id.clone()));
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        client.remove_container(&container, Some(remove)).await.unwrap();
+        shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(local(&name).await, None);
+        let other = format!("herdlet-test/other:{}", machine.instance);
+        client
+            .remove_image(&other, None::<bollard::query_parameters::RemoveImageOptions>, None)
+            .await
+            .unwrap();
+    }
 }
 
 /// An image that somebody had built on the machine was removed after its task, and no registry had it.

@@ -166,12 +166,7 @@ pub(super) async fn reaches(driver: &Containers, health: Health) {
     while fingerprints.next().await.unwrap().health != health {}
 }
 
-async fn serve(
-    listener: UnixListener,
-    engine: PathBuf,
-    link: watch::Receiver<Link>,
-    failed: Arc<AtomicU32>,
-) {
+async fn serve(listener: UnixListener, engine: PathBuf, link: watch::Receiver<Link>, failed: Arc<AtomicU32>) {
     while let Ok((client, _)) = listener.accept().await {
         if *link.borrow() != Link::Down {
             tokio::spawn(forward(client, engine.clone(), link.clone(), Arc::clone(&failed)));
