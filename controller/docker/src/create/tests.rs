@@ -160,6 +160,7 @@ fn a_link_that_leads_outside_is_no_way_around() {
     assert!(case.make(json!({"volumes": ["local/up:/x"]})).is_err());
     case.task.dirs.shared = dir.path().join("alloc");
     case.task.dirs.logs = dir.path().join("alloc/logs");
+    std::fs::create_dir_all(&case.task.dirs.logs).unwrap();
     assert!(case.make(json!({"volumes": ["local/beside/data:/x"]})).is_ok());
 }
 
