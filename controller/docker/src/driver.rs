@@ -95,6 +95,7 @@ struct Shared {
     compute: Compute,
     records: Records,
     used: UsedImages,
+    preparing: collect::Preparing,
     runs: Runs,
     earlier: Earlier,
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
@@ -132,6 +133,7 @@ impl Containers {
             compute: Compute { mhz, cores },
             records,
             used,
+            preparing: Default::default(),
             runs: Runs::default(),
             earlier: Earlier::default(),
             listed: Mutex::default(),

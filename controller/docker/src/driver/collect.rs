@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use bollard::query_parameters::RemoveImageOptionsBuilder;
 use herdlet_api_types::UnixNanos;
 use herdlet_base::clock::wall_now;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, ImageUse, ImageView};
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::Shared;
 use crate::{
@@ -27,6 +27,12 @@ use crate::{
 /// How often unused images are looked for. A shorter delay shortens it.
 const PERIOD_MAX: Duration = Duration::from_secs(60);
 const PERIOD_MIN: Duration = Duration::from_millis(500);
+
+/// How long an image is kept for an attempt that never starts.
+const CLAIM_MAX: Duration = Duration::from_secs(3_600);
+
+/// Images of attempts that are being prepared, since when.
+pub(super) type Preparing = Mutex<BTreeMap<AttemptId, (Instant, (String, Place))>>;
 
 pub(super) async fn run(shared: Arc<Shared>) {
     let Some(delay) = shared.policy.image_delay else { return };
@@ -76,9 +82,23 @@ impl Shared {
         self.note_fetched(name, engine, Some(pulled.id.clone()));
     }
 
+    /// Keeps an image for an attempt that has no record yet.
+    pub(super) fn claim_image(&self, id: &AttemptId, image: &str, engine: &Place) {
+        let claim = (Instant::now(), (image.to_owned(), engine.clone()));
+        self.preparing.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), claim);
+    }
+
+    pub(super) fn release_image(&self, id: &AttemptId) {
+        self.preparing.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
     /// The images that attempts use now, with their engines.
     pub(super) fn images_in_use(&self) -> DriverResult<BTreeSet<(String, Place)>> {
-        let mut in_use = BTreeSet::new();
+        let mut in_use: BTreeSet<(String, Place)> = {
+            let mut preparing = self.preparing.lock().unwrap_or_else(PoisonError::into_inner);
+            preparing.retain(|_, (since, _)| since.elapsed() < CLAIM_MAX);
+            preparing.values().map(|(_, image)| image.clone()).collect()
+        };
         for id in self.recorded()? {
             if let Some(record) = self.record(&id)?.filter(|record| record.claim == RecordClaim::Taken)
                 && let Some(engine) = record.engine

@@ -18,12 +18,20 @@ use crate::{
 };
 
 impl Shared {
-    /// Pulls the image of a task, if needed.
+    /// Pulls the image of a task, if needed, and keeps it until the task starts.
     pub(super) async fn prepare(
         self: &Arc<Self>,
         task: &TaskConfig,
         cancel: &CancellationToken,
     ) -> DriverResult<()> {
+        let prepared = self.fetch(task, cancel).await;
+        if prepared.is_err() {
+            self.release_image(&task.id);
+        }
+        prepared
+    }
+
+    async fn fetch(self: &Arc<Self>, task: &TaskConfig, cancel: &CancellationToken) -> DriverResult<()> {
         let config = config::read(&self.info.name, &task.config)?;
         let engine = self.engine_of(&task.id, self.record(&task.id)?.as_ref())?;
         let client = engine.reach().await.map_err(DriverError::retry)?;
@@ -34,6 +42,7 @@ impl Shared {
         // What can't be used is refused before anything is fetched.
         self.request(task, &config, &about)?;
         let image = Reference::parse(&config.docker.image).map_err(DriverError::fatal)?;
+        self.claim_image(&task.id, &config.docker.image, &engine.place);
         if let Some(archive) = config.docker.load.as_deref().filter(|archive| !archive.is_empty()) {
             let loaded = load(client, task, archive, &config).await?;
             self.note_fetched(&config.docker.image, &engine.place, Some(loaded.id));

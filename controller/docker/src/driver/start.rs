@@ -87,6 +87,8 @@ impl Shared {
         if claimed.claim == RecordClaim::Fenced {
             return Err(DriverError::fatal(format!("start {id}: it was cancelled earlier")));
         }
+        // From now on the record keeps the image.
+        self.release_image(id);
         if let LogSource::Elsewhere(driver) = &request.logs {
             self.message(
                 id,

@@ -120,6 +120,7 @@ impl Shared {
             self.note_image(&image, &engine);
         }
         self.runs.remove(id);
+        self.release_image(id);
         self.records
             .remove(id)
             .map_err(|error| DriverError::retry(format!("remove the record of {id}: {error}")))

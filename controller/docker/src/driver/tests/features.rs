@@ -225,10 +225,11 @@ async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
         make_image(client, &other).await;
         let mut task = machine.script(attempt_id(1), "sleep 3600");
         task.config["image"] = image.clone().into();
-        driver.prepare(&task, &CancellationToken::new()).await.unwrap();
-        driver.start(task).await.unwrap();
         // As if it had been pulled.
         driver.shared.note_fetched(&image, &engine.place, Some(id));
+        driver.prepare(&task, &CancellationToken::new()).await.unwrap();
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        driver.start(task).await.unwrap();
         let machine_driver = machine.connected().await;
         let next = &machine_driver.shared;
         next.collect(Duration::ZERO).await.unwrap();
