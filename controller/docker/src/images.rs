@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -125,9 +126,8 @@ pub(crate) async fn local(client: &Docker, name: &str) -> Result<Option<LocalIma
 ///
 /// # Errors
 /// The engine's sentence.
-pub(crate) async fn load(client: &Docker, archive: &std::path::Path) -> Result<(), String> {
-    let file = tokio::fs::File::open(archive).await.map_err(|error| error.to_string())?;
-    let pieces = tokio_util::io::ReaderStream::new(file);
+pub(crate) async fn load(client: &Docker, archive: File) -> Result<(), String> {
+    let pieces = tokio_util::io::ReaderStream::new(tokio::fs::File::from_std(archive));
     let body = bollard::body_try_stream(pieces);
     let mut answers = std::pin::pin!(client.import_image(
         ImportImageOptions { quiet: true, ..Default::default() },

@@ -1,9 +1,11 @@
 //! Images before a start.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use bollard::Docker;
+use herdlet_api_types::manifest::driver::DockerConfig;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig};
+use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -11,7 +13,7 @@ use crate::{
     auth,
     config::{self, ContainerConfig, FieldError},
     engine::Engine,
-    failure,
+    failure, files,
     images::{self, LocalImage, Order, Patience},
     policy::PullFallback,
     reference::Reference,
@@ -44,7 +46,18 @@ impl Shared {
         let image = Reference::parse(&config.docker.image).map_err(DriverError::fatal)?;
         self.claim_image(&task.id, &config.docker.image, &engine.place);
         if let Some(archive) = config.docker.load.as_deref().filter(|archive| !archive.is_empty()) {
-            let loaded = load(client, task, archive, &config).await?;
+            let patience = self.patience(&config.docker);
+            // The engine answers once it has stored the whole archive.
+            let client = client.clone().with_timeout(patience.total);
+            let loading = time::timeout(patience.total, load(&client, task, archive, &config));
+            let withdrawn =
+                || DriverError::retry(format!("load the image archive {archive}: it was withdrawn"));
+            let loaded = cancel.run_until_cancelled(loading).await.ok_or_else(withdrawn)?;
+            let loaded = loaded.map_err(|_| {
+                DriverError::recoverable(format!(
+                    "load the image archive {archive}: it did not end in time (image_pull_timeout)"
+                ))
+            })??;
             self.note_fetched(&config.docker.image, &engine.place, Some(loaded.id));
             return Ok(());
         }
@@ -81,6 +94,13 @@ impl Shared {
         }
     }
 
+    fn patience(&self, docker: &DockerConfig) -> Patience {
+        Patience {
+            total: docker.image_pull_timeout.map_or(self.policy.pull_timeout, |timeout| timeout.0.to_std()),
+            activity: self.policy.pull_activity_timeout,
+        }
+    }
+
     async fn pull(
         &self,
         id: &AttemptId,
@@ -99,14 +119,12 @@ impl Shared {
         };
         self.message(id, format!("Downloading image {}", docker.image));
         let client = engine.reach().await.map_err(DriverError::retry)?;
-        let patience = Patience {
-            total: docker.image_pull_timeout.map_or(self.policy.pull_timeout, |timeout| timeout.0.to_std()),
-            activity: self.policy.pull_activity_timeout,
-        };
+        let patience = self.patience(docker);
         let name = image.to_string();
         let order = Order {
             engine: engine.socket().to_owned(),
-            client: client.clone(),
+            // The first answer may take as long as the registry does.
+            client: client.clone().with_timeout(patience.total),
             image,
             credentials,
             patience,
@@ -136,18 +154,15 @@ async fn load(
 ) -> DriverResult<LocalImage> {
     let refused = |why: String| DriverError::from(FieldError::new("load", why));
     // Nomad's archives are in `local`.
-    let local = task.dirs.task.join("local");
-    let found = [local.join(archive), task.dirs.task.join(archive)]
-        .into_iter()
-        .find_map(|path| std::fs::canonicalize(path).ok());
-    let Some(path) = found else {
+    let named = Path::new(archive).strip_prefix(&task.dirs.task).unwrap_or(Path::new(archive));
+    let file = [Path::new("local").join(named), named.to_owned()]
+        .iter()
+        .find_map(|path| files::open(&task.dirs.task, path).transpose());
+    let Some(file) = file else {
         return Err(refused(format!("the archive {archive:?} does not exist in the task directory")));
     };
-    let task_dir = std::fs::canonicalize(&task.dirs.task).map_err(|error| refused(error.to_string()))?;
-    if !path.starts_with(&task_dir) {
-        return Err(refused(format!("the archive {archive:?} is not in the task directory")));
-    }
-    images::load(client, &path)
+    let file = file.map_err(|error| refused(format!("failed to {error}")))?;
+    images::load(client, file)
         .await
         .map_err(|why| DriverError::recoverable(format!("load the image archive {archive}: {why}")))?;
     let image = &config.docker.image;

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::machine::machines;
+use super::machine::{Link, machines};
 use crate::engine::Place;
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -262,6 +262,29 @@ async fn make_image(client: &Docker, name: &str) -> String {
     let remove = RemoveContainerOptionsBuilder::new().force(true).build();
     client.remove_container(&made, Some(remove)).await.unwrap();
     crate::images::local(client, name).await.unwrap().unwrap().id
+}
+
+/// An archive that the engine did not store within the time of a call was never loaded; and nobody could end its loading.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_is_loaded_until_its_own_timeout_or_until_it_is_withdrawn() {
+    for machine in machines() {
+        let machine = machine.with(json!({"client_http_timeout": "1s"}));
+        let driver = machine.connected().await;
+        std::fs::write(machine.task_dir().join("local/a.tar"), "no archive").unwrap();
+        let mut task = machine.script(attempt_id(1), "true");
+        task.config["load"] = "a.tar".into();
+        let cancel = CancellationToken::new();
+        machine.link.send_replace(Link::HangsLoad);
+        let mut preparing = std::pin::pin!(driver.prepare(&task, &cancel));
+        let waited = tokio::time::timeout(Duration::from_secs(3), &mut preparing).await;
+        assert!(waited.is_err(), "{waited:?}");
+        cancel.cancel();
+        let error = preparing.await.unwrap_err().to_string();
+        assert!(error.contains("withdrawn"), "{error}");
+        task.config["image_pull_timeout"] = "1s".into();
+        let error = driver.prepare(&task, &CancellationToken::new()).await.unwrap_err().to_string();
+        assert!(error.contains("image_pull_timeout") || error.contains("in time"), "{error}");
+    }
 }
 
 /// Each pull of `latest` left an image without a name; and an engine that was gone ended each search for unused images.

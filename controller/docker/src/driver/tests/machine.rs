@@ -36,6 +36,8 @@ pub(super) enum Link {
     Down,
     /// Inspections of containers fail.
     FailsInspect,
+    /// Archives of images are received and never answered.
+    HangsLoad,
 }
 
 /// A machine with an engine.
@@ -44,7 +46,7 @@ pub(super) struct Machine {
     pub(super) driver: &'static str,
     pub(super) instance: String,
     pub(super) link: watch::Sender<Link>,
-    /// How many inspections have failed.
+    /// How many requests have failed or hang.
     pub(super) failed: Arc<AtomicU32>,
     pub(super) options: Json,
 }
@@ -192,6 +194,11 @@ async fn forward(
         failed.fetch_add(1, Ordering::SeqCst);
         let answer = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
         let _ = client.write_all(answer.as_bytes()).await;
+        return;
+    }
+    if path.ends_with("/images/load") && *link.borrow() == Link::HangsLoad {
+        failed.fetch_add(1, Ordering::SeqCst);
+        let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
         return;
     }
     let Ok(mut server) = UnixStream::connect(engine).await else { return };
