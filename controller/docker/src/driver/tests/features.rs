@@ -275,7 +275,7 @@ async fn an_archive_is_loaded_until_its_own_timeout_or_until_it_is_withdrawn() {
         task.config["load"] = "a.tar".into();
         let cancel = CancellationToken::new();
         machine.link.send_replace(Link::HangsLoad);
-        let mut preparing = std::pin::pin!(driver.prepare(&task, &cancel));
+        let mut preparing = driver.prepare(&task, &cancel);
         let waited = tokio::time::timeout(Duration::from_secs(3), &mut preparing).await;
         assert!(waited.is_err(), "{waited:?}");
         cancel.cancel();
