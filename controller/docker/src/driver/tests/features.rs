@@ -248,7 +248,11 @@ async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
 
 /// Makes an image that is equal to no other.
 async fn make_image(client: &Docker, name: &str) -> String {
-    let body = ContainerCreateBody { image: Some(super::IMAGE.to_owned()), ..ContainerCreateBody::default() };
+    let body = ContainerCreateBody {
+        image: Some(super::IMAGE.to_owned()),
+        cmd: Some(vec!["/bin/true".to_owned()]),
+        ..ContainerCreateBody::default()
+    };
     let none = None::<bollard::query_parameters::CreateContainerOptions>;
     let made = client.create_container(none, body).await.unwrap().id;
     let (repository, tag) = name.rsplit_once(':').unwrap();
