@@ -16,7 +16,7 @@ mod sweep;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -104,6 +104,8 @@ struct Shared {
     pulls: Pulls,
     exits: Outlet<Exited>,
     events: Outlet<TaskEvent>,
+    /// Set once unused containers and images are looked for.
+    cleaning: OnceLock<()>,
     ended: CancellationToken,
 }
 
@@ -141,6 +143,7 @@ impl Containers {
             pulls: Pulls::default(),
             exits: Outlet::default(),
             events: Outlet::default(),
+            cleaning: OnceLock::new(),
             ended: ended.clone(),
         };
         Ok(Self { shared: Arc::new(shared), _tasks: ended.drop_guard() })
@@ -184,8 +187,11 @@ impl TaskDriver for Containers {
 
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         self.shared.earlier.set(known);
-        tokio::spawn(sweep::run(Arc::clone(&self.shared)));
-        tokio::spawn(collect::run(Arc::clone(&self.shared)));
+        // Called again before each attempt to list: there is one loop of each kind.
+        if self.shared.cleaning.set(()).is_ok() {
+            tokio::spawn(sweep::run(Arc::clone(&self.shared)));
+            tokio::spawn(collect::run(Arc::clone(&self.shared)));
+        }
     }
 
     fn prepare<'a>(

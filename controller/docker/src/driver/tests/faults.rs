@@ -328,6 +328,20 @@ async fn an_engine_that_is_gone_is_no_obstacle() {
     }
 }
 
+/// Each failed attempt to list the containers added a loop that looked for unused ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_stays_down_adds_no_loops() {
+    for machine in machines() {
+        let driver = machine.driver();
+        driver.set_earlier(&Default::default());
+        let users = std::sync::Arc::strong_count(&driver.shared);
+        for _ in 0..3 {
+            driver.set_earlier(&Default::default());
+        }
+        assert_eq!(std::sync::Arc::strong_count(&driver.shared), users);
+    }
+}
+
 /// A container that somebody removes ends its task, with an exit that is called unknown or the engine's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_that_somebody_removes_ends_its_task() {
