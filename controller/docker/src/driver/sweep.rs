@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bollard::models::ContainerSummaryStateEnum as Status;
 use herdlet_base::clock::wall_now;
 use herdlet_driver::DriverResult;
 use tokio::time;
@@ -57,6 +58,10 @@ impl Shared {
             let (Some(id), Some(name)) = (names::attempt_of(&labels, &self.owner), container.id) else {
                 continue;
             };
+            let has_ended = matches!(container.state, Some(Status::EXITED | Status::DEAD));
+            if has_ended && !self.policy.remove_containers {
+                continue;
+            }
             let is_new = container.created.is_none_or(|created| now_s.saturating_sub(created) < grace_s);
             let lock = self.runs.lock(&id);
             let _held = lock.lock().await;

@@ -328,6 +328,28 @@ async fn an_engine_that_is_gone_is_no_obstacle() {
     }
 }
 
+/// `gc.container = false`, with which people examine dead containers, had no effect after ten minutes.
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_containers_are_kept_if_the_options_want_it() {
+    for machine in machines() {
+        let machine = machine.with(json!({"gc": {"container": false}}));
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        driver.start(machine.script(attempt_id(1), "true")).await.unwrap();
+        exits.next().await.unwrap();
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        driver.start(machine.script(attempt_id(2), "sleep 3600")).await.unwrap();
+        drop(driver);
+        std::fs::remove_file(machine.path().join("records").join(attempt_id(2).name())).unwrap();
+        let driver = machine.connected().await;
+        driver.shared.sweep(&driver.shared.current(), Duration::ZERO).await.unwrap();
+        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(1)]);
+        let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        client(&machine).await.remove_container(&name, Some(remove)).await.unwrap();
+    }
+}
+
 /// Each failed attempt to list the containers added a loop that looked for unused ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_stays_down_adds_no_loops() {
