@@ -100,6 +100,8 @@ struct Shared {
     earlier: Earlier,
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
     listed: Mutex<HashMap<PathBuf, BTreeMap<AttemptId, ContainerSummary>>>,
+    /// Sockets of engines that were restarted while no agent ran.
+    restarted: Mutex<BTreeSet<PathBuf>>,
     engines: Mutex<Engines>,
     pulls: Pulls,
     exits: Outlet<Exited>,
@@ -139,6 +141,7 @@ impl Containers {
             runs: Runs::default(),
             earlier: Earlier::default(),
             listed: Mutex::default(),
+            restarted: Mutex::default(),
             engines: Mutex::default(),
             pulls: Pulls::default(),
             exits: Outlet::default(),
@@ -276,8 +279,9 @@ impl Shared {
         let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
         let known = engines.entry(place.socket.clone()).or_insert_with(|| {
             let engine = Engine::new(place, self.policy.call_timeout);
-            let following =
-                Arc::clone(&engine).follow(self.owner.clone(), Arc::new(follow::Hear(Arc::clone(self))));
+            let memory = self.records.daemon(engine.socket());
+            let hear = Arc::new(follow::Hear(Arc::clone(self)));
+            let following = Arc::clone(&engine).follow(self.owner.clone(), hear, memory);
             let ended = self.ended.clone();
             tokio::spawn(async move { ended.run_until_cancelled(following).await });
             engine

@@ -19,7 +19,7 @@ use bollard::{
     models::{ContainerSummary, EventMessage, EventMessageTypeEnum},
     query_parameters::{EventsOptionsBuilder, ListContainersOptionsBuilder},
 };
-use futures_util::{StreamExt as _, future::BoxFuture};
+use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use herdlet_base::directory::{DirectoryWatch, Interests};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time};
@@ -331,9 +331,11 @@ impl Engine {
 
     /// Follows the engine until the future is dropped: whether it answers, and the containers of an owner. Each connection begins
     /// with a list, so that nothing between two connections is missed.
-    pub(crate) async fn follow(self: Arc<Self>, owner: Owner, listener: Arc<dyn Listener>) {
+    ///
+    /// `memory` is a file that identifies the daemon over restarts of the agent.
+    pub(crate) async fn follow(self: Arc<Self>, owner: Owner, listener: Arc<dyn Listener>, memory: PathBuf) {
         let mut delay = AGAIN_MIN;
-        let mut last = None;
+        let mut last = Last { daemon: std::fs::read_to_string(&memory).ok(), is_cut: false, memory };
         loop {
             let began = time::Instant::now();
             let why = self.follow_once(&owner, listener.as_ref(), &mut last).await;
@@ -368,7 +370,7 @@ impl Engine {
         self: &Arc<Self>,
         owner: &Owner,
         listener: &dyn Listener,
-        last: &mut Option<SocketId>,
+        last: &mut Last,
     ) -> String {
         if !self.place.socket.exists() {
             return format!("reach {}: its socket does not exist; is it running?", self.place);
@@ -388,12 +390,10 @@ impl Engine {
         }
         match self.containers(owner).await {
             Ok(all) => {
-                let socket = SocketId::of(&self.place.socket);
                 // Podman's containers have processes of their own that store their output.
                 let stores = self.about().is_some_and(|about| about.is_docker());
-                let was_restarted = stores && last.is_some() && *last != socket;
+                let was_restarted = last.is_another(&self.place.socket) && stores;
                 let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
-                *last = socket;
                 listener.hear(self, News::Listed(all, continuity)).await;
             }
             Err(why) => return why,
@@ -406,14 +406,24 @@ impl Engine {
                 event = events.next() => event,
                 _ = probes.tick() => match self.probe().await {
                     Ok(_) => continue,
-                    Err(why) => return why,
+                    Err(why) => {
+                        last.is_cut = matches!(events.next().now_or_never(), Some(None | Some(Err(_))));
+                        return why;
+                    }
                 },
             };
             match event {
                 Some(Ok(event)) if is_ours(&event, owner) => listener.hear(self, News::Changed(event)).await,
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return format!("follow {}: {}", self.place, failure::sentence(&error)),
-                None => return format!("follow {}: it closed the connection", self.place),
+                Some(Err(error)) => {
+                    last.is_cut = failure::meaning(&error) == failure::Meaning::Unreachable
+                        && !matches!(error, Error::JsonDataError { .. } | Error::RequestTimeoutError);
+                    return format!("follow {}: {}", self.place, failure::sentence(&error));
+                }
+                None => {
+                    last.is_cut = true;
+                    return format!("follow {}: it closed the connection", self.place);
+                }
             }
         }
     }
@@ -426,16 +436,44 @@ fn first_address(subnet: &str) -> Option<String> {
     Some(std::net::Ipv4Addr::from(u32::from(network).checked_add(1)?).to_string())
 }
 
-/// Identifies a socket: a daemon creates another one when it starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct SocketId(u64, u64, i64, i64);
+/// The daemon of the last connection.
+struct Last {
+    /// Identifies it; none if there was no connection.
+    daemon: Option<String>,
+    /// Whether it closed the connection. Its socket may be a service manager's, and stays over restarts.
+    is_cut: bool,
+    memory: PathBuf,
+}
 
-impl SocketId {
-    fn of(path: &Path) -> Option<Self> {
-        let about = std::fs::metadata(path).ok()?;
-        Some(Self(about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
+impl Last {
+    /// Whether the daemon at a socket is not the last one. From now on it is the last one.
+    fn is_another(&mut self, socket: &Path) -> bool {
+        let now = daemon_id(socket);
+        let is_another = self.daemon.is_some() && (self.is_cut || self.daemon != now);
+        if self.daemon != now
+            && let Some(now) = &now
+            && let Err(error) = std::fs::write(&self.memory, now)
+        {
+            tracing::debug!(%error, "failed to note which daemon is running");
+        }
+        (self.daemon, self.is_cut) = (now, false);
+        is_another
     }
 }
+
+/// Identifies a running daemon: it creates its socket and its pidfile when it starts.
+fn daemon_id(socket: &Path) -> Option<String> {
+    let of = |path: &Path| {
+        let about = std::fs::metadata(path).ok()?;
+        Some(format!("{} {} {} {}", about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
+    };
+    let is_default = DEFAULT_SOCKETS.iter().any(|path| Path::new(path) == socket);
+    let pidfile = is_default.then(|| of(Path::new(DEFAULT_PIDFILE))).flatten().unwrap_or_default();
+    Some(format!("{} {pidfile}", of(socket)?))
+}
+
+const DEFAULT_SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/docker.sock"];
+const DEFAULT_PIDFILE: &str = "/var/run/docker.pid";
 
 fn is_ours(event: &EventMessage, owner: &Owner) -> bool {
     let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());

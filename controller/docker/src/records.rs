@@ -12,8 +12,9 @@ use std::{
 
 use herdlet_driver::{AttemptId, TaskConfig};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
-use crate::engine::Place;
+use crate::{engine::Place, names};
 
 /// What is recorded of an attempt. Newer releases add fields, each with a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +114,12 @@ impl Records {
 
     fn path(&self, id: &AttemptId) -> PathBuf {
         self.dir.join(id.name())
+    }
+
+    /// The file that identifies the daemon at a socket. Its name is no attempt's.
+    pub(crate) fn daemon(&self, socket: &Path) -> PathBuf {
+        let hash = Sha256::digest(socket.as_os_str().as_encoded_bytes());
+        self.dir.join(format!("daemon-{}", names::hex(&hash).chars().take(16).collect::<String>()))
     }
 
     /// The file with the position of an attempt's logs.

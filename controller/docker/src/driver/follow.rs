@@ -74,7 +74,11 @@ impl Shared {
             }
         }
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        listed.insert(engine.socket().to_owned(), found);
+        let is_first = listed.insert(engine.socket().to_owned(), found).is_none();
+        if is_first && continuity == Continuity::Restarted {
+            let mut restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+            restarted.insert(engine.socket().to_owned());
+        }
     }
 
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {

@@ -95,6 +95,7 @@ impl Shared {
             Seen::Running => {
                 let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
                 let run = self.adopt(id, &engine, &record, &about);
+                self.mark_restart(&run);
                 Ok(Recovered::Running(run.started()))
             }
             Seen::Exited(exit) => {
@@ -106,6 +107,7 @@ impl Shared {
                     record,
                 );
                 self.copy_logs(&run, about.log_path.clone());
+                self.mark_restart(&run);
                 if let Some(logs) = run.logs.get() {
                     let _ = tokio::time::timeout(std::time::Duration::from_secs(10), logs.drained()).await;
                 }
@@ -138,7 +140,19 @@ impl Shared {
             return None;
         }
         let about = inspected(container, log_path);
-        Some(self.supervise(id, engine, record, &about))
+        let run = self.supervise(id, engine, record, &about);
+        self.mark_restart(&run);
+        Some(run)
+    }
+
+    /// Marks that output may be missing, if the engine was restarted while no agent ran.
+    fn mark_restart(&self, run: &runs::Run) {
+        let restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+        if restarted.contains(run.engine.socket())
+            && let Some(logs) = run.logs.get()
+        {
+            logs.mark_gap();
+        }
     }
 
     /// A fence whose container appeared after all: a request that was under way when its agent died.

@@ -350,6 +350,35 @@ async fn ended_containers_are_kept_if_the_options_want_it() {
     }
 }
 
+/// A daemon behind the socket of a service manager, and one that was restarted while no agent ran, left gaps without a mark.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_restart_of_the_daemon_is_marked_in_the_output() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+        let marked = async |times: usize| {
+            while machine.stdout().matches("the engine was restarted here").count() != times {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let driver = machine.connected().await;
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        machine.link.send_replace(Link::Down);
+        reaches(&driver, Health::Unhealthy).await;
+        machine.link.send_replace(Link::Works);
+        marked(1).await;
+        let memory = driver.shared.records.daemon(driver.shared.current().socket());
+        drop(driver);
+        // The same daemon: no mark.
+        let driver = machine.connected().await;
+        driver.recover(recovery(1)).await.unwrap();
+        drop(driver);
+        std::fs::write(memory, "another").unwrap();
+        let driver = machine.connected().await;
+        driver.recover(recovery(1)).await.unwrap();
+        marked(2).await;
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+    }
+}
+
 /// Each failed attempt to list the containers added a loop that looked for unused ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_stays_down_adds_no_loops() {
