@@ -236,7 +236,7 @@ impl TaskDriver for Containers {
     ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
         async move {
             let run = self.shared.running(id)?;
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
             Ok(stats::follow(client, &run.container, interval, Arc::clone(&run.times)))
         }
         .boxed()
@@ -246,7 +246,7 @@ impl TaskDriver for Containers {
         async move {
             signal::parse(name).map_err(DriverError::fatal)?;
             let run = self.shared.running(id)?;
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
             let options = KillContainerOptionsBuilder::new().signal(name).build();
             let sent = client.kill_container(&run.container, Some(options)).await;
             sent.map_err(|error| failure::retry(&format!("send {name} to {id}"), &error))
@@ -261,7 +261,7 @@ impl TaskDriver for Containers {
     ) -> BoxFuture<'a, DriverResult<ExecSession>> {
         async move {
             let run = self.shared.running(id)?;
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
             exec::session(client, &run.container, request).await
         }
         .boxed()

@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -47,7 +47,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Engine {
     pub(crate) place: Place,
     state: watch::Sender<State>,
-    client: OnceLock<Docker>,
+    /// Speaks a version of the API that was agreed on when the engine was connected to.
+    client: RwLock<Option<Docker>>,
     call_timeout: Duration,
 }
 
@@ -125,7 +126,12 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
 impl Engine {
     pub(crate) fn new(place: Place, call_timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { place, state: watch::Sender::new(State::New), client: OnceLock::new(), call_timeout })
+        Arc::new(Self {
+            place,
+            state: watch::Sender::new(State::New),
+            client: RwLock::default(),
+            call_timeout,
+        })
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<State> {
@@ -154,19 +160,24 @@ impl Engine {
     ///
     /// # Errors
     /// Why it does not answer; continues "failed to".
-    pub(crate) async fn client(&self) -> Result<&Docker, String> {
-        if let Some(client) = self.client.get() {
+    pub(crate) async fn client(&self) -> Result<Docker, String> {
+        if let Some(client) = self.connected() {
             return Ok(client);
         }
         let client = self.connect().await?;
-        Ok(self.client.get_or_init(|| client))
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+        Ok(client)
+    }
+
+    fn connected(&self) -> Option<Docker> {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The client of an engine that answers, as far as is known. Calls of one that does not would only keep others waiting.
     ///
     /// # Errors
     /// Why it does not answer; continues "failed to".
-    pub(crate) async fn reach(&self) -> Result<&Docker, String> {
+    pub(crate) async fn reach(&self) -> Result<Docker, String> {
         let mut state = self.state.subscribe();
         // Just after the driver was opened.
         let _ = time::timeout(NEW_MAX, state.wait_for(|state| *state != State::New)).await;
@@ -242,7 +253,7 @@ impl Engine {
     }
 
     async fn bridge_address(&self) -> Option<String> {
-        let client = self.client.get()?;
+        let client = self.connected()?;
         let asked =
             client.inspect_network("bridge", None::<bollard::query_parameters::InspectNetworkOptions>);
         let network = time::timeout(PROBE_MAX, asked).await.ok()?.ok()?;
@@ -263,6 +274,8 @@ impl Engine {
     }
 
     fn went_down(&self, why: &str) {
+        // Another release may answer next.
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = None;
         self.set(State::Down { why: why.to_owned(), was: self.about() });
     }
 
@@ -488,3 +501,6 @@ fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
 
 /// The engines in use, by socket.
 pub(crate) type Engines = BTreeMap<PathBuf, Arc<Engine>>;
+
+#[cfg(test)]
+mod tests;

@@ -157,7 +157,7 @@ impl Shared {
         for used in self.used.list().map_err(failed)? {
             let engine = self.engine(used.engine.clone());
             let local = match engine.reach().await {
-                Ok(client) => images::local(client, &used.image).await.ok().flatten(),
+                Ok(client) => images::local(&client, &used.image).await.ok().flatten(),
                 Err(_) => None,
             };
             let local = local.unwrap_or_default();
@@ -175,7 +175,7 @@ impl Shared {
 
     async fn remove_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
         let engine = self.engine(used.engine.clone());
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
         let forget = || {
             let failed = |error| DriverError::retry(format!("forget the image {}: {error}", used.image));

@@ -140,7 +140,7 @@ impl Shared {
             return State::Ended;
         }
         let Ok(client) = run.engine.reach().await else { return State::Unknown };
-        let exit = match inspect(client, &run.container).await {
+        let exit = match inspect(&client, &run.container).await {
             Err(_) => return State::Unknown,
             Ok(Some(about)) => match runs::seen(&about) {
                 // The engine has reported its end, and does not show it yet.

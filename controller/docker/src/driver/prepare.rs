@@ -36,7 +36,7 @@ impl Shared {
     async fn fetch(self: &Arc<Self>, task: &TaskConfig, cancel: &CancellationToken) -> DriverResult<()> {
         let config = config::read(&self.info.name, &task.config)?;
         let engine = self.engine_of(&task.id, self.record(&task.id)?.as_ref())?;
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let about = match engine.about() {
             Some(about) => about,
             None => engine.probe().await.map_err(DriverError::retry)?,
@@ -118,7 +118,7 @@ impl Shared {
             Err(error) => return Err(DriverError::recoverable(error)),
         };
         self.message(id, format!("Downloading image {}", docker.image));
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let patience = self.patience(docker);
         let name = image.to_string();
         let order = Order {

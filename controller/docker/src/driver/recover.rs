@@ -44,7 +44,7 @@ impl Shared {
         if let Some(exit) = run.exit() {
             return Ok(Recovered::Exited(exit));
         }
-        let client = run.engine.reach().await.map_err(DriverError::retry)?;
+        let client = &run.engine.reach().await.map_err(DriverError::retry)?;
         match super::locate::inspect(client, &run.container).await? {
             Some(about) if runs::seen(&about) == Seen::Running => Ok(Recovered::Running(run.started())),
             Some(_) | None => {
@@ -73,7 +73,7 @@ impl Shared {
             let why = format!("it ran on {}, which is in forget_engines", engine.place);
             return Ok(Recovered::Lost { why });
         }
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let Some(about) = self.find(client, id, record).await? else {
             if record.is_some() {
                 self.fence(id)?;
@@ -159,8 +159,8 @@ impl Shared {
     async fn remove_fenced(self: &Arc<Self>, id: &AttemptId, record: &Record) {
         let Ok(engine) = self.engine_of(id, Some(record)) else { return };
         let Ok(client) = engine.reach().await else { return };
-        if let Ok(Some(about)) = self.find(client, id, None).await {
-            let _ = self.remove(client, about.id.as_deref().unwrap_or_default()).await;
+        if let Ok(Some(about)) = self.find(&client, id, None).await {
+            let _ = self.remove(&client, about.id.as_deref().unwrap_or_default()).await;
         }
     }
 

@@ -61,7 +61,7 @@ impl Shared {
             return Ok(run.started());
         }
         let engine = self.engine_of(id, self.record(id)?.as_ref())?;
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let about = match engine.about() {
             Some(about) => about,
             None => engine.probe().await.map_err(DriverError::retry)?,

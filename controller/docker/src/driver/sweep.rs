@@ -78,7 +78,7 @@ impl Shared {
                 continue;
             }
             tracing::warn!(container = name, attempt = %id, "removing a container that belongs to no task");
-            let client = engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
+            let client = &engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
             self.remove(client, &name).await?;
         }
         Ok(())

@@ -236,7 +236,7 @@ async fn an_exit_that_comes_before_its_run_is_known_is_seen() {
         driver.start(machine.script(attempt_id(1), script)).await.unwrap();
         let shared = &driver.shared;
         let run = shared.runs.get(&attempt_id(1)).unwrap();
-        let client = run.engine.client().await.unwrap();
+        let client = &run.engine.client().await.unwrap();
         let about = inspect(client, &run.container).await.unwrap().unwrap();
         shared.runs.remove(&attempt_id(1));
         // An event of the container removes it from this list.

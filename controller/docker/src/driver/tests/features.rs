@@ -38,7 +38,7 @@ async fn a_container_has_ports_and_a_network_of_its_own() {
         assert_eq!((network.port_map["http"], network.auto_advertise), (80, false));
         let engine = driver.shared.current();
         let run = driver.shared.runs.get(&attempt_id(1)).unwrap();
-        let about = super::super::locate::inspect(engine.client().await.unwrap(), &run.container)
+        let about = super::super::locate::inspect(&engine.client().await.unwrap(), &run.container)
             .await
             .unwrap()
             .unwrap();
@@ -217,7 +217,7 @@ async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
     for machine in machines() {
         let driver = machine.connected().await;
         let engine = driver.shared.current();
-        let client = engine.client().await.unwrap();
+        let client = &engine.client().await.unwrap();
         let repository = format!("herdlet-test/{}", machine.instance);
         let image = format!("{repository}:used");
         let other = format!("{repository}:other");
@@ -297,7 +297,7 @@ async fn superseded_images_are_removed_too() {
     for machine in machines() {
         let driver = machine.connected().await;
         let (shared, engine) = (&driver.shared, driver.shared.current());
-        let client = engine.client().await.unwrap();
+        let client = &engine.client().await.unwrap();
         let gone = Place { socket: "/nowhere".into(), ..engine.place.clone() };
         shared.note_fetched("a", &gone, Some("x".to_owned()));
         let name = format!("herdlet-test/{}:latest", machine.instance);
@@ -336,7 +336,7 @@ async fn an_image_that_was_built_here_is_kept() {
     for machine in machines() {
         let driver = machine.connected().await;
         let engine = driver.shared.current();
-        let client = engine.client().await.unwrap();
+        let client = &engine.client().await.unwrap();
         let image = format!("herdlet-test/{}:built", machine.instance);
         let id = make_image(client, &image).await;
         let mut task = machine.script(attempt_id(1), "true");
