@@ -262,7 +262,7 @@ impl TaskDriver for Containers {
         async move {
             let run = self.shared.running(id)?;
             let client = &run.engine.reach().await.map_err(DriverError::retry)?;
-            exec::session(client, &run.container, request).await
+            exec::session((client, run.engine.socket()), &run.container, request).await
         }
         .boxed()
     }

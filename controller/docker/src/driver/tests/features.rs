@@ -142,6 +142,33 @@ async fn commands_have_terminals_and_end_with_their_session() {
     }
 }
 
+/// What a program wrote to its terminal was taken for the head of a frame of 4 GiB: it was buffered, and nothing was shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_all_bytes() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        let script = r"stty raw; printf '\001\000\000\000\377\377\377\377'; seq 20000; exit 3";
+        let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        let terminal = Some(TerminalSize { height: 30, width: 99 });
+        let mut session =
+            driver.exec_streaming(&attempt_id(1), ExecRequest { command, terminal }).await.unwrap();
+        let mut bytes = Vec::new();
+        while let Some(piece) = session.stdout.recv().await {
+            bytes.extend(piece);
+        }
+        assert!(bytes.starts_with(b"\x01\0\0\0\xff\xff\xff\xff"), "{:?}", bytes.get(..20));
+        assert!(bytes.trim_ascii_end().ends_with(b"20000"));
+        assert_eq!(session.exit.await.unwrap().code, 3);
+        let command = vec!["/bin/none".to_owned()];
+        let refused = driver.exec_streaming(&attempt_id(1), ExecRequest { command, terminal }).await;
+        if let Err(error) = refused {
+            assert!(error.to_string().contains("none"), "{error}");
+        }
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+    }
+}
+
 /// Of a task that uses too much memory it was not said that it did.
 #[tokio::test(flavor = "multi_thread")]
 async fn lack_of_memory_is_reported() {
