@@ -122,6 +122,16 @@ impl Records {
         self.dir.join(format!("daemon-{}", names::hex(&hash).chars().take(16).collect::<String>()))
     }
 
+    /// Stores a seccomp profile under a name that only its content has.
+    pub(crate) fn store_profile(&self, profile: &str) -> io::Result<PathBuf> {
+        let name = names::hex(&Sha256::digest(profile.as_bytes())).chars().take(32).collect::<String>();
+        let path = self.dir.join(format!("seccomp-{name}.json"));
+        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        fs::write(&partial, profile)?;
+        fs::rename(&partial, &path)?;
+        Ok(path)
+    }
+
     /// The file with the position of an attempt's logs.
     pub(crate) fn position(&self, id: &AttemptId) -> PathBuf {
         self.dir.join(format!("{}.position", id.name()))

@@ -69,6 +69,7 @@ impl Shared {
         let mut request = self.request(&task, &config, &about)?;
         if !about.is_docker() {
             request.body.image = Some(podman_name(client, &config.docker.image).await?);
+            self.store_profiles(&mut request)?;
         }
         let hash = request.hash();
         request.body.labels.get_or_insert_default().insert(names::REQUEST.to_owned(), hash.clone());
@@ -132,6 +133,20 @@ impl Shared {
             format!("Created container {} from {}, which is {digest}", record.container, record.image),
         );
         Ok(self.adopt(id, &engine, &record, &about).started())
+    }
+
+    /// Podman takes a seccomp profile for the path of one.
+    fn store_profiles(&self, request: &mut Request) -> DriverResult<()> {
+        let host = request.body.host_config.as_mut();
+        for option in host.into_iter().flat_map(|host| host.security_opt.iter_mut().flatten()) {
+            if let Some(profile) = option.strip_prefix("seccomp=").filter(|value| value.starts_with('{')) {
+                let stored = self.records.store_profile(profile);
+                let path = stored
+                    .map_err(|error| DriverError::retry(format!("store a seccomp profile: {error}")))?;
+                *option = format!("seccomp={}", path.display());
+            }
+        }
+        Ok(())
     }
 
     /// Creates the container of an attempt, or returns the one that it already has by the same request. One by another request, of a

@@ -169,6 +169,32 @@ async fn a_terminal_shows_all_bytes() {
     }
 }
 
+/// With Podman a capability that is only Docker's default was not added, and each seccomp profile was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn capabilities_and_profiles_have_effect_with_both_engines() {
+    for machine in machines() {
+        let machine = machine.with(json!({"allow_caps": ["all"]}));
+        let driver = machine.connected().await;
+        let profile = json!({"defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]});
+        std::fs::write(machine.task_dir().join("local/p.json"), profile.to_string()).unwrap();
+        let script = "grep CapBnd /proc/self/status; mkdir /tmp/x || echo forbidden";
+        let mut task = machine.script(attempt_id(1), script);
+        task.config["cap_add"] = json!(["NET_RAW"]);
+        task.config["security_opt"] = json!(["seccomp=local/p.json"]);
+        let mut exits = driver.exits();
+        driver.start(task).await.unwrap();
+        exits.next().await.unwrap();
+        let out = machine.stdout();
+        let set = out.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap().trim();
+        let set = u64::from_str_radix(set, 16).unwrap();
+        // NET_RAW and MKNOD.
+        assert_eq!((set >> 13 & 1, set >> 27 & 1), (1, 1), "{out}");
+        assert!(out.contains("forbidden"), "{out}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
 /// Of a task that uses too much memory it was not said that it did.
 #[tokio::test(flavor = "multi_thread")]
 async fn lack_of_memory_is_reported() {
