@@ -182,7 +182,7 @@ impl DockerOptions {
     ///
     /// # Errors
     /// The key that can't be honoured, and why.
-    pub fn socket(&self) -> Result<Option<&str>, (&'static str, String)> {
+    pub fn socket(&self) -> Result<Option<String>, (&'static str, String)> {
         if self.tls.is_some() {
             return Err((
                 "tls",
@@ -201,7 +201,7 @@ impl DockerOptions {
     ///
     /// # Errors
     /// The key, and why it can't be honoured.
-    pub fn forgotten(&self) -> Result<Vec<&str>, (&'static str, String)> {
+    pub fn forgotten(&self) -> Result<Vec<String>, (&'static str, String)> {
         let paths = self.forget_engines.iter().map(|value| socket_path(value));
         paths.collect::<Result<_, _>>().map_err(|why| ("forget_engines", why))
     }
@@ -213,11 +213,13 @@ impl DockerOptions {
     }
 }
 
-/// The path in `unix:///PATH`.
-fn socket_path(value: &str) -> Result<&str, String> {
-    let path = value.strip_prefix("unix://").unwrap_or(value);
-    if path.starts_with('/') {
-        return Ok(path);
+/// The path in `unix:///PATH` or `unix://PATH`.
+fn socket_path(value: &str) -> Result<String, String> {
+    match value.strip_prefix("unix://") {
+        // Nomad's Podman driver documents `unix://run/podman/io.podman`.
+        Some(path) if !path.is_empty() => return Ok(format!("/{}", path.trim_start_matches('/'))),
+        _ if value.starts_with('/') => return Ok(value.to_owned()),
+        _ => {}
     }
     Err("must be the path of a Unix socket: herdlet uses engines of this machine only; write for instance unix:///var/run/docker.sock"
         .into())

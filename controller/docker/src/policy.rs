@@ -173,6 +173,8 @@ mod tests {
     fn remote_engines_are_refused_by_name() {
         let refused = policy(serde_json::json!({"endpoint": "tcp://10.0.0.1:2375"}), Mode::Node).unwrap_err();
         assert!(refused.starts_with("endpoint: "), "{refused}");
+        let relative = policy(serde_json::json!({"socket_path": "unix://run/podman/io.podman"}), Mode::Node);
+        assert_eq!(relative.unwrap().socket.unwrap().to_str(), Some("/run/podman/io.podman"));
         assert!(
             policy(serde_json::json!({"tls": {"cert": "x"}}), Mode::Node).unwrap_err().starts_with("tls: ")
         );
