@@ -232,7 +232,8 @@ async fn run(order: Order, state: &watch::Sender<Pull>) -> Result<(), PullError>
             None => return Ok(()),
             Some(Err(error)) => {
                 let why = failure::sentence(&error);
-                let is_missing = failure::meaning(&error) == Meaning::Missing || says_missing(&why);
+                let is_missing = failure::meaning(&error) == Meaning::Missing && !says_denied(&why);
+                let is_missing = is_missing || says_missing(&why);
                 return Err(failed(why, is_missing));
             }
             Some(Ok(info)) => {
@@ -247,8 +248,15 @@ async fn run(order: Order, state: &watch::Sender<Pull>) -> Result<(), PullError>
     }
 }
 
+/// Whether the registry has no such image. One that denies access does not say that there is none: credentials may have expired.
 fn says_missing(why: &str) -> bool {
-    ["manifest unknown", "not found: manifest", "repository does not exist", "name unknown"]
+    let parts = ["manifest unknown", "not found: manifest", "repository does not exist", "name unknown"];
+    parts.iter().any(|part| why.contains(part)) && !says_denied(why)
+}
+
+fn says_denied(why: &str) -> bool {
+    let why = why.to_ascii_lowercase();
+    ["denied", "docker login", "unauthorized", "authentication required"]
         .iter()
         .any(|part| why.contains(part))
 }
@@ -291,6 +299,25 @@ mod tests {
     use bollard::models::ProgressDetail;
 
     use super::*;
+
+    /// A token of a registry that had expired ended a task for good.
+    #[test]
+    fn what_registries_say_of_missing_images() {
+        for (why, is_missing) in [
+            ("manifest for redis:none not found: manifest unknown: manifest unknown", true),
+            ("manifest unknown: Requested image not found", true),
+            ("repository docker.io/library/nosuch not found: does not exist or no pull access", false),
+            (
+                "pull access denied for x, repository does not exist or may require 'docker login': denied: requested access to the resource is denied",
+                false,
+            ),
+            ("unauthorized: authentication required", false),
+            ("denied: Your authorization token has expired. Reauthenticate and try again.", false),
+            ("name unknown: The repository with name 'x' does not exist in the registry", true),
+        ] {
+            assert_eq!(says_missing(why), is_missing, "{why}");
+        }
+    }
 
     #[test]
     fn progress_counts_layers() {
