@@ -4,12 +4,15 @@
 //! fence is a record that says that the attempt never starts: it needs no engine. The container itself is found by its name.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     io::Write as _,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use herdlet_api_types::AllocId;
 use herdlet_driver::{AttemptId, TaskConfig};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -193,8 +196,39 @@ impl Records {
         Ok(found)
     }
 
-    /// The engine of an allocation's latest attempt that has one: later attempts use the same.
+    fn place(&self, alloc: AllocId) -> PathBuf {
+        self.dir.join(format!("engine-{alloc}"))
+    }
+
+    /// Notes the engine of an allocation: its later attempts use it too, also if none has a record between two.
+    pub(crate) fn note_engine(&self, alloc: AllocId, engine: &Place) -> io::Result<()> {
+        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        fs::write(&partial, serde_json::to_vec(engine)?)?;
+        fs::rename(&partial, self.place(alloc))
+    }
+
+    /// Forgets the engines of allocations that started nothing for this long and have no record.
+    pub(crate) fn forget_engines(&self, age: Duration) -> io::Result<()> {
+        let known: BTreeSet<String> =
+            self.list()?.iter().map(|id| self.place(id.alloc).display().to_string()).collect();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let is_place = entry.file_name().as_encoded_bytes().starts_with(b"engine-");
+            let is_old =
+                || entry.metadata()?.modified().map(|at| at.elapsed().is_ok_and(|since| since >= age));
+            if is_place && is_old()? && !known.contains(&entry.path().display().to_string()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine of an allocation.
     pub(crate) fn engine_of(&self, id: &AttemptId) -> io::Result<Option<Place>> {
+        let noted = fs::read(self.place(id.alloc)).ok();
+        if let Some(place) = noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+            return Ok(Some(place));
+        }
         let mut known = self.list()?;
         known.retain(|other| other.alloc == id.alloc);
         for other in known.iter().rev() {
@@ -208,8 +242,6 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::AllocId;
-
     use super::*;
     use crate::engine::Kind;
 
@@ -243,5 +275,16 @@ mod tests {
             records.remove(&id(attempt)).unwrap();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // An allocation between two attempts has no record.
+        let place = Place { kind: Kind::Docker, socket: "/y".into() };
+        records.note_engine(id(1).alloc, &place).unwrap();
+        records.forget_engines(Duration::from_secs(60)).unwrap();
+        assert_eq!(records.engine_of(&id(2)).unwrap(), Some(place));
+        records.claim(&id(3), &record).unwrap();
+        records.forget_engines(Duration::ZERO).unwrap();
+        assert!(records.engine_of(&id(2)).unwrap().is_some_and(|place| place.socket == Path::new("/y")));
+        records.remove(&id(3)).unwrap();
+        records.forget_engines(Duration::ZERO).unwrap();
+        assert_eq!(records.engine_of(&id(2)).unwrap(), None);
     }
 }

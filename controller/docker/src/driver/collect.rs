@@ -34,7 +34,13 @@ const CLAIM_MAX: Duration = Duration::from_secs(3_600);
 /// Images of attempts that are being prepared, since when.
 pub(super) type Preparing = Mutex<BTreeMap<AttemptId, (Instant, (String, Place))>>;
 
+/// How long the engine of an allocation without records is known. It waits for its next attempt.
+const ENGINE_AGE: Duration = Duration::from_secs(7 * 86_400);
+
 pub(super) async fn run(shared: Arc<Shared>) {
+    if let Err(error) = shared.records.forget_engines(ENGINE_AGE) {
+        tracing::debug!(%error, "failed to look for engines of allocations that are gone");
+    }
     let Some(delay) = shared.policy.image_delay else { return };
     let period = (delay / 2).clamp(PERIOD_MIN, PERIOD_MAX);
     let collecting = async {

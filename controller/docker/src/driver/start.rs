@@ -83,6 +83,8 @@ impl Shared {
             advertise_ipv6: config.docker.advertise_ipv6_address,
             request: hash.clone(),
         };
+        let noted = self.records.note_engine(id.alloc, &engine.place);
+        noted.map_err(|error| DriverError::retry(format!("record the engine of {id}: {error}")))?;
         let claimed = self.records.claim(id, &record);
         let claimed = claimed.map_err(|error| DriverError::retry(format!("record {id}: {error}")))?;
         if claimed.claim == RecordClaim::Fenced {
