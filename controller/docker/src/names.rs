@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use bollard::models::ContainerInspectResponse;
+use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use herdlet_driver::{AttemptId, TaskConfig};
 use sha2::{Digest as _, Sha256};
 
@@ -139,6 +139,17 @@ pub(crate) fn matches_glob(pattern: &str, name: &str) -> bool {
 /// The attempt that these labels state, if it is one of this owner.
 pub(crate) fn attempt_of(labels: &HashMap<String, String>, owner: &Owner) -> Option<AttemptId> {
     labels.get(ATTEMPT).filter(|_| owner.owns(labels)).and_then(|name| AttemptId::parse(name))
+}
+
+/// The attempt that a container is. Its name counts as well: images of a container that people commit pass its labels on.
+pub(crate) fn owned(container: &ContainerSummary, owner: &Owner) -> Option<AttemptId> {
+    let id = attempt_of(container.labels.as_ref()?, owner)?;
+    let names = [Naming::Own, Naming::Nomad].map(|naming| self::container(&id, &owner.instance, naming));
+    let is_named = container.names.iter().flatten().any(|name| {
+        let name = name.trim_start_matches('/');
+        names.iter().any(|own| own == name)
+    });
+    is_named.then_some(id)
 }
 
 /// The hash of the request that created a container.

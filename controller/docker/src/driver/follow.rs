@@ -54,10 +54,7 @@ impl Shared {
     fn listed(self: &Arc<Self>, engine: &Arc<Engine>, all: Vec<ContainerSummary>, continuity: Continuity) {
         let found: BTreeMap<AttemptId, ContainerSummary> = all
             .into_iter()
-            .filter_map(|container| {
-                let id = names::attempt_of(container.labels.as_ref()?, &self.owner)?;
-                Some((id, container))
-            })
+            .filter_map(|container| Some((names::owned(&container, &self.owner)?, container)))
             .collect();
         for run in self.runs.running_on(engine) {
             let runs = found.get(&run.id).is_some_and(|container| {

@@ -100,8 +100,7 @@ impl Shared {
                 }
                 containers => containers?,
             };
-            let labels = containers.into_iter().filter_map(|container| container.labels);
-            found.extend(labels.filter_map(|labels| names::attempt_of(&labels, &self.owner)));
+            found.extend(containers.iter().filter_map(|container| names::owned(container, &self.owner)));
         }
         found.sort();
         found.dedup();

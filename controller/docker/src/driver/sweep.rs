@@ -1,7 +1,7 @@
 //! Removes containers of this instance that belong to no task: a request to create one was under way when its attempt was fenced or
 //! its agent was killed.
 //!
-//! A container belongs to a task if its attempt has a record, which is written before the container and removed after it. Containers of
+//! A container is recognised by its labels and its name. It belongs to a task if its attempt has a record, which is written before the container and removed after it. Containers of
 //! others have no label of this instance and are never touched.
 
 use std::{sync::Arc, time::Duration};
@@ -54,8 +54,7 @@ impl Shared {
         let now_s = wall_now().0 / 1_000_000_000;
         let grace_s = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         for container in all {
-            let labels = container.labels.unwrap_or_default();
-            let (Some(id), Some(name)) = (names::attempt_of(&labels, &self.owner), container.id) else {
+            let (Some(id), Some(name)) = (names::owned(&container, &self.owner), container.id) else {
                 continue;
             };
             let has_ended = matches!(container.state, Some(Status::EXITED | Status::DEAD));
@@ -79,7 +78,9 @@ impl Shared {
             }
             tracing::warn!(container = name, attempt = %id, "removing a container that belongs to no task");
             let client = &engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
-            self.remove(client, &name).await?;
+            if let Err(error) = self.remove(client, &name).await {
+                tracing::warn!(error = error.why(), container = name, "failed to remove a container");
+            }
         }
         Ok(())
     }

@@ -379,6 +379,31 @@ async fn each_restart_of_the_daemon_is_marked_in_the_output() {
     }
 }
 
+/// `docker commit` passes labels on: the container in which somebody examined a failed task was removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_container_is_a_strangers() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let client = client(&machine).await;
+        let body = body(labels(&machine.owner(), &attempt_id(1)));
+        let name = format!("debug-{}", machine.instance);
+        let options = CreateContainerOptionsBuilder::new().name(&name).build();
+        let copy = client.create_container(Some(options), body).await.unwrap().id;
+        driver.set_earlier(&Default::default());
+        driver.shared.sweep(&driver.shared.current(), Duration::ZERO).await.unwrap();
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        let own = driver.shared.runs.get(&attempt_id(1)).unwrap().container.clone();
+        drop(driver);
+        let driver = machine.connected().await;
+        driver.recover(recovery(1)).await.unwrap();
+        assert_eq!(driver.shared.runs.get(&attempt_id(1)).unwrap().container, own);
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        client.remove_container(&copy, Some(remove)).await.unwrap();
+    }
+}
+
 /// Each failed attempt to list the containers added a loop that looked for unused ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_stays_down_adds_no_loops() {
