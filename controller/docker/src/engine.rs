@@ -43,6 +43,9 @@ const PROBE_PERIOD: Duration = Duration::from_secs(30);
 const AGAIN_MIN: Duration = Duration::from_millis(250);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
 
+/// States of containers that Docker's API has and both engines can filter by, without those that have ended.
+const READABLE: [&str; 3] = ["created", "running", "paused"];
+
 /// An engine of this machine.
 pub(crate) struct Engine {
     pub(crate) place: Place,
@@ -336,10 +339,21 @@ impl Engine {
     ) -> Result<Vec<ContainerSummary>, String> {
         let client = self.client().await?;
         let filters: HashMap<String, Vec<String>> = HashMap::from([(filter.to_owned(), values)]);
-        let options = options.filters(&filters).build();
-        failure::settled(|| client.list_containers(Some(options.clone())))
-            .await
-            .map_err(|error| format!("list the containers of {}: {}", self.place, failure::sentence(&error)))
+        let failed =
+            |error: &Error| format!("list the containers of {}: {}", self.place, failure::sentence(error));
+        let ask = |filters: &HashMap<String, Vec<String>>| {
+            let options = options.clone().filters(filters).build();
+            client.list_containers(Some(options))
+        };
+        match failure::settled(|| ask(&filters)).await {
+            // One whose state can't be read is none that runs; the others are not lost with it.
+            Err(Error::JsonDataError { .. }) => {
+                let mut filters = filters;
+                filters.insert("status".to_owned(), READABLE.map(str::to_owned).to_vec());
+                ask(&filters).await.map_err(|error| failed(&error))
+            }
+            answer => answer.map_err(|error| failed(&error)),
+        }
     }
 
     /// Follows the engine until the future is dropped: whether it answers, and the containers of an owner. Each connection begins

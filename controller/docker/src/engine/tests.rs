@@ -54,6 +54,7 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>) {
                 return;
             }
             Some("info") => (200, "{}".to_owned()),
+            Some("json") if head.contains("status") => (200, RUNNING.to_owned()),
             Some("json") => (200, containers.clone()),
             _ => (404, "{\"message\": \"none\"}".to_owned()),
         };
@@ -100,4 +101,19 @@ async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
         assert!(engine.is_up());
         engine.containers(&owner).await.unwrap();
     }
+}
+
+const RUNNING: &str = r#"[{"Id": "a", "State": "running"}]"#;
+
+/// One container that Podman had not cleaned up made the whole engine unreachable.
+#[tokio::test]
+async fn a_container_that_cannot_be_read_hides_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let containers = r#"[{"Id": "a", "State": "running"}, {"Id": "b", "State": "stopped"}]"#.to_owned();
+    let (_engine_is, state) = watch::channel(StandIn { api: "1.41", containers });
+    serve(&dir.path().join("e.sock"), state);
+    let (engine, mut news) = follow(dir.path());
+    let Some(News::Listed(all, _)) = news.recv().await else { panic!("no list") };
+    assert_eq!(all[0].id.as_deref(), Some("a"));
+    assert!(all.len() == 1 && engine.is_up());
 }
