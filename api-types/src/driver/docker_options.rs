@@ -1,7 +1,7 @@
 //! Options of the drivers `docker` and `podman` in the agent's config. Names and defaults are those of Nomad's plugin options
 //! (`drivers/docker/config.go`); `engine` and `pull_fallback` are herdlet's.
 
-use std_alloc::{borrow::ToOwned, string::String, vec::Vec};
+use std_alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 
 use serde::Deserialize;
 
