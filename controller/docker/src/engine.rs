@@ -305,7 +305,9 @@ impl Engine {
     /// The engine's.
     pub(crate) async fn has_containers_of(&self, image: &str) -> Result<bool, String> {
         let options = ListContainersOptionsBuilder::new().all(true).limit(1);
-        let found = self.filtered(options, "ancestor", vec![image.to_owned()]).await?;
+        // Podman's ids have no prefix.
+        let id = image.strip_prefix("sha256:").unwrap_or(image);
+        let found = self.filtered(options, "ancestor", vec![id.to_owned()]).await?;
         Ok(!found.is_empty())
     }
 

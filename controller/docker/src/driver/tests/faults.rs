@@ -342,6 +342,7 @@ async fn ended_containers_are_kept_if_the_options_want_it() {
         drop(driver);
         std::fs::remove_file(machine.path().join("records").join(attempt_id(2).name())).unwrap();
         let driver = machine.connected().await;
+        driver.set_earlier(&Default::default());
         driver.shared.sweep(&driver.shared.current(), Duration::ZERO).await.unwrap();
         assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(1)]);
         let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);

@@ -324,7 +324,7 @@ async fn make_image(client: &Docker, name: &str) -> String {
 /// An archive that the engine did not store within the time of a call was never loaded; and nobody could end its loading.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_archive_is_loaded_until_its_own_timeout_or_until_it_is_withdrawn() {
-    for machine in machines() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
         let machine = machine.with(json!({"client_http_timeout": "1s"}));
         let driver = machine.connected().await;
         std::fs::write(machine.task_dir().join("local/a.tar"), "no archive").unwrap();
