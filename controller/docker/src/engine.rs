@@ -1,13 +1,14 @@
 //! A connection to an engine on this machine, and what is known of it.
 //!
 //! In: the path of a socket. Out: calls; whether the engine answers, and why not. It is watched as long as the driver is open: see
-//! [`Engine::follow`]. This module knows no attempts.
+//! `follow`. This module knows no attempts.
 
+mod daemon;
 mod find;
+mod follow;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -16,11 +17,10 @@ use std::{
 use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
-    models::{ContainerSummary, EventMessage, EventMessageTypeEnum},
-    query_parameters::{EventsOptionsBuilder, ListContainersOptionsBuilder},
+    models::{ContainerSummary, EventMessage},
+    query_parameters::ListContainersOptionsBuilder,
 };
-use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture};
-use herdlet_base::directory::{DirectoryWatch, Interests};
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time};
 
@@ -33,16 +33,8 @@ pub(crate) use find::{Kind, Place, candidates};
 
 /// How long a probe may take. A daemon that hangs counts as down.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// How long a missing socket is waited for without looking for it.
-const SEARCH_MAX: Duration = Duration::from_secs(60);
 /// How long a call waits for the first answer of an engine.
 const NEW_MAX: Duration = Duration::from_secs(5);
-/// Nomad's period of fingerprints: a daemon that hangs sends no event.
-const PROBE_PERIOD: Duration = Duration::from_secs(30);
-/// Waits between connections to an engine that is down. A socket's directory can't always be watched.
-const AGAIN_MIN: Duration = Duration::from_millis(250);
-const AGAIN_MAX: Duration = Duration::from_secs(5);
-
 /// States of containers that Docker's API has and both engines can filter by, without those that have ended.
 const READABLE: [&str; 3] = ["created", "running", "paused"];
 
@@ -357,105 +349,6 @@ impl Engine {
             answer => answer.map_err(|error| failed(&error)),
         }
     }
-
-    /// Follows the engine until the future is dropped: whether it answers, and the containers of an owner. Each connection begins
-    /// with a list, so that nothing between two connections is missed.
-    ///
-    /// `memory` is a file that identifies the daemon over restarts of the agent.
-    pub(crate) async fn follow(self: Arc<Self>, owner: Owner, listener: Arc<dyn Listener>, memory: PathBuf) {
-        let mut delay = AGAIN_MIN;
-        let mut last = Last { daemon: std::fs::read_to_string(&memory).ok(), is_cut: false, memory };
-        loop {
-            let began = time::Instant::now();
-            let why = self.follow_once(&owner, listener.as_ref(), &mut last).await;
-            self.went_down(&why);
-            if began.elapsed() > AGAIN_MAX {
-                delay = AGAIN_MIN;
-            }
-            if self.place.socket.exists() {
-                time::sleep(delay).await;
-                delay = (delay * 2).min(AGAIN_MAX);
-            } else {
-                self.socket_may_appear().await;
-            }
-        }
-    }
-
-    /// Waits for a change of the deepest directory of the socket's path that exists.
-    async fn socket_may_appear(&self) {
-        let dir = self.place.socket.ancestors().skip(1).find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-        // Before the socket is looked for again, so that its creation is not missed.
-        match DirectoryWatch::open(dir, Interests::Names) {
-            Ok(watch) if !self.place.socket.exists() => {
-                let _ = time::timeout(SEARCH_MAX, watch.changed()).await;
-            }
-            Ok(_) => {}
-            Err(_) => time::sleep(SEARCH_MAX).await,
-        }
-    }
-
-    /// Follows one connection to its end, and returns why it ended.
-    async fn follow_once(
-        self: &Arc<Self>,
-        owner: &Owner,
-        listener: &dyn Listener,
-        last: &mut Last,
-    ) -> String {
-        if !self.place.socket.exists() {
-            return format!("reach {}: its socket does not exist; is it running?", self.place);
-        }
-        let client = match self.client().await {
-            Ok(client) => client,
-            Err(why) => return why,
-        };
-        // Since before the list: what happens in between is reported twice rather than not at all. One second more, because the
-        // engine rounds.
-        let since = herdlet_base::clock::wall_now().0 / 1_000_000_000 - 1;
-        let mut filters: HashMap<String, Vec<String>> = HashMap::new();
-        filters.insert("type".to_owned(), vec!["container".to_owned()]);
-        let options = EventsOptionsBuilder::new().since(&since.to_string()).filters(&filters).build();
-        if let Err(why) = self.probe().await {
-            return why;
-        }
-        match self.containers(owner).await {
-            Ok(all) => {
-                // Podman's containers have processes of their own that store their output.
-                let stores = self.about().is_some_and(|about| about.is_docker());
-                let was_restarted = last.is_another(&self.place.socket) && stores;
-                let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
-                listener.hear(self, News::Listed(all, continuity)).await;
-            }
-            Err(why) => return why,
-        }
-        let mut events = std::pin::pin!(client.events(Some(options)));
-        let mut probes = time::interval_at(time::Instant::now() + PROBE_PERIOD, PROBE_PERIOD);
-        probes.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
-        loop {
-            let event = tokio::select! {
-                event = events.next() => event,
-                _ = probes.tick() => match self.probe().await {
-                    Ok(_) => continue,
-                    Err(why) => {
-                        last.is_cut = matches!(events.next().now_or_never(), Some(None | Some(Err(_))));
-                        return why;
-                    }
-                },
-            };
-            match event {
-                Some(Ok(event)) if is_ours(&event, owner) => listener.hear(self, News::Changed(event)).await,
-                Some(Ok(_)) => {}
-                Some(Err(error)) => {
-                    last.is_cut = failure::meaning(&error) == failure::Meaning::Unreachable
-                        && !matches!(error, Error::JsonDataError { .. } | Error::RequestTimeoutError);
-                    return format!("follow {}: {}", self.place, failure::sentence(&error));
-                }
-                None => {
-                    last.is_cut = true;
-                    return format!("follow {}: it closed the connection", self.place);
-                }
-            }
-        }
-    }
 }
 
 /// The first address of an IPv4 network, `172.17.0.0/16`.
@@ -463,50 +356,6 @@ fn first_address(subnet: &str) -> Option<String> {
     let (network, _) = subnet.split_once('/')?;
     let network: std::net::Ipv4Addr = network.parse().ok()?;
     Some(std::net::Ipv4Addr::from(u32::from(network).checked_add(1)?).to_string())
-}
-
-/// The daemon of the last connection.
-struct Last {
-    /// Identifies it; none if there was no connection.
-    daemon: Option<String>,
-    /// Whether it closed the connection. Its socket may be a service manager's, and stays over restarts.
-    is_cut: bool,
-    memory: PathBuf,
-}
-
-impl Last {
-    /// Whether the daemon at a socket is not the last one. From now on it is the last one.
-    fn is_another(&mut self, socket: &Path) -> bool {
-        let now = daemon_id(socket);
-        let is_another = self.daemon.is_some() && (self.is_cut || self.daemon != now);
-        if self.daemon != now
-            && let Some(now) = &now
-            && let Err(error) = std::fs::write(&self.memory, now)
-        {
-            tracing::debug!(%error, "failed to note which daemon is running");
-        }
-        (self.daemon, self.is_cut) = (now, false);
-        is_another
-    }
-}
-
-/// Identifies a running daemon: it creates its socket and its pidfile when it starts.
-fn daemon_id(socket: &Path) -> Option<String> {
-    let of = |path: &Path| {
-        let about = std::fs::metadata(path).ok()?;
-        Some(format!("{} {} {} {}", about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
-    };
-    let is_default = DEFAULT_SOCKETS.iter().any(|path| Path::new(path) == socket);
-    let pidfile = is_default.then(|| of(Path::new(DEFAULT_PIDFILE))).flatten().unwrap_or_default();
-    Some(format!("{} {pidfile}", of(socket)?))
-}
-
-const DEFAULT_SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/docker.sock"];
-const DEFAULT_PIDFILE: &str = "/var/run/docker.pid";
-
-fn is_ours(event: &EventMessage, owner: &Owner) -> bool {
-    let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());
-    event.typ == Some(EventMessageTypeEnum::CONTAINER) && attributes.is_some_and(|all| owner.owns(all))
 }
 
 fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
