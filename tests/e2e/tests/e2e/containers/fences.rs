@@ -88,7 +88,7 @@ fn a_container_that_is_removed_behind_the_agent_is_replaced_once(engine: Engine<
 }
 
 fn containers_of_unknown_attempts_are_removed_and_those_of_strangers_are_not(engine: Engine<'_>) {
-    let mut agent = engine.agent("gc: {image: false, dangling_containers: {period: 1s, creation_grace: 0s}}");
+    let mut agent = engine.agent("gc: {image: false, dangling_containers: {period: 1s, creation_grace: 2s}}");
     agent.apply_and_wait(&job("known", "service", "", &[sleeping("t", "")]));
     let known = running_of(&engine, &agent);
     let instance = agent.home.instance().unwrap();
