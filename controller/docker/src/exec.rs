@@ -16,6 +16,7 @@ use bollard::{
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use herdlet_api_types::task::ExitResult;
 use herdlet_driver::{DriverError, DriverResult, ExecRequest, ExecSession, TerminalSize};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
@@ -165,11 +166,11 @@ impl Command {
         let Ok(about) = self.client.inspect_exec(&self.id).await else { return };
         let pid = about.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
         let (Some(pid), Some(true)) = (pid, about.running) else { return };
+        let opened = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let Some(process) = opened else { return };
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if cgroup.contains(&self.container)
-            && let Some(pid) = rustix::process::Pid::from_raw(pid)
-        {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        if cgroup.contains(&self.container) {
+            let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
 }

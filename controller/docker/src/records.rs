@@ -254,7 +254,7 @@ mod tests {
             fs::write(records.path(&id), text).unwrap();
             let read = records.read(&id).unwrap().unwrap();
             assert_eq!((read.claim, read.engine), (RecordClaim::Taken, None), "{text}");
-            assert_eq!(records.list().unwrap(), [id.clone()]);
+            assert_eq!(records.list().unwrap(), std::slice::from_ref(&id));
         }
     }
 

@@ -48,7 +48,7 @@ impl UsedImages {
     /// Notes a use. What was fetched earlier stays known.
     pub(crate) fn note(&self, used: &UsedImage) -> io::Result<()> {
         let path = self.path(&used.image, &used.engine);
-        let known = || Some(self.get(&used.image, &used.engine)?.fetched?);
+        let known = || self.get(&used.image, &used.engine)?.fetched;
         let used = UsedImage { fetched: used.fetched.clone().or_else(known), ..used.clone() };
         let partial = path.with_extension(uuid::Uuid::new_v4().to_string());
         fs::write(&partial, serde_json::to_vec(&used)?)?;

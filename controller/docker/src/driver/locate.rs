@@ -34,8 +34,8 @@ impl Shared {
         }
         let of_alloc = self.records.engine_of(id);
         match of_alloc.map_err(|error| DriverError::retry(format!("read the records of {id}: {error}")))? {
-            Some(place) => Ok(self.engine(place)),
-            None => Ok(self.current()),
+            Some(place) if !self.policy.forgotten.contains(&place.socket) => Ok(self.engine(place)),
+            Some(_) | None => Ok(self.current()),
         }
     }
 

@@ -70,26 +70,28 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>) {
     }
 }
 
-struct Hear(mpsc::UnboundedSender<News>);
+struct Hear(mpsc::Sender<News>);
 
 impl Listener for Hear {
     fn hear(&self, _: &Arc<Engine>, news: News) -> BoxFuture<'_, ()> {
-        let _ = self.0.send(news);
-        async {}.boxed()
+        async move {
+            let _ = self.0.send(news).await;
+        }
+        .boxed()
     }
 }
 
-fn follow(dir: &Path) -> (Arc<Engine>, mpsc::UnboundedReceiver<News>) {
+fn follow(dir: &Path) -> (Arc<Engine>, mpsc::Receiver<News>) {
     let place = Place { kind: Kind::Docker, socket: dir.join("e.sock") };
     let engine = Engine::new(place, Duration::from_secs(5));
-    let (heard, news) = mpsc::unbounded_channel();
+    let (heard, news) = mpsc::channel(16);
     let owner = Owner { instance: "i".into(), driver: "docker".into() };
     tokio::spawn(Arc::clone(&engine).follow(owner, Arc::new(Hear(heard)), dir.join("memory")));
     (engine, news)
 }
 
 /// The containers of the next connection.
-async fn listed(engine: &Arc<Engine>, news: &mut mpsc::UnboundedReceiver<News>) -> Vec<ContainerSummary> {
+async fn listed(engine: &Arc<Engine>, news: &mut mpsc::Receiver<News>) -> Vec<ContainerSummary> {
     match tokio::time::timeout(Duration::from_secs(60), news.recv()).await {
         Ok(Some(News::Listed(all, _))) => all,
         _ => panic!("no list: {:?}", engine.watch().borrow().clone()),

@@ -100,8 +100,8 @@ fn rotation_by_the_engine_loses_nothing_and_a_gap_is_marked() {
 }
 
 /// The engine's new file had the inode of one that it had removed: lines were skipped without a mark, or cut.
-#[test]
-fn a_file_with_the_inode_of_a_removed_one_is_another() {
+#[tokio::test]
+async fn a_file_with_the_inode_of_a_removed_one_is_another() {
     for lines in [1, 5] {
         let bench = Bench::new();
         let older = bench.dir.path().join("c-json.log.1");
@@ -113,7 +113,7 @@ fn a_file_with_the_inode_of_a_removed_one_is_another() {
         bench.say("two\n");
         // With two files: the older is removed, the newer becomes the older.
         for _ in 0..50 {
-            std::thread::sleep(Duration::from_millis(10));
+            tokio::time::sleep(Duration::from_millis(10)).await;
             fs::remove_file(&older).unwrap();
             fs::rename(bench.source(), &older).unwrap();
             (0..lines).for_each(|number| bench.say(&format!("three {number}\n")));
