@@ -7,7 +7,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
 };
 
 use super::{Engine, Kind, Listener, News, Place};
@@ -21,16 +21,16 @@ struct StandIn {
 }
 
 /// Starts it. A change closes all connections, as a restart does.
-fn serve(path: &Path, state: watch::Receiver<StandIn>) {
+fn serve(path: &Path, state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
     let listener = UnixListener::bind(path).unwrap();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            tokio::spawn(answer(client, state.clone()));
+            tokio::spawn(answer(client, state.clone(), Arc::clone(&followed)));
         }
     });
 }
 
-async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>) {
+async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
     let StandIn { api, containers } = state.borrow_and_update().clone();
     loop {
         let mut head = Vec::new();
@@ -52,6 +52,7 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>) {
             Some("events") => {
                 let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
                 client.write_all(head.as_bytes()).await.unwrap();
+                followed.notify_one();
                 let _ = state.changed().await;
                 return;
             }
@@ -103,11 +104,13 @@ async fn listed(engine: &Arc<Engine>, news: &mut mpsc::Receiver<News>) -> Vec<Co
 async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
     let dir = tempfile::tempdir().unwrap();
     let (engine_is, state) = watch::channel(StandIn { api: "1.41", containers: "[]".to_owned() });
-    serve(&dir.path().join("e.sock"), state);
+    let followed = Arc::new(Notify::new());
+    serve(&dir.path().join("e.sock"), state, Arc::clone(&followed));
     let (engine, mut news) = follow(dir.path());
     let owner = Owner { instance: "i".into(), driver: "docker".into() };
     listed(&engine, &mut news).await;
     for api in ["1.52", "1.41"] {
+        followed.notified().await;
         engine_is.send_replace(StandIn { api, containers: "[]".to_owned() });
         listed(&engine, &mut news).await;
         assert!(engine.is_up());
@@ -123,7 +126,7 @@ async fn a_container_that_cannot_be_read_hides_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let containers = r#"[{"Id": "a", "State": "running"}, {"Id": "b", "State": "stopped"}]"#.to_owned();
     let (_engine_is, state) = watch::channel(StandIn { api: "1.41", containers });
-    serve(&dir.path().join("e.sock"), state);
+    serve(&dir.path().join("e.sock"), state, Arc::new(Notify::new()));
     let (engine, mut news) = follow(dir.path());
     let all = listed(&engine, &mut news).await;
     assert_eq!(all[0].id.as_deref(), Some("a"));

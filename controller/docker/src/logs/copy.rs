@@ -63,10 +63,9 @@ impl Copy {
 
     /// Copies a batch. After an error the next step begins at the last recorded position.
     pub(super) fn advance(&mut self) -> io::Result<Advance> {
-        let mut open = match self.open.take() {
-            Some(open) if open.stdout.is_in_place() && open.stderr.is_in_place() => open,
-            Some(_) | None => Open::at(&self.job)?,
-        };
+        let in_place = |open: &Open| open.stdout.is_in_place() && open.stderr.is_in_place();
+        let open = self.open.take().filter(in_place);
+        let mut open = open.map_or_else(|| Open::at(&self.job), Ok)?;
         let advance = match open.advance(&self.job.source) {
             // The engine has just rotated its files.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Advance::More,
@@ -86,8 +85,10 @@ impl Open {
             len_max: target.max_file_size_mib.saturating_mul(1024 * 1024),
         };
         let stem = |stream: &str| format!("{}.{stream}", target.name);
-        let known = Position::read(&job.position)?;
         let file = Position::open(&job.position)?;
+        // A copy that was ended may still be at its last batch.
+        file.lock()?;
+        let known = Position::read(&job.position)?;
         let (position, stdout, stderr) = match known {
             Some(known) => (
                 known,
