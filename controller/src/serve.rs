@@ -5,65 +5,52 @@
 //! ([`ending`]). SIGHUP reloads ([`reload`]).
 
 mod ending;
+mod health;
+mod listeners;
 mod readiness;
 mod reload;
 mod scrape;
+mod systemd;
 mod warning;
 
-use std::{
-    collections::BTreeSet,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
-use axum::Router;
 use herdlet_agent::{
     agent::{
-        self, Agent, Orphans, Parts,
+        self, Agent, Parts,
         drivers::{self, Named},
-        folder::{FolderSource, FolderStatus},
+        folder::FolderSource,
     },
     gc::Collector,
     instance::{Host, Instance, Mode, Options},
-    planner::Input,
     present,
-    requests::Requests,
-    state_db::{ClaimError, ReserveUse, StateDb, StateDir},
+    state_db::{ClaimError, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
 };
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
-    dns::{self, Sockets, Zone},
-    http::{
-        self, Access, Admission, Evaluations, Facts, Frontend, Limits, Listener, Names, Shared, Tls, Token,
-        Vitals,
-    },
+    http::{self, Access, Evaluations, Facts, Shared, Vitals},
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
-use herdlet_node::{
-    self,
-    member::{Joined, Member},
-};
-use herdlet_plan::{env::NodeFacts, event::Command};
+use herdlet_node::member::Member;
+use herdlet_plan::env::NodeFacts;
 use herdlet_process::cgroup::Isolation;
-use herdlet_runtime::{Inbox, Metrics, off_thread};
-use herdlet_services::catalog::Consul;
+use herdlet_runtime::off_thread;
 use herdlet_storage::{alloc_dir, artifact::unpack::Barrier, volume::HostVolumes};
-use tokio::{
-    sync::oneshot,
-    task::{JoinError, JoinSet},
-};
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{consul_config, doctor};
 
 use ending::Signals;
+use health::Sources;
+use listeners::{Listeners, Open, listen};
 use readiness::Readiness;
 use reload::{HarmlessSignals, Reloader, Started};
 use scrape::Scraped;
+use systemd::{notify, pet_watchdog};
 
 /// Exit code for an invalid config or command line.
 const USAGE: u8 = 2;
@@ -307,56 +294,6 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     config.manifests.iter().map(folder).collect()
 }
 
-/// The sources of the agent's health.
-struct Sources {
-    readiness: Readiness,
-    requests: Requests,
-    orphans: Orphans,
-    reserve: ReserveUse,
-    state: PathBuf,
-    folders: Vec<Arc<FolderStatus>>,
-    tls: Option<Arc<Tls>>,
-    consul: Arc<Consul>,
-    /// Set once the node has joined its cluster.
-    joined: Arc<OnceLock<Joined>>,
-}
-
-impl Sources {
-    /// Determines the health for each answer.
-    fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
-        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, joined } = self;
-        move || {
-            let degraded = requests.degraded();
-            let degraded =
-                degraded.map(|why| format!("nothing new is started, running tasks are kept: {why}"));
-            let degraded = degraded.or_else(|| {
-                let left = Some(orphans.attempts.left).filter(|left| *left > 0)?;
-                Some(format!("{left} attempts belong to no job and were left alone: the log names them"))
-            });
-            // Servers that are out of reach give this node no new work.
-            let of_cluster = joined.get().and_then(Joined::warning);
-            let (degraded, of_cluster) = match degraded {
-                None => (of_cluster, None),
-                Some(_) => (degraded, of_cluster),
-            };
-            let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
-            let of_tls = tls.iter().flat_map(|tls| tls.warnings(clock::wall_now()));
-            let of_disk = reserve.is_released().then(|| {
-                let state = state.display();
-                format!("the disk of {state} is full: the agent uses its reserve; free space there, or run `herdlet gc`")
-            });
-            let warnings = of_tls
-                .chain(of_disk)
-                .chain(consul.trouble(clock::wall_now()))
-                .chain(of_cluster)
-                .chain(joined.get().and_then(Joined::offers_nothing))
-                .collect();
-            let seen = joined.get().map(Joined::seen);
-            Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems, seen }
-        }
-    }
-}
-
 fn shared(
     config: &Config,
     agent: &Agent,
@@ -388,153 +325,6 @@ fn shared(
         publish_allocation_metrics: config.publish_allocation_metrics,
         closing,
     })
-}
-
-/// Sockets on TCP and UDP. They are opened first, so that a taken address is reported at once. Early clients wait until
-/// the agent serves.
-struct Listeners {
-    api: Option<(Listener, Token)>,
-    tls: Option<Arc<Tls>>,
-    metrics: Option<Listener>,
-    dns: Option<Sockets>,
-    node: Option<Listener>,
-    node_tls: Option<Arc<Tls>>,
-}
-
-impl Listeners {
-    async fn open(config: &Config) -> anyhow::Result<Self> {
-        let mut tls = None;
-        let api = match &config.listen {
-            Some((address, token_file)) => {
-                let token = Token::read(token_file)?;
-                tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
-                let listener = Listener::tcp(&address.to_string()).await?;
-                let listener = match &tls {
-                    Some(tls) => listener.with_tls(Arc::clone(tls)),
-                    None => listener,
-                };
-                Some((listener, token))
-            }
-            None => None,
-        };
-        let metrics = match &config.metrics_listen {
-            Some(address) => Some(Listener::tcp(&address.to_string()).await?),
-            None => None,
-        };
-        let dns = match &config.dns_listen {
-            Some(address) => Some(Sockets::open(&address.to_string()).await?),
-            None => None,
-        };
-        let mut node_tls = None;
-        let node = match &config.cluster {
-            Some(cluster) => {
-                let listener = Listener::tcp(&cluster.http.to_string()).await;
-                let listener =
-                    listener.context("open the node's HTTP API (`cluster.http_port` sets its port)")?;
-                node_tls = cluster.http_tls.clone().map(Tls::read).transpose()?.map(Arc::new);
-                Some(match &node_tls {
-                    Some(tls) => listener.with_tls(Arc::clone(tls)),
-                    None => listener,
-                })
-            }
-            None => None,
-        };
-        Ok(Self { api, tls, metrics, dns, node, node_tls })
-    }
-}
-
-/// State that the faces of this agent share.
-struct Open<'c> {
-    config: &'c Config,
-    admission: Arc<Admission>,
-    closing: CancellationToken,
-}
-
-impl<'c> Open<'c> {
-    fn new(config: &'c Config, telemetry: Telemetry, closing: CancellationToken) -> Self {
-        Self { config, admission: Admission::new(Names::of_config(config), telemetry), closing }
-    }
-
-    fn serve(
-        &self,
-        listener: Listener,
-        router: Router,
-        access: Access,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let limits = Limits { per_peer_max: self.config.http.max_conns_per_client, ..Limits::default() };
-        let frontend = Frontend { router, access, admission: Arc::clone(&self.admission), limits };
-        http::serve(listener, frontend, self.closing.clone())
-    }
-}
-
-/// Creates the unix socket, and serves all listeners except the node's, which is returned.
-async fn listen(
-    open: &Open<'_>,
-    listeners: Listeners,
-    shared: &Arc<Shared>,
-    faces: &mut JoinSet<()>,
-) -> anyhow::Result<Option<Listener>> {
-    let config = open.config;
-    if let Some(parent) = config.socket.parent() {
-        make_parent(parent)?;
-    }
-    let socket = Listener::unix(&config.socket).await?;
-    faces.spawn(open.serve(socket, http::router(Arc::clone(shared)), Access::Open));
-    if let (Some((listener, token)), Some((address, _))) = (listeners.api, &config.listen) {
-        tracing::info!(%address, tls = config.tls.is_some(), "listening on TCP");
-        warning::of_plain_text(&listener, address);
-        faces.spawn(open.serve(listener, http::router(Arc::clone(shared)), Access::Token(token)));
-    }
-    if let (Some(listener), Some(address)) = (listeners.metrics, &config.metrics_listen) {
-        tracing::info!(%address, "serving metrics");
-        faces.spawn(open.serve(listener, http::metrics_router(Arc::clone(shared)), Access::Open));
-    }
-    if let (Some(sockets), Some(address)) = (listeners.dns, &config.dns_listen) {
-        tracing::info!(%address, "answering DNS for services");
-        let zone = Zone {
-            model: Arc::clone(&shared.model),
-            catalog: Arc::clone(&shared.catalog),
-            restored: shared.restored.clone(),
-        };
-        faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), open.closing.clone()));
-    }
-    Ok(listeners.node)
-}
-
-fn make_parent(dir: &Path) -> anyhow::Result<()> {
-    // With this mode regardless of the umask, so that no other user can put a socket there.
-    let mut builder = std::fs::DirBuilder::new();
-    builder
-        .recursive(true)
-        .mode(0o755)
-        .create(dir)
-        .with_context(|| format!("create directory {}", dir.display()))
-}
-
-/// Notifies the service manager that the loop still runs, at the requested rate. Does not wait for replies: they need a
-/// commit, and a full or hanging disk is reported as degraded, which a restart would not fix.
-async fn pet_watchdog(inbox: Inbox<Input>, metrics: Arc<Metrics>) {
-    let Some(period) = sd_notify::watchdog_enabled() else { return };
-    loop {
-        let before = metrics.turns.get();
-        let (nobody, _) = oneshot::channel();
-        let nothing = Command::Apply { jobs: Vec::new(), volumes: Vec::new() };
-        if inbox.send(Input::Request(nothing, nobody)).await.is_err() {
-            return;
-        }
-        tokio::time::sleep(period / 3).await;
-        if metrics.turns.get() == before {
-            tracing::error!("the agent loop did not complete a turn in time");
-        } else {
-            notify(&[sd_notify::NotifyState::Watchdog]);
-        }
-    }
-}
-
-fn notify(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "failed to notify the service manager");
-    }
 }
 
 fn describe(isolation: &Isolation) -> String {

@@ -3,13 +3,18 @@
 //! In: a kind and targets. Out: rows of a table, names, or documents. [`rows`] builds the rows, [`listing`] prints them,
 //! [`follow`] implements `--watch`.
 
+mod allocs;
 mod drift;
 mod events;
 mod follow;
+mod jobs;
 mod listing;
 mod node;
 mod rows;
+mod services;
 mod template;
+mod versions;
+mod volumes;
 
 use clap::{Args, ValueEnum};
 

@@ -1,43 +1,33 @@
-//! `herdlet logs`: the logs of all tasks of some targets, or of all jobs, each line with the name of its task. Existing logs are printed stream by stream, in the order of their last writes. Followed logs are merged line by line as they come. An
-//! unfinished line, such as a prompt, is printed too, and no other stream continues it ([`merged`]).
+//! `herdlet logs`: the logs of all tasks of some targets, or of all jobs, each line with the name of its task. Existing
+//! logs are printed stream by stream, in the order of their last writes. Followed logs are merged line by line as they
+//! come. An unfinished line, such as a prompt, is printed too, and no other stream continues it ([`merged`]).
 
+mod json;
 mod merged;
+mod reading;
 mod scope;
-#[cfg(test)]
-mod tests;
+mod unbegun;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    time::Duration,
-};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use futures_util::{Stream, StreamExt};
-use herdlet_api_types::{
-    AllocId, UnixNanos,
-    names::shell_word,
-    nomad::FileInfo,
-    parse_duration,
-    task::TaskStatus,
-    view::{AllocView, ConvergenceState, TaskView},
-};
+use herdlet_api_types::{names::shell_word, parse_duration, view::AllocView};
 use herdlet_base::clock;
 use jiff::Timestamp;
-use serde::Serialize;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio::sync::mpsc;
 
 use super::{
     Connection,
-    client::{Client, ClientError, LogRequest},
+    client::{Client, ClientError},
     failure::Failure,
     selection::{Absent, SelectorFlag},
-    show, stdout,
-    table::plain,
     target::Target,
-    watch::{ChangeStep, Shown},
 };
+use json::print_json;
 use merged::{Labels, print};
+use reading::{Merge, Unread};
 use scope::{Scopes, Source, chosen, sources};
+use unbegun::unbegun;
 
 /// Arguments of `herdlet logs`.
 #[derive(Debug, Clone, Args)]
@@ -83,26 +73,6 @@ enum Form {
     Text,
     Json,
 }
-
-/// A line of a log, or a piece of a very long one, as JSON.
-#[derive(Serialize)]
-struct JsonLine<'l> {
-    alloc: AllocId,
-    /// `JOB.GROUP[N]/TASK`, with ` (canary)` for a canary.
-    name: &'l str,
-    /// `stdout` or `stderr`.
-    stream: &'l str,
-    /// With `--timestamps`, if it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<&'l str>,
-    /// Without the line end. Invalid UTF-8 is replaced.
-    line: &'l str,
-}
-
-/// A longer line is printed in pieces.
-const LINE_BYTES_MAX: usize = 64 * 1024;
-/// The directory of an allocation's log files.
-const LOGS: &str = "alloc/logs";
 /// Lines between the readers and the printer.
 const LINES_LEN: usize = 64;
 /// After this time without more, an unfinished line is printed as it is, if several streams are followed. Most lines that come in
@@ -205,21 +175,6 @@ pub(super) async fn follow_task(client: &Client, view: &AllocView, task: &str) -
     }
 }
 
-/// Why a log was not read to its end.
-enum Unread {
-    Request(ClientError),
-    /// The stream of changes ended, which happens only when the agent ends.
-    AgentEnded,
-    /// A reader task failed.
-    Reader(tokio::task::JoinError),
-}
-
-impl From<ClientError> for Unread {
-    fn from(error: ClientError) -> Self {
-        Self::Request(error)
-    }
-}
-
 /// Determines why a connection has ended before the log did, by another request.
 async fn lost(client: &Client, error: ClientError, target: &str) -> Failure {
     let asked = match client.status().await {
@@ -267,244 +222,4 @@ fn since(text: &str) -> Result<u64, String> {
         return Err("is in the future".to_owned());
     }
     u64::try_from(at_s).map_err(|_| "is before 1970".to_owned())
-}
-
-/// At most this many tasks are named.
-const UNBEGUN_LEN_MAX: usize = 10;
-
-/// Explains the missing logs of tasks that have not started. If the target is a job, waiting tasks of a converged allocation are
-/// skipped: they run when others have ended.
-fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
-    let is_meant = |view: &AllocView| {
-        is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
-    };
-    // An attempt whose program could not be executed has no output either.
-    let never_ran = |task: &TaskView| task.attempt == 0 || task.started_at == UnixNanos(0);
-    let unbegun = target.tasks().filter(|(view, task)| never_ran(task) && !view.collected && is_meant(view));
-    let mut messages: Vec<String> = unbegun
-        .map(|(view, task)| {
-            let title = view.spec.task_title(&task.name);
-            let word = if task.state == TaskStatus::Dead { "never started" } else { "has not started" };
-            let last = task.events.last().map(|event| plain(&event.message)).unwrap_or_default();
-            let why = match (view.convergence.state, last.as_str()) {
-                (ConvergenceState::Converged, "") => show::phase(task),
-                (ConvergenceState::Converged, last) => last.to_owned(),
-                (ConvergenceState::Progressing | ConvergenceState::Waiting | ConvergenceState::Failed, _) => {
-                    show::convergence(&view.convergence)
-                }
-            };
-            format!("{title} {word}: {why}")
-        })
-        .collect();
-    let more = messages.len().saturating_sub(UNBEGUN_LEN_MAX);
-    messages.truncate(UNBEGUN_LEN_MAX);
-    messages.extend((more > 0).then(|| format!("and {more} more")));
-    messages
-}
-
-struct Line {
-    alloc: AllocId,
-    name: String,
-    stream: &'static str,
-    bytes: Vec<u8>,
-    end: End,
-}
-
-/// What follows the bytes of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// The line ends, even if the bytes have no line end.
-    Line,
-    /// More of the line may come.
-    Open,
-}
-
-#[derive(Clone)]
-struct Merge {
-    client: Client,
-    streams: &'static [&'static str],
-    follow: bool,
-    tail: Option<u64>,
-    since: Option<u64>,
-    timestamps: bool,
-    /// Delay before an unfinished line is printed; none to print whole lines only.
-    patience: Option<Duration>,
-    sender: mpsc::Sender<Line>,
-}
-
-impl Merge {
-    async fn these(self, sources: Vec<Source>) -> Result<(), Unread> {
-        if !self.follow {
-            return self.one_after_another(sources).await;
-        }
-        let mut readers = JoinSet::new();
-        for source in sources {
-            self.read(&mut readers, &source);
-        }
-        drop(self.sender);
-        while let Some(read) = readers.join_next().await {
-            read.map_err(Unread::Reader)??;
-        }
-        Ok(())
-    }
-
-    /// Prints existing logs in the order of the streams' last writes, the only time that their files have.
-    async fn one_after_another(self, sources: Vec<Source>) -> Result<(), Unread> {
-        let mut files: BTreeMap<AllocId, Vec<FileInfo>> = BTreeMap::new();
-        let mut found = Vec::new();
-        for source in sources {
-            let files = match files.entry(source.alloc) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => {
-                    place.insert(match self.client.list_files(source.alloc, LOGS).await {
-                        // Just removed; the request below reports the same.
-                        Err(ClientError::Status { status: 404, .. }) => Vec::new(),
-                        listed => listed?,
-                    })
-                }
-            };
-            for stream in self.streams {
-                found.push((last_written(files, &source.task, stream).to_owned(), source.clone(), *stream));
-            }
-        }
-        found.sort_by(|(a, ..), (b, ..)| a.cmp(b));
-        for (_, source, stream) in found {
-            self.stream(&source, stream).await?;
-        }
-        Ok(())
-    }
-
-    /// Follows present and future tasks: of new allocations, and those that start later. Ends when nothing more can come.
-    async fn follow_all(self, scopes: &Scopes, sources: Vec<Source>) -> Result<(), Unread> {
-        let mut readers = JoinSet::new();
-        let mut known: BTreeSet<(AllocId, String)> = BTreeSet::new();
-        for source in sources {
-            self.read(&mut readers, &source);
-            known.insert((source.alloc, source.task));
-        }
-        let mut shown = Shown::default();
-        let mut events = self.client.events().await?;
-        loop {
-            tokio::select! {
-                change = events.next() => {
-                    let change = change.ok_or(Unread::AgentEnded)?;
-                    if shown.apply(change?) == ChangeStep::Part { continue }
-                    for source in scope::sources(scopes.live(&shown).iter()) {
-                        if known.insert((source.alloc, source.task.clone())) {
-                            self.read(&mut readers, &source);
-                        }
-                    }
-                }
-                Some(read) = readers.join_next() => read.map_err(Unread::Reader)??,
-            }
-            if readers.is_empty() && shown.index > 0 && scopes.are_over(&shown) {
-                return Ok(());
-            }
-        }
-    }
-
-    fn read(&self, readers: &mut JoinSet<Result<(), ClientError>>, source: &Source) {
-        for stream in self.streams {
-            let (merge, source) = (self.clone(), source.clone());
-            readers.spawn(async move { merge.stream(&source, stream).await });
-        }
-    }
-
-    /// Forwards the lines of one stream.
-    async fn stream(&self, source: &Source, stream: &'static str) -> Result<(), ClientError> {
-        let Self { follow, tail, since, timestamps, .. } = *self;
-        let request = LogRequest { task: source.task.clone(), stream, follow, tail, since, timestamps };
-        let pieces = match self.client.logs(source.alloc, &request).await {
-            // The task wrote nothing, or its allocation was just removed.
-            Err(ClientError::Status { status: 404, .. }) => return Ok(()),
-            pieces => pieces?,
-        };
-        into_lines(pieces, self.patience, |bytes, end| {
-            let line = Line { alloc: source.alloc, name: source.name.clone(), stream, bytes, end };
-            async move { self.sender.send(line).await.is_ok() }
-        })
-        .await
-    }
-}
-
-/// The time of a stream's last write, as text that sorts by time; empty if it has no file.
-fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str {
-    let is_of_it = |file: &&FileInfo| {
-        let number = file.name.strip_prefix(task).and_then(|rest| rest.strip_prefix('.'));
-        let number =
-            number.and_then(|rest| rest.strip_prefix(stream)).and_then(|rest| rest.strip_prefix('.'));
-        number.is_some_and(|number| number.parse::<u64>().is_ok())
-    };
-    // All times are in UTC; without the Z, fractions of different lengths sort correctly.
-    let times = files.iter().filter(is_of_it).filter_map(|file| file.mod_time.as_deref());
-    times.map(|time| time.trim_end_matches('Z')).max().unwrap_or_default()
-}
-
-/// Splits a log into lines. An unfinished line is passed on after `patience` without more, or at the end of the log.
-async fn into_lines<F: Future<Output = bool>>(
-    mut pieces: impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin,
-    patience: Option<Duration>,
-    mut line: impl FnMut(Vec<u8>, End) -> F,
-) -> Result<(), ClientError> {
-    let mut rest: Vec<u8> = Vec::new();
-    let mut last = End::Line;
-    loop {
-        let piece = match patience.filter(|_| !rest.is_empty()) {
-            None => pieces.next().await,
-            Some(patience) => match timeout(patience, pieces.next()).await {
-                Ok(piece) => piece,
-                Err(_) => {
-                    last = End::Open;
-                    if !line(std::mem::take(&mut rest), End::Open).await {
-                        return Ok(());
-                    }
-                    continue;
-                }
-            },
-        };
-        let Some(piece) = piece else { break };
-        rest.extend_from_slice(&piece?);
-        loop {
-            let end = match rest.iter().position(|byte| *byte == b'\n') {
-                Some(end) => end + 1,
-                None if rest.len() >= LINE_BYTES_MAX => LINE_BYTES_MAX,
-                None => break,
-            };
-            let bytes: Vec<u8> = rest.drain(..end).collect();
-            last = End::Line;
-            if !line(bytes, End::Line).await {
-                return Ok(());
-            }
-        }
-    }
-    // The end of the log also ends an unfinished line that was already passed on.
-    if !rest.is_empty() || last == End::Open {
-        line(rest, End::Line).await;
-    }
-    Ok(())
-}
-
-async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool) {
-    while let Some(line) = lines.recv().await {
-        let Ok(text) = json_line(&line, timestamps) else { continue };
-        stdout::bytes(text.as_bytes());
-    }
-}
-
-fn json_line(line: &Line, timestamps: bool) -> serde_json::Result<String> {
-    let text = String::from_utf8_lossy(line.bytes.strip_suffix(b"\n").unwrap_or(&line.bytes));
-    let (time, text) = if timestamps { split_time(&text) } else { (None, &*text) };
-    let shown = JsonLine { alloc: line.alloc, name: &line.name, stream: line.stream, time, line: text };
-    Ok(format!("{}\n", serde_json::to_string(&shown)?))
-}
-
-/// Splits a line into the time that the agent put before it, if that is known, and the rest.
-fn split_time(line: &str) -> (Option<&str>, &str) {
-    const UNKNOWN: &str = "-                    ";
-    match (line.strip_prefix(UNKNOWN), line.split_once(' ')) {
-        (Some(rest), _) => (None, rest),
-        (None, Some((time, rest))) if time.parse::<Timestamp>().is_ok() => (Some(time), rest),
-        // The rest of a very long line.
-        (None, _) => (None, line),
-    }
 }

@@ -83,7 +83,7 @@ fn explained(field: &Field, all: &[Field]) -> String {
         line("Allowed", &values);
     }
     if let Some(unbuilt) = field.unbuilt() {
-        line("Not built in this release", &unbuilt);
+        line("Not supported", &unbuilt);
     }
     if let Some(names) = field.without_effect() {
         line("Accepted without effect", &names);
@@ -164,6 +164,17 @@ mod tests {
         assert!(explain("metadata.name").contains("Required: yes"));
         assert!(explain("spec.groups.tasks.config.command").contains("program"));
         assert!(explain("spec.type").contains("Default: service"));
+    }
+
+    /// `schema spec.groups.tasks` named no block that is missing.
+    #[test]
+    fn lists_name_what_their_items_do_not_support() {
+        for (path, name) in [("spec.groups.tasks", "template"), ("spec.groups.services", "connect")] {
+            let text = explain(path);
+            let line = text.lines().find_map(|line| line.strip_prefix("  Not supported: ")).unwrap();
+            assert!(line.split(", ").any(|known| known == name), "{text}");
+        }
+        assert!(explain("spec.groups.services").contains("  Accepted without effect: "));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Waits until jobs reach a goal, and shows their progress.
 //!
 //! In: the agent's stream of changes. Out: lines on stderr (redrawn on a terminal, else one per change), and the result. It
-//! evaluates the agent's own verdicts, and only at commits.
+//! evaluates the agent's own verdicts ([`verdict`]), and only at commits.
 
 mod flag;
 mod limit;
+mod outcome;
 mod progress;
+mod verdict;
 
 use std::time::Duration;
 
@@ -13,7 +15,6 @@ use clap::{Args, ValueEnum};
 use futures_util::{Stream, StreamExt};
 use herdlet_api_types::{
     AllocId, JobKey,
-    alloc::{ClientStatus, Desired},
     api::Change,
     view::{AllocView, ConvergenceState, JobView},
 };
@@ -23,7 +24,6 @@ use tokio::time::Instant;
 use super::{
     Connection, children,
     client::{Client, ClientError},
-    failed_allocs,
     failure::{FAILED, Failure, INTERRUPTED, REVERTED, SUPERSEDED, TIMED_OUT, USAGE},
     output::Output,
     selection::{Absent, SelectorFlag},
@@ -322,219 +322,6 @@ impl Waiting {
         };
         self.wanted.iter().flat_map(of_job).collect()
     }
-
-    /// The result; none while the wait continues.
-    fn verdict(&self, shown: &Shown) -> Option<Waited> {
-        let verdicts: Vec<_> = self.wanted.iter().map(|wanted| self.verdict_on(wanted, shown)).collect();
-        let is_superseded = |one: &&Waited| matches!(one, Waited::Superseded(_) | Waited::Reverted(_));
-        if let Some(superseded) = verdicts.iter().flatten().find(is_superseded) {
-            return Some(superseded.clone());
-        }
-        // A failure is reported only when the other jobs have ended too.
-        if verdicts.iter().any(Option::is_none) {
-            return None;
-        }
-        let failed = verdicts.into_iter().flatten().filter_map(|one| match one {
-            Waited::Failed(why) => Some(why),
-            Waited::Reached
-            | Waited::Reverted(_)
-            | Waited::Superseded(_)
-            | Waited::TimedOut
-            | Waited::Interrupted => None,
-        });
-        let failed: Vec<String> = failed.collect();
-        Some(if failed.is_empty() { Waited::Reached } else { Waited::Failed(failed.join("; ")) })
-    }
-
-    fn verdict_on(&self, wanted: &WaitTarget, shown: &Shown) -> Option<Waited> {
-        let Some(job) = shown.jobs.get(&wanted.job) else {
-            return Some(match self.goal {
-                Goal::Deleted => Waited::Reached,
-                Goal::Converged | Goal::Healthy | Goal::Complete => {
-                    Waited::Failed(format!("job {} was deleted", wanted.job))
-                }
-            });
-        };
-        if self.goal == Goal::Deleted {
-            // A wait for a deletion ends if the job is applied again.
-            let is_another = self.index > 0 && !job.deleting;
-            let message = || format!("job {} was applied again meanwhile", wanted.job);
-            return is_another.then(|| Waited::Superseded(message()));
-        }
-        if job.deleting {
-            return Some(Waited::Failed(format!("job {} is being deleted", wanted.job)));
-        }
-        if let Some(version) = wanted.version.filter(|version| job.version > *version) {
-            // An automatic revert creates the next version, which may fail and be reverted too. A version after that is from
-            // another client.
-            let failed_at = |version| job.deployments.iter().find(|known| known.job_version == version);
-            let reverted = |version| failed_at(version).filter(|known| known.reverted_to.is_some());
-            let last = (version..job.version).map_while(reverted).last();
-            let last = last.filter(|known| known.job_version + 1 == job.version);
-            if let Some((failed, to)) = last.and_then(|known| Some((known, known.reverted_to?))) {
-                let came_of_it = match job.convergence.state {
-                    // Waits until the old version has converged.
-                    ConvergenceState::Progressing | ConvergenceState::Waiting => return None,
-                    ConvergenceState::Converged => format!("version {to} is back"),
-                    ConvergenceState::Failed => {
-                        format!("version {to} did not come back: {}", job.convergence.message)
-                    }
-                };
-                return Some(Waited::Reverted(format!(
-                    "{}: {}; {came_of_it}",
-                    wanted.job, failed.description
-                )));
-            }
-            let message = format!("version {} of job {} was applied meanwhile", job.version, wanted.job);
-            return Some(Waited::Superseded(message));
-        }
-        if !wanted.allocs.is_empty() {
-            return verdict_on_allocs(&wanted.allocs, shown);
-        }
-        if job.job.stop && self.goal != Goal::Converged {
-            return Some(Waited::Failed(format!("job {} is stopped", wanted.job)));
-        }
-        let allocs = shown.allocs_of(&wanted.job);
-        let converged = match job.convergence.state {
-            ConvergenceState::Failed => {
-                return Some(Waited::Failed(format!("{}: {}", wanted.job, job.convergence.message)));
-            }
-            ConvergenceState::Converged => true,
-            ConvergenceState::Progressing | ConvergenceState::Waiting => false,
-        };
-        // A failed allocation that has a successor does not count.
-        let is_current =
-            |view: &&&AllocView| view.spec.job_version == job.version && view.spec.desired == Desired::Run;
-        let current = || allocs.iter().filter(is_current);
-        let reached = match self.goal {
-            Goal::Converged => converged,
-            Goal::Healthy => converged && current().all(|view| view.healthy != Some(false)),
-            Goal::Complete => converged && current().all(|view| view.status == ClientStatus::Complete),
-            Goal::Deleted => false,
-        };
-        reached.then_some(Waited::Reached)
-    }
-
-    /// What is waited for: jobs or, of some jobs, only single allocations.
-    fn names(&self, shown: &Shown) -> String {
-        let mut names = Vec::new();
-        for wanted in &self.wanted {
-            let allocs = wanted.allocs.iter().filter_map(|id| shown.allocs.get(id));
-            let before = names.len();
-            names.extend(allocs.map(|view| view.spec.name()));
-            if names.len() == before {
-                names.push(wanted.job.to_string());
-            }
-        }
-        names.join(", ")
-    }
-
-    /// Prints the last line: the result, and what has not converged and why.
-    fn print_outcome(&self, waited: &Waited, shown: &Shown, took: Duration) {
-        let names = self.names(shown);
-        let goal = self.goal.as_str();
-        let seconds = took.as_secs_f64();
-        match waited {
-            Waited::Reached => herdlet_base::stderr_line!("{names} {goal} in {seconds:.1} s"),
-            Waited::Failed(why) => {
-                herdlet_base::stderr_line!("not {goal}: {why}");
-                for failed in self.of(shown, WaitTarget::has_failed) {
-                    herdlet_base::stderr_line!("  {}", what_now(failed));
-                }
-            }
-            Waited::Reverted(why) | Waited::Superseded(why) => {
-                herdlet_base::stderr_line!("not {goal}: {why}")
-            }
-            Waited::TimedOut => {
-                for failed in self.of(shown, WaitTarget::has_failed) {
-                    herdlet_base::stderr_line!("{} has failed: {}", failed.key, failed.convergence.message);
-                    herdlet_base::stderr_line!("  {}", what_now(failed));
-                }
-                herdlet_base::stderr_line!(
-                    "not {goal} after {seconds:.0} s, still trying: {}",
-                    self.open(shown)
-                );
-                if let Some(tried) = self.of(shown, |wanted, view| !wanted.has_failed(view)).first() {
-                    herdlet_base::stderr_line!("  see why: herdlet explain {}", tried.key.argument());
-                }
-            }
-            Waited::Interrupted => herdlet_base::stderr_line!(
-                "interrupted; accepted changes stay in force: {}. Follow them with: herdlet status {}",
-                self.open(shown),
-                self.wanted.first().map(|wanted| wanted.job.argument()).unwrap_or_default(),
-            ),
-        }
-    }
-
-    /// Prints why the allocations of a failed roll-out failed, and their last output: the agent removes them in time.
-    async fn print_failed(&self, client: &Client, waited: &Waited, shown: &Shown) {
-        match waited {
-            Waited::Failed(_) | Waited::Reverted(_) => {}
-            Waited::Reached | Waited::Superseded(_) | Waited::TimedOut | Waited::Interrupted => return,
-        }
-        for job in self.of(shown, |_, _| true) {
-            let allocs = shown.allocs_of(&job.key);
-            let mut failed = failed_allocs::of_rollout(job, allocs.iter().copied());
-            if failed.is_empty() && job.convergence.state == ConvergenceState::Failed {
-                let is_current =
-                    |view: &&&AllocView| view.spec.desired == Desired::Run && failed_allocs::has_failed(view);
-                failed.extend(allocs.iter().filter(is_current).copied());
-            }
-            for line in failed_allocs::report(client, &failed).await {
-                herdlet_base::stderr_line!("  {line}");
-            }
-        }
-    }
-
-    /// What has not converged but still may, and why.
-    fn open(&self, shown: &Shown) -> String {
-        let tried = self.of(shown, |wanted, view| !wanted.has_failed(view));
-        let is_tried = |job: &JobKey| tried.iter().any(|view| view.key == *job);
-        let of_allocs = self.allocs(shown).into_iter().filter(|view| is_tried(&view.spec.job_key));
-        let of_allocs = of_allocs.filter(|view| view.convergence.state != ConvergenceState::Converged);
-        let mut open: Vec<String> =
-            of_allocs.map(|view| format!("{}: {}", view.spec.name(), view.convergence.message)).collect();
-        if open.is_empty() {
-            let jobs = tried.iter().filter(|view| view.convergence.state != ConvergenceState::Converged);
-            open.extend(jobs.map(|view| format!("{}: {}", view.key, view.convergence.message)));
-        }
-        if open.is_empty() { "nothing is pending".to_owned() } else { open.join("; ") }
-    }
-}
-
-/// The result for single allocations; none while the wait continues.
-fn verdict_on_allocs(allocs: &[AllocId], shown: &Shown) -> Option<Waited> {
-    let mut reached = true;
-    for alloc in allocs {
-        let Some(view) = shown.allocs.get(alloc) else {
-            return Some(Waited::Failed(format!("allocation {} is gone", alloc.short())));
-        };
-        let name = view.spec.name();
-        if view.spec.desired != Desired::Run {
-            return Some(Waited::Failed(format!(
-                "{name} was stopped meanwhile: {}",
-                view.spec.desired_description
-            )));
-        }
-        match view.convergence.state {
-            ConvergenceState::Failed => {
-                return Some(Waited::Failed(format!("{name}: {}", view.convergence.message)));
-            }
-            ConvergenceState::Converged => {}
-            ConvergenceState::Progressing | ConvergenceState::Waiting => reached = false,
-        }
-    }
-    reached.then_some(Waited::Reached)
-}
-
-/// A hint for a failed job.
-fn what_now(failed: &JobView) -> String {
-    let key = failed.key.argument();
-    let back = match failed.version {
-        0 => String::new(),
-        _ => format!("; go back to the previous version: herdlet rollback {key}"),
-    };
-    format!("see why: herdlet explain {key}; its output: herdlet logs {key}{back}")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use herdlet_node::member::Joined;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::notify;
+use super::systemd::notify;
 
 /// Signals that end the agent. Subscribed to from the beginning.
 pub(super) struct Signals {

@@ -13,7 +13,7 @@ use herdlet_agent::{agent::folder::FolderSource, publish::ReadModel, requests::R
 use herdlet_runtime::{BootClock, Clock as _, Gate};
 use sd_notify::NotifyState;
 
-use super::notify;
+use super::systemd::notify;
 
 /// Longest delay of READY=1. systemd waits 90 s by default.
 const READY_WAIT_MAX: Duration = Duration::from_secs(30);

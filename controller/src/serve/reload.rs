@@ -21,7 +21,7 @@ use tokio::{
     sync::Notify,
 };
 
-use super::{notify, readiness::Readiness};
+use super::{readiness::Readiness, systemd::notify};
 
 /// Signals whose default action is to end a process, and that mean nothing to the agent: SIGUSR1, SIGUSR2, SIGALRM, SIGSTKFLT,
 /// SIGVTALRM, SIGPROF, SIGIO, SIGPWR. Programs send them by mistake, or because they expect another program.

@@ -1,6 +1,11 @@
-//! Opens a state directory: checks it, reads it, repairs it, and brings files and database to the same state.
+//! Opens a state directory: checks it, reads it, repairs it ([`mend`]), and brings files and database to the same state
+//! ([`align`]). What can't be used is set aside ([`aside`]).
 //!
 //! In: a claimed directory. Out: [`Opened`]. Nothing is changed before it is certain that this release may do so.
+
+mod align;
+mod aside;
+mod mend;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,13 +13,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdlet_api_types::{AllocId, JobKey, UnixNanos};
+use herdlet_api_types::AllocId;
 use herdlet_base::{
     durable::{self, Steps},
     paths::Paths,
 };
 use herdlet_plan::{
-    record::{Record, RecordKey, RecordValue},
+    record::{RecordKey, RecordValue},
     time::Now,
 };
 use redb::Database;
@@ -25,21 +30,19 @@ use super::{
     code::{self, FORMAT, Table},
     damage_text,
     file::{self, Broken},
-    forgotten::{Forgotten, Names},
+    forgotten::Forgotten,
     load::{Aside, Loaded},
-    mark::{self, Mark},
+    mark::Mark,
     reserve::Reserve,
     write,
 };
 use crate::state_db::{
     StateDir,
-    accepted::{
-        Accepted, JobFile, Read, ReadError, VolumeFile,
-        files::{self, UnreadableFile},
-        forward,
-        rebuild::{self, Scope, Sources},
-    },
+    accepted::{Read, ReadError},
 };
+use align::Past;
+use aside::unused;
+use mend::Mended;
 
 /// An open database with its content.
 #[derive(Debug)]
@@ -151,32 +154,6 @@ struct Opening<'a> {
     damaged: Vec<SetAside>,
 }
 
-/// The differences from the content of the database.
-#[derive(Default)]
-struct Mended {
-    aside: Vec<Aside>,
-    /// Records that were rebuilt, changed or dropped.
-    rewritten: BTreeSet<RecordKey>,
-    /// The database was behind the last commit.
-    fell_back: bool,
-    /// The number of the last commit; `None` if nothing beside the database confirms that there was no later one.
-    last: Option<u64>,
-}
-
-/// What is known about files whose objects the database does not contain.
-struct Past<'a> {
-    /// [`Mended::last`].
-    last: Option<u64>,
-    /// The objects that it lists as forgotten.
-    forgotten: &'a Names,
-}
-
-impl Mended {
-    fn any(&self) -> bool {
-        !self.aside.is_empty() || !self.rewritten.is_empty()
-    }
-}
-
 impl Opening<'_> {
     /// Opens the database and reads it; `None` if there is no usable one.
     ///
@@ -213,132 +190,6 @@ impl Opening<'_> {
         }
     }
 
-    /// Rebuilds missing records.
-    fn mend(&mut self, loaded: &mut Loaded, read: &Read, lost: bool) -> Mended {
-        let mut mended = Mended { aside: std::mem::take(&mut loaded.aside), ..Mended::default() };
-        let before = if lost { BTreeSet::new() } else { keys(loaded) };
-        let committed = mark::read(&self.paths.state);
-        let scope = if lost {
-            Scope::All
-        } else {
-            mended.fell_back = committed.is_some_and(|committed| committed > loaded.index);
-            mended.rewritten.extend(forward::roll(loaded, read, committed.unwrap_or(0)));
-            mended.last = committed.map(|committed| committed.max(loaded.index));
-            let mut keys = missing(loaded, &mended.aside);
-            if mended.fell_back {
-                keys.extend(keys_lost(loaded, read));
-            }
-            Scope::Keys(keys)
-        };
-        let sources = Sources {
-            read,
-            allocs: self.paths.allocs(),
-            attempts: self.paths.attempts(),
-            committed,
-            now: self.now,
-        };
-        for (path, why) in rebuild::fill(loaded, &sources, &scope) {
-            self.damaged.push(SetAside { what: "allocation".to_owned(), path, why });
-        }
-        let bytes: BTreeMap<RecordKey, Vec<u8>> = halves(loaded);
-        for key in loaded.put_in_order() {
-            let (table, place) = code::place(&key);
-            let bytes = bytes.get(&key).cloned().unwrap_or_default();
-            let why = "the record that it depends on is missing".to_owned();
-            mended.aside.push(Aside { table, place, bytes, why });
-        }
-        mended.rewritten.extend(keys(loaded).difference(&before).cloned());
-        mended
-    }
-
-    /// Keeps the bytes of removed records, each in a file of its own.
-    fn keep_aside(&mut self, aside: &[Aside]) -> Result<(), OpenError> {
-        let dir = self.paths.state.join("damaged");
-        if !aside.is_empty() {
-            durable::make_dir(&dir).map_err(io_error("create", &dir))?;
-        }
-        for Aside { table, place, bytes, why } in aside {
-            let name = format!("{}.{}.{}", table.name(), herdlet_base::paths::file_name(place), self.time());
-            let path = unused(&dir.join(name));
-            durable::write(&path, bytes).map_err(io_error("write", &path))?;
-            let what = format!("{}/{place}", table.name());
-            tracing::error!(record = what, path = %path.display(), why, "a record was set aside");
-            self.damaged.push(SetAside { what, path, why: why.clone() });
-        }
-        Ok(())
-    }
-
-    /// Moves unreadable accepted files out of the way of their replacements. A file that cannot be moved stays where
-    /// it is, so that the others can be used.
-    fn set_aside(&mut self, unreadable: &[UnreadableFile]) {
-        let dir = self.paths.state.join("damaged");
-        for UnreadableFile { path, why, .. } in unreadable {
-            // A power cut leaves a new file like this; there is nothing to keep.
-            let is_empty =
-                std::fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.len() == 0);
-            if is_empty && durable::remove(path).is_ok() {
-                tracing::info!(path = %path.display(), "an accepted file was empty, as after a power cut");
-                continue;
-            }
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let to = unused(&dir.join(format!("{name}.{}", self.time())));
-            let moved = durable::make_dir(&dir).and_then(|()| durable::rename(path, &to));
-            let (path, why) = match moved {
-                Ok(()) => (to, why.clone()),
-                Err(error) => (path.clone(), format!("{why}; and it cannot be moved aside: {error}")),
-            };
-            self.damaged.push(SetAside { what: "accepted file".to_owned(), path, why });
-        }
-    }
-
-    /// Updates the accepted files to match the records. A file whose object the database does not know is removed if
-    /// its commit is after the last one: a kill before a commit leaves such a file, and no request was answered. It
-    /// is also removed if the database lists the object as forgotten: the power failed just after the removal. Any
-    /// other such file is set aside.
-    fn align(
-        &mut self,
-        read: &Read,
-        records: &BTreeMap<RecordKey, RecordValue>,
-        index: u64,
-        past: &Past<'_>,
-    ) -> Result<Accepted, OpenError> {
-        let dir = self.paths.accepted();
-        let failed = || io_error("write", &dir);
-        let mut accepted = Accepted::open(dir.clone()).map_err(failed())?;
-        files::remove_leftovers(&dir).map_err(failed())?;
-        accepted.load(read);
-        for (key, path, commit) in files_of(read, &dir) {
-            if records.contains_key(&key) {
-                continue;
-            }
-            if past.last.is_some_and(|last| commit > last) {
-                tracing::info!(path = %path.display(), commit, "an accepted file is removed: its commit never happened");
-            } else if past.forgotten.get(&key).is_some_and(|forgotten| commit <= *forgotten) {
-                tracing::info!(path = %path.display(), commit, "an accepted file is removed: it was forgotten");
-            } else {
-                let aside = self.paths.state.join("damaged");
-                let name =
-                    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                let to = unused(&aside.join(format!("{name}.{}", self.time())));
-                // A hard link needs no space: the disk may be full, and no request that created this file was
-                // answered.
-                let kept = durable::make_dir(&aside).and_then(|()| std::fs::hard_link(&path, &to));
-                let why = "the database does not know it".to_owned();
-                match kept {
-                    Ok(()) => self.damaged.push(SetAside { what: "accepted file".to_owned(), path: to, why }),
-                    Err(error) => {
-                        tracing::warn!(path = %path.display(), %error, why, "an accepted file is removed")
-                    }
-                }
-            }
-        }
-        let puts = records.iter().map(|(key, value)| Record::Put(key.clone(), value.clone()));
-        let gone = accepted.keys().filter(|key| !records.contains_key(key)).map(Record::Delete);
-        let aligned: Vec<Record> = puts.chain(gone.collect::<Vec<_>>()).collect();
-        accepted.take(&aligned, index).map_err(failed())?;
-        Ok(accepted)
-    }
-
     /// Writes the repaired records, or all records if the database must be created.
     fn write(
         &self,
@@ -370,44 +221,6 @@ impl Opening<'_> {
             .map_err(|broken| refused(damage_text(broken)))?
             .map_err(refused)
     }
-
-    /// The current time, as part of a file name.
-    fn time(&self) -> String {
-        let UnixNanos(nanos) = self.now.wall;
-        jiff::Timestamp::from_nanosecond(i128::from(nanos))
-            .map_or_else(|_| nanos.to_string(), |time| time.strftime("%Y%m%dT%H%M%SZ").to_string())
-    }
-}
-
-/// Keys of objects accepted in commits that the database has lost.
-fn keys_lost(loaded: &Loaded, read: &Read) -> BTreeSet<RecordKey> {
-    let jobs =
-        read.jobs.iter().filter(|(key, file)| !loaded.jobs.contains_key(key) && file.commit <= loaded.index);
-    let volumes = read
-        .volumes
-        .iter()
-        .filter(|(name, file)| !loaded.volumes.contains_key(*name) && file.commit <= loaded.index);
-    let jobs = jobs.map(|(key, _)| RecordKey::Job(key.clone()));
-    jobs.chain(volumes.map(|(name, _)| RecordKey::Volume(name.clone()))).collect()
-}
-
-/// Keys of records that the database should have but has not: damaged ones, and missing counterparts of others.
-fn missing(loaded: &Loaded, aside: &[Aside]) -> BTreeSet<RecordKey> {
-    let mut keys: BTreeSet<RecordKey> = aside.iter().filter_map(Aside::key).collect();
-    for state in loaded.jobs.values() {
-        if !loaded.versions.contains_key(&(state.key.clone(), state.version)) {
-            keys.insert(RecordKey::JobVersion(state.key.clone(), state.version));
-        }
-    }
-    for spec in loaded.specs.values() {
-        if !loaded.versions.contains_key(&(spec.job_key.clone(), spec.job_version)) {
-            keys.insert(RecordKey::JobVersion(spec.job_key.clone(), spec.job_version));
-        }
-    }
-    for id in loaded.states.keys().filter(|id| !loaded.specs.contains_key(id)) {
-        keys.insert(RecordKey::AllocSpec(*id));
-    }
-    keys
 }
 
 /// The allocation whose state has this key.
@@ -420,65 +233,6 @@ fn alloc_of(key: &RecordKey) -> Option<AllocId> {
         | RecordKey::Volume(_)
         | RecordKey::AllocSpec(_) => None,
     }
-}
-
-/// The files of jobs and volumes: the key of the object, the path, the commit in the file.
-fn files_of(read: &Read, dir: &Path) -> Vec<(RecordKey, PathBuf, u64)> {
-    let job = |(key, file): (&JobKey, &JobFile)| {
-        (RecordKey::Job(key.clone()), files::job_path(dir, key), file.commit)
-    };
-    let volume = |(name, file): (&String, &VolumeFile)| {
-        (RecordKey::Volume(name.clone()), files::volume_path(dir, name), file.commit)
-    };
-    read.jobs.iter().map(job).chain(read.volumes.iter().map(volume)).collect()
-}
-
-fn keys(loaded: &Loaded) -> BTreeSet<RecordKey> {
-    let jobs = loaded.jobs.keys().cloned().map(RecordKey::Job);
-    let versions = loaded.versions.keys().map(|(key, version)| RecordKey::JobVersion(key.clone(), *version));
-    let volumes = loaded.volumes.keys().cloned().map(RecordKey::Volume);
-    let specs = loaded.specs.keys().copied().map(RecordKey::AllocSpec);
-    let states = loaded.states.keys().copied().map(RecordKey::AllocState);
-    jobs.chain(versions).chain(volumes).chain(specs).chain(states).collect()
-}
-
-/// Bytes of the records whose counterpart may be missing.
-fn halves(loaded: &Loaded) -> BTreeMap<RecordKey, Vec<u8>> {
-    let bytes = |encoded: Result<Vec<u8>, _>| -> Vec<u8> {
-        let encoded: Result<Vec<u8>, rmp_serde::encode::Error> = encoded;
-        encoded.unwrap_or_default()
-    };
-    let mut halves = BTreeMap::new();
-    for (key, state) in &loaded.jobs {
-        if !loaded.versions.contains_key(&(key.clone(), state.version)) {
-            halves.insert(RecordKey::Job(key.clone()), bytes(code::encode(state)));
-        }
-    }
-    for (id, spec) in &loaded.specs {
-        let job = loaded.versions.get(&(spec.job_key.clone(), spec.job_version));
-        if job.is_none_or(|job| job.group(&spec.group).is_none()) {
-            halves.insert(RecordKey::AllocSpec(*id), bytes(code::encode(spec)));
-            if let Some(state) = loaded.states.get(id) {
-                halves.insert(RecordKey::AllocState(*id), bytes(code::encode(state)));
-            }
-        }
-    }
-    for (id, state) in &loaded.states {
-        if !loaded.specs.contains_key(id) {
-            halves.insert(RecordKey::AllocState(*id), bytes(code::encode(state)));
-        }
-    }
-    halves
-}
-
-/// The path, or a numbered variant that is not in use.
-fn unused(path: &Path) -> PathBuf {
-    let numbered = (2..).map(|n: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!("-{n}"));
-        PathBuf::from(name)
-    });
-    std::iter::once(path.to_owned()).chain(numbered).find(|path| !path.exists()).unwrap_or_default()
 }
 
 fn read_error(error: ReadError) -> OpenError {

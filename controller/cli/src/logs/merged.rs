@@ -10,7 +10,10 @@ use anstyle::Style;
 use herdlet_api_types::AllocId;
 use tokio::sync::mpsc;
 
-use super::{End, LINES_LEN, Line};
+use super::{
+    LINES_LEN,
+    reading::{End, Line},
+};
 use crate::{stdout, style};
 
 /// Prints lines as they come; with labels if there are any.

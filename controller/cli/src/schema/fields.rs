@@ -61,7 +61,7 @@ fn collect(root: &Json, schema: &Json, place: SchemaPath<'_>, found: &mut Vec<Fi
     for (name, inner) in whole.get("properties").and_then(Json::as_object).into_iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         let is_required = required.iter().any(|required| required == name);
-        let schema = Json::Object(self::whole(root, inner));
+        let schema = Json::Object(with_marks_of_items(root, self::whole(root, inner)));
         let field = Field { path: path.clone(), schema, is_required, driver: driver.map(str::to_owned) };
         let is_known = |other: &Field| {
             (&other.path, &other.driver) == (&field.path, &field.driver)
@@ -103,6 +103,19 @@ fn whole(root: &Json, schema: &Json) -> Map<String, Json> {
         whole.entry(key.clone()).or_insert_with(|| value.clone());
     }
     whole
+}
+
+/// The schema of a list or map with the names that its items do not support.
+fn with_marks_of_items(root: &Json, mut schema: Map<String, Json>) -> Map<String, Json> {
+    for key in ["items", "additionalProperties"] {
+        let Some(items) = schema.get(key).map(|items| whole(root, items)) else { continue };
+        for mark in ["x-not-built", "x-no-effect"] {
+            if let Some(names) = items.get(mark) {
+                schema.entry(mark).or_insert_with(|| names.clone());
+            }
+        }
+    }
+    schema
 }
 
 /// Finds fields by a path in any spelling.

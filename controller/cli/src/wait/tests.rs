@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::job::Job;
+use herdlet_api_types::{
+    alloc::{ClientStatus, Desired},
+    job::Job,
+};
 
 use super::*;
 use herdlet_manifest::fixture::{alloc_view, ended, job, job_view, verdict};

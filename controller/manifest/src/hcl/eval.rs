@@ -2,24 +2,24 @@
 //!
 //! In: an expression, a [`Scope`] and the names that enclosing loops bind. Out: its value, or a problem with
 //! its position. An undeclared name (`node.class`, `NOMAD_PORT_http`) resolves only when the task runs: with or
-//! without quotes it is the text `${node.class}`, as in Nomad. Values outside of the job must be literal.
+//! without quotes it is the text `${node.class}`, as in Nomad ([`reference`]). Values outside of the job must be literal.
 
 mod functions;
 mod operators;
+mod reference;
 mod template;
+mod traversal;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hcl_edit::expr::{
-    Expression, ForExpr, FuncCall, Object, ObjectKey, Traversal, TraversalOperator, UnaryOperator,
-};
-use hcl_edit::{Decorated, Ident, Number, Span};
+use hcl_edit::expr::{Expression, ForExpr, FuncCall, Object, ObjectKey, UnaryOperator};
+use hcl_edit::{Number, Span};
 
 use super::repeats::repeated;
-use super::scope::{Bound, Fault, References, Scope, bound};
+use super::scope::{Bound, Fault, Scope, bound};
 use super::value::Value;
-use crate::yaml::{Entry, Node, Position, Style, Value as Tree, nearest};
+use crate::yaml::{Entry, Node, Position, Style, Value as Tree};
 
 /// The context in which an expression is evaluated.
 #[derive(Debug, Clone, Copy)]
@@ -284,195 +284,7 @@ impl<'e, 's> Eval<'e, 's> {
             }
         }
     }
-
-    fn traversal(&self, traversal: &Traversal) -> Result<Value, Fault> {
-        let (steps, from) = (&traversal.operators[..], self.position(traversal));
-        let Expression::Variable(name) = &traversal.expr else {
-            return self.walk(&self.value(&traversal.expr)?, steps, from);
-        };
-        if let Some(value) = bound(self.bound, name.as_str()) {
-            return self.walk(value, steps, from);
-        }
-        let (all, kind) = match name.as_str() {
-            "var" => (&self.scope.variables, "variable"),
-            "local" => (&self.scope.locals, "local"),
-            _ => return self.reference(name, steps, traversal),
-        };
-        let Some((first, steps)) = steps.split_first() else {
-            return self.unknown(name, traversal);
-        };
-        let TraversalOperator::GetAttr(wanted) = first.value() else {
-            let message = format!("write {name}.NAME", name = name.as_str());
-            return self.scope.fail(self.position(traversal), message);
-        };
-        match all.get(wanted.as_str()) {
-            Some(value) => self.walk(value, steps, from),
-            None => {
-                let wanted_name = wanted.as_str();
-                let mut message = format!("there is no {kind} `{wanted_name}`");
-                if let Some(near) = nearest(wanted_name, all.keys().map(String::as_str)) {
-                    message = format!("{message}; did you mean `{near}`?");
-                }
-                self.scope.fail(self.position(wanted), message)
-            }
-        }
-    }
-
-    /// Follows attributes, indexes and splats from a value.
-    fn walk(
-        &self,
-        value: &Value,
-        steps: &[Decorated<TraversalOperator>],
-        from: Position,
-    ) -> Result<Value, Fault> {
-        let Some((step, rest)) = steps.split_first() else {
-            self.scope.spend(value.weight(), from)?;
-            return Ok(value.clone());
-        };
-        let position = self.position(step);
-        match step.value() {
-            TraversalOperator::AttrSplat(_) | TraversalOperator::FullSplat(_) => {
-                let items = match value {
-                    Value::List(items) => items.as_slice(),
-                    Value::Null => &[],
-                    Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Map(_) => {
-                        std::slice::from_ref(value)
-                    }
-                };
-                items
-                    .iter()
-                    .map(|item| self.walk(item, rest, from))
-                    .collect::<Result<_, _>>()
-                    .map(Value::List)
-            }
-            TraversalOperator::GetAttr(name) => self.entry(value, name.as_str(), position, rest),
-            TraversalOperator::LegacyIndex(index) => {
-                self.item(value, i128::from(*index.value()), position, rest)
-            }
-            TraversalOperator::Index(index) => match (self.value(index)?, value) {
-                (index, Value::List(_)) => match index.as_int() {
-                    Some(index) => self.item(value, index, position, rest),
-                    None => self.scope.fail(position, "the index of a list must be an integer"),
-                },
-                (key, _) => self.entry(value, &self.text(&key, index)?, position, rest),
-            },
-        }
-    }
-
-    fn entry(
-        &self,
-        value: &Value,
-        name: &str,
-        position: Position,
-        rest: &[Decorated<TraversalOperator>],
-    ) -> Result<Value, Fault> {
-        let Value::Map(entries) = value else {
-            return self.scope.fail(position, format!("{} has no `{name}`", value.kind()));
-        };
-        match entries.get(name) {
-            Some(entry) => self.walk(entry, rest, position),
-            None => {
-                let near = nearest(name, entries.keys().map(String::as_str));
-                let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-                self.scope.fail(position, format!("the object has no `{name}`{near}"))
-            }
-        }
-    }
-
-    fn item(
-        &self,
-        value: &Value,
-        index: i128,
-        position: Position,
-        rest: &[Decorated<TraversalOperator>],
-    ) -> Result<Value, Fault> {
-        let Value::List(items) = value else {
-            return self.scope.fail(position, format!("{} has no item {index}", value.kind()));
-        };
-        match usize::try_from(index).ok().and_then(|index| items.get(index)) {
-            Some(item) => self.walk(item, rest, position),
-            None => self
-                .scope
-                .fail(position, format!("the list has no item {index}, its length is {}", items.len())),
-        }
-    }
-
-    /// Returns the text of a reference that only resolves when the task runs.
-    fn reference(
-        &self,
-        name: &Ident,
-        steps: &[Decorated<TraversalOperator>],
-        place: &impl Span,
-    ) -> Result<Value, Fault> {
-        let text = match self.scope.references {
-            References::Kept => self.written(name, steps)?,
-            References::Refused => None,
-        };
-        let Some(text) = text else { return self.unknown(name, place) };
-        if steps.is_empty() && !name.starts_with(TASK_VARIABLES) {
-            let message = format!(
-                "`{}` has no value in a job file, so this is the text {text:?}, which is replaced when the task runs; \
-                 write a text in quotes",
-                name.as_str()
-            );
-            self.scope.warn(self.position(place), message);
-        }
-        self.spent(Value::Str(text), place)
-    }
-
-    /// Reports a name without a value.
-    fn unknown<T>(&self, name: &Ident, place: &impl Span) -> Result<T, Fault> {
-        let name = name.as_str();
-        let message = match (name, self.scope.references) {
-            ("var" | "local", _) => format!("write {name}.NAME"),
-            (_, References::Refused) => format!("there is no `{name}`; only literal values are allowed here"),
-            (_, References::Kept) => {
-                format!("there is no `{name}`; only var.NAME and local.NAME can be used in this way")
-            }
-        };
-        self.scope.fail(self.position(place), message)
-    }
-
-    /// Returns the source text of an interpolation that only resolves when the task runs; `None` for other
-    /// expressions.
-    pub(super) fn left_in_place(&self, expression: &Expression) -> Result<Option<String>, Fault> {
-        if let Expression::Variable(name) = expression {
-            self.written(name, &[])
-        } else if let Expression::Traversal(traversal) = expression
-            && let Expression::Variable(name) = &traversal.expr
-        {
-            self.written(name, &traversal.operators)
-        } else {
-            Ok(None)
-        }
-    }
-
-    /// Returns a reference as `${…}`; `None` if the name has a value here, or the reference can't be written so.
-    fn written(&self, name: &Ident, steps: &[Decorated<TraversalOperator>]) -> Result<Option<String>, Fault> {
-        if matches!(name.as_str(), "var" | "local") || bound(self.bound, name.as_str()).is_some() {
-            return Ok(None);
-        }
-        let mut text = format!("${{{}", name.as_str());
-        for step in steps {
-            match step.value() {
-                TraversalOperator::GetAttr(name) => text.push_str(&format!(".{}", name.as_str())),
-                TraversalOperator::LegacyIndex(index) => text.push_str(&format!(".{}", index.value())),
-                TraversalOperator::Index(index) => {
-                    let key = self.value(index)?;
-                    let shown = self.text(&key, index)?;
-                    let is_name = matches!(key, Value::Str(_));
-                    text.push_str(&if is_name { format!("[{shown:?}]") } else { format!("[{shown}]") });
-                }
-                TraversalOperator::AttrSplat(_) | TraversalOperator::FullSplat(_) => return Ok(None),
-            }
-        }
-        text.push('}');
-        Ok(Some(text))
-    }
 }
-
-/// The beginning of the names of variables that every task has.
-const TASK_VARIABLES: &str = "NOMAD_";
 
 fn number_of(number: &Number) -> Value {
     match (number.as_i64(), number.as_u64(), number.as_f64()) {

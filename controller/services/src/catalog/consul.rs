@@ -9,14 +9,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use futures_util::future::join_all;
-use herdlet_api_types::{
-    AllocId, InstanceId, UnixNanos,
-    service::{CheckStatus, Registration},
-};
+use herdlet_api_types::{AllocId, InstanceId, UnixNanos, service::Registration};
 use herdlet_base::observation::{Class, Observation};
 use tokio::sync::Notify;
 
@@ -28,6 +25,8 @@ mod entry;
 mod fed;
 mod listing;
 mod reader;
+mod registration;
+mod results;
 mod tokens;
 mod watching;
 
@@ -39,11 +38,12 @@ pub use reader::ConsulReader;
 pub use tokens::check_service_token;
 
 use self::{
-    client::{HttpApi, RequestError, RequestKind},
+    client::HttpApi,
     desired::DesiredServices,
     entry::{Entry, META_INSTANCE},
     listing::{Items, Listing, Shared},
-    tokens::{Print, Token, Tokens},
+    registration::Sent,
+    tokens::{Print, Tokens},
 };
 use super::{CatalogError, CatalogFailure, ServiceOwner};
 
@@ -286,134 +286,11 @@ impl Consul {
         self.leftovers.notified().await;
     }
 
-    /// Reports the result of a check that Consul does not run itself.
-    ///
-    /// # Errors
-    ///
-    /// If the agent can't be reached, refuses, or does not know the check (yet).
-    pub async fn update_check(
-        &self,
-        service: &str,
-        id: &str,
-        status: CheckStatus,
-        output: &str,
-    ) -> Result<(), CatalogFailure> {
-        let doing = || format!("report the result of a check of service {service}");
-        let token = self.tokens.of(service).await;
-        let token = token.map_err(|error| retry(format!("{}: {error}", doing())))?;
-        let status = match status {
-            CheckStatus::Success => "passing",
-            CheckStatus::Warning => "warning",
-            CheckStatus::Pending | CheckStatus::Failure => "critical",
-        };
-        let body = serde_json::json!({ "Status": status, "Output": output });
-        self.reported().insert(id.to_owned(), body.clone());
-        let path = format!("/v1/agent/check/update/{}", path_part(id));
-        Ok(self.api.put(RequestKind::Update, &path, Some(&body), &token, &doing).await?)
-    }
-
-    /// Forgets a check that is no longer run.
-    pub fn remove_check(&self, id: &str) {
-        self.reported().remove(id);
-    }
-
-    /// Repeats the last results of checks that Consul does not run itself: the agent forgets them when their service is
-    /// registered again or it has lost its data, and the next run may be an hour away.
-    async fn report_again(&self, wanted: &Registration, token: &Token) {
-        let doing = || format!("report the results of checks of service {}", wanted.name);
-        for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
-            let Some(body) = self.reported().get(&check.id).cloned() else { continue };
-            let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
-            if let Err(refused) = self.api.put(RequestKind::Update, &path, Some(&body), token, &doing).await {
-                let failure = CatalogFailure::from(refused);
-                tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
-            }
-        }
-    }
-
-    fn reported(&self) -> MutexGuard<'_, BTreeMap<String, serde_json::Value>> {
-        self.results.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Entries of this instance without an owner that wants or is removing them.
     fn leftovers<'l>(&self, listing: &'l Listing) -> Vec<&'l Entry> {
         let owners = self.held.owners();
         let is_left = |entry: &&Entry| entry.owner().is_none_or(|owner| !owners.contains(&owner));
         listing.all().map(|(_, entry)| entry).filter(is_left).collect()
-    }
-
-    async fn register_if_needed(
-        &self,
-        wanted: &Registration,
-        owner: &ServiceOwner,
-        listing: &Listing,
-    ) -> Result<Sent, CatalogFailure> {
-        let token = self.tokens.of(&wanted.name).await;
-        let token = token.map_err(|error| retry(format!("register service {}: {error}", wanted.id)))?;
-        let held = listing.entries(owner).get(&wanted.id);
-        let held = held.filter(|entry| entry.equals(wanted, &self.instance, listing.checks(&wanted.id)));
-        if held.is_some() && self.is_registered_with(&wanted.id, &token) {
-            return Ok(Sent::Nothing);
-        }
-        let mut body = entry::body(wanted, &self.instance);
-        // Only the token differs: keep tags that others have changed.
-        if let Some(held) = held.filter(|_| wanted.enable_tag_override) {
-            body["Tags"] = held.tags().into();
-        }
-        let path = "/v1/agent/service/register?replace-existing-checks=true";
-        self.register(&wanted.id, path, &body, &token).await?;
-        self.report_again(wanted, &token).await;
-        Ok(Sent::Registration)
-    }
-
-    async fn register(
-        &self,
-        id: &str,
-        path: &str,
-        body: &serde_json::Value,
-        token: &Token,
-    ) -> Result<(), RequestError> {
-        let doing = || format!("register service {id}");
-        self.api.put(RequestKind::Register, path, Some(body), token, &doing).await?;
-        self.registered_with().insert(id.to_owned(), token.print());
-        Ok(())
-    }
-
-    /// Deregisters a service with its own token, or with the agent's if that is gone or refused.
-    async fn deregister(&self, id: &str, service: &str, entry: Option<&Entry>) -> Result<(), CatalogFailure> {
-        let agents = self.tokens.agent();
-        let own = self.tokens.of(service).await.unwrap_or_else(|_| agents.clone());
-        match self.deregister_with(&own, id, entry).await {
-            Err(refused) if refused.is_denied() && own.print() != agents.print() => {
-                let again = self.deregister_with(agents, id, entry).await;
-                again.map_err(|again| both(refused.into(), again.into()))
-            }
-            result => Ok(result?),
-        }
-    }
-
-    async fn deregister_with(
-        &self,
-        token: &Token,
-        id: &str,
-        entry: Option<&Entry>,
-    ) -> Result<(), RequestError> {
-        // Consul notifies its servers with the token of the registration, and gives up if that was revoked: the service
-        // would stay in the catalogue forever. So register it with a valid token first.
-        if let Some(entry) = entry
-            && !self.is_registered_with(id, token)
-        {
-            self.register(id, "/v1/agent/service/register", &entry.as_body(), token).await?;
-        }
-        let doing = || format!("deregister service {id}");
-        let path = format!("/v1/agent/service/deregister/{}", path_part(id));
-        match self.api.put(RequestKind::Deregister, &path, None, token, &doing).await {
-            // Newer agents report a missing service; older ones don't.
-            Err(refused) if refused.is_missing() => {}
-            result => result?,
-        }
-        self.registered_with().remove(id);
-        Ok(())
     }
 
     /// Lists the agent's entries of this instance; the listing begins after this call.
@@ -459,47 +336,6 @@ impl Consul {
             .extend(left.map(|id| (id.clone(), format!("service {id} is in Consul but no longer wanted"))));
         differences
     }
-
-    /// Whether the service was registered with a different token than its current one. An unreadable token is ignored.
-    async fn has_other_token(&self, wanted: &Registration) -> bool {
-        let token = self.tokens.of(&wanted.name).await;
-        token.is_ok_and(|token| !self.is_registered_with(&wanted.id, &token))
-    }
-
-    /// Owners of services whose token has changed since registration.
-    async fn owners_with_other_tokens(&self) -> BTreeSet<ServiceOwner> {
-        let mut tokens: BTreeMap<String, Option<Token>> = BTreeMap::new();
-        let mut owners = BTreeSet::new();
-        for (owner, id, name) in self.tokens.may_change().then(|| self.held.settled()).into_iter().flatten() {
-            if !tokens.contains_key(&name) {
-                tokens.insert(name.clone(), self.tokens.of(&name).await.ok());
-            }
-            if let Some(Some(token)) = tokens.get(&name)
-                && !self.is_registered_with(&id, token)
-            {
-                owners.insert(owner);
-            }
-        }
-        owners
-    }
-
-    /// Whether it was registered with this token, as far as known. Without tokens it does not matter.
-    fn is_registered_with(&self, id: &str, token: &Token) -> bool {
-        match self.registered_with().get(id) {
-            Some(print) => *print == token.print(),
-            None => !token.is_some(),
-        }
-    }
-
-    fn registered_with(&self) -> MutexGuard<'_, BTreeMap<String, Print>> {
-        self.registered_with.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Sent {
-    Nothing,
-    Registration,
 }
 
 fn is_in(registrations: &[Registration], id: &str) -> bool {
@@ -519,11 +355,6 @@ fn path_part(id: &str) -> String {
 
 fn retry(why: String) -> CatalogFailure {
     CatalogFailure { class: Class::Retry, why }
-}
-
-/// Combines the failures of two tokens.
-fn both(first: CatalogFailure, second: CatalogFailure) -> CatalogFailure {
-    CatalogFailure { class: first.class.min(second.class), why: format!("{}; {}", first.why, second.why) }
 }
 
 fn one(failure: CatalogFailure) -> CatalogError {
