@@ -26,7 +26,7 @@ use herdlet_cli::{
     Connection, VariableArgs, apply, checks, config, convert, delete, deployments, diff, dispatch, drain,
     environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, job, logs, monitor,
     offline, one_off, one_off::OneOff, restart, rollback, scale, schema, show, status, stdout, stop, style,
-    top, wait,
+    template, top, wait,
 };
 
 use nomad::Translation;
@@ -285,6 +285,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet convert web.nomad.hcl --var image=v2 > web.yaml\n  nomad job inspect web | herdlet convert -"
     )]
     Convert(convert::ConvertArgs),
+    /// Render templates of jobs, without an agent
+    #[command(
+        after_help = "Example:\n  herdlet template render app.conf.tpl --env PORT=8080 --var nomad/jobs/web.password=secret"
+    )]
+    Template(template::TemplateArgs),
     /// Explain a field of manifests, or print the whole JSON Schema
     #[command(
         after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's syntax"
@@ -490,6 +495,7 @@ impl ClientCommand {
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_)
             | Self::Convert(_)
+            | Self::Template(_)
             | Self::Schema(_)
             | Self::Simulate(_)
             | Self::Doctor(_)
@@ -563,6 +569,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),
+        ClientCommand::Template(args) => template::run(&args),
         ClientCommand::Schema(args) => schema::schema(&args),
         ClientCommand::Simulate(args) => simulate::run(*args).await,
         ClientCommand::Doctor(args) => doctor::run(*args).await,

@@ -46,6 +46,7 @@ pub mod stop;
 pub mod style;
 pub mod table;
 pub mod target;
+pub mod template;
 mod terminal;
 pub mod top;
 pub mod variables;

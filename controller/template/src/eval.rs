@@ -9,6 +9,7 @@ use crate::{
     context::Context,
     error::{Fault, Outcome},
     format::{Output, print_action},
+    json::{self, Numbers},
     parse::Templates,
     value::Value,
 };
@@ -17,10 +18,15 @@ use crate::{
 ///
 /// # Errors
 /// The error, with the bytes of the text that it is about.
-pub(crate) fn render(text: &str, templates: &Templates, context: &mut Context<'_>) -> Outcome<Vec<u8>> {
+pub(crate) fn render(
+    text: &str,
+    templates: &Templates,
+    (context, dot): (&mut Context<'_>, &serde_json::Value),
+) -> Outcome<Vec<u8>> {
+    let dot = json::value(context, dot, Numbers::Floats)?;
     let out = Output::new(context.limits());
     let mut state = State { text, templates, context, out, variables: Vec::new(), depth: 0 };
-    state.template("", Value::Nil)?;
+    state.template("", dot)?;
     Ok(state.out.bytes)
 }
 

@@ -8,7 +8,6 @@ mod data;
 mod encoding;
 mod expression;
 mod go;
-mod json;
 mod local;
 mod math;
 mod services;
@@ -53,11 +52,19 @@ pub(crate) fn find(name: &str) -> Option<&'static Function> {
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     let lower = name.to_lowercase();
     let with_prefix = format!("{}{name}", sprig::PREFIX);
-    let near = |known: &&Function| {
+    let rank = |known: &&Function| {
         let own = known.name.to_lowercase();
-        own == lower || known.name == with_prefix || (lower.len() > 3 && distance(&own, &lower) <= 2)
+        if own == lower {
+            0
+        } else if known.name == with_prefix {
+            1
+        } else if lower.len() > 3 {
+            1 + distance(&own, &lower)
+        } else {
+            usize::MAX
+        }
     };
-    all().find(near).map(|function| function.name)
+    all().min_by_key(rank).filter(|function| rank(function) <= 3).map(|function| function.name)
 }
 
 /// Edits between two names, at most 3.

@@ -26,6 +26,9 @@ mod eval;
 mod format;
 mod function;
 pub mod functions;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod json;
 mod lex;
 mod limits;
 mod number;

@@ -46,10 +46,15 @@ impl Template {
         }
     }
 
-    /// Renders the template with the data that the source has now.
+    /// Renders the template with the data that the source has now. The dot is nil, as in templates of jobs.
     pub fn render(&self, source: &dyn Source) -> Render {
+        self.render_with(source, &serde_json::Value::Null)
+    }
+
+    /// Renders the template with a value as the dot.
+    pub fn render_with(&self, source: &dyn Source, dot: &serde_json::Value) -> Render {
         let mut context = Context::new(&self.options, source);
-        let result = eval::render(&self.text, &self.templates, &mut context);
+        let result = eval::render(&self.text, &self.templates, (&mut context, dot));
         let (used, missing) = context.finish();
         Render { result: result.map_err(|fault| located(fault, &self.text, &self.options)), used, missing }
     }

@@ -6,11 +6,12 @@ use aws_lc_rs::{digest, hmac};
 use base64::{Engine as _, engine::GeneralPurpose, prelude::*};
 use md5::Digest as _;
 
-use super::{arguments, json, json::Style, row, toml, yaml};
+use super::{arguments, row, toml, yaml};
 use crate::{
     context::Context,
     error::{Fault, Outcome},
     function::{Function, Group::Encoding},
+    json::{self, Style},
     number,
     value::{Element, Value},
 };

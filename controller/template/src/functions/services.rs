@@ -1,6 +1,6 @@
 //! Functions on the data of Consul and Vault.
 
-use super::{ANY, arguments, data, data::WhenEmpty, json, json::Numbers, row};
+use super::{ANY, arguments, data::WhenEmpty, data, row};
 use crate::{
     context::Context,
     error::{Fault, Outcome},
@@ -8,6 +8,7 @@ use crate::{
         Function,
         Group::{Consul, Vault},
     },
+    json::{self, Numbers},
     query::{Answer, Query},
     value::{Element, Key, Value},
 };
@@ -71,7 +72,7 @@ impl Call<'_> {
 }
 
 /// Returns the data of an answer; none if it is pending or absent.
-fn data(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> {
+fn answered(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> {
     match context.ask(query)? {
         Answer::Pending | Answer::Absent => Ok(None),
         Answer::Text(text) => context.text(text).map(Some),
@@ -86,12 +87,12 @@ fn data(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> {
 
 fn object(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
     let query = call.consul()?;
-    Ok(data(context, &query)?.unwrap_or_default())
+    Ok(answered(context, &query)?.unwrap_or_default())
 }
 
 fn list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
     let query = call.consul()?;
-    match data(context, &query)? {
+    match answered(context, &query)? {
         Some(list) => Ok(list),
         None => context.list(Vec::new(), Element::Any),
     }
@@ -115,7 +116,7 @@ fn key_query(value: &Value) -> Outcome<Option<Query>> {
 fn key(context: &mut Context<'_>, path: &Value, default: Option<&Value>) -> Outcome<Value> {
     let empty = default.cloned().unwrap_or_else(|| Value::from(""));
     let Some(query) = key_query(path)? else { return Ok(empty) };
-    match data(context, &query)? {
+    match answered(context, &query)? {
         Some(value) if value.is_true() || default.is_none() => Ok(value),
         Some(_) => Ok(empty),
         None => {
@@ -129,7 +130,7 @@ fn key(context: &mut Context<'_>, path: &Value, default: Option<&Value>) -> Outc
 
 fn key_exists(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let Some(query) = key_query(&values[0])? else { return Ok(Value::Bool(false)) };
-    Ok(Value::Bool(data(context, &query)?.is_some()))
+    Ok(Value::Bool(answered(context, &query)?.is_some()))
 }
 
 /// Which keys below a prefix are listed.
@@ -149,7 +150,7 @@ fn pairs(
         return context.list(Vec::new(), Element::Struct);
     }
     let query = Query::Consul { function: "tree", arguments: vec![prefix] };
-    let all = data(context, &query)?.unwrap_or_default();
+    let all = answered(context, &query)?.unwrap_or_default();
     let is_listed = |pair: &&Value| {
         let Value::Map(pair) = pair else { return false };
         let key = pair.get(&Key::Str("Key".into()));
@@ -181,7 +182,7 @@ fn vault(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
     }
     arguments.retain(|argument| !argument.is_empty());
     let query = Query::Vault { function: call.function, arguments };
-    Ok(data(context, &query)?.unwrap_or_default())
+    Ok(answered(context, &query)?.unwrap_or_default())
 }
 
 fn secrets(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
@@ -190,7 +191,7 @@ fn secrets(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         return context.list(Vec::new(), Element::Str);
     }
     let query = Query::Vault { function: "secrets", arguments: vec![path] };
-    match data(context, &query)? {
+    match answered(context, &query)? {
         Some(list) => Ok(list),
         None => context.list(Vec::new(), Element::Str),
     }

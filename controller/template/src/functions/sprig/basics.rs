@@ -4,11 +4,7 @@ use aws_lc_rs::digest;
 use base64::prelude::*;
 
 use super::{
-    super::{
-        arguments, encoding,
-        json::{self, Style},
-        refused, row,
-    },
+    super::{arguments, encoding, refused, row},
     RANDOM, is_empty, numbers,
 };
 use crate::{
@@ -16,6 +12,7 @@ use crate::{
     context::Context,
     error::{ErrorKind, Fault, Outcome},
     function::{Function, Group::Sprig},
+    json::{self, Style},
     value::Value,
 };
 

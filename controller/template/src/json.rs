@@ -11,14 +11,14 @@ use crate::{
 
 /// What numbers without a fraction become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Numbers {
+pub(crate) enum Numbers {
     /// `float64`, as Go reads JSON into an interface.
     Floats,
     Ints,
 }
 
 /// Parses a text.
-pub(super) fn parse(context: &mut Context<'_>, text: &[u8]) -> Outcome<Value> {
+pub(crate) fn parse(context: &mut Context<'_>, text: &[u8]) -> Outcome<Value> {
     context.charge(text.len() * 4)?;
     let parsed: serde_json::Value = serde_json::from_slice(text)
         .map_err(|error| Fault::new(format!("invalid JSON: {}", without_data(&error))))?;
@@ -37,7 +37,7 @@ fn without_data(error: &serde_json::Error) -> String {
 }
 
 /// Converts a tree. The parser bounds its depth.
-pub(super) fn value(context: &mut Context<'_>, tree: &serde_json::Value, numbers: Numbers) -> Outcome<Value> {
+pub(crate) fn value(context: &mut Context<'_>, tree: &serde_json::Value, numbers: Numbers) -> Outcome<Value> {
     context.step()?;
     match tree {
         serde_json::Value::Null => Ok(Value::Nil),
@@ -64,14 +64,14 @@ pub(super) fn value(context: &mut Context<'_>, tree: &serde_json::Value, numbers
 
 /// How JSON is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Style {
-    pub(super) pretty: bool,
+pub(crate) struct Style {
+    pub(crate) pretty: bool,
     /// Whether `<`, `>` and `&` are escaped.
-    pub(super) html: bool,
+    pub(crate) html: bool,
 }
 
 /// Writes a value.
-pub(super) fn write(context: &mut Context<'_>, value: &Value, style: Style) -> Outcome<Value> {
+pub(crate) fn write(context: &mut Context<'_>, value: &Value, style: Style) -> Outcome<Value> {
     let mut writer = Writer { out: Output::new(context.limits()), style };
     writer.value(value, 0)?;
     let bytes = writer.out.bytes;
