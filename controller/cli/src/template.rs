@@ -83,12 +83,15 @@ pub fn run(args: &TemplateArgs) -> Result<u8, Failure> {
         ..Options::default()
     };
     let source = args.source()?;
-    let template = Template::parse(&text, &options).map_err(|error| Failure::new(error.to_string()).code(USAGE))?;
+    let template =
+        Template::parse(&text, &options).map_err(|error| Failure::new(error.to_string()).code(USAGE))?;
     let render = template.render(&source);
     let missing: Vec<String> = render.missing.iter().map(Query::to_string).collect();
     match &render.result {
         // An error may be the consequence of missing data only.
-        Err(error) if missing.is_empty() || error.kind == ErrorKind::Limit => Err(Failure::new(error.to_string())),
+        Err(error) if missing.is_empty() || error.kind == ErrorKind::Limit => {
+            Err(Failure::new(error.to_string()))
+        }
         Err(error) => Err(Failure::new(error.to_string()).hint(format!("Missing: {}", missing.join(", ")))),
         Ok(output) => {
             print(args.output, output, &render)?;
@@ -109,7 +112,9 @@ fn print(form: Output, output: &[u8], render: &Render) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let names = |queries: &std::collections::BTreeSet<Query>| queries.iter().map(Query::to_string).collect::<Vec<_>>();
+    let names = |queries: &std::collections::BTreeSet<Query>| {
+        queries.iter().map(Query::to_string).collect::<Vec<_>>()
+    };
     form.document(&json!({
         "output": String::from_utf8_lossy(output),
         "queries": names(&render.used),
@@ -133,7 +138,9 @@ impl RenderArgs {
             env.insert(name.to_owned(), value.to_owned());
         }
         let now = jiff::Timestamp::now().as_second();
-        let source = env.iter().fold(Fixed::default().with_unix_time(now), |source, (name, value)| source.with_env(name, value));
+        let source = env
+            .iter()
+            .fold(Fixed::default().with_unix_time(now), |source, (name, value)| source.with_env(name, value));
         let source = self.var_file.iter().try_fold(source, with_variables_of)?;
         self.var.iter().try_fold(source, |source, assignment| {
             let (path, key, value) = item(assignment).ok_or_else(|| {
@@ -163,7 +170,9 @@ fn with_variables_of(source: Fixed, path: &PathBuf) -> Result<Fixed, Failure> {
     parsed.documents.iter().try_fold(source, |source, document| {
         let variables: BTreeMap<String, BTreeMap<String, String>> =
             yaml::from_node(&document.root()).map_err(|problem| failure(problem.to_string()))?;
-        let items = variables.iter().flat_map(|(path, items)| items.iter().map(move |(key, value)| (path, key, value)));
+        let items = variables
+            .iter()
+            .flat_map(|(path, items)| items.iter().map(move |(key, value)| (path, key, value)));
         Ok(items.fold(source, |source, (path, key, value)| source.with_item(path, key, value)))
     })
 }

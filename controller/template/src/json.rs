@@ -171,7 +171,7 @@ impl Writer<'_> {
                 self.escape(&mut out, char);
             }
             for _ in chunk.invalid() {
-                out.push_str("\\ufffd");
+                out.push(char::REPLACEMENT_CHARACTER);
             }
         }
         out.push('"');

@@ -85,7 +85,10 @@ pub(crate) fn float(text: &str) -> Option<f64> {
         let value = hex_float(hex)?;
         return Some(if lower.starts_with('-') { -value } else { value });
     }
-    if unsigned.contains('_') || !unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
+    if unsigned.contains('_') {
+        return float(&without_underscores(&lower, false)?);
+    }
+    if !unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
         return None;
     }
     lower.parse().ok()

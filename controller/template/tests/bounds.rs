@@ -18,8 +18,14 @@ const HOSTILE: [(&str, &str); 19] = [
     (r#"{{ range loop 1000000 }}0123456789012345678901234567890123456789{{ end }}"#, "output"),
     ("{{ $l := sprig_list }}{{ range loop 100000 }}{{ $l = sprig_list $l }}{{ end }}", "nested"),
     ("{{ $l := sprig_list 1 2 }}{{ range loop 60 }}{{ $l = sprig_list $l $l }}{{ end }}{{ $l }}", "output"),
-    ("{{ $l := sprig_list 1 2 }}{{ range loop 60 }}{{ $l = sprig_list $l $l }}{{ end }}{{ sprig_deepEqual $l $l }}", "steps"),
-    ("{{ $l := sprig_list 1 2 }}{{ range loop 60 }}{{ $l = sprig_list $l $l }}{{ end }}{{ sprig_deepCopy $l }}", "steps"),
+    (
+        "{{ $l := sprig_list 1 2 }}{{ range loop 60 }}{{ $l = sprig_list $l $l }}{{ end }}{{ sprig_deepEqual $l $l }}",
+        "steps",
+    ),
+    (
+        "{{ $l := sprig_list 1 2 }}{{ range loop 60 }}{{ $l = sprig_list $l $l }}{{ end }}{{ sprig_deepCopy $l }}",
+        "steps",
+    ),
     (r#"{{ $d := sprig_dict }}{{ $_ := sprig_set $d "d" $d }}{{ $d }}"#, "nested"),
     (r#"{{ $d := sprig_dict }}{{ $_ := sprig_set $d "d" $d }}{{ toJSON $d }}"#, "nested"),
     (r#"{{ $d := sprig_dict }}{{ $_ := sprig_set $d "d" $d }}{{ toYAML $d }}"#, "nested"),
@@ -27,7 +33,10 @@ const HOSTILE: [(&str, &str); 19] = [
     (r#"{{ sprig_repeat 1000000000 "0123456789" }}"#, "bytes"),
     (r#"{{ regexMatch "(((a{100}){100}){100}){100}" "a" }}"#, "regular expression"),
     ("{{ sprig_until 1000000000 }}", "steps"),
-    (r#"{{ printf "%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d" 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 }}"#, "output"),
+    (
+        r#"{{ printf "%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d" 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 }}"#,
+        "output",
+    ),
 ];
 
 #[test]
@@ -50,7 +59,9 @@ fn deep_values_are_dropped_without_recursion() {
 
 #[test]
 fn nesting_in_the_text_is_bounded() {
-    for (open, close) in [("{{ if true }}", "{{ end }}"), ("{{ with 1 }}", "{{ end }}"), ("{{ range 1 }}", "{{ end }}")] {
+    for (open, close) in
+        [("{{ if true }}", "{{ end }}"), ("{{ with 1 }}", "{{ end }}"), ("{{ range 1 }}", "{{ end }}")]
+    {
         let text = |depth: usize| format!("{}x{}", open.repeat(depth), close.repeat(depth));
         assert_eq!(render(&text(90)).unwrap(), b"x");
         let error = render(&text(100_000)).unwrap_err();
@@ -67,7 +78,10 @@ fn nesting_in_the_text_is_bounded() {
 fn long_texts_are_refused() {
     let options = Options { limits: Limits { source_bytes: 10, ..Limits::DEFAULT }, ..Options::default() };
     let error = Template::parse("12345678901", &options).unwrap_err();
-    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Limit, "the template has more than 10 bytes"));
+    assert_eq!(
+        (error.kind, error.message.as_str()),
+        (ErrorKind::Limit, "the template has more than 10 bytes")
+    );
 }
 
 /// Nested documents end at the bounds of their parsers.
@@ -84,10 +98,56 @@ fn deep_documents_are_refused() {
 /// Pieces of templates, in any order.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
-        "{{ ", "}}", " }}", "{{- ", " -}}", "if ", "else ", "end", "range ", "with ", "define \"T\"", "template \"T\" ",
-        "block \"B\" . ", "break", "continue", "$x", "$x := ", "$x = ", "$i, $v := ", ".", ".a", ".a.b", "1", "-1", "1.5",
-        "\"s\"", "`r`", "'c'", "true", "nil", "(", ")", " | ", " ", "\n", "text", "print ", "printf \"%d %s\" ", "len ",
-        "index ", "eq ", "and ", "or ", "toJSON ", "parseJSON \"[1]\" ", "sprig_list ", "sprig_dict ", "loop 3 ", "/* c */", "é",
+        "{{ ",
+        "}}",
+        " }}",
+        "{{- ",
+        " -}}",
+        "if ",
+        "else ",
+        "end",
+        "range ",
+        "with ",
+        "define \"T\"",
+        "template \"T\" ",
+        "block \"B\" . ",
+        "break",
+        "continue",
+        "$x",
+        "$x := ",
+        "$x = ",
+        "$i, $v := ",
+        ".",
+        ".a",
+        ".a.b",
+        "1",
+        "-1",
+        "1.5",
+        "\"s\"",
+        "`r`",
+        "'c'",
+        "true",
+        "nil",
+        "(",
+        ")",
+        " | ",
+        " ",
+        "\n",
+        "text",
+        "print ",
+        "printf \"%d %s\" ",
+        "len ",
+        "index ",
+        "eq ",
+        "and ",
+        "or ",
+        "toJSON ",
+        "parseJSON \"[1]\" ",
+        "sprig_list ",
+        "sprig_dict ",
+        "loop 3 ",
+        "/* c */",
+        "é",
     ]);
     prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
 }

@@ -42,7 +42,13 @@ impl Source for Empty {
 #[test]
 fn environment_variables_are_those_of_the_source() {
     let source = Fixed::default().with_env("A", "1").with_env("EMPTY", "");
-    assert_eq!(output(r#"{{ env "A" }}{{ env "B" }}|{{ envOrDefault "B" "d" }}{{ envOrDefault "EMPTY" "d" }}|{{ mustEnv "A" }}"#, &source), "1|d|1");
+    assert_eq!(
+        output(
+            r#"{{ env "A" }}{{ env "B" }}|{{ envOrDefault "B" "d" }}{{ envOrDefault "EMPTY" "d" }}|{{ mustEnv "A" }}"#,
+            &source
+        ),
+        "1|d|1"
+    );
     let error = render_from(r#"{{ mustEnv "EMPTY" }}"#, &source).result.unwrap_err();
     assert!(error.message.contains("required environment variable EMPTY is empty"), "{error}");
     assert!(std::env::var_os("PATH").is_some());
@@ -52,20 +58,41 @@ fn environment_variables_are_those_of_the_source() {
 #[test]
 fn variables_have_items_and_metadata() {
     let path = "nomad/jobs/web";
-    let source = Fixed::default().with_item(path, "user", "admin").with_item(path, "Keys", "x").with_item(path, "a-b", "c");
+    let source = Fixed::default()
+        .with_item(path, "user", "admin")
+        .with_item(path, "Keys", "x")
+        .with_item(path, "a-b", "c");
     for (text, expected) in [
         (r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#, "admin"),
         (r#"{{ (nomadVar "nomad/jobs/web").user }}"#, "admin"),
         (r#"{{ (nomadVar "/nomad/jobs/web/").user.Value }}"#, "admin"),
         (r#"{{ (nomadVar "nomad/jobs/web").missing }}|"#, "|"),
         (r#"{{ index (nomadVar "nomad/jobs/web") "a-b" }}"#, "c"),
-        (r#"{{ range $k, $v := nomadVar "nomad/jobs/web" }}{{ $k }}={{ $v }} {{ end }}"#, "Keys=x a-b=c user=admin "),
-        (r#"{{ with nomadVar "nomad/jobs/web" }}{{ .Keys }}{{ .Values }}{{ range .Tuples }}<{{ .K }}:{{ .V }}>{{ end }}{{ end }}"#, "[Keys a-b user][x c admin]<Keys:x><a-b:c><user:admin>"),
-        (r#"{{ with nomadVar "nomad/jobs/web" }}{{ .Metadata.Path }} {{ .Parent.Path }} {{ .Parent.Items.user }} {{ .ItemsMap | toJSON }}{{ end }}"#, r#"nomad/jobs/web nomad/jobs/web admin {"Keys":"x","a-b":"c","user":"admin"}"#),
+        (
+            r#"{{ range $k, $v := nomadVar "nomad/jobs/web" }}{{ $k }}={{ $v }} {{ end }}"#,
+            "Keys=x a-b=c user=admin ",
+        ),
+        (
+            r#"{{ with nomadVar "nomad/jobs/web" }}{{ .Keys }}{{ .Values }}{{ range .Tuples }}<{{ .K }}:{{ .V }}>{{ end }}{{ end }}"#,
+            "[Keys a-b user][x c admin]<Keys:x><a-b:c><user:admin>",
+        ),
+        (
+            r#"{{ with nomadVar "nomad/jobs/web" }}{{ .Metadata.Path }} {{ .Parent.Path }} {{ .Parent.Items.user }} {{ .ItemsMap | toJSON }}{{ end }}"#,
+            r#"nomad/jobs/web nomad/jobs/web admin {"Keys":"x","a-b":"c","user":"admin"}"#,
+        ),
         (r#"{{ nomadVar "nomad/jobs/web" | toJSON }}"#, r#"{"Keys":"x","a-b":"c","user":"admin"}"#),
-        (r#"{{ if nomadVarExists "nomad/jobs/web" }}yes{{ end }}{{ if nomadVarExists "nomad/jobs/none" }}no{{ end }}"#, "yes"),
-        (r#"{{ range nomadVarList "nomad/jobs" }}{{ . }} {{ .Path }} {{ .Namespace }}{{ end }}"#, "nomad/jobs/web nomad/jobs/web default"),
-        (r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user | toUpper }} {{ printf "%s|%q" .user .user }}{{ if eq .user.Value "admin" }}!{{ end }}{{ end }}"#, "ADMIN admin|\"admin\"!"),
+        (
+            r#"{{ if nomadVarExists "nomad/jobs/web" }}yes{{ end }}{{ if nomadVarExists "nomad/jobs/none" }}no{{ end }}"#,
+            "yes",
+        ),
+        (
+            r#"{{ range nomadVarList "nomad/jobs" }}{{ . }} {{ .Path }} {{ .Namespace }}{{ end }}"#,
+            "nomad/jobs/web nomad/jobs/web default",
+        ),
+        (
+            r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user | toUpper }} {{ printf "%s|%q" .user .user }}{{ if eq .user.Value "admin" }}!{{ end }}{{ end }}"#,
+            "ADMIN admin|\"admin\"!",
+        ),
         (r#"{{ nomadVar "" }}"#, "map[]"),
     ] {
         assert_eq!(output(text, &source), expected, "{text}");
@@ -109,18 +136,33 @@ fn errors_do_not_hide_missing_data() {
 fn services_have_the_fields_of_nomad() {
     let source = Fixed::default().with_service(web("1", 80, &["b", "a"])).with_service(web("2", 81, &["a"]));
     for (text, expected) in [
-        (r#"{{ range nomadService "web" }}{{ .ID }}:{{ .Address }}:{{ .Port }}{{ .Tags }} {{ end }}"#, "1:10.0.0.1:80[a b] 2:10.0.0.1:81[a] "),
+        (
+            r#"{{ range nomadService "web" }}{{ .ID }}:{{ .Address }}:{{ .Port }}{{ .Tags }} {{ end }}"#,
+            "1:10.0.0.1:80[a b] 2:10.0.0.1:81[a] ",
+        ),
         (r#"{{ range nomadService "b.web" }}{{ .ID }}{{ end }}"#, "1"),
         (r#"{{ with index (nomadService "web") 1 }}{{ .Port | add 1 }}{{ end }}"#, "82"),
-        (r#"{{ range $tag, $services := nomadService "web" | byTag }}{{ $tag }}:{{ range $services }}{{ .ID }}{{ end }} {{ end }}"#, "a:12 b:1 "),
-        (r#"{{ range $port, $services := byPort (nomadService "web") }}{{ $port }}={{ len $services }} {{ end }}"#, "80=1 81=1 "),
+        (
+            r#"{{ range $tag, $services := nomadService "web" | byTag }}{{ $tag }}:{{ range $services }}{{ .ID }}{{ end }} {{ end }}"#,
+            "a:12 b:1 ",
+        ),
+        (
+            r#"{{ range $port, $services := byPort (nomadService "web") }}{{ $port }}={{ len $services }} {{ end }}"#,
+            "80=1 81=1 ",
+        ),
         (r#"{{ range nomadServices }}{{ .Name }}{{ .Tags }}{{ end }}"#, "web[a b]"),
-        (r#"{{ range nomadService "web" }}{{ if .Tags | contains "b" }}{{ .ID }}{{ end }}{{ if .Tags.Contains "b" }}!{{ end }}{{ end }}"#, "1!"),
+        (
+            r#"{{ range nomadService "web" }}{{ if .Tags | contains "b" }}{{ .ID }}{{ end }}{{ if .Tags.Contains "b" }}!{{ end }}{{ end }}"#,
+            "1!",
+        ),
         (r#"{{ len (nomadService "none") }}"#, "0"),
     ] {
         assert_eq!(output(text, &source), expected, "{text}");
     }
-    let render = render_from(r#"{{ nomadService 2 "key" "a.web@eu" }}{{ nomadVar "p@ns.eu" }}{{ nomadServices "@eu" }}"#, &Empty);
+    let render = render_from(
+        r#"{{ nomadService 2 "key" "a.web@eu" }}{{ nomadVar "p@ns.eu" }}{{ nomadServices "@eu" }}"#,
+        &Empty,
+    );
     let choice = Choice { count: 2, key: "key".to_owned() };
     let [name, tag, region] = ["web", "a", "eu"].map(str::to_owned);
     assert!(render.used.contains(&Query::NomadService { name, tag, region, choice: Some(choice) }));
@@ -170,13 +212,25 @@ fn data_of_consul_and_vault_is_read_by_fields() {
         .with_json("key k", serde_json::json!("value"))
         .with_json("tree conf", pairs);
     for (text, expected) in [
-        (r#"{{ range service "web" }}{{ .ID }} {{ .Address }}:{{ .Port }} {{ .Tags }}{{ end }}"#, "a 1.2.3.4:80 [x]"),
-        (r#"{{ with secret "secret/data/x" }}{{ .Data.data.password }} {{ index .Data.data "a-b" }}{{ end }}"#, "p 5"),
+        (
+            r#"{{ range service "web" }}{{ .ID }} {{ .Address }}:{{ .Port }} {{ .Tags }}{{ end }}"#,
+            "a 1.2.3.4:80 [x]",
+        ),
+        (
+            r#"{{ with secret "secret/data/x" }}{{ .Data.data.password }} {{ index .Data.data "a-b" }}{{ end }}"#,
+            "p 5",
+        ),
         (r#"{{ (secret "secret/data/x").Data.data.password }}"#, "p"),
         (r#"{{ key "k" }} {{ keyOrDefault "k" "d" }} {{ keyExists "k" }}"#, "value value true"),
-        (r#"{{ range ls "conf" }}{{ .Key }}={{ .Value }};{{ end }}{{ range tree "conf" }}{{ .Key }};{{ end }}"#, "c=2;a/b;c;"),
+        (
+            r#"{{ range ls "conf" }}{{ .Key }}={{ .Value }};{{ end }}{{ range tree "conf" }}{{ .Key }};{{ end }}"#,
+            "c=2;a/b;c;",
+        ),
         (r#"{{ tree "conf" | explode | toJSON }}"#, r#"{"a":{"b":"1"},"c":"2"}"#),
-        (r#"{{ range $k, $p := tree "conf" | byKey }}{{ $k }}{{ range $n, $v := $p }}:{{ $n }}={{ $v.Value }}{{ end }}{{ end }}"#, "a:b=1"),
+        (
+            r#"{{ range $k, $p := tree "conf" | byKey }}{{ $k }}{{ range $n, $v := $p }}:{{ $n }}={{ $v.Value }}{{ end }}{{ end }}"#,
+            "a:b=1",
+        ),
         (r#"{{ range $k, $s := service "web" | byMeta "v|int" }}{{ $k }}{{ len $s }}{{ end }}"#, "000071"),
     ] {
         assert_eq!(output(text, &source), expected, "{text}");
@@ -188,10 +242,14 @@ fn files_stay_in_the_sandbox() {
     let options = Options { sandbox: Some("/alloc/web".to_owned()), ..Options::default() };
     let source = Fixed::default().with_file("local/a", b"\xff\x00binary");
     let render = |text: &str| Template::parse(text, &options).unwrap().render(&source);
-    for text in [r#"{{ file "local/a" }}"#, r#"{{ file "/alloc/web/local/a" }}"#, r#"{{ file " local/x/../a " }}"#] {
+    for text in
+        [r#"{{ file "local/a" }}"#, r#"{{ file "/alloc/web/local/a" }}"#, r#"{{ file " local/x/../a " }}"#]
+    {
         assert_eq!(render(text).result.unwrap(), b"\xff\x00binary", "{text}");
     }
-    for text in [r#"{{ file "/etc/passwd" }}"#, r#"{{ file "../x" }}"#, r#"{{ file "/alloc/web/../other/x" }}"#] {
+    for text in
+        [r#"{{ file "/etc/passwd" }}"#, r#"{{ file "../x" }}"#, r#"{{ file "/alloc/web/../other/x" }}"#]
+    {
         let error = render(text).result.expect_err(text);
         assert!(error.message.contains("outside of sandbox"), "{error}");
     }
@@ -200,7 +258,8 @@ fn files_stay_in_the_sandbox() {
 
 #[test]
 fn denied_functions_fail_when_they_are_called() {
-    let options = Options { denylist: vec!["executeTemplate".to_owned(), "sprig_*".to_owned()], ..Options::default() };
+    let options =
+        Options { denylist: vec!["executeTemplate".to_owned(), "sprig_*".to_owned()], ..Options::default() };
     let render = |text: &str| Template::parse(text, &options).unwrap().render(&Fixed::default()).result;
     for text in [r#"{{ executeTemplate "x" }}"#, "{{ sprig_list 1 }}", r#"{{ "a" | sprig_upper }}"#] {
         let error = render(text).expect_err(text);
@@ -232,13 +291,19 @@ fn failed(text: &str) -> Error {
 #[test]
 fn errors_have_a_place_and_a_cause() {
     for (text, expected) in [
-        ("a\n  {{ nomadvar \"x\" }}", "app.tpl:2:6: function \"nomadvar\" not defined; did you mean nomadVar?"),
+        (
+            "a\n  {{ nomadvar \"x\" }}",
+            "app.tpl:2:6: function \"nomadvar\" not defined; did you mean nomadVar?",
+        ),
         ("{{ if }}", "app.tpl:1:7: missing value for if"),
         ("é {{ .x.y | len }}", "app.tpl:1:13: at <len>: len: len of nil pointer"),
         ("x\n{{ $a }}", "app.tpl:2:4: undefined variable \"$a\""),
         ("{{ index \"abc\" 9 }}", "app.tpl:1:4: at <index \"abc\" 9>: index: index out of range: 9"),
         ("{{ template \"none\" }}", "app.tpl:1:13: at <\"none\">: template \"none\" not defined"),
-        ("{{ (parseJSON \"{}\").a.b }}", "app.tpl:1:4: at <(parseJSON \"{}\").a.b>: nil pointer evaluating interface {}.b"),
+        (
+            "{{ (parseJSON \"{}\").a.b }}",
+            "app.tpl:1:4: at <(parseJSON \"{}\").a.b>: nil pointer evaluating interface {}.b",
+        ),
     ] {
         assert_eq!(failed(text).to_string(), expected);
     }

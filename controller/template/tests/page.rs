@@ -4,11 +4,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf};
 
-use herdlet_template::{
-    Group, Options, Support, Template,
-    functions,
-    source::Fixed,
-};
+use herdlet_template::{Group, Options, Support, Template, functions, source::Fixed};
 
 /// Constructs of the language: name, example, output.
 const CONSTRUCTS: [(&str, &str, &str); 21] = [
@@ -21,10 +17,18 @@ const CONSTRUCTS: [(&str, &str, &str); 21] = [
     ("`if`, `else if`, `else`", "{{ if false }}a{{ else if true }}b{{ else }}c{{ end }}", "b"),
     ("`with`, `else with`", r#"{{ with "" }}a{{ else with "b" }}{{ . }}{{ end }}"#, "b"),
     ("`range` over lists", r#"{{ range $i, $v := split "," "a,b" }}{{ $i }}{{ $v }}{{ end }}"#, "0a1b"),
-    ("`range` over maps, sorted by key", r#"{{ range $k, $v := parseJSON "{\"b\":2,\"a\":1}" }}{{ $k }}{{ $v }}{{ end }}"#, "a1b2"),
+    (
+        "`range` over maps, sorted by key",
+        r#"{{ range $k, $v := parseJSON "{\"b\":2,\"a\":1}" }}{{ $k }}{{ $v }}{{ end }}"#,
+        "a1b2",
+    ),
     ("`range` over integers", "{{ range 3 }}{{ . }}{{ end }}", "012"),
     ("`range` with `else`", r#"{{ range split "," "" }}a{{ else }}b{{ end }}"#, "b"),
-    ("`break`, `continue`", "{{ range 9 }}{{ if eq . 1 }}{{ continue }}{{ end }}{{ if eq . 3 }}{{ break }}{{ end }}{{ . }}{{ end }}", "02"),
+    (
+        "`break`, `continue`",
+        "{{ range 9 }}{{ if eq . 1 }}{{ continue }}{{ end }}{{ if eq . 3 }}{{ break }}{{ end }}{{ . }}{{ end }}",
+        "02",
+    ),
     ("`define`, `template`", r#"{{ define "T" }}<{{ . }}>{{ end }}{{ template "T" 1 }}"#, "<1>"),
     ("`block`", r#"{{ block "B" 1 }}<{{ . }}>{{ end }}"#, "<1>"),
     ("comparisons", r#"{{ eq 1 2 1 }} {{ lt 1.5 2.5 }} {{ ge "b" "a" }}"#, "true true true"),
@@ -32,7 +36,11 @@ const CONSTRUCTS: [(&str, &str, &str); 21] = [
     ("numbers of all bases", "{{ 0x1F }} {{ 0b11 }} {{ 0o17 }} {{ 1_000 }} {{ 1.5e3 }}", "31 3 15 1000 1500"),
     ("character constants", "{{ 'a' }}", "97"),
     ("raw strings", r"{{ `a\n` }}", r"a\n"),
-    ("formats of `printf`", r#"{{ printf "%05d %-3s| %q %.2f %v" 42 "a" "b" 1.234 true }}"#, "00042 a  | \"b\" 1.23 true"),
+    (
+        "formats of `printf`",
+        r#"{{ printf "%05d %-3s| %q %.2f %v" 42 "a" "b" 1.234 true }}"#,
+        "00042 a  | \"b\" 1.23 true",
+    ),
 ];
 
 /// Functions that depend on data; `data.rs` tests them.
@@ -69,7 +77,8 @@ fn status(support: Support) -> String {
 fn tables() -> String {
     let mut page = "| construct | example | output |\n| --- | --- | --- |\n".to_owned();
     for (name, example, output) in CONSTRUCTS {
-        let template = Template::parse(example, &Options::default()).unwrap_or_else(|error| panic!("{error}"));
+        let template =
+            Template::parse(example, &Options::default()).unwrap_or_else(|error| panic!("{error}"));
         let rendered = template.render(&Fixed::default()).result.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(String::from_utf8_lossy(&rendered), output, "{example}");
         let cell = |text: &str| {
@@ -110,7 +119,8 @@ fn page_lists_constructs_and_functions() {
 fn every_function_is_in_a_vector() {
     let mut text = String::new();
     for file in ["language", "functions", "sprig"] {
-        let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/vectors", &format!("{file}.jsonl")].iter().collect();
+        let path: PathBuf =
+            [env!("CARGO_MANIFEST_DIR"), "tests/vectors", &format!("{file}.jsonl")].iter().collect();
         text.push_str(&std::fs::read_to_string(path).unwrap());
     }
     let words: std::collections::BTreeSet<&str> =

@@ -22,7 +22,9 @@ fn folder() -> PathBuf {
 
 fn lines(name: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder().join(name)).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
+        .collect()
 }
 
 fn text(value: &Value, key: &str) -> String {
@@ -44,7 +46,11 @@ fn cases(file: &str) -> Vec<Case> {
         options: Options {
             left_delimiter: text(&case, "left"),
             right_delimiter: text(&case, "right"),
-            missing_key: if text(&case, "missing_key") == "error" { MissingKey::Error } else { MissingKey::Zero },
+            missing_key: if text(&case, "missing_key") == "error" {
+                MissingKey::Error
+            } else {
+                MissingKey::Zero
+            },
             ..Options::default()
         },
         expected: expectation(&case),
@@ -92,7 +98,10 @@ fn templates_render_as_with_go() {
                 None => ours == case.expected,
             };
             if !is_good {
-                wrong.push(format!("{}: {}\n  Go:   {}\n  ours: {ours} {detail}", case.file, case.template, case.expected));
+                wrong.push(format!(
+                    "{}: {}\n  Go:   {}\n  ours: {ours} {detail}",
+                    case.file, case.template, case.expected
+                ));
             }
         }
     }

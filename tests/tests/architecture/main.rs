@@ -184,8 +184,17 @@ fn rpc_has_no_workspace_dependencies() {
 fn templates_are_rendered_without_io() {
     let used = table_keys("controller/template/Cargo.toml", "[dependencies]");
     assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the language depends on {used:?}");
-    let words =
-        ["std::fs", "std::net", "std::env", "std::time", "std::process", "async ", ".await", "tokio", "HashMap"];
+    let words = [
+        "std::fs",
+        "std::net",
+        "std::env",
+        "std::time",
+        "std::process",
+        "async ",
+        ".await",
+        "tokio",
+        "HashMap",
+    ];
     let mut files = sources("controller/template/src");
     files.retain(|(name, _)| !name.ends_with("tests.rs"));
     nowhere(&files, &words, "a source of the caller has all data");

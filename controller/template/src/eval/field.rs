@@ -177,7 +177,7 @@ fn scratch(context: &mut Context<'_>, name: &Text, arguments: &[Value]) -> Outco
                 let items = map.entries().values().cloned().collect();
                 context.list(items, Element::Any)
             }
-            Some(_) | None => Ok(Value::Nil),
+            Some(_) | None => context.list(Vec::new(), Element::Any),
         },
         _ => {
             let map = match values.get(&key(0)?) {

@@ -37,6 +37,8 @@ struct Printer<'v> {
 struct Flags {
     minus: bool,
     plus: bool,
+    /// A plus sign before `%v`: names of fields.
+    names: bool,
     sharp: bool,
     space: bool,
     zero: bool,
@@ -96,6 +98,9 @@ impl<'v> Printer<'v> {
             self.out.push(b"%!(NOVERB)")?;
             return Ok(rest);
         };
+        if verb == 'v' {
+            flags.names = std::mem::take(&mut flags.plus);
+        }
         if verb == '%' {
             self.out.push(b"%")?;
         } else if bad_index {
@@ -194,7 +199,7 @@ impl<'v> Printer<'v> {
                     if index > 0 {
                         self.out.push(b" ")?;
                     }
-                    if flags.plus && verb == 'v' {
+                    if flags.names {
                         self.out.push(name.as_bytes())?;
                         self.out.push(b":")?;
                     }

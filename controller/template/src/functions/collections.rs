@@ -284,7 +284,7 @@ pub(super) fn merge(
             (Some(Value::Map(inner)), Value::Map(other)) => {
                 merge(context, &inner, other, overwrite, depth + 1)?
             }
-            (Some(known), _) if known.is_true() && (overwrite == Overwrite::Empty || !value.is_true()) => {}
+            (Some(known), _) if known.is_true() && overwrite == Overwrite::Empty => {}
             (_, _) => context.insert(target, key, value)?,
         }
     }

@@ -1,6 +1,6 @@
 //! Functions on the data of Consul and Vault.
 
-use super::{ANY, arguments, data::WhenEmpty, data, row};
+use super::{ANY, arguments, data, data::WhenEmpty, row};
 use crate::{
     context::Context,
     error::{Fault, Outcome},

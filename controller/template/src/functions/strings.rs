@@ -21,9 +21,9 @@ pub(super) static TABLE: &[Function] = &[
     }),
     row(Text, "split", (2, 2), |context, values| split(context, &values[0], &values[1])),
     row(Text, "splitToMap", (3, 3), split_to_map),
-    row(Text, "toLower", (1, 1), |context, values| mapped(context, &values[0], str::to_lowercase)),
+    row(Text, "toLower", (1, 1), |context, values| mapped(context, &values[0], lower)),
     row(Text, "toTitle", (1, 1), |context, values| mapped(context, &values[0], title)),
-    row(Text, "toUpper", (1, 1), |context, values| mapped(context, &values[0], str::to_uppercase)),
+    row(Text, "toUpper", (1, 1), |context, values| mapped(context, &values[0], upper)),
     row(Text, "trim", (2, 2), |context, values| trim(context, &values[0], &values[1])),
     row(Text, "trimPrefix", (2, 2), |context, values| trim_prefix(context, &values[0], &values[1])),
     row(Text, "trimSpace", (1, 1), |context, values| trim_space(context, &values[0])),
@@ -61,12 +61,29 @@ pub(super) fn trim_space(context: &mut Context<'_>, value: &Value) -> Outcome<Va
     mapped(context, value, |text| text.trim().to_owned())
 }
 
+/// Letters whose other case is more than one letter stay, as in Go.
+pub(super) fn upper(text: &str) -> String {
+    text.chars().map(|char| single(char.to_uppercase(), char)).collect()
+}
+
+pub(super) fn lower(text: &str) -> String {
+    text.chars().map(|char| char.to_lowercase().next().unwrap_or(char)).collect()
+}
+
+fn single(mut mapped: impl Iterator<Item = char>, original: char) -> char {
+    match (mapped.next(), mapped.next()) {
+        (Some(char), None) => char,
+        (_, _) => original,
+    }
+}
+
 /// Makes the first letter of each word upper case, and leaves the others.
 pub(super) fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut is_inside = false;
     for char in text.chars() {
-        let is_part = char.is_alphanumeric() || (is_inside && matches!(char, '\'' | '_' | '’'));
+        let is_part =
+            char.is_alphabetic() || (is_inside && (char.is_numeric() || matches!(char, '\'' | '_' | '’')));
         if is_part && !is_inside {
             out.extend(char.to_uppercase());
         } else {

@@ -80,7 +80,7 @@ fn is_table_list(value: &Value) -> bool {
 
 fn header(out: &mut Output<'_>, path: &[String], indent: usize, (open, close): (&str, &str)) -> Outcome<()> {
     let keys: Vec<String> = path.iter().map(|key| written_key(key)).collect();
-    if !out.bytes.is_empty() {
+    if !out.bytes.is_empty() && path.len() == 1 {
         out.push(b"\n")?;
     }
     out.repeat(' ', indent)?;

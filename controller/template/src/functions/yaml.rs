@@ -11,10 +11,16 @@ use crate::{
     value::{Element, Key, Value},
 };
 
-/// Parses a document.
+/// Parses the first document of a text, as YAML 1.1: octal numbers begin with 0, and of equal keys the last one counts.
 pub(super) fn parse(context: &mut Context<'_>, text: &str) -> Outcome<Value> {
     context.charge(text.len().saturating_mul(16))?;
-    let tree: Tree = serde_saphyr::from_str(text).map_err(|error| {
+    let options = serde_saphyr::options! {
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        legacy_octal_numbers: true,
+    };
+    let mut bytes = text.as_bytes();
+    let first = serde_saphyr::read_with_options::<_, Tree>(&mut bytes, options).next();
+    let tree = first.unwrap_or(Ok(Tree::Nil)).map_err(|error| {
         let place = error.location().map(|at| format!(" at line {} column {}", at.line(), at.column()));
         Fault::new(format!("invalid YAML{}", place.unwrap_or_default()))
     })?;
@@ -174,7 +180,9 @@ fn block(out: &mut Output<'_>, value: &Value, place: Place, before: Before) -> O
         }
         Value::List(list) if !list.items.is_empty() => {
             for (index, item) in list.items.iter().enumerate() {
-                if index > 0 || before != Before::Dash {
+                if index == 0 && before == Before::Dash {
+                    out.push(b" ")?;
+                } else {
                     start_line(out, place.indent, before, index)?;
                 }
                 out.push(b"-")?;
@@ -307,8 +315,8 @@ fn plain_or_quoted(text: &str) -> String {
 /// Whether a plain text would be read as something else than a string: YAML 1.1.
 fn resolves(text: &str) -> bool {
     let words = [
-        "", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n", "<<", "=", ".nan", ".inf",
-        "-.inf", "+.inf",
+        "", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n", "<<", ".nan", ".inf", "-.inf",
+        "+.inf",
     ];
     if words.contains(&text.to_ascii_lowercase().as_str()) {
         return true;

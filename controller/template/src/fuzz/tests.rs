@@ -6,7 +6,8 @@ use super::*;
 
 fn corpus() -> Vec<Vec<u8>> {
     let dir: PathBuf = [env!("CARGO_MANIFEST_DIR"), "../../tests/fuzz/corpus/template"].iter().collect();
-    let mut files: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 10, "the corpus has {} files", files.len());
     files.into_iter().map(|path| std::fs::read(path).unwrap()).chain(seeds()).collect()

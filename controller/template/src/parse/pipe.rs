@@ -107,14 +107,7 @@ impl Parser<'_> {
             match token.kind {
                 Kind::Space => continue,
                 Kind::RightDelimiter | Kind::RightParen => self.pushed_back.push(token),
-                Kind::Pipe => {
-                    if matches!(
-                        self.peek_after_space()?.kind,
-                        Kind::RightDelimiter | Kind::RightParen | Kind::Pipe
-                    ) {
-                        return Err(fault(token, "empty command"));
-                    }
-                }
+                Kind::Pipe => {}
                 _ if operands.is_empty() => return Err(self.unexpected(token, place.name())),
                 _ => return Err(self.unexpected(token, "operand")),
             }

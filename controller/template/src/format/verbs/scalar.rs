@@ -1,7 +1,10 @@
 //! Verbs for numbers and strings.
 
 use super::{
-    super::{float, quote, quote::quote_character},
+    super::{
+        float,
+        quote::{Alphabet, quote_character, quote_in},
+    },
     Flags, Printer,
 };
 use crate::error::Outcome;
@@ -23,7 +26,7 @@ impl Printer<'_> {
                 return Ok(true);
             }
             'q' => {
-                self.padded(quote_character(value).as_bytes(), flags)?;
+                self.padded(quote_character(value, alphabet(flags)).as_bytes(), flags)?;
                 return Ok(true);
             }
             'U' => {
@@ -79,7 +82,7 @@ impl Printer<'_> {
                     flags.sharp && !cut.iter().any(|byte| *byte == b'`' || *byte < b' ' && *byte != b'\t');
                 let text = match std::str::from_utf8(cut) {
                     Ok(text) if is_raw => format!("`{text}`"),
-                    _ => quote(cut),
+                    _ => quote_in(cut, alphabet(flags)),
                 };
                 self.padded(text.as_bytes(), flags)?;
             }
@@ -132,4 +135,8 @@ fn first_chars(bytes: &[u8], count: usize) -> &[u8] {
         }
     }
     bytes
+}
+
+fn alphabet(flags: &Flags) -> Alphabet {
+    if flags.plus { Alphabet::Ascii } else { Alphabet::Unicode }
 }

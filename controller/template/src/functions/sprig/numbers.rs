@@ -115,7 +115,7 @@ fn divide(values: &[Value], operation: fn(i64, i64) -> Option<i64>) -> Outcome<V
     divided.map(Value::Int64).ok_or_else(|| Fault::new("integer divide by zero"))
 }
 
-/// Computes with about 15 decimal digits, so that 0.1 + 0.2 is 0.3, as decimal numbers do.
+/// Computes with 16 decimal digits, so that 0.1 + 0.2 is 0.3, as decimal numbers do.
 fn decimal(values: &[Value], operation: fn(f64, f64) -> f64) -> Outcome<Value> {
     let mut numbers = values.iter().map(float);
     let first = numbers.next().unwrap_or(0.0);
@@ -123,7 +123,7 @@ fn decimal(values: &[Value], operation: fn(f64, f64) -> f64) -> Outcome<Value> {
     if !result.is_finite() {
         return Err(Fault::new("decimal division by 0, or a result that is too large"));
     }
-    Ok(Value::Float(format!("{result:.14e}").parse().unwrap_or(result)))
+    Ok(Value::Float(format!("{result:.15e}").parse().unwrap_or(result)))
 }
 
 fn round(_: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {

@@ -34,9 +34,7 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_kebabcase", (1, 1), |context, values| {
         strings::mapped(context, &values[0], |text| words::joined(text, '-'))
     }),
-    row(Sprig, "sprig_lower", (1, 1), |context, values| {
-        strings::mapped(context, &values[0], str::to_lowercase)
-    }),
+    row(Sprig, "sprig_lower", (1, 1), |context, values| strings::mapped(context, &values[0], strings::lower)),
     row(Sprig, "sprig_nindent", (2, 2), |context, values| indent(context, values, "\n")),
     row(Sprig, "sprig_nospace", (1, 1), |context, values| {
         strings::mapped(context, &values[0], |text| {
@@ -81,13 +79,11 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_untitle", (1, 1), |context, values| {
         strings::mapped(context, &values[0], words::untitle)
     }),
-    row(Sprig, "sprig_upper", (1, 1), |context, values| {
-        strings::mapped(context, &values[0], str::to_uppercase)
-    }),
-    row(Sprig, "sprig_wrap", (2, 2), |context, values| wrap(context, values, "\n")),
+    row(Sprig, "sprig_upper", (1, 1), |context, values| strings::mapped(context, &values[0], strings::upper)),
+    row(Sprig, "sprig_wrap", (2, 2), |context, values| wrap(context, values, ("\n", LongWords::Stay))),
     row(Sprig, "sprig_wrapWith", (3, 3), |context, values| {
         let separator = arguments::string(&values[1])?.into_owned();
-        wrap(context, &[values[0].clone(), values[2].clone()], &separator)
+        wrap(context, &[values[0].clone(), values[2].clone()], (&separator, LongWords::Break))
     }),
 ];
 
@@ -208,8 +204,19 @@ fn trunc(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     context.text(if count < 0 { &text[text.len() - length..] } else { &text[..length] })
 }
 
-/// Breaks lines at spaces, and words that are longer than a line.
-fn wrap(context: &mut Context<'_>, values: &[Value], separator: &str) -> Outcome<Value> {
+/// What happens to a word that is longer than a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LongWords {
+    Stay,
+    Break,
+}
+
+/// Breaks lines at spaces.
+fn wrap(
+    context: &mut Context<'_>,
+    values: &[Value],
+    (separator, long_words): (&str, LongWords),
+) -> Outcome<Value> {
     let width = usize::try_from(arguments::int(&values[0])?).unwrap_or(1).max(1);
     let text = arguments::text(&values[1])?;
     let separator = if separator.is_empty() { "\n" } else { separator };
@@ -222,10 +229,15 @@ fn wrap(context: &mut Context<'_>, values: &[Value], separator: &str) -> Outcome
             rest = after;
             continue;
         }
-        let space = rest[..=width].iter().rposition(|byte| *byte == b' ');
-        let (line, after) = match space {
-            Some(space) => (&rest[..space], &rest[space + 1..]),
-            None => rest.split_at(width),
+        let is_space = |byte: &u8| *byte == b' ';
+        let space = rest[..=width].iter().rposition(is_space).or_else(|| match long_words {
+            LongWords::Stay => rest.iter().position(is_space),
+            LongWords::Break => None,
+        });
+        let (line, after) = match (space, long_words) {
+            (Some(space), _) => (&rest[..space], &rest[space + 1..]),
+            (None, LongWords::Break) => rest.split_at(width),
+            (None, LongWords::Stay) => break,
         };
         out.extend_from_slice(line);
         out.extend_from_slice(separator.as_bytes());

@@ -34,16 +34,16 @@ pub(super) fn camel(text: &str) -> String {
     let body = text.trim_start_matches(is_connector);
     let mut out = text[..text.len() - body.len()].to_owned();
     let core = body.trim_end_matches(is_connector);
-    let mut begins = true;
+    let mut before = ' ';
     for char in core.chars() {
-        if is_connector(char) {
-            begins = true;
-        } else if begins {
-            out.extend(char.to_uppercase());
-            begins = false;
-        } else {
+        if is_connector(before) {
+            out.extend(char.to_uppercase().filter(|_| !is_connector(char)));
+        } else if before.is_uppercase() {
+            out.extend(char.to_lowercase().filter(|_| !is_connector(char)));
+        } else if !is_connector(char) {
             out.push(char);
         }
+        before = char;
     }
     out.push_str(&body[core.len()..]);
     out
@@ -64,12 +64,8 @@ pub(super) fn title(text: &str) -> String {
         } else {
             out.extend(char.to_uppercase());
         }
-        // As in Go, an apostrophe is part of a word, and other punctuation is not.
-        is_inside = if char.is_ascii() {
-            char.is_ascii_alphanumeric() || char == '_' || char == '\''
-        } else {
-            !char.is_whitespace()
-        };
+        is_inside =
+            if char.is_ascii() { char.is_ascii_alphanumeric() || char == '_' } else { !char.is_whitespace() };
     }
     out
 }
