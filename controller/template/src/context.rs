@@ -166,6 +166,7 @@ impl<'r> Context<'r> {
             }
             Answer::Absent
             | Answer::Text(_)
+            | Answer::Addresses(_)
             | Answer::Variable(_)
             | Answer::Variables(_)
             | Answer::Services(_)

@@ -2,6 +2,7 @@
 //!
 //! Each group is a module with a table that is sorted by name. To add a function, add a row.
 
+mod addresses;
 mod arguments;
 mod collections;
 mod data;

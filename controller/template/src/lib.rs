@@ -44,7 +44,7 @@ pub use error::{Error, ErrorKind, Position};
 pub use function::{Function, Group, Support};
 pub use limits::Limits;
 pub use options::{MissingKey, Options};
-pub use query::{Answer, Choice, Query, ServiceInstance, ServiceName, Variable, VariableMeta};
+pub use query::{Answer, Choice, NodeAddress, Query, ServiceInstance, ServiceName, Variable, VariableMeta};
 pub use source::Source;
 pub use template::{Render, Template};
 pub use text::Text;

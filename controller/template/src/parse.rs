@@ -131,10 +131,12 @@ impl<'t> Parser<'t> {
     }
 
     fn unexpected(&self, token: Token, place: &str) -> Fault {
-        let what = match token.kind {
-            Kind::End => "end of the text".to_owned(),
-            Kind::RightDelimiter => format!("{:?}", self.options.delimiters().1),
-            _ => format!("{:?}", self.slice(token)),
+        let what = if token.kind == Kind::End {
+            "end of the text".to_owned()
+        } else if token.kind == Kind::RightDelimiter {
+            format!("{:?}", self.options.delimiters().1)
+        } else {
+            format!("{:?}", self.slice(token))
         };
         fault(token, format!("unexpected {what} in {place}"))
     }
@@ -174,48 +176,49 @@ impl<'t> Parser<'t> {
         let mut nodes = Vec::new();
         loop {
             let token = self.next()?;
-            match token.kind {
-                Kind::Text => nodes.push(Node::Text(token.span())),
-                Kind::End => return Ok((nodes, Ending::Eof, token)),
-                _ => {
-                    let first = self.next_after_space()?;
-                    let Kind::Keyword(keyword) = first.kind else {
-                        self.pushed_back.push(first);
-                        nodes.push(Node::Action(self.pipe(Place::Action)?));
-                        continue;
-                    };
-                    match keyword {
-                        Keyword::End => {
-                            self.expect(Kind::RightDelimiter, "end")?;
-                            return Ok((nodes, Ending::End, first));
-                        }
-                        Keyword::Else => return Ok((nodes, self.ending_of_else()?, first)),
-                        Keyword::Define if level == Level::Top => {
-                            self.nested(first, |parser| parser.definition(first))?;
-                        }
-                        Keyword::Define => return Err(fault(first, "{{define}} inside of another block")),
-                        Keyword::Block
-                        | Keyword::Break
-                        | Keyword::Continue
-                        | Keyword::If
-                        | Keyword::Nil
-                        | Keyword::Range
-                        | Keyword::Template
-                        | Keyword::With => {
-                            nodes.push(self.nested(first, |parser| parser.control(keyword, first))?);
-                        }
-                    }
+            if token.kind == Kind::Text {
+                nodes.push(Node::Text(token.span()));
+                continue;
+            }
+            if token.kind == Kind::End {
+                return Ok((nodes, Ending::Eof, token));
+            }
+            let first = self.next_after_space()?;
+            let Kind::Keyword(keyword) = first.kind else {
+                self.pushed_back.push(first);
+                nodes.push(Node::Action(self.pipe(Place::Action)?));
+                continue;
+            };
+            match keyword {
+                Keyword::End => {
+                    self.expect(Kind::RightDelimiter, "end")?;
+                    return Ok((nodes, Ending::End, first));
                 }
+                Keyword::Else => return Ok((nodes, self.ending_of_else()?, first)),
+                Keyword::Define if level == Level::Top => {
+                    self.nested(first, |parser| parser.definition(first))?;
+                }
+                Keyword::Define => return Err(fault(first, "{{define}} inside of another block")),
+                Keyword::Block
+                | Keyword::Break
+                | Keyword::Continue
+                | Keyword::If
+                | Keyword::Nil
+                | Keyword::Range
+                | Keyword::Template
+                | Keyword::With => nodes.push(self.nested(first, |parser| parser.control(keyword, first))?),
             }
         }
     }
 
     fn ending_of_else(&mut self) -> Outcome<Ending> {
         let next = self.next_after_space()?;
-        match next.kind {
-            Kind::RightDelimiter => Ok(Ending::Else),
-            Kind::Keyword(keyword @ (Keyword::If | Keyword::With)) => Ok(Ending::ElseIf(keyword)),
-            _ => Err(self.unexpected(next, "else")),
+        if next.kind == Kind::RightDelimiter {
+            Ok(Ending::Else)
+        } else if let Kind::Keyword(keyword @ (Keyword::If | Keyword::With)) = next.kind {
+            Ok(Ending::ElseIf(keyword))
+        } else {
+            Err(self.unexpected(next, "else"))
         }
     }
 
@@ -228,13 +231,10 @@ impl<'t> Parser<'t> {
             Keyword::Block => self.block(token),
             Keyword::Break | Keyword::Continue => {
                 self.expect(Kind::RightDelimiter, "break or continue")?;
-                match keyword {
-                    _ if self.ranges == 0 => {
-                        Err(fault(token, format!("{} outside of range", self.slice(token))))
-                    }
-                    Keyword::Break => Ok(Node::Break),
-                    _ => Ok(Node::Continue),
+                if self.ranges == 0 {
+                    return Err(fault(token, format!("{} outside of range", self.slice(token))));
                 }
+                Ok(if keyword == Keyword::Break { Node::Break } else { Node::Continue })
             }
             Keyword::Nil => {
                 self.pushed_back.push(token);
@@ -294,12 +294,11 @@ impl<'t> Parser<'t> {
     fn call(&mut self) -> Outcome<Node> {
         let token = self.next_after_space()?;
         let name = self.template_name(token, Place::Template)?;
-        let pipe = match self.peek_after_space()?.kind {
-            Kind::RightDelimiter => {
-                self.next()?;
-                None
-            }
-            _ => Some(self.pipe(Place::Template)?),
+        let pipe = if self.peek_after_space()?.kind == Kind::RightDelimiter {
+            self.next()?;
+            None
+        } else {
+            Some(self.pipe(Place::Template)?)
         };
         Ok(Node::Template { name, pipe, span: token.span() })
     }

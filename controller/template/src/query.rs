@@ -1,6 +1,6 @@
 //! Queries of templates for data, and their answers.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 use crate::text::Text;
 
@@ -14,8 +14,8 @@ pub enum Query {
     /// The content of a file. With a sandbox, the path is relative to it and stays within by its text; the source must not
     /// follow links out of it.
     File { path: String },
-    /// An expression of go-sockaddr, such as `GetPrivateIP`.
-    Address { expression: String },
+    /// The addresses of the node.
+    Addresses,
     /// The variable at a path of Nomad.
     NomadVariable { path: String, namespace: String, region: String },
     /// The variables below a prefix.
@@ -42,7 +42,7 @@ impl fmt::Display for Query {
         match self {
             Self::Env { name } => write!(f, "env {name}"),
             Self::File { path } => write!(f, "file {path}"),
-            Self::Address { expression } => write!(f, "sockaddr {expression}"),
+            Self::Addresses => f.write_str("addresses of the node"),
             Self::NomadVariable { path, namespace, region } => {
                 f.write_str(path)?;
                 scope(f, namespace, region)
@@ -84,8 +84,8 @@ fn scope(f: &mut fmt::Formatter<'_>, namespace: &str, region: &str) -> fmt::Resu
     }
 }
 
-/// The answer to a query. Cheap to clone.
-#[derive(Debug, Clone)]
+/// The answer to a query. Cheap to clone. Has no `Debug`, because answers are secrets.
+#[derive(Clone)]
 pub enum Answer {
     /// Not known yet.
     Pending,
@@ -93,14 +93,34 @@ pub enum Answer {
     Absent,
     /// Cannot be answered; the text is the reason.
     Failed(String),
-    /// For environment variables, files, addresses and Consul's keys.
+    /// For environment variables, files and Consul's keys.
     Text(Text),
+    Addresses(Arc<[NodeAddress]>),
     Variable(Arc<Variable>),
     Variables(Arc<[VariableMeta]>),
     Services(Arc<[ServiceInstance]>),
     ServiceNames(Arc<[ServiceName]>),
     /// Objects of Consul and Vault, with their field names in Go.
     Json(Arc<serde_json::Value>),
+}
+
+impl Answer {
+    /// Whether there is no data, now or at all.
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, Self::Pending | Self::Absent)
+    }
+}
+
+/// An address of an interface of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeAddress {
+    pub interface: String,
+    pub address: IpAddr,
+    /// Length of its network's prefix.
+    pub prefix: u8,
+    pub is_up: bool,
+    /// Whether the default route leaves by this interface.
+    pub is_default: bool,
 }
 
 /// A variable with its items.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    query::{Answer, Query, ServiceInstance, ServiceName, Variable, VariableMeta},
+    query::{Answer, NodeAddress, Query, ServiceInstance, ServiceName, Variable, VariableMeta},
     text::Text,
 };
 
@@ -26,7 +26,7 @@ pub fn unavailable(query: &Query) -> String {
     match query {
         Query::Env { .. } => "env is not available here: the environment of a task is not known".to_owned(),
         Query::File { path } => format!("file is not available here: {path:?} cannot be read"),
-        Query::Address { .. } => {
+        Query::Addresses => {
             "sockaddr is not available here: addresses of this machine are not known".to_owned()
         }
         Query::NomadVariable { .. } => {
@@ -50,13 +50,15 @@ pub fn unavailable(query: &Query) -> String {
     }
 }
 
-/// Data that is given once, for tests and for rendering without an agent.
-#[derive(Debug, Clone, Default)]
+/// Data that is given once, for tests and for rendering without an agent. What is not given is pending, except variables of
+/// the environment and of Nomad, which then do not exist.
+#[derive(Clone, Default)]
 pub struct Fixed {
     env: BTreeMap<String, String>,
     files: BTreeMap<String, Text>,
     variables: BTreeMap<String, Arc<Variable>>,
     services: Vec<ServiceInstance>,
+    addresses: Option<Arc<[NodeAddress]>>,
     json: BTreeMap<String, Arc<serde_json::Value>>,
     unix_time: Option<i64>,
 }
@@ -85,6 +87,10 @@ impl Fixed {
     pub fn with_service(mut self, instance: ServiceInstance) -> Self {
         self.services.push(instance);
         self
+    }
+
+    pub fn with_addresses(self, addresses: Vec<NodeAddress>) -> Self {
+        Self { addresses: Some(addresses.into()), ..self }
     }
 
     /// Adds the answer to a query of Consul or Vault, by the query's text.
@@ -138,14 +144,19 @@ impl Source for Fixed {
                 .get(path)
                 .map_or(Answer::Absent, |variable| Answer::Variable(Arc::clone(variable))),
             Query::NomadVariables { prefix, .. } => self.variable_list(prefix),
+            Query::NomadService { .. } | Query::NomadServices { .. } if self.services.is_empty() => {
+                Answer::Pending
+            }
             Query::NomadService { name, tag, .. } => self.service(name, tag),
             Query::NomadServices { .. } => self.service_names(),
-            Query::Address { .. } | Query::Consul { .. } | Query::Vault { .. } => {
-                match self.json.get(&query.to_string()) {
-                    Some(value) => Answer::Json(Arc::clone(value)),
-                    None => Answer::Failed(unavailable(query)),
-                }
-            }
+            Query::Addresses => match &self.addresses {
+                Some(addresses) => Answer::Addresses(Arc::clone(addresses)),
+                None => Answer::Pending,
+            },
+            Query::Consul { .. } | Query::Vault { .. } => match self.json.get(&query.to_string()) {
+                Some(value) => Answer::Json(Arc::clone(value)),
+                None => Answer::Failed(unavailable(query)),
+            },
         }
     }
 

@@ -1,6 +1,6 @@
 //! Templates: parse once, render often.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use crate::{
     context::Context,
@@ -13,7 +13,6 @@ use crate::{
 };
 
 /// A parsed template. Can be shared between threads.
-#[derive(Debug)]
 pub struct Template {
     text: Arc<str>,
     templates: Templates,
@@ -21,7 +20,6 @@ pub struct Template {
 }
 
 /// The end of a render.
-#[derive(Debug)]
 pub struct Render {
     /// The output. With missing queries it is incomplete, and an error may only be their consequence.
     pub result: Result<Vec<u8>, Error>,
@@ -29,6 +27,21 @@ pub struct Render {
     pub used: BTreeSet<Query>,
     /// Queries that the source could not answer yet. When it can, further ones may follow.
     pub missing: BTreeSet<Query>,
+}
+
+/// Texts of templates may contain secrets.
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Template({})", self.options.name)
+    }
+}
+
+/// Outputs contain secrets.
+impl fmt::Debug for Render {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let result = self.result.as_ref().map(Vec::len).map_err(|error| error.position);
+        write!(f, "Render({result:?}, {} of {} queries missing)", self.missing.len(), self.used.len())
+    }
 }
 
 /// Longest part of a template in an error.

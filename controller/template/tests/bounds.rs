@@ -8,12 +8,20 @@ fn render(text: &str) -> Result<Vec<u8>, Error> {
 }
 
 /// Each with a part of the error.
-const HOSTILE: [(&str, &str); 19] = [
+const HOSTILE: [(&str, &str); 21] = [
     ("{{ range loop 1000000000000 }}{{ end }}", "steps"),
     ("{{ range 9000000000000000000 }}{{ end }}", "steps"),
     ("{{ range loop 10000000 }}{{ range loop 10000000 }}{{ end }}{{ end }}", "steps"),
     (r#"{{ define "T" }}{{ template "T" . }}{{ end }}{{ template "T" . }}"#, "nested"),
     (r#"{{ define "T" }}{{ executeTemplate "T" }}{{ end }}{{ executeTemplate "T" }}"#, "nested"),
+    (
+        r#"{{ define "T" }}{{ range loop 1 }}{{ with (print (print (print 1))) }}{{ if true }}{{ template "T" ((((1)))) }}{{ end }}{{ end }}{{ end }}{{ end }}{{ template "T" }}"#,
+        "nested",
+    ),
+    (
+        r#"{{ define "T" }}{{ print (executeTemplate "T" (print (executeTemplate "T"))) }}{{ end }}{{ template "T" }}"#,
+        "nested",
+    ),
     (r#"{{ $s := "0123456789" }}{{ range loop 64 }}{{ $s = print $s $s }}{{ end }}"#, "bytes"),
     (r#"{{ range loop 1000000 }}0123456789012345678901234567890123456789{{ end }}"#, "output"),
     ("{{ $l := sprig_list }}{{ range loop 100000 }}{{ $l = sprig_list $l }}{{ end }}", "nested"),
@@ -183,4 +191,11 @@ proptest! {
         let once = String::from_utf8(once.render_with(&Fixed::default(), &data).result.unwrap()).unwrap();
         prop_assert_eq!(json, format!("{once}{once}"));
     }
+}
+
+/// The agent parses once, and renders on any thread.
+#[test]
+fn templates_are_shared_between_threads() {
+    fn shared<T: Send + Sync>(_: &T) {}
+    shared(&Template::parse("x", &Options::default()).unwrap());
 }

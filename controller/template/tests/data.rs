@@ -1,8 +1,8 @@
 //! Data of sources: queries, answers, missing data.
 
 use herdlet_template::{
-    Answer, Choice, Error, ErrorKind, MissingKey, Options, Query, Render, ServiceInstance, Source, Template,
-    source::Fixed,
+    Answer, Choice, Error, ErrorKind, MissingKey, NodeAddress, Options, Query, Render, ServiceInstance,
+    Source, Template, source::Fixed,
 };
 
 fn render_from(text: &str, source: &dyn Source) -> Render {
@@ -108,7 +108,7 @@ fn missing_data_is_listed() {
     assert_eq!(names(&render.missing), ["env E", "nomad/jobs/a", "service web"]);
     assert_eq!(render.missing, render.used);
     let render = render_from(text, &Fixed::default());
-    assert_eq!(names(&render.missing), ["nomad/jobs/a"]);
+    assert_eq!(names(&render.missing), ["nomad/jobs/a", "service web"]);
     assert_eq!(names(&render.used), ["env E", "nomad/jobs/a", "service web"]);
     let render = render_from("{{ nomadVarListSafe \"x\" }}{{ nomadVarList \"x\" }}", &Fixed::default());
     assert_eq!(names(&render.missing), ["x*"]);
@@ -307,4 +307,58 @@ fn errors_have_a_place_and_a_cause() {
     ] {
         assert_eq!(failed(text).to_string(), expected);
     }
+}
+
+#[test]
+fn addresses_are_chosen_by_expressions() {
+    let address = |interface: &str, address: &str, prefix: u8, is_default: bool| NodeAddress {
+        interface: interface.to_owned(),
+        address: address.parse().unwrap(),
+        prefix,
+        is_up: true,
+        is_default,
+    };
+    let source = Fixed::default().with_addresses(vec![
+        address("lo", "127.0.0.1", 8, false),
+        address("eth0", "fe80::1", 64, true),
+        address("eth0", "2001:db9::7", 64, true),
+        address("eth0", "192.168.1.5", 24, true),
+        address("eth1", "10.1.2.3", 16, false),
+        address("wan0", "198.51.99.7", 24, true),
+    ]);
+    for (text, expected) in [
+        (r#"{{ sockaddr "GetPrivateIP" }}"#, "192.168.1.5"),
+        (r#"{{ sockaddr "GetPublicIP" }}"#, "198.51.99.7"),
+        (r#"{{ sockaddr "GetInterfaceIP \"eth1\"" }}"#, "10.1.2.3"),
+        (r#"{{ sockaddr `GetInterfaceIP "eth0"` }}"#, "192.168.1.5"),
+        (r#"{{ sockaddr `GetInterfaceIPs "eth0"` }}"#, "192.168.1.5 2001:db9::7"),
+        (r#"{{ sockaddr "GetPrivateIPs" }}"#, "192.168.1.5 10.1.2.3"),
+        (
+            r#"{{ sockaddr `GetAllInterfaces | include "network" "10.0.0.0/8" | attr "address"` }}"#,
+            "10.1.2.3",
+        ),
+        (
+            r#"{{ sockaddr `GetAllInterfaces | include "name" "^eth" | exclude "type" "IPv6" | sort "address" | join "address" ","` }}"#,
+            "10.1.2.3,192.168.1.5",
+        ),
+        (
+            r#"{{ sockaddr `GetAllInterfaces | include "rfc" "1918" | include "flags" "up" | limit 1 | attr "name"` }}"#,
+            "eth0",
+        ),
+        (r#"{{ sockaddr `GetInterfaceIP "none"` }}|"#, "|"),
+    ] {
+        assert_eq!(output(text, &source), expected, "{text}");
+    }
+    for text in [
+        r#"{{ sockaddr "GetNothing" }}"#,
+        r#"{{ sockaddr "" }}"#,
+        r#"{{ sockaddr `GetPrivateIP | attr "address"` }}"#,
+        r#"{{ sockaddr "GetInterfaceIP \"x" }}"#,
+    ] {
+        assert_eq!(render_from(text, &source).result.expect_err(text).kind, ErrorKind::Evaluation);
+    }
+    assert_eq!(
+        names(&render_from(r#"{{ sockaddr "GetPrivateIP" }}"#, &Empty).missing),
+        ["addresses of the node"]
+    );
 }

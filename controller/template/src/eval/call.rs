@@ -15,27 +15,26 @@ impl State<'_, '_> {
     pub(super) fn command(&mut self, dot: &Value, command: &Command, last: Option<Value>) -> Outcome<Value> {
         self.context.step()?;
         let first = &command.first;
-        match &first.term {
-            Term::Function(function) if first.fields.is_empty() => {
-                self.call(dot, function, Arguments { operands: &command.arguments, last })
-            }
-            Term::Denied(name) if first.fields.is_empty() => Err(denied(name)),
-            Term::Nil if first.fields.is_empty() => Err(Fault::new("nil is not a command")),
-            _ => {
-                let Some((method, fields)) = first.fields.split_last() else {
-                    if !command.arguments.is_empty() || last.is_some() {
-                        return Err(Fault::new("can't give argument to non-function").at(first.span));
-                    }
-                    return self.term(dot, first);
-                };
-                // Only the last name of a chain can be a method with arguments.
-                let receiver = self.term(dot, first)?;
-                let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
-                let arguments = self.arguments(dot, Arguments { operands: &command.arguments, last })?;
-                let found = receiver.field(self.context, method, &arguments);
-                found.map(|found| found.value).map_err(|fault| fault.at(first.span))
-            }
+        let arguments = Arguments { operands: &command.arguments, last };
+        if let Some((method, fields)) = first.fields.split_last() {
+            // Only the last name of a chain can be a method with arguments.
+            let receiver = self.term(dot, first)?;
+            let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
+            let arguments = self.arguments(dot, arguments)?;
+            let found = receiver.field(self.context, method, &arguments);
+            return found.map(|found| found.value).map_err(|fault| fault.at(first.span));
         }
+        if let Term::Function(function) = &first.term {
+            return self.call(dot, function, arguments);
+        }
+        if matches!(first.term, Term::Nil) {
+            return Err(Fault::new("nil is not a command"));
+        }
+        let is_denied = matches!(first.term, Term::Denied(_));
+        if !is_denied && (!arguments.operands.is_empty() || arguments.last.is_some()) {
+            return Err(Fault::new("can't give argument to non-function").at(first.span));
+        }
+        self.term(dot, first)
     }
 
     /// Evaluates an operand without arguments.
@@ -92,8 +91,7 @@ impl State<'_, '_> {
                 let values = self.arguments(dot, arguments)?;
                 call(self.context, &values).map_err(|fault| fault.of_call(function.name))
             }
-            Body::And => self.short_circuit(dot, arguments, false),
-            Body::Or => self.short_circuit(dot, arguments, true),
+            Body::And | Body::Or => self.short_circuit(dot, arguments, function),
             Body::Execute => {
                 let values = self.arguments(dot, arguments)?;
                 self.execute(&values).map_err(|fault| fault.of_call(function.name))
@@ -102,8 +100,14 @@ impl State<'_, '_> {
         }
     }
 
-    /// Returns the first value whose truth is `decisive`, else the last one.
-    fn short_circuit(&mut self, dot: &Value, arguments: Arguments<'_>, decisive: bool) -> Outcome<Value> {
+    /// Returns the first value that decides, a true one for `or`, else the last one.
+    fn short_circuit(
+        &mut self,
+        dot: &Value,
+        arguments: Arguments<'_>,
+        function: &Function,
+    ) -> Outcome<Value> {
+        let decisive = matches!(function.body, Body::Or);
         let mut value = Value::Nil;
         for operand in arguments.operands {
             value = self.operand(dot, operand)?;

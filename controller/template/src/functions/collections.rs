@@ -20,10 +20,18 @@ pub(super) static TABLE: &[Function] = &[
     row(Collections, "contains", (2, 2), |context, values| {
         is_in(context, &values[1], &values[0]).map(Value::Bool)
     }),
-    row(Collections, "containsAll", (2, 2), |context, values| some(context, values, (true, true))),
-    row(Collections, "containsAny", (2, 2), |context, values| some(context, values, (false, false))),
-    row(Collections, "containsNone", (2, 2), |context, values| some(context, values, (true, false))),
-    row(Collections, "containsNotAll", (2, 2), |context, values| some(context, values, (false, true))),
+    row(Collections, "containsAll", (2, 2), |context, values| {
+        some(context, values, Quantifier { otherwise: true, expected: true })
+    }),
+    row(Collections, "containsAny", (2, 2), |context, values| {
+        some(context, values, Quantifier { otherwise: false, expected: false })
+    }),
+    row(Collections, "containsNone", (2, 2), |context, values| {
+        some(context, values, Quantifier { otherwise: true, expected: false })
+    }),
+    row(Collections, "containsNotAll", (2, 2), |context, values| {
+        some(context, values, Quantifier { otherwise: false, expected: true })
+    }),
     row(Collections, "explode", (1, 1), explode),
     row(Collections, "explodeMap", (1, 1), explode_map),
     row(Collections, "in", (2, 2), |context, values| is_in(context, &values[0], &values[1]).map(Value::Bool)),
@@ -66,9 +74,17 @@ fn is_in(context: &mut Context<'_>, list: &Value, value: &Value) -> Outcome<bool
     }
 }
 
-/// Whether all, any, none or not all values are in a list: returns the negation of `otherwise` for the first value that
-/// is not as `expected`.
-fn some(context: &mut Context<'_>, values: &[Value], (otherwise, expected): (bool, bool)) -> Outcome<Value> {
+/// How a test of several values ends.
+struct Quantifier {
+    /// The result if all values are as expected; its negation at the first that is not.
+    otherwise: bool,
+    /// Whether a value is expected in the list.
+    expected: bool,
+}
+
+/// Whether all, any, none or not all values are in a list.
+fn some(context: &mut Context<'_>, values: &[Value], quantifier: Quantifier) -> Outcome<Value> {
+    let Quantifier { otherwise, expected } = quantifier;
     for value in arguments::items(&values[0])? {
         if is_in(context, &values[1], value)? != expected {
             return Ok(Value::Bool(!otherwise));
@@ -100,11 +116,11 @@ fn sequence(_: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 
 /// A field of an object of a source: a struct, or a map for data of Consul.
 fn field(value: &Value, name: &str) -> Option<Value> {
-    match value {
-        Value::Struct(object) => object.field(name.as_bytes()).cloned(),
-        Value::Map(map) => map.get(&Key::Str(name.into())),
-        _ => None,
+    if let Value::Struct(object) = value {
+        return object.field(name.as_bytes()).cloned();
     }
+    let Value::Map(map) = value else { return None };
+    map.get(&Key::Str(name.into()))
 }
 
 fn text_field(value: &Value, name: &str) -> String {
@@ -260,7 +276,7 @@ fn merge_maps(context: &mut Context<'_>, values: &[Value], overwrite: Overwrite)
         return Err(Fault::new("wrong number of arguments: expected two maps"));
     }
     if let (Some(target), Some(source)) = (arguments::map(&values[0])?, arguments::map(&values[1])?) {
-        merge(context, target, source, overwrite, 0)?;
+        merge(context, (target, source), overwrite, 0)?;
     }
     Ok(values[0].clone())
 }
@@ -268,8 +284,7 @@ fn merge_maps(context: &mut Context<'_>, values: &[Value], overwrite: Overwrite)
 /// Merges a map into another, and maps within both.
 pub(super) fn merge(
     context: &mut Context<'_>,
-    target: &Map,
-    source: &Map,
+    (target, source): (&Map, &Map),
     overwrite: Overwrite,
     depth: usize,
 ) -> Outcome<()> {
@@ -282,7 +297,7 @@ pub(super) fn merge(
         context.step()?;
         match (target.get(&key), &value) {
             (Some(Value::Map(inner)), Value::Map(other)) => {
-                merge(context, &inner, other, overwrite, depth + 1)?
+                merge(context, (&inner, other), overwrite, depth + 1)?
             }
             (Some(known), _) if known.is_true() && overwrite == Overwrite::Empty => {}
             (_, _) => context.insert(target, key, value)?,

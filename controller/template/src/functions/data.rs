@@ -68,20 +68,20 @@ fn variable_query(value: &Value) -> Outcome<Option<Query>> {
 fn variable(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let mut entries = BTreeMap::new();
     let Some(query) = variable_query(&values[0])? else { return context.map(entries, Element::Item) };
-    match context.ask(&query)? {
-        Answer::Variable(variable) => {
-            for (key, value) in &variable.items {
-                context.charge(key.len() + 2 * value.len())?;
-                entries.insert(Key::Str(key.as_str().into()), item(key, value));
-            }
-            let meta = meta(context, &variable.meta)?;
-            return context.map_with_meta(entries, Element::Item, Some(meta));
+    let answer = context.ask(&query)?;
+    if let Answer::Variable(variable) = answer {
+        for (key, value) in &variable.items {
+            context.charge(key.len() + 2 * value.len())?;
+            entries.insert(Key::Str(key.as_str().into()), item(key, value));
         }
-        // The template waits until the variable exists.
-        Answer::Absent => context.miss(query),
-        Answer::Pending => {}
-        _ => return Err(unfitting(&query)),
+        let meta = meta(context, &variable.meta)?;
+        return context.map_with_meta(entries, Element::Item, Some(meta));
     }
+    if !answer.is_nothing() {
+        return Err(unfitting(&query));
+    }
+    // The template waits until the variable exists.
+    context.miss(query);
     context.map(entries, Element::Item)
 }
 
@@ -95,11 +95,13 @@ fn variables(context: &mut Context<'_>, values: &[Value], when_empty: WhenEmpty)
     let (prefix, namespace, region) =
         scoped(&text).ok_or_else(|| Fault::new(format!("invalid prefix of variables: {text:?}")))?;
     let query = Query::NomadVariables { prefix, namespace, region };
-    let found = match context.ask(&query)? {
-        Answer::Variables(found) => found,
-        Answer::Pending | Answer::Absent => [].into(),
-        _ => return Err(unfitting(&query)),
-    };
+    let answer = context.ask(&query)?;
+    let is_nothing = answer.is_nothing();
+    let found = if let Answer::Variables(found) = answer { Some(found) } else { None };
+    if found.is_none() && !is_nothing {
+        return Err(unfitting(&query));
+    }
+    let found = found.unwrap_or_default();
     if found.is_empty() && when_empty == WhenEmpty::Waits {
         context.miss(query);
     }
@@ -155,11 +157,13 @@ fn service(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         }
         _ => return Err(Fault::new("expected arguments <service> or <count> <key> <service>")),
     };
-    let found = match context.ask(&query)? {
-        Answer::Services(found) => found,
-        Answer::Pending | Answer::Absent => [].into(),
-        _ => return Err(unfitting(&query)),
-    };
+    let answer = context.ask(&query)?;
+    let is_nothing = answer.is_nothing();
+    let found = if let Answer::Services(found) = answer { Some(found) } else { None };
+    if found.is_none() && !is_nothing {
+        return Err(unfitting(&query));
+    }
+    let found = found.unwrap_or_default();
     let mut instances = Vec::with_capacity(found.len());
     for instance in found.iter() {
         let tags = sorted_tags(context, &instance.tags)?;
@@ -198,11 +202,13 @@ fn services(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         (_, _) => return Err(Fault::new(format!("invalid region: {text:?}; expected @REGION"))),
     };
     let query = Query::NomadServices { region };
-    let found = match context.ask(&query)? {
-        Answer::ServiceNames(found) => found,
-        Answer::Pending | Answer::Absent => [].into(),
-        _ => return Err(unfitting(&query)),
-    };
+    let answer = context.ask(&query)?;
+    let is_nothing = answer.is_nothing();
+    let found = if let Answer::ServiceNames(found) = answer { Some(found) } else { None };
+    if found.is_none() && !is_nothing {
+        return Err(unfitting(&query));
+    }
+    let found = found.unwrap_or_default();
     let mut names = Vec::with_capacity(found.len());
     for service in found.iter() {
         let fields = vec![

@@ -116,20 +116,17 @@ fn same_kind(one: &Key, other: &Key) -> bool {
 }
 
 fn wrong_key(index: &Value) -> Fault {
-    match index {
-        Value::Nil => Fault::new("value is nil; should be the key of a map"),
-        index => Fault::new(format!("value has type {}; the map has other keys", index.type_name())),
+    if matches!(index, Value::Nil) {
+        return Fault::new("value is nil; should be the key of a map");
     }
+    Fault::new(format!("value has type {}; the map has other keys", index.type_name()))
 }
 
 /// Returns an index below `length`, or up to it with `extra` 1.
 fn position(index: &Value, length: usize, extra: usize) -> Outcome<usize> {
-    let number = match index {
-        Value::Nil => return Err(Fault::new("cannot index slice/array with nil")),
-        index => index
-            .as_int()
-            .ok_or_else(|| Fault::new(format!("cannot index slice/array with type {}", index.type_name())))?,
-    };
+    let number = index
+        .as_int()
+        .ok_or_else(|| Fault::new(format!("cannot index slice/array with type {}", index.type_name())))?;
     let position = usize::try_from(number).ok().filter(|number| *number < length + extra);
     position.ok_or_else(|| Fault::new(format!("index out of range: {number}")))
 }
@@ -162,10 +159,10 @@ fn slice(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     if start > end || end > most {
         return Err(Fault::new(format!("invalid slice index: {start}, {end}, {most}")));
     }
-    match item {
-        Value::List(list) => context.list(list.items[start..end].to_vec(), list.element),
-        item => context.text(&arguments::text(item)?[start..end]),
+    if let Value::List(list) = item {
+        return context.list(list.items[start..end].to_vec(), list.element);
     }
+    context.text(&arguments::text(item)?[start..end])
 }
 
 /// Escapes the text of all values, as `print` makes it.

@@ -1,6 +1,6 @@
 //! Functions on the task, the node and the template itself.
 
-use super::{ANY, arguments, data, refused, row, time};
+use super::{ANY, addresses, arguments, data, refused, row, time};
 use crate::{
     context::Context,
     error::{Fault, Outcome},
@@ -40,14 +40,12 @@ pub(super) static TABLE: &[Function] = &[
 
 fn env(context: &mut Context<'_>, name: &Value) -> Outcome<Option<Text>> {
     let query = Query::Env { name: arguments::string(name)?.into_owned() };
-    match context.ask(&query)? {
-        Answer::Text(value) => {
-            context.charge(value.len())?;
-            Ok(Some(value))
-        }
-        Answer::Absent | Answer::Pending => Ok(None),
-        _ => Err(data::unfitting(&query)),
+    let answer = context.ask(&query)?;
+    if let Answer::Text(value) = answer {
+        context.charge(value.len())?;
+        return Ok(Some(value));
     }
+    if answer.is_nothing() { Ok(None) } else { Err(data::unfitting(&query)) }
 }
 
 fn must_env(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
@@ -67,18 +65,17 @@ fn file(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         return Ok(Value::from(""));
     }
     let query = Query::File { path: resolve(path, context.options.sandbox.as_deref())? };
-    match context.ask(&query)? {
-        Answer::Text(content) => {
-            context.charge(content.len())?;
-            Ok(Value::Str(content))
-        }
-        Answer::Pending => Ok(Value::from("")),
-        Answer::Absent => {
-            context.miss(query);
-            Ok(Value::from(""))
-        }
-        _ => Err(data::unfitting(&query)),
+    let answer = context.ask(&query)?;
+    if let Answer::Text(content) = answer {
+        context.charge(content.len())?;
+        return Ok(Value::Str(content));
     }
+    if !answer.is_nothing() {
+        return Err(data::unfitting(&query));
+    }
+    // The template waits until the file exists.
+    context.miss(query);
+    Ok(Value::from(""))
 }
 
 /// Returns a path without `.` and `..`; with a sandbox, relative to it.
@@ -121,13 +118,8 @@ fn parts(path: &str) -> Option<Vec<&str>> {
 
 fn sockaddr(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let words = values.iter().map(arguments::string).collect::<Outcome<Vec<_>>>()?;
-    let query = Query::Address { expression: words.join(" ") };
-    match context.ask(&query)? {
-        Answer::Text(value) => context.text(value),
-        Answer::Json(value) => context.text(value.as_str().unwrap_or_default()),
-        Answer::Pending | Answer::Absent => Ok(Value::from("")),
-        _ => Err(data::unfitting(&query)),
-    }
+    let text = addresses::evaluate(context, &words.join(" "))?;
+    context.text(text)
 }
 
 fn timestamp(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {

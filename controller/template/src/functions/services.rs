@@ -78,6 +78,7 @@ fn answered(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> 
         Answer::Text(text) => context.text(text).map(Some),
         Answer::Json(tree) => json::value(context, &tree, Numbers::Ints).map(Some),
         Answer::Failed(_)
+        | Answer::Addresses(_)
         | Answer::Variable(_)
         | Answer::Variables(_)
         | Answer::Services(_)

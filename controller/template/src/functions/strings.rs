@@ -179,11 +179,11 @@ pub(super) fn compile(context: &mut Context<'_>, expression: &Value) -> Outcome<
     let limit = context.limits().regex_bytes;
     let built =
         regex::RegexBuilder::new(&translate(&expression)).size_limit(limit).dfa_size_limit(limit).build();
-    built.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => {
-            Fault::limit(format!("the regular expression needs more than {limit} bytes"))
+    built.map_err(|error| {
+        if matches!(error, regex::Error::CompiledTooBig(_)) {
+            return Fault::limit(format!("the regular expression needs more than {limit} bytes"));
         }
-        _ => Fault::new(format!("invalid regular expression {expression:?}")),
+        Fault::new(format!("invalid regular expression {expression:?}"))
     })
 }
 

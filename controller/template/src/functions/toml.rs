@@ -22,15 +22,12 @@ pub(super) fn write(context: &mut Context<'_>, value: &Value) -> Outcome<Value> 
 type Entries = BTreeMap<String, Value>;
 
 fn entries(value: &Value) -> Option<Entries> {
-    match value {
-        Value::Map(map) => {
-            Some(map.entries().iter().map(|(key, value)| (key_text(key), value.clone())).collect())
-        }
-        Value::Struct(object) if object.shown.is_none() => {
-            Some(object.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
-        }
-        _ => None,
+    if let Value::Map(map) = value {
+        return Some(map.entries().iter().map(|(key, value)| (key_text(key), value.clone())).collect());
     }
+    let Value::Struct(object) = value else { return None };
+    let fields = object.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    object.shown.is_none().then(|| fields.collect())
 }
 
 fn key_text(key: &Key) -> String {
@@ -54,17 +51,14 @@ fn table(out: &mut Output<'_>, all: &Entries, path: &mut Vec<String>) -> Outcome
     }
     for (key, value) in all.iter().filter(|(_, value)| is_table(value)) {
         path.push(key.clone());
-        match value {
-            Value::List(list) => {
-                for item in &list.items {
-                    header(out, path, inner, ("[[", "]]"))?;
-                    table(out, &entries(item).unwrap_or_default(), path)?;
-                }
-            }
-            value => {
-                header(out, path, inner, ("[", "]"))?;
-                table(out, &entries(value).unwrap_or_default(), path)?;
-            }
+        let (items, brackets) = if let Value::List(list) = value {
+            (list.items.as_slice(), ("[[", "]]"))
+        } else {
+            (std::slice::from_ref(value), ("[", "]"))
+        };
+        for item in items {
+            header(out, path, inner, brackets)?;
+            table(out, &entries(item).unwrap_or_default(), path)?;
         }
         path.pop();
     }
@@ -72,10 +66,8 @@ fn table(out: &mut Output<'_>, all: &Entries, path: &mut Vec<String>) -> Outcome
 }
 
 fn is_table_list(value: &Value) -> bool {
-    match value {
-        Value::List(list) => !list.items.is_empty() && list.items.iter().all(|item| entries(item).is_some()),
-        _ => false,
-    }
+    let Value::List(list) = value else { return false };
+    !list.items.is_empty() && list.items.iter().all(|item| entries(item).is_some())
 }
 
 fn header(out: &mut Output<'_>, path: &[String], indent: usize, (open, close): (&str, &str)) -> Outcome<()> {

@@ -164,40 +164,38 @@ enum Before {
 
 fn block(out: &mut Output<'_>, value: &Value, place: Place, before: Before) -> Outcome<()> {
     let depth = out.descend(place.depth)?;
-    match value {
-        Value::Map(map) if map.len() > 0 => {
-            let entries = map.entries();
-            pairs(
-                out,
-                entries.iter().map(|(key, value)| (key_text(key), value)),
-                Place { depth, ..place },
-                before,
-            )
-        }
-        Value::Struct(object) if object.shown.is_none() => {
-            let fields = object.fields.iter().map(|(name, value)| (name.to_lowercase(), value));
-            pairs(out, fields, Place { depth, ..place }, before)
-        }
-        Value::List(list) if !list.items.is_empty() => {
-            for (index, item) in list.items.iter().enumerate() {
-                if index == 0 && before == Before::Dash {
-                    out.push(b" ")?;
-                } else {
-                    start_line(out, place.indent, before, index)?;
-                }
-                out.push(b"-")?;
-                block(out, item, Place { indent: place.indent + 2, depth }, Before::Dash)?;
-            }
-            Ok(())
-        }
-        _ => {
-            if before != Before::Start {
-                out.push(b" ")?;
-            }
-            scalar(out, value, place.indent)?;
-            out.push(b"\n")
-        }
+    let place = Place { depth, ..place };
+    if let Value::Map(map) = value
+        && map.len() > 0
+    {
+        let entries = map.entries();
+        return pairs(out, entries.iter().map(|(key, value)| (key_text(key), value)), place, before);
     }
+    if let Value::Struct(object) = value
+        && object.shown.is_none()
+    {
+        let fields = object.fields.iter().map(|(name, value)| (name.to_lowercase(), value));
+        return pairs(out, fields, place, before);
+    }
+    if let Value::List(list) = value
+        && !list.items.is_empty()
+    {
+        for (index, item) in list.items.iter().enumerate() {
+            if index == 0 && before == Before::Dash {
+                out.push(b" ")?;
+            } else {
+                start_line(out, place.indent, before, index)?;
+            }
+            out.push(b"-")?;
+            block(out, item, Place { indent: place.indent + 2, depth }, Before::Dash)?;
+        }
+        return Ok(());
+    }
+    if before != Before::Start {
+        out.push(b" ")?;
+    }
+    scalar(out, value, place.indent)?;
+    out.push(b"\n")
 }
 
 fn start_line(out: &mut Output<'_>, indent: usize, before: Before, index: usize) -> Outcome<()> {

@@ -56,28 +56,27 @@ impl Parser<'_> {
             self.next()?;
             let adjacent = self.peek()?;
             let next = self.next_after_space()?;
-            match next.kind {
-                Kind::Assign | Kind::Declare => {
-                    variables.push(self.declare(variable)?);
-                    return Ok((variables, next.kind == Kind::Assign));
-                }
-                Kind::Comma if place == Place::Range && variables.is_empty() => {
-                    variables.push(self.declare(variable)?);
-                }
-                Kind::Comma => {
-                    return Err(fault(variable, format!("too many declarations in {}", place.name())));
-                }
-                _ if variables.is_empty() => {
-                    // An operand, not a declaration.
-                    self.pushed_back.push(next);
-                    if adjacent.kind == Kind::Space {
-                        self.pushed_back.push(adjacent);
-                    }
-                    self.pushed_back.push(variable);
-                    return Ok((variables, false));
-                }
-                _ => return Err(fault(variable, "range can only initialize variables")),
+            if matches!(next.kind, Kind::Assign | Kind::Declare) {
+                variables.push(self.declare(variable)?);
+                return Ok((variables, next.kind == Kind::Assign));
             }
+            if next.kind == Kind::Comma && place == Place::Range && variables.is_empty() {
+                variables.push(self.declare(variable)?);
+                continue;
+            }
+            if next.kind == Kind::Comma {
+                return Err(fault(variable, format!("too many declarations in {}", place.name())));
+            }
+            if !variables.is_empty() {
+                return Err(fault(variable, "range can only initialize variables"));
+            }
+            // An operand, not a declaration.
+            self.pushed_back.push(next);
+            if adjacent.kind == Kind::Space {
+                self.pushed_back.push(adjacent);
+            }
+            self.pushed_back.push(variable);
+            return Ok((variables, false));
         }
     }
 
@@ -104,12 +103,14 @@ impl Parser<'_> {
                 operands.push(operand);
             }
             let token = self.next()?;
-            match token.kind {
-                Kind::Space => continue,
-                Kind::RightDelimiter | Kind::RightParen => self.pushed_back.push(token),
-                Kind::Pipe => {}
-                _ if operands.is_empty() => return Err(self.unexpected(token, place.name())),
-                _ => return Err(self.unexpected(token, "operand")),
+            if token.kind == Kind::Space {
+                continue;
+            }
+            if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
+                self.pushed_back.push(token);
+            } else if token.kind != Kind::Pipe {
+                let place = if operands.is_empty() { place.name() } else { "operand" };
+                return Err(self.unexpected(token, place));
             }
             let mut operands = operands.into_iter();
             let Some(first) = operands.next() else { return Err(fault(token, "empty command")) };
@@ -142,7 +143,18 @@ impl Parser<'_> {
                 Term::Str(number::unquote(self.slice(token)).map_err(|why| fault(token, why))?.into())
             }
             Kind::LeftParen => Term::Paren(Box::new(self.nested(token, |parser| parser.pipe(Place::Paren))?)),
-            _ => {
+            Kind::Text
+            | Kind::LeftDelimiter
+            | Kind::RightDelimiter
+            | Kind::Space
+            | Kind::Assign
+            | Kind::Declare
+            | Kind::Pipe
+            | Kind::Comma
+            | Kind::RightParen
+            | Kind::Keyword(_)
+            | Kind::Other
+            | Kind::End => {
                 self.pushed_back.push(token);
                 return Ok(None);
             }

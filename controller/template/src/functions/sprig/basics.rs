@@ -47,11 +47,8 @@ pub(super) static TABLE: &[Function] = &[
     }),
     refused(Sprig, "sprig_derivePassword", NO_CRYPTO),
     row(Sprig, "sprig_duration", (1, 1), |context, values| {
-        let seconds = match &values[0] {
-            Value::Str(_) | Value::Int64(_) => numbers::int(&values[0]),
-            _ => 0,
-        };
-        context.text(duration(seconds))
+        let is_number = matches!(values[0], Value::Str(_) | Value::Int64(_));
+        context.text(duration(if is_number { numbers::int(&values[0]) } else { 0 }))
     }),
     row(Sprig, "sprig_durationRound", (1, 1), duration_round),
     row(Sprig, "sprig_empty", (1, 1), |_, values| Ok(Value::Bool(is_empty(&values[0])))),
@@ -100,9 +97,11 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_sha512sum", (1, 1), |context, values| {
         encoding::hash(context, &values[0], &digest::SHA512)
     }),
-    row(Sprig, "sprig_ternary", (3, 3), |_, values| match &values[2] {
-        Value::Bool(is) => Ok(values[usize::from(!is)].clone()),
-        value => Err(Fault::new(format!("expected bool; got {}", value.type_name()))),
+    row(Sprig, "sprig_ternary", (3, 3), |_, values| {
+        let Value::Bool(is) = &values[2] else {
+            return Err(Fault::new(format!("expected bool; got {}", values[2].type_name())));
+        };
+        Ok(values[usize::from(!is)].clone())
     }),
     refused(Sprig, "sprig_toDate", NO_TIMES),
     row(Sprig, "sprig_toJson", (1, 1), |context, values| {
@@ -206,10 +205,12 @@ fn duration(seconds: i64) -> String {
 
 /// The largest unit of a duration: `2h10m5s` → `2h`.
 fn duration_round(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
-    let nanos = match &values[0] {
-        Value::Str(text) => go_duration(&text.lossy()).unwrap_or(0),
-        Value::Int64(nanos) => i128::from(*nanos),
-        _ => 0,
+    let nanos = if let Value::Str(text) = &values[0] {
+        go_duration(&text.lossy()).unwrap_or(0)
+    } else if let Value::Int64(nanos) = &values[0] {
+        i128::from(*nanos)
+    } else {
+        0
     };
     const SECOND: u128 = 1_000_000_000;
     let all = nanos.unsigned_abs();

@@ -35,8 +35,8 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_mustMergeOverwrite", (1, ANY), |context, values| {
         merge(context, values, Overwrite::All)
     }),
-    row(Sprig, "sprig_omit", (1, ANY), |context, values| filtered(context, values, false)),
-    row(Sprig, "sprig_pick", (1, ANY), |context, values| filtered(context, values, true)),
+    row(Sprig, "sprig_omit", (1, ANY), |context, values| filtered(context, values, Kept::Others)),
+    row(Sprig, "sprig_pick", (1, ANY), |context, values| filtered(context, values, Kept::Listed)),
     row(Sprig, "sprig_pluck", (1, ANY), pluck),
     row(Sprig, "sprig_set", (3, 3), |context, values| {
         context.insert(map(&values[0])?, key(&values[1])?, values[2].clone())?;
@@ -87,12 +87,18 @@ fn keys(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     context.list(keys, Element::Str)
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Listed,
+    Others,
+}
+
 /// The entries whose keys are listed, or are not.
-fn filtered(context: &mut Context<'_>, values: &[Value], is_listed: bool) -> Outcome<Value> {
+fn filtered(context: &mut Context<'_>, values: &[Value], kept: Kept) -> Outcome<Value> {
     let listed = values[1..].iter().map(key).collect::<Outcome<Vec<_>>>()?;
     let source = map(&values[0])?;
     context.charge(source.len().saturating_mul(listed.len()))?;
-    let is_kept = |(key, _): &(&Key, &Value)| listed.contains(key) == is_listed;
+    let is_kept = |(key, _): &(&Key, &Value)| listed.contains(key) == (kept == Kept::Listed);
     let kept =
         source.entries().iter().filter(is_kept).map(|(key, value)| (key.clone(), value.clone())).collect();
     context.map(kept, Element::Any)
@@ -102,7 +108,7 @@ fn merge(context: &mut Context<'_>, values: &[Value], overwrite: Overwrite) -> O
     let target = map(&values[0])?;
     for source in &values[1..] {
         if let Some(source) = arguments::map(source)? {
-            collections::merge(context, target, source, overwrite, 0)?;
+            collections::merge(context, (target, source), overwrite, 0)?;
         }
     }
     Ok(values[0].clone())
@@ -113,23 +119,19 @@ fn copy(context: &mut Context<'_>, value: &Value, depth: usize) -> Outcome<Value
     if depth > context.limits().depth {
         return Err(Fault::limit("values are nested too deep to be copied"));
     }
-    match value {
-        Value::List(list) => {
-            let items =
-                list.items.iter().map(|item| copy(context, item, depth + 1)).collect::<Outcome<Vec<_>>>()?;
-            context.list(items, list.element)
-        }
-        Value::Map(source) => {
-            let pairs: Vec<(Key, Value)> =
-                source.entries().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-            let mut entries = BTreeMap::new();
-            for (key, value) in pairs {
-                entries.insert(key, copy(context, &value, depth + 1)?);
-            }
-            context.map(entries, source.element)
-        }
-        value => Ok(value.clone()),
+    if let Value::List(list) = value {
+        let items =
+            list.items.iter().map(|item| copy(context, item, depth + 1)).collect::<Outcome<Vec<_>>>()?;
+        return context.list(items, list.element);
     }
+    let Value::Map(source) = value else { return Ok(value.clone()) };
+    let pairs: Vec<(Key, Value)> =
+        source.entries().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let mut entries = BTreeMap::new();
+    for (key, value) in pairs {
+        entries.insert(key, copy(context, &value, depth + 1)?);
+    }
+    context.map(entries, source.element)
 }
 
 /// Follows keys through nested maps: the keys, a default, the map.

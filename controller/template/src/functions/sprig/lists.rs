@@ -221,10 +221,7 @@ fn split_n(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 
 /// The texts of the items of a list, without nils; other values are a list of one.
 fn texts(context: &mut Context<'_>, value: &Value) -> Outcome<Vec<Vec<u8>>> {
-    let items = match value {
-        Value::List(list) => list.items.as_slice(),
-        value => std::slice::from_ref(value),
-    };
+    let items = if let Value::List(list) = value { &list.items } else { std::slice::from_ref(value) };
     let mut texts = Vec::new();
     for item in items.iter().filter(|item| !matches!(item, Value::Nil)) {
         let text = text_of(context, item)?;
