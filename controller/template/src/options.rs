@@ -46,7 +46,10 @@ impl Default for Options {
 
 impl Options {
     pub(crate) fn delimiters(&self) -> (&str, &str) {
-        let or = |delimiter, default| if delimiter == "" { default } else { delimiter };
-        (or(self.left_delimiter.as_str(), "{{"), or(self.right_delimiter.as_str(), "}}"))
+        (or(&self.left_delimiter, "{{"), or(&self.right_delimiter, "}}"))
     }
+}
+
+fn or<'d>(delimiter: &'d str, default: &'d str) -> &'d str {
+    if delimiter.is_empty() { default } else { delimiter }
 }

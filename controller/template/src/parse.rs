@@ -159,15 +159,11 @@ impl<'t> Parser<'t> {
     }
 
     fn root(&mut self) -> Outcome<Vec<Node>> {
-        let mut nodes = Vec::new();
-        loop {
-            let (more, ending, token) = self.list(Level::Top)?;
-            nodes.extend(more);
-            match ending {
-                Ending::Eof => return Ok(nodes),
-                Ending::End => return Err(self.unexpected(token, "the text outside of blocks")),
-                Ending::Else | Ending::ElseIf(_) => return Err(fault(token, "unexpected {{else}}")),
-            }
+        let (nodes, ending, token) = self.list(Level::Top)?;
+        match ending {
+            Ending::Eof => Ok(nodes),
+            Ending::End => Err(self.unexpected(token, "the text outside of blocks")),
+            Ending::Else | Ending::ElseIf(_) => Err(fault(token, "unexpected {{else}}")),
         }
     }
 

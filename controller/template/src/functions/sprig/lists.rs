@@ -184,7 +184,7 @@ fn concat(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let mut all = Vec::new();
     for value in values {
         let items = items(value)?;
-        context.charge(items.len() * size_of::<Value>())?;
+        context.charge(size_of_val(items))?;
         all.extend_from_slice(items);
     }
     context.list(all, Element::Any)
