@@ -4,12 +4,13 @@
 //! but the flags is used: not this machine's files and environment.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
+use base64::prelude::*;
 use clap::{Args, Subcommand};
 use herdlet_manifest::{dotenv, yaml};
 use herdlet_template::{ErrorKind, MissingKey, Options, Query, Render, Template, source::Fixed};
@@ -112,14 +113,13 @@ fn print(form: Output, output: &[u8], render: &Render) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let names = |queries: &std::collections::BTreeSet<Query>| {
-        queries.iter().map(Query::to_string).collect::<Vec<_>>()
+    let names = |queries: &BTreeSet<Query>| queries.iter().map(Query::to_string).collect::<Vec<_>>();
+    let (field, text) = match std::str::from_utf8(output) {
+        Ok(text) => ("output", text.to_owned()),
+        Err(_) => ("output_base64", BASE64_STANDARD.encode(output)),
     };
-    form.document(&json!({
-        "output": String::from_utf8_lossy(output),
-        "queries": names(&render.used),
-        "missing": names(&render.missing),
-    }))
+    let (queries, missing) = (names(&render.used), names(&render.missing));
+    form.document(&json!({ field: text, "queries": queries, "missing": missing }))
 }
 
 impl RenderArgs {
