@@ -6,6 +6,7 @@
 mod codec;
 mod planner;
 mod runtime;
+mod template;
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ pub(crate) struct Operation {
 }
 
 /// All operations.
-pub(crate) const ALL: [Operation; 15] = [
+pub(crate) const ALL: [Operation; 17] = [
     Operation { name: "plan a converged allocation", ready: planner::converged },
     Operation { name: "plan 1000 running tasks, nothing changed", ready: planner::inspect },
     Operation { name: "apply and plan one job until its task runs", ready: planner::start_one },
@@ -35,6 +36,8 @@ pub(crate) const ALL: [Operation; 15] = [
     Operation { name: "decode a job", ready: codec::decode_job },
     Operation { name: "write a supervisor's record", ready: codec::encode_attempt },
     Operation { name: "read a supervisor's record", ready: codec::decode_attempt },
+    Operation { name: "parse and render a template of 100 lines", ready: template::parse_and_render },
+    Operation { name: "render a template of 100 lines again", ready: template::render },
 ];
 
 impl fmt::Display for Operation {

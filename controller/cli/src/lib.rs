@@ -47,6 +47,7 @@ pub mod stop;
 pub mod style;
 pub mod table;
 pub mod target;
+pub mod template;
 mod terminal;
 pub mod top;
 pub mod variables;

@@ -30,6 +30,11 @@ pub(super) fn print_data(text: &str) {
     stdout::bytes(text.as_bytes());
 }
 
+/// Prints bytes unchanged.
+pub(super) fn print_bytes(bytes: &[u8]) {
+    stdout::bytes(bytes);
+}
+
 pub fn out(text: &str) {
     stdout::text(text.as_bytes());
 }

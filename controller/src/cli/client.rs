@@ -177,6 +177,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet convert web.nomad.hcl --var image=v2 > web.yaml\n  nomad job inspect web | herdlet convert -"
     )]
     Convert(convert::ConvertArgs),
+    /// Render templates of jobs, without an agent
+    #[command(
+        after_help = "Example:\n  herdlet template render app.conf.tpl --env PORT=8080 --var nomad/jobs/web.password=secret"
+    )]
+    Template(template::TemplateArgs),
     /// Explain a field of manifests, or print the whole JSON Schema
     #[command(
         after_help = "Examples:\n  herdlet schema > manifest.schema.json\n  herdlet schema spec.groups.tasks.restart\n  herdlet schema job.group.task.restart   the same in Nomad's syntax"
@@ -248,6 +253,7 @@ impl ClientCommand {
             Self::Validate(_)
             | Self::Convert(_)
             | Self::Schema(_)
+            | Self::Template(_)
             | Self::Simulate(_)
             | Self::Doctor(_)
             | Self::Config(_)

@@ -6,7 +6,7 @@
 use herdlet_cli::{
     apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec, explain, failure,
     failure::Failure, fs, gc, get, images, job, logs, monitor, offline, restart, rollback, scale, schema,
-    show, status, stdout, stop, top, wait,
+    show, status, stdout, stop, template, top, wait,
 };
 
 use super::{ClientCommand, completions, doctor, man, simulate, ui};
@@ -64,6 +64,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),
         ClientCommand::Schema(args) => schema::schema(&args),
+        ClientCommand::Template(args) => template::run(&args),
         ClientCommand::Simulate(args) => simulate::run(*args).await,
         ClientCommand::Doctor(args) => doctor::run(*args).await,
         ClientCommand::Config(args) => config::run(args),

@@ -57,6 +57,7 @@ fn command_lines_people_type_are_understood() {
         "herdlet validate --strict web.yaml",
         "herdlet plan -f web.yaml --addr unix:///run/x.sock",
         "herdlet schema spec.groups.tasks",
+        "herdlet template render a.tpl --env A=b --var nomad/jobs/x.k=v -o json",
         "herdlet completions bash",
         "herdlet version -o json",
         "herdlet --addr unix:///run/x.sock --token-file /t status",

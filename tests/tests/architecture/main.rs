@@ -119,7 +119,7 @@ const EDGES: [(&str, &str); 13] = [
         "node",
         "agent api api-types base config driver fingerprint manifest nomad plan process rpc runtime services storage",
     ),
-    ("cli", "api-types base config driver manifest plan"),
+    ("cli", "api-types base config driver manifest plan template"),
 ];
 
 /// Drivers, storage and services can't query the planner: they execute orders without knowing the reason.
@@ -179,6 +179,26 @@ fn rpc_has_no_workspace_dependencies() {
     assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the RPC depends on {used:?}");
     let words = ["herdlet_plan", "herdlet_api_types", "herdlet_runtime", "herdlet::", "AllocId"];
     nowhere(&sources("controller/rpc/src"), &words, "the RPC does not depend on the contents of messages");
+}
+
+#[test]
+fn templates_are_rendered_without_io() {
+    let used = table_keys("controller/template/Cargo.toml", "[dependencies]");
+    assert!(used.iter().all(|name| !name.starts_with("herdlet")), "the language depends on {used:?}");
+    let words = [
+        "std::fs",
+        "std::net",
+        "std::env",
+        "std::time",
+        "std::process",
+        "async ",
+        ".await",
+        "tokio",
+        "HashMap",
+    ];
+    let mut files = sources("controller/template/src");
+    files.retain(|(name, _)| !name.ends_with("tests.rs"));
+    nowhere(&files, &words, "a source of the caller has all data");
 }
 
 #[test]

@@ -1,0 +1,268 @@
+//! `herdlet template render`: renders a template of a job without an agent.
+//!
+//! In: a template; the environment and the variables as flags or files. Out: the output, and the data that is missing. Nothing
+//! but the flags is used: not this machine's files and environment.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use base64::prelude::*;
+use clap::{Args, Subcommand};
+use herdlet_manifest::{dotenv, yaml};
+use herdlet_template::{ErrorKind, MissingKey, Options, Query, Render, Template, source::Fixed};
+use serde_json::json;
+
+use super::{
+    failure::{FAILED, Failure, USAGE},
+    output::{Output, Reader},
+    show::{self, styled},
+    style,
+};
+
+/// Arguments of `herdlet template`.
+#[derive(Debug, Clone, Args)]
+pub struct TemplateArgs {
+    #[command(subcommand)]
+    verb: TemplateVerb,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum TemplateVerb {
+    /// Render a template of a job with given data, without an agent
+    #[command(
+        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  herdlet template render - --var-file variables.yaml < app.conf.tpl\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
+    )]
+    Render(Box<RenderArgs>),
+}
+
+#[derive(Debug, Clone, Args)]
+struct RenderArgs {
+    /// Template: a file, or - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Variable of the task's environment
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// File with variables of the environment, in lines NAME=VALUE
+    #[arg(long, value_name = "FILE")]
+    env_file: Vec<PathBuf>,
+    /// Item of a Nomad variable
+    #[arg(long, value_name = "PATH.KEY=VALUE")]
+    var: Vec<String>,
+    /// File with Nomad variables, in YAML or JSON
+    #[arg(long, value_name = "FILE")]
+    var_file: Vec<PathBuf>,
+    /// Delimiter before an action
+    #[arg(long, value_name = "TEXT", default_value = "{{")]
+    left_delimiter: String,
+    /// Delimiter after an action
+    #[arg(long, value_name = "TEXT", default_value = "}}")]
+    right_delimiter: String,
+    /// Fail if a map has no entry for a key, instead of printing <no value>
+    #[arg(long)]
+    error_on_missing_key: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A template, and a file of variables, are at most this long.
+const BYTES_MAX: u64 = 1 << 20;
+
+pub fn run(args: &TemplateArgs) -> Result<u8, Failure> {
+    let TemplateVerb::Render(args) = &args.verb;
+    let text = String::from_utf8(read(&args.file)?)
+        .map_err(|_| Failure::new(format!("{}: is not UTF-8", args.file.display())).code(USAGE))?;
+    let options = Options {
+        name: args.file.display().to_string().into(),
+        left_delimiter: args.left_delimiter.clone(),
+        right_delimiter: args.right_delimiter.clone(),
+        missing_key: if args.error_on_missing_key { MissingKey::Error } else { MissingKey::Zero },
+        ..Options::default()
+    };
+    let source = args.source()?;
+    let template =
+        Template::parse(&text, &options).map_err(|error| Failure::new(error.to_string()).code(USAGE))?;
+    let render = template.render(&source);
+    let missing: Vec<String> = render.missing.iter().map(Query::to_string).collect();
+    match &render.result {
+        // An error may be the consequence of missing data only.
+        Err(error) if missing.is_empty() || error.kind == ErrorKind::Limit => {
+            Err(Failure::new(error.to_string()))
+        }
+        Err(error) => Err(Failure::new(error.to_string()).hint(format!("Missing: {}", missing.join(", ")))),
+        Ok(output) => {
+            print(args.output, output, &render)?;
+            if missing.is_empty() {
+                return Ok(0);
+            }
+            herdlet_base::stderr_line!("{} {}", styled(style::WARNING, "Missing:"), missing.join(", "));
+            Ok(FAILED)
+        }
+    }
+}
+
+fn print(form: Output, output: &[u8], render: &Render) -> Result<(), Failure> {
+    if form.reader() == Reader::Person {
+        // An incomplete output is no file that a task would get.
+        if render.missing.is_empty() {
+            show::print_bytes(output);
+        }
+        return Ok(());
+    }
+    let names = |queries: &BTreeSet<Query>| queries.iter().map(Query::to_string).collect::<Vec<_>>();
+    let (field, text) = match std::str::from_utf8(output) {
+        Ok(text) => ("output", text.to_owned()),
+        Err(_) => ("output_base64", BASE64_STANDARD.encode(output)),
+    };
+    let (queries, missing) = (names(&render.used), names(&render.missing));
+    form.document(&json!({ field: text, "queries": queries, "missing": missing }))
+}
+
+impl RenderArgs {
+    /// The data that the flags give. Of several values for a name, the last applies; flags before files.
+    fn source(&self) -> Result<Fixed, Failure> {
+        let mut env = BTreeMap::new();
+        for path in &self.env_file {
+            dotenv::read(&read(path)?, &mut env).map_err(|error| {
+                Failure::new(format!("{}:{}: {}", path.display(), error.line, error.message)).code(USAGE)
+            })?;
+        }
+        for assignment in &self.env {
+            let (name, value) = assignment.split_once('=').ok_or_else(|| {
+                Failure::new(format!("--env {assignment}: expected NAME=VALUE")).code(USAGE)
+            })?;
+            env.insert(name.to_owned(), value.to_owned());
+        }
+        let now = jiff::Timestamp::now().as_second();
+        let source = env
+            .iter()
+            .fold(Fixed::default().with_unix_time(now), |source, (name, value)| source.with_env(name, value));
+        let source = self.var_file.iter().try_fold(source, with_variables_of)?;
+        self.var.iter().try_fold(source, |source, assignment| {
+            let (path, key, value) = item(assignment).ok_or_else(|| {
+                Failure::new(format!("--var {assignment}: expected PATH.KEY=VALUE"))
+                    .code(USAGE)
+                    .hint("example: --var nomad/jobs/web.password=secret")
+            })?;
+            Ok(source.with_item(path, key, value))
+        })
+    }
+}
+
+/// Splits `PATH.KEY=VALUE` at the last dot before the value.
+fn item(assignment: &str) -> Option<(&str, &str, &str)> {
+    let (name, value) = assignment.split_once('=')?;
+    let (path, key) = name.rsplit_once('.')?;
+    (!path.is_empty() && !key.is_empty()).then_some((path, key, value))
+}
+
+fn with_variables_of(source: Fixed, path: &PathBuf) -> Result<Fixed, Failure> {
+    let bytes = read(path)?;
+    let parsed = yaml::parse(&path.display().to_string(), &bytes);
+    let failure = |problems: String| Failure::new(problems).code(USAGE);
+    if !parsed.problems.is_empty() {
+        return Err(failure(parsed.problems.to_string()));
+    }
+    parsed.documents.iter().try_fold(source, |source, document| {
+        let variables: BTreeMap<String, BTreeMap<String, String>> =
+            yaml::from_node(&document.root()).map_err(|problem| failure(problem.to_string()))?;
+        let items = variables
+            .iter()
+            .flat_map(|(path, items)| items.iter().map(move |(key, value)| (path, key, value)));
+        Ok(items.fold(source, |source, (path, key, value)| source.with_item(path, key, value)))
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let failed = |why: String| Failure::new(format!("{}: {why}", path.display())).code(USAGE);
+    let read = |reader: &mut dyn io::Read| {
+        let mut bytes = Vec::new();
+        reader.take(BYTES_MAX + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let bytes = match path.as_os_str() == "-" {
+        true => read(&mut io::stdin().lock()),
+        false => File::open(path).and_then(|mut file| read(&mut file)),
+    };
+    let bytes = bytes.map_err(|error| failed(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(failed(format!("has more than {BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(more: &[&str]) -> RenderArgs {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: RenderArgs,
+        }
+        let line = ["render"].iter().chain(more);
+        <Line as clap::Parser>::parse_from(line).args
+    }
+
+    fn rendered(text: &str, more: &[&str]) -> Result<String, Failure> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("t.tpl");
+        std::fs::write(&file, text).unwrap();
+        let args = args(&[&[file.to_str().unwrap()], more].concat());
+        let template = Template::parse(text, &Options::default()).unwrap();
+        let render = template.render(&args.source()?);
+        Ok(String::from_utf8(render.result.unwrap()).unwrap())
+    }
+
+    #[test]
+    fn data_comes_from_flags_and_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (env, variables) = (dir.path().join("env"), dir.path().join("variables.yaml"));
+        std::fs::write(&env, "A=file\nB=\"quoted value\"\n").unwrap();
+        std::fs::write(&variables, "nomad/jobs/web:\n  user: admin\n  port: \"80\"\n").unwrap();
+        let text = r#"{{ env "A" }} {{ env "B" }} {{ with nomadVar "nomad/jobs/web" }}{{ .user }}:{{ .port }}:{{ .password }}{{ end }}"#;
+        let flags = [
+            "--env-file",
+            env.to_str().unwrap(),
+            "--env",
+            "A=flag",
+            "--var-file",
+            variables.to_str().unwrap(),
+            "--var",
+            "nomad/jobs/web.password=a.b=c",
+        ];
+        assert_eq!(rendered(text, &flags).unwrap(), "flag quoted value admin:80:a.b=c");
+    }
+
+    #[test]
+    fn wrong_flags_name_the_right_form() {
+        for (flags, expected) in [(["--env", "A"], "NAME=VALUE"), (["--var", "a=b"], "PATH.KEY=VALUE")] {
+            let failure = rendered("x", &flags).unwrap_err();
+            assert!(failure.to_string().contains(expected), "{failure}");
+            assert_eq!(failure.code, USAGE);
+        }
+    }
+
+    #[test]
+    fn missing_data_has_an_exit_code() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("t.tpl");
+        let code = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            let args = TemplateArgs { verb: TemplateVerb::Render(Box::new(args(&[file.to_str().unwrap()]))) };
+            run(&args).map_err(|failure| (failure.code, failure.to_string()))
+        };
+        assert_eq!(code("").unwrap(), 0);
+        assert_eq!(code(r#"{{ with nomadVar "nomad/jobs/x" }}{{ .a }}{{ end }}"#).unwrap(), FAILED);
+        let (exit, message) = code("a\n{{ if }}").unwrap_err();
+        assert_eq!(exit, USAGE);
+        assert!(message.ends_with("t.tpl:2:7: missing value for if"), "{message}");
+        let (exit, message) = code(r#"{{ secret "a" }}"#).unwrap_err();
+        assert_eq!(exit, FAILED);
+        assert!(message.contains("secret needs Vault"), "{message}");
+    }
+}

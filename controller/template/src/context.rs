@@ -1,0 +1,186 @@
+//! The state of one render that functions use: the source, the bounds, the values that can change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+};
+
+use crate::{
+    error::{Fault, Outcome},
+    limits::Limits,
+    options::Options,
+    query::{Answer, Query},
+    source::Source,
+    text::Text,
+    value::{Element, Key, List, Map, Struct, Value},
+};
+
+pub(crate) struct Context<'r> {
+    pub(crate) options: &'r Options,
+    source: &'r dyn Source,
+    steps: u64,
+    value_bytes: u64,
+    /// All maps, to empty them at the end.
+    maps: Vec<Rc<Map>>,
+    /// The values of `scratch`.
+    scratch: Option<Rc<Map>>,
+    /// Each answer is the same during the whole render.
+    answers: BTreeMap<Query, Answer>,
+    missing: BTreeSet<Query>,
+}
+
+/// Approximate size of a value in memory.
+const VALUE_BYTES: usize = 32;
+
+impl<'r> Context<'r> {
+    pub(crate) fn new(options: &'r Options, source: &'r dyn Source) -> Self {
+        Self {
+            options,
+            source,
+            steps: 0,
+            value_bytes: 0,
+            maps: Vec::new(),
+            scratch: None,
+            answers: BTreeMap::new(),
+            missing: BTreeSet::new(),
+        }
+    }
+
+    /// Ends the render: returns the queries that were made, and those without an answer.
+    pub(crate) fn finish(mut self) -> (BTreeSet<Query>, BTreeSet<Query>) {
+        // Every map is still held by the list while others are emptied, so that dropping a value does not recurse.
+        self.maps.iter().for_each(|map| map.clear());
+        let used = std::mem::take(&mut self.answers).into_keys().collect();
+        (used, std::mem::take(&mut self.missing))
+    }
+
+    pub(crate) fn limits(&self) -> &'r Limits {
+        &self.options.limits
+    }
+
+    /// Counts a step.
+    #[inline]
+    pub(crate) fn step(&mut self) -> Outcome<()> {
+        self.steps += 1;
+        if self.steps > self.options.limits.steps {
+            return Err(Fault::limit(format!(
+                "rendering takes more than {} steps",
+                self.options.limits.steps
+            )));
+        }
+        Ok(())
+    }
+
+    /// Counts bytes of a new value, or of work that is proportional to them.
+    #[inline]
+    pub(crate) fn charge(&mut self, bytes: usize) -> Outcome<()> {
+        self.value_bytes = self.value_bytes.saturating_add(bytes as u64);
+        if self.value_bytes > self.options.limits.value_bytes {
+            return Err(Fault::limit(format!(
+                "the values of one render have more than {} bytes",
+                self.options.limits.value_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn text(&mut self, text: impl Into<Text>) -> Outcome<Value> {
+        let text = text.into();
+        self.charge(text.len())?;
+        Ok(Value::Str(text))
+    }
+
+    pub(crate) fn list(&mut self, items: Vec<Value>, element: Element) -> Outcome<Value> {
+        self.charge(items.len() * VALUE_BYTES + VALUE_BYTES)?;
+        let list = Value::List(Rc::new(List::new(items, element)));
+        if list.depth() > self.limits().depth {
+            return Err(Fault::limit(format!("lists are nested more than {} deep", self.limits().depth)));
+        }
+        Ok(list)
+    }
+
+    /// Makes a list of strings.
+    pub(crate) fn strings<T: Into<Text>>(&mut self, items: impl IntoIterator<Item = T>) -> Outcome<Value> {
+        let items = items.into_iter().map(|item| self.text(item)).collect::<Outcome<Vec<_>>>()?;
+        self.list(items, Element::Str)
+    }
+
+    pub(crate) fn map(&mut self, entries: BTreeMap<Key, Value>, element: Element) -> Outcome<Value> {
+        self.map_with_meta(entries, element, None)
+    }
+
+    pub(crate) fn map_with_meta(
+        &mut self,
+        entries: BTreeMap<Key, Value>,
+        element: Element,
+        meta: Option<Value>,
+    ) -> Outcome<Value> {
+        self.charge((entries.len() + 1) * 3 * VALUE_BYTES)?;
+        let map = Rc::new(Map::new(entries, element, meta));
+        self.maps.push(Rc::clone(&map));
+        Ok(Value::Map(map))
+    }
+
+    /// Makes a struct. Its fields are scalars and lists of strings.
+    pub(crate) fn structure(&mut self, value: Struct) -> Outcome<Value> {
+        self.charge(value.fields.len() * 2 * VALUE_BYTES)?;
+        Ok(Value::Struct(Rc::new(value)))
+    }
+
+    /// Adds an entry to a map.
+    pub(crate) fn insert(&mut self, map: &Map, key: Key, value: Value) -> Outcome<()> {
+        self.charge(3 * VALUE_BYTES)?;
+        map.insert(key, value);
+        Ok(())
+    }
+
+    pub(crate) fn scratch(&mut self) -> Outcome<Rc<Map>> {
+        if let Some(map) = &self.scratch {
+            return Ok(Rc::clone(map));
+        }
+        let Value::Map(map) = self.map(BTreeMap::new(), Element::Any)? else {
+            return Err(Fault::new("scratch is not available"));
+        };
+        self.scratch = Some(Rc::clone(&map));
+        Ok(map)
+    }
+
+    /// Returns the answer to a query; [`Answer::Pending`] also marks it as missing.
+    ///
+    /// # Errors
+    /// When the source cannot answer it.
+    pub(crate) fn ask(&mut self, query: &Query) -> Outcome<Answer> {
+        let answer = match self.answers.get(query) {
+            Some(answer) => answer.clone(),
+            None => {
+                let answer = self.source.answer(query);
+                self.answers.insert(query.clone(), answer.clone());
+                answer
+            }
+        };
+        match answer {
+            Answer::Failed(why) => Err(Fault::refused(why)),
+            Answer::Pending => {
+                self.missing.insert(query.clone());
+                Ok(Answer::Pending)
+            }
+            Answer::Absent
+            | Answer::Text(_)
+            | Answer::Addresses(_)
+            | Answer::Variable(_)
+            | Answer::Variables(_)
+            | Answer::Services(_)
+            | Answer::ServiceNames(_)
+            | Answer::Json(_) => Ok(answer),
+        }
+    }
+
+    /// Marks a query as missing although it has an answer: the template wants to wait for more.
+    pub(crate) fn miss(&mut self, query: Query) {
+        self.missing.insert(query);
+    }
+
+    pub(crate) fn unix_time(&self) -> Option<i64> {
+        self.source.unix_time()
+    }
+}

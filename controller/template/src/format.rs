@@ -1,0 +1,164 @@
+//! Values as text, as Go's package `fmt` prints them.
+
+mod float;
+mod quote;
+mod verbs;
+
+pub(crate) use float::{general, json_number};
+pub(crate) use quote::quote;
+pub(crate) use verbs::sprintf;
+
+use crate::{
+    error::{Fault, Outcome},
+    limits::Limits,
+    value::{Key, Value},
+};
+
+/// Text under construction, bounded in size and in the nesting of values.
+pub(crate) struct Output<'l> {
+    pub(crate) bytes: Vec<u8>,
+    limits: &'l Limits,
+}
+
+impl<'l> Output<'l> {
+    pub(crate) fn new(limits: &'l Limits) -> Self {
+        Self { bytes: Vec::new(), limits }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Outcome<()> {
+        if self.bytes.len() + bytes.len() > self.limits.output_bytes {
+            return Err(Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes)));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn repeat(&mut self, char: char, times: usize) -> Outcome<()> {
+        let mut buffer = [0; 4];
+        let bytes = char.encode_utf8(&mut buffer).as_bytes();
+        (0..times).try_for_each(|_| self.push(bytes))
+    }
+
+    pub(crate) fn descend(&self, depth: usize) -> Outcome<usize> {
+        if depth >= self.limits.depth {
+            return Err(Fault::limit(format!("values are nested more than {} deep", self.limits.depth)));
+        }
+        Ok(depth + 1)
+    }
+}
+
+/// Prints the value of an action.
+pub(crate) fn print_action(out: &mut Output<'_>, value: &Value) -> Outcome<()> {
+    match value {
+        Value::Nil => out.push(b"<no value>"),
+        Value::Sequence(..) => Err(Fault::new("can't print a sequence: use range")),
+        Value::Bool(_)
+        | Value::Int(_)
+        | Value::Int64(_)
+        | Value::Uint(_)
+        | Value::Float(_)
+        | Value::Str(_)
+        | Value::List(_)
+        | Value::Map(_)
+        | Value::Struct(_)
+        | Value::Scratch => print(out, value),
+    }
+}
+
+/// Prints a value as `%v` does.
+pub(crate) fn print(out: &mut Output<'_>, value: &Value) -> Outcome<()> {
+    print_at(out, value, 0)
+}
+
+fn print_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
+    match value {
+        Value::Nil => out.push(b"<nil>"),
+        Value::Bool(value) => out.push(if *value { b"true" } else { b"false" }),
+        Value::Int(value) | Value::Int64(value) => out.push(value.to_string().as_bytes()),
+        Value::Uint(value) => out.push(value.to_string().as_bytes()),
+        Value::Float(value) => out.push(general(*value).as_bytes()),
+        Value::Str(text) => out.push(text),
+        Value::List(list) => {
+            let depth = out.descend(depth)?;
+            out.push(b"[")?;
+            for (index, item) in list.items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b" ")?;
+                }
+                print_at(out, item, depth)?;
+            }
+            out.push(b"]")
+        }
+        Value::Map(map) => {
+            let depth = out.descend(depth)?;
+            out.push(b"map[")?;
+            for (index, (key, value)) in map.entries().iter().enumerate() {
+                if index > 0 {
+                    out.push(b" ")?;
+                }
+                print_key(out, key)?;
+                out.push(b":")?;
+                print_at(out, value, depth)?;
+            }
+            out.push(b"]")
+        }
+        Value::Struct(value) => {
+            if let Some(shown) = &value.shown {
+                return out.push(shown);
+            }
+            let depth = out.descend(depth)?;
+            out.push(b"{")?;
+            for (index, (_, value)) in value.fields.iter().enumerate() {
+                if index > 0 {
+                    out.push(b" ")?;
+                }
+                print_at(out, value, depth)?;
+            }
+            out.push(b"}")
+        }
+        Value::Sequence(..) => out.push(b"<-chan int64"),
+        Value::Scratch => out.push(b"scratch"),
+    }
+}
+
+fn print_key(out: &mut Output<'_>, key: &Key) -> Outcome<()> {
+    match key {
+        Key::Bool(value) => out.push(value.to_string().as_bytes()),
+        Key::Int(value) => out.push(value.to_string().as_bytes()),
+        Key::Str(text) => out.push(text),
+    }
+}
+
+/// Go's `print`: spaces between two operands of which none is a string.
+pub(crate) fn sprint(limits: &Limits, values: &[Value]) -> Outcome<Vec<u8>> {
+    let mut out = Output::new(limits);
+    for (index, value) in values.iter().enumerate() {
+        let is_string = |value: &Value| matches!(value, Value::Str(_));
+        if index > 0 && !is_string(value) && !is_string(&values[index - 1]) {
+            out.push(b" ")?;
+        }
+        print(&mut out, value)?;
+    }
+    Ok(out.bytes)
+}
+
+/// Go's `println`.
+pub(crate) fn sprintln(limits: &Limits, values: &[Value]) -> Outcome<Vec<u8>> {
+    let mut out = Output::new(limits);
+    for (index, value) in values.iter().enumerate() {
+        if index > 0 {
+            out.push(b" ")?;
+        }
+        print(&mut out, value)?;
+    }
+    out.push(b"\n")?;
+    Ok(out.bytes)
+}
+
+/// The text of one value as `%v` prints it.
+pub(crate) fn shown(limits: &Limits, value: &Value) -> Outcome<Vec<u8>> {
+    let mut out = Output::new(limits);
+    print(&mut out, value)?;
+    Ok(out.bytes)
+}

@@ -1,0 +1,199 @@
+//! Functions on the data of Consul and Vault.
+
+use super::{ANY, arguments, data, data::WhenEmpty, row};
+use crate::{
+    context::Context,
+    error::{Fault, Outcome},
+    function::{
+        Function,
+        Group::{Consul, Vault},
+    },
+    json::{self, Numbers},
+    query::{Answer, Query},
+    value::{Element, Key, Value},
+};
+
+pub(super) static TABLE: &[Function] = &[
+    row(Consul, "caLeaf", (0, ANY), |context, values| object(context, Call { function: "caLeaf", values })),
+    row(Consul, "caRoots", (0, ANY), |context, _| list(context, Call { function: "caRoots", values: &[] })),
+    row(Consul, "connect", (0, ANY), |context, values| {
+        named_list(context, Call { function: "connect", values })
+    }),
+    row(Consul, "datacenters", (0, 1), |context, _| {
+        list(context, Call { function: "datacenters", values: &[] })
+    }),
+    row(Consul, "exportedServices", (0, 1), |context, values| {
+        list(context, Call { function: "exportedServices", values })
+    }),
+    row(Consul, "importedServices", (1, 1), |context, values| {
+        list(context, Call { function: "importedServices", values })
+    }),
+    row(Consul, "key", (1, 1), |context, values| key(context, &values[0], None)),
+    row(Consul, "keyExists", (1, 1), key_exists),
+    row(Consul, "keyOrDefault", (2, 2), |context, values| key(context, &values[0], Some(&values[1]))),
+    row(Consul, "ls", (1, 1), |context, values| pairs(context, &values[0], (Depth::Top, WhenEmpty::Renders))),
+    row(Consul, "node", (0, ANY), |context, values| object(context, Call { function: "node", values })),
+    row(Consul, "nodes", (0, ANY), |context, values| list(context, Call { function: "nodes", values })),
+    row(Consul, "partitions", (0, 0), |context, values| {
+        list(context, Call { function: "partitions", values })
+    }),
+    row(Consul, "peerings", (0, ANY), |context, values| list(context, Call { function: "peerings", values })),
+    row(Vault, "pkiCert", (0, ANY), |context, values| vault(context, Call { function: "pkiCert", values })),
+    row(Consul, "safeLs", (1, 1), |context, values| {
+        pairs(context, &values[0], (Depth::Top, WhenEmpty::Waits))
+    }),
+    row(Consul, "safeTree", (1, 1), |context, values| {
+        pairs(context, &values[0], (Depth::All, WhenEmpty::Waits))
+    }),
+    row(Vault, "secret", (0, ANY), |context, values| vault(context, Call { function: "secret", values })),
+    row(Vault, "secrets", (1, 1), secrets),
+    row(Consul, "service", (0, ANY), |context, values| {
+        named_list(context, Call { function: "service", values })
+    }),
+    row(Consul, "services", (0, ANY), |context, values| list(context, Call { function: "services", values })),
+    row(Consul, "tree", (1, 1), |context, values| {
+        pairs(context, &values[0], (Depth::All, WhenEmpty::Renders))
+    }),
+];
+
+struct Call<'v> {
+    function: &'static str,
+    values: &'v [Value],
+}
+
+impl Call<'_> {
+    fn arguments(&self) -> Outcome<Vec<String>> {
+        self.values.iter().map(|value| arguments::string(value).map(|text| text.into_owned())).collect()
+    }
+
+    fn consul(&self) -> Outcome<Query> {
+        Ok(Query::Consul { function: self.function, arguments: self.arguments()? })
+    }
+}
+
+/// Returns the data of an answer; none if it is pending or absent.
+fn answered(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> {
+    match context.ask(query)? {
+        Answer::Pending | Answer::Absent => Ok(None),
+        Answer::Text(text) => context.text(text).map(Some),
+        Answer::Json(tree) => json::value(context, &tree, Numbers::Ints).map(Some),
+        Answer::Failed(_)
+        | Answer::Addresses(_)
+        | Answer::Variable(_)
+        | Answer::Variables(_)
+        | Answer::Services(_)
+        | Answer::ServiceNames(_) => Err(data::unfitting(query)),
+    }
+}
+
+fn object(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
+    let query = call.consul()?;
+    Ok(answered(context, &query)?.unwrap_or_default())
+}
+
+fn list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
+    let query = call.consul()?;
+    match answered(context, &query)? {
+        Some(list) => Ok(list),
+        None => context.list(Vec::new(), Element::Any),
+    }
+}
+
+/// A list of something with a name; without a name it is empty.
+fn named_list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
+    if call.arguments()?.first().is_none_or(String::is_empty) {
+        return context.list(Vec::new(), Element::Any);
+    }
+    list(context, call)
+}
+
+fn key_query(value: &Value) -> Outcome<Option<Query>> {
+    let path = arguments::string(value)?;
+    let path = path.trim().trim_start_matches('/');
+    Ok((!path.is_empty()).then(|| Query::Consul { function: "key", arguments: vec![path.to_owned()] }))
+}
+
+/// The value of a key. Without a default, a template waits until the key exists.
+fn key(context: &mut Context<'_>, path: &Value, default: Option<&Value>) -> Outcome<Value> {
+    let empty = default.cloned().unwrap_or_else(|| Value::from(""));
+    let Some(query) = key_query(path)? else { return Ok(empty) };
+    match answered(context, &query)? {
+        Some(value) if value.is_true() || default.is_none() => Ok(value),
+        Some(_) => Ok(empty),
+        None => {
+            if default.is_none() {
+                context.miss(query);
+            }
+            Ok(empty)
+        }
+    }
+}
+
+fn key_exists(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
+    let Some(query) = key_query(&values[0])? else { return Ok(Value::Bool(false)) };
+    Ok(Value::Bool(answered(context, &query)?.is_some()))
+}
+
+/// Which keys below a prefix are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    Top,
+    All,
+}
+
+fn pairs(
+    context: &mut Context<'_>,
+    prefix: &Value,
+    (depth, when_empty): (Depth, WhenEmpty),
+) -> Outcome<Value> {
+    let prefix = arguments::string(prefix)?.trim().trim_matches('/').to_owned();
+    if prefix.is_empty() {
+        return context.list(Vec::new(), Element::Struct);
+    }
+    let query = Query::Consul { function: "tree", arguments: vec![prefix] };
+    let all = answered(context, &query)?.unwrap_or_default();
+    let is_listed = |pair: &&Value| {
+        let Value::Map(pair) = pair else { return false };
+        let key = pair.get(&Key::Str("Key".into()));
+        let key =
+            key.as_ref().and_then(Value::as_text).map(|text| text.lossy().into_owned()).unwrap_or_default();
+        match depth {
+            Depth::Top => !key.is_empty() && !key.contains('/'),
+            Depth::All => !key.is_empty() && !key.ends_with('/'),
+        }
+    };
+    let found: Vec<Value> = arguments::items(&all)?.iter().filter(is_listed).cloned().collect();
+    if found.is_empty() && when_empty == WhenEmpty::Waits {
+        context.miss(query);
+    }
+    context.list(found, Element::Struct)
+}
+
+/// A secret: a path, and data `key=value` that makes it a write.
+fn vault(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
+    let mut arguments = call.arguments()?;
+    if arguments.is_empty() {
+        return Ok(Value::Nil);
+    }
+    for pair in arguments.iter_mut().skip(1).filter(|pair| !pair.is_empty()) {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(Fault::new("the data of a secret are pairs KEY=VALUE"));
+        };
+        *pair = format!("{}={}", key.trim(), value.trim());
+    }
+    arguments.retain(|argument| !argument.is_empty());
+    let query = Query::Vault { function: call.function, arguments };
+    Ok(answered(context, &query)?.unwrap_or_default())
+}
+
+fn secrets(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
+    let path = arguments::string(&values[0])?.into_owned();
+    if path.is_empty() {
+        return context.list(Vec::new(), Element::Str);
+    }
+    let query = Query::Vault { function: "secrets", arguments: vec![path] };
+    match answered(context, &query)? {
+        Some(list) => Ok(list),
+        None => context.list(Vec::new(), Element::Str),
+    }
+}

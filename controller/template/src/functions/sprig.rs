@@ -1,0 +1,41 @@
+//! Functions of sprig, with the prefix that consul-template gives them.
+//!
+//! Those that need randomness, the clock, the environment or the network are refused: a template renders the same from
+//! the same data.
+
+mod basics;
+mod dicts;
+mod lists;
+mod numbers;
+mod paths;
+mod patterns;
+mod text;
+mod versions;
+mod words;
+
+use crate::{context::Context, error::Outcome, format, function::Function, value::Value};
+
+pub(super) const PREFIX: &str = "sprig_";
+
+/// Why a function is not offered.
+const RANDOM: &str = "its result differs each time, so that the task would restart at each render";
+
+static TABLES: [&[Function]; 7] =
+    [basics::TABLE, dicts::TABLE, lists::TABLE, numbers::TABLE, paths::TABLE, patterns::TABLE, text::TABLE];
+
+pub(super) fn tables() -> &'static [&'static [Function]] {
+    &TABLES
+}
+
+/// Whether a value is the zero of its type.
+fn is_empty(value: &Value) -> bool {
+    !value.is_true()
+}
+
+/// The text of any value.
+fn text_of(context: &mut Context<'_>, value: &Value) -> Outcome<Vec<u8>> {
+    match value.as_text() {
+        Some(text) => Ok(text.to_vec()),
+        None => format::shown(context.limits(), value),
+    }
+}

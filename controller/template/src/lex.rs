@@ -1,0 +1,332 @@
+//! Text → tokens. Outside of actions there is only text; comments and trimmed space are left out.
+
+use crate::error::{ErrorKind, Fault, Outcome};
+
+/// A token with its bytes in the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Token {
+    pub(crate) fn span(self) -> (u32, u32) {
+        (offset(self.start), offset(self.end))
+    }
+}
+
+/// Texts have at most [`crate::Limits::source_bytes`] bytes, and larger limits do not help.
+pub(crate) fn offset(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    LeftDelimiter,
+    RightDelimiter,
+    Space,
+    /// `=`
+    Assign,
+    /// `:=`
+    Declare,
+    Pipe,
+    Comma,
+    LeftParen,
+    RightParen,
+    Str,
+    Character,
+    Number,
+    Bool,
+    Identifier,
+    Keyword(Keyword),
+    Dot,
+    /// `.name`
+    Field,
+    /// `$` or `$name`
+    Variable,
+    /// A character that is valid in no action, except as an error.
+    Other,
+    End,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keyword {
+    Block,
+    Break,
+    Continue,
+    Define,
+    Else,
+    End,
+    If,
+    Nil,
+    Range,
+    Template,
+    With,
+}
+
+/// The state of the lexer.
+pub(crate) struct Lexer<'t> {
+    text: &'t str,
+    left: &'t str,
+    right: &'t str,
+    at: usize,
+    is_inside: bool,
+    parens: usize,
+}
+
+impl<'t> Lexer<'t> {
+    pub(crate) fn new(text: &'t str, left: &'t str, right: &'t str) -> Self {
+        Self { text, left, right, at: 0, is_inside: false, parens: 0 }
+    }
+
+    pub(crate) fn next(&mut self) -> Outcome<Token> {
+        if self.is_inside { self.next_inside() } else { self.next_outside() }
+    }
+
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+
+    fn token(&self, kind: Kind, start: usize) -> Token {
+        Token { kind, start, end: self.at }
+    }
+
+    fn fault(&self, start: usize, message: impl Into<String>) -> Fault {
+        let span = (offset(start), offset(self.at.max(start + 1)));
+        Fault { kind: ErrorKind::Syntax, message: message.into(), span: Some(span) }
+    }
+
+    fn next_outside(&mut self) -> Outcome<Token> {
+        loop {
+            let start = self.at;
+            let Some(length) = self.rest().find(self.left) else {
+                self.at = self.text.len();
+                return Ok(self.token(if start < self.at { Kind::Text } else { Kind::End }, start));
+            };
+            let delimiter = start + length;
+            let after = delimiter + self.left.len();
+            let trims = trims_left(&self.text[after..]);
+            let text = &self.text[start..delimiter];
+            let kept = if trims { text.trim_end_matches(is_space).len() } else { length };
+            if kept > 0 {
+                self.at = delimiter;
+                return Ok(Token { kind: Kind::Text, start, end: start + kept });
+            }
+            self.at = after + if trims { 2 } else { 0 };
+            if self.rest().starts_with("/*") {
+                self.skip_comment(delimiter)?;
+                continue;
+            }
+            self.is_inside = true;
+            self.parens = 0;
+            return Ok(Token { kind: Kind::LeftDelimiter, start: delimiter, end: after });
+        }
+    }
+
+    fn skip_comment(&mut self, start: usize) -> Outcome<()> {
+        let Some(length) = self.rest().get(2..).and_then(|rest| rest.find("*/")) else {
+            return Err(self.fault(start, "unclosed comment"));
+        };
+        self.at += 2 + length + 2;
+        match self.right_delimiter() {
+            Some(trims) => self.leave(trims),
+            None => return Err(self.fault(start, "comment ends before closing delimiter")),
+        }
+        Ok(())
+    }
+
+    /// Whether a right delimiter is next, and whether it trims the space after it.
+    fn right_delimiter(&self) -> Option<bool> {
+        let rest = self.rest();
+        let marked = rest.strip_prefix(is_space).and_then(|rest| rest.strip_prefix('-'));
+        if marked.is_some_and(|rest| rest.starts_with(self.right)) {
+            Some(true)
+        } else {
+            rest.starts_with(self.right).then_some(false)
+        }
+    }
+
+    /// Passes the right delimiter.
+    fn leave(&mut self, trims: bool) {
+        self.at += if trims { 2 } else { 0 } + self.right.len();
+        self.is_inside = false;
+        if trims {
+            self.at += self.rest().len() - self.rest().trim_start_matches(is_space).len();
+        }
+    }
+
+    fn next_inside(&mut self) -> Outcome<Token> {
+        let start = self.at;
+        if let Some(trims) = self.right_delimiter() {
+            if self.parens > 0 {
+                return Err(self.fault(start, "unclosed left paren"));
+            }
+            let end = start + if trims { 2 } else { 0 } + self.right.len();
+            self.leave(trims);
+            return Ok(Token { kind: Kind::RightDelimiter, start, end });
+        }
+        let Some(first) = self.rest().chars().next() else {
+            return Err(self.fault(start, "unclosed action"));
+        };
+        self.at += first.len_utf8();
+        let kind = match first {
+            _ if is_space(first) => {
+                while self.rest().starts_with(is_space) && self.right_delimiter().is_none() {
+                    self.at += 1;
+                }
+                Kind::Space
+            }
+            '=' => Kind::Assign,
+            ':' if self.rest().starts_with('=') => {
+                self.at += 1;
+                Kind::Declare
+            }
+            ':' => return Err(self.fault(start, "expected :=")),
+            '|' => Kind::Pipe,
+            ',' => Kind::Comma,
+            '"' => self.quoted(start, '"', "quoted string")?,
+            '\'' => self.quoted(start, '\'', "character constant")?,
+            '`' => match self.rest().find('`') {
+                Some(length) => {
+                    self.at += length + 1;
+                    Kind::Str
+                }
+                None => return Err(self.fault(start, "unterminated raw quoted string")),
+            },
+            '$' => self.name(Kind::Variable, Kind::Variable)?,
+            '.' if !self.rest().starts_with(|next: char| next.is_ascii_digit()) => {
+                self.name(Kind::Dot, Kind::Field)?
+            }
+            '.' | '+' | '-' | '0'..='9' => self.number(start)?,
+            '(' => {
+                self.parens += 1;
+                Kind::LeftParen
+            }
+            ')' => {
+                let Some(parens) = self.parens.checked_sub(1) else {
+                    return Err(self.fault(start, "unexpected right paren"));
+                };
+                self.parens = parens;
+                Kind::RightParen
+            }
+            _ if is_alphanumeric(first) => self.word(start)?,
+            _ if first.is_ascii_graphic() => Kind::Other,
+            _ => return Err(self.fault(start, format!("unrecognized character in action: {first:?}"))),
+        };
+        Ok(self.token(kind, start))
+    }
+
+    fn quoted(&mut self, start: usize, quote: char, what: &str) -> Outcome<Kind> {
+        let mut is_escaped = false;
+        for char in self.rest().chars() {
+            if char == '\n' {
+                break;
+            }
+            self.at += char.len_utf8();
+            if is_escaped {
+                is_escaped = false;
+            } else if char == quote {
+                return Ok(if quote == '"' { Kind::Str } else { Kind::Character });
+            } else {
+                is_escaped = char == '\\';
+            }
+        }
+        Err(self.fault(start, format!("unterminated {what}")))
+    }
+
+    /// Reads the name after `.` or `$`.
+    fn name(&mut self, without: Kind, with: Kind) -> Outcome<Kind> {
+        if self.is_terminated() {
+            return Ok(without);
+        }
+        self.skip_alphanumeric();
+        self.terminated(with)
+    }
+
+    fn word(&mut self, start: usize) -> Outcome<Kind> {
+        self.skip_alphanumeric();
+        self.terminated(match &self.text[start..self.at] {
+            "true" | "false" => Kind::Bool,
+            "block" => Kind::Keyword(Keyword::Block),
+            "break" => Kind::Keyword(Keyword::Break),
+            "continue" => Kind::Keyword(Keyword::Continue),
+            "define" => Kind::Keyword(Keyword::Define),
+            "else" => Kind::Keyword(Keyword::Else),
+            "end" => Kind::Keyword(Keyword::End),
+            "if" => Kind::Keyword(Keyword::If),
+            "nil" => Kind::Keyword(Keyword::Nil),
+            "range" => Kind::Keyword(Keyword::Range),
+            "template" => Kind::Keyword(Keyword::Template),
+            "with" => Kind::Keyword(Keyword::With),
+            _ => Kind::Identifier,
+        })
+    }
+
+    fn skip_alphanumeric(&mut self) {
+        self.at = self.text.len() - self.rest().trim_start_matches(is_alphanumeric).len();
+    }
+
+    fn terminated(&self, kind: Kind) -> Outcome<Kind> {
+        if self.is_terminated() {
+            return Ok(kind);
+        }
+        let next = self.rest().chars().next().unwrap_or_default();
+        Err(self.fault(self.at, format!("bad character {next:?} after a name")))
+    }
+
+    fn is_terminated(&self) -> bool {
+        let rest = self.rest();
+        let ends = |next: char| is_space(next) || matches!(next, '.' | ',' | '|' | ':' | ')' | '(');
+        rest.is_empty() || rest.starts_with(ends) || rest.starts_with(self.right)
+    }
+
+    /// Reads what may be a number; the parser checks it.
+    fn number(&mut self, start: usize) -> Outcome<Kind> {
+        self.at = start;
+        self.skip_one(&['+', '-']);
+        let unsigned = self.rest().as_bytes();
+        let is_hex = matches!(unsigned, [b'0', b'x' | b'X', ..]);
+        let has_prefix = is_hex || matches!(unsigned, [b'0', b'o' | b'O' | b'b' | b'B', ..]);
+        self.at += if has_prefix { 2 } else { 0 };
+        let is_digit =
+            |char: char| char == '_' || if is_hex { char.is_ascii_hexdigit() } else { char.is_ascii_digit() };
+        self.skip_while(is_digit);
+        if self.skip_one(&['.']) {
+            self.skip_while(is_digit);
+        }
+        let exponent: &[char] = if is_hex { &['p', 'P'] } else { &['e', 'E'] };
+        if (is_hex || !has_prefix) && self.skip_one(exponent) {
+            self.skip_one(&['+', '-']);
+            self.skip_while(|char| char == '_' || char.is_ascii_digit());
+        }
+        self.skip_one(&['i']);
+        if self.rest().starts_with(is_alphanumeric) || self.rest().starts_with(['+', '-']) {
+            return Err(self.fault(start, format!("bad number syntax: {:?}", &self.text[start..self.at])));
+        }
+        Ok(Kind::Number)
+    }
+
+    fn skip_one(&mut self, chars: &[char]) -> bool {
+        let found = self.rest().starts_with(chars);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn skip_while(&mut self, is_part: impl Fn(char) -> bool) {
+        self.at = self.text.len() - self.rest().trim_start_matches(is_part).len();
+    }
+}
+
+fn trims_left(after: &str) -> bool {
+    after.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_space))
+}
+
+pub(crate) fn is_space(char: char) -> bool {
+    matches!(char, ' ' | '\t' | '\r' | '\n')
+}
+
+fn is_alphanumeric(char: char) -> bool {
+    char == '_' || char.is_alphabetic() || char.is_numeric()
+}

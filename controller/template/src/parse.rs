@@ -1,0 +1,371 @@
+//! Tokens → tree. Recursion is bounded by [`crate::Limits::nesting`].
+
+mod pipe;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    ast::{Branches, Node, ROOT_VARIABLE, Span, VariableId},
+    error::{ErrorKind, Fault, Outcome},
+    lex::{Keyword, Kind, Lexer, Token},
+    number,
+    options::Options,
+};
+
+/// The templates of a text by name. The main one has an empty name.
+pub(crate) type Templates = BTreeMap<Arc<str>, Vec<Node>>;
+
+/// Parses a text.
+pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
+    if text.len() > options.limits.source_bytes {
+        let message = format!("the template has more than {} bytes", options.limits.source_bytes);
+        return Err(Fault::limit(message));
+    }
+    let (left, right) = options.delimiters();
+    let mut parser = Parser {
+        text,
+        options,
+        lexer: Lexer::new(text, left, right),
+        pushed_back: Vec::new(),
+        templates: Templates::new(),
+        names: vec!["$"],
+        scope: vec![ROOT_VARIABLE],
+        ranges: 0,
+        nesting: 0,
+    };
+    let root = parser.root()?;
+    parser.define("", root, (0, 0))?;
+    Ok(parser.templates)
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    options: &'t Options,
+    lexer: Lexer<'t>,
+    /// Tokens that were read ahead, the next one last.
+    pushed_back: Vec<Token>,
+    templates: Templates,
+    /// All names of variables; their index is the id.
+    names: Vec<&'t str>,
+    /// Variables that are visible here.
+    scope: Vec<VariableId>,
+    /// Ranges around this place.
+    ranges: usize,
+    nesting: usize,
+}
+
+/// How a list of nodes ended.
+enum Ending {
+    End,
+    Else,
+    /// `else if` or `else with`; the keyword has been read.
+    ElseIf(Keyword),
+    Eof,
+}
+
+/// Where a list of nodes is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Top,
+    Block,
+}
+
+/// Where a pipeline is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Action,
+    If,
+    With,
+    Range,
+    Template,
+    Block,
+    Paren,
+}
+
+impl Place {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Action => "command",
+            Self::If => "if",
+            Self::With => "with",
+            Self::Range => "range",
+            Self::Template => "template clause",
+            Self::Block => "block clause",
+            Self::Paren => "parenthesized pipeline",
+        }
+    }
+}
+
+fn fault(token: Token, message: impl Into<String>) -> Fault {
+    Fault { kind: ErrorKind::Syntax, message: message.into(), span: Some(token.span()) }
+}
+
+impl<'t> Parser<'t> {
+    fn next(&mut self) -> Outcome<Token> {
+        self.pushed_back.pop().map_or_else(|| self.lexer.next(), Ok)
+    }
+
+    fn peek(&mut self) -> Outcome<Token> {
+        let token = self.next()?;
+        self.pushed_back.push(token);
+        Ok(token)
+    }
+
+    fn next_after_space(&mut self) -> Outcome<Token> {
+        loop {
+            let token = self.next()?;
+            if token.kind != Kind::Space {
+                return Ok(token);
+            }
+        }
+    }
+
+    fn peek_after_space(&mut self) -> Outcome<Token> {
+        let token = self.next_after_space()?;
+        self.pushed_back.push(token);
+        Ok(token)
+    }
+
+    fn slice(&self, token: Token) -> &'t str {
+        &self.text[token.start..token.end]
+    }
+
+    fn unexpected(&self, token: Token, place: &str) -> Fault {
+        let what = if token.kind == Kind::End {
+            "end of the text".to_owned()
+        } else if token.kind == Kind::RightDelimiter {
+            format!("{:?}", self.options.delimiters().1)
+        } else {
+            format!("{:?}", self.slice(token))
+        };
+        fault(token, format!("unexpected {what} in {place}"))
+    }
+
+    fn expect(&mut self, kind: Kind, place: &str) -> Outcome<Token> {
+        let token = self.next_after_space()?;
+        if token.kind == kind { Ok(token) } else { Err(self.unexpected(token, place)) }
+    }
+
+    /// Parses a part one level deeper.
+    fn nested<T>(&mut self, token: Token, parse: impl FnOnce(&mut Self) -> Outcome<T>) -> Outcome<T> {
+        if self.nesting >= self.options.limits.nesting {
+            let message = format!("blocks and parentheses are nested more than {} deep", self.nesting);
+            return Err(Fault::limit(message).at(token.span()));
+        }
+        self.nesting += 1;
+        let parsed = parse(self);
+        self.nesting -= 1;
+        parsed
+    }
+
+    fn root(&mut self) -> Outcome<Vec<Node>> {
+        let (nodes, ending, token) = self.list(Level::Top)?;
+        match ending {
+            Ending::Eof => Ok(nodes),
+            Ending::End => Err(self.unexpected(token, "the text outside of blocks")),
+            Ending::Else | Ending::ElseIf(_) => Err(fault(token, "unexpected {{else}}")),
+        }
+    }
+
+    /// Parses nodes until `end`, `else` or the end of the text. Definitions are allowed at the top only.
+    fn list(&mut self, level: Level) -> Outcome<(Vec<Node>, Ending, Token)> {
+        let mut nodes = Vec::new();
+        loop {
+            let token = self.next()?;
+            if token.kind == Kind::Text {
+                nodes.push(Node::Text(token.span()));
+                continue;
+            }
+            if token.kind == Kind::End {
+                return Ok((nodes, Ending::Eof, token));
+            }
+            let first = self.next_after_space()?;
+            let Kind::Keyword(keyword) = first.kind else {
+                self.pushed_back.push(first);
+                nodes.push(Node::Action(self.pipe(Place::Action)?));
+                continue;
+            };
+            match keyword {
+                Keyword::End => {
+                    self.expect(Kind::RightDelimiter, "end")?;
+                    return Ok((nodes, Ending::End, first));
+                }
+                Keyword::Else => return Ok((nodes, self.ending_of_else()?, first)),
+                Keyword::Define if level == Level::Top => {
+                    self.nested(first, |parser| parser.definition(first))?;
+                }
+                Keyword::Define => return Err(fault(first, "{{define}} inside of another block")),
+                Keyword::Block
+                | Keyword::Break
+                | Keyword::Continue
+                | Keyword::If
+                | Keyword::Nil
+                | Keyword::Range
+                | Keyword::Template
+                | Keyword::With => nodes.push(self.nested(first, |parser| parser.control(keyword, first))?),
+            }
+        }
+    }
+
+    fn ending_of_else(&mut self) -> Outcome<Ending> {
+        let next = self.next_after_space()?;
+        if next.kind == Kind::RightDelimiter {
+            Ok(Ending::Else)
+        } else if let Kind::Keyword(keyword @ (Keyword::If | Keyword::With)) = next.kind {
+            Ok(Ending::ElseIf(keyword))
+        } else {
+            Err(self.unexpected(next, "else"))
+        }
+    }
+
+    fn control(&mut self, keyword: Keyword, token: Token) -> Outcome<Node> {
+        match keyword {
+            Keyword::If => Ok(Node::If(self.branches(keyword, Place::If)?)),
+            Keyword::With => Ok(Node::With(self.branches(keyword, Place::With)?)),
+            Keyword::Range => self.range(),
+            Keyword::Template => self.call(),
+            Keyword::Block => self.block(token),
+            Keyword::Break | Keyword::Continue => {
+                self.expect(Kind::RightDelimiter, "break or continue")?;
+                if self.ranges == 0 {
+                    return Err(fault(token, format!("{} outside of range", self.slice(token))));
+                }
+                Ok(if keyword == Keyword::Break { Node::Break } else { Node::Continue })
+            }
+            Keyword::Nil => {
+                self.pushed_back.push(token);
+                Ok(Node::Action(self.pipe(Place::Action)?))
+            }
+            Keyword::Define | Keyword::Else | Keyword::End => Err(self.unexpected(token, "an action")),
+        }
+    }
+
+    fn branches(&mut self, keyword: Keyword, place: Place) -> Outcome<Branches> {
+        let visible = self.scope.len();
+        let mut branches = Vec::new();
+        let otherwise = loop {
+            let pipe = self.pipe(place)?;
+            let (nodes, ending, token) = self.list(Level::Block)?;
+            branches.push((pipe, nodes));
+            match ending {
+                Ending::End => break Vec::new(),
+                Ending::Else => break self.last_list()?,
+                Ending::ElseIf(again) if again == keyword => {}
+                Ending::ElseIf(_) => {
+                    return Err(fault(token, format!("a different block after else in {}", place.name())));
+                }
+                Ending::Eof => return Err(self.unexpected(token, place.name())),
+            }
+        };
+        self.scope.truncate(visible);
+        Ok(Branches { branches, otherwise })
+    }
+
+    fn last_list(&mut self) -> Outcome<Vec<Node>> {
+        let (nodes, ending, token) = self.list(Level::Block)?;
+        match ending {
+            Ending::End => Ok(nodes),
+            Ending::Else | Ending::ElseIf(_) => Err(fault(token, "expected end; found {{else}}")),
+            Ending::Eof => Err(self.unexpected(token, "the last part of a block")),
+        }
+    }
+
+    fn range(&mut self) -> Outcome<Node> {
+        let visible = self.scope.len();
+        let pipe = self.pipe(Place::Range)?;
+        let around = self.ranges;
+        self.ranges += 1;
+        let (body, ending, token) = self.list(Level::Block)?;
+        self.ranges = around;
+        let otherwise = match ending {
+            Ending::End => Vec::new(),
+            Ending::Else => self.last_list()?,
+            Ending::ElseIf(_) => return Err(fault(token, "a different block after else in range")),
+            Ending::Eof => return Err(self.unexpected(token, "range")),
+        };
+        self.scope.truncate(visible);
+        Ok(Node::Range { pipe, body, otherwise })
+    }
+
+    fn call(&mut self) -> Outcome<Node> {
+        let token = self.next_after_space()?;
+        let name = self.template_name(token, Place::Template)?;
+        let pipe = if self.peek_after_space()?.kind == Kind::RightDelimiter {
+            self.next()?;
+            None
+        } else {
+            Some(self.pipe(Place::Template)?)
+        };
+        Ok(Node::Template { name, pipe, span: token.span() })
+    }
+
+    fn block(&mut self, token: Token) -> Outcome<Node> {
+        let name_token = self.next_after_space()?;
+        let name = self.template_name(name_token, Place::Block)?;
+        let pipe = self.pipe(Place::Block)?;
+        let body = self.body(token)?;
+        self.define(&name, body, name_token.span())?;
+        Ok(Node::Template { name, pipe: Some(pipe), span: name_token.span() })
+    }
+
+    fn definition(&mut self, token: Token) -> Outcome<()> {
+        let name_token = self.next_after_space()?;
+        let name = self.template_name(name_token, Place::Template)?;
+        self.expect(Kind::RightDelimiter, "define clause")?;
+        let body = self.body(token)?;
+        self.define(&name, body, name_token.span())
+    }
+
+    /// Parses the body of another template, which sees no variable but `$`.
+    fn body(&mut self, token: Token) -> Outcome<Vec<Node>> {
+        let scope = std::mem::replace(&mut self.scope, vec![ROOT_VARIABLE]);
+        let ranges = std::mem::take(&mut self.ranges);
+        let (nodes, ending, _) = self.list(Level::Block)?;
+        (self.scope, self.ranges) = (scope, ranges);
+        match ending {
+            Ending::End => Ok(nodes),
+            Ending::Else | Ending::ElseIf(_) => Err(fault(token, "unexpected {{else}} in a definition")),
+            Ending::Eof => Err(fault(token, "this definition has no {{end}}")),
+        }
+    }
+
+    /// Adds a template. An empty one replaces none, and is replaced by any.
+    fn define(&mut self, name: &str, nodes: Vec<Node>, span: Span) -> Outcome<()> {
+        let is_empty = |nodes: &[Node]| nodes.iter().all(|node| self.is_blank(node));
+        let is_new_empty = is_empty(&nodes);
+        match self.templates.get(name) {
+            Some(known) if !is_empty(known) => {
+                if is_new_empty {
+                    return Ok(());
+                }
+                let message = format!("multiple definition of template {name:?}");
+                Err(Fault { kind: ErrorKind::Syntax, message, span: Some(span) })
+            }
+            Some(_) | None => {
+                self.templates.insert(name.into(), nodes);
+                Ok(())
+            }
+        }
+    }
+
+    fn is_blank(&self, node: &Node) -> bool {
+        match node {
+            Node::Text((start, end)) => self.text[*start as usize..*end as usize].trim().is_empty(),
+            Node::Action(_)
+            | Node::If(_)
+            | Node::With(_)
+            | Node::Range { .. }
+            | Node::Template { .. }
+            | Node::Break
+            | Node::Continue => false,
+        }
+    }
+
+    fn template_name(&self, token: Token, place: Place) -> Outcome<Arc<str>> {
+        if token.kind != Kind::Str {
+            return Err(self.unexpected(token, place.name()));
+        }
+        let name = number::unquote(self.slice(token)).map_err(|message| fault(token, message))?;
+        Ok(String::from_utf8_lossy(&name).into())
+    }
+}

@@ -1,0 +1,205 @@
+//! Pipelines: declarations, commands, operands.
+
+use crate::{
+    ast::{Command, Operand, Pipe, Span, Term, VariableId},
+    error::{Fault, Outcome},
+    functions,
+    lex::{Keyword, Kind, Token, offset},
+    number,
+    text::Text,
+};
+
+use super::{Parser, Place, fault};
+
+impl Parser<'_> {
+    /// Parses a pipeline and its end: the right delimiter or the right parenthesis.
+    pub(super) fn pipe(&mut self, place: Place) -> Outcome<Pipe> {
+        let start = self.peek_after_space()?.start;
+        let (variables, assigns) = self.declarations(place)?;
+        let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
+        let mut commands = Vec::new();
+        loop {
+            let token = self.next_after_space()?;
+            if token.kind == end {
+                if commands.is_empty() {
+                    return Err(fault(token, format!("missing value for {}", place.name())));
+                }
+                let span = (offset(start), offset(token.start.max(start)));
+                return Ok(Pipe { span: trimmed(self.text, span), variables, assigns, commands });
+            }
+            self.pushed_back.push(token);
+            let command = self.command(place)?;
+            let is_literal = matches!(
+                command.first.term,
+                Term::Bool(_) | Term::Nil | Term::Number(_) | Term::Str(_) | Term::Dot
+            ) && command.first.fields.is_empty();
+            if !commands.is_empty() && is_literal {
+                let stage = commands.len() + 1;
+                return Err(fault(token, format!("non executable command in pipeline stage {stage}")));
+            }
+            commands.push(command);
+        }
+    }
+
+    /// Parses `$a :=`, `$a =` or `$a, $b :=`.
+    fn declarations(&mut self, place: Place) -> Outcome<(Vec<VariableId>, bool)> {
+        let mut variables = Vec::new();
+        loop {
+            let variable = self.peek_after_space()?;
+            if variable.kind != Kind::Variable {
+                return if variables.is_empty() {
+                    Ok((variables, false))
+                } else {
+                    Err(fault(variable, "range can only initialize variables"))
+                };
+            }
+            self.next()?;
+            let adjacent = self.peek()?;
+            let next = self.next_after_space()?;
+            if matches!(next.kind, Kind::Assign | Kind::Declare) {
+                variables.push(self.declare(variable)?);
+                return Ok((variables, next.kind == Kind::Assign));
+            }
+            if next.kind == Kind::Comma && place == Place::Range && variables.is_empty() {
+                variables.push(self.declare(variable)?);
+                continue;
+            }
+            if next.kind == Kind::Comma {
+                return Err(fault(variable, format!("too many declarations in {}", place.name())));
+            }
+            if !variables.is_empty() {
+                return Err(fault(variable, "range can only initialize variables"));
+            }
+            // An operand, not a declaration.
+            self.pushed_back.push(next);
+            if adjacent.kind == Kind::Space {
+                self.pushed_back.push(adjacent);
+            }
+            self.pushed_back.push(variable);
+            return Ok((variables, false));
+        }
+    }
+
+    fn declare(&mut self, token: Token) -> Outcome<VariableId> {
+        let name = self.slice(token);
+        let index = self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
+            self.names.push(name);
+            self.names.len() - 1
+        });
+        let id = VariableId::try_from(index)
+            .map_err(|_| Fault::limit("the template has more than 65535 variables").at(token.span()))?;
+        self.scope.push(id);
+        Ok(id)
+    }
+
+    fn command(&mut self, place: Place) -> Outcome<Command> {
+        let start = self.peek_after_space()?;
+        let mut operands = Vec::new();
+        let mut end = start.start;
+        loop {
+            self.peek_after_space()?;
+            if let Some(operand) = self.operand()? {
+                end = operand.span.1 as usize;
+                operands.push(operand);
+            }
+            let token = self.next()?;
+            if token.kind == Kind::Space {
+                continue;
+            }
+            if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
+                self.pushed_back.push(token);
+            } else if token.kind != Kind::Pipe {
+                let place = if operands.is_empty() { place.name() } else { "operand" };
+                return Err(self.unexpected(token, place));
+            }
+            let mut operands = operands.into_iter();
+            let Some(first) = operands.next() else { return Err(fault(token, "empty command")) };
+            let span = (offset(start.start), offset(end));
+            return Ok(Command { span, first, arguments: operands.collect() });
+        }
+    }
+
+    fn operand(&mut self) -> Outcome<Option<Operand>> {
+        let token = self.next_after_space()?;
+        let mut fields = Vec::new();
+        let term = match token.kind {
+            Kind::Identifier => self.function(token)?,
+            Kind::Dot => Term::Dot,
+            Kind::Keyword(Keyword::Nil) => Term::Nil,
+            Kind::Variable => Term::Variable(self.variable(token)?),
+            Kind::Field => {
+                fields.push(Text::from(&self.slice(token)[1..]));
+                Term::Dot
+            }
+            Kind::Bool => Term::Bool(self.slice(token) == "true"),
+            Kind::Number => {
+                number::number(self.slice(token)).map(Term::Number).map_err(|why| fault(token, why))?
+            }
+            Kind::Character => {
+                let code = number::character(self.slice(token)).map_err(|why| fault(token, why))?;
+                Term::Number(number::Number { int: Some(code), float: code as f64, is_float: false })
+            }
+            Kind::Str => {
+                Term::Str(number::unquote(self.slice(token)).map_err(|why| fault(token, why))?.into())
+            }
+            Kind::LeftParen => Term::Paren(Box::new(self.nested(token, |parser| parser.pipe(Place::Paren))?)),
+            Kind::Text
+            | Kind::LeftDelimiter
+            | Kind::RightDelimiter
+            | Kind::Space
+            | Kind::Assign
+            | Kind::Declare
+            | Kind::Pipe
+            | Kind::Comma
+            | Kind::RightParen
+            | Kind::Keyword(_)
+            | Kind::Other
+            | Kind::End => {
+                self.pushed_back.push(token);
+                return Ok(None);
+            }
+        };
+        let has_fields = !fields.is_empty()
+            || matches!(term, Term::Variable(_) | Term::Function(_) | Term::Denied(_) | Term::Paren(_));
+        let mut end = if matches!(term, Term::Paren(_)) { self.peek()?.start } else { token.end };
+        loop {
+            let next = self.peek()?;
+            if next.kind != Kind::Field {
+                break;
+            }
+            if !has_fields {
+                return Err(fault(next, format!("unexpected . after term {:?}", self.slice(token))));
+            }
+            self.next()?;
+            end = next.end;
+            fields.push(Text::from(&self.slice(next)[1..]));
+        }
+        let span = trimmed(self.text, (offset(token.start), offset(end)));
+        Ok(Some(Operand { span, term, fields }))
+    }
+
+    fn function(&self, token: Token) -> Outcome<Term> {
+        let name = self.slice(token);
+        let Some(function) = functions::find(name) else {
+            let near = functions::nearest(name).map(|near| format!("; did you mean {near}?"));
+            let message = format!("function {name:?} not defined{}", near.unwrap_or_default());
+            return Err(fault(token, message));
+        };
+        let is_denied = self.options.denylist.iter().any(|pattern| functions::matches_pattern(pattern, name));
+        Ok(if is_denied { Term::Denied(function.name) } else { Term::Function(function) })
+    }
+
+    fn variable(&self, token: Token) -> Outcome<VariableId> {
+        let name = self.slice(token);
+        let id =
+            self.names.iter().position(|known| *known == name).and_then(|id| VariableId::try_from(id).ok());
+        id.filter(|id| self.scope.contains(id))
+            .ok_or_else(|| fault(token, format!("undefined variable {name:?}")))
+    }
+}
+
+/// Leaves out space at the end.
+fn trimmed(text: &str, (start, end): Span) -> Span {
+    let length = text[start as usize..end as usize].trim_end().len();
+    (start, start + offset(length))
+}
