@@ -14,7 +14,7 @@ use herdlet_config::{
     LogFormat,
     log_filter::{check_directives, directives_from_env, env_set, parse},
 };
-use tracing::{Event, Level, Metadata, Subscriber, level_filters::LevelFilter};
+use tracing::{Event, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     EnvFilter, Layer as _, Registry,
     filter::{FilterExt as _, filter_fn},
@@ -25,7 +25,10 @@ use tracing_subscriber::{
     util::{SubscriberInitExt as _, TryInitError},
 };
 
-use super::journal::{self, Journal, priority};
+use super::{
+    journal::{self, Journal, priority},
+    monitor::{self, has_no_bodies},
+};
 
 /// The default directives of commands. `simulate` has thousands of sessions with servers and reports by itself what
 /// prevents them.
@@ -157,15 +160,8 @@ where
         },
     };
     let filter = filter.and(filter_fn(has_no_bodies).with_max_level_hint(LevelFilter::TRACE));
-    let subscriber =
-        tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer());
+    let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter)).with(monitor::layer());
     Ok((Box::new(subscriber), LogLevel(handle)))
-}
-
-/// Whether an event may be logged by any directives. The client of engines logs whole requests and answers for its developers: they
-/// contain the environment of tasks and registries' passwords.
-pub(super) fn has_no_bodies(about: &Metadata<'_>) -> bool {
-    !about.target().starts_with("bollard") || *about.level() <= Level::INFO
 }
 
 /// Writes the priority before the line, as in sd-daemon(3): the journal removes it and stores it as a field.
@@ -260,7 +256,7 @@ mod tests {
         let directives = "trace,bollard=trace,bollard::docker=trace,[start]=trace";
         let (subscriber, _) =
             subscriber(directives, LogFormat::Text, Sink::Plain, nobody, move || writer.clone()).unwrap();
-        let mut monitored = super::super::monitor::listen();
+        let mut monitored = monitor::listen();
         tracing::subscriber::with_default(subscriber, || {
             let _in = tracing::info_span!("start").entered();
             tracing::debug!(target: "bollard::docker", "Env: TOKEN=s3cr3t");
