@@ -1,7 +1,7 @@
 //! Options of the drivers `docker` and `podman` in the agent's config. Names and defaults are those of Nomad's plugin options
 //! (`drivers/docker/config.go`); `engine` and `pull_fallback` are herdlet's.
 
-use std_alloc::{borrow::ToOwned, string::String, vec::Vec};
+use std_alloc::{borrow::ToOwned, format, string::String, vec::Vec};
 
 use serde::Deserialize;
 
@@ -21,6 +21,8 @@ pub struct DockerOptions {
     pub endpoint: Option<String>,
     /// The former name of `endpoint` in Podman's driver.
     pub socket_path: Option<String>,
+    /// Engines that are gone for good: tasks that ran there are lost, and their containers are not removed.
+    pub forget_engines: Vec<String>,
     /// Where credentials of registries are found.
     pub auth: Option<Block<AuthSources>>,
     /// Certificates for a remote engine; not supported.
@@ -180,7 +182,7 @@ impl DockerOptions {
     ///
     /// # Errors
     /// The key that can't be honoured, and why.
-    pub fn socket(&self) -> Result<Option<&str>, (&'static str, String)> {
+    pub fn socket(&self) -> Result<Option<String>, (&'static str, String)> {
         if self.tls.is_some() {
             return Err((
                 "tls",
@@ -190,14 +192,18 @@ impl DockerOptions {
         }
         for (key, value) in [("endpoint", &self.endpoint), ("socket_path", &self.socket_path)] {
             let Some(value) = value.as_deref().filter(|value| !value.is_empty()) else { continue };
-            let path = value.strip_prefix("unix://").unwrap_or(value);
-            if !path.starts_with('/') {
-                let why = "must be the path of a Unix socket: herdlet uses engines of this machine only; write for instance unix:///var/run/docker.sock";
-                return Err((key, why.into()));
-            }
-            return Ok(Some(path));
+            return socket_path(value).map(Some).map_err(|why| (key, why));
         }
         Ok(None)
+    }
+
+    /// The paths of the sockets in `forget_engines`.
+    ///
+    /// # Errors
+    /// The key, and why it can't be honoured.
+    pub fn forgotten(&self) -> Result<Vec<String>, (&'static str, String)> {
+        let paths = self.forget_engines.iter().map(|value| socket_path(value));
+        paths.collect::<Result<_, _>>().map_err(|why| ("forget_engines", why))
     }
 
     /// The pairs of `logging`, with the driver's name.
@@ -205,4 +211,16 @@ impl DockerOptions {
         let logging = &self.logging.as_ref()?.0;
         Some((logging.name().unwrap_or("json-file").to_owned(), logging.all_options()))
     }
+}
+
+/// The path in `unix:///PATH` or `unix://PATH`.
+fn socket_path(value: &str) -> Result<String, String> {
+    match value.strip_prefix("unix://") {
+        // Nomad's Podman driver documents `unix://run/podman/io.podman`.
+        Some(path) if !path.is_empty() => return Ok(format!("/{}", path.trim_start_matches('/'))),
+        _ if value.starts_with('/') => return Ok(value.to_owned()),
+        _ => {}
+    }
+    Err("must be the path of a Unix socket: herdlet uses engines of this machine only; write for instance unix:///var/run/docker.sock"
+        .into())
 }

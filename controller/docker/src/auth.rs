@@ -181,6 +181,7 @@ fn pick<'f, T>(all: &'f HashMap<String, T>, image: &Reference) -> Option<&'f T> 
 }
 
 /// Runs `docker-credential-NAME get`.
+#[expect(clippy::disallowed_methods, reason = "a pull that is withdrawn leaves no program behind")]
 async fn ask(helper: &str, image: &Reference) -> Result<Option<DockerCredentials>, AuthError> {
     let registry = if image.registry == DOCKER_HUB { HUB_KEY } else { &*image.registry };
     let wrong =

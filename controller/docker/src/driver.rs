@@ -16,7 +16,7 @@ mod sweep;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -41,7 +41,7 @@ use crate::{
     engine::{About, Engine, Engines, Place, State, candidates},
     exec, failure,
     images::Pulls,
-    names::Naming,
+    names::{Naming, Owner},
     policy::{Mode, Policy},
     records::Records,
     runs::{Run, Runs},
@@ -89,20 +89,25 @@ pub struct Containers {
 
 struct Shared {
     info: Arc<DriverInfo>,
-    instance: String,
+    owner: Owner,
     naming: Naming,
     policy: Policy,
     compute: Compute,
     records: Records,
     used: UsedImages,
+    preparing: collect::Preparing,
     runs: Runs,
     earlier: Earlier,
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
     listed: Mutex<HashMap<PathBuf, BTreeMap<AttemptId, ContainerSummary>>>,
+    /// Sockets of engines that were restarted while no agent ran.
+    restarted: Mutex<BTreeSet<PathBuf>>,
     engines: Mutex<Engines>,
     pulls: Pulls,
     exits: Outlet<Exited>,
     events: Outlet<TaskEvent>,
+    /// Set once unused containers and images are looked for.
+    cleaning: OnceLock<()>,
     ended: CancellationToken,
 }
 
@@ -126,19 +131,22 @@ impl Containers {
         };
         let shared = Shared {
             info: Arc::new(info),
-            instance,
+            owner: Owner { instance, driver },
             naming,
             policy,
             compute: Compute { mhz, cores },
             records,
             used,
+            preparing: Default::default(),
             runs: Runs::default(),
             earlier: Earlier::default(),
             listed: Mutex::default(),
+            restarted: Mutex::default(),
             engines: Mutex::default(),
             pulls: Pulls::default(),
             exits: Outlet::default(),
             events: Outlet::default(),
+            cleaning: OnceLock::new(),
             ended: ended.clone(),
         };
         Ok(Self { shared: Arc::new(shared), _tasks: ended.drop_guard() })
@@ -182,8 +190,11 @@ impl TaskDriver for Containers {
 
     fn set_earlier(&self, known: &BTreeSet<AttemptId>) {
         self.shared.earlier.set(known);
-        tokio::spawn(sweep::run(Arc::clone(&self.shared)));
-        tokio::spawn(collect::run(Arc::clone(&self.shared)));
+        // Called again before each attempt to list: there is one loop of each kind.
+        if self.shared.cleaning.set(()).is_ok() {
+            tokio::spawn(sweep::run(Arc::clone(&self.shared)));
+            tokio::spawn(collect::run(Arc::clone(&self.shared)));
+        }
     }
 
     fn prepare<'a>(
@@ -225,7 +236,7 @@ impl TaskDriver for Containers {
     ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
         async move {
             let run = self.shared.running(id)?;
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
             Ok(stats::follow(client, &run.container, interval, Arc::clone(&run.times)))
         }
         .boxed()
@@ -235,7 +246,7 @@ impl TaskDriver for Containers {
         async move {
             signal::parse(name).map_err(DriverError::fatal)?;
             let run = self.shared.running(id)?;
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
             let options = KillContainerOptionsBuilder::new().signal(name).build();
             let sent = client.kill_container(&run.container, Some(options)).await;
             sent.map_err(|error| failure::retry(&format!("send {name} to {id}"), &error))
@@ -250,8 +261,8 @@ impl TaskDriver for Containers {
     ) -> BoxFuture<'a, DriverResult<ExecSession>> {
         async move {
             let run = self.shared.running(id)?;
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
-            exec::session(client, &run.container, request).await
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
+            exec::session((client, run.engine.socket()), &run.container, request).await
         }
         .boxed()
     }
@@ -268,8 +279,9 @@ impl Shared {
         let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
         let known = engines.entry(place.socket.clone()).or_insert_with(|| {
             let engine = Engine::new(place, self.policy.call_timeout);
-            let following =
-                Arc::clone(&engine).follow(self.instance.clone(), Arc::new(follow::Hear(Arc::clone(self))));
+            let memory = self.records.daemon(engine.socket());
+            let hear = Arc::new(follow::Hear(Arc::clone(self)));
+            let following = Arc::clone(&engine).follow(self.owner.clone(), hear, memory);
             let ended = self.ended.clone();
             tokio::spawn(async move { ended.run_until_cancelled(following).await });
             engine

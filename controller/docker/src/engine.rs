@@ -1,50 +1,49 @@
 //! A connection to an engine on this machine, and what is known of it.
 //!
 //! In: the path of a socket. Out: calls; whether the engine answers, and why not. It is watched as long as the driver is open: see
-//! [`Engine::follow`]. This module knows no attempts.
+//! `follow`. This module knows no attempts.
 
+mod daemon;
 mod find;
+mod follow;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
 use bollard::{
     API_DEFAULT_VERSION, Docker,
     errors::Error,
-    models::{ContainerSummary, EventMessage, EventMessageTypeEnum},
-    query_parameters::{EventsOptionsBuilder, ListContainersOptionsBuilder},
+    models::{ContainerSummary, EventMessage},
+    query_parameters::ListContainersOptionsBuilder,
 };
-use futures_util::{StreamExt as _, future::BoxFuture};
-use herdlet_base::directory::{DirectoryWatch, Interests};
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time};
 
-use crate::{failure, names};
+use crate::{
+    failure,
+    names::{self, Owner},
+};
 
 pub(crate) use find::{Kind, Place, candidates};
 
 /// How long a probe may take. A daemon that hangs counts as down.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// How long a missing socket is waited for without looking for it.
-const SEARCH_MAX: Duration = Duration::from_secs(60);
 /// How long a call waits for the first answer of an engine.
 const NEW_MAX: Duration = Duration::from_secs(5);
-/// Nomad's period of fingerprints: a daemon that hangs sends no event.
-const PROBE_PERIOD: Duration = Duration::from_secs(30);
-/// Waits between connections to an engine that is down. A socket's directory can't always be watched.
-const AGAIN_MIN: Duration = Duration::from_millis(250);
-const AGAIN_MAX: Duration = Duration::from_secs(5);
+/// States of containers that Docker's API has and both engines can filter by, without those that have ended.
+const READABLE: [&str; 3] = ["created", "running", "paused"];
 
 /// An engine of this machine.
 pub(crate) struct Engine {
     pub(crate) place: Place,
     state: watch::Sender<State>,
-    client: OnceLock<Docker>,
+    /// Speaks a version of the API that was agreed on when the engine was connected to.
+    client: RwLock<Option<Docker>>,
     call_timeout: Duration,
 }
 
@@ -107,7 +106,7 @@ pub(crate) enum Continuity {
     Restarted,
 }
 
-/// What an engine reports of this instance's containers.
+/// What an engine reports of an owner's containers.
 pub(crate) enum News {
     /// All of them, once after each connection.
     Listed(Vec<ContainerSummary>, Continuity),
@@ -122,7 +121,12 @@ pub(crate) trait Listener: Send + Sync + 'static {
 
 impl Engine {
     pub(crate) fn new(place: Place, call_timeout: Duration) -> Arc<Self> {
-        Arc::new(Self { place, state: watch::Sender::new(State::New), client: OnceLock::new(), call_timeout })
+        Arc::new(Self {
+            place,
+            state: watch::Sender::new(State::New),
+            client: RwLock::default(),
+            call_timeout,
+        })
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<State> {
@@ -131,6 +135,11 @@ impl Engine {
 
     pub(crate) fn socket(&self) -> &Path {
         &self.place.socket
+    }
+
+    /// Whether it answers, as far as is known.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Up(_))
     }
 
     /// What it is, even if it is down at the moment; none before it has answered.
@@ -146,19 +155,24 @@ impl Engine {
     ///
     /// # Errors
     /// Why it does not answer; continues "failed to".
-    pub(crate) async fn client(&self) -> Result<&Docker, String> {
-        if let Some(client) = self.client.get() {
+    pub(crate) async fn client(&self) -> Result<Docker, String> {
+        if let Some(client) = self.connected() {
             return Ok(client);
         }
         let client = self.connect().await?;
-        Ok(self.client.get_or_init(|| client))
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
+        Ok(client)
+    }
+
+    fn connected(&self) -> Option<Docker> {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The client of an engine that answers, as far as is known. Calls of one that does not would only keep others waiting.
     ///
     /// # Errors
     /// Why it does not answer; continues "failed to".
-    pub(crate) async fn reach(&self) -> Result<&Docker, String> {
+    pub(crate) async fn reach(&self) -> Result<Docker, String> {
         let mut state = self.state.subscribe();
         // Just after the driver was opened.
         let _ = time::timeout(NEW_MAX, state.wait_for(|state| *state != State::New)).await;
@@ -234,7 +248,7 @@ impl Engine {
     }
 
     async fn bridge_address(&self) -> Option<String> {
-        let client = self.client.get()?;
+        let client = self.connected()?;
         let asked =
             client.inspect_network("bridge", None::<bollard::query_parameters::InspectNetworkOptions>);
         let network = time::timeout(PROBE_MAX, asked).await.ok()?.ok()?;
@@ -255,16 +269,18 @@ impl Engine {
     }
 
     fn went_down(&self, why: &str) {
+        // Another release may answer next.
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = None;
         self.set(State::Down { why: why.to_owned(), was: self.about() });
     }
 
-    /// All containers of an instance.
+    /// All containers of an owner.
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) async fn containers(&self, instance: &str) -> Result<Vec<ContainerSummary>, String> {
+    pub(crate) async fn containers(&self, owner: &Owner) -> Result<Vec<ContainerSummary>, String> {
         let options = ListContainersOptionsBuilder::new().all(true);
-        self.list(options, format!("{}={instance}", names::INSTANCE)).await
+        self.list(options, owner.filters()).await
     }
 
     /// All containers with Nomad's label.
@@ -272,16 +288,28 @@ impl Engine {
     /// # Errors
     /// The engine's.
     pub(crate) async fn containers_of_nomad(&self) -> Result<Vec<ContainerSummary>, String> {
-        self.list(ListContainersOptionsBuilder::new().all(true), names::NOMAD_ALLOC.to_owned()).await
+        self.list(ListContainersOptionsBuilder::new().all(true), vec![names::NOMAD_ALLOC.to_owned()]).await
     }
 
-    /// What the containers of an instance have written into their own layers, by attempt. Takes the engine some time.
+    /// Whether any container, whoever created it, has an image.
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) async fn writable_bytes(&self, instance: &str) -> Result<BTreeMap<String, u64>, String> {
+    pub(crate) async fn has_containers_of(&self, image: &str) -> Result<bool, String> {
+        let options = ListContainersOptionsBuilder::new().all(true).limit(1);
+        // Podman's ids have no prefix.
+        let id = image.strip_prefix("sha256:").unwrap_or(image);
+        let found = self.filtered(options, "ancestor", vec![id.to_owned()]).await?;
+        Ok(!found.is_empty())
+    }
+
+    /// What the containers of an owner have written into their own layers, by attempt. Takes the engine some time.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) async fn writable_bytes(&self, owner: &Owner) -> Result<BTreeMap<String, u64>, String> {
         let options = ListContainersOptionsBuilder::new().all(true).size(true);
-        let all = self.list(options, format!("{}={instance}", names::INSTANCE)).await?;
+        let all = self.list(options, owner.filters()).await?;
         let size = |container: ContainerSummary| {
             let attempt = container.labels?.get(names::ATTEMPT)?.clone();
             Some((attempt, u64::try_from(container.size_rw.unwrap_or(0)).ok()?))
@@ -292,104 +320,33 @@ impl Engine {
     async fn list(
         &self,
         options: ListContainersOptionsBuilder,
-        label: String,
+        labels: Vec<String>,
+    ) -> Result<Vec<ContainerSummary>, String> {
+        self.filtered(options, "label", labels).await
+    }
+
+    async fn filtered(
+        &self,
+        options: ListContainersOptionsBuilder,
+        filter: &str,
+        values: Vec<String>,
     ) -> Result<Vec<ContainerSummary>, String> {
         let client = self.client().await?;
-        let filters: HashMap<String, Vec<String>> = HashMap::from([("label".to_owned(), vec![label])]);
-        let options = options.filters(&filters).build();
-        failure::settled(|| client.list_containers(Some(options.clone())))
-            .await
-            .map_err(|error| format!("list the containers of {}: {}", self.place, failure::sentence(&error)))
-    }
-
-    /// Follows the engine until the future is dropped: whether it answers, and the containers of an instance. Each connection begins
-    /// with a list, so that nothing between two connections is missed.
-    pub(crate) async fn follow(self: Arc<Self>, instance: String, listener: Arc<dyn Listener>) {
-        let mut delay = AGAIN_MIN;
-        let mut last = None;
-        loop {
-            let began = time::Instant::now();
-            let why = self.follow_once(&instance, listener.as_ref(), &mut last).await;
-            self.went_down(&why);
-            if began.elapsed() > AGAIN_MAX {
-                delay = AGAIN_MIN;
-            }
-            if self.place.socket.exists() {
-                time::sleep(delay).await;
-                delay = (delay * 2).min(AGAIN_MAX);
-            } else {
-                self.socket_may_appear().await;
-            }
-        }
-    }
-
-    /// Waits for a change of the deepest directory of the socket's path that exists.
-    async fn socket_may_appear(&self) {
-        let dir = self.place.socket.ancestors().skip(1).find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-        // Before the socket is looked for again, so that its creation is not missed.
-        match DirectoryWatch::open(dir, Interests::Names) {
-            Ok(watch) if !self.place.socket.exists() => {
-                let _ = time::timeout(SEARCH_MAX, watch.changed()).await;
-            }
-            Ok(_) => {}
-            Err(_) => time::sleep(SEARCH_MAX).await,
-        }
-    }
-
-    /// Follows one connection to its end, and returns why it ended.
-    async fn follow_once(
-        self: &Arc<Self>,
-        instance: &str,
-        listener: &dyn Listener,
-        last: &mut Option<SocketId>,
-    ) -> String {
-        if !self.place.socket.exists() {
-            return format!("reach {}: its socket does not exist; is it running?", self.place);
-        }
-        let client = match self.client().await {
-            Ok(client) => client,
-            Err(why) => return why,
+        let filters: HashMap<String, Vec<String>> = HashMap::from([(filter.to_owned(), values)]);
+        let failed =
+            |error: &Error| format!("list the containers of {}: {}", self.place, failure::sentence(error));
+        let ask = |filters: &HashMap<String, Vec<String>>| {
+            let options = options.clone().filters(filters).build();
+            client.list_containers(Some(options))
         };
-        // Since before the list: what happens in between is reported twice rather than not at all. One second more, because the
-        // engine rounds.
-        let since = herdlet_base::clock::wall_now().0 / 1_000_000_000 - 1;
-        let mut filters: HashMap<String, Vec<String>> = HashMap::new();
-        filters.insert("type".to_owned(), vec!["container".to_owned()]);
-        let options = EventsOptionsBuilder::new().since(&since.to_string()).filters(&filters).build();
-        if let Err(why) = self.probe().await {
-            return why;
-        }
-        match self.containers(instance).await {
-            Ok(all) => {
-                let socket = SocketId::of(&self.place.socket);
-                // Podman's containers have processes of their own that store their output.
-                let stores = self.about().is_some_and(|about| about.is_docker());
-                let was_restarted = stores && last.is_some() && *last != socket;
-                let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
-                *last = socket;
-                listener.hear(self, News::Listed(all, continuity)).await;
+        match failure::settled(|| ask(&filters)).await {
+            // One whose state can't be read is none that runs; the others are not lost with it.
+            Err(Error::JsonDataError { .. }) => {
+                let mut filters = filters;
+                filters.insert("status".to_owned(), READABLE.map(str::to_owned).to_vec());
+                ask(&filters).await.map_err(|error| failed(&error))
             }
-            Err(why) => return why,
-        }
-        let mut events = std::pin::pin!(client.events(Some(options)));
-        let mut probes = time::interval_at(time::Instant::now() + PROBE_PERIOD, PROBE_PERIOD);
-        probes.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
-        loop {
-            let event = tokio::select! {
-                event = events.next() => event,
-                _ = probes.tick() => match self.probe().await {
-                    Ok(_) => continue,
-                    Err(why) => return why,
-                },
-            };
-            match event {
-                Some(Ok(event)) if is_ours(&event, instance) => {
-                    listener.hear(self, News::Changed(event)).await
-                }
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return format!("follow {}: {}", self.place, failure::sentence(&error)),
-                None => return format!("follow {}: it closed the connection", self.place),
-            }
+            answer => answer.map_err(|error| failed(&error)),
         }
     }
 }
@@ -401,23 +358,6 @@ fn first_address(subnet: &str) -> Option<String> {
     Some(std::net::Ipv4Addr::from(u32::from(network).checked_add(1)?).to_string())
 }
 
-/// Identifies a socket: a daemon creates another one when it starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct SocketId(u64, u64, i64, i64);
-
-impl SocketId {
-    fn of(path: &Path) -> Option<Self> {
-        let about = std::fs::metadata(path).ok()?;
-        Some(Self(about.dev(), about.ino(), about.ctime(), about.ctime_nsec()))
-    }
-}
-
-fn is_ours(event: &EventMessage, instance: &str) -> bool {
-    let attributes = event.actor.as_ref().and_then(|actor| actor.attributes.as_ref());
-    event.typ == Some(EventMessageTypeEnum::CONTAINER)
-        && attributes.and_then(|all| all.get(names::INSTANCE)).is_some_and(|owner| owner == instance)
-}
-
 fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<String> = names.collect();
     names.sort();
@@ -426,3 +366,6 @@ fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
 
 /// The engines in use, by socket.
 pub(crate) type Engines = BTreeMap<PathBuf, Arc<Engine>>;
+
+#[cfg(test)]
+mod tests;

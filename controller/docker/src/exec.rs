@@ -3,16 +3,20 @@
 //! In: a command, perhaps with a terminal. Out: a session with its streams. Engines can't end a command: whoever drops the session
 //! has its process killed by its id, once it is sure that it belongs to the container.
 
-use std::{fs, pin::Pin, time::Duration};
+mod terminal;
+
+use std::{fs, io, path::Path, pin::Pin, time::Duration};
 
 use bollard::{
     Docker,
     container::LogOutput,
+    errors::Error,
     exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults},
 };
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use herdlet_api_types::task::ExitResult;
 use herdlet_driver::{DriverError, DriverResult, ExecRequest, ExecSession, TerminalSize};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
@@ -31,7 +35,7 @@ const EXIT_PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 /// If it can't be started.
 pub(crate) async fn session(
-    client: &Docker,
+    (client, socket): (&Docker, &Path),
     container: &str,
     request: ExecRequest,
 ) -> DriverResult<ExecSession> {
@@ -46,14 +50,11 @@ pub(crate) async fn session(
     };
     let created = client.create_exec(container, options).await;
     let id = created.map_err(|error| failure::start("execute the command", &error))?.id;
-    let options = StartExecOptions { detach: false, tty, output_capacity: None };
-    let started = client.start_exec(&id, Some(options)).await;
-    let (output, input) = match started.map_err(|error| failure::start("execute the command", &error))? {
-        StartExecResults::Attached { output, input } => (output, input),
-        StartExecResults::Detached => {
-            return Err(DriverError::retry("attach to the command: the engine did not"));
-        }
-    };
+    let (output, input) = match tty {
+        true => terminal::attach(socket, &id).await,
+        false => attach(client, &id).await,
+    }
+    .map_err(|error| failure::start("execute the command", &error))?;
     if let Some(size) = request.terminal {
         resize(client, &id, size).await;
     }
@@ -70,6 +71,19 @@ pub(crate) async fn session(
     Ok(ExecSession { stdin, stdout, stderr, resize, exit: exit.boxed() })
 }
 
+async fn attach(client: &Docker, id: &str) -> Result<(Output, Input), Error> {
+    let options = StartExecOptions { detach: false, tty: false, output_capacity: None };
+    match client.start_exec(id, Some(options)).await? {
+        StartExecResults::Attached { output, input } => Ok((output, input)),
+        StartExecResults::Detached => Err(Error::from(io::Error::other("the engine did not attach to it"))),
+    }
+}
+
+/// What a command prints.
+type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+/// What a command reads.
+type Input = Pin<Box<dyn AsyncWrite + Send>>;
+
 struct Command {
     client: Docker,
     id: String,
@@ -77,8 +91,8 @@ struct Command {
 }
 
 struct Streams {
-    output: Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>,
-    input: Pin<Box<dyn AsyncWrite + Send>>,
+    output: Output,
+    input: Input,
     bytes: mpsc::Receiver<Vec<u8>>,
     out: mpsc::Sender<Vec<u8>>,
     err: mpsc::Sender<Vec<u8>>,
@@ -152,11 +166,11 @@ impl Command {
         let Ok(about) = self.client.inspect_exec(&self.id).await else { return };
         let pid = about.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
         let (Some(pid), Some(true)) = (pid, about.running) else { return };
+        let opened = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let Some(process) = opened else { return };
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        if cgroup.contains(&self.container)
-            && let Some(pid) = rustix::process::Pid::from_raw(pid)
-        {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        if cgroup.contains(&self.container) {
+            let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
 }

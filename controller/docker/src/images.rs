@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -17,6 +18,7 @@ use bollard::{
     query_parameters::{CreateImageOptionsBuilder, ImportImageOptions},
 };
 use futures_util::StreamExt as _;
+use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch,
     time::{self, Instant},
@@ -34,6 +36,9 @@ const REPORT_EVERY: Duration = Duration::from_secs(20);
 /// An image that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LocalImage {
+    pub(crate) id: String,
+    /// Its names with tags.
+    pub(crate) names: Vec<String>,
     /// Its content: the digest in its registry if it has one, otherwise its id.
     pub(crate) digest: String,
     pub(crate) size_bytes: u64,
@@ -66,7 +71,7 @@ enum Pull {
 
 /// The pulls that are running, by engine, image and credentials.
 #[derive(Debug, Default)]
-pub(crate) struct Pulls(Mutex<BTreeMap<String, Shared>>);
+pub(crate) struct Pulls(Mutex<BTreeMap<[u8; 32], Shared>>);
 
 #[derive(Debug)]
 struct Shared {
@@ -85,6 +90,14 @@ pub(crate) struct Order {
     pub(crate) patience: Patience,
 }
 
+impl Order {
+    /// Identifies the pull: one with other credentials may have another result. A hash, because it contains a password.
+    fn key(&self) -> [u8; 32] {
+        let text = format!("{:?} {} {:?}", self.engine, self.image, self.credentials);
+        Sha256::digest(text.as_bytes()).into()
+    }
+}
+
 /// Finds an image of the engine.
 ///
 /// # Errors
@@ -98,7 +111,11 @@ pub(crate) async fn local(client: &Docker, name: &str) -> Result<Option<LocalIma
                 .flatten()
                 .find_map(|known| known.split_once('@').map(|(_, digest)| digest.to_owned()));
             let size_bytes = found.size.and_then(|size| u64::try_from(size).ok()).unwrap_or(0);
-            Ok(Some(LocalImage { digest: of_registry.or(found.id).unwrap_or_default(), size_bytes }))
+            let id = found.id.unwrap_or_default();
+            let mut names = found.repo_tags.unwrap_or_default();
+            names.retain(|name| !name.contains("<none>"));
+            let digest = of_registry.unwrap_or_else(|| id.clone());
+            Ok(Some(LocalImage { id, names, digest, size_bytes }))
         }
         Err(error) if failure::meaning(&error) == Meaning::Missing => Ok(None),
         Err(error) => Err(error),
@@ -109,9 +126,8 @@ pub(crate) async fn local(client: &Docker, name: &str) -> Result<Option<LocalIma
 ///
 /// # Errors
 /// The engine's sentence.
-pub(crate) async fn load(client: &Docker, archive: &std::path::Path) -> Result<(), String> {
-    let file = tokio::fs::File::open(archive).await.map_err(|error| error.to_string())?;
-    let pieces = tokio_util::io::ReaderStream::new(file);
+pub(crate) async fn load(client: &Docker, archive: File) -> Result<(), String> {
+    let pieces = tokio_util::io::ReaderStream::new(tokio::fs::File::from_std(archive));
     let body = bollard::body_try_stream(pieces);
     let mut answers = std::pin::pin!(client.import_image(
         ImportImageOptions { quiet: true, ..Default::default() },
@@ -164,8 +180,7 @@ impl Pulls {
     }
 
     fn join(&self, order: Order) -> (watch::Receiver<Pull>, Arc<DropGuard>) {
-        let user = order.credentials.as_ref().and_then(|known| known.username.clone()).unwrap_or_default();
-        let key = format!("{} {} {user}", order.engine.display(), order.image);
+        let key = order.key();
         let mut pulls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pulls.retain(|_, pull| {
             pull.guard.strong_count() > 0 && matches!(&*pull.state.borrow(), Pull::Running { .. })
@@ -217,7 +232,8 @@ async fn run(order: Order, state: &watch::Sender<Pull>) -> Result<(), PullError>
             None => return Ok(()),
             Some(Err(error)) => {
                 let why = failure::sentence(&error);
-                let is_missing = failure::meaning(&error) == Meaning::Missing || says_missing(&why);
+                let is_missing = failure::meaning(&error) == Meaning::Missing && !says_denied(&why);
+                let is_missing = is_missing || says_missing(&why);
                 return Err(failed(why, is_missing));
             }
             Some(Ok(info)) => {
@@ -232,8 +248,15 @@ async fn run(order: Order, state: &watch::Sender<Pull>) -> Result<(), PullError>
     }
 }
 
+/// Whether the registry has no such image. One that denies access does not say that there is none: credentials may have expired.
 fn says_missing(why: &str) -> bool {
-    ["manifest unknown", "not found: manifest", "repository does not exist", "name unknown"]
+    let parts = ["manifest unknown", "not found: manifest", "repository does not exist", "name unknown"];
+    parts.iter().any(|part| why.contains(part)) && !says_denied(why)
+}
+
+fn says_denied(why: &str) -> bool {
+    let why = why.to_ascii_lowercase();
+    ["denied", "docker login", "unauthorized", "authentication required"]
         .iter()
         .any(|part| why.contains(part))
 }
@@ -276,6 +299,25 @@ mod tests {
     use bollard::models::ProgressDetail;
 
     use super::*;
+
+    /// A token of a registry that had expired ended a task for good.
+    #[test]
+    fn what_registries_say_of_missing_images() {
+        for (why, is_missing) in [
+            ("manifest for redis:none not found: manifest unknown: manifest unknown", true),
+            ("manifest unknown: Requested image not found", true),
+            ("repository docker.io/library/nosuch not found: does not exist or no pull access", false),
+            (
+                "pull access denied for x, repository does not exist or may require 'docker login': denied: requested access to the resource is denied",
+                false,
+            ),
+            ("unauthorized: authentication required", false),
+            ("denied: Your authorization token has expired. Reauthenticate and try again.", false),
+            ("name unknown: The repository with name 'x' does not exist in the registry", true),
+        ] {
+            assert_eq!(says_missing(why), is_missing, "{why}");
+        }
+    }
 
     #[test]
     fn progress_counts_layers() {

@@ -19,6 +19,7 @@ use std::{
 };
 
 use herdlet_base::directory::{DirectoryWatch, Interests};
+use herdlet_runtime::off_thread;
 use tokio::{
     sync::{mpsc, oneshot},
     time,
@@ -99,7 +100,7 @@ async fn run(job: LogJob, mut orders: mpsc::Receiver<Order>, complain: Complain)
     let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
     loop {
         // Reading and writing files may block; a batch is bounded, so an abort waits for one batch.
-        let Ok((returned, result)) = tokio::task::spawn_blocking(move || {
+        let Ok((returned, result)) = off_thread(move || {
             let result = copy.advance();
             (copy, result)
         })
@@ -143,7 +144,7 @@ async fn run(job: LogJob, mut orders: mpsc::Receiver<Order>, complain: Complain)
             order = orders.recv() => match order {
                 Some(Order::Drain(done)) => waiting.push(done),
                 Some(Order::Mark) => {
-                    let Ok((returned, marked)) = tokio::task::spawn_blocking(move || {
+                    let Ok((returned, marked)) = off_thread(move || {
                         let marked = copy.mark_gap();
                         (copy, marked)
                     })

@@ -4,11 +4,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use bollard::models::{ContainerInspectResponse, ContainerSummary};
 use herdlet_driver::{AttemptId, TaskConfig};
 use sha2::{Digest as _, Sha256};
 
 /// The instance that owns a container.
 pub(crate) const INSTANCE: &str = "herdlet.instance";
+/// The driver that created a container. Two drivers of an instance may use the same engine.
+pub(crate) const DRIVER: &str = "herdlet.driver";
 /// The attempt that a container is, by [`AttemptId::name`].
 pub(crate) const ATTEMPT: &str = "herdlet.attempt";
 /// A hash of the request that created a container.
@@ -16,6 +19,29 @@ pub(crate) const REQUEST: &str = "herdlet.request";
 /// Nomad's label. A client on the same engine removes containers with this label that it does not know, so only a node of a
 /// cluster sets it.
 pub(crate) const NOMAD_ALLOC: &str = "com.hashicorp.nomad.alloc_id";
+
+/// What owns containers: a driver of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) instance: String,
+    pub(crate) driver: String,
+}
+
+impl Owner {
+    fn labels(&self) -> [(&str, &String); 2] {
+        [(INSTANCE, &self.instance), (DRIVER, &self.driver)]
+    }
+
+    /// The labels of its containers, as an engine's filter.
+    pub(crate) fn filters(&self) -> Vec<String> {
+        self.labels().iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    /// Whether a container with these labels is its own.
+    pub(crate) fn owns(&self, labels: &HashMap<String, String>) -> bool {
+        self.labels().iter().all(|(name, value)| labels.get(*name) == Some(value))
+    }
+}
 
 /// How containers are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +89,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 /// The labels by which an attempt's container is recognised, and those that the config asks for.
 pub(crate) fn labels(
     task: &TaskConfig,
-    instance: &str,
+    owner: &Owner,
     naming: Naming,
     extra: &[String],
 ) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
-        (INSTANCE.to_owned(), instance.to_owned()),
+        (INSTANCE.to_owned(), owner.instance.clone()),
+        (DRIVER.to_owned(), owner.driver.clone()),
         (ATTEMPT.to_owned(), task.id.name()),
         ("herdlet.alloc_id".to_owned(), task.id.alloc.to_string()),
     ]);
@@ -109,10 +136,25 @@ pub(crate) fn matches_glob(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The attempt that these labels state, if it is one of this instance.
-pub(crate) fn attempt_of(labels: &HashMap<String, String>, instance: &str) -> Option<AttemptId> {
-    let is_ours = labels.get(INSTANCE).is_some_and(|owner| owner == instance);
-    labels.get(ATTEMPT).filter(|_| is_ours).and_then(|name| AttemptId::parse(name))
+/// The attempt that these labels state, if it is one of this owner.
+pub(crate) fn attempt_of(labels: &HashMap<String, String>, owner: &Owner) -> Option<AttemptId> {
+    labels.get(ATTEMPT).filter(|_| owner.owns(labels)).and_then(|name| AttemptId::parse(name))
+}
+
+/// The attempt that a container is. Its name counts as well: images of a container that people commit pass its labels on.
+pub(crate) fn owned(container: &ContainerSummary, owner: &Owner) -> Option<AttemptId> {
+    let id = attempt_of(container.labels.as_ref()?, owner)?;
+    let names = [Naming::Own, Naming::Nomad].map(|naming| self::container(&id, &owner.instance, naming));
+    let is_named = container.names.iter().flatten().any(|name| {
+        let name = name.trim_start_matches('/');
+        names.iter().any(|own| own == name)
+    });
+    is_named.then_some(id)
+}
+
+/// The hash of the request that created a container.
+pub(crate) fn request_of(about: &ContainerInspectResponse) -> Option<&str> {
+    about.config.as_ref()?.labels.as_ref()?.get(REQUEST).map(String::as_str)
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub(crate) struct Policy {
     pub(crate) engine: EngineChoice,
     /// The socket's path, if the config names one.
     pub(crate) socket: Option<PathBuf>,
+    /// Sockets of engines that are gone with their containers.
+    pub(crate) forgotten: Vec<PathBuf>,
     pub(crate) allow_privileged: bool,
     /// Upper-case names without `CAP_`; `ALL` allows every one.
     pub(crate) allow_caps: Vec<String>,
@@ -84,7 +86,8 @@ impl Policy {
     /// # Errors
     /// An option that can't be honoured.
     pub(crate) fn of(options: &DockerOptions, mode: Mode) -> Result<Self, String> {
-        let socket = options.socket().map_err(|(key, why)| format!("{key}: {why}"))?.map(PathBuf::from);
+        let named = |(key, why)| format!("{key}: {why}");
+        let socket = options.socket().map_err(named)?.map(PathBuf::from);
         let volumes = options.volumes.clone().unwrap_or_default().0;
         let modes = options.allowed_modes.clone().unwrap_or_default().0;
         let auth = options.auth.clone().unwrap_or_default().0;
@@ -98,6 +101,7 @@ impl Policy {
         Ok(Self {
             engine: options.engine,
             socket,
+            forgotten: options.forgotten().map_err(named)?.into_iter().map(PathBuf::from).collect(),
             allow_privileged: options.allow_privileged,
             allow_caps: options.allow_caps.as_ref().map_or_else(default_caps, caps),
             allow_runtimes: options
@@ -169,6 +173,8 @@ mod tests {
     fn remote_engines_are_refused_by_name() {
         let refused = policy(serde_json::json!({"endpoint": "tcp://10.0.0.1:2375"}), Mode::Node).unwrap_err();
         assert!(refused.starts_with("endpoint: "), "{refused}");
+        let relative = policy(serde_json::json!({"socket_path": "unix://run/podman/io.podman"}), Mode::Node);
+        assert_eq!(relative.unwrap().socket.unwrap().to_str(), Some("/run/podman/io.podman"));
         assert!(
             policy(serde_json::json!({"tls": {"cert": "x"}}), Mode::Node).unwrap_err().starts_with("tls: ")
         );

@@ -4,16 +4,20 @@
 //! fence is a record that says that the attempt never starts: it needs no engine. The container itself is found by its name.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     io::Write as _,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use herdlet_api_types::AllocId;
 use herdlet_driver::{AttemptId, TaskConfig};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
-use crate::engine::Place;
+use crate::{engine::Place, names};
 
 /// What is recorded of an attempt. Newer releases add fields, each with a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +41,9 @@ pub(crate) struct Record {
     /// Whether services use the container's IPv6 address.
     #[serde(default)]
     pub(crate) advertise_ipv6: bool,
+    /// The hash of the request that creates its container; empty if it is unknown.
+    #[serde(default)]
+    pub(crate) request: String,
 }
 
 /// The claim of an attempt.
@@ -70,6 +77,11 @@ impl LogTarget {
 }
 
 impl Record {
+    /// Whether a container was created by this record's request.
+    pub(crate) fn is_of(&self, request: Option<&str>) -> bool {
+        self.request.is_empty() || request == Some(&self.request)
+    }
+
     fn fence() -> Self {
         Self {
             claim: RecordClaim::Fenced,
@@ -79,6 +91,7 @@ impl Record {
             image: String::new(),
             port_map: Default::default(),
             advertise_ipv6: false,
+            request: String::new(),
         }
     }
 }
@@ -106,14 +119,36 @@ impl Records {
         self.dir.join(id.name())
     }
 
+    /// The file that identifies the daemon at a socket. Its name is no attempt's.
+    pub(crate) fn daemon(&self, socket: &Path) -> PathBuf {
+        let hash = Sha256::digest(socket.as_os_str().as_encoded_bytes());
+        self.dir.join(format!("daemon-{}", names::hex(&hash).chars().take(16).collect::<String>()))
+    }
+
+    /// Stores a seccomp profile under a name that only its content has.
+    pub(crate) fn store_profile(&self, profile: &str) -> io::Result<PathBuf> {
+        let name = names::hex(&Sha256::digest(profile.as_bytes())).chars().take(32).collect::<String>();
+        let path = self.dir.join(format!("seccomp-{name}.json"));
+        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        fs::write(&partial, profile)?;
+        fs::rename(&partial, &path)?;
+        Ok(path)
+    }
+
     /// The file with the position of an attempt's logs.
     pub(crate) fn position(&self, id: &AttemptId) -> PathBuf {
         self.dir.join(format!("{}.position", id.name()))
     }
 
+    /// A record that can't be read, after a power cut or of another release, is replaced by one with which the container is found by
+    /// its name.
     pub(crate) fn read(&self, id: &AttemptId) -> io::Result<Option<Record>> {
         match fs::read(self.path(id)) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).or_else(|error| {
+                tracing::warn!(%id, %error, "the record of an attempt is damaged; its container is looked for by its name");
+                let unknown = Record { claim: RecordClaim::Taken, ..Record::fence() };
+                self.write(id, &unknown).map(|()| unknown)
+            })?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -161,8 +196,39 @@ impl Records {
         Ok(found)
     }
 
-    /// The engine of an allocation's latest attempt that has one: later attempts use the same.
+    fn place(&self, alloc: AllocId) -> PathBuf {
+        self.dir.join(format!("engine-{alloc}"))
+    }
+
+    /// Notes the engine of an allocation: its later attempts use it too, also if none has a record between two.
+    pub(crate) fn note_engine(&self, alloc: AllocId, engine: &Place) -> io::Result<()> {
+        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        fs::write(&partial, serde_json::to_vec(engine)?)?;
+        fs::rename(&partial, self.place(alloc))
+    }
+
+    /// Forgets the engines of allocations that started nothing for this long and have no record.
+    pub(crate) fn forget_engines(&self, age: Duration) -> io::Result<()> {
+        let known: BTreeSet<String> =
+            self.list()?.iter().map(|id| self.place(id.alloc).display().to_string()).collect();
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let is_place = entry.file_name().as_encoded_bytes().starts_with(b"engine-");
+            let is_old =
+                || entry.metadata()?.modified().map(|at| at.elapsed().is_ok_and(|since| since >= age));
+            if is_place && is_old()? && !known.contains(&entry.path().display().to_string()) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine of an allocation.
     pub(crate) fn engine_of(&self, id: &AttemptId) -> io::Result<Option<Place>> {
+        let noted = fs::read(self.place(id.alloc)).ok();
+        if let Some(place) = noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+            return Ok(Some(place));
+        }
         let mut known = self.list()?;
         known.retain(|other| other.alloc == id.alloc);
         for other in known.iter().rev() {
@@ -176,10 +242,21 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::AllocId;
-
     use super::*;
     use crate::engine::Kind;
+
+    #[test]
+    fn a_damaged_record_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt: 1 };
+        for text in ["", "{\"claim\": \"later\", \"engine\": null}", "{\"claim\": \"taken\""] {
+            fs::write(records.path(&id), text).unwrap();
+            let read = records.read(&id).unwrap().unwrap();
+            assert_eq!((read.claim, read.engine), (RecordClaim::Taken, None), "{text}");
+            assert_eq!(records.list().unwrap(), std::slice::from_ref(&id));
+        }
+    }
 
     #[test]
     fn a_fence_stays_and_an_allocation_keeps_its_engine() {
@@ -198,5 +275,16 @@ mod tests {
             records.remove(&id(attempt)).unwrap();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // An allocation between two attempts has no record.
+        let place = Place { kind: Kind::Docker, socket: "/y".into() };
+        records.note_engine(id(1).alloc, &place).unwrap();
+        records.forget_engines(Duration::from_secs(60)).unwrap();
+        assert_eq!(records.engine_of(&id(2)).unwrap(), Some(place));
+        records.claim(&id(3), &record).unwrap();
+        records.forget_engines(Duration::ZERO).unwrap();
+        assert!(records.engine_of(&id(2)).unwrap().is_some_and(|place| place.socket == Path::new("/y")));
+        records.remove(&id(3)).unwrap();
+        records.forget_engines(Duration::ZERO).unwrap();
+        assert_eq!(records.engine_of(&id(2)).unwrap(), None);
     }
 }

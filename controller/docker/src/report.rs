@@ -56,7 +56,9 @@ pub async fn report(
         }
         Err(why) => Err(why),
     };
+    // Without its instance an agent can't tell its own containers from others.
     if report.answer.is_ok()
+        && instance.is_some()
         && let Ok(all) = engine.containers_of_nomad().await
     {
         let of_others = all.into_iter().filter(|container| {

@@ -52,7 +52,7 @@ pub(crate) fn follow(
                 }
             };
             // The engine sends zeros for a container that has ended.
-            if sample.memory_stats.as_ref().is_none_or(|memory| memory.usage.is_none_or(|usage| usage == 0)) {
+            if has_ended(&sample) {
                 return None;
             }
             if Instant::now() + SLACK < due {
@@ -67,6 +67,13 @@ pub(crate) fn follow(
         }
     })
     .boxed()
+}
+
+/// Without a memory controller only the processor's time is known.
+fn has_ended(sample: &ContainerStatsResponse) -> bool {
+    let memory = sample.memory_stats.as_ref().and_then(|memory| memory.usage).unwrap_or(0);
+    let time = sample.cpu_stats.as_ref().and_then(|cpu| cpu.cpu_usage.as_ref()?.total_usage).unwrap_or(0);
+    memory == 0 && time == 0
 }
 
 fn usage(sample: &ContainerStatsResponse, times: Times, before: Times) -> Usage {
@@ -112,4 +119,20 @@ fn times(sample: &ContainerStatsResponse) -> Times {
     // Some engines know only the sum.
     let user = if user + system == 0 { of(usage.total_usage) } else { user };
     Times { user, system, machine: of(cpu.system_cpu_usage) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine without a memory controller had no figures at all.
+    #[test]
+    fn samples_of_a_container_that_has_ended_are_zero() {
+        let of = |text: &str| has_ended(&serde_json::from_str(text).unwrap());
+        assert!(
+            of("{\"memory_stats\": {}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 0}}}") && of("{}")
+        );
+        assert!(!of("{\"memory_stats\": {}, \"cpu_stats\": {\"cpu_usage\": {\"total_usage\": 5}}}"));
+        assert!(!of("{\"memory_stats\": {\"usage\": 1}}"));
+    }
 }

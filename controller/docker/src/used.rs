@@ -22,6 +22,9 @@ pub(crate) struct UsedImage {
     pub(crate) engine: Place,
     /// The last use in seconds since 1970.
     pub(crate) at_s: i64,
+    /// The id of the image that was fetched for a task by this name; none if people put it there, who may have no other copy.
+    #[serde(default)]
+    pub(crate) fetched: Option<String>,
 }
 
 /// The directory of these files.
@@ -42,12 +45,18 @@ impl UsedImages {
         self.dir.join(names::hex(&hash).chars().take(32).collect::<String>())
     }
 
-    /// Notes a use.
+    /// Notes a use. What was fetched earlier stays known.
     pub(crate) fn note(&self, used: &UsedImage) -> io::Result<()> {
         let path = self.path(&used.image, &used.engine);
+        let known = || self.get(&used.image, &used.engine)?.fetched;
+        let used = UsedImage { fetched: used.fetched.clone().or_else(known), ..used.clone() };
         let partial = path.with_extension(uuid::Uuid::new_v4().to_string());
-        fs::write(&partial, serde_json::to_vec(used)?)?;
+        fs::write(&partial, serde_json::to_vec(&used)?)?;
         fs::rename(partial, path)
+    }
+
+    pub(crate) fn get(&self, image: &str, engine: &Place) -> Option<UsedImage> {
+        serde_json::from_slice(&fs::read(self.path(image, engine)).ok()?).ok()
     }
 
     pub(crate) fn remove(&self, used: &UsedImage) -> io::Result<()> {
@@ -87,7 +96,9 @@ mod tests {
             image: image.to_owned(),
             engine: Place { kind: Kind::Docker, socket: socket.into() },
             at_s,
+            fetched: None,
         };
+        used.note(&UsedImage { fetched: Some("id".to_owned()), ..of("a", "/x", 1) }).unwrap();
         for image in [of("b", "/x", 1), of("a", "/x", 2), of("a", "/y", 3), of("a", "/x", 4)] {
             used.note(&image).unwrap();
         }
@@ -97,6 +108,9 @@ mod tests {
         let mut sorted = found.clone();
         sorted.sort();
         assert_eq!(sorted, [("a".to_owned(), 3), ("a".to_owned(), 4), ("b".to_owned(), 1)]);
+        let place = |socket: &str| Place { kind: Kind::Docker, socket: socket.into() };
+        assert_eq!(used.get("a", &place("/x")).unwrap().fetched.as_deref(), Some("id"));
+        assert_eq!(used.get("a", &place("/y")).unwrap().fetched, None);
         used.remove(&of("b", "/x", 0)).unwrap();
         assert_eq!(used.list().unwrap().len(), 2);
     }

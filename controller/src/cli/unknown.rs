@@ -53,7 +53,7 @@ const IN_STEPS: [(&str, &str); 1] = [(
 )];
 
 /// Words of other tools that have no equivalent, and would only resemble another command.
-const NOWHERE: [&str; 12] = [
+const NOWHERE: [&str; 11] = [
     "pull",
     "push",
     "build",

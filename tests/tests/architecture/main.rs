@@ -106,7 +106,7 @@ const EDGES: [(&str, &str); 13] = [
     ("fingerprint", "api-types base nomad plan"),
     ("manifest", "api-types base plan"),
     ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
-    ("docker", "api-types base driver"),
+    ("docker", "api-types base driver runtime"),
     ("process", "api-types base driver runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),

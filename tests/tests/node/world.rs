@@ -85,6 +85,7 @@ impl World {
             paths: paths.clone(),
             cgroup_parent: "herdlet-node-test".to_owned(),
             drivers: DriverSettings::all().with("raw_exec", Availability::Disabled),
+            host: instance::Host::standalone(),
             leash: None,
         })
         .unwrap();

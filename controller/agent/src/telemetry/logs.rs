@@ -14,9 +14,10 @@ use herdlet_config::{
     LogFormat,
     log_filter::{check_directives, directives_from_env, env_set, parse},
 };
-use tracing::{Event, Subscriber};
+use tracing::{Event, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     EnvFilter, Layer as _, Registry,
+    filter::{FilterExt as _, filter_fn},
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
     layer::SubscriberExt as _,
     registry::LookupSpan,
@@ -24,7 +25,10 @@ use tracing_subscriber::{
     util::{SubscriberInitExt as _, TryInitError},
 };
 
-use super::journal::{self, Journal, priority};
+use super::{
+    journal::{self, Journal, priority},
+    monitor::{self, has_no_bodies},
+};
 
 /// The default directives of commands. `simulate` has thousands of sessions with servers and reports by itself what
 /// prevents them.
@@ -155,8 +159,8 @@ where
             }
         },
     };
-    let subscriber =
-        tracing_subscriber::registry().with(layer.with_filter(filter)).with(super::monitor::layer());
+    let filter = filter.and(filter_fn(has_no_bodies).with_max_level_hint(LevelFilter::TRACE));
+    let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter)).with(monitor::layer());
     Ok((Box::new(subscriber), LogLevel(handle)))
 }
 
@@ -241,6 +245,30 @@ mod tests {
         assert_eq!(lines(COMMAND_DIRECTIVES), 1);
         assert_eq!(lines("off"), 0);
         assert_eq!(lines("warn,other=trace"), 1);
+    }
+
+    /// All variables of a task were in the log and in the monitor of whoever asked for debug.
+    #[test]
+    fn requests_to_engines_are_never_logged() {
+        let written = LogBuffer::default();
+        let writer = written.clone();
+        let nobody = Path::new("/nonexistent/journal");
+        let directives = "trace,bollard=trace,bollard::docker=trace,[start]=trace";
+        let (subscriber, _) =
+            subscriber(directives, LogFormat::Text, Sink::Plain, nobody, move || writer.clone()).unwrap();
+        let mut monitored = monitor::listen();
+        tracing::subscriber::with_default(subscriber, || {
+            let _in = tracing::info_span!("start").entered();
+            tracing::debug!(target: "bollard::docker", "Env: TOKEN=s3cr3t");
+            tracing::trace!(target: "bollard::read", "Env: TOKEN=s3cr3t");
+            tracing::info!(target: "bollard::docker", "no body");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("no body") && !text.contains("s3cr3t"), "{text}");
+        let lines: Vec<String> =
+            std::iter::from_fn(|| monitored.try_recv().ok()).map(|line| line.to_string()).collect();
+        assert!(lines.iter().any(|line| line.contains("no body")), "{lines:?}");
+        assert!(lines.iter().all(|line| !line.contains("s3cr3t")), "{lines:?}");
     }
 
     #[test]

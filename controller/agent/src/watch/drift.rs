@@ -383,7 +383,7 @@ fn has_dirs(dir: &Path, names: &[&str]) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = rustix::fs::open(dir, flags, Mode::empty()) else { return false };
     names.iter().all(|name| {
-        rustix::fs::statat(&dir, *name, AtFlags::empty())
+        rustix::fs::statat(&dir, *name, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|about| FileType::from_raw_mode(about.st_mode) == FileType::Directory)
     })
 }

@@ -254,7 +254,7 @@ fn unused_or_unknown_settings_are_warnings() {
             "client.hcl:5:3: client.cni_path: is not used by herdlet",
             "client.hcl:6:33: client.host_volume.a.readonly: is not a known key; did you mean read_only?",
             "client.hcl:8:13: client.options.env.denylist: is not used by herdlet",
-            "client.hcl:10:46: plugin.docker.config.imagine: is not used by herdlet",
+            "client.hcl:10:48: plugin.docker.config.imagine: is not used by herdlet",
             "client.hcl:11:1: consul.other: is not used by herdlet",
             "client.hcl:12:1: whatever: is not a known key",
             "client.hcl:13:8: plugin.raw-exec: is not used by herdlet; did you mean raw_exec?",

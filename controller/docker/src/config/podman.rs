@@ -7,6 +7,9 @@ use herdlet_api_types::manifest::{
 
 use super::{ContainerConfig, FieldError, PodmanExtras, bytes};
 
+/// Where images of Podman may be besides registries.
+const TRANSPORTS: [&str; 5] = ["docker-archive:", "oci-archive:", "oci:", "dir:", "containers-storage:"];
+
 /// Translates a config.
 ///
 /// # Errors
@@ -30,10 +33,14 @@ pub(super) fn translate(config: PodmanConfig) -> Result<ContainerConfig, FieldEr
             FieldError::new(field, format!("{:?} is not a size; write for instance 100m", text.0))
         }),
     };
+    let swap = match config.memory_swap.as_ref().map(|text| text.0.trim()) {
+        Some("-1") => Some(-1),
+        _ => size("memory_swap", &config.memory_swap)?,
+    };
     let extras = PodmanExtras {
         tmpfs: config.tmpfs.iter().map(|text| text.0.clone()).collect(),
         memory_reservation_bytes: size("memory_reservation", &config.memory_reservation)?,
-        memory_swap_bytes: size("memory_swap", &config.memory_swap)?,
+        memory_swap_bytes: swap,
         memory_swappiness: config.memory_swappiness,
     };
     let shm_size = size("shm_size", &config.shm_size)?.and_then(|size| u64::try_from(size).ok());
@@ -42,7 +49,7 @@ pub(super) fn translate(config: PodmanConfig) -> Result<ContainerConfig, FieldEr
     let security_opt = config.security_opt.iter().cloned();
     let security_opt = security_opt.chain(config.selinux_opts.iter().map(label)).chain(profile).collect();
     let docker = DockerConfig {
-        image: config.image,
+        image: image(&config.image)?,
         command: config.command,
         args: config.args,
         entrypoint: config.entrypoint,
@@ -82,6 +89,16 @@ pub(super) fn translate(config: PodmanConfig) -> Result<ContainerConfig, FieldEr
     Ok(ContainerConfig { docker, podman: extras })
 }
 
+/// An image of a registry, without its transport.
+fn image(name: &str) -> Result<String, FieldError> {
+    if let Some(other) = TRANSPORTS.iter().find(|transport| name.starts_with(*transport)) {
+        let why =
+            format!("{other} names no image of a registry; name the archive in `load` of the driver docker");
+        return Err(FieldError::new("image", why));
+    }
+    Ok(name.strip_prefix("docker://").unwrap_or(name).to_owned())
+}
+
 /// `HOST[:CONTAINER[:PERMISSIONS]]`
 fn device(text: &Text) -> DockerDevice {
     let mut parts = text.0.splitn(3, ':').map(|part| Text(part.to_owned()));
@@ -97,6 +114,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    /// Documented values of Nomad's driver were refused.
+    #[test]
+    fn values_of_the_podman_driver() {
+        let of = |image: &str, swap: &str| {
+            translate(serde_json::from_value(json!({"image": image, "memory_swap": swap})).unwrap())
+        };
+        let read = of("docker://docker.io/library/redis", "-1").unwrap();
+        assert_eq!(read.docker.image, "docker.io/library/redis");
+        assert_eq!(read.podman.memory_swap_bytes, Some(-1));
+        let refused = of("oci-archive:/x.tar", "1g").unwrap_err().to_string();
+        assert!(refused.contains("config.image: oci-archive:"), "{refused}");
+        assert!(of("x", "-2").is_err());
+    }
 
     #[test]
     fn keys_of_the_podman_driver() {

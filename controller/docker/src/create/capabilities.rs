@@ -12,7 +12,7 @@ use crate::{
     policy::{DEFAULT_CAPABILITIES, capability},
 };
 
-/// Docker's own default.
+/// Docker's own default. Podman's is smaller, so that what is wanted is added in full.
 const OF_ENGINE: [&str; 14] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -70,10 +70,8 @@ pub(super) fn change(add: &[Text], drop: &[Text], allowed: &[String]) -> Result<
     if wanted.is_empty() {
         return Ok(Change { add: Vec::new(), drop: vec![ALL.to_owned()] });
     }
-    Ok(Change {
-        add: wanted.difference(&of_engine).cloned().collect(),
-        drop: of_engine.difference(&wanted).cloned().collect(),
-    })
+    let drop = of_engine.difference(&wanted).cloned().collect();
+    Ok(Change { add: wanted.into_iter().collect(), drop })
 }
 
 #[cfg(test)]
@@ -90,12 +88,15 @@ mod tests {
     fn the_default_is_nomads_and_only_what_is_allowed_is_added() {
         assert_eq!(
             of(&[], &[], &DEFAULT_CAPABILITIES).unwrap(),
-            Change { add: vec![], drop: vec!["NET_RAW".into()] }
+            Change { add: DEFAULT_CAPABILITIES.map(str::to_owned).to_vec(), drop: vec!["NET_RAW".into()] }
         );
         let refused = of(&["net_admin"], &[], &DEFAULT_CAPABILITIES).unwrap_err().to_string();
         assert!(refused.contains("config.cap_add") && refused.contains("net_admin"), "{refused}");
         let added = of(&["CAP_NET_ADMIN"], &["all"], &["ALL"]).unwrap();
         assert_eq!((added.add, added.drop.len()), (vec!["NET_ADMIN".to_owned()], 14));
+        // Not in Podman's default.
+        let raw = of(&["net_raw"], &[], &["ALL"]).unwrap();
+        assert!(raw.add.contains(&"NET_RAW".to_owned()) && raw.drop.is_empty(), "{raw:?}");
         assert_eq!(of(&[], &["ALL"], &["ALL"]).unwrap().drop, ["ALL"]);
         assert_eq!(
             of(&["all"], &["kill"], &["ALL"]).unwrap(),

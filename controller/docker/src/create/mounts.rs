@@ -1,11 +1,11 @@
 //! Mounts of a container: the task's directories, volumes of the group, `volumes`, `mount` and `tmpfs`.
 //!
 //! In: the task's directories and config, the policy. Out: fields of the request. A path outside of the allocation's directory needs
-//! `volumes.enabled`, also if a link in that directory leads there.
+//! `volumes.enabled`, also if a link in that directory leads there; and so does a directory whose entries the agent itself relies on.
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
     path::{Component, Path, PathBuf},
 };
 
@@ -14,7 +14,7 @@ use bollard::models::{
     MountTmpfsOptions, MountType, MountVolumeOptions, MountVolumeOptionsDriverConfig,
 };
 use herdlet_api_types::manifest::driver::DockerMount;
-use herdlet_driver::{Mount, Propagation};
+use herdlet_driver::{DriverError, DriverResult, Mount, Propagation};
 
 use super::{Material, some};
 use crate::config::FieldError;
@@ -45,8 +45,8 @@ const OPTIONS: [&str; 22] = [
     "nodev",
 ];
 
-pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), FieldError> {
-    let mut binds = own_binds(material);
+pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResult<()> {
+    let mut binds = own_binds(material)?;
     for (index, text) in material.config.docker.volumes.iter().enumerate() {
         binds.push(
             volume(&text.0, material).map_err(|why| FieldError::new(format!("volumes[{index}]"), why))?,
@@ -76,20 +76,34 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), 
 }
 
 /// The three directories of every task; the task may only read its own logs.
-fn own_binds(material: &Material<'_>) -> Vec<String> {
+///
+/// # Errors
+/// If one of them is a link by now: the engine would follow it.
+fn own_binds(material: &Material<'_>) -> DriverResult<Vec<String>> {
     let dirs = &material.task.dirs;
+    let (local, secrets) = (dirs.task.join("local"), dirs.task.join("secrets"));
+    for dir in [&dirs.shared, &local, &secrets, &dirs.logs] {
+        let mut inside = dir.ancestors().take_while(|dir| Some(*dir) != dirs.task.parent());
+        let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink());
+        if let Some(link) = inside.find(|path| is_link(path)) {
+            return Err(DriverError::fatal(format!(
+                "mount the directories of the task: {} is a link: a task has replaced the directory",
+                link.display()
+            )));
+        }
+    }
     let label = material.policy.selinux_label.as_deref();
     let bind = |path: &Path, target: &str, option: Option<&str>| {
         let options: Vec<&str> = option.into_iter().chain(label).collect();
         let options = if options.is_empty() { String::new() } else { format!(":{}", options.join(",")) };
         format!("{}:{target}{options}", path.display())
     };
-    vec![
+    Ok(vec![
         bind(&dirs.shared, "/alloc", None),
-        bind(&dirs.task.join("local"), "/local", None),
-        bind(&dirs.task.join("secrets"), "/secrets", None),
+        bind(&local, "/local", None),
+        bind(&secrets, "/secrets", None),
         bind(&dirs.logs, "/alloc/logs", Some("ro")),
-    ]
+    ])
 }
 
 /// `SOURCE:TARGET[:OPTIONS]`.
@@ -131,15 +145,34 @@ fn host_path(source: &str, material: &Material<'_>) -> Result<PathBuf, String> {
     if material.policy.host_paths {
         return Ok(path);
     }
-    let Some(alloc) = dirs.task.parent() else { return Err(NOT_ENABLED.to_owned()) };
-    let is_inside = path.starts_with(alloc) && leads_inside(&path, alloc);
-    if is_inside { Ok(path) } else { Err(format!("{source:?}: {NOT_ENABLED}")) }
+    let is_allowed = || {
+        let alloc = dirs.task.parent()?;
+        let is_plainly = is_free(&path, alloc, &dirs.shared);
+        let (real, alloc, shared) = (resolved(&path)?, resolved(alloc)?, resolved(&dirs.shared)?);
+        Some(is_plainly && is_free(&real, &alloc, &shared))
+    };
+    if is_allowed() == Some(true) { Ok(path) } else { Err(format!("{source:?}: {NOT_ENABLED}")) }
 }
 
-/// Whether the deepest existing part of a path is inside of a directory once links are resolved.
-fn leads_inside(path: &Path, dir: &Path) -> bool {
-    let Ok(dir) = fs::canonicalize(dir) else { return true };
-    path.ancestors().find_map(|path| fs::canonicalize(path).ok()).is_none_or(|found| found.starts_with(&dir))
+/// Whether a task may do with a path as it likes: it is the shared directory or in that or a task's. A task's directory itself, and the
+/// allocation's, have entries that the agent relies on: who may replace `local` by a link has the engine mount what it leads to.
+fn is_free(path: &Path, alloc: &Path, shared: &Path) -> bool {
+    let Ok(below) = path.strip_prefix(alloc) else { return false };
+    let is_in_task = below.components().nth(1).is_some_and(|part| part.as_os_str() != "private");
+    path.starts_with(shared) || is_in_task
+}
+
+/// The path without links, of which the end need not exist; none if a link leads nowhere, or can't be resolved.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let absent = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    for existing in path.ancestors() {
+        match fs::symlink_metadata(existing) {
+            Ok(_) => return Some(fs::canonicalize(existing).ok()?.join(path.strip_prefix(existing).ok()?)),
+            Err(error) if absent(error.kind()) => {}
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// A path without `.` and `..`, by its text.

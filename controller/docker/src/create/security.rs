@@ -3,13 +3,13 @@
 //!
 //! In: the task's config, the policy. Out: fields of the request, or a refusal that names the option that would allow it.
 
-use std::{fs, io::Read as _, path::Path};
+use std::{fs, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 
 use bollard::models::HostConfig;
 use herdlet_api_types::manifest::driver::DockerConfig;
 
 use super::{Material, capabilities, some};
-use crate::{config::FieldError, policy::Policy};
+use crate::{config::FieldError, files, policy::Policy};
 
 /// The largest seccomp profile. Docker's default has 13 KiB.
 const PROFILE_LEN_MAX: u64 = 1024 * 1024;
@@ -85,21 +85,33 @@ fn security_options(Material { task, config, .. }: &Material<'_>) -> Result<Vec<
         if name != "seccomp" || matches!(value, "unconfined" | "builtin") {
             return Ok(format!("{name}={value}"));
         }
-        let profile = read_profile(&task.dirs.task.join(value))
+        let profile = read_profile(&task.dirs.task, Path::new(value))
             .map_err(|why| refused(format!("cannot read the seccomp profile {value:?}: {why}")))?;
         Ok(format!("seccomp={profile}"))
     };
     config.docker.security_opt.iter().enumerate().map(read).collect()
 }
 
-fn read_profile(path: &Path) -> Result<String, String> {
-    let about = fs::metadata(path).map_err(|error| error.to_string())?;
+/// Reads a profile in the task's directory, or one of the machine by its absolute path.
+fn read_profile(task: &Path, path: &Path) -> Result<String, String> {
+    let inside = path.strip_prefix(task).unwrap_or(path);
+    let file = if inside.is_absolute() {
+        let flags = libc::O_NONBLOCK;
+        fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(inside)
+            .map_err(|error| error.to_string())?
+    } else {
+        let found = files::open(task, inside).map_err(|error| format!("failed to {error}"))?;
+        found.ok_or("it does not exist")?
+    };
+    let about = file.metadata().map_err(|error| error.to_string())?;
     if !about.is_file() || about.len() > PROFILE_LEN_MAX {
         return Err("it is no file of at most 1 MiB".to_owned());
     }
     let mut text = String::new();
-    let read = fs::File::open(path).and_then(|file| file.take(PROFILE_LEN_MAX).read_to_string(&mut text));
-    read.map_err(|error| error.to_string())?;
+    file.take(PROFILE_LEN_MAX).read_to_string(&mut text).map_err(|error| error.to_string())?;
     let profile: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| format!("it is no JSON: {error}"))?;
     Ok(profile.to_string())

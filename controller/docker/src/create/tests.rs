@@ -162,6 +162,43 @@ fn a_link_that_leads_outside_is_no_way_around() {
     case.task.dirs.task = dir.path().join("t");
     assert!(case.make(json!({"volumes": ["local/x:/x"]})).is_err());
     assert!(case.make(json!({"volumes": ["local/y:/x"]})).is_ok());
+    for (name, to) in [("dangling", "/nowhere"), ("up", "../.."), ("beside", "../../alloc")] {
+        std::os::unix::fs::symlink(to, dir.path().join("t/local").join(name)).unwrap();
+    }
+    assert!(case.make(json!({"volumes": ["local/dangling/x:/x"]})).is_err());
+    assert!(case.make(json!({"volumes": ["local/up:/x"]})).is_err());
+    case.task.dirs.shared = dir.path().join("alloc");
+    case.task.dirs.logs = dir.path().join("alloc/logs");
+    std::fs::create_dir_all(&case.task.dirs.logs).unwrap();
+    assert!(case.make(json!({"volumes": ["local/beside/data:/x"]})).is_ok());
+}
+
+/// A task mounted the directory that has its own, and put a link in place of `local`: its next attempt had the machine's `/`.
+#[test]
+fn a_task_cannot_replace_the_directories_that_are_mounted() {
+    let case = Case::new();
+    for source in ["..", ".", "../t", "../u", "private", "../u/private/x", "../alloc.json", "local/../../"] {
+        let refused = case.make(json!({"volumes": [format!("{source}:/x")]})).unwrap_err();
+        assert!(refused.contains("volumes.enabled"), "{refused}");
+    }
+    for source in ["local", "conf/x", "../alloc", "../alloc/data", "../u/local"] {
+        case.make(json!({"volumes": [format!("{source}:/x")]})).unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut case = Case::new();
+    case.task.dirs.task = dir.path().join("t");
+    case.task.dirs.shared = dir.path().join("alloc");
+    case.task.dirs.logs = dir.path().join("alloc/logs");
+    std::fs::create_dir_all(&case.task.dirs.logs).unwrap();
+    std::fs::create_dir_all(dir.path().join("t/secrets")).unwrap();
+    case.make(json!({})).unwrap();
+    for name in ["t/local", "alloc/logs"] {
+        let _ = std::fs::remove_dir(dir.path().join(name));
+        std::os::unix::fs::symlink("/etc", dir.path().join(name)).unwrap();
+        let refused = case.make(json!({})).unwrap_err();
+        assert!(refused.contains(name) && refused.contains("is a link"), "{refused}");
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
 }
 
 #[test]

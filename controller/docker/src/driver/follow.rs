@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as State, EventMessage};
+use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as Status, EventMessage};
 use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_api_types::task::ExitResult;
 use herdlet_base::clock::wall_now;
@@ -22,6 +22,19 @@ use crate::{
 
 /// How long an exit waits for the rest of the output.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Waits between attempts to determine an exit.
+const AGAIN_MIN: Duration = Duration::from_millis(500);
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// What is known of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Running,
+    Ended,
+    /// The engine has not answered.
+    Unknown,
+}
 
 /// Receives the news of all engines.
 pub(super) struct Hear(pub(super) Arc<Shared>);
@@ -41,10 +54,7 @@ impl Shared {
     fn listed(self: &Arc<Self>, engine: &Arc<Engine>, all: Vec<ContainerSummary>, continuity: Continuity) {
         let found: BTreeMap<AttemptId, ContainerSummary> = all
             .into_iter()
-            .filter_map(|container| {
-                let id = names::attempt_of(container.labels.as_ref()?, &self.instance)?;
-                Some((id, container))
-            })
+            .filter_map(|container| Some((names::owned(&container, &self.owner)?, container)))
             .collect();
         for run in self.runs.running_on(engine) {
             let runs = found.get(&run.id).is_some_and(|container| {
@@ -61,13 +71,17 @@ impl Shared {
             }
         }
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        listed.insert(engine.socket().to_owned(), found);
+        let is_first = listed.insert(engine.socket().to_owned(), found).is_none();
+        if is_first && continuity == Continuity::Restarted {
+            let mut restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+            restarted.insert(engine.socket().to_owned());
+        }
     }
 
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
         let Some(actor) = &event.actor else { return };
         let attributes = actor.attributes.clone().unwrap_or_default();
-        if let Some(id) = names::attempt_of(&attributes, &self.instance) {
+        if let Some(id) = names::attempt_of(&attributes, &self.owner) {
             let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(found) = listed.get_mut(engine.socket()) {
                 found.remove(&id);
@@ -83,7 +97,7 @@ impl Shared {
                 self.finish_soon(run, code.and_then(|code| code.parse().ok()));
             }
             // Podman's events of a removal have code 0, whatever the exit was.
-            "destroy" | "remove" => self.finish_soon(run, None),
+            "cleanup" | "destroy" | "remove" => self.finish_soon(run, None),
             "oom" => {
                 self.message(&run.id, "a process of the container was killed: it is out of memory".to_owned())
             }
@@ -103,24 +117,32 @@ impl Shared {
         }
     }
 
-    /// Determines the exit of a run in the background.
+    /// Determines the exit of a run in the background, until it is known or the engine goes down: then the next connection to it does.
     pub(super) fn finish_soon(self: &Arc<Self>, run: Arc<Run>, code: Option<i32>) {
         let (shared, ended) = (Arc::clone(self), self.ended.clone());
-        tokio::spawn(async move { ended.run_until_cancelled(shared.finish(&run, code)).await });
+        let finishing = async move {
+            let mut pause = AGAIN_MIN;
+            while shared.finish(&run, code).await == State::Unknown && run.engine.is_up() {
+                time::sleep(pause).await;
+                pause = (pause * 2).min(AGAIN_MAX);
+            }
+        };
+        tokio::spawn(async move { ended.run_until_cancelled(finishing).await });
     }
 
-    /// Determines the exit of a run and reports it once. Does nothing if it still runs, or if its engine does not answer: then the
-    /// next connection to it does. `code`: what the engine has said, in case the container is gone.
-    pub(super) async fn finish(self: &Arc<Self>, run: &Arc<Run>, code: Option<i32>) {
+    /// Determines the exit of a run and reports it once. `code`: what the engine has said, in case the container is gone.
+    pub(super) async fn finish(self: &Arc<Self>, run: &Arc<Run>, code: Option<i32>) -> State {
         let _one = run.ending.lock().await;
         if run.exit().is_some() {
-            return;
+            return State::Ended;
         }
-        let Ok(client) = run.engine.reach().await else { return };
-        let exit = match inspect(client, &run.container).await {
-            Err(_) => return,
+        let Ok(client) = run.engine.reach().await else { return State::Unknown };
+        let exit = match inspect(&client, &run.container).await {
+            Err(_) => return State::Unknown,
             Ok(Some(about)) => match runs::seen(&about) {
-                Seen::Running => return,
+                // The engine has reported its end, and does not show it yet.
+                Seen::Running if code.is_some() => return State::Unknown,
+                Seen::Running => return State::Running,
                 Seen::Exited(exit) => exit,
                 Seen::Created => gone(code, "its container was never started"),
             },
@@ -132,6 +154,7 @@ impl Shared {
         }
         run.finish(exit.clone());
         self.exits.send(Exited { id: run.id.clone(), result: exit }).await;
+        State::Ended
     }
 }
 
@@ -152,7 +175,9 @@ fn gone(code: Option<i32>, why: &str) -> ExitResult {
 /// Whether a listed container runs.
 pub(super) fn is_running(container: &ContainerSummary) -> bool {
     match container.state {
-        Some(State::RUNNING | State::PAUSED | State::RESTARTING | State::STOPPING) => true,
-        Some(State::CREATED | State::EXITED | State::REMOVING | State::DEAD | State::EMPTY) | None => false,
+        Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING | Status::STOPPING) => true,
+        Some(Status::CREATED | Status::EXITED | Status::REMOVING | Status::DEAD | Status::EMPTY) | None => {
+            false
+        }
     }
 }

@@ -34,9 +34,14 @@ impl Shared {
         }
         let of_alloc = self.records.engine_of(id);
         match of_alloc.map_err(|error| DriverError::retry(format!("read the records of {id}: {error}")))? {
-            Some(place) => Ok(self.engine(place)),
-            None => Ok(self.current()),
+            Some(place) if !self.policy.forgotten.contains(&place.socket) => Ok(self.engine(place)),
+            Some(_) | None => Ok(self.current()),
         }
+    }
+
+    /// Whether an engine has no containers any more by the options.
+    pub(super) fn is_forgotten(&self, engine: &Engine) -> bool {
+        self.policy.forgotten.iter().any(|socket| socket == engine.socket())
     }
 
     /// The container of an attempt; none if it does not exist, or has the attempt's name and is not its own.
@@ -47,7 +52,7 @@ impl Shared {
         record: Option<&Record>,
     ) -> DriverResult<Option<ContainerInspectResponse>> {
         let recorded = record.map(|record| record.container.clone()).filter(|name| !name.is_empty());
-        let name = recorded.unwrap_or_else(|| names::container(id, &self.instance, self.naming));
+        let name = recorded.unwrap_or_else(|| names::container(id, &self.owner.instance, self.naming));
         let found = inspect(client, &name).await?;
         Ok(found.filter(|found| self.attempt_of(found).as_ref() == Some(id)))
     }
@@ -55,15 +60,18 @@ impl Shared {
     /// The attempt that a container is, if it is one of this instance.
     pub(super) fn attempt_of(&self, about: &ContainerInspectResponse) -> Option<AttemptId> {
         let labels = about.config.as_ref()?.labels.as_ref()?;
-        names::attempt_of(labels, &self.instance)
+        names::attempt_of(labels, &self.owner)
     }
 
-    /// All attempts of which there are traces.
+    /// All attempts of which there are traces. Those of an engine that is gone are known from their records.
     pub(super) async fn list(self: &Arc<Self>) -> DriverResult<Vec<AttemptId>> {
         let mut found = self.recorded()?;
-        let mut engines = vec![self.current()];
+        let current = self.current();
+        let mut engines = vec![Arc::clone(&current)];
         for id in &found {
-            if let Some(place) = self.record(id)?.and_then(|record| record.engine) {
+            if let Some(place) = self.record(id)?.and_then(|record| record.engine)
+                && place.socket.exists()
+            {
                 let engine = self.engine(place);
                 if !engines.iter().any(|known| Arc::ptr_eq(known, &engine)) {
                     engines.push(engine);
@@ -75,16 +83,24 @@ impl Shared {
             if found.is_empty() && !engine.socket().exists() {
                 continue;
             }
-            let listed = time::timeout(LIST_MAX, engine.containers(&self.instance)).await;
+            let listed = time::timeout(LIST_MAX, engine.containers(&self.owner)).await;
             let silent = || {
                 DriverError::retry(format!(
                     "list the containers of {}: it did not answer in time",
                     engine.place
                 ))
             };
-            let containers = listed.map_err(|_| silent())?.map_err(DriverError::retry)?;
-            let labels = containers.into_iter().filter_map(|container| container.labels);
-            found.extend(labels.filter_map(|labels| names::attempt_of(&labels, &self.instance)));
+            let containers = match listed
+                .map_err(|_| silent())
+                .and_then(|all| all.map_err(DriverError::retry))
+            {
+                Err(error) if !Arc::ptr_eq(&engine, &current) => {
+                    tracing::debug!(error = error.why(), "only the recorded attempts of an engine are known");
+                    continue;
+                }
+                containers => containers?,
+            };
+            found.extend(containers.iter().filter_map(|container| names::owned(container, &self.owner)));
         }
         found.sort();
         found.dedup();

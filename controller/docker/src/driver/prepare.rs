@@ -1,9 +1,11 @@
 //! Images before a start.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use bollard::Docker;
+use herdlet_api_types::manifest::driver::DockerConfig;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig};
+use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -11,22 +13,30 @@ use crate::{
     auth,
     config::{self, ContainerConfig, FieldError},
     engine::Engine,
-    failure,
+    failure, files,
     images::{self, LocalImage, Order, Patience},
     policy::PullFallback,
     reference::Reference,
 };
 
 impl Shared {
-    /// Pulls the image of a task, if needed.
+    /// Pulls the image of a task, if needed, and keeps it until the task starts.
     pub(super) async fn prepare(
         self: &Arc<Self>,
         task: &TaskConfig,
         cancel: &CancellationToken,
     ) -> DriverResult<()> {
+        let prepared = self.fetch(task, cancel).await;
+        if prepared.is_err() {
+            self.release_image(&task.id);
+        }
+        prepared
+    }
+
+    async fn fetch(self: &Arc<Self>, task: &TaskConfig, cancel: &CancellationToken) -> DriverResult<()> {
         let config = config::read(&self.info.name, &task.config)?;
         let engine = self.engine_of(&task.id, self.record(&task.id)?.as_ref())?;
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let about = match engine.about() {
             Some(about) => about,
             None => engine.probe().await.map_err(DriverError::retry)?,
@@ -34,15 +44,30 @@ impl Shared {
         // What can't be used is refused before anything is fetched.
         self.request(task, &config, &about)?;
         let image = Reference::parse(&config.docker.image).map_err(DriverError::fatal)?;
+        self.claim_image(&task.id, &config.docker.image, &engine.place);
         if let Some(archive) = config.docker.load.as_deref().filter(|archive| !archive.is_empty()) {
-            return load(client, task, archive, &config).await;
+            let patience = self.patience(&config.docker);
+            // The engine answers once it has stored the whole archive.
+            let client = client.clone().with_timeout(patience.total);
+            let loading = time::timeout(patience.total, load(&client, task, archive, &config));
+            let withdrawn =
+                || DriverError::retry(format!("load the image archive {archive}: it was withdrawn"));
+            let loaded = cancel.run_until_cancelled(loading).await.ok_or_else(withdrawn)?;
+            let loaded = loaded.map_err(|_| {
+                DriverError::recoverable(format!(
+                    "load the image archive {archive}: it did not end in time (image_pull_timeout)"
+                ))
+            })??;
+            self.note_fetched(&config.docker.image, &engine.place, Some(loaded.id));
+            return Ok(());
         }
         let failed = |error| failure::retry(&format!("find the image {}", config.docker.image), &error);
         let known = match images::local(client, &config.docker.image).await.map_err(failed)? {
             Some(known) => Some(known),
             None => images::local(client, &image.to_string()).await.map_err(failed)?,
         };
-        self.note_image(&config.docker.image, &engine.place);
+        let name = &config.docker.image;
+        self.note_image(name, &engine.place);
         if known.is_some() && !config.docker.force_pull && !image.is_latest() {
             return Ok(());
         }
@@ -50,11 +75,9 @@ impl Shared {
         let result = cancel.run_until_cancelled(pulling).await;
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
-            (Some(Ok(pulled)), _) => {
-                self.message(
-                    &task.id,
-                    format!("Downloaded image {}: {}", config.docker.image, pulled.digest),
-                );
+            (Some(Ok(pulled)), known) => {
+                self.note_pulled(name, &engine.place, known, &pulled);
+                self.message(&task.id, format!("Downloaded image {name}: {}", pulled.digest));
                 Ok(())
             }
             (Some(Err(error)), Some(known)) if self.policy.pull_fallback == PullFallback::UseLocal => {
@@ -68,6 +91,13 @@ impl Shared {
                 Ok(())
             }
             (Some(Err(error)), _) => Err(error),
+        }
+    }
+
+    fn patience(&self, docker: &DockerConfig) -> Patience {
+        Patience {
+            total: docker.image_pull_timeout.map_or(self.policy.pull_timeout, |timeout| timeout.0.to_std()),
+            activity: self.policy.pull_activity_timeout,
         }
     }
 
@@ -88,15 +118,13 @@ impl Shared {
             Err(error) => return Err(DriverError::recoverable(error)),
         };
         self.message(id, format!("Downloading image {}", docker.image));
-        let client = engine.reach().await.map_err(DriverError::retry)?;
-        let patience = Patience {
-            total: docker.image_pull_timeout.map_or(self.policy.pull_timeout, |timeout| timeout.0.to_std()),
-            activity: self.policy.pull_activity_timeout,
-        };
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
+        let patience = self.patience(docker);
         let name = image.to_string();
         let order = Order {
             engine: engine.socket().to_owned(),
-            client: client.clone(),
+            // The first answer may take as long as the registry does.
+            client: client.clone().with_timeout(patience.total),
             image,
             credentials,
             patience,
@@ -123,26 +151,23 @@ async fn load(
     task: &TaskConfig,
     archive: &str,
     config: &ContainerConfig,
-) -> DriverResult<()> {
+) -> DriverResult<LocalImage> {
     let refused = |why: String| DriverError::from(FieldError::new("load", why));
     // Nomad's archives are in `local`.
-    let local = task.dirs.task.join("local");
-    let found = [local.join(archive), task.dirs.task.join(archive)]
-        .into_iter()
-        .find_map(|path| std::fs::canonicalize(path).ok());
-    let Some(path) = found else {
+    let named = Path::new(archive).strip_prefix(&task.dirs.task).unwrap_or(Path::new(archive));
+    let file = [Path::new("local").join(named), named.to_owned()]
+        .iter()
+        .find_map(|path| files::open(&task.dirs.task, path).transpose());
+    let Some(file) = file else {
         return Err(refused(format!("the archive {archive:?} does not exist in the task directory")));
     };
-    let task_dir = std::fs::canonicalize(&task.dirs.task).map_err(|error| refused(error.to_string()))?;
-    if !path.starts_with(&task_dir) {
-        return Err(refused(format!("the archive {archive:?} is not in the task directory")));
-    }
-    images::load(client, &path)
+    let file = file.map_err(|error| refused(format!("failed to {error}")))?;
+    images::load(client, file)
         .await
         .map_err(|why| DriverError::recoverable(format!("load the image archive {archive}: {why}")))?;
     let image = &config.docker.image;
     match images::local(client, image).await {
-        Ok(Some(_)) => Ok(()),
+        Ok(Some(loaded)) => Ok(loaded),
         Ok(None) => Err(refused(format!("the archive {archive:?} has no image {image:?}"))),
         Err(error) => Err(failure::retry(&format!("find the image {image}"), &error)),
     }

@@ -11,6 +11,7 @@ use herdlet_driver::{AttemptId, DriverError, DriverResult, Recovered};
 use super::{Shared, follow::is_running};
 use crate::{
     engine::Engine,
+    names,
     records::{Record, RecordClaim},
     runs::{self, Seen},
 };
@@ -43,7 +44,7 @@ impl Shared {
         if let Some(exit) = run.exit() {
             return Ok(Recovered::Exited(exit));
         }
-        let client = run.engine.reach().await.map_err(DriverError::retry)?;
+        let client = &run.engine.reach().await.map_err(DriverError::retry)?;
         match super::locate::inspect(client, &run.container).await? {
             Some(about) if runs::seen(&about) == Seen::Running => Ok(Recovered::Running(run.started())),
             Some(_) | None => {
@@ -68,18 +69,33 @@ impl Shared {
         if is_away {
             return Ok(Recovered::Lost { why: "its record is gone, and there is no engine".to_owned() });
         }
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        if self.is_forgotten(&engine) {
+            let why = format!("it ran on {}, which is in forget_engines", engine.place);
+            return Ok(Recovered::Lost { why });
+        }
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let Some(about) = self.find(client, id, record).await? else {
             if record.is_some() {
                 self.fence(id)?;
             }
             return Ok(Recovered::Lost { why: "its container is gone".to_owned() });
         };
+        if record.is_some_and(|record| !record.is_of(names::request_of(&about)))
+            && runs::seen(&about) != Seen::Created
+        {
+            self.fence(id)?;
+            self.remove(client, about.id.as_deref().unwrap_or_default()).await?;
+            return Ok(Recovered::Lost {
+                why: "its container was created with another configuration, by a newer state of this agent"
+                    .to_owned(),
+            });
+        }
         match runs::seen(&about) {
             Seen::Created => Ok(Recovered::NotStarted),
             Seen::Running => {
                 let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
                 let run = self.adopt(id, &engine, &record, &about);
+                self.mark_restart(&run);
                 Ok(Recovered::Running(run.started()))
             }
             Seen::Exited(exit) => {
@@ -91,6 +107,7 @@ impl Shared {
                     record,
                 );
                 self.copy_logs(&run, about.log_path.clone());
+                self.mark_restart(&run);
                 if let Some(logs) = run.logs.get() {
                     let _ = tokio::time::timeout(std::time::Duration::from_secs(10), logs.drained()).await;
                 }
@@ -113,21 +130,37 @@ impl Shared {
         // Held until the run is known: an exit removes the container from the list, or finds the run.
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let container = listed.get_mut(engine.socket())?.remove(id).filter(is_running)?;
+        let request = container.labels.as_ref().and_then(|labels| labels.get(names::REQUEST));
+        if !record.is_of(request.map(String::as_str)) {
+            return None;
+        }
         let container_id = container.id.clone()?;
         let log_path = format!("{root}/containers/{container_id}/{container_id}-json.log");
         if record.logs.is_some() && !Path::new(&log_path).exists() {
             return None;
         }
         let about = inspected(container, log_path);
-        Some(self.adopt(id, engine, record, &about))
+        let run = self.supervise(id, engine, record, &about);
+        self.mark_restart(&run);
+        Some(run)
+    }
+
+    /// Marks that output may be missing, if the engine was restarted while no agent ran.
+    fn mark_restart(&self, run: &runs::Run) {
+        let restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
+        if restarted.contains(run.engine.socket())
+            && let Some(logs) = run.logs.get()
+        {
+            logs.mark_gap();
+        }
     }
 
     /// A fence whose container appeared after all: a request that was under way when its agent died.
     async fn remove_fenced(self: &Arc<Self>, id: &AttemptId, record: &Record) {
         let Ok(engine) = self.engine_of(id, Some(record)) else { return };
         let Ok(client) = engine.reach().await else { return };
-        if let Ok(Some(about)) = self.find(client, id, None).await {
-            let _ = self.remove(client, about.id.as_deref().unwrap_or_default()).await;
+        if let Ok(Some(about)) = self.find(&client, id, None).await {
+            let _ = self.remove(&client, about.id.as_deref().unwrap_or_default()).await;
         }
     }
 
@@ -141,6 +174,7 @@ impl Shared {
             image: String::new(),
             port_map: Default::default(),
             advertise_ipv6: false,
+            request: String::new(),
         }
     }
 

@@ -26,6 +26,14 @@ use crate::{
 /// How often a name that is taken by a container of ours is freed.
 const TRIES: u32 = 3;
 
+/// The container of an attempt.
+enum Created {
+    /// It has to be started; by its id.
+    New(String),
+    /// It was started by an earlier call.
+    Started(Box<ContainerInspectResponse>),
+}
+
 impl Shared {
     pub(super) fn request(
         &self,
@@ -39,7 +47,7 @@ impl Shared {
             policy: &self.policy,
             about,
             compute: self.compute,
-            labels: names::labels(task, &self.instance, self.naming, &self.policy.extra_labels),
+            labels: names::labels(task, &self.owner, self.naming, &self.policy.extra_labels),
         })
     }
 
@@ -53,7 +61,7 @@ impl Shared {
             return Ok(run.started());
         }
         let engine = self.engine_of(id, self.record(id)?.as_ref())?;
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let about = match engine.about() {
             Some(about) => about,
             None => engine.probe().await.map_err(DriverError::retry)?,
@@ -61,23 +69,29 @@ impl Shared {
         let mut request = self.request(&task, &config, &about)?;
         if !about.is_docker() {
             request.body.image = Some(podman_name(client, &config.docker.image).await?);
+            self.store_profiles(&mut request)?;
         }
         let hash = request.hash();
         request.body.labels.get_or_insert_default().insert(names::REQUEST.to_owned(), hash.clone());
         let record = Record {
             claim: RecordClaim::Taken,
             engine: Some(engine.place.clone()),
-            container: names::container(id, &self.instance, self.naming),
+            container: names::container(id, &self.owner.instance, self.naming),
             logs: (request.logs == LogSource::Files).then(|| LogTarget::of(&task)),
             image: config.docker.image.clone(),
             port_map: request.port_map.clone(),
             advertise_ipv6: config.docker.advertise_ipv6_address,
+            request: hash.clone(),
         };
+        let noted = self.records.note_engine(id.alloc, &engine.place);
+        noted.map_err(|error| DriverError::retry(format!("record the engine of {id}: {error}")))?;
         let claimed = self.records.claim(id, &record);
         let claimed = claimed.map_err(|error| DriverError::retry(format!("record {id}: {error}")))?;
         if claimed.claim == RecordClaim::Fenced {
             return Err(DriverError::fatal(format!("start {id}: it was cancelled earlier")));
         }
+        // From now on the record keeps the image.
+        self.release_image(id);
         if let LogSource::Elsewhere(driver) = &request.logs {
             self.message(
                 id,
@@ -88,7 +102,9 @@ impl Shared {
             self.message(id, "cpuset_cpus has no effect, as in Nomad; use resources.cores".to_owned());
         }
         let container = match self.create(client, id, request, &hash).await {
-            Ok(container) => container,
+            Ok(Created::New(container)) => container,
+            // An earlier call of this attempt: a container that has ended must not run a second time.
+            Ok(Created::Started(about)) => return Ok(self.adopt(id, &engine, &record, &about).started()),
             Err(error) => {
                 // If the engine has answered, it has not created anything.
                 if !matches!(error, DriverError::Retry(_)) {
@@ -121,20 +137,35 @@ impl Shared {
         Ok(self.adopt(id, &engine, &record, &about).started())
     }
 
-    /// Creates the container of an attempt, or returns the one that it already has.
+    /// Podman takes a seccomp profile for the path of one.
+    fn store_profiles(&self, request: &mut Request) -> DriverResult<()> {
+        let host = request.body.host_config.as_mut();
+        for option in host.into_iter().flat_map(|host| host.security_opt.iter_mut().flatten()) {
+            if let Some(profile) = option.strip_prefix("seccomp=").filter(|value| value.starts_with('{')) {
+                let stored = self.records.store_profile(profile);
+                let path = stored
+                    .map_err(|error| DriverError::retry(format!("store a seccomp profile: {error}")))?;
+                *option = format!("seccomp={}", path.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the container of an attempt, or returns the one that it already has by the same request. One by another request, of a
+    /// state that was restored from a copy, is removed.
     async fn create(
         &self,
         client: &Docker,
         id: &AttemptId,
         request: Request,
         hash: &str,
-    ) -> DriverResult<String> {
-        let name = names::container(id, &self.instance, self.naming);
+    ) -> DriverResult<Created> {
+        let name = names::container(id, &self.owner.instance, self.naming);
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
         let what = format!("create container {name}");
         for _ in 0..TRIES {
             let error = match client.create_container(Some(options.clone()), request.body.clone()).await {
-                Ok(created) => return Ok(created.id),
+                Ok(created) => return Ok(Created::New(created.id)),
                 Err(error) => error,
             };
             if failure::meaning(&error) != Meaning::Conflict {
@@ -149,9 +180,11 @@ impl Shared {
             let container = about.id.clone().unwrap_or_else(|| name.clone());
             match self.attempt_of(&about) {
                 Some(owner) if owner == *id => {
-                    let is_same = request_hash(&about) == Some(hash);
-                    if runs::seen(&about) != Seen::Created || is_same {
-                        return Ok(container);
+                    if names::request_of(&about) == Some(hash) {
+                        return Ok(match runs::seen(&about) {
+                            Seen::Created => Created::New(container),
+                            Seen::Running | Seen::Exited(_) => Created::Started(Box::new(about)),
+                        });
                     }
                     self.remove(client, &container).await?;
                 }
@@ -171,8 +204,21 @@ impl Shared {
         Err(DriverError::retry(format!("{what}: its name is taken again and again")))
     }
 
-    /// Supervises a container from now on.
+    /// Supervises a container from now on. An exit since it was inspected found no run, so it is inspected once more.
     pub(super) fn adopt(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        engine: &Arc<Engine>,
+        record: &Record,
+        about: &ContainerInspectResponse,
+    ) -> Arc<Run> {
+        let run = self.supervise(id, engine, record, about);
+        self.finish_soon(Arc::clone(&run), None);
+        run
+    }
+
+    /// Supervises a container whose exit is seen from now on.
+    pub(super) fn supervise(
         self: &Arc<Self>,
         id: &AttemptId,
         engine: &Arc<Engine>,
@@ -184,9 +230,6 @@ impl Shared {
         let _ = run.network.set(runs::network(about, record));
         self.copy_logs(&run, about.log_path.clone());
         self.runs.insert(Arc::clone(&run));
-        if let Seen::Exited(_) = runs::seen(about) {
-            self.finish_soon(Arc::clone(&run), None);
-        }
         run
     }
 
@@ -227,10 +270,6 @@ impl Shared {
             Err(error) => Err(failure::retry(&format!("remove the container {container}"), &error)),
         }
     }
-}
-
-fn request_hash(about: &ContainerInspectResponse) -> Option<&str> {
-    about.config.as_ref()?.labels.as_ref()?.get(names::REQUEST).map(String::as_str)
 }
 
 /// Podman does not complete short names without a config of registries.

@@ -37,7 +37,7 @@ impl Shared {
     /// The container of an attempt; none if it has none. An attempt that never started needs no engine.
     async fn found(self: &Arc<Self>, id: &AttemptId) -> DriverResult<Option<Found>> {
         if let Some(run) = self.runs.get(id) {
-            let client = run.engine.reach().await.map_err(DriverError::retry)?;
+            let client = &run.engine.reach().await.map_err(DriverError::retry)?;
             let about = super::locate::inspect(client, &run.container).await?;
             return Ok(about.map(|about| Found { engine: Arc::clone(&run.engine), about }));
         }
@@ -47,10 +47,10 @@ impl Shared {
             Some(record) => record.claim == RecordClaim::Fenced,
             None => !self.earlier.has(id) || engine.about().is_none() && !engine.socket().exists(),
         };
-        if is_unknown {
+        if is_unknown || self.is_forgotten(&engine) {
             return Ok(None);
         }
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let about = self.find(client, id, record.as_ref()).await?;
         Ok(about.map(|about| Found { engine, about }))
     }
@@ -73,7 +73,7 @@ impl Shared {
                 None => self.fence(id),
             };
         };
-        let client = engine.reach().await.map_err(DriverError::retry)?;
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
         let container = about.id.clone().unwrap_or_default();
         match runs::seen(&about) {
             Seen::Created => {
@@ -98,7 +98,7 @@ impl Shared {
         let lock = self.runs.lock(id);
         let _held = lock.lock().await;
         if let Some(Found { engine, about }) = self.found(id).await? {
-            let client = engine.reach().await.map_err(DriverError::retry)?;
+            let client = &engine.reach().await.map_err(DriverError::retry)?;
             let container = about.id.clone().unwrap_or_default();
             if runs::seen(&about) == Seen::Running {
                 match leftover {
@@ -120,6 +120,7 @@ impl Shared {
             self.note_image(&image, &engine);
         }
         self.runs.remove(id);
+        self.release_image(id);
         self.records
             .remove(id)
             .map_err(|error| DriverError::retry(format!("remove the record of {id}: {error}")))

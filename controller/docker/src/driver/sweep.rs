@@ -1,11 +1,12 @@
 //! Removes containers of this instance that belong to no task: a request to create one was under way when its attempt was fenced or
 //! its agent was killed.
 //!
-//! A container belongs to a task if its attempt has a record, which is written before the container and removed after it. Containers of
+//! A container is recognised by its labels and its name. It belongs to a task if its attempt has a record, which is written before the container and removed after it. Containers of
 //! others have no label of this instance and are never touched.
 
 use std::{sync::Arc, time::Duration};
 
+use bollard::models::ContainerSummaryStateEnum as Status;
 use herdlet_base::clock::wall_now;
 use herdlet_driver::DriverResult;
 use tokio::time;
@@ -49,14 +50,17 @@ pub(super) async fn run(shared: Arc<Shared>) {
 impl Shared {
     /// Removes the containers of an engine that belong to no task.
     pub(super) async fn sweep(self: &Arc<Self>, engine: &Arc<Engine>, grace: Duration) -> DriverResult<()> {
-        let all = engine.containers(&self.instance).await.map_err(herdlet_driver::DriverError::retry)?;
+        let all = engine.containers(&self.owner).await.map_err(herdlet_driver::DriverError::retry)?;
         let now_s = wall_now().0 / 1_000_000_000;
         let grace_s = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         for container in all {
-            let labels = container.labels.unwrap_or_default();
-            let (Some(id), Some(name)) = (names::attempt_of(&labels, &self.instance), container.id) else {
+            let (Some(id), Some(name)) = (names::owned(&container, &self.owner), container.id) else {
                 continue;
             };
+            let has_ended = matches!(container.state, Some(Status::EXITED | Status::DEAD));
+            if has_ended && !self.policy.remove_containers {
+                continue;
+            }
             let is_new = container.created.is_none_or(|created| now_s.saturating_sub(created) < grace_s);
             let lock = self.runs.lock(&id);
             let _held = lock.lock().await;
@@ -73,8 +77,10 @@ impl Shared {
                 continue;
             }
             tracing::warn!(container = name, attempt = %id, "removing a container that belongs to no task");
-            let client = engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
-            self.remove(client, &name).await?;
+            let client = &engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
+            if let Err(error) = self.remove(client, &name).await {
+                tracing::warn!(error = error.why(), container = name, "failed to remove a container");
+            }
         }
         Ok(())
     }

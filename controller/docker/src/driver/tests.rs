@@ -6,7 +6,9 @@
 mod contract;
 mod faults;
 mod features;
+mod images;
 mod machine;
+mod owners;
 
 use machine::{Machine, machines};
 

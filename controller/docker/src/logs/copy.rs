@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::{FileExt as _, MetadataExt as _},
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
 
@@ -14,7 +14,7 @@ use super::{
     LogJob,
     lines::{Stream, piece},
     output::{Kept, Output},
-    position::Position,
+    position::{FileId, Position},
 };
 
 /// Bytes that are read at once.
@@ -63,10 +63,9 @@ impl Copy {
 
     /// Copies a batch. After an error the next step begins at the last recorded position.
     pub(super) fn advance(&mut self) -> io::Result<Advance> {
-        let mut open = match self.open.take() {
-            Some(open) if open.stdout.is_in_place() && open.stderr.is_in_place() => open,
-            Some(_) | None => Open::at(&self.job)?,
-        };
+        let in_place = |open: &Open| open.stdout.is_in_place() && open.stderr.is_in_place();
+        let open = self.open.take().filter(in_place);
+        let mut open = open.map_or_else(|| Open::at(&self.job), Ok)?;
         let advance = match open.advance(&self.job.source) {
             // The engine has just rotated its files.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Advance::More,
@@ -86,8 +85,10 @@ impl Open {
             len_max: target.max_file_size_mib.saturating_mul(1024 * 1024),
         };
         let stem = |stream: &str| format!("{}.{stream}", target.name);
-        let known = Position::read(&job.position)?;
         let file = Position::open(&job.position)?;
+        // A copy that was ended may still be at its last batch.
+        file.lock()?;
+        let known = Position::read(&job.position)?;
         let (position, stdout, stderr) = match known {
             Some(known) => (
                 known,
@@ -125,7 +126,7 @@ impl Open {
                 return match current.next {
                     // A rotated file gets nothing more.
                     Some(next) => {
-                        (self.position.inode, self.position.offset) = (next, 0);
+                        (self.position.file, self.position.offset) = (next, 0);
                         self.record()?;
                         Ok(Advance::More)
                     }
@@ -165,11 +166,10 @@ impl Open {
     fn source(&mut self, path: &Path) -> io::Result<Option<Source>> {
         let files = files(path)?;
         let Some(newest) = files.last() else { return Ok(None) };
-        if self.position.inode == 0 {
-            self.position.inode = files.first().map_or(0, |(inode, _)| *inode);
+        if self.position.file.inode == 0 {
+            self.position.file = files.first().map_or_else(FileId::default, |(id, _)| *id);
         }
-        let inode = self.position.inode;
-        let found = files.iter().position(|(known, _)| *known == inode);
+        let found = files.iter().position(|(id, _)| *id == self.position.file);
         let len = found.and_then(|at| files.get(at)).and_then(|(_, path)| fs::metadata(path).ok());
         let at = match found {
             Some(at) if len.is_some_and(|about| about.len() >= self.position.offset) => at,
@@ -185,26 +185,26 @@ impl Open {
                 0
             }
         };
-        let (inode, path) = files.get(at).unwrap_or(newest);
-        self.position.inode = *inode;
+        let (id, path) = files.get(at).unwrap_or(newest);
+        self.position.file = *id;
         let file = File::open(path)?;
-        let is_same = file.metadata()?.ino() == *inode;
+        let is_same = FileId::of(&file.metadata()?) == *id;
         if !is_same {
             // Rotated since the listing: the next step finds it.
             return Err(io::ErrorKind::Interrupted.into());
         }
-        Ok(Some(Source { file, next: files.get(at + 1).map(|(inode, _)| *inode) }))
+        Ok(Some(Source { file, next: files.get(at + 1).map(|(id, _)| *id) }))
     }
 }
 
 struct Source {
     file: File,
     /// The file that the engine wrote after it.
-    next: Option<u64>,
+    next: Option<FileId>,
 }
 
-/// The engine's files with their inodes, oldest first.
-fn files(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+/// The engine's files, oldest first.
+fn files(path: &Path) -> io::Result<Vec<(FileId, PathBuf)>> {
     let mut found = Vec::new();
     for number in (0..=ROTATED_MAX).rev() {
         let path = match number {
@@ -212,7 +212,7 @@ fn files(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
             number => PathBuf::from(format!("{}.{number}", path.display())),
         };
         match fs::metadata(&path) {
-            Ok(about) => found.push((about.ino(), path)),
+            Ok(about) => found.push((FileId::of(&about), path)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }

@@ -1,6 +1,6 @@
 //! Copies of output over rotations, kills and disturbances by the task.
 
-use std::{fs, io::Write as _};
+use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _};
 
 use super::{copy::Advance, *};
 
@@ -97,6 +97,39 @@ fn rotation_by_the_engine_loses_nothing_and_a_gap_is_marked() {
     copy_all(&mut copy);
     let text = bench.text("t.stdout.0");
     assert!(text.ends_with("]\nfive\n") && text.contains("output is missing"), "{text}");
+}
+
+/// The engine's new file had the inode of one that it had removed: lines were skipped without a mark, or cut.
+#[tokio::test]
+async fn a_file_with_the_inode_of_a_removed_one_is_another() {
+    for lines in [1, 5] {
+        let bench = Bench::new();
+        let older = bench.dir.path().join("c-json.log.1");
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        bench.say("one\n");
+        copy_all(&mut Copy::of(bench.job(3)));
+        let first = inode(&bench.source());
+        bench.rotate();
+        bench.say("two\n");
+        // With two files: the older is removed, the newer becomes the older.
+        for _ in 0..50 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            fs::remove_file(&older).unwrap();
+            fs::rename(bench.source(), &older).unwrap();
+            (0..lines).for_each(|number| bench.say(&format!("three {number}\n")));
+            if inode(&bench.source()) == first {
+                break;
+            }
+        }
+        copy_all(&mut Copy::of(bench.job(3)));
+        let text = bench.text("t.stdout.0");
+        let mut expected = text.lines();
+        assert_eq!(expected.next(), Some("one"), "{text}");
+        assert!(expected.next().is_some_and(|line| line.contains("output is missing here")), "{text}");
+        let rest: Vec<&str> = expected.collect();
+        assert!(rest.len() > lines && rest.last() == Some(&&*format!("three {}", lines - 1)), "{text}");
+        assert!(rest[0] == "two" || rest[0] == "three 0", "{text}");
+    }
 }
 
 #[test]

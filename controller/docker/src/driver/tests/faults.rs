@@ -2,31 +2,45 @@
 
 use bollard::{
     Docker,
-    models::ContainerCreateBody,
+    models::{ContainerCreateBody, ContainerSummary},
     query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder},
 };
 use futures_util::StreamExt as _;
 use herdlet_driver::{
-    FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _, contract::attempt_id,
+    AttemptId, FailureClass, Health, Leftover, Recovered, Recovery, StopRequest, TaskDriver as _,
+    contract::attempt_id,
 };
-use std::{collections::HashMap, time::Duration};
+use serde_json::json;
+use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
+use super::super::locate::inspect;
 use super::{
     IMAGE, Machine,
     machine::{Link, machines, reaches},
 };
-use crate::{names, names::Naming};
+use crate::engine::Place;
+use crate::names::{self, Naming, Owner};
 
-fn recovery(attempt: u32) -> Recovery {
+pub(super) fn recovery(attempt: u32) -> Recovery {
     Recovery { id: attempt_id(attempt), config: None, handle: None, network: None }
 }
 
-fn body(labels: HashMap<String, String>) -> ContainerCreateBody {
+/// The labels of an attempt's container.
+pub(super) fn labels(owner: &Owner, id: &AttemptId) -> HashMap<String, String> {
+    let all = [
+        (names::INSTANCE, owner.instance.clone()),
+        (names::DRIVER, owner.driver.clone()),
+        (names::ATTEMPT, id.name()),
+    ];
+    all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+pub(super) fn body(labels: HashMap<String, String>) -> ContainerCreateBody {
     let (image, cmd) = (Some(IMAGE.to_owned()), Some(vec!["/bin/true".to_owned()]));
     ContainerCreateBody { image, cmd, labels: Some(labels), ..ContainerCreateBody::default() }
 }
 
-async fn client(machine: &Machine) -> Docker {
+pub(super) async fn client(machine: &Machine) -> Docker {
     let path = machine.path().join("e.sock").display().to_string();
     Docker::connect_with_unix(&path, 60, bollard::API_DEFAULT_VERSION)
         .unwrap()
@@ -97,21 +111,18 @@ async fn a_container_is_adopted_only_if_it_is_what_the_task_asks_for() {
         let driver = machine.connected().await;
         let client = client(&machine).await;
         let name = names::container(&attempt_id(1), &machine.instance, Naming::Own);
-        let create = |labels: &[(&str, String)]| {
-            let labels: HashMap<String, String> =
-                labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        let create = |labels| {
             let body = body(labels);
             let options = CreateContainerOptionsBuilder::new().name(&name).build();
             client.create_container(Some(options), body)
         };
-        create(&[]).await.unwrap();
+        create(HashMap::new()).await.unwrap();
         let task = machine.script(attempt_id(1), "echo new; sleep 3600");
         let error = driver.start(task.clone()).await.unwrap_err().to_string();
         assert!(error.contains("not this agent's"), "{error}");
         let remove = RemoveContainerOptionsBuilder::new().force(true).build();
         client.remove_container(&name, Some(remove)).await.unwrap();
-        let ours = [(names::INSTANCE, machine.instance.clone()), (names::ATTEMPT, attempt_id(1).name())];
-        create(&ours).await.unwrap();
+        create(labels(&machine.owner(), &attempt_id(1))).await.unwrap();
         driver.start(task).await.unwrap();
         while machine.stdout() != "new\n" {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -120,33 +131,186 @@ async fn a_container_is_adopted_only_if_it_is_what_the_task_asks_for() {
     }
 }
 
-/// Containers of this instance without a task are removed, others are not.
+/// A state that was restored from a copy repeats the numbers of attempts: a container of the newer state was taken for the task's.
 #[tokio::test(flavor = "multi_thread")]
-async fn containers_without_a_task_are_removed_and_strangers_are_not() {
+async fn a_container_of_another_request_is_never_adopted() {
+    for machine in machines() {
+        let task = |word: &str| machine.script(attempt_id(1), &format!("echo {word}; sleep 3600"));
+        let record = machine.path().join("records").join(attempt_id(1).name());
+        machine.connected().await.start(task("newer")).await.unwrap();
+        let restored = std::fs::read_to_string(&record).unwrap();
+        let mut restored: serde_json::Value = serde_json::from_str(&restored).unwrap();
+        restored["request"] = "0123456789abcdef".into();
+        std::fs::write(&record, restored.to_string()).unwrap();
+        let driver = machine.connected().await;
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+
+        driver.start(task("newer")).await.unwrap();
+        drop(driver);
+        std::fs::remove_file(&record).unwrap();
+        let driver = machine.connected().await;
+        driver.start(task("older")).await.unwrap();
+        while !machine.stdout().ends_with("older\n") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
+/// An agent that was killed during a start repeats it: a container that had ended ran a second time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_start_does_not_run_an_ended_container_again() {
+    for machine in machines() {
+        let task = machine.script(attempt_id(1), "echo once >> /local/runs");
+        let first = machine.connected().await;
+        let mut exits = first.exits();
+        first.start(task.clone()).await.unwrap();
+        exits.next().await.unwrap();
+        drop(first);
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        driver.start(task).await.unwrap();
+        assert_eq!(exits.next().await.unwrap().result.code, 0);
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        let runs = std::fs::read_to_string(machine.task_dir().join("local/runs")).unwrap();
+        assert_eq!(runs, "once\n");
+    }
+}
+
+/// A container that ended after it was inspected and before its run was known ran for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exit_that_comes_before_its_run_is_known_is_seen() {
     for machine in machines() {
         let driver = machine.connected().await;
-        let client = client(&machine).await;
-        driver.set_earlier(&[attempt_id(8)].into());
-        let mut made = Vec::new();
-        for (instance, attempt) in [(&*machine.instance, 7), (&*machine.instance, 8), ("another", 7)] {
-            let labels = HashMap::from([
-                (names::INSTANCE.to_owned(), instance.to_owned()),
-                (names::ATTEMPT.to_owned(), attempt_id(attempt).name()),
-            ]);
-            let body = body(labels);
-            let none = None::<bollard::query_parameters::CreateContainerOptions>;
-            made.push(client.create_container(none, body).await.unwrap().id);
+        let script = "while [ ! -e /local/end ]; do sleep 0.1; done; exit 7";
+        driver.start(machine.script(attempt_id(1), script)).await.unwrap();
+        let shared = &driver.shared;
+        let run = shared.runs.get(&attempt_id(1)).unwrap();
+        let client = &run.engine.client().await.unwrap();
+        let about = inspect(client, &run.container).await.unwrap().unwrap();
+        shared.runs.remove(&attempt_id(1));
+        // An event of the container removes it from this list.
+        let is_listed = || shared.listed.lock().unwrap()[run.engine.socket()].contains_key(&attempt_id(1));
+        let summary = ContainerSummary::default();
+        shared.listed.lock().unwrap().get_mut(run.engine.socket()).unwrap().insert(attempt_id(1), summary);
+        std::fs::write(machine.task_dir().join("local/end"), "").unwrap();
+        while is_listed() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        driver.start(machine.script(attempt_id(9), "sleep 3600")).await.unwrap();
-        let engine = driver.shared.current();
-        driver.shared.sweep(&engine, Duration::from_secs(3_600)).await.unwrap();
-        assert_eq!(driver.list_attempts().await.unwrap().len(), 3, "new ones are left alone");
-        driver.shared.sweep(&engine, Duration::ZERO).await.unwrap();
-        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(8), attempt_id(9)]);
-        let remove = || RemoveContainerOptionsBuilder::new().force(true).build();
-        client.remove_container(&made[2], Some(remove())).await.unwrap();
-        client.remove_container(&made[1], Some(remove())).await.unwrap();
-        driver.destroy(&attempt_id(9), Leftover::Kill).await.unwrap();
+        let mut exits = driver.exits();
+        shared.adopt(&attempt_id(1), &run.engine, &run.record, &about);
+        assert_eq!(exits.next().await.unwrap().result.code, 7);
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
+/// One failed inspection at the end of a container, and its task ran for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exit_is_asked_for_until_the_engine_answers() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let mut exits = driver.exits();
+        let script = "while [ ! -e /local/end ]; do sleep 0.1; done; exit 7";
+        driver.start(machine.script(attempt_id(1), script)).await.unwrap();
+        machine.link.send_replace(Link::FailsInspect);
+        std::fs::write(machine.task_dir().join("local/end"), "").unwrap();
+        while machine.failed.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        machine.link.send_replace(Link::Works);
+        assert_eq!(exits.next().await.unwrap().result.code, 7);
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
+/// A power cut left a record without content: no task of the driver was recovered, stopped or removed any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_keeps_no_task_from_its_driver() {
+    for machine in machines() {
+        let first = machine.connected().await;
+        for attempt in [1, 2] {
+            first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap();
+        }
+        drop(first);
+        std::fs::write(machine.path().join("records").join(attempt_id(1).name()), "").unwrap();
+        let driver = machine.connected().await;
+        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(1), attempt_id(2)]);
+        for attempt in [1, 2] {
+            let recovered = driver.recover(recovery(attempt)).await.unwrap();
+            assert!(matches!(recovered, Recovered::Running(_)), "{recovered:?}");
+            driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
+        }
+        assert!(driver.list_attempts().await.unwrap().is_empty());
+    }
+}
+
+/// An engine that was removed from the machine kept the driver from all tasks, and its own tasks never ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_gone_is_no_obstacle() {
+    for machine in machines() {
+        let first = machine.connected().await;
+        for attempt in [1, 2] {
+            first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap();
+        }
+        drop(first);
+        let record = machine.path().join("records").join(attempt_id(1).name());
+        let mut gone: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&record).unwrap()).unwrap();
+        gone["engine"] = json!({"kind": "podman", "socket": "/nowhere/podman.sock"});
+        let before = std::fs::read(&record).unwrap();
+        std::fs::write(&record, gone.to_string()).unwrap();
+        let driver = machine.connected().await;
+        assert_eq!(driver.list_attempts().await.unwrap(), [attempt_id(1), attempt_id(2)]);
+        assert!(matches!(driver.recover(recovery(2)).await.unwrap(), Recovered::Running(_)));
+        let error = driver.recover(recovery(1)).await.unwrap_err();
+        assert!(error.class() == FailureClass::Retry && error.to_string().contains("/nowhere"), "{error}");
+        drop(driver);
+        let machine = machine.with(json!({"forget_engines": ["unix:///nowhere/podman.sock"]}));
+        let driver = machine.connected().await;
+        let recovered = driver.recover(recovery(1)).await.unwrap();
+        assert!(matches!(recovered, Recovered::Lost { .. }), "{recovered:?}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        assert!(!record.exists());
+        let gone = Place { socket: "/nowhere/podman.sock".into(), ..driver.shared.current().place.clone() };
+        driver.shared.records.note_engine(attempt_id(3).alloc, &gone).unwrap();
+        driver.start(machine.script(attempt_id(3), "sleep 3600")).await.unwrap();
+        std::fs::write(&record, before).unwrap();
+        for attempt in [1, 2, 3] {
+            driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
+        }
+    }
+}
+
+/// A daemon behind the socket of a service manager, and one that was restarted while no agent ran, left gaps without a mark.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_restart_of_the_daemon_is_marked_in_the_output() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+        let marked = async |times: usize| {
+            while machine.stdout().matches("the engine was restarted here").count() != times {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let driver = machine.connected().await;
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        machine.link.send_replace(Link::Down);
+        reaches(&driver, Health::Unhealthy).await;
+        machine.link.send_replace(Link::Works);
+        marked(1).await;
+        let memory = driver.shared.records.daemon(driver.shared.current().socket());
+        drop(driver);
+        // The same daemon: no mark.
+        let driver = machine.connected().await;
+        driver.recover(recovery(1)).await.unwrap();
+        drop(driver);
+        std::fs::write(memory, "another").unwrap();
+        let driver = machine.connected().await;
+        driver.recover(recovery(1)).await.unwrap();
+        marked(2).await;
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
     }
 }
 

@@ -1,16 +1,15 @@
-//! What containers have: ports, mounts, environment, terminals, images.
+//! What containers have: ports, mounts, environment, terminals.
 
 use std::{net::Ipv4Addr, time::Duration};
 
 use futures_util::StreamExt as _;
 use herdlet_api_types::alloc::AssignedPort;
 use herdlet_driver::{
-    DriverError, ExecInput, ExecOutput, ExecRequest, Health, Leftover, Mount, Propagation, TaskDriver as _,
-    TaskEvent, TerminalSize, contract::attempt_id,
+    ExecInput, ExecOutput, ExecRequest, Health, Leftover, Mount, Propagation, TaskDriver as _, TerminalSize,
+    contract::attempt_id,
 };
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use super::machine::machines;
 
@@ -30,7 +29,7 @@ async fn a_container_has_ports_and_a_network_of_its_own() {
         assert_eq!((network.port_map["http"], network.auto_advertise), (80, false));
         let engine = driver.shared.current();
         let run = driver.shared.runs.get(&attempt_id(1)).unwrap();
-        let about = super::super::locate::inspect(engine.client().await.unwrap(), &run.container)
+        let about = super::super::locate::inspect(&engine.client().await.unwrap(), &run.container)
             .await
             .unwrap()
             .unwrap();
@@ -134,6 +133,59 @@ async fn commands_have_terminals_and_end_with_their_session() {
     }
 }
 
+/// What a program wrote to its terminal was taken for the head of a frame of 4 GiB: it was buffered, and nothing was shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_all_bytes() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        let script = r"stty raw; printf '\001\000\000\000\377\377\377\377'; seq 20000; exit 3";
+        let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        let terminal = Some(TerminalSize { height: 30, width: 99 });
+        let mut session =
+            driver.exec_streaming(&attempt_id(1), ExecRequest { command, terminal }).await.unwrap();
+        let mut bytes = Vec::new();
+        while let Some(piece) = session.stdout.recv().await {
+            bytes.extend(piece);
+        }
+        assert!(bytes.starts_with(b"\x01\0\0\0\xff\xff\xff\xff"), "{:?}", bytes.get(..20));
+        assert!(bytes.trim_ascii_end().ends_with(b"20000"));
+        assert_eq!(session.exit.await.unwrap().code, 3);
+        let command = vec!["/bin/none".to_owned()];
+        let refused = driver.exec_streaming(&attempt_id(1), ExecRequest { command, terminal }).await;
+        if let Err(error) = refused {
+            assert!(error.to_string().contains("none"), "{error}");
+        }
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+    }
+}
+
+/// With Podman a capability that is only Docker's default was not added, and each seccomp profile was refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn capabilities_and_profiles_have_effect_with_both_engines() {
+    for machine in machines() {
+        let machine = machine.with(json!({"allow_caps": ["all"]}));
+        let driver = machine.connected().await;
+        let profile = json!({"defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO"}]});
+        std::fs::write(machine.task_dir().join("local/p.json"), profile.to_string()).unwrap();
+        let script = "grep CapBnd /proc/self/status; mkdir /tmp/x || echo forbidden";
+        let mut task = machine.script(attempt_id(1), script);
+        task.config["cap_add"] = json!(["NET_RAW"]);
+        task.config["security_opt"] = json!(["seccomp=local/p.json"]);
+        let mut exits = driver.exits();
+        driver.start(task).await.unwrap();
+        exits.next().await.unwrap();
+        let out = machine.stdout();
+        let set = out.lines().find_map(|line| line.strip_prefix("CapBnd:")).unwrap().trim();
+        let set = u64::from_str_radix(set, 16).unwrap();
+        // NET_RAW and MKNOD.
+        assert_eq!((set >> 13 & 1, set >> 27 & 1), (1, 1), "{out}");
+        assert!(out.contains("forbidden"), "{out}");
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
 /// Of a task that uses too much memory it was not said that it did.
 #[tokio::test(flavor = "multi_thread")]
 async fn lack_of_memory_is_reported() {
@@ -144,40 +196,6 @@ async fn lack_of_memory_is_reported() {
         let result = exits.next().await.unwrap().result;
         assert!(result.oom_killed && result.code == 137 && result.signal == 9, "{result:?}");
         driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
-    }
-}
-
-/// A registry that is down: a task starts with the image that is there, and says so; without one it fails, by the policy.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_fails_uses_the_image_that_is_there() {
-    for machine in machines() {
-        let driver = machine.connected().await;
-        let mut events = driver.events();
-        let mut task = machine.script(attempt_id(1), "sleep 3600");
-        task.config["force_pull"] = true.into();
-        task.config["image_pull_timeout"] = "20s".into();
-        let cancel = CancellationToken::new();
-        driver.prepare(&task, &cancel).await.unwrap();
-        let mut messages = Vec::new();
-        while !messages.last().is_some_and(|message: &String| message.contains("the image that is there")) {
-            let Some(TaskEvent::Message { message, .. }) = events.next().await else {
-                panic!("{messages:?}")
-            };
-            messages.push(message);
-        }
-        assert!(messages[0].starts_with("Downloading image"), "{messages:?}");
-        let mut missing = task.clone();
-        missing.config["image"] = "localhost:1/none:1".into();
-        let error = driver.prepare(&missing, &cancel).await.unwrap_err();
-        assert!(
-            matches!(error, DriverError::Recoverable(_))
-                && error.to_string().contains("pull image localhost:1/none:1"),
-            "{error}"
-        );
-        drop(driver);
-        let strict = machine.with(json!({"pull_fallback": false}));
-        let driver = strict.connected().await;
-        driver.prepare(&task, &cancel).await.unwrap_err();
     }
 }
 
@@ -200,42 +218,5 @@ async fn attributes_are_nomads() {
             machine.driver == "podman" || of("bridge_ip").is_some_and(|ip| ip.ends_with(".1")),
             "{healthy:?}"
         );
-    }
-}
-
-/// Images of tasks that ran before a restart of the agent were never removed.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
-    for machine in machines() {
-        let driver = machine.connected().await;
-        let engine = driver.shared.current();
-        let client = engine.client().await.unwrap();
-        let repository = format!("herdlet-test/{}", machine.instance);
-        let tag = |tag: &str| {
-            let options =
-                bollard::query_parameters::TagImageOptionsBuilder::new().repo(&repository).tag(tag).build();
-            client.tag_image(super::IMAGE, Some(options))
-        };
-        tag("used").await.unwrap();
-        tag("other").await.unwrap();
-        let image = format!("{repository}:used");
-        let mut task = machine.script(attempt_id(1), "sleep 3600");
-        task.config["image"] = image.clone().into();
-        driver.prepare(&task, &CancellationToken::new()).await.unwrap();
-        driver.start(task).await.unwrap();
-        let machine_driver = machine.connected().await;
-        let next = &machine_driver.shared;
-        next.collect(Duration::ZERO).await.unwrap();
-        let is_there = async |name: &str| crate::images::local(client, name).await.unwrap().is_some();
-        assert!(is_there(&image).await, "its container runs");
-        machine_driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
-        next.collect(Duration::from_secs(3_600)).await.unwrap();
-        assert!(is_there(&image).await, "it was used just now");
-        next.collect(Duration::ZERO).await.unwrap();
-        assert!(!is_there(&image).await);
-        let other = format!("{repository}:other");
-        assert!(is_there(&other).await, "no task has used it");
-        let none = None::<bollard::query_parameters::RemoveImageOptions>;
-        client.remove_image(&other, none, None).await.unwrap();
     }
 }

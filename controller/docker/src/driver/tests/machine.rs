@@ -4,6 +4,10 @@ use std::{
     env, fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -19,7 +23,7 @@ use tokio::{
 };
 
 use super::IMAGE;
-use crate::{Containers, Mode, Setup};
+use crate::{Containers, Mode, Setup, names::Owner};
 
 /// Part of an image's name whose pull never ends.
 pub(super) const SLOW: &str = "herdlet-test-slow";
@@ -30,6 +34,10 @@ pub(super) enum Link {
     Works,
     /// New connections are refused, open ones closed.
     Down,
+    /// Inspections of containers fail.
+    FailsInspect,
+    /// Archives of images are received and never answered.
+    HangsLoad,
 }
 
 /// A machine with an engine.
@@ -38,6 +46,8 @@ pub(super) struct Machine {
     pub(super) driver: &'static str,
     pub(super) instance: String,
     pub(super) link: watch::Sender<Link>,
+    /// How many requests have failed or hang.
+    pub(super) failed: Arc<AtomicU32>,
     pub(super) options: Json,
 }
 
@@ -63,9 +73,10 @@ impl Machine {
         }
         let (link, works) = watch::channel(Link::Works);
         let listener = UnixListener::bind(dir.path().join("e.sock")).unwrap();
-        tokio::spawn(serve(listener, engine.to_owned(), works));
+        let failed = Arc::new(AtomicU32::new(0));
+        tokio::spawn(serve(listener, engine.to_owned(), works, Arc::clone(&failed)));
         let instance = format!("test-{}", uuid::Uuid::new_v4());
-        Self { dir, driver, instance, link, options: json!({}) }
+        Self { dir, driver, instance, link, failed, options: json!({}) }
     }
 
     pub(super) fn with(self, options: Json) -> Self {
@@ -73,11 +84,16 @@ impl Machine {
     }
 
     pub(super) fn driver(&self) -> Containers {
+        self.driver_of(self.driver, "records")
+    }
+
+    /// A driver of this name, with its records in this directory.
+    pub(super) fn driver_of(&self, name: &str, records: &str) -> Containers {
         let mut options = self.options.clone();
         options["endpoint"] = format!("unix://{}", self.dir.path().join("e.sock").display()).into();
         let setup = Setup {
-            driver: self.driver.to_owned(),
-            dir: self.dir.path().join("records"),
+            driver: name.to_owned(),
+            dir: self.dir.path().join(records),
             instance: self.instance.clone(),
             options: serde_json::from_value(options).unwrap(),
             mode: Mode::Standalone,
@@ -91,6 +107,10 @@ impl Machine {
         let driver = self.driver();
         reaches(&driver, Health::Healthy).await;
         driver
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        Owner { instance: self.instance.clone(), driver: self.driver.to_owned() }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -148,23 +168,39 @@ pub(super) async fn reaches(driver: &Containers, health: Health) {
     while fingerprints.next().await.unwrap().health != health {}
 }
 
-async fn serve(listener: UnixListener, engine: PathBuf, link: watch::Receiver<Link>) {
+async fn serve(listener: UnixListener, engine: PathBuf, link: watch::Receiver<Link>, failed: Arc<AtomicU32>) {
     while let Ok((client, _)) = listener.accept().await {
-        if *link.borrow() == Link::Works {
-            tokio::spawn(forward(client, engine.clone(), link.clone()));
+        if *link.borrow() != Link::Down {
+            tokio::spawn(forward(client, engine.clone(), link.clone(), Arc::clone(&failed)));
         }
     }
 }
 
 /// A client uses a new connection for each request, so the first line names what it wants.
-async fn forward(mut client: UnixStream, engine: PathBuf, mut link: watch::Receiver<Link>) {
+async fn forward(
+    mut client: UnixStream,
+    engine: PathBuf,
+    mut link: watch::Receiver<Link>,
+    failed: Arc<AtomicU32>,
+) {
     let mut head = vec![0; 4096];
     let Ok(len) = client.read(&mut head).await else { return };
     head.truncate(len);
-    let is_slow = String::from_utf8_lossy(&head)
-        .lines()
-        .next()
-        .is_some_and(|line| line.contains(SLOW) && line.starts_with("POST"));
+    let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
+    let is_slow = line.contains(SLOW) && line.starts_with("POST");
+    let path = line.split([' ', '?']).nth(1).unwrap_or_default();
+    let is_inspection = path.ends_with("/json") && path.contains("/containers/");
+    if is_inspection && !path.ends_with("/containers/json") && *link.borrow() == Link::FailsInspect {
+        failed.fetch_add(1, Ordering::SeqCst);
+        let answer = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
+        let _ = client.write_all(answer.as_bytes()).await;
+        return;
+    }
+    if path.ends_with("/images/load") && *link.borrow() == Link::HangsLoad {
+        failed.fetch_add(1, Ordering::SeqCst);
+        let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
+        return;
+    }
     let Ok(mut server) = UnixStream::connect(engine).await else { return };
     let forwarding = async {
         if is_slow {

@@ -78,7 +78,10 @@ fn usage_is_that_of_the_container(engine: Engine<'_>) {
                 .max(usage["MemoryStats"]["Usage"].as_u64())
                 .is_some_and(|bytes| bytes > 0)
     });
-    assert!(agent.cli(&["top"]).success().stdout.contains("busy"));
+    let top = agent.spawn(&["top"]);
+    top.until_stdout("busy");
+    top.signal(rustix::process::Signal::KILL);
+    top.finish();
     finish(&engine, agent);
 }
 

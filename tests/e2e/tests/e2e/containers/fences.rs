@@ -88,7 +88,7 @@ fn a_container_that_is_removed_behind_the_agent_is_replaced_once(engine: Engine<
 }
 
 fn containers_of_unknown_attempts_are_removed_and_those_of_strangers_are_not(engine: Engine<'_>) {
-    let mut agent = engine.agent("gc: {image: false, dangling_containers: {period: 1s, creation_grace: 0s}}");
+    let mut agent = engine.agent("gc: {image: false, dangling_containers: {period: 1s, creation_grace: 2s}}");
     agent.apply_and_wait(&job("known", "service", "", &[sleeping("t", "")]));
     let known = running_of(&engine, &agent);
     let instance = agent.home.instance().unwrap();
@@ -103,12 +103,14 @@ fn containers_of_unknown_attempts_are_removed_and_those_of_strangers_are_not(eng
         engine.stranger(&name("other"), &json!({"herdlet.instance": "other", "herdlet.attempt": attempt})),
         engine.stranger(&name("nomad"), &json!({"com.hashicorp.nomad.alloc_id": unknown})),
     ];
-    let ours = json!({"herdlet.instance": instance, "herdlet.attempt": attempt, "herdlet.alloc_id": unknown});
-    let dangling = engine.stranger(&name("ours"), &ours);
+    let driver = label(&listed, "herdlet.driver");
+    let ours = json!({"herdlet.instance": instance, "herdlet.driver": driver, "herdlet.attempt": attempt});
+    let own_name = listed["Names"][0].as_str().unwrap().trim_start_matches('/').replace(alloc, unknown);
+    let dangling = engine.stranger(&own_name, &ours);
     // After a restart, and while the agent runs.
     agent.crash();
     wait::until_true("the unknown container is removed", || engine.inspect(&dangling).is_none());
-    let dangling = engine.stranger(&name("ours"), &ours);
+    let dangling = engine.stranger(&own_name, &ours);
     wait::until_true("the unknown container is removed", || engine.inspect(&dangling).is_none());
     for stranger in &strangers {
         assert_eq!(engine.inspect(stranger).unwrap()["State"]["Running"], true);

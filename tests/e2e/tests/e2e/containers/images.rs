@@ -159,21 +159,25 @@ fn tasks_that_wait_for_the_same_image_share_one_pull(engine: Engine<'_>) {
 }
 
 fn an_unused_image_is_removed_also_after_a_restart_of_the_agent(engine: Engine<'_>) {
-    let name = format!("herdlet-test/collected-{}", std::process::id());
+    let built = format!("herdlet-test/built-{}", std::process::id());
     let kept = format!("herdlet-test/foreign-{}", std::process::id());
-    engine.tag(&name, "2");
+    engine.tag(&built, "2");
     engine.tag(&kept, "2");
-    let image = format!("{name}:2");
+    let image = private("3");
+    let pulled = format!("{SLEEP}\nauth: {{username: {USER}, password: {PASSWORD}}}");
     let mut agent = engine.agent("gc: {image: true, image_delay: 1s}");
-    agent.apply_and_wait(&job("used", "service", "", &[image_task("t", &image, SLEEP, "")]));
+    agent.apply_and_wait(&job("used", "service", "", &[image_task("t", &image, &pulled, "")]));
+    agent.apply_and_wait(&job("local", "service", "", &[image_task("t", &format!("{built}:2"), SLEEP, "")]));
     agent.crash();
     agent.cli(&["wait", "used"]).success();
     // Twice the delay: an image in use is not removed, whoever started its container.
     wait::pause(std::time::Duration::from_secs(2));
     assert!(engine.images().contains(&image));
-    agent.cli(&["delete", "used", "--wait"]).success();
+    agent.cli(&["delete", "used", "local", "--wait"]).success();
     wait::until_true("the unused image is removed", || !engine.images().contains(&image));
     assert!(engine.images().contains(&format!("{kept}:2")), "an image that no task has used is not touched");
+    assert!(engine.images().contains(&format!("{built}:2")), "an image that was built here is not touched");
     engine.untag(&format!("{kept}:2"));
+    engine.untag(&format!("{built}:2"));
     finish(&engine, agent);
 }

@@ -12,9 +12,12 @@ on_both_engines!(
 );
 
 /// What a task asks for, and what the refusal names.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 11] = [
     ("privileged: true", "privileged"),
     ("volumes: [\"/etc:/etc-host\"]", "volumes"),
+    // Whoever has these may put a link in place of `local`, which the engine follows at the next start.
+    ("volumes: [\"..:/top\"]", "volumes"),
+    ("volumes: [\".:/top\"]", "volumes"),
     ("mount: [{type: bind, source: /etc, target: /etc-host}]", "mount"),
     ("mount: [{type: volume, source: named, target: /data}]", "mount"),
     ("cap_add: [SYS_ADMIN]", "cap_add"),

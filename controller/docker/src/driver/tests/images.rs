@@ -1,0 +1,202 @@
+//! Images: pulls, archives, and what is removed.
+
+use std::time::Duration;
+
+use bollard::{
+    Docker,
+    models::{ContainerConfig, ContainerCreateBody},
+    query_parameters::{
+        CommitContainerOptionsBuilder, RemoveContainerOptionsBuilder, TagImageOptionsBuilder,
+    },
+};
+use futures_util::StreamExt as _;
+use herdlet_driver::{DriverError, Leftover, TaskDriver as _, TaskEvent, contract::attempt_id};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::{Link, machines};
+use crate::engine::Place;
+
+/// A registry that is down: a task starts with the image that is there, and says so; without one it fails, by the policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_that_fails_uses_the_image_that_is_there() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let mut events = driver.events();
+        let mut task = machine.script(attempt_id(1), "sleep 3600");
+        task.config["force_pull"] = true.into();
+        task.config["image_pull_timeout"] = "20s".into();
+        let cancel = CancellationToken::new();
+        driver.prepare(&task, &cancel).await.unwrap();
+        let mut messages = Vec::new();
+        while !messages.last().is_some_and(|message: &String| message.contains("the image that is there")) {
+            let Some(TaskEvent::Message { message, .. }) = events.next().await else {
+                panic!("{messages:?}")
+            };
+            messages.push(message);
+        }
+        assert!(messages[0].starts_with("Downloading image"), "{messages:?}");
+        let mut missing = task.clone();
+        missing.config["image"] = "localhost:1/none:1".into();
+        let error = driver.prepare(&missing, &cancel).await.unwrap_err();
+        assert!(
+            matches!(error, DriverError::Recoverable(_))
+                && error.to_string().contains("pull image localhost:1/none:1"),
+            "{error}"
+        );
+        drop(driver);
+        let strict = machine.with(json!({"pull_fallback": false}));
+        let driver = strict.connected().await;
+        driver.prepare(&task, &cancel).await.unwrap_err();
+    }
+}
+
+/// Images of tasks that ran before a restart of the agent were never removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let engine = driver.shared.current();
+        let client = &engine.client().await.unwrap();
+        let repository = format!("herdlet-test/{}", machine.instance);
+        let image = format!("{repository}:used");
+        let other = format!("{repository}:other");
+        let id = make_image(client, &image).await;
+        make_image(client, &other).await;
+        let mut task = machine.script(attempt_id(1), "sleep 3600");
+        task.config["image"] = image.clone().into();
+        // As if it had been pulled.
+        driver.shared.note_fetched(&image, &engine.place, Some(id));
+        driver.prepare(&task, &CancellationToken::new()).await.unwrap();
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        driver.start(task).await.unwrap();
+        let machine_driver = machine.connected().await;
+        let next = &machine_driver.shared;
+        next.collect(Duration::ZERO).await.unwrap();
+        let is_there = async |name: &str| crate::images::local(client, name).await.unwrap().is_some();
+        assert!(is_there(&image).await, "its container runs");
+        machine_driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        next.collect(Duration::from_secs(3_600)).await.unwrap();
+        assert!(is_there(&image).await, "it was used just now");
+        next.collect(Duration::ZERO).await.unwrap();
+        assert!(!is_there(&image).await);
+        assert!(is_there(&other).await, "no task has used it");
+        let none = None::<bollard::query_parameters::RemoveImageOptions>;
+        client.remove_image(&other, none, None).await.unwrap();
+    }
+}
+
+/// An archive that the engine did not store within the time of a call was never loaded; and nobody could end its loading.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_archive_is_loaded_until_its_own_timeout_or_until_it_is_withdrawn() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+        let machine = machine.with(json!({"client_http_timeout": "1s"}));
+        let driver = machine.connected().await;
+        std::fs::write(machine.task_dir().join("local/a.tar"), "no archive").unwrap();
+        let mut task = machine.script(attempt_id(1), "true");
+        task.config["load"] = "a.tar".into();
+        let cancel = CancellationToken::new();
+        machine.link.send_replace(Link::HangsLoad);
+        let mut preparing = driver.prepare(&task, &cancel);
+        let waited = tokio::time::timeout(Duration::from_secs(3), &mut preparing).await;
+        assert!(waited.is_err(), "{waited:?}");
+        cancel.cancel();
+        let error = preparing.await.unwrap_err().to_string();
+        assert!(error.contains("withdrawn"), "{error}");
+        task.config["image_pull_timeout"] = "1s".into();
+        let error = driver.prepare(&task, &CancellationToken::new()).await.unwrap_err().to_string();
+        assert!(error.contains("image_pull_timeout") || error.contains("in time"), "{error}");
+    }
+}
+
+/// Each pull of `latest` left an image without a name; and an engine that was gone ended each search for unused images.
+#[tokio::test(flavor = "multi_thread")]
+async fn superseded_images_are_removed_too() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let (shared, engine) = (&driver.shared, driver.shared.current());
+        let client = &engine.client().await.unwrap();
+        let gone = Place { socket: "/nowhere".into(), ..engine.place.clone() };
+        shared.note_fetched("a", &gone, Some("x".to_owned()));
+        let name = format!("herdlet-test/{}:latest", machine.instance);
+        let local = async |name: &str| crate::images::local(client, name).await.unwrap();
+        make_image(client, &name).await;
+        let first = local(&name).await.unwrap();
+        shared.note_pulled(&name, &engine.place, None, &first);
+        make_image(client, &name).await;
+        let second = local(&name).await.unwrap();
+        shared.note_pulled(&name, &engine.place, Some(first.clone()), &second);
+        assert!(first.id != second.id && local(&first.id).await.is_some());
+        // A container of somebody else.
+        let body = ContainerCreateBody { image: Some(name.clone()), ..ContainerCreateBody::default() };
+        let none = None::<bollard::query_parameters::CreateContainerOptions>;
+        let container = client.create_container(none, body).await.unwrap().id;
+        let other = TagImageOptionsBuilder::new().repo("herdlet-test/other").tag(&machine.instance).build();
+        client.tag_image(&name, Some(other)).await.unwrap();
+        shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(local(&first.id).await, None);
+        assert_eq!(local(&name).await.map(|image| image.id), Some(second.id.clone()));
+        let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+        client.remove_container(&container, Some(remove)).await.unwrap();
+        shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(local(&name).await, None);
+        let other = format!("herdlet-test/other:{}", machine.instance);
+        client
+            .remove_image(&other, None::<bollard::query_parameters::RemoveImageOptions>, None)
+            .await
+            .unwrap();
+    }
+}
+
+/// An image that somebody had built on the machine was removed after its task, and no registry had it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_was_built_here_is_kept() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let engine = driver.shared.current();
+        let client = &engine.client().await.unwrap();
+        let image = format!("herdlet-test/{}:built", machine.instance);
+        let id = make_image(client, &image).await;
+        let mut task = machine.script(attempt_id(1), "true");
+        task.config["image"] = image.clone().into();
+        driver.prepare(&task, &CancellationToken::new()).await.unwrap();
+        let mut exits = driver.exits();
+        driver.start(task).await.unwrap();
+        exits.next().await.unwrap();
+        driver.destroy(&attempt_id(1), Leftover::MainMustBeGone).await.unwrap();
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        let found = async || crate::images::local(client, &image).await.unwrap().map(|image| image.id);
+        assert_eq!(found().await.as_deref(), Some(&*id));
+        // Neither one that replaces a fetched one.
+        driver.shared.note_fetched(&image, &engine.place, Some("sha256:0".to_owned()));
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(found().await.as_deref(), Some(&*id));
+        driver.shared.note_fetched(&image, &engine.place, Some(id));
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(found().await, None);
+        driver.shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(driver.images().await.unwrap(), []);
+    }
+}
+
+/// Makes an image that is equal to no other.
+async fn make_image(client: &Docker, name: &str) -> String {
+    let body = ContainerCreateBody {
+        image: Some(super::IMAGE.to_owned()),
+        cmd: Some(vec!["/bin/true".to_owned()]),
+        ..ContainerCreateBody::default()
+    };
+    let none = None::<bollard::query_parameters::CreateContainerOptions>;
+    let made = client.create_container(none, body).await.unwrap().id;
+    let (repository, tag) = name.rsplit_once(':').unwrap();
+    let options = CommitContainerOptionsBuilder::new()
+        .container(&made)
+        .repo(repository)
+        .tag(tag)
+        .changes(&format!("LABEL name={name}"))
+        .build();
+    client.commit_container(options, ContainerConfig::default()).await.unwrap();
+    let remove = RemoveContainerOptionsBuilder::new().force(true).build();
+    client.remove_container(&made, Some(remove)).await.unwrap();
+    crate::images::local(client, name).await.unwrap().unwrap().id
+}

@@ -1,0 +1,134 @@
+//! Engines of other releases, and answers that bollard's types can't express: with a stand-in.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use bollard::models::ContainerSummary;
+use futures_util::{FutureExt as _, future::BoxFuture};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{UnixListener, UnixStream},
+    sync::{Notify, mpsc, watch},
+};
+
+use super::{Engine, Kind, Listener, News, Place};
+use crate::names::Owner;
+
+/// A stand-in for an engine: its version of the API, and its list of containers.
+#[derive(Clone)]
+struct StandIn {
+    api: &'static str,
+    containers: String,
+}
+
+/// Starts it. A change closes all connections, as a restart does.
+fn serve(path: &Path, state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
+    let listener = UnixListener::bind(path).unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(answer(client, state.clone(), Arc::clone(&followed)));
+        }
+    });
+}
+
+async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
+    let StandIn { api, containers } = state.borrow_and_update().clone();
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            match client.read(&mut byte).await {
+                Ok(1) => head.push(byte[0]),
+                _ => return,
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        let path = head.split([' ', '?']).nth(1).unwrap_or_default().to_owned();
+        let (status, body) = match path.rsplit_once('/').map(|(_, name)| name) {
+            Some("version") => (200, format!("{{\"ApiVersion\": \"{api}\", \"Version\": \"x\"}}")),
+            // bollard 0.21 names no version, which is the engine's own then.
+            _ if path.starts_with("/v") && !path.starts_with(&format!("/v{api}/")) => {
+                (400, "{\"message\": \"client version is too old\"}".to_owned())
+            }
+            Some("events") => {
+                let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+                client.write_all(head.as_bytes()).await.unwrap();
+                followed.notify_one();
+                let _ = state.changed().await;
+                return;
+            }
+            Some("info") => (200, "{}".to_owned()),
+            Some("json") if head.contains("status") => (200, RUNNING.to_owned()),
+            Some("json") => (200, containers.clone()),
+            _ => (404, "{\"message\": \"none\"}".to_owned()),
+        };
+        let answer = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        if client.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+struct Hear(mpsc::Sender<News>);
+
+impl Listener for Hear {
+    fn hear(&self, _: &Arc<Engine>, news: News) -> BoxFuture<'_, ()> {
+        async move {
+            let _ = self.0.send(news).await;
+        }
+        .boxed()
+    }
+}
+
+fn follow(dir: &Path) -> (Arc<Engine>, mpsc::Receiver<News>) {
+    let place = Place { kind: Kind::Docker, socket: dir.join("e.sock") };
+    let engine = Engine::new(place, Duration::from_secs(5));
+    let (heard, news) = mpsc::channel(16);
+    let owner = Owner { instance: "i".into(), driver: "docker".into() };
+    tokio::spawn(Arc::clone(&engine).follow(owner, Arc::new(Hear(heard)), dir.join("memory")));
+    (engine, news)
+}
+
+/// The containers of the next connection.
+async fn listed(engine: &Arc<Engine>, news: &mut mpsc::Receiver<News>) -> Vec<ContainerSummary> {
+    match tokio::time::timeout(Duration::from_secs(60), news.recv()).await {
+        Ok(Some(News::Listed(all, _))) => all,
+        _ => panic!("no list: {:?}", engine.watch().borrow().clone()),
+    }
+}
+
+/// After an upgrade of the engine the driver was down until the agent was restarted.
+#[tokio::test]
+async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine_is, state) = watch::channel(StandIn { api: "1.41", containers: "[]".to_owned() });
+    let followed = Arc::new(Notify::new());
+    serve(&dir.path().join("e.sock"), state, Arc::clone(&followed));
+    let (engine, mut news) = follow(dir.path());
+    let owner = Owner { instance: "i".into(), driver: "docker".into() };
+    listed(&engine, &mut news).await;
+    for api in ["1.52", "1.41"] {
+        followed.notified().await;
+        engine_is.send_replace(StandIn { api, containers: "[]".to_owned() });
+        listed(&engine, &mut news).await;
+        assert!(engine.is_up());
+        engine.containers(&owner).await.unwrap();
+    }
+}
+
+const RUNNING: &str = r#"[{"Id": "a", "State": "running"}]"#;
+
+/// One container that Podman had not cleaned up made the whole engine unreachable.
+#[tokio::test]
+async fn a_container_that_cannot_be_read_hides_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let containers = r#"[{"Id": "a", "State": "running"}, {"Id": "b", "State": "stopped"}]"#.to_owned();
+    let (_engine_is, state) = watch::channel(StandIn { api: "1.41", containers });
+    serve(&dir.path().join("e.sock"), state, Arc::new(Notify::new()));
+    let (engine, mut news) = follow(dir.path());
+    let all = listed(&engine, &mut news).await;
+    assert_eq!(all[0].id.as_deref(), Some("a"));
+    assert!(all.len() == 1 && engine.is_up());
+}
