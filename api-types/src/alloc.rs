@@ -29,8 +29,11 @@ pub struct Allocation {
     pub group: String,
     /// Index within the group, from 0.
     pub index: u32,
-    /// Host ports by label.
+    /// Host ports of the group by label.
     pub ports: Ports,
+    /// Host ports of single tasks, by task. They are separate from the group's, and tasks may use the same labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub task_ports: BTreeMap<String, Ports>,
     /// The status that its source wants.
     pub desired: Desired,
     /// The reason in a sentence; empty while it runs.
@@ -87,8 +90,8 @@ pub struct ServerSide {
     /// Allocations stopped to make room for it. It starts after they and its predecessor have ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub preempted: Vec<AllocId>,
-    /// Ports of single tasks, by task (`resources.network` of old jobs).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// The place of [`Allocation::task_ports`] in records of earlier builds: read, and never written.
+    #[serde(default, skip_serializing)]
     pub task_ports: BTreeMap<String, Ports>,
     /// Commands that users may run in its tasks, by task (`action`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -194,16 +197,25 @@ impl Allocation {
         self.previous.filter(|_| keeps)
     }
 
-    /// Ports of one task, if a server has placed it. They are separate from the group's, and tasks may use the same
-    /// labels.
-    pub fn task_ports(&self, task: &str) -> Option<&Ports> {
-        self.server.as_ref()?.task_ports.get(task)
-    }
-
     /// All its ports on the machine.
     pub fn host_ports(&self) -> impl Iterator<Item = &AssignedPort> {
-        let of_tasks = self.server.iter().flat_map(|server| server.task_ports.values());
-        core::iter::once(&self.ports).chain(of_tasks).flat_map(BTreeMap::values)
+        core::iter::once(&self.ports).chain(self.task_ports.values()).flat_map(BTreeMap::values)
+    }
+
+    /// All its ports on the machine with their names for people: `label`, or `task/label` for a port of a single task.
+    pub fn named_ports(&self) -> impl Iterator<Item = (String, &AssignedPort)> {
+        let of_group = self.ports.iter().map(|(label, port)| (label.clone(), port));
+        let of_tasks = self.task_ports.iter().flat_map(|(task, ports)| {
+            ports.iter().map(move |(label, port)| (std_alloc::format!("{task}/{label}"), port))
+        });
+        of_group.chain(of_tasks)
+    }
+
+    /// Moves data of a record of an earlier release to its present place.
+    pub fn take_over_old_record(&mut self) {
+        if let Some(server) = self.server.as_mut().filter(|server| !server.task_ports.is_empty()) {
+            self.task_ports = core::mem::take(&mut Arc::make_mut(server).task_ports);
+        }
     }
 
     /// A task of its group.

@@ -41,6 +41,7 @@ pub fn task(name: &str) -> Task {
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),
+        ports: BTreeMap::new(),
         logs: Logs { max_files: 10, max_file_size_mib: 10, disabled: false, mode: LogMode::Drop },
         kill_signal: None,
         kill_timeout: Duration::from_secs(5),

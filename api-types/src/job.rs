@@ -291,10 +291,18 @@ impl Group {
         self.tasks.iter().find(|task| task.name == name)
     }
 
+    /// All ports that each allocation requests, by label: those of the group, then those of single tasks, each with its
+    /// task.
+    pub fn port_requests(&self) -> impl Iterator<Item = (Option<&Task>, &String, &PortRequest)> {
+        let own = self.network.iter().flat_map(|network| &network.ports);
+        let of_tasks =
+            self.tasks.iter().flat_map(|task| task.ports.iter().map(move |port| (Some(task), port)));
+        own.map(|port| (None, port)).chain(of_tasks).map(|(task, (label, request))| (task, label, request))
+    }
+
     /// The static host ports of each allocation.
     pub fn fixed_ports(&self) -> impl Iterator<Item = u16> {
-        let requests = self.network.iter().flat_map(|network| network.ports.values());
-        requests.filter_map(|request| request.fixed)
+        self.port_requests().filter_map(|(_, _, request)| request.fixed)
     }
 
     /// Services of the group and of all tasks, each with its task.
@@ -328,12 +336,13 @@ pub struct Network {
     pub ports: BTreeMap<String, PortRequest>,
 }
 
-/// One port of a group.
+/// One port of a group or of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRequest {
     /// The static host port; a dynamic one (20000–32000) if absent.
     pub fixed: Option<u16>,
-    /// The port that the task listens on, if it differs from the host port (`NOMAD_PORT_<label>`).
+    /// The port that the task listens on, if it differs from the host port (`NOMAD_PORT_<label>`). `None` for a port of a
+    /// task.
     pub to: Option<u16>,
 }
 
@@ -396,6 +405,9 @@ pub struct Task {
     /// Resource limits, also used for placement.
     #[serde(default)]
     pub resources: Resources,
+    /// Ports of this task alone, by label (`resources.network`, from before groups had networks).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ports: BTreeMap<String, PortRequest>,
     /// Log collection.
     pub logs: Logs,
     /// Signal that asks the task to end; the driver's default (SIGINT) if absent.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     AllocId,
     alloc::{Allocation as Spec, AssignedPort, DRAINED, Desired, Ports, RescheduleEvent},
-    job::Lifecycle,
+    job::{Lifecycle, PortRequest},
     rfc3339::rfc3339,
     view::{AllocView, TaskView, Unplaced},
 };
@@ -448,26 +448,7 @@ fn resources(spec: &Spec) -> AllocatedResources {
             host_ip: port.host_ip.clone(),
         })
         .collect();
-    let fixed =
-        |label: &str| group.network.as_ref().and_then(|network| network.ports.get(label)?.fixed).is_some();
-    let (reserved, dynamic): (Vec<_>, Vec<_>) = ports
-        .iter()
-        .map(|port| Port {
-            label: port.label.clone(),
-            value: port.value,
-            to: port.to,
-            host_network: "default".to_owned(),
-        })
-        .partition(|port| fixed(&port.label));
-    let network = group.network.as_ref().map(|_| {
-        Vec::from([Network {
-            mode: "host".to_owned(),
-            ip: ports.first().map(|port| port.host_ip.clone()).unwrap_or_default(),
-            reserved_ports: non_empty(reserved),
-            dynamic_ports: non_empty(dynamic),
-            ..Network::default()
-        }])
-    });
+    let network = group.network.as_ref().map(|network| Vec::from([network_of(&spec.ports, &network.ports)]));
     AllocatedResources {
         tasks: group.tasks.iter().map(|task| (task.name.clone(), task_resources(spec, task))).collect(),
         task_lifecycles: group
@@ -490,23 +471,26 @@ fn task_resources(spec: &Spec, task: &crate::job::Task) -> AllocatedTask {
             memory_mb: task.resources.memory_mib.unwrap_or_default(),
             memory_max_mb: task.resources.memory_max_mb(),
         },
-        networks: spec.task_ports(&task.name).map(|ports| Vec::from([network_of_task(ports)])),
+        networks: spec.task_ports.get(&task.name).map(|ports| Vec::from([network_of(ports, &task.ports)])),
         devices: None,
     }
 }
 
-/// The network of a single task. Whether its ports are static is no longer known here.
-fn network_of_task(ports: &Ports) -> Network {
+/// The network of a group or of a task; the requests distinguish static ports from dynamic ones.
+fn network_of(ports: &Ports, requests: &BTreeMap<String, PortRequest>) -> Network {
     let port = |(label, port): (&String, &AssignedPort)| Port {
         label: label.clone(),
         value: port.value,
         to: port.to,
         host_network: "default".to_owned(),
     };
+    let is_fixed = |port: &Port| requests.get(&port.label).is_some_and(|request| request.fixed.is_some());
+    let (reserved, dynamic): (Vec<_>, Vec<_>) = ports.iter().map(port).partition(is_fixed);
     Network {
         mode: "host".to_owned(),
         ip: ports.values().next().map(|port| port.host_ip.clone()).unwrap_or_default(),
-        dynamic_ports: non_empty(ports.iter().map(port).collect()),
+        reserved_ports: non_empty(reserved),
+        dynamic_ports: non_empty(dynamic),
         ..Network::default()
     }
 }

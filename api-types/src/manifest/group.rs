@@ -359,7 +359,7 @@ block! {
 }
 
 block! {
-    /// Ports of a group.
+    /// Ports of a group, or of one task.
     #[cfg_attr(feature = "schema", schemars(extend(
         "x-not-built" = ["cni", "dns", "hostname", "reserved_ports", "dynamic_ports"],
         "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
@@ -396,7 +396,7 @@ block! {
         #[serde(rename = "static")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub fixed: u16,
-        /// The port that the task listens on, if it differs from the host port.
+        /// The port that the task listens on, if it differs from the host port. Without effect for a port of one task.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub to: u16,
     }

@@ -262,6 +262,13 @@ fn to_network(spec: &super::Network) -> Network {
     }
 }
 
+/// The ports of a task. As in Nomad, the task listens on the host port.
+fn to_task_ports(spec: Option<&super::Resources>) -> BTreeMap<String, PortRequest> {
+    let network = spec.and_then(|resources| resources.network.as_ref());
+    let ports = network.and_then(|network| network.ports.as_ref()).into_iter().flatten();
+    ports.map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: None })).collect()
+}
+
 fn to_request(spec: &super::VolumeRequest) -> VolumeRequest {
     VolumeRequest {
         source: spec.source.clone().unwrap_or_default(),
@@ -294,6 +301,7 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
             .map(|file| file.trim_start_matches('/').to_owned()),
         identities: spec.identities.iter().flatten().map(to_identity).collect(),
         resources: spec.resources.as_ref().map(to_resources).unwrap_or_default(),
+        ports: to_task_ports(spec.resources.as_ref()),
         logs: spec.logs.as_ref().map_or(LOGS, to_logs),
         kill_signal: to_signal(spec.kill_signal.as_ref()),
         kill_timeout: length(spec.kill_timeout, KILL_TIMEOUT),

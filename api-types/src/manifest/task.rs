@@ -10,7 +10,7 @@ use serde::{
 
 #[cfg(feature = "schema")]
 use super::unused::{NO_VAULT, OLD, VERTICAL, consul, vault};
-use super::{Affinity, Constraint, RestartRule, Service, Signal, Span, Text};
+use super::{Affinity, Constraint, Network, RestartRule, Service, Signal, Span, Text};
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
@@ -241,7 +241,7 @@ block! {
 block! {
     /// Resource limits of a task; absent ones are unlimited.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["cores", "device", "devices", "network", "networks", "numa", "secrets"],
+        "x-not-built" = ["cores", "device", "devices", "numa", "secrets"],
         "x-no-effect" = { "disk": OLD, "iops": OLD },
         "x-default" = { "numa": [{ "affinity": "none" }] },
     )))]
@@ -255,6 +255,8 @@ block! {
         /// Memory in MiB that the task may use if the machine has it available; at least `memory`. −1 for no limit; 0, the default, for `memory`.
         #[cfg_attr(feature = "schema", schemars(range(min = -1, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory_max: i64,
+        /// Ports of this task alone, as in jobs from before Nomad 0.12. Their labels may repeat in other tasks of the group, and not in the group's `network`.
+        pub network: Network,
     }
 }
 

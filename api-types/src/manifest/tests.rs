@@ -5,7 +5,7 @@ use serde_json::{from_value, json, to_value};
 use super::{JobManifest, VolumeManifest};
 use crate::{
     Duration,
-    job::{CheckKind, DependencyCondition, Job, JobType, Lifecycle, Provider, RestartMode},
+    job::{CheckKind, DependencyCondition, Job, JobType, Lifecycle, PortRequest, Provider, RestartMode},
     volume::VolumeKind,
 };
 
@@ -126,6 +126,24 @@ fn services_get_names_and_checks() {
     };
     assert_eq!((method.as_str(), protocol.as_str()), ("GET", "https"));
     assert_eq!(job.groups[0].tasks[0].services[0].name, "web-g-t-${NOMAD_PORT_http}");
+    comes_back(&job);
+}
+
+#[test]
+fn ports_of_tasks_come_back() {
+    let job = job(json!({"groups": [{"name": "g", "tasks": [
+        {"name": "a", "driver": "mock", "resources": {"cpu": 5, "network": {"ports": {"db": {"static": 6379, "to": 9}, "http": {}}}}},
+        {"name": "b", "driver": "mock", "resources": {"network": {}}},
+    ]}]}));
+    let group = &job.groups[0];
+    let requests = group
+        .port_requests()
+        .map(|(task, label, port)| (task.map(|task| task.name.as_str()), label.as_str(), *port));
+    // A task listens on the host port.
+    let expected = [("db", Some(6379)), ("http", None)];
+    let expected = expected.map(|(label, fixed)| (Some("a"), label, PortRequest { fixed, to: None }));
+    assert_eq!(requests.collect::<std_alloc::vec::Vec<_>>(), expected);
+    assert_eq!(group.fixed_ports().collect::<std_alloc::vec::Vec<_>>(), [6379]);
     comes_back(&job);
 }
 

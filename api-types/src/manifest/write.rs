@@ -141,7 +141,7 @@ fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         depends_on: non_empty(group.depends_on.iter().map(from_group_dependency).collect()),
         restart: from_restart(shared, &default).map(Into::into),
         reschedule: from_reschedule(&group.reschedule, &default_reschedule(job.kind)),
-        network: group.network.as_ref().map(from_network),
+        network: group.network.as_ref().map(|network| from_ports(&network.ports)),
         volumes: non_empty_map(
             group.volumes.iter().map(|(name, volume)| (name.clone(), from_request(volume))).collect(),
         ),
@@ -227,8 +227,8 @@ fn from_reschedule(policy: &ReschedulePolicy, default: &ReschedulePolicy) -> Opt
     })
 }
 
-fn from_network(network: &job::Network) -> Network {
-    let ports = network.ports.iter();
+fn from_ports(ports: &BTreeMap<String, job::PortRequest>) -> Network {
+    let ports = ports.iter();
     let ports = ports.map(|(label, port)| (label.clone(), Port { fixed: port.fixed, to: port.to }));
     Network { mode: None, ports: Some(ports.collect()) }
 }
@@ -268,6 +268,7 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
             cpu: task.resources.cpu_mhz,
             memory: task.resources.memory_mib,
             memory_max: Some(task.resources.memory_max_mb()).filter(|most| *most != 0),
+            network: (!task.ports.is_empty()).then(|| from_ports(&task.ports)),
         }),
         logs: from_logs(&task.logs),
         kill_signal: task.kill_signal.clone().map(Signal),

@@ -1,6 +1,6 @@
 //! Canonical jobs in Nomad's JSON, as in `GET /v1/job/ID`.
 
-use std_alloc::{string::String, sync::Arc, vec::Vec};
+use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
 use serde_json::{Map, Value, json};
 
@@ -8,8 +8,8 @@ use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, JobType, OnUpdate, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Service,
-        Task, Ui, Update, VolumeRequest,
+        Job, JobType, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling,
+        Service, Task, Ui, Update, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -133,22 +133,7 @@ fn spreads(spreads: &[Spread]) -> Value {
 }
 
 fn group(group: &Group, kind: JobType) -> Value {
-    let networks = group.network.as_ref().map(|network| {
-        let ports = |fixed: bool| {
-            let wanted = network.ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
-            list(
-                wanted
-                    .map(|(label, port)| {
-                        json!({
-                            "Label": label, "Value": port.fixed.unwrap_or_default(),
-                            "To": port.to.unwrap_or_default(), "HostNetwork": "default",
-                        })
-                    })
-                    .collect(),
-            )
-        };
-        json!([{ "Mode": "host", "ReservedPorts": ports(true), "DynamicPorts": ports(false) }])
-    });
+    let networks = group.network.as_ref().map(|network| json!([self::network(&network.ports)]));
     let volumes: Map<String, Value> =
         group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
     json!({
@@ -166,6 +151,20 @@ fn group(group: &Group, kind: JobType) -> Value {
         "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })
+}
+
+fn network(ports: &BTreeMap<String, PortRequest>) -> Value {
+    let ports = |fixed: bool| {
+        let wanted = ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
+        let port = |(label, port): (&String, &PortRequest)| {
+            json!({
+                "Label": label, "Value": port.fixed.unwrap_or_default(), "To": port.to.unwrap_or_default(),
+                "HostNetwork": "default",
+            })
+        };
+        list(wanted.map(port).collect())
+    };
+    json!({ "Mode": "host", "ReservedPorts": ports(true), "DynamicPorts": ports(false) })
 }
 
 fn ui(ui: &Ui) -> Value {
@@ -312,6 +311,7 @@ fn task(task: &Task) -> Value {
             "CPU": task.resources.cpu_mhz.unwrap_or_default(),
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
             "MemoryMaxMB": task.resources.memory_max_mb(),
+            "Networks": (!task.ports.is_empty()).then(|| json!([network(&task.ports)])),
         },
         "LogConfig": {
             "MaxFiles": task.logs.max_files, "MaxFileSizeMB": task.logs.max_file_size_mib,

@@ -296,8 +296,7 @@ fn show_alloc(view: &AllocView) {
             facts.row([format!("  {name}"), value]);
         }
     };
-    let ports =
-        view.spec.ports.iter().map(|(label, port)| format!("{label}={}:{}", port.host_ip, port.value));
+    let ports = view.spec.named_ports().map(|(name, port)| format!("{name}={}:{}", port.host_ip, port.value));
     fact("id", view.spec.id.to_string());
     fact("version", view.spec.job_version.to_string());
     fact("status", format!("{} ({})", view.status.as_str(), view.description));

@@ -109,9 +109,10 @@ fn one_off(job: &Job, target: &Target, command: &[String]) -> Result<Job, Failur
     let mut tasks: Vec<Task> = group.tasks.iter().filter(prepares).cloned().map(once).collect();
     tasks.push(Task { config: config(task, command)?, lifecycle: Lifecycle::Main, ..once(task.clone()) });
     let mut network = group.network.clone();
-    let ports = network.iter_mut().flat_map(|network| network.ports.values_mut());
+    let of_group = network.iter_mut().flat_map(|network| network.ports.values_mut());
+    let of_tasks = tasks.iter_mut().flat_map(|task| task.ports.values_mut());
     // The job itself may hold the static ports.
-    ports.for_each(|port| port.fixed = None);
+    of_group.chain(of_tasks).for_each(|port| port.fixed = None);
     let mut labels: BTreeMap<String, String> = job.labels.clone();
     labels.remove(sets::LABEL);
     labels.insert(LABEL.to_owned(), job.id.clone());
@@ -280,6 +281,7 @@ mod tests {
         (group.count, group.tasks[0].config) =
             (3, json!({"command": "/bin/httpd", "args": ["-f"], "work_dir": "x"}));
         group.tasks[0].env.insert("A".to_owned(), "b".to_owned());
+        group.tasks[0].ports = group.network.clone().unwrap().ports;
         let made = one_off(&web, &target(None), &words(&["env", "-0"])).unwrap();
         assert!(made.id.starts_with("web-run-") && made.kind == JobType::Batch);
         assert_eq!(made.labels.keys().map(String::as_str).collect::<Vec<_>>(), ["app", LABEL]);
@@ -287,6 +289,7 @@ mod tests {
         assert_eq!((group.count, task.restart.attempts, task.env["A"].as_str()), (1, 0, "b"));
         assert_eq!(task.config, json!({"command": "env", "args": ["-0"], "work_dir": "x"}));
         assert!(group.services.is_empty() && task.services.is_empty());
+        assert_eq!((group.port_requests().count(), group.fixed_ports().count()), (2, 0));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl<'r> Reader<'r> {
             max_run_duration: group.filter(|_| job.kind.completes()).and_then(max_run_duration),
             heritage: group.map(disk_migration).unwrap_or_default(),
             preempted: preempted.into_iter().flatten().map(AllocId).collect(),
-            task_ports: given.map(given::task_ports).unwrap_or_default(),
+            task_ports: BTreeMap::new(),
             actions: group.map(actions).unwrap_or_default(),
         };
         Ok(Allocation {
@@ -106,6 +106,7 @@ impl<'r> Reader<'r> {
             group: alloc.task_group.clone(),
             index: index_of(&alloc.name),
             ports: given.map(given::ports).unwrap_or_default(),
+            task_ports: given.map(given::task_ports).unwrap_or_default(),
             desired: if alloc.desired_status.is_terminal() { Desired::Stop } else { Desired::Run },
             desired_description: alloc.desired_description.clone(),
             create_index: 0,

@@ -71,6 +71,7 @@ pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
         group: "g".to_owned(),
         index: 0,
         ports: BTreeMap::new(),
+        task_ports: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,

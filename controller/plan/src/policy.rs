@@ -3,11 +3,11 @@
 //!
 //! In: an allocation. Out: its rules. They are derived when an allocation is read, and never stored.
 
-use std_alloc::{collections::BTreeMap, string::String};
+use std_alloc::string::String;
 
 use herdlet_api_types::{
     Duration,
-    alloc::{Allocation, AssignedPort},
+    alloc::Allocation,
     job::{Check, Group, HealthCheck, JobType, OnUpdate},
 };
 
@@ -95,13 +95,6 @@ impl Policy {
     pub(crate) fn counts_checks(&self) -> bool {
         self.health.is_none_or(|terms| terms.health_check != HealthCheck::TaskStates)
     }
-}
-
-/// Ports of single tasks, which only servers assign: by task, then by label.
-pub(crate) fn task_ports(
-    spec: &Allocation,
-) -> impl Iterator<Item = (&String, &BTreeMap<String, AssignedPort>)> {
-    spec.server.iter().flat_map(|server| &server.task_ports)
 }
 
 /// The criteria of the verdict on an allocation's health.

@@ -26,7 +26,7 @@ use crate::{
     hash::Fields,
     network::{AllocNetwork, DriverNetwork},
 };
-use address::{Address, AddressError};
+use address::{Address, AddressError, Scope};
 
 /// Meta key with the kind of agent that registered a service; Consul's UI shows it.
 pub const META_SOURCE: &str = "external-source";
@@ -152,13 +152,13 @@ fn register(
     let Workload { alloc, task, env, origin, .. } = *workload;
     let label = env.interpolate(service.port.as_deref().unwrap_or_default());
     let literal = env.interpolate(service.address.as_deref().unwrap_or_default());
-    let Address { ip, port } = address::resolve(workload, service.address_mode, &label, &literal)?;
+    let scope = Scope { workload, named_task: service.task.as_deref() };
+    let Address { ip, port } = address::resolve(&scope, service.address_mode, &label, &literal)?;
     let id = service_id(workload, name, &label);
     if !taken.insert(id.clone()) {
         return Err(Invalid::Duplicate);
     }
-    let (provider, about) = (service.provider, service.task.as_deref());
-    let of = check::Of { workload, id: &id, label: &label, literal: &literal, provider, task: about };
+    let of = check::Of { scope, id: &id, label: &label, literal: &literal, provider: service.provider };
     let checks = service.checks.iter().map(|check| of.register(check)).collect::<Result<_, _>>()?;
     let of_canary = is_canary(workload) && !service.canary_tags.is_empty();
     let tags = if of_canary { &service.canary_tags } else { &service.tags };

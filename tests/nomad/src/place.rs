@@ -162,8 +162,14 @@ impl State {
     fn network(&self, node: &Node, group: &Group) -> Option<(SharedResources, TaskNetworks)> {
         let live = self.of(&node.id).filter(|alloc| !is_over(alloc));
         let given = live.filter_map(|alloc| alloc.allocated_resources.as_ref());
-        let mut used: BTreeSet<i64> =
-            given.flat_map(|given| given.shared.ports.iter().map(|port| port.value)).collect();
+        let mut used: BTreeSet<i64> = given
+            .flat_map(|given| {
+                let of_tasks = given.tasks.values().flat_map(|task| &task.networks);
+                let of_tasks =
+                    of_tasks.flat_map(|network| network.reserved_ports.iter().chain(&network.dynamic_ports));
+                given.shared.ports.iter().map(|port| port.value).chain(of_tasks.map(|port| port.value))
+            })
+            .collect();
         let resources = node.node_resources.clone().unwrap_or_default();
         let or = |value: i64, default| if value == 0 { default } else { value };
         let range = or(resources.min_dynamic_port, PORTS.0)..=or(resources.max_dynamic_port, PORTS.1);

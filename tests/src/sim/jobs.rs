@@ -204,6 +204,13 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     // If several allocations had one fixed port, all but one would wait for ever.
     let fixed = (count == 1 && rng.one_in(4)).then(|| PORTS[rng.below(PORTS.len() as u64) as usize]);
     group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
+    if group.tasks.len() == 3 {
+        let is_fixed = count == 1 && fixed.is_none() && code == 0;
+        let own = [is_fixed.then_some(PORTS[1]), None].map(|fixed| PortRequest { fixed, to: None });
+        for (task, request) in group.tasks.iter_mut().zip(own) {
+            task.ports.insert("debug".to_owned(), request);
+        }
+    }
     if rng.one_in(2) {
         // Consul would perform its own checks; nothing simulates that.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
@@ -215,7 +222,8 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     }
     if rng.one_in(3) {
         // A canary would wait for ever for the fixed port of the allocation it runs beside, and share its volume.
-        let alone = fixed.is_some() || group.volumes.values().any(|request| request.per_alloc);
+        let alone =
+            group.fixed_ports().next().is_some() || group.volumes.values().any(|request| request.per_alloc);
         let canary = if !alone && rng.one_in(2) { 1 + rng.below(3) as u32 } else { 0 };
         group.update = Some(Update {
             max_parallel: 1 + rng.below(2) as u32,

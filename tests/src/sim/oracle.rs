@@ -169,7 +169,8 @@ impl Life {
     fn is_beaten(&self, job: &JobView) -> bool {
         let fixed: Vec<u16> = job.job.groups.iter().flat_map(Group::fixed_ports).collect();
         self.allocs.values().any(|view| {
-            let holds = view.spec.ports.values().any(|port| fixed.contains(&port.value));
+            let mut ports = view.spec.host_ports();
+            let holds = ports.any(|port| fixed.contains(&port.value));
             holds && view.spec.job_key != job.key && !view.status.is_terminal()
         })
     }

@@ -177,7 +177,7 @@ pub async fn config(
         mounts: Vec::new(),
         devices: Vec::new(),
         ports: alloc.ports.clone(),
-        own_ports: alloc.task_ports(&task.name).cloned().unwrap_or_default(),
+        own_ports: alloc.task_ports.get(&task.name).cloned().unwrap_or_default(),
     })
 }
 

@@ -129,7 +129,7 @@ impl Loaded {
         }
     }
 
-    /// Takes out records whose counterpart is missing, and attaches the jobs. Returns the keys of the records that
+    /// Takes out records whose counterpart is missing, converts those of earlier releases, and attaches the jobs. Returns the keys of the records that
     /// were taken out.
     pub fn put_in_order(&mut self) -> Vec<RecordKey> {
         let mut out: Vec<RecordKey> = Vec::new();
@@ -142,6 +142,7 @@ impl Loaded {
             usable
         });
         self.specs.retain(|id, spec| {
+            spec.take_over_old_record();
             let job = match &spec.server {
                 Some(server) => Some(&server.job),
                 None => versions.get(&(spec.job_key.clone(), spec.job_version)),

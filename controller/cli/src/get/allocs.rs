@@ -91,8 +91,7 @@ fn alloc_cells(view: &AllocView, id: String) -> [Cell; 7] {
 }
 
 fn ports(view: &AllocView) -> String {
-    let ports =
-        view.spec.ports.iter().map(|(label, port)| format!("{label}={}:{}", port.host_ip, port.value));
+    let ports = view.spec.named_ports().map(|(name, port)| format!("{name}={}:{}", port.host_ip, port.value));
     ports.collect::<Vec<_>>().join(",")
 }
 

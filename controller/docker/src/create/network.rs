@@ -72,26 +72,26 @@ fn published<'m>(
     let docker = &material.config.docker;
     let task = material.task;
     let mut ports = BTreeMap::new();
-    let inside = |port: &AssignedPort| if port.to > 0 { port.to } else { port.value };
+    // As in Nomad, `to` of a port of the task alone has no effect.
     for (label, port) in &task.own_ports {
-        ports.insert(label.clone(), (port, inside(port)));
+        ports.insert(label.clone(), (port, port.value));
     }
     let find = |label: &str, field: String| {
-        task.ports
-            .get(label)
-            .or_else(|| task.own_ports.get(label))
+        let of_group = task.ports.get(label);
+        let of_group = of_group.map(|port| (port, if port.to > 0 { port.to } else { port.value }));
+        of_group
+            .or_else(|| task.own_ports.get(label).map(|port| (port, port.value)))
             .ok_or_else(|| FieldError::new(field, format!("Port {label:?} not found, check network block")))
     };
     for (index, label) in docker.ports.iter().enumerate() {
-        let port = find(&label.0, format!("ports[{index}]"))?;
-        ports.insert(label.0.clone(), (port, inside(port)));
+        ports.insert(label.0.clone(), find(&label.0, format!("ports[{index}]"))?);
     }
     for (label, number) in &docker.port_map.0 {
         let field = || format!("port_map.{label}");
         let number = number.parse::<u16>().ok().filter(|number| *number > 0).ok_or_else(|| {
             FieldError::new(field(), format!("expected a port from 1 to 65535, found {number:?}"))
         })?;
-        ports.insert(label.clone(), (find(label, field())?, number));
+        ports.insert(label.clone(), (find(label, field())?.0, number));
     }
     Ok(ports)
 }

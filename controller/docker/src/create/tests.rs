@@ -88,8 +88,17 @@ fn the_old_port_map_overrides_ports_and_their_variables() {
     assert_eq!(made.port_map["http"], 8080);
     assert!(made.body.env.unwrap().contains(&"NOMAD_PORT_http=8080".to_owned()));
     // A task's own network, as before groups had one: all ports are published.
-    case.task.own_ports = [("db".to_owned(), AssignedPort { host_ip: "::1".into(), value: 5, to: 0 })].into();
-    assert_eq!(case.make(json!({})).unwrap().port_map, [("db".to_owned(), 5)].into());
+    case.task.own_ports = [("db".to_owned(), AssignedPort { host_ip: "::1".into(), value: 5, to: 9 })].into();
+    for config in [json!({}), json!({"ports": ["db"]})] {
+        assert_eq!(case.make(config).unwrap().port_map, [("db".to_owned(), 5)].into());
+    }
+    case.task.env.push(("NOMAD_PORT_db".into(), "5".into()));
+    let made = case.make(json!({"port_map": [{"db": 6379}]})).unwrap();
+    assert_eq!(made.port_map, [("db".to_owned(), 6379)].into());
+    assert!(made.body.env.unwrap().contains(&"NOMAD_PORT_db=6379".to_owned()));
+    let bindings = made.body.host_config.unwrap().port_bindings.unwrap();
+    let bound = &bindings["6379/tcp"].as_ref().unwrap()[0];
+    assert_eq!((bound.host_ip.as_deref(), bound.host_port.as_deref()), (Some("::1"), Some("5")));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use herdlet_api_types::job::{Group, Job};
+use herdlet_api_types::job::{Group, Job, Task};
 use herdlet_api_types::manifest::defaults::default_reschedule;
 use herdlet_api_types::manifest::{GroupSpec, JobManifest, Text};
 
@@ -42,6 +42,8 @@ struct GroupContext<'a> {
     trail: &'a Trail<'a>,
     job: &'a Job,
     drivers: &'a Drivers,
+    /// The task whose ports count beside the group's; `None` for what belongs to the group.
+    task: Option<&'a Task>,
 }
 
 pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings: &mut Findings<'_>) {
@@ -92,7 +94,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
     );
     for (index, (spec, group)) in manifest.spec.groups.iter().flatten().zip(&job.groups).enumerate() {
         let trail = &groups.item(index);
-        one_group(manifest, &GroupContext { spec, group, trail, job, drivers }, findings);
+        one_group(manifest, &GroupContext { spec, group, trail, job, drivers, task: None }, findings);
     }
     depends::between_groups(job, findings);
 }
@@ -113,7 +115,7 @@ pub(super) fn job_of_servers(
     }
     for (index, (spec, group)) in manifest.spec.groups.iter().flatten().zip(&job.groups).enumerate() {
         let trail = &groups.item(index);
-        let context = GroupContext { spec, group, trail, job, drivers };
+        let context = GroupContext { spec, group, trail, job, drivers, task: None };
         let tasks = trail.field("tasks");
         for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
             task::of_servers(&context, spec, task, &tasks.item(index), findings);
@@ -149,8 +151,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     constraint::spreads(spec.spreads.as_deref(), job.kind, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
-    network::ports(spec, trail, findings);
-    network::static_ports(spec, trail, findings);
+    network::of_group(spec, trail, findings);
     mount::requests(spec, group, trail, findings);
     service::of_group(context, findings);
     if spec.tasks.is_some() && group.tasks.is_empty() {

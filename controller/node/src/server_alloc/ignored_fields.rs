@@ -127,6 +127,11 @@ fn task(task: &mut Map<String, Json>) {
     maps(task, "Identities").for_each(signed_by_servers);
     if let Some(resources) = map(task, "Resources") {
         resources.retain(|name, _| !OF_RESOURCES.contains(&&**name));
+        if let Some(networks) = resources.get_mut("Networks").and_then(Json::as_array_mut) {
+            // Servers assign only the ports of the first.
+            networks.truncate(1);
+        }
+        networks(resources);
         let is_spread = map(resources, "NUMA").is_some_and(|numa| is_one_of(numa, "Affinity", &["", "none"]));
         if is_spread {
             resources.remove("NUMA");
@@ -174,9 +179,10 @@ fn check(check: &mut Map<String, Json>) {
     check.insert("Type".into(), kind.into());
 }
 
-/// Removes addresses and ports: the values are in the assigned resources.
-fn networks(group: &mut Map<String, Json>) {
-    for network in maps(group, "Networks") {
+/// Removes addresses and ports from the networks of a group or of a task's resources: the values are in the assigned
+/// resources.
+fn networks(owner: &mut Map<String, Json>) {
+    for network in maps(owner, "Networks") {
         network.remove("MBits");
         if is_one_of(network, "Mode", &["", "host"]) {
             network.retain(|name, _| !OF_HOST_NETWORK.contains(&&**name));
@@ -186,44 +192,6 @@ fn networks(group: &mut Map<String, Json>) {
         }
         for port in maps(network, "DynamicPorts") {
             port.retain(|name, _| name == "Label");
-        }
-    }
-    networks_of_tasks(group);
-}
-
-/// Before groups had networks, each task had its own. Services may refer to the ports of either, and the values are in the assigned
-/// resources, so move the labels to the group's network.
-fn networks_of_tasks(group: &mut Map<String, Json>) {
-    let mut labels = Vec::new();
-    for task in maps(group, "Tasks") {
-        let Some(resources) = map(task, "Resources") else { continue };
-        if !maps(resources, "Networks").all(|network| is_one_of(network, "Mode", &["", "host"])) {
-            continue;
-        }
-        for network in maps(resources, "Networks") {
-            for list in ["ReservedPorts", "DynamicPorts"] {
-                labels.extend(maps(network, list).filter_map(|port| port.get("Label").cloned()));
-            }
-        }
-        resources.remove("Networks");
-    }
-    if labels.is_empty() {
-        return;
-    }
-    if maps(group, "Networks").next().is_none() {
-        group.insert("Networks".into(), json!([{ "Mode": "host" }]));
-    }
-    let Some(network) = maps(group, "Networks").next() else { return };
-    for label in labels {
-        let is_there = ["ReservedPorts", "DynamicPorts"]
-            .iter()
-            .any(|list| maps(network, list).any(|port| port.get("Label") == Some(&label)));
-        if !is_there {
-            let ports = network.entry("DynamicPorts").or_insert_with(|| json!([]));
-            match ports.as_array_mut() {
-                Some(ports) => ports.push(json!({ "Label": label })),
-                None => *ports = json!([{ "Label": label }]),
-            }
         }
     }
 }

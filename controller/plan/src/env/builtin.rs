@@ -11,7 +11,7 @@ use std_alloc::{
 use herdlet_api_types::alloc::AssignedPort;
 
 use super::{Inputs, NodeFacts, TaskEnv, Variables, key, layer::Layer};
-use crate::{network::join_host_port, policy::task_ports};
+use crate::network::join_host_port;
 
 /// Name of the identity that is exported as `NOMAD_TOKEN`.
 const DEFAULT_IDENTITY: &str = "default";
@@ -101,7 +101,7 @@ pub(super) fn set_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
 /// tasks include the task's name.
 pub(super) fn set_task_ports(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let own = inputs.task.map(|task| task.name.as_str());
-    for (task, ports) in task_ports(inputs.alloc) {
+    for (task, ports) in &inputs.alloc.task_ports {
         for (label, AssignedPort { host_ip, value, .. }) in ports {
             let address = join_host_port(host_ip, *value);
             if own == Some(task) {

@@ -44,6 +44,7 @@ pub(crate) fn alloc() -> Allocation {
             ("raw".to_string(), port("10.0.0.5", 22000, 0)),
         ]
         .into(),
+        task_ports: Default::default(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,

@@ -4,7 +4,7 @@ extern crate std;
 
 use std_alloc::{format, vec, vec::Vec};
 
-use herdlet_api_types::{Duration, alloc::ServerSide};
+use herdlet_api_types::Duration;
 use proptest::prelude::*;
 
 use super::{fixture::*, *};
@@ -173,15 +173,11 @@ fn tasks_with_networks_of_their_own_know_each_others_ports() {
     let node = node();
     let mut alloc = alloc();
     let ports_at = |ip: &str, value| BTreeMap::from([("http".to_string(), port(ip, value, 80))]);
-    let server = ServerSide {
-        task_ports: [
-            ("redis".to_string(), ports_at("10.0.0.5", 23_000)),
-            ("my-web".to_string(), ports_at("::1", 23_001)),
-        ]
-        .into(),
-        ..herdlet_api_types::fixture::server_side(&alloc.job)
-    };
-    alloc.server = Some(server.into());
+    alloc.task_ports = [
+        ("redis".to_string(), ports_at("10.0.0.5", 23_000)),
+        ("my-web".to_string(), ports_at("::1", 23_001)),
+    ]
+    .into();
     alloc.ports.clear();
     let task = task();
     let env = build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &node) });

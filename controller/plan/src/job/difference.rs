@@ -130,6 +130,7 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         dispatch_payload,
         identities,
         resources,
+        ports,
         logs: Logs { max_files: _, max_file_size_mib: _, disabled, mode: _ },
         kill_signal: _,
         kill_timeout: _,
@@ -148,6 +149,7 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         ("dispatch_payload", *dispatch_payload != new.dispatch_payload),
         ("identities", *identities != new.identities),
         ("resources", *resources != new.resources),
+        ("resources.network", *ports != new.ports),
         ("logs.disabled", *disabled != new.logs.disabled),
         ("affinities", *affinities != new.affinities),
     ]);

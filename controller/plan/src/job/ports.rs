@@ -9,8 +9,8 @@ use std_alloc::{
 
 use herdlet_api_types::{
     AllocId,
-    alloc::{Allocation, AssignedPort},
-    job::Group,
+    alloc::{Allocation, AssignedPort, Ports},
+    job::{Group, PortRequest, Task},
     view::{Reason, Unplaced},
 };
 
@@ -112,7 +112,16 @@ impl PortClaims {
     }
 }
 
-/// Checks that the group's fixed ports are free, or held by an allocation that is about to release them (`own`).
+/// The ports of a new allocation.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AllocPorts {
+    /// Of the group, by label.
+    pub group: Ports,
+    /// Of single tasks, by task.
+    pub tasks: BTreeMap<String, Ports>,
+}
+
+/// Checks that the fixed ports of the group and its tasks are free, or held by an allocation that is about to release them (`own`).
 ///
 /// # Errors
 /// The first port that can't be assigned.
@@ -122,40 +131,51 @@ pub fn check_fixed(group: &Group, held: &PortClaims, own: &BTreeSet<u16>) -> Res
     refused.find(|why| !is_own(why)).map_or(Ok(()), Err)
 }
 
-/// Assigns ports to a new allocation. Dynamic ports are chosen by a hash of the allocation's id, so that the choice
-/// differs between agents on one machine and needs no state.
+/// Assigns ports to a new allocation, for its group and its tasks. Dynamic ports are chosen by a hash of the
+/// allocation's id, so that the choice differs between agents on one machine and needs no state.
+///
+/// # Errors
+/// The first port that can't be assigned.
 pub fn assign(
     group: &Group,
     id: AllocId,
     held: &PortClaims,
     range: &core::ops::RangeInclusive<u16>,
     host_ip: &str,
-) -> Result<BTreeMap<String, AssignedPort>, NoPorts> {
+) -> Result<AllocPorts, NoPorts> {
     let mut own = BTreeSet::new();
-    let mut ports = BTreeMap::new();
-    let Some(network) = &group.network else { return Ok(ports) };
-    let fixed =
-        network.ports.iter().filter_map(|(label, request)| request.fixed.map(|port| (label, request, port)));
-    for (label, request, port) in fixed {
+    let mut ports = AllocPorts::default();
+    let mut give = |task: Option<&Task>, label: &String, request: &PortRequest, value: u16| {
+        let of_owner = match task {
+            Some(task) => ports.tasks.entry(task.name.clone()).or_default(),
+            None => &mut ports.group,
+        };
+        of_owner.insert(label.clone(), port_of(host_ip, value, request.to));
+    };
+    for (task, label, request) in group.port_requests() {
+        let Some(port) = request.fixed else { continue };
         if let Some(why) = held.refuses(port) {
             return Err(why);
         }
         if !own.insert(port) {
             return Err(NoPorts::Taken(port));
         }
-        ports.insert(label.clone(), port_of(host_ip, port, request.to));
+        give(task, label, request, port);
     }
-    for (label, request) in network.ports.iter().filter(|(_, request)| request.fixed.is_none()) {
-        let count = range.end().saturating_sub(*range.start()).saturating_add(1);
-        let first = fraction(i64::from(count), (id, label.as_str()));
+    for (task, label, request) in group.port_requests().filter(|(_, _, request)| request.fixed.is_none()) {
+        let count = i64::from(range.end().saturating_sub(*range.start()).saturating_add(1));
+        let first = match task {
+            Some(task) => fraction(count, (id, task.name.as_str(), label.as_str())),
+            None => fraction(count, (id, label.as_str())),
+        };
         let mut free = (0..count)
-            .map(|step| *range.start() + ((i64::from(step) + first) % i64::from(count)) as u16)
+            .map(|step| *range.start() + ((step + first) % count) as u16)
             .filter(|port| held.refuses(*port).is_none() && !own.contains(port));
         // The report may be outdated: a port whose owner has just ended is better than none.
         let unused = free.clone().find(|port| !held.listening.contains(port));
         let free = unused.or_else(|| free.next()).ok_or(NoPorts::Exhausted)?;
         own.insert(free);
-        ports.insert(label.clone(), port_of(host_ip, free, request.to));
+        give(task, label, request, free);
     }
     Ok(ports)
 }
@@ -185,8 +205,9 @@ mod tests {
 
     /// The ports that the allocation gets from 20,000 to 20,003, or why it gets none.
     fn assigned(group: &Group, id: u8, held: &PortClaims) -> Result<Vec<u16>, NoPorts> {
-        let ports = assign(group, AllocId::from_hash([id; 16]), held, &(20_000..=20_003), "10.0.0.1")?;
-        Ok(ports.values().map(|port| port.value).collect())
+        let AllocPorts { group, tasks } =
+            assign(group, AllocId::from_hash([id; 16]), held, &(20_000..=20_003), "10.0.0.1")?;
+        Ok(group.values().chain(tasks.values().flat_map(BTreeMap::values)).map(|port| port.value).collect())
     }
 
     fn holding(ports: &[u16]) -> Arc<Allocation> {
@@ -194,6 +215,54 @@ mod tests {
         let ports = ports.iter().map(|port| (String::from("p"), port_of("", *port, None))).collect();
         Arc::make_mut(&mut alloc).ports = ports;
         alloc
+    }
+
+    /// The group has these ports, and so has each of its tasks `a` and `b`.
+    fn with_tasks(ports: &[(&str, PortRequest)]) -> Group {
+        let mut group = group(&[]);
+        group.tasks = ["a", "b"].map(|name| task(name, Lifecycle::Main)).into();
+        for task in &mut group.tasks {
+            task.ports = ports.iter().map(|(label, request)| ((*label).to_owned(), *request)).collect();
+        }
+        group
+    }
+
+    #[test]
+    fn ports_of_group_and_tasks_are_assigned_together() {
+        let mut group = with_tasks(&[("db", DYNAMIC)]);
+        group.network = Some(Network { ports: [("http".to_owned(), DYNAMIC)].into() });
+        for id in 0..32 {
+            let ports = assigned(&group, id, &PortClaims::default()).expect("three of four ports");
+            let ports: BTreeSet<u16> = ports.into_iter().collect();
+            assert_eq!(ports.len(), 3, "equal labels have different ports");
+        }
+        group.tasks[1].ports.insert("more".to_owned(), DYNAMIC);
+        assert_eq!(assigned(&group, 1, &PortClaims::default()).map(|ports| ports.len()), Ok(4));
+        group.tasks[1].ports.insert("one too many".to_owned(), DYNAMIC);
+        assert_eq!(assigned(&group, 1, &PortClaims::default()), Err(NoPorts::Exhausted));
+    }
+
+    #[test]
+    fn static_port_of_a_task_is_held_and_released_like_the_groups() {
+        let http = PortRequest { fixed: Some(20_001), to: None };
+        let mut group = with_tasks(&[("db", DYNAMIC)]);
+        group.tasks[0].ports.insert("http".to_owned(), http);
+        let id = AllocId::from_hash([1; 16]);
+        let mut held = PortClaims::default();
+        let ports = assign(&group, id, &held, &(20_000..=20_003), "10.0.0.1").expect("free ports");
+        assert_eq!(ports.tasks["a"]["http"].value, 20_001);
+        assert!(ports.group.is_empty() && ports.tasks["b"].len() == 1);
+        let mut holder = alloc(Vec::new());
+        Arc::make_mut(&mut holder).task_ports = ports.tasks;
+        held.take(&holder);
+        assert_eq!(assigned(&group, 2, &held), Err(NoPorts::Taken(20_001)));
+        assert_eq!(check_fixed(&group, &held, &BTreeSet::new()), Err(NoPorts::Taken(20_001)));
+        assert_eq!(check_fixed(&group, &held, &[20_001].into()), Ok(()));
+        held.release(&holder);
+        assert!(assigned(&group, 2, &held).is_ok());
+        // The group's and a task's.
+        group.network = Some(Network { ports: [("web".to_owned(), http)].into() });
+        assert_eq!(assigned(&group, 2, &held), Err(NoPorts::Taken(20_001)));
     }
 
     #[test]
@@ -246,7 +315,10 @@ mod tests {
         let id = AllocId::from_hash([1; 16]);
         let ports = assign(&group(&[("http", http)]), id, &held, &(20_000..=20_003), "10.0.0.1");
         let expected = AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 80, to: 8080 };
-        assert_eq!(ports, Ok([("http".to_owned(), expected)].into()));
+        assert_eq!(
+            ports,
+            Ok(AllocPorts { group: [("http".to_owned(), expected)].into(), ..Default::default() })
+        );
         assert_eq!(assigned(&group(&[("a", http), ("b", http)]), 1, &held), Err(NoPorts::Taken(80)));
         held.take(&holding(&[80]));
         assert_eq!(assigned(&group(&[("http", http)]), 1, &held), Err(NoPorts::Taken(80)));

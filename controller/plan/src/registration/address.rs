@@ -8,10 +8,12 @@
 //! | auto with an address | the address, no port | the address, host port | the address and the number |
 //! | auto | as `driver` if its network requests that, else as `host` | | |
 //! | host | the one host address of the ports, no port | host address and port | no address (the catalogue's own) and the number |
-//! | driver | driver address, no port | driver address, the task's port | the driver's port map; the number |
+//! | driver | driver address, no port | driver address; the port in the driver's map, else the task's | the same; the number |
 //! | alloc | alloc address, no port | alloc address, the task's port | the number |
 //!
-//! A label that is neither a port nor a number is an error. Unlike Nomad, mode `driver` uses the host's port if a port
+//! The ports of a task's services and checks are those of the group, then those of the task alone; of a group's, those
+//! of the group, then those of the task that the service names. On a port of a task alone, the task listens as on the
+//! host. A label that is neither a port nor a number is an error. Unlike Nomad, mode `driver` uses the host's port if a port
 //! has no `to`, not 0.
 
 use std_alloc::{
@@ -19,7 +21,10 @@ use std_alloc::{
     string::{String, ToString},
 };
 
-use herdlet_api_types::{alloc::AssignedPort, job::AddressMode};
+use herdlet_api_types::{
+    alloc::{AssignedPort, Ports},
+    job::AddressMode,
+};
 
 use super::Workload;
 
@@ -52,28 +57,63 @@ pub enum AddressError {
     NoPort,
 }
 
+/// The owner of a service or check, whose networks and ports count.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// The task or the group.
+    pub workload: &'a Workload<'a>,
+    /// The task that a service of the group names.
+    pub named_task: Option<&'a str>,
+}
+
+impl<'a> Scope<'a> {
+    /// The ports of its task alone.
+    fn task_ports(&self) -> Option<&'a Ports> {
+        let task = self.workload.task.map(|task| task.name.as_str()).or(self.named_task)?;
+        self.workload.alloc.task_ports.get(task)
+    }
+
+    fn host_port(&self, label: &str) -> Option<&'a AssignedPort> {
+        self.workload.alloc.ports.get(label).or_else(|| self.task_ports()?.get(label))
+    }
+
+    /// The port on which the task listens.
+    fn task_port(&self, label: &str) -> Option<u16> {
+        let of_group = self.workload.alloc.ports.get(label);
+        let of_group = of_group.map(|port| if port.to > 0 { port.to } else { port.value });
+        of_group.or_else(|| Some(self.task_ports()?.get(label)?.value))
+    }
+
+    /// The host address, if all ports have the same: of the task's own ports if it has any, else of the group's.
+    fn only_host_ip(&self) -> Option<&'a str> {
+        let ports = self.task_ports().unwrap_or(&self.workload.alloc.ports);
+        let ips: BTreeSet<&str> = ports.values().map(|port| port.host_ip.as_str()).collect();
+        if ips.len() == 1 { ips.first().copied() } else { None }
+    }
+}
+
 /// Resolves an address. An empty `label` means no port, an empty `literal` no address.
 pub fn resolve(
-    workload: &Workload<'_>,
+    scope: &Scope<'_>,
     mode: AddressMode,
     label: &str,
     literal: &str,
 ) -> Result<Address, AddressError> {
     match mode {
         AddressMode::Auto if !literal.is_empty() => {
-            let port = match host_port(workload, label) {
+            let port = match scope.host_port(label) {
                 Some(port) => port.value,
                 None => number_or_none(label)?,
             };
             Ok(Address { ip: literal.to_string(), port })
         }
-        AddressMode::Auto if workload.driver_network.is_some_and(|network| network.auto_advertise) => {
-            of_driver(workload, label)
+        AddressMode::Auto if scope.workload.driver_network.is_some_and(|network| network.auto_advertise) => {
+            of_driver(scope, label)
         }
-        AddressMode::Auto => of_host(workload, label),
-        AddressMode::Host => without_literal("host", literal).and_then(|()| of_host(workload, label)),
-        AddressMode::Driver => without_literal("driver", literal).and_then(|()| of_driver(workload, label)),
-        AddressMode::Alloc => without_literal("alloc", literal).and_then(|()| of_alloc(workload, label)),
+        AddressMode::Auto => of_host(scope, label),
+        AddressMode::Host => without_literal("host", literal).and_then(|()| of_host(scope, label)),
+        AddressMode::Driver => without_literal("driver", literal).and_then(|()| of_driver(scope, label)),
+        AddressMode::Alloc => without_literal("alloc", literal).and_then(|()| of_alloc(scope, label)),
     }
 }
 
@@ -81,55 +121,40 @@ fn without_literal(mode: &'static str, literal: &str) -> Result<(), AddressError
     if literal.is_empty() { Ok(()) } else { Err(AddressError::LiteralWithMode(mode)) }
 }
 
-fn of_host(workload: &Workload<'_>, label: &str) -> Result<Address, AddressError> {
-    if let Some(port) = host_port(workload, label) {
+fn of_host(scope: &Scope<'_>, label: &str) -> Result<Address, AddressError> {
+    if let Some(port) = scope.host_port(label) {
         return Ok(Address { ip: port.host_ip.clone(), port: port.value });
     }
     let port = number_or_none(label)?;
-    let ip = if label.is_empty() { only_host_ip(workload).unwrap_or_default() } else { "" };
+    let ip = if label.is_empty() { scope.only_host_ip().unwrap_or_default() } else { "" };
     Ok(Address { ip: ip.to_string(), port })
 }
 
-fn of_driver(workload: &Workload<'_>, label: &str) -> Result<Address, AddressError> {
-    let network = workload
+fn of_driver(scope: &Scope<'_>, label: &str) -> Result<Address, AddressError> {
+    let network = scope
+        .workload
         .driver_network
         .filter(|network| !network.ip.is_empty())
         .ok_or(AddressError::NoNetwork("driver"))?;
     let mapped = network.port_map.get(label).copied();
-    let port = match host_port(workload, label).map(task_port).or(mapped) {
+    let port = match mapped.or_else(|| scope.task_port(label)) {
         Some(port) => port,
         None => number_or_none(label)?,
     };
     Ok(Address { ip: network.ip.clone(), port })
 }
 
-fn of_alloc(workload: &Workload<'_>, label: &str) -> Result<Address, AddressError> {
-    let network = workload
+fn of_alloc(scope: &Scope<'_>, label: &str) -> Result<Address, AddressError> {
+    let network = scope
+        .workload
         .alloc_network
         .filter(|network| !network.address.is_empty())
         .ok_or(AddressError::NoNetwork("alloc"))?;
-    let port = match host_port(workload, label).map(task_port) {
+    let port = match scope.task_port(label) {
         Some(port) => port,
         None => number_or_none(label)?,
     };
     Ok(Address { ip: network.address.clone(), port })
-}
-
-fn host_port<'a>(workload: &Workload<'a>, label: &str) -> Option<&'a AssignedPort> {
-    let own = workload.task.and_then(|task| workload.alloc.task_ports(&task.name));
-    workload.alloc.ports.get(label).or_else(|| own?.get(label))
-}
-
-fn task_port(port: &AssignedPort) -> u16 {
-    if port.to > 0 { port.to } else { port.value }
-}
-
-/// The host address, if all ports have the same: of the task's own ports if it has any, else of the group's.
-fn only_host_ip<'a>(workload: &Workload<'a>) -> Option<&'a str> {
-    let own = workload.task.and_then(|task| workload.alloc.task_ports(&task.name));
-    let ips: BTreeSet<&str> =
-        own.unwrap_or(&workload.alloc.ports).values().map(|port| port.host_ip.as_str()).collect();
-    if ips.len() == 1 { ips.first().copied() } else { None }
 }
 
 /// A port written as a number; 0 for an empty label.

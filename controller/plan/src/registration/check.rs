@@ -14,14 +14,15 @@ use herdlet_api_types::{
 };
 
 use super::{
-    Invalid, Workload,
-    address::{self, Address, AddressError},
+    Invalid,
+    address::{self, Address, AddressError, Scope},
 };
 use crate::{env::TaskEnv, hash::Fields};
 
 /// The service that checks belong to.
 pub(super) struct Of<'a> {
-    pub(super) workload: &'a Workload<'a>,
+    /// Its owner, and the task that its checks belong to, if any.
+    pub(super) scope: Scope<'a>,
     /// Its id.
     pub(super) id: &'a str,
     /// Its port label; empty for none.
@@ -29,13 +30,11 @@ pub(super) struct Of<'a> {
     /// Its literal address; empty for none.
     pub(super) literal: &'a str,
     pub(super) provider: Provider,
-    /// The task that its checks belong to, if any.
-    pub(super) task: Option<&'a str>,
 }
 
 impl Of<'_> {
     pub(super) fn register(&self, check: &Check) -> Result<RegisteredCheck, Invalid> {
-        let env = self.workload.env;
+        let env = self.scope.workload.env;
         let name = env.interpolate(&check.name);
         let Address { ip, port } =
             self.address(check).map_err(|why| Invalid::Check { check: name.clone(), why })?;
@@ -64,7 +63,7 @@ impl Of<'_> {
             return Ok(Address::default());
         }
         let label = match &check.port {
-            Some(label) => self.workload.env.interpolate(label),
+            Some(label) => self.scope.workload.env.interpolate(label),
             None => self.label.to_string(),
         };
         let (mode, literal) = match check.address_mode {
@@ -72,7 +71,7 @@ impl Of<'_> {
             None if self.literal.is_empty() => (AddressMode::Host, ""),
             None => (AddressMode::Auto, self.literal),
         };
-        let address = address::resolve(self.workload, mode, &label, literal)?;
+        let address = address::resolve(&self.scope, mode, &label, literal)?;
         if address.port == 0 { Err(AddressError::NoPort) } else { Ok(address) }
     }
 
@@ -80,7 +79,7 @@ impl Of<'_> {
     fn task_of<'c>(&'c self, check: &'c Check) -> Option<&'c str> {
         match &check.kind {
             CheckKind::Script { task, .. } => Some(task),
-            CheckKind::Http { .. } | CheckKind::Tcp | CheckKind::Grpc { .. } => self.task,
+            CheckKind::Http { .. } | CheckKind::Tcp | CheckKind::Grpc { .. } => self.scope.named_task,
         }
     }
 
@@ -90,7 +89,7 @@ impl Of<'_> {
         let hash = hash(self.id, check);
         match self.provider {
             Provider::Nomad => hash,
-            Provider::Consul => format!("_{}-check-{hash}", self.workload.origin.as_str()),
+            Provider::Consul => format!("_{}-check-{hash}", self.scope.workload.origin.as_str()),
         }
     }
 }

@@ -6,7 +6,7 @@ use std_alloc::vec;
 
 use herdlet_api_types::{
     Duration,
-    alloc::{AllocDeployment, AssignedPort, Ports, ServerSide},
+    alloc::{AllocDeployment, AssignedPort, Ports},
     job::{AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider},
     service::RegisteredCheck,
 };
@@ -60,7 +60,7 @@ struct World {
     origin: Origin,
     driver: Option<DriverNetwork>,
     network: Option<AllocNetwork>,
-    /// Ports of single tasks, if a server placed it.
+    /// Ports of single tasks.
     task_ports: BTreeMap<String, Ports>,
 }
 
@@ -86,10 +86,7 @@ impl World {
         }
         let id = herdlet_api_types::DeploymentId::from_hash([3; 16]);
         alloc.deployment = Some(AllocDeployment { id, canary: self.canary });
-        if !self.task_ports.is_empty() {
-            let server = herdlet_api_types::fixture::server_side(&alloc.job);
-            alloc.server = Some(ServerSide { task_ports: self.task_ports.clone(), ..server }.into());
-        }
+        alloc.task_ports = self.task_ports.clone();
         let task = match self.place {
             ServiceLevel::Task => Some(&task),
             ServiceLevel::Group => None,
@@ -154,6 +151,28 @@ fn a_tasks_own_ports_are_found_by_its_services_and_by_no_others() {
     assert_eq!(world.address(AddressMode::Host, "", ""), Ok(("10.0.0.7".into(), 0)));
     world.place = ServiceLevel::Group;
     assert!(world.address(AddressMode::Auto, "old", "").is_err());
+    // A service of the group names the task, in Nomad in vain.
+    let about = |task: &str, mode: AddressMode| {
+        let check = Check { port: Some("old".into()), ..http() };
+        let service = Service { task: Some(task.into()), checks: vec![check], ..service(Some("old")) };
+        let registered = world.one(Service { address_mode: mode, ..service }).unwrap();
+        (registered.address, registered.port, registered.checks[0].port)
+    };
+    assert_eq!(about("redis", AddressMode::Auto), ("10.0.0.7".into(), 23_000, 23_000));
+    assert_eq!(about("other", AddressMode::Host), ("10.0.0.7".into(), 23_001, 23_001));
+}
+
+/// The host's port was given instead, on which nothing listens in the container.
+#[test]
+fn driver_address_of_a_tasks_own_port_has_the_mapped_port() {
+    let mut world = World::new();
+    let own = AssignedPort { host_ip: "10.0.0.7".into(), value: 23_000, to: 77 };
+    let own = ["mapped", "old"].map(|label| (label.to_string(), own.clone()));
+    world.task_ports = [("redis".to_string(), own.into())].into();
+    let driver = |label: &str| world.address(AddressMode::Driver, label, "");
+    assert_eq!(driver("mapped"), Ok(("172.17.0.2".into(), 99)));
+    // As in Nomad, `to` has no effect on a port of a task.
+    assert_eq!(driver("old"), Ok(("172.17.0.2".into(), 23_000)));
 }
 
 #[test]

@@ -121,9 +121,10 @@ impl World {
         if entry.state.durable.tasks.iter().any(|task| task.live_attempt().is_some()) {
             return Vec::new();
         }
-        let in_use = entry.spec.ports.iter().filter(|(_, port)| self.allocs.ports().is_listening(port.value));
-        let wait = |(label, port): (&String, &AssignedPort)| Wait {
-            part: format!("port {label}"),
+        let in_use =
+            entry.spec.named_ports().filter(|(_, port)| self.allocs.ports().is_listening(port.value));
+        let wait = |(name, port): (String, &AssignedPort)| Wait {
+            part: format!("port {name}"),
             reason: Reason::Port,
             message: format!("another process of this machine listens on port {}", port.value),
             since: None,

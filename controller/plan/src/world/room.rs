@@ -122,7 +122,7 @@ impl World {
     /// Whether the group's fixed ports are free or held by the job itself.
     fn check_fixed_ports(&self, key: &JobKey, group: &Group) -> Result<(), Unplaced> {
         let own = self.allocs.of_job(key).filter(|(_, alloc)| alloc.room().is_some());
-        let own = own.flat_map(|(_, alloc)| alloc.spec.ports.values()).map(|port| port.value).collect();
+        let own = own.flat_map(|(_, alloc)| alloc.spec.host_ports()).map(|port| port.value).collect();
         ports::check_fixed(group, self.allocs.ports(), &own)
             .map_err(|why| why.unplaced(|port| self.allocs.holder_of(port)))
     }

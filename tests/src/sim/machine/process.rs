@@ -147,8 +147,8 @@ impl Machine {
             }
         }
         let shared = |held: &Allocation| {
-            let mut ports = alloc.ports.values().map(|port| port.value);
-            ports.any(|port| held.ports.values().any(|held| held.value == port))
+            let mut ports = alloc.host_ports().map(|port| port.value);
+            ports.any(|port| held.host_ports().any(|held| held.value == port))
         };
         if let Some((_, other)) =
             self.live().find(|((id, ..), known)| *id != alloc.id && shared(&known.alloc))

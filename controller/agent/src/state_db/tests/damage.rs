@@ -12,6 +12,7 @@ use herdlet_plan::{
 };
 use herdlet_runtime::{CommitIndex, Store};
 use redb::Database;
+use serde_json::json;
 
 use super::fixture::*;
 use crate::state_db::{
@@ -185,6 +186,24 @@ fn record_at_a_wrong_key_is_set_aside() {
         tried += 1;
     }
     assert!(tried > 4, "{tried}");
+}
+
+/// Earlier releases stored the ports of single tasks with the servers' data.
+#[test]
+fn old_record_keeps_the_ports_of_its_tasks() {
+    let dir = scratch();
+    let life = lived(dir.path());
+    let (spec, _) = life.world.allocations().find(|(spec, _)| *spec.job_key.id == *"b").unwrap();
+    let ports = json!({ "main": { "db": { "host_ip": "127.0.0.1", "value": 6379, "to": 0 } } });
+    let mut old = json!(**spec);
+    old["server"] = json!(herdlet_api_types::fixture::server_side(&spec.job));
+    old["server"]["task_ports"] = ports.clone();
+    let mut loaded = Loaded::default();
+    loaded.specs.insert(spec.id, serde_json::from_value(old).unwrap());
+    assert_eq!(loaded.put_in_order(), []);
+    let read = &loaded.specs[&spec.id];
+    assert_eq!((json!(read.task_ports), read.host_ports().count()), (ports, 2));
+    assert_eq!(json!(read)["server"].get("task_ports"), None, "it is written at its present place only");
 }
 
 #[test]

@@ -56,9 +56,8 @@ fn allocation(html: &mut String, alloc: &AllocView) {
     let verdict = alloc.convergence.state.as_str();
     let ports: String = alloc
         .spec
-        .ports
-        .iter()
-        .map(|(label, port)| format!(" {label}={}:{}", port.host_ip, port.value))
+        .named_ports()
+        .map(|(name, port)| format!(" {name}={}:{}", port.host_ip, port.value))
         .collect();
     put(
         html,

@@ -129,7 +129,11 @@ impl Reading<'_> {
                     [] => continue,
                     [network] => self.network(&inner, network, &trail.item(0)),
                     [_, second, ..] => {
-                        self.report(second.position, &trail.item(1), "a group can have only one network");
+                        self.report(
+                            second.position,
+                            &trail.item(1),
+                            "a group or task can have only one network",
+                        );
                         continue;
                     }
                 },

@@ -13,7 +13,7 @@ const GROUPS_MAX: usize = 1_000;
 const TASKS_MAX: usize = 100;
 /// Per group or task.
 const SERVICES_MAX: usize = 1_000;
-/// Per group, task or service: ports, volumes, mounts, identities, checks and all else.
+/// Per group, with those of its tasks: ports. Per group, task or service: volumes, mounts, identities, checks and all else.
 const ITEMS_MAX: usize = 100;
 
 /// Reports every list that is too long; returns whether there is none.
@@ -48,7 +48,7 @@ impl Bounds<'_, '_> {
 
     fn group(&mut self, group: &GroupSpec, trail: &Trail<'_>) {
         let network = trail.field("network");
-        let ports = group.network.iter().filter_map(|network| network.ports.as_ref()).flatten().count();
+        let ports = group.network.as_ref().map_or(0, |network| length(network.ports.as_ref()));
         self.list("ports", ports, ITEMS_MAX, &network.field("ports"));
         self.list("volumes", length(group.volumes.as_ref()), ITEMS_MAX, &trail.field("volumes"));
         self.list("groups", length(group.depends_on.as_ref()), ITEMS_MAX, &trail.field("depends_on"));
@@ -58,8 +58,22 @@ impl Bounds<'_, '_> {
         self.services(group.services.as_deref(), &trail.field("services"));
         let tasks = trail.field("tasks");
         self.list("tasks", length(group.tasks.as_ref()), TASKS_MAX, &tasks);
+        let mut all_ports = ports;
         for (index, task) in group.tasks.iter().flatten().enumerate() {
-            self.task(task, &tasks.item(index));
+            let trail = tasks.item(index);
+            self.task(task, &trail);
+            let resources = trail.field("resources");
+            let network = task.resources.as_ref().and_then(|resources| resources.network.as_ref());
+            let ports = network.map_or(0, |network| length(network.ports.as_ref()));
+            all_ports += ports;
+            if ports > 0 {
+                self.list(
+                    "ports in a group",
+                    all_ports,
+                    ITEMS_MAX,
+                    &resources.field("network").field("ports"),
+                );
+            }
         }
     }
 

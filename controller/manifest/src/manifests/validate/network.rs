@@ -1,20 +1,87 @@
-//! `network`: port labels and static ports.
+//! `network` of a group and `resources.network` of its tasks: port labels and static ports.
 
 use std::collections::BTreeMap;
 
-use herdlet_api_types::manifest::GroupSpec;
+use herdlet_api_types::manifest::{GroupSpec, Network, NetworkMode};
 
 use super::Findings;
 use crate::yaml::Trail;
 
-/// Validates the labels of a group's ports.
-pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let network = trail.field("network");
-    let trail = network.field("ports");
+/// The networks of one group.
+struct Networks<'s> {
+    group: Option<&'s Network>,
+    /// Static ports, with the first label of each.
+    taken: BTreeMap<u16, String>,
+}
+
+/// Validates the networks of a group and its tasks. Each allocation has one of every port, so a static port twice is
+/// impossible. Several allocations or groups with the same port are valid: one of them runs, the others wait.
+pub(super) fn of_group(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let mut networks = Networks { group: spec.network.as_ref(), taken: BTreeMap::new() };
+    if let Some(network) = &spec.network {
+        let trail = trail.field("network");
+        labels(network, &trail, findings);
+        networks.static_ports(network, &trail, findings);
+    }
+    let tasks = trail.field("tasks");
+    for (index, task) in spec.tasks.iter().flatten().enumerate() {
+        let Some(network) = task.resources.as_ref().and_then(|resources| resources.network.as_ref()) else {
+            continue;
+        };
+        let trail = tasks.item(index);
+        let resources = trail.field("resources");
+        networks.of_task(network, &resources.field("network"), findings);
+    }
+}
+
+impl Networks<'_> {
+    /// Validates the network of one task. As in Nomad, labels may repeat in other tasks, and not in the group.
+    fn of_task(&mut self, network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+        let Network { mode, ports } = network;
+        match mode {
+            None | Some(NetworkMode::Host) => {}
+        }
+        labels(network, trail, findings);
+        self.static_ports(network, trail, findings);
+        let of_group = self.group.and_then(|group| group.ports.as_ref());
+        let trail = trail.field("ports");
+        for (label, port) in ports.iter().flatten() {
+            let trail = trail.field(label);
+            if of_group.is_some_and(|ports| ports.contains_key(label)) {
+                let message = format!("the group's `network` has a port `{label}` too; rename one of them");
+                findings.problem(&trail, message);
+            }
+            if port.to.is_some() {
+                let message = "has no effect here, as in Nomad: a task listens on the host port; \
+                               `port_map` of the docker driver maps it to another one";
+                findings.warning(&trail.field("to"), message);
+            }
+        }
+    }
+
+    fn static_ports(&mut self, network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+        let ports = trail.field("ports");
+        for (label, port) in network.ports.iter().flatten() {
+            let Some(number) = port.fixed else { continue };
+            let label = ports.field(label);
+            match self.taken.get(&number) {
+                Some(first) => {
+                    let message = format!("port {number} is already taken at `{first}`");
+                    findings.problem(&label.field("static"), message);
+                }
+                None => {
+                    self.taken.insert(number, label.to_string());
+                }
+            }
+        }
+    }
+}
+
+/// Validates the labels of a network's ports.
+fn labels(network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let trail = trail.field("ports");
     let mut variables: BTreeMap<String, &str> = BTreeMap::new();
-    for label in
-        spec.network.iter().filter_map(|network| network.ports.as_ref()).flatten().map(|(label, _)| label)
-    {
+    for label in network.ports.iter().flatten().map(|(label, _)| label) {
         let fits = (1..=64).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
             && label.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
@@ -32,27 +99,6 @@ pub(super) fn ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings
             }
             None => {
                 variables.insert(variable, label);
-            }
-        }
-    }
-}
-
-/// Validates the static ports of a group: each of its allocations would need such a port twice. Several allocations
-/// or groups with the same port are valid: one of them runs, the others wait.
-pub(super) fn static_ports(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let mut taken: BTreeMap<u16, String> = BTreeMap::new();
-    let network = trail.field("network");
-    let ports = network.field("ports");
-    for (label, port) in spec.network.iter().filter_map(|network| network.ports.as_ref()).flatten() {
-        let Some(number) = port.fixed else { continue };
-        let label = ports.field(label);
-        match taken.get(&number) {
-            Some(first) => {
-                let message = format!("port {number} is already taken at `{first}`");
-                findings.problem(&label.field("static"), message);
-            }
-            None => {
-                taken.insert(number, label.to_string());
             }
         }
     }

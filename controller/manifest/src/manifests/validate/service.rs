@@ -86,6 +86,8 @@ pub(super) fn list(
     let mut seen = BTreeMap::new();
     for (index, (spec, service)) in specs.into_iter().flatten().zip(services).enumerate() {
         let trail = trail.item(index);
+        let named = service.task.as_deref().and_then(|name| context.group.task(name));
+        let context = &GroupContext { task: context.task.or(named), ..*context };
         let port = service.port.as_deref().unwrap_or_default();
         if let Some(first) = seen.insert((service.name.as_str(), port), trail.to_string()) {
             let message = match port {
@@ -159,11 +161,12 @@ fn name(spec: &spec::Service, service: &Service, trail: &Trail<'_>, findings: &m
     }
 }
 
-/// Validates a port: a label of the group's ports, or a number.
+/// Validates a port: a label of the group's ports or of the task's, or a number.
 fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let ports = context.group.network.as_ref().map(|network| &network.ports);
-    let labels = || ports.into_iter().flatten().map(|(label, _)| label.as_str());
-    if port.contains("${") || ports.is_some_and(|ports| ports.contains_key(port)) {
+    let of_group = context.group.network.iter().flat_map(|network| network.ports.keys());
+    let of_task = context.task.iter().flat_map(|task| task.ports.keys());
+    let labels = of_group.chain(of_task).map(String::as_str);
+    if port.contains("${") || labels.clone().any(|label| label == port) {
         return;
     }
     if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -172,8 +175,17 @@ fn label(context: &GroupContext<'_>, port: &str, trail: &Trail<'_>, findings: &m
         }
         return;
     }
+    let owner = context.group.tasks.iter().find(|task| task.ports.contains_key(port));
+    let message = || match owner {
+        Some(owner) if context.task.is_none() => {
+            let owner = &owner.name;
+            format!("the port `{port}` belongs to task `{owner}` alone; write `task: {owner}` in the service")
+        }
+        Some(owner) => format!("the port `{port}` belongs to task `{}` alone", owner.name),
+        None => no_such("port", port, labels),
+    };
     let network = context.trail.field("network");
-    findings.absent_with(&network.field("ports"), trail, || no_such("port", port, labels()));
+    findings.absent_with(&network.field("ports"), trail, message);
 }
 
 fn one_check(

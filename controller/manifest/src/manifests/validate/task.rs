@@ -42,7 +42,8 @@ pub(super) fn validate(
             findings.problem(&trail.field("timeout"), "must be longer than 0");
         }
     }
-    service::list(context, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
+    let own = &GroupContext { task: Some(task), ..*context };
+    service::list(own, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
     children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
     artifact::of_task(spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
-    alloc::{Allocation, AssignedPort, Desired},
-    job::{Child, Job, Origin, Task},
+    alloc::{Allocation, AssignedPort, Desired, Ports},
+    job::{Child, Job, Origin, PortRequest, Task},
 };
 use herdlet_plan::{
     env::{self, Inputs, NodeFacts, TaskDirs, TaskEnv, Variables},
@@ -130,8 +130,11 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
         child: context.job.makes_children().then(|| Child { parent: id.clone(), origin: Origin::Launch }),
         groups: Vec::new(),
     };
-    let ports = context.group.network.iter().flat_map(|network| network.ports.keys());
     let port = AssignedPort { host_ip: "127.0.0.1".to_owned(), value: 1, to: 0 };
+    let assigned = |requests: &BTreeMap<String, PortRequest>| -> Ports {
+        requests.keys().map(|label| (label.clone(), port.clone())).collect()
+    };
+    let of_tasks = context.group.tasks.iter().filter(|task| !task.ports.is_empty());
     let alloc = Allocation {
         id: AllocId(uuid::Uuid::nil()),
         job_key: context.job.key(),
@@ -139,7 +142,8 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
         job: job.into(),
         group: context.group.name.clone(),
         index: 0,
-        ports: ports.map(|label| (label.clone(), port.clone())).collect(),
+        ports: context.group.network.as_ref().map(|network| assigned(&network.ports)).unwrap_or_default(),
+        task_ports: of_tasks.map(|task| (task.name.clone(), assigned(&task.ports))).collect(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 0,

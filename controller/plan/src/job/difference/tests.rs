@@ -6,7 +6,7 @@ use herdlet_api_types::{
     fixture::{self, group, job, scaling, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, GroupDependency, Identity, JobType, Lifecycle, LogMode,
-        Network, Prestop, Ui, VolumeMount, VolumeRequest,
+        Network, PortRequest, Prestop, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -92,7 +92,7 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 27] = [
+    let replacing: [(&str, Change); 28] = [
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
         ("spec.affinities", |job| job.affinities.push(affinity())),
@@ -138,6 +138,10 @@ fn each_job_field_changes_in_place_or_replaces() {
             });
         }),
         ("tasks[a].resources", |job| first(job).resources.memory_max_mib = Some(1)),
+        ("tasks[a].resources.network", |job| {
+            let request = PortRequest { fixed: None, to: None };
+            let _ = first(job).ports.insert("db".to_owned(), request);
+        }),
         ("tasks[a].logs.disabled", |job| first(job).logs.disabled = true),
         ("name", |job| job.groups[0].name.push('2')),
     ];

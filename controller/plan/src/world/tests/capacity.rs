@@ -273,6 +273,33 @@ fn one_of_several_allocations_gets_a_static_port() {
 }
 
 #[test]
+fn static_port_of_a_task_is_held_until_its_request_changes() {
+    let mut bench = bench();
+    let on = |id: &str, port: u16| {
+        let mut job = listening(id);
+        let network = job.groups[0].network.take();
+        job.groups[0].tasks[0].ports = network.map(|network| network.ports).unwrap_or_default();
+        job.groups[0].tasks[0].ports.values_mut().for_each(|request| request.fixed = Some(port));
+        job
+    };
+    bench.apply(vec![on("first", 8080)], Vec::new());
+    bench.settle();
+    bench.apply(vec![on("second", 8080)], Vec::new());
+    let verdict = bench.convergence(&key("second"));
+    assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Port)));
+    assert_eq!(verdict.message, "second.g[0] needs port 8080, which first.g[0] holds");
+    bench.apply(vec![on("first", 8081)], Vec::new());
+    bench.settle();
+    assert!(runs(&bench, "second"));
+    let first = key("first");
+    let live = bench.world.allocs.of_job(&first).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
+    let live: Vec<(u64, u16)> = live
+        .map(|(_, alloc)| (alloc.spec.job_version, alloc.spec.task_ports["main"]["http"].value))
+        .collect();
+    assert_eq!(live, [(1, 8081)]);
+}
+
+#[test]
 fn reserved_port_is_never_assigned() {
     let reserved_ports = [8080].into();
     let mut bench = Bench::new();

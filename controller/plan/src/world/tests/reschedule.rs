@@ -161,22 +161,28 @@ fn port_in_use_is_named_after_the_tasks_ended() {
     let mut job = fragile();
     let ports = [("http".to_owned(), PortRequest { fixed: Some(8080), to: None })].into();
     job.groups[0].network = Some(Network { ports });
+    let request = PortRequest { fixed: Some(8081), to: None };
+    job.groups[0].tasks[0].ports = [("http".to_owned(), request)].into();
+    let task = job.groups[0].tasks[0].name.clone();
     let mut bench = Bench::new();
     bench.apply(vec![job], Vec::new());
     bench.settle();
     let alloc = bench.id();
-    bench.see(Event::Listening([8080].into()));
+    bench.see(Event::Listening([8080, 8081].into()));
     let waits = |bench: &mut Bench| {
         let Reply::Explanation(explained) = bench.ask(Command::Explain { alloc }).0 else {
             panic!("no explanation")
         };
         explained.waits
     };
-    let is_port = |wait: &Wait| wait.part == "port http" && wait.message.contains("listens on port 8080");
-    assert!(!waits(&mut bench).iter().any(is_port), "its own task listens there");
+    let is_of_group = |wait: &Wait| wait.part == "port http" && wait.message.contains("listens on port 8080");
+    let part = std_alloc::format!("port {task}/http");
+    let is_of_task = |wait: &Wait| wait.part == part && wait.message.contains("listens on port 8081");
+    let are_named = |waits: &[Wait]| [waits.iter().any(is_of_group), waits.iter().any(is_of_task)];
+    assert_eq!(are_named(&waits(&mut bench)), [false, false], "its own task listens there");
     bench.fail(alloc);
     bench.settle();
-    assert!(waits(&mut bench).iter().any(is_port));
+    assert_eq!(are_named(&waits(&mut bench)), [true, true]);
     bench.see(Event::Listening([].into()));
-    assert!(!waits(&mut bench).iter().any(is_port));
+    assert_eq!(are_named(&waits(&mut bench)), [false, false]);
 }

@@ -33,7 +33,7 @@ struct Ground<'g> {
 type Check = fn(&Ground<'_>);
 
 /// Files, the variables that they declare, and their checks.
-const JOBS: [(&str, &[&str], Check); 20] = [
+const JOBS: [(&str, &[&str], Check); 21] = [
     ("agent", &["data"], agent),
     ("batch", &[], batch),
     ("database", &["data", "port"], database),
@@ -46,6 +46,7 @@ const JOBS: [(&str, &[&str], Check); 20] = [
     ("limits", &[], limits),
     ("mounts", &[], mounts),
     ("names", &[], names),
+    ("old-network", &["port"], old_network),
     ("podman", &[], podman),
     ("port-map", &[], port_map),
     ("private", &[], private),
@@ -134,6 +135,16 @@ impl Ground<'_> {
         });
     }
 
+    /// Waits for a service, and returns its address and port.
+    fn registered(&self, name: &str) -> (String, u16) {
+        wait::until("the service is registered", || {
+            let answer = http::get(&self.agent.peer(), &format!("/v1/service/{name}"))?;
+            let list = answer.json();
+            let first = list.get(0)?;
+            Some((first["Address"].as_str()?.to_owned(), u16::try_from(first["Port"].as_u64()?).ok()?))
+        })
+    }
+
     fn container(&self, alloc: &Alloc, task: &str) -> Value {
         self.engine.container(&alloc.id(), task)
     }
@@ -191,6 +202,18 @@ fn port_map(ground: &Ground<'_>) {
     // As in Nomad: with port_map, the task's variable has the port inside of the container.
     let port = alloc.port("http").unwrap();
     ground.serves(port, "/", "port 6379\n");
+}
+
+fn old_network(ground: &Ground<'_>) {
+    let alloc = ground.running("old-network.app[0]", "web");
+    let network = &alloc.0["AllocatedResources"]["Tasks"]["web"]["Networks"][0];
+    let web = u16::try_from(network["DynamicPorts"][0]["Value"].as_u64().unwrap()).unwrap();
+    ground.serves(ground.port, "/", "port 6379\n");
+    ground.serves(web, "/", &format!("cache 127.0.0.1:{}\n", ground.port));
+    let (address, port) = ground.registered("old-cache");
+    assert!(port == 6379 && !address.starts_with("127."), "{address}:{port} is the container's own");
+    assert_eq!(ground.registered("old-web"), ("127.0.0.1".to_owned(), web));
+    ground.agent.cli(&["wait", "old-network"]).success();
 }
 
 fn batch(ground: &Ground<'_>) {
@@ -275,18 +298,10 @@ fn dispatch(ground: &Ground<'_>) {
 }
 
 fn services(ground: &Ground<'_>) {
-    let registered = |name: &str| {
-        wait::until("the service is registered", || {
-            let answer = http::get(&ground.agent.peer(), &format!("/v1/service/{name}"))?;
-            let list = answer.json();
-            let first = list.get(0)?;
-            Some((first["Address"].as_str()?.to_owned(), u16::try_from(first["Port"].as_u64()?).ok()?))
-        })
-    };
-    let (address, port) = registered("inside");
+    let (address, port) = ground.registered("inside");
     assert!(port == 8000 && !address.starts_with("127."), "{address}:{port} is the container's own");
     let alloc = ground.running("services.g[0]", "server");
-    assert_eq!(registered("outside").1, alloc.port("http").unwrap());
+    assert_eq!(ground.registered("outside").1, alloc.port("http").unwrap());
     ground.agent.cli(&["wait", "services"]).success();
 }
 

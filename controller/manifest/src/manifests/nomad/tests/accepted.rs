@@ -1,7 +1,7 @@
 //! Job files that Nomad accepts and that use nothing this release lacks: each is accepted, with its meaning.
 
 use herdlet_api_types::Duration;
-use herdlet_api_types::job::{CheckKind, Job, Resources};
+use herdlet_api_types::job::{CheckKind, Job, PortRequest, Resources};
 
 use super::{error, good, read_set};
 
@@ -303,4 +303,50 @@ fn containers_in_every_spelling() {
     );
     let message = error("a.hcl", &text.replace("image = \"redis:7\"", ""));
     assert!(message.contains("config") && message.contains("`image`"), "{message}");
+}
+
+/// 5 % of public job files are from before groups had networks.
+#[test]
+fn networks_of_single_tasks_in_every_language() {
+    let network = "      resources {\n        network {\n          mbits = 10\n          port \"db\" {\n            static = 6379\n          }\n          \
+                   port \"http\" {}\n        }\n      }\n      service {\n        name = \"redis\"\n        port = \"db\"\n      }";
+    let text = hcl("  type = \"batch\"", "", network);
+    let text = text.replace(
+        "\"/bin/sleep\"",
+        "\"/bin/sleep\"\n        args = [\"${NOMAD_PORT_db}\", \"${NOMAD_ADDR_http}\"]",
+    );
+    let job = good("a.hcl", &text);
+    let request = |fixed| PortRequest { fixed, to: None };
+    let ports = [("db".to_owned(), request(Some(6379))), ("http".to_owned(), request(None))].into();
+    assert_eq!((&job.groups[0].tasks[0].ports, &job.groups[0].network), (&ports, &None));
+    let path = "spec.groups[0].tasks[0].resources.network";
+    let no_effect = format!("{path}.mbits: `mbits` has no effect: Nomad ignores it too");
+    assert_eq!(warnings("a.hcl", &text), [no_effect]);
+    let printed = herdlet_api_types::nomad::job(&job, 0);
+    let networks = &printed["TaskGroups"][0]["Tasks"][0]["Resources"]["Networks"];
+    let port = |label: &str, value: u16| serde_json::json!([{ "Label": label, "Value": value, "To": 0, "HostNetwork": "default" }]);
+    assert_eq!(
+        (&networks[0]["ReservedPorts"], &networks[0]["DynamicPorts"]),
+        (&port("db", 6379), &port("http", 0))
+    );
+    assert_eq!(good("a.json", &printed.to_string()), job);
+    let yaml = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g, tasks: [\
+                {name: db, driver: mock, resources: {network: {mode: host, ports: {tcp: {static: 6379, to: 80}}}}},\
+                {name: web, driver: mock, config: {stdout_string: \"${NOMAD_ADDR_db_tcp}\"}, resources: {network: {ports: {tcp: {}}}}, \
+                services: [{name: web, port: tcp}]}], services: [{name: db, port: tcp, task: db}]}]}}";
+    let tasks = &good("a.yaml", yaml).groups[0].tasks;
+    assert_eq!((tasks[0].ports["tcp"], tasks[1].ports["tcp"]), (request(Some(6379)), request(None)));
+    let [to] = &warnings("a.yaml", yaml)[..] else { panic!("one warning") };
+    assert!(to.starts_with(&format!("{path}.ports.tcp.to: has no effect here")), "{to}");
+    // The API has a list; as in groups, only one is possible.
+    let mut twice = printed.clone();
+    twice["TaskGroups"][0]["Tasks"][0]["Resources"]["Networks"] =
+        serde_json::json!([networks[0], networks[0]]);
+    let message = error("a.json", &twice.to_string());
+    assert!(
+        message.contains("Resources.Networks[1]: a group or task can have only one network"),
+        "{message}"
+    );
+    // What old files and servers write without a port has no effect.
+    assert!(of_task("      resources {\n        network {}\n      }").groups[0].tasks[0].ports.is_empty());
 }
