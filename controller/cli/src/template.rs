@@ -137,7 +137,7 @@ impl RenderArgs {
             })?;
             env.insert(name.to_owned(), value.to_owned());
         }
-        let now = jiff::Timestamp::now().as_second();
+        let now = herdlet_base::clock::wall_now().0 / 1_000_000_000;
         let source = env
             .iter()
             .fold(Fixed::default().with_unix_time(now), |source, (name, value)| source.with_env(name, value));

@@ -89,7 +89,7 @@ impl Fault {
 
     /// Adds the name of the function that failed.
     pub(crate) fn of_call(mut self, function: &str) -> Self {
-        if self.span.is_none() && self.kind != ErrorKind::Limit {
+        if self.span.is_none() && self.kind == ErrorKind::Evaluation {
             self.message = format!("{function}: {}", self.message);
         }
         self
