@@ -100,7 +100,7 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 12] = [
+const EDGES: [(&str, &str); 13] = [
     ("base", "api-types"),
     ("driver", "api-types base"),
     ("fingerprint", "api-types base nomad plan"),
@@ -109,6 +109,7 @@ const EDGES: [(&str, &str); 12] = [
     ("process", "api-types base driver runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),
+    ("variables", "api-types base runtime"),
     (
         "agent",
         "api-types base config driver fingerprint manifest nomad plan process runtime services shim storage",
