@@ -270,6 +270,33 @@ mod tests {
         assert_eq!((entry.metadata.path.as_str(), entry.metadata.lock), ("a", None));
     }
 
+    /// A file that another implementation of the format has written (Python, `cryptography`). It never changes.
+    #[test]
+    fn a_file_of_the_first_format_is_read_and_its_header_keeps_its_bytes() {
+        const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+        const FILE: &str = "\
+        01e500000088a96e616d657370616365a470726f64a470617468ae6e6f6d61642f6a6f62732f776562ac6372656174655f69\
+        6e64657803ac6d6f646966795f696e64657804ab6372656174655f74696d65cf17979cfe362a0000ab6d6f646966795f7469\
+        6d65cf17979cfe71c4ca00a36b6579d92436383762666134622d343961342d383632392d393831362d376164643438653736\
+        343532a46c6f636b83a26964d92434623166386633652d303030302d343030302d383030302d303030303030303030303031\
+        a674746c5f6e73cf000000037e11d600a864656c61795f6e73cf000000037e11d6006465666768696a6b6c6d6e6fcab3ae07\
+        0a9a21f14c06f880af0b1e9830f0a27ff80981d0cab461061b1080a3f6b63340c34d9297b8d1";
+        let byte = |at: usize| u8::from_str_radix(&FILE[at..at + 2], 16).unwrap();
+        let file: Vec<u8> = (0..FILE.len()).step_by(2).map(byte).collect();
+        let keys = Keyring::parse(KEY).unwrap();
+        assert_eq!(keys.active().unwrap().to_string(), "687bfa4b-49a4-8629-9816-7add48e76452");
+        let (entry, read) = decode(&file, &keys).unwrap();
+        let expected = [("password", "hunter2"), ("user", "me")];
+        assert_eq!(
+            read.0.into_iter().collect::<Vec<_>>(),
+            expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
+        assert_eq!((entry.metadata.path.as_str(), entry.metadata.modify_index), ("nomad/jobs/web", 4));
+        assert_eq!(entry.metadata.lock.as_ref().unwrap().ttl_ns, 15_000_000_000);
+        let written = prefix(&Header::of(&entry)).unwrap();
+        assert_eq!(written, file[..written.len()]);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_handled(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
