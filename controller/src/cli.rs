@@ -26,7 +26,7 @@ use herdlet_cli::{
     Connection, VariableArgs, apply, checks, config, convert, delete, deployments, diff, dispatch, drain,
     environment, eval, exec, explain, failure, failure::Failure, fs, gc, get, here, job, logs, monitor,
     offline, one_off, one_off::OneOff, restart, rollback, scale, schema, show, status, stdout, stop, style,
-    top, wait,
+    top, var, wait,
 };
 
 use nomad::Translation;
@@ -253,6 +253,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet eval\n  herdlet eval 1f2e3d4c                  its deployment, and what was not placed"
     )]
     Eval(eval::EvalArgs),
+    /// Variables: encrypted settings and secrets of jobs
+    #[command(
+        after_help = "Examples:\n  herdlet var put nomad/jobs/web user=me password=@password.txt\n  herdlet var get nomad/jobs/web\n  herdlet var list\n\nA task may read nomad/jobs and what is named after its job, group and task below it."
+    )]
+    Var(Box<var::VarArgs>),
     /// Show the last results of checks
     #[command(after_help = "Examples:\n  herdlet checks web\n  herdlet checks web.web[0] -o json")]
     Checks(checks::ChecksArgs),
@@ -485,6 +490,7 @@ impl ClientCommand {
             Self::Drain(args) => Some(&mut args.connection),
             Self::Eligibility(args) => Some(&mut args.connection),
             Self::Eval(args) => Some(&mut args.connection),
+            Self::Var(args) => args.verb.connection(),
             Self::Checks(args) => Some(&mut args.connection),
             Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
@@ -558,6 +564,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Drain(args) => drain::drain(args).await,
         ClientCommand::Eligibility(args) => drain::eligibility(args).await,
         ClientCommand::Eval(args) => eval::run(args).await,
+        ClientCommand::Var(args) => var::run(*args).await,
         ClientCommand::Checks(args) => checks::run(args).await,
         ClientCommand::Monitor(args) => monitor::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),

@@ -48,6 +48,7 @@ pub mod table;
 pub mod target;
 mod terminal;
 pub mod top;
+pub mod var;
 pub mod variables;
 pub mod wait;
 pub mod watch;

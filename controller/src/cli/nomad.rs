@@ -51,7 +51,7 @@ const fn verb(
     Verb { noun, verb, usage, ours, places }
 }
 
-const VERBS: [Verb; 40] = [
+const VERBS: [Verb; 47] = [
     verb("job", "run", "FILE", &["apply"], Places::Files),
     verb("job", "plan", "FILE", &["diff"], Places::Files),
     verb("job", "validate", "FILE", &["validate"], Places::Same),
@@ -86,6 +86,13 @@ const VERBS: [Verb; 40] = [
     verb("service", "list", "", &["get", "services"], Places::Same),
     verb("service", "info", "NAME", &["get", "services"], Places::Same),
     verb("volume", "status", "[NAME]", &["get", "volumes"], Places::Same),
+    verb("var", "put", "PATH KEY=VALUE", &["var", "put"], Places::Same),
+    verb("var", "get", "PATH", &["var", "get"], Places::Same),
+    verb("var", "list", "[PREFIX]", &["var", "list"], Places::Same),
+    verb("var", "purge", "PATH", &["var", "purge"], Places::Same),
+    verb("var", "init", "[FILE]", &["var", "init"], Places::Same),
+    verb("var", "key", "list", &["var", "key"], Places::Same),
+    verb("var", "lock", "PATH COMMAND", &["var", "lock"], Places::Command),
     verb("deployment", "list", "", &["get", "deployments"], Places::Same),
     verb("deployment", "status", "[ID]", &["deployment", "status"], Places::Same),
     verb("deployment", "promote", "JOB", &["deployment", "promote"], Places::Same),
@@ -384,6 +391,17 @@ mod tests {
             ("herdlet job periodic force -json backup", "herdlet job periodic force backup -o json"),
             ("herdlet job inspect -json web", "herdlet job inspect web"),
             ("herdlet deployment status -json web", "herdlet deployment status web -o json"),
+            (
+                "herdlet var put -check-index 7 -in=hcl a/b @x.hcl",
+                "herdlet var put a/b @x.hcl --check-index 7 --in=hcl",
+            ),
+            (
+                "herdlet var put -force -namespace=prod a x=-",
+                "herdlet var put a x=- --force --namespace=prod",
+            ),
+            ("herdlet var get -out json -item x a", "herdlet var get a --out json --item x"),
+            ("herdlet var list -q -namespace * nomad/", "herdlet var list nomad/ -q --namespace *"),
+            ("herdlet var lock -ttl=20s a bin/x -v", "herdlet var lock a --ttl=20s -- bin/x -v"),
             ("herdlet job --help", "ours"),
             ("herdlet status", "ours"),
             ("herdlet exec web -- job run", "ours"),
