@@ -54,6 +54,7 @@ mod stopped;
 mod system;
 mod traefik;
 mod upgrade;
+mod variables;
 mod verbs;
 mod versions;
 mod victims;
