@@ -43,6 +43,7 @@ pub mod rfc3339;
 pub mod scaling;
 pub mod service;
 pub mod task;
+pub mod variable;
 pub mod view;
 pub mod volume;
 

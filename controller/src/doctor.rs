@@ -8,6 +8,7 @@
 //! - `cluster`: servers.
 //! - `ownership`: whether other users could change what the agent obeys.
 //! - `instance`: whether the instance or its tasks run elsewhere.
+//! - `variables`: whether variables can be decrypted.
 
 mod cluster;
 mod engines;
@@ -17,6 +18,7 @@ mod ownership;
 mod peers;
 mod storage;
 mod task_dir_users;
+mod variables;
 
 use std::{
     fs,
@@ -99,6 +101,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));
     findings.extend(task_dir_users::task_dir_users(config));
+    findings.extend(variables::variables(config, state_dir));
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));

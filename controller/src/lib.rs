@@ -12,3 +12,4 @@ pub mod guard;
 pub mod run;
 pub mod serve;
 pub mod simulate;
+mod variable_keys;

@@ -39,10 +39,11 @@ use herdlet_plan::env::NodeFacts;
 use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::off_thread;
 use herdlet_storage::{alloc_dir, artifact::unpack::Barrier, volume::HostVolumes};
+use herdlet_variables::{Store, Variables};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{consul_config, doctor};
+use crate::{consul_config, doctor, variable_keys};
 
 use ending::Signals;
 use health::Sources;
@@ -137,6 +138,9 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
     sweep(&instance);
     let state = StateDb::open(dir, &instance.paths, present::now()).context("open the state database")?;
+    let variables = Store::open(&config.state_dir, variable_keys::source(&config, &config.state_dir))
+        .context("open the variables")?;
+    let variables = Arc::new(Variables::new(variables));
     let total = config.total();
     let room = (total, config.reserved);
     let mut facts_of_node = config.node_facts(&id, total);
@@ -175,6 +179,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let mut reloader = Reloader::new(started, readiness.clone());
     reloader.token = listeners.api.as_ref().map(|(_, token)| token.clone());
     reloader.tls = listeners.tls.iter().chain(&listeners.node_tls).cloned().collect();
+    reloader.variables = Some(Arc::clone(&variables));
     reloader.folders = folders.iter().map(FolderSource::reread).collect();
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
@@ -203,10 +208,19 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         folders: problems,
         tls: listeners.tls.clone(),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
+        variables: Arc::clone(&variables),
         joined: Arc::clone(&joined),
     }
     .vitals();
-    let shared = shared(&config, &agent, facts, vitals, scrape, Arc::clone(&collector), closing.clone());
+    agent.watch(Arc::clone(&variables).maintain());
+    let shared = shared(
+        &config,
+        &agent,
+        Served { facts, variables, gc: Arc::clone(&collector) },
+        vitals,
+        scrape,
+        closing.clone(),
+    );
     // Before anything that may wait, so that users can query the agent.
     let node_door = listen(&open, listeners, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
@@ -297,12 +311,12 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
 fn shared(
     config: &Config,
     agent: &Agent,
-    facts: Facts,
+    served: Served,
     vitals: impl Fn() -> Vitals + Send + Sync + 'static,
     scrape: impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static,
-    gc: Arc<Collector>,
     closing: CancellationToken,
 ) -> Arc<Shared> {
+    let Served { facts, variables, gc } = served;
     Arc::new(Shared {
         requests: agent.requests.clone(),
         model: Arc::clone(&agent.model),
@@ -314,6 +328,7 @@ fn shared(
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
+        variables,
         evaluations: Evaluations::default(),
         gc,
         // Includes the attributes that the drivers have set.

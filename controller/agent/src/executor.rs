@@ -398,7 +398,15 @@ impl Context {
 
 /// The agent's environment variables that a task may inherit: all but those about the agent itself.
 pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
-    const OWN: [&str; 6] = ["HERDLET_", "NOMAD_", "NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID"];
+    const OWN: [&str; 7] = [
+        "HERDLET_",
+        "NOMAD_",
+        "NOTIFY_SOCKET",
+        "WATCHDOG_",
+        "LISTEN_",
+        "INVOCATION_ID",
+        "CREDENTIALS_DIRECTORY",
+    ];
     vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
 }
 

@@ -32,6 +32,7 @@ mod hold;
 mod images;
 mod job_paths;
 mod jobs;
+mod keyring;
 mod lingering;
 mod list;
 mod logs;
@@ -59,6 +60,7 @@ mod tls;
 mod trigger;
 mod ui;
 mod unread;
+mod variables;
 mod versions;
 mod volumes;
 
@@ -86,6 +88,7 @@ use herdlet_manifest::{manifests::Drivers, yaml::Problem};
 use herdlet_plan::{env::NodeFacts, job::capacity::Room};
 use herdlet_runtime::Gate;
 use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_variables::Variables;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -125,6 +128,7 @@ pub struct Shared {
     pub catalog: Arc<BuiltIn>,
     /// The Consul agent for services with `provider = "consul"`.
     pub consul: Arc<Consul>,
+    pub variables: Arc<Variables>,
     /// Evaluations of recent changes.
     pub evaluations: Evaluations,
     pub gc: Arc<Collector>,

@@ -74,9 +74,17 @@ fn make_dirs(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> io::Result<()>) -> 
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let written = write_in_steps(path, bytes, Outlives::PowerCuts, &Steps::default());
     if written.is_err() {
-        let _ = temporary(path).and_then(fs::remove_file);
+        let _ = discard(path);
     }
     written
+}
+
+/// Removes the temporary file that a failed write in steps has left.
+///
+/// # Errors
+/// If it can't be removed.
+pub fn discard(path: &Path) -> io::Result<()> {
+    temporary(path).and_then(fs::remove_file)
 }
 
 /// Removes the file durably, and the temporary file that a crash may have left. A missing file counts as removed.

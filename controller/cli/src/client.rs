@@ -1,7 +1,8 @@
 //! A small typed client of the local API.
 //!
 //! In: an [`Address`] and an optional token. Out: one method per endpoint. Used by the command line and by tests. [`jobs`]
-//! has the methods for jobs, [`allocs`] those for allocations.
+//! has the methods for jobs, [`allocs`] those for allocations, [`variables`] those
+//! for variables.
 
 mod allocs;
 mod error;
@@ -9,6 +10,7 @@ mod exec;
 mod jobs;
 mod lines;
 mod usage;
+mod variables;
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -35,6 +37,7 @@ pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 pub use jobs::{Dispatch, JobChange};
 pub use usage::{ResourceUsage, Usage};
+pub use variables::{LockOperation, VariableKeyInfo, VariableRefusal};
 
 use super::Address;
 

@@ -50,6 +50,7 @@ pub mod target;
 pub mod template;
 mod terminal;
 pub mod top;
+pub mod var;
 pub mod variables;
 pub mod wait;
 pub mod watch;

@@ -85,6 +85,8 @@ pub struct File {
     pub raw_exec: RawExec,
     /// The Consul agent of this machine.
     pub consul: Consul,
+    /// Variables: small secrets and settings of jobs.
+    pub variables: Variables,
     /// Range of dynamic ports.
     pub dynamic_ports: Option<PortRange>,
     /// Resources of this machine that allocations can't use.
@@ -161,6 +163,15 @@ pub struct Consul {
     /// Directory of service tokens: a file for each service with a token of its own, named after the service.
     #[schemars(with = "Option<String>")]
     pub service_tokens_dir: Option<PathBuf>,
+}
+
+/// Variables: small secrets and settings of jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Variables {
+    /// File with the keys that encrypt variables.
+    #[schemars(with = "Option<String>")]
+    pub key_file: Option<PathBuf>,
 }
 
 /// TLS of the API on TCP.
@@ -283,6 +294,7 @@ impl File {
             ("token_file", &self.token_file),
             ("consul.token_file", &self.consul.token_file),
             ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
+            ("variables.key_file", &self.variables.key_file),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));

@@ -127,6 +127,8 @@ pub struct Config {
     pub drivers: DriverSettings,
     /// The Consul agent of this machine.
     pub consul: Consul,
+    /// File with the keys that encrypt variables; `None` for a credential or a generated file.
+    pub variables_key_file: Option<PathBuf>,
     /// Range of dynamic ports.
     pub dynamic_ports: RangeInclusive<u16>,
     /// Resources of this machine that allocations can't use.
@@ -324,6 +326,7 @@ impl Config {
             gc,
             drivers,
             consul,
+            variables_key_file: file.variables.key_file,
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
             reserved: Room {
                 cpu_mhz: file.reserved.cpu,

@@ -220,6 +220,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("consul.ssl", json!(config.consul.ssl)),
         ("consul.client_auto_join", json!(config.consul.client_auto_join.unwrap_or(true))),
         ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
+        ("variables.key_file", json!(config.variables_key_file)),
         ("telemetry.publish_allocation_metrics", json!(config.publish_allocation_metrics)),
         ("log_level", json!(config.log_level)),
         (

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use herdlet_cli::{
     Connection, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec,
     explain, fs, gc, get, images, job, logs, monitor, offline, restart, rollback, scale, schema, status,
-    stop, top, wait,
+    stop, template, top, var, wait,
 };
 
 use super::{doctor, man, simulate, ui};
@@ -140,6 +140,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet eval\n  herdlet eval 1f2e3d4c                  its deployment, and what was not placed"
     )]
     Eval(eval::EvalArgs),
+    /// Variables: encrypted settings and secrets of jobs
+    #[command(
+        after_help = "Examples:\n  herdlet var put nomad/jobs/web user=me password=@password.txt\n  herdlet var get nomad/jobs/web\n  herdlet var list\n\nA task may read nomad/jobs and what is named after its job, group and task below it."
+    )]
+    Var(Box<var::VarArgs>),
     /// Show the last results of checks
     #[command(after_help = "Examples:\n  herdlet checks web\n  herdlet checks web.web[0] -o json")]
     Checks(checks::ChecksArgs),
@@ -247,6 +252,7 @@ impl ClientCommand {
             Self::Drain(args) => Some(&mut args.connection),
             Self::Eligibility(args) => Some(&mut args.connection),
             Self::Eval(args) => Some(&mut args.connection),
+            Self::Var(args) => args.verb.connection(),
             Self::Checks(args) => Some(&mut args.connection),
             Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),

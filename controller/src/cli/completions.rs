@@ -1,7 +1,7 @@
 //! `herdlet completions`: completion scripts for shells, which know the commands and request job names from the agent.
 //!
-//! In: a shell. Out: the script that clap generates, extended for bash, zsh and fish to list jobs as targets. An agent that
-//! does not answer delays the prompt by at most two seconds.
+//! In: a shell. Out: the script that clap generates, extended for bash, zsh and fish to list jobs as targets, and paths of
+//! variables. An agent that does not answer delays the prompt by at most two seconds.
 
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
@@ -15,10 +15,14 @@ pub(super) fn script(shell: Shell) -> String {
     match shell {
         Shell::Bash => format!(
             "{script}{}",
-            BASH.replace("NAMES", NAMES).replace("TAKING", &TAKING.map(|name| format!("{name}:*")).join("|"))
+            BASH.replace("NAMES", NAMES)
+                .replace("PATHS", PATHS)
+                .replace("TAKING", &TAKING.map(|name| format!("{name}:*")).join("|"))
         ),
         Shell::Fish => {
-            format!("{script}{}", FISH.replace("NAMES", NAMES).replace("TAKING", &TAKING.join(" ")))
+            let own =
+                FISH.replace("NAMES", NAMES).replace("PATHS", PATHS).replace("TAKING", &TAKING.join(" "));
+            format!("{script}{own}")
         }
         Shell::Zsh => with_names_in_zsh(&script),
         Shell::Elvish | Shell::PowerShell | _ => script,
@@ -76,6 +80,9 @@ const TAKING: [&str; 15] = [
 /// Lists jobs; prints nothing on failure.
 const NAMES: &str = "timeout 2 herdlet get jobs -o name 2>/dev/null";
 
+/// Lists paths of variables; prints nothing on failure.
+const PATHS: &str = "timeout 2 herdlet var list -q 2>/dev/null";
+
 /// The generated function completes the values of flags, and everything else if no job matches.
 const BASH: &str = r#"
 _herdlet_with_jobs() {
@@ -83,6 +90,9 @@ _herdlet_with_jobs() {
     if [[ "$COMP_CWORD" -ge 2 && "$word" != -* ]]; then
         case "${COMP_WORDS[1]}:$before" in
             *:--task|*:--tail|*:--timeout|*:--addr|*:--token-file|*:--output|*:-o|*:--for|*:--signal|*:-s|*:--color|delete:-f|*:--file) ;;
+            var:get|var:put|var:purge|var:lock)
+                COMPREPLY=( $(compgen -W "$(PATHS)" -- "$word") )
+                [[ "${#COMPREPLY[@]}" -gt 0 ]] && return 0 ;;
             TAKING|job:*|alloc:*|deployment:*)
                 case "${COMP_WORDS[1]}" in job|alloc|deployment) [[ "$COMP_CWORD" -ge 3 ]] || { _herdlet "$@"; return; } ;; esac
                 COMPREPLY=( $(compgen -W "$(NAMES | grep -x '[A-Za-z0-9._/-]*')" -- "$word") )
@@ -96,15 +106,19 @@ complete -F _herdlet_with_jobs -o bashdefault -o default herdlet
 
 const FISH: &str = r#"
 complete -c herdlet -n "__fish_seen_subcommand_from TAKING" -f -a "(NAMES)"
+complete -c herdlet -n "__fish_seen_subcommand_from var; and __fish_seen_subcommand_from get put purge lock" -f -a "(PATHS)"
 "#;
 
 fn with_names_in_zsh(script: &str) -> String {
-    let function = format!("_herdlet_jobs() {{\n    compadd -- ${{(f)\"$({NAMES})\"}}\n}}\n\n");
+    let lists = |name: &str, list: &str| format!("{name}() {{\n    compadd -- ${{(f)\"$({list})\"}}\n}}\n\n");
+    let function = lists("_herdlet_jobs", NAMES) + &lists("_herdlet_variables", PATHS);
     let mut with_names = String::new();
     for line in script.lines() {
         let is_name = ["':target -- ", "'::target -- ", "'*::targets -- ", "'*::names -- ", "'*::jobs -- "];
         if is_name.iter().any(|start| line.starts_with(start)) {
             with_names.push_str(&line.replace(":_default'", ":_herdlet_jobs'"));
+        } else if line.starts_with("':path -- The path of a variable") {
+            with_names.push_str(&line.replace(":_default'", ":_herdlet_variables'"));
         } else {
             if line.starts_with("_herdlet()") {
                 with_names.push_str(&function);
@@ -135,8 +149,9 @@ mod tests {
     fn bash_completes_jobs_and_flags() {
         let dir = tempfile::tempdir().unwrap();
         let stub = dir.path().join("herdlet");
-        std::fs::write(&stub, "#!/bin/sh\n[ \"$*\" = 'get jobs -o name' ] && printf 'web\\nworker\\n'\n")
-            .unwrap();
+        let answers = "#!/bin/sh\n[ \"$*\" = 'get jobs -o name' ] && printf 'web\\nworker\\n'\n\
+                       [ \"$*\" = 'var list -q' ] && printf 'nomad/jobs\\nnomad/jobs/web\\n'\n";
+        std::fs::write(&stub, answers).unwrap();
         std::fs::set_permissions(&stub, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::write(dir.path().join("script"), script(Shell::Bash)).unwrap();
         let offered = |words: &str| {
@@ -164,6 +179,9 @@ mod tests {
         assert!(verbs.contains("periodic") && verbs.contains("plan") && verbs.contains("promote"), "{verbs}");
         assert_eq!(offered("herdlet job inspect w").unwrap(), "web worker");
         assert_eq!(offered("herdlet status web -o js").unwrap(), "json");
+        assert_eq!(offered("herdlet var get nomad/").unwrap(), "nomad/jobs nomad/jobs/web");
+        assert_eq!(offered("herdlet var get --it").unwrap(), "--item");
+        assert_eq!(offered("herdlet var pu").unwrap(), "put purge");
     }
 
     #[test]
@@ -173,6 +191,7 @@ mod tests {
             zsh.contains("_herdlet_jobs() {")
                 && zsh.contains("'*::targets -- Jobs, allocations, or tasks:_herdlet_jobs'")
         );
+        assert!(zsh.contains("':path -- The path of a variable:_herdlet_variables'"));
         assert!(script(Shell::Fish).contains("-a \"(timeout 2 herdlet get jobs -o name 2>/dev/null)\""));
     }
 }

@@ -51,7 +51,7 @@ const fn verb(
     Verb { noun, verb, usage, ours, places }
 }
 
-const VERBS: [Verb; 40] = [
+const VERBS: [Verb; 47] = [
     verb("job", "run", "FILE", &["apply"], Places::Files),
     verb("job", "plan", "FILE", &["diff"], Places::Files),
     verb("job", "validate", "FILE", &["validate"], Places::Same),
@@ -86,6 +86,13 @@ const VERBS: [Verb; 40] = [
     verb("service", "list", "", &["get", "services"], Places::Same),
     verb("service", "info", "NAME", &["get", "services"], Places::Same),
     verb("volume", "status", "[NAME]", &["get", "volumes"], Places::Same),
+    verb("var", "put", "PATH KEY=VALUE", &["var", "put"], Places::Same),
+    verb("var", "get", "PATH", &["var", "get"], Places::Same),
+    verb("var", "list", "[PREFIX]", &["var", "list"], Places::Same),
+    verb("var", "purge", "PATH", &["var", "purge"], Places::Same),
+    verb("var", "init", "[FILE]", &["var", "init"], Places::Same),
+    verb("var", "key", "list", &["var", "key"], Places::Same),
+    verb("var", "lock", "PATH COMMAND", &["var", "lock"], Places::Command),
     verb("deployment", "list", "", &["get", "deployments"], Places::Same),
     verb("deployment", "status", "[ID]", &["deployment", "status"], Places::Same),
     verb("deployment", "promote", "JOB", &["deployment", "promote"], Places::Same),

@@ -49,6 +49,37 @@ fn dynamic_ports_stay_apart_from_those_of_connections() {
 }
 
 #[test]
+fn variables_without_their_key_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(|_| {});
+    let state = dir.path().to_owned();
+    let examined = |config: &Config| variables::variables(config, StateDir::Planned(&state));
+    assert_eq!(examined(&config), None, "there are none");
+    let source = herdlet_variables::KeySource::choose(None, None, &state.join("keys"));
+    let store = herdlet_variables::Store::open(&state, source).unwrap();
+    let key =
+        herdlet_api_types::variable::VariableKey { namespace: "default".to_owned(), path: "a".to_owned() };
+    let items = [("a".to_owned(), "b".to_owned())].into_iter().collect();
+    let items = herdlet_api_types::variable::VariableItems(items);
+    store.put(&key, items, herdlet_variables::Check::Nothing, "").unwrap();
+    assert_eq!(examined(&config).unwrap().verdict, Verdict::Ok);
+    let keys = state.join("keys/variables");
+    let open = |mode| fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    open(0o640);
+    assert!(examined(&config).unwrap().message.contains("a group can read the keys"));
+    open(0o604);
+    assert!(examined(&config).unwrap().message.contains("can be read by every user"));
+    fs::remove_file(&keys).unwrap();
+    let finding = examined(&config).unwrap();
+    assert_eq!(finding.verdict, Verdict::Warning);
+    assert!(
+        finding.message.contains("1 variables can't be decrypted") && finding.message.contains("is missing")
+    );
+    config.variables_key_file = Some(dir.path().join("none"));
+    assert_eq!(examined(&config).unwrap().verdict, Verdict::Failure);
+}
+
+#[test]
 fn container_is_detected_by_its_marks() {
     let root = tempfile::tempdir().unwrap();
     assert_eq!(container(root.path()).verdict, Verdict::Ok);

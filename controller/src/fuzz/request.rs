@@ -19,6 +19,7 @@ use herdlet_manifest::{
 use herdlet_plan::turn::View;
 use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
 use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_variables::{KeySource, Store, Variables};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::watch,
@@ -32,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(1_000);
 const SHUTDOWN: Duration = Duration::from_secs(40);
 
 /// The statuses that the API may return. 500 is only allowed for a request to a server, which does not exist.
-const STATUSES: [u16; 17] =
-    [101, 200, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 426, 431, 501, 503];
+const STATUSES: [u16; 18] =
+    [101, 200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 426, 431, 501, 503];
 
 pub(super) fn feed(data: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
@@ -132,6 +133,9 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         alloc_dirs: nowhere.clone(),
         telemetry: Telemetry::new(),
     };
+    // Nothing can be created there.
+    let state = std::path::Path::new("/proc/nonexistent");
+    let variables = Store::open(state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
     Shared {
         requests,
         model,
@@ -144,6 +148,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),
         consul: Arc::new(Consul::absent()),
+        variables: Arc::new(Variables::new(variables)),
         evaluations: Evaluations::default(),
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
@@ -170,6 +175,8 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = [
         "/v1/jobs?prefix=w&namespace=*",
         "/v1/jobs?index=5&wait=10s",
+        "/v1/vars?prefix=a&namespace=*",
+        "/v1/var/nomad/jobs/web?index=1&wait=1s",
         "/v1/job/web",
         "/v1/job/web/allocations?namespace=default",
         "/v1/allocations?prefix=07",

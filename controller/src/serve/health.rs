@@ -16,6 +16,7 @@ use herdlet_api::http::{Tls, Vitals};
 use herdlet_base::clock;
 use herdlet_node::member::Joined;
 use herdlet_services::catalog::Consul;
+use herdlet_variables::Variables;
 
 use super::readiness::Readiness;
 
@@ -29,6 +30,7 @@ pub(super) struct Sources {
     pub(super) folders: Vec<Arc<FolderStatus>>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) consul: Arc<Consul>,
+    pub(super) variables: Arc<Variables>,
     /// Set once the node has joined its cluster.
     pub(super) joined: Arc<OnceLock<Joined>>,
 }
@@ -36,7 +38,7 @@ pub(super) struct Sources {
 impl Sources {
     /// Determines the health for each answer.
     pub(super) fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
-        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, joined } = self;
+        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, variables, joined } = self;
         move || {
             let degraded = requests.degraded();
             let degraded =
@@ -60,6 +62,7 @@ impl Sources {
             let warnings = of_tls
                 .chain(of_disk)
                 .chain(consul.trouble(clock::wall_now()))
+                .chain(variables.store().trouble())
                 .chain(of_cluster)
                 .chain(joined.get().and_then(Joined::offers_nothing))
                 .collect();

@@ -1,6 +1,6 @@
 //! Signals that do not end the agent: SIGHUP reloads, the others are logged.
 //!
-//! In: signals, the flags of the start. Out: log directives, tokens, certificates and folders as they are now. Settings that only
+//! In: signals, the flags of the start. Out: log directives, tokens, certificates, keys and folders as they are now. Settings that only
 //! a restart applies are named in the log. An invalid config changes nothing.
 
 use std::{
@@ -15,6 +15,7 @@ use herdlet_base::error::in_full;
 use herdlet_config::{Config, ConfigError, Flags, Setting, Source, Surroundings, host_name, settings};
 use herdlet_node::member::Joined;
 use herdlet_runtime::off_thread;
+use herdlet_variables::Variables;
 use sd_notify::NotifyState;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -77,6 +78,7 @@ pub(super) struct Reloader {
     pub(super) token: Option<Token>,
     pub(super) tls: Vec<Arc<Tls>>,
     pub(super) folders: Vec<Arc<Notify>>,
+    pub(super) variables: Option<Arc<Variables>>,
     pub(super) joined: Arc<OnceLock<Joined>>,
     pub(super) readiness: Readiness,
 }
@@ -95,7 +97,7 @@ impl Reloader {
         let in_force = settings(flags.clone(), &Surroundings::of_process(&host));
         let in_force = in_force.map(|(_, settings)| settings).unwrap_or_default();
         let (token, tls, folders, joined) = (None, Vec::new(), Vec::new(), Arc::default());
-        Self { flags, level, in_force, token, tls, folders, joined, readiness }
+        Self { flags, level, in_force, token, tls, folders, variables: None, joined, readiness }
     }
 
     /// Reloads at each SIGHUP, until the agent ends.
@@ -103,7 +105,7 @@ impl Reloader {
         loop {
             match signals.next().await.as_str() {
                 "SIGHUP" => {
-                    tracing::info!("SIGHUP: reloading the log level, tokens, certificates and folders");
+                    tracing::info!("SIGHUP: reloading the log level, tokens, certificates, keys and folders");
                     match off_thread(move || self.reload()).await {
                         Ok(again) => self = again,
                         // The process ends.
@@ -139,7 +141,7 @@ impl Reloader {
         self
     }
 
-    /// Reads the token, the certificates and the folders again. Each that is invalid leaves its predecessor in force.
+    /// Reads the token, the certificates, the keys of variables and the folders again. Each that is invalid leaves its predecessor in force.
     fn reload_files(&self) {
         if let Some(token) = &self.token {
             match token.reload() {
@@ -149,6 +151,9 @@ impl Reloader {
                     tracing::error!(error, "failed to reload the token; the previous one stays valid");
                 }
             }
+        }
+        if let Some(Err(error)) = self.variables.as_ref().map(|variables| variables.reload()) {
+            tracing::error!(%error, "failed to reload the keys of variables; the previous ones stay in use");
         }
         // A failure is already logged, and a warning in the status.
         let refused = self.tls.iter().filter(|tls| tls.reload().is_err()).count();

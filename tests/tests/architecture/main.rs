@@ -110,6 +110,7 @@ const EDGES: [(&str, &str); 13] = [
     ("process", "api-types base driver runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),
+    ("variables", "api-types base runtime"),
     (
         "agent",
         "api-types base config docker driver fingerprint manifest nomad plan process runtime services shim storage",

@@ -16,7 +16,7 @@ mod guesses;
 mod names;
 mod reports;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
@@ -87,15 +87,24 @@ impl Admission {
     }
 }
 
-/// The peer of a connection.
+/// The peer of a connection. A request extension, for the audit of variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// The agent's own user or root, on the unix socket.
-    Local,
+    /// The agent's own user or root, on the unix socket; its user id.
+    Local(u32),
     /// A TCP client.
     Remote(Peer),
     /// A TLS client with a trusted certificate.
     Certified(Peer),
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(uid) => write!(f, "uid {uid} on the socket"),
+            Self::Remote(peer) | Self::Certified(peer) => peer.fmt(f),
+        }
+    }
 }
 
 /// Admission for one connection.
@@ -130,8 +139,9 @@ pub const TOO_MANY: &str =
 
 /// Passes the request on, or returns the refusal.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(gate.caller);
     let (peer, naming) = match gate.caller {
-        Caller::Local => return next.run(request).await,
+        Caller::Local(_) => return next.run(request).await,
         Caller::Remote(peer) => (peer, Naming::Unknown),
         Caller::Certified(peer) => (peer, Naming::Verified),
     };

@@ -17,6 +17,7 @@ use herdlet_manifest::manifests::Drivers;
 use herdlet_plan::{env::NodeFacts, turn::View};
 use herdlet_runtime::{CommitIndex, Gate, Inbox, Publisher, StoreHealth};
 use herdlet_services::catalog::{BuiltIn, Consul};
+use herdlet_variables::{KeySource, Store, Variables};
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -56,6 +57,8 @@ impl ApiFixture {
             alloc_dirs: dir.path().join("state/alloc"),
             telemetry: Telemetry::new(),
         };
+        let state = dir.path().join("state");
+        let variables = Store::open(&state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
         let shared = Shared {
             requests,
             model,
@@ -68,6 +71,7 @@ impl ApiFixture {
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
             consul: Arc::new(Consul::absent()),
+            variables: Arc::new(Variables::new(variables)),
             evaluations: Evaluations::default(),
             facts: Facts {
                 node: NodeFacts { id: "n1".to_owned(), name: "box".to_owned(), ..NodeFacts::default() },

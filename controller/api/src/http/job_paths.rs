@@ -2,7 +2,8 @@
 //! those of children always do: `/v1/job/import/dispatch-1-0a1b2c3d/allocations`.
 //!
 //! In: a request. Out: the request with the id encoded as one path segment, as the routes expect it. As in Nomad, what follows
-//! the id is recognized by the end of the path. An id that ends like that must be encoded by the client.
+//! the id is recognized by the end of the path. An id that ends like that must be encoded by the client. Everything after
+//! `/v1/var/` is the path of a variable.
 
 use axum::{
     extract::Request,
@@ -31,6 +32,9 @@ pub(super) async fn join(mut request: Request) -> Request {
 
 /// The path with the slashes of the id encoded; none if there are none.
 fn joined(path: &str) -> Option<String> {
+    if let Some(variable) = path.strip_prefix("/v1/var/").filter(|variable| variable.contains('/')) {
+        return Some(format!("/v1/var/{}", variable.replace('/', "%2F")));
+    }
     let (place, tails) = match path.strip_prefix("/v1/herdlet/job/") {
         Some(_) => ("/v1/herdlet/job/", OURS.to_vec()),
         None => ("/v1/job/", routes::tails_of_jobs().collect()),
@@ -86,6 +90,10 @@ mod tests {
             ("/v1/herdlet/job/a/b/start", Some("/v1/herdlet/job/a%2Fb/start")),
             ("/v1/herdlet/job/a/b/hold", Some("/v1/herdlet/job/a%2Fb/hold")),
             ("/v1/jobs", None),
+            ("/v1/var/nomad/jobs/web", Some("/v1/var/nomad%2Fjobs%2Fweb")),
+            ("/v1/var/a//b/", Some("/v1/var/a%2F%2Fb%2F")),
+            ("/v1/var/a", None),
+            ("/v1/vars", None),
         ] {
             assert_eq!(joined(path).as_deref(), expected, "{path}");
         }

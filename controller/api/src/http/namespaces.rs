@@ -1,5 +1,5 @@
-//! Namespaces: `default`, and those of jobs. They are not created or removed by request; each exists while it
-//! has a job.
+//! Namespaces: `default`, and those of jobs and variables. They are not created or removed by request; each exists while it
+//! has a job or a variable.
 
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
@@ -54,7 +54,8 @@ pub(super) async fn read(
 
 pub(super) fn names(shared: &Shared) -> BTreeSet<String> {
     let of_jobs = shared.model.jobs().into_iter().map(|view| view.key.namespace.to_string());
-    of_jobs.chain(["default".to_owned()]).collect()
+    let of_variables = shared.variables.store().list().into_iter().map(|variable| variable.namespace);
+    of_jobs.chain(of_variables).chain(["default".to_owned()]).collect()
 }
 
 fn to_json(name: &str) -> Value {

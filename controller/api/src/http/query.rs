@@ -80,6 +80,8 @@ pub(super) enum Source {
     Model,
     /// The read model and the catalogue of services, which changes without a commit.
     Services,
+    /// Variables, which have an index of their own.
+    Variables,
 }
 
 impl Shared {
@@ -88,6 +90,7 @@ impl Shared {
         let index = match source {
             Source::Model => self.model.version(),
             Source::Services => self.model.version() + self.catalog.version(),
+            Source::Variables => self.variables.store().index(),
         };
         index.max(1)
     }
@@ -95,6 +98,7 @@ impl Shared {
     async fn changed(&self, source: Source, index: u64) {
         match source {
             Source::Model => self.model.changed(index).await,
+            Source::Variables => self.variables.store().changed(index).await,
             Source::Services => {
                 while self.index(source) <= index {
                     let (model, catalog) = (self.model.version(), self.catalog.version());
@@ -117,6 +121,15 @@ impl Shared {
         source: Source,
         look: &mut impl FnMut(&Self) -> Result<T, ApiError>,
     ) -> Result<(), ApiError> {
+        // An index that was not reached yet is from before a restart: the query returns at once with the present index.
+        if (1..=self.index(source)).contains(&read.index) {
+            self.wait(read, self.news(read.index, source, look)).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for `news`, at most as long as the query permits.
+    pub(super) async fn wait(&self, read: &Read, news: impl Future<Output = ()>) -> Result<(), ApiError> {
         let wait = match read.wait.as_deref() {
             None | Some("") => WAIT_DEFAULT,
             Some(text) => {
@@ -127,19 +140,16 @@ impl Shared {
         };
         let chance = uuid::Uuid::new_v4().as_fields().0;
         let wait = wait + (wait / WAIT_JITTER).mul_f64(f64::from(chance) / f64::from(u32::MAX));
-        // An index that was not reached yet is from before a restart: the query returns at once with the present index.
-        if (1..=self.index(source)).contains(&read.index) {
-            tokio::select! {
-                () = self.news(read.index, source, look) => {}
-                () = tokio::time::sleep(wait) => {}
-                () = self.closing.cancelled() => {}
-            }
+        tokio::select! {
+            () = news => {}
+            () = tokio::time::sleep(wait) => {}
+            () = self.closing.cancelled() => {}
         }
         Ok(())
     }
 
-    /// Waits for a change after `index`. Any change of the model counts. Changes of services count only if they change this
-    /// answer: proxies poll for single services, while every other service changes the index too.
+    /// Waits for a change after `index`. Any change of the model counts. Changes of services and variables count only if they
+    /// change this answer: clients wait for single ones, while every other one changes the index too.
     async fn news<T: Serialize>(
         &self,
         index: u64,
@@ -149,11 +159,11 @@ impl Shared {
         let mut shown = |shared: &Self| Some(serde_json::to_vec(&look(shared).ok()?).ok());
         let known = match source {
             Source::Model => None,
-            Source::Services => shown(self),
+            Source::Services | Source::Variables => shown(self),
         };
         let mut index = index;
         // A change up to now, perhaps after the reader's last read, counts in any case.
-        let is_known = source == Source::Services && self.index(source) == index;
+        let is_known = source != Source::Model && self.index(source) == index;
         loop {
             self.changed(source, index).await;
             index = self.index(source);
@@ -182,17 +192,21 @@ impl Shared {
     ) -> Result<Response, ApiError> {
         self.await_news(read, source, &mut look).await?;
         let index = self.index(source);
-        let body = look(self)?;
-        let headers =
-            [(INDEX, index.to_string()), (KNOWN_LEADER, "true".to_owned()), (LAST_CONTACT, "0".to_owned())];
-        if read.pretty {
-            let text = serde_json::to_string_pretty(&body);
-            let text = text.map_err(|error| ApiError::Failed(format!("write the answer: {error}")))?;
-            let kind = [(header::CONTENT_TYPE, "application/json")];
-            return Ok((headers, kind, text + "\n").into_response());
-        }
-        Ok((headers, Json(body)).into_response())
+        answered(read, index, look(self)?)
     }
+}
+
+/// An answer with the index of its data.
+pub(super) fn answered<T: Serialize>(read: &Read, index: u64, body: T) -> Result<Response, ApiError> {
+    let headers =
+        [(INDEX, index.to_string()), (KNOWN_LEADER, "true".to_owned()), (LAST_CONTACT, "0".to_owned())];
+    if read.pretty {
+        let text = serde_json::to_string_pretty(&body);
+        let text = text.map_err(|error| ApiError::Failed(format!("write the answer: {error}")))?;
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        return Ok((headers, kind, text + "\n").into_response());
+    }
+    Ok((headers, Json(body)).into_response())
 }
 
 /// Query parameters with plain-text errors.

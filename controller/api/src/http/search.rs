@@ -92,6 +92,10 @@ pub(super) fn ids(shared: &Shared, read: &Read, context: &str) -> Vec<String> {
         "volumes" => model.volumes().iter().map(|view| view.spec.name.clone()).collect(),
         "deployment" => shared.deployments().iter().map(|(one, _)| one.id.to_string()).collect(),
         "node_pools" => nodes::pools(shared),
+        "vars" => {
+            let all = shared.variables.store().list().into_iter();
+            all.filter(|variable| read.covers(&variable.namespace)).map(|variable| variable.path).collect()
+        }
         _ => Vec::new(),
     }
 }

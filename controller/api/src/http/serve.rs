@@ -229,7 +229,8 @@ async fn again(place: &mut Option<SocketPath>) -> Option<Listener> {
 }
 
 enum Accepted {
-    Unix(tokio::net::UnixStream),
+    /// With the user id of the peer.
+    Unix(tokio::net::UnixStream, u32),
     Tcp(tokio::net::TcpStream, Peer),
     Tls(tokio::net::TcpStream, Peer, Arc<Tls>),
     /// Another user, on the unix socket.
@@ -242,7 +243,7 @@ async fn accept(listener: &Listener) -> io::Result<Accepted> {
             let (stream, _) = socket.accept().await?;
             let uid = stream.peer_cred()?.uid();
             let ours = rustix::process::geteuid().as_raw();
-            Ok(if uid == 0 || uid == ours { Accepted::Unix(stream) } else { Accepted::Stranger(stream) })
+            Ok(if uid == 0 || uid == ours { Accepted::Unix(stream, uid) } else { Accepted::Stranger(stream) })
         }
         Listener::Tcp(listener) => {
             let (stream, address) = listener.accept().await?;

@@ -13,6 +13,7 @@ mod stock;
 mod streams;
 mod tls;
 mod ui;
+mod variables;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

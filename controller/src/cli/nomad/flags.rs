@@ -56,7 +56,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// Earlier rows take precedence, also if two rows yield the same flag.
-const FLAGS: [Flag; 61] = [
+const FLAGS: [Flag; 64] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("only HCL2 is supported, not HCL1")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for an undeclared variable is an error")),
@@ -150,6 +150,9 @@ const FLAGS: [Flag; 61] = [
         &["no-shutdown-delay"],
         Is(&["--no-shutdown-delay"]),
     ),
+    flag(&["var put", "var get"], &["template"], Refused(OF_A_TEMPLATE)),
+    flag(&["var lock"], &["shell", "max-retry"], Granted),
+    flag(&["var lock"], &["shell=false"], Refused("a command with several arguments needs no shell")),
     flag(&[], &["detach=false"], Refused("this command never waits; wait afterwards: herdlet wait JOB")),
     flag(&[], &["yes=false"], Refused("no command asks for confirmation; omit it")),
     flag(&[], &["detach", "yes", "short"], Granted),

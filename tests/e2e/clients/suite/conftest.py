@@ -9,8 +9,6 @@ import tests.common as common
 LEFT_OUT = {
     "test_acl.py": "access control lists are not built",
     "test_sentinel.py": "of the Enterprise edition",
-    "test_variable.py": "variables are not built",
-    "test_variables.py": "variables are not built",
     "test_base.py": "connects to an address of another machine, or wants ACLs",
     "test_operator.py": "there are no servers",
     "test_get_servers": "there are no servers",

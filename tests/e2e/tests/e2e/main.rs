@@ -57,6 +57,7 @@ mod system;
 mod task_networks;
 mod traefik;
 mod upgrade;
+mod variables;
 mod verbs;
 mod versions;
 mod victims;

@@ -75,7 +75,7 @@ fn find_readable(dir: &Path, open: &mut Vec<String>) {
     // Closed directories protect their contents. Tasks of other users must be able to enter allocation
     // directories.
     if mode & 0o007 == 0 {
-        for file in ["state.db", "keys/identity.p8", "instance"] {
+        for file in ["state.db", "keys/identity.p8", "keys/variables", "instance"] {
             if let Ok(found) = fs::metadata(dir.join(file))
                 && found.mode() & 0o077 != 0
             {
@@ -87,7 +87,7 @@ fn find_readable(dir: &Path, open: &mut Vec<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let (path, found) = (entry.path(), entry.metadata().unwrap());
         let name = entry.file_name().to_string_lossy().into_owned();
-        let closed = ["keys", "accepted", "state.db", "lock", "format"];
+        let closed = ["keys", "accepted", "variables", "state.db", "lock", "format"];
         if closed.contains(&name.as_str()) && found.mode() & 0o007 != 0 {
             open.push(format!("{} {:o}", path.display(), found.mode() & 0o777));
         }

@@ -134,7 +134,7 @@ fn unsupported_feature_is_found_by_whole_path_parts() {
         ("/v1/acl/token/self", Some("access control lists")),
         ("/v1/job/web/action", Some("actions of jobs")),
         ("/v1/job/web", None),
-        ("/v1/vars", Some("variables")),
+        ("/v1/vars", None),
         ("/v1/variety", None),
         ("/v1/agent/monitor/export", Some("export of the journal")),
         ("/", None),

@@ -72,8 +72,8 @@ impl Connections {
 
     pub(super) fn take(&self, accepted: Accepted) {
         match accepted {
-            Accepted::Unix(stream) => match self.place(None) {
-                Ok(taken) => self.serve(stream, taken, Caller::Local),
+            Accepted::Unix(stream, uid) => match self.place(None) {
+                Ok(taken) => self.serve(stream, taken, Caller::Local(uid)),
                 Err(refusal) => self.refuse(stream, refusal),
             },
             Accepted::Tcp(stream, peer) => match self.place(Some(peer)) {

@@ -4,11 +4,10 @@ use super::{
     Field, Fields, Found, In, List, NotBuilt, Nothing, OneNamed, OneOf, RequestRule, ResponseRule, Route,
     Servers, Text, below, delete, get, put, read, remove, write,
 };
-use crate::http::{fuzzy, namespaces, policies, search};
+use crate::http::{fuzzy, namespaces, policies, search, variables};
 
 const QUOTAS: &str = "quotas";
 const NAMESPACES: &str = "changes of namespaces";
-const VARIABLES: &str = "variables";
 
 pub(super) const ROUTES: &[Route] = &[
     get(
@@ -35,15 +34,15 @@ pub(super) const ROUTES: &[Route] = &[
         ),
     ),
     delete("namespace/{Namespaces[]}", NotBuilt(NAMESPACES), Servers(remove("Namespace.DeleteNamespaces"))),
-    get("vars", NotBuilt(VARIABLES), Servers(read("Variables.List", List("Data")))),
+    get("vars", served!(variables::list), Servers(read("Variables.List", List("Data")))),
     get(
         "var/{Path*}",
-        NotBuilt(VARIABLES),
+        served!(variables::read),
         Servers(read("Variables.Read", Found("Data", "variable not found"))),
     ),
     put(
         "var/{Path*}",
-        NotBuilt(VARIABLES),
+        served!(variables::write),
         Servers(
             write("Variables.Apply", In("Var"))
                 .shows(Field("Output"))
@@ -53,7 +52,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     delete(
         "var/{Path*}",
-        NotBuilt(VARIABLES),
+        served!(variables::remove),
         Servers(
             remove("Variables.Apply")
                 .with_request(RequestRule::Variable)
@@ -86,5 +85,4 @@ pub(super) const ROUTES: &[Route] = &[
     below("quota", QUOTAS),
     below("quotas", QUOTAS),
     below("quota-usages", QUOTAS),
-    below("var", VARIABLES),
 ];

@@ -7,7 +7,7 @@ use super::{
     PublicKeys, Route, Served, ServerHealth, Servers, Stream, Text, Whole, below, delete, get, put, read,
     remove, write,
 };
-use crate::http::{agent, event_stream, gc, nodes};
+use crate::http::{agent, event_stream, gc, keyring, nodes};
 
 const OPERATION: &str = "operation of a cluster";
 const SUMMARIES: &str = "repair of summaries";
@@ -64,7 +64,7 @@ pub(super) const ROUTES: &[Route] = &[
         NotBuilt(OPERATION),
         Servers(write("Operator.SchedulerSetConfiguration", In("Config")).with(CHECKED)),
     ),
-    get("operator/keyring/keys", NotBuilt(OPERATION), Servers(read("Keyring.List", List("Keys")))),
+    get("operator/keyring/keys", served!(keyring::list), Servers(read("Keyring.List", List("Keys")))),
     get(
         ".well-known/jwks.json",
         served!(agent::jwks),
@@ -77,7 +77,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     put(
         "operator/keyring/rotate",
-        NotBuilt(OPERATION),
+        served!(keyring::rotate),
         Servers(write("Keyring.Rotate", Ignored).with(&[
             ("Algorithm", Text("algo")),
             ("Full", Presence("full")),
@@ -86,7 +86,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     delete(
         "operator/keyring/key/{KeyID}",
-        NotBuilt(OPERATION),
+        served!(keyring::remove),
         Servers(remove("Keyring.Delete").with(FORCE)),
     ),
     get(

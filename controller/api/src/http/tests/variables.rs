@@ -1,0 +1,260 @@
+//! Variables over the API: shapes, codes, check-and-set, locks, blocking queries, keys.
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_api_types::variable::{VariableItems, VariableKey};
+use herdlet_variables::{Check, KeySource, Store, Variables};
+use serde_json::{Value, json};
+
+use super::{ApiFixture, Limits};
+
+struct Reply {
+    status: u16,
+    index: u64,
+    text: String,
+}
+
+impl Reply {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+}
+
+async fn send(agent: &ApiFixture, method: &str, path: &str, body: Value) -> Reply {
+    let request = agent.http().request(method.parse().unwrap(), format!("http://localhost/v1/{path}"));
+    let request = if body.is_null() { request } else { request.json(&body) };
+    let answer = request.send().await.unwrap();
+    let status = answer.status().as_u16();
+    let index = answer.headers().get("x-nomad-index");
+    let index = index.map_or(0, |index| index.to_str().unwrap().parse().unwrap());
+    Reply { status, index, text: answer.text().await.unwrap() }
+}
+
+async fn agent() -> ApiFixture {
+    let agent = ApiFixture::new();
+    agent.unix(Limits::default()).await;
+    agent
+}
+
+fn body(value: &str) -> Value {
+    json!({ "Items": { "password": value } })
+}
+
+#[tokio::test]
+async fn a_variable_is_written_read_listed_and_removed() {
+    let agent = agent().await;
+    let none = send(&agent, "GET", "var/a/b", Value::Null).await;
+    assert_eq!((none.status, none.text.as_str(), none.index), (404, "variable not found", 1));
+    let put = send(&agent, "PUT", "var/a/b", body("x")).await;
+    assert_eq!((put.status, put.index), (200, 2), "{}", put.text);
+    let written = put.json();
+    assert_eq!((&written["Namespace"], &written["Path"]), (&json!("default"), &json!("a/b")));
+    assert_eq!(written["Items"], json!({ "password": "x" }));
+    assert!(written["CreateTime"].as_i64().unwrap() > 0 && written["Lock"].is_null());
+    let read = send(&agent, "GET", "var/a%2Fb", Value::Null).await;
+    assert_eq!((read.status, read.index, read.json()), (200, 2, written.clone()));
+    // The namespace of the query precedes that of the body.
+    let mut elsewhere = body("y");
+    elsewhere["Namespace"] = json!("prod");
+    assert_eq!(send(&agent, "POST", "var/a/b", elsewhere.clone()).await.json()["Namespace"], "prod");
+    let put = send(&agent, "PUT", "var/c?namespace=dev", elsewhere).await.json();
+    assert_eq!((&put["Namespace"], &put["Path"]), (&json!("dev"), &json!("c")));
+    let paths = async |query: &str| {
+        let listed = send(&agent, "GET", &format!("vars?{query}"), Value::Null).await.json();
+        let listed = listed.as_array().unwrap().clone();
+        assert!(listed.iter().all(|one| one.get("Items").is_none()));
+        listed
+            .iter()
+            .map(|one| format!("{}@{}", one["Path"].as_str().unwrap(), one["Namespace"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(paths("").await, ["a/b@default"]);
+    assert_eq!(paths("namespace=*").await, ["a/b@default", "a/b@prod", "c@dev"]);
+    assert_eq!(paths("namespace=*&prefix=a/").await, ["a/b@default", "a/b@prod"]);
+    assert_eq!(paths("namespace=*&filter=Path%20==%20%22c%22").await, ["c@dev"]);
+    assert_eq!(paths("namespace=*&per_page=1").await, ["a/b@default"]);
+    assert_eq!(paths("prefix=z").await, [""; 0]);
+    let namespaces = send(&agent, "GET", "namespaces", Value::Null).await.json();
+    assert_eq!(namespaces.as_array().unwrap().len(), 3);
+    let found = send(&agent, "POST", "search", json!({ "Prefix": "a", "Context": "vars" })).await.json();
+    assert_eq!(found["Matches"]["vars"], json!(["a/b"]));
+    let removed = send(&agent, "DELETE", "var/a/b", Value::Null).await;
+    assert_eq!((removed.status, removed.text.as_str(), removed.index), (204, "", 5));
+    assert_eq!(send(&agent, "DELETE", "var/a/b", Value::Null).await.status, 204);
+    assert_eq!(send(&agent, "GET", "var/a/b", Value::Null).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_conflict_answers_with_the_present_variable() {
+    let agent = agent().await;
+    let absent = send(&agent, "PUT", "var/a?cas=7", body("x")).await;
+    assert_eq!(absent.status, 409);
+    let expected = json!({
+        "Namespace": "default", "Path": "a", "CreateIndex": 0, "ModifyIndex": 0, "CreateTime": 0, "ModifyTime": 0,
+        "Lock": null, "Items": null,
+    });
+    assert_eq!(absent.json(), expected);
+    assert_eq!(send(&agent, "PUT", "var/a?cas=0", body("x")).await.status, 200);
+    let present = send(&agent, "PUT", "var/a?cas=0", body("y")).await;
+    assert_eq!((present.status, present.index, &present.json()["Items"]["password"]), (409, 2, &json!("x")));
+    assert_eq!(send(&agent, "DELETE", "var/a?cas=1", Value::Null).await.status, 409);
+    assert_eq!(send(&agent, "PUT", "var/a?cas=2", body("y")).await.status, 200);
+    assert_eq!(send(&agent, "DELETE", "var/a?cas=3", Value::Null).await.status, 204);
+}
+
+#[tokio::test]
+async fn a_lock_is_acquired_renewed_and_released() {
+    let agent = agent().await;
+    let mut request = body("x");
+    request["Lock"] = json!({ "TTL": "20s", "LockDelay": "30s" });
+    let acquired = send(&agent, "PUT", "var/a?lock-acquire", request.clone()).await;
+    let lock = acquired.json()["Lock"].clone();
+    assert_eq!((acquired.status, &lock["TTL"], &lock["LockDelay"]), (200, &json!("20s"), &json!("30s")));
+    assert!(lock["ID"].as_str().unwrap().len() == 36);
+    let read = send(&agent, "GET", "var/a", Value::Null).await.json();
+    assert_eq!(
+        (&read["Lock"]["TTL"], read["Lock"].get("ID")),
+        (&json!("20s"), None),
+        "only the holder has the id"
+    );
+    for (method, path) in [("PUT", "var/a?lock-acquire"), ("PUT", "var/a"), ("DELETE", "var/a")] {
+        assert_eq!(send(&agent, method, path, request.clone()).await.status, 409, "{method} {path}");
+    }
+    let mine = json!({ "Lock": { "ID": lock["ID"] } });
+    let renewed = send(&agent, "PUT", "var/a?lock-renew", mine.clone()).await;
+    assert_eq!((renewed.status, &renewed.json()["Lock"]), (200, &lock));
+    assert!(renewed.json().get("Items").is_none());
+    let other = json!({ "Lock": { "ID": "other" } });
+    assert_eq!(send(&agent, "PUT", "var/a?lock-renew", other.clone()).await.status, 409);
+    assert_eq!(send(&agent, "PUT", "var/a?lock-release", other.clone()).await.status, 409);
+    let mut with_items = mine.clone();
+    with_items["Items"] = json!({ "a": "b" });
+    assert_eq!(send(&agent, "PUT", "var/a?lock-release", with_items.clone()).await.status, 400);
+    assert_eq!(send(&agent, "PUT", "var/a", with_items).await.status, 200, "the holder may write");
+    let released = send(&agent, "PUT", "var/a?lock-release", mine.clone()).await;
+    assert_eq!((released.status, &released.json()["Lock"]), (200, &Value::Null));
+    assert_eq!(send(&agent, "PUT", "var/a?lock-renew", mine.clone()).await.status, 409, "the lock is lost");
+    assert_eq!(send(&agent, "PUT", "var/none?lock-renew", mine).await.status, 404);
+    assert_eq!(
+        send(&agent, "PUT", "var/b?lock-acquire", json!({})).await.status,
+        200,
+        "a lock needs no items"
+    );
+}
+
+#[tokio::test]
+async fn invalid_requests_are_refused_without_showing_values() {
+    let agent = agent().await;
+    for (path, body) in [
+        ("var/a", json!({})),
+        ("var/a", json!({ "Items": {} })),
+        ("var/a", json!({ "Items": { "password": ["hunter2"] } })),
+        ("var/a", json!({ "Items": "hunter2" })),
+        ("var/a", json!({ "Items": { "password": "hunter2".repeat(10_000) } })),
+        ("var/a.b", body("hunter2")),
+        ("var/nomad", body("hunter2")),
+        ("var/a?cas=x", body("hunter2")),
+        ("var/a?namespace=*", body("hunter2")),
+        ("var/a?cas=1&lock-acquire", body("hunter2")),
+        ("var/a?lock-renew&lock-release", body("hunter2")),
+        ("var/a?lock-acquire", json!({ "Lock": { "TTL": "1s" } })),
+        ("var/a?lock-acquire", json!({ "Lock": { "TTL": "soon" } })),
+    ] {
+        let refused = send(&agent, "PUT", path, body).await;
+        assert_eq!(refused.status, 400, "{path}: {}", refused.text);
+        assert!(!refused.text.contains("hunter2"), "{path}: {}", refused.text);
+    }
+    assert_eq!(agent.shared.variables.store().index(), 1);
+}
+
+#[tokio::test]
+async fn a_waiting_reader_wakes_for_its_variable_only() {
+    let agent = agent().await;
+    send(&agent, "PUT", "var/a", body("1")).await;
+    let waits = |path: &str| {
+        let (http, url) = (agent.http(), format!("http://localhost/v1/{path}"));
+        tokio::spawn(async move {
+            let answer = http.get(url).send().await.unwrap();
+            let index = answer.headers()["x-nomad-index"].to_str().unwrap().parse::<u64>().unwrap();
+            (answer.status().as_u16(), index)
+        })
+    };
+    let (one, list) = (waits("var/a?index=2&wait=5m"), waits("vars?prefix=a&index=2&wait=5m"));
+    let absent = waits("var/later?index=2&wait=5m");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    send(&agent, "PUT", "var/b", body("1")).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(![&one, &list, &absent].iter().any(|waits| waits.is_finished()));
+    send(&agent, "PUT", "var/a", body("2")).await;
+    assert_eq!((one.await.unwrap(), list.await.unwrap()), ((200, 4), (200, 4)));
+    send(&agent, "PUT", "var/later", body("2")).await;
+    assert_eq!(absent.await.unwrap(), (200, 5));
+    let removed = waits("var/a?index=4&wait=5m");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    send(&agent, "DELETE", "var/a", Value::Null).await;
+    assert_eq!(removed.await.unwrap(), (404, 6));
+    // A change after the reader's index, and an index of another agent, are answered at once.
+    assert_eq!(waits("var/later?index=4&wait=5m").await.unwrap(), (200, 5));
+    assert_eq!(waits("var/later?index=99&wait=5m").await.unwrap(), (200, 5));
+}
+
+#[tokio::test]
+async fn keys_are_listed_rotated_and_removed_without_showing_them() {
+    let agent = agent().await;
+    assert_eq!(send(&agent, "GET", "operator/keyring/keys", Value::Null).await.json(), json!([]));
+    send(&agent, "PUT", "var/a", body("1")).await;
+    let keys = send(&agent, "GET", "operator/keyring/keys", Value::Null).await.json();
+    assert_eq!((&keys[0]["State"], &keys[0]["Variables"]), (&json!("active"), &json!(1)));
+    let old = keys[0]["KeyID"].as_str().unwrap().to_owned();
+    let remove =
+        async |id: &str| send(&agent, "DELETE", &format!("operator/keyring/key/{id}"), Value::Null).await;
+    assert_eq!(remove(&old).await.status, 409);
+    let rotated = send(&agent, "PUT", "operator/keyring/rotate?full=true", Value::Null).await;
+    assert_eq!(
+        (rotated.status, &rotated.json()["Key"]["State"]),
+        (200, &json!("active")),
+        "{}",
+        rotated.text
+    );
+    let keys = send(&agent, "GET", "operator/keyring/keys", Value::Null).await;
+    assert_eq!(keys.json()[1]["State"], "rekeying");
+    let file = std::fs::read_to_string(agent.dir.path().join("state/keys/variables")).unwrap();
+    for line in file.lines() {
+        assert!(!keys.text.contains(line.split(' ').next().unwrap()));
+    }
+    // Nothing encrypts again here, so a write does.
+    send(&agent, "PUT", "var/a", body("2")).await;
+    assert_eq!(
+        (remove(&old).await.status, remove(&old).await.status, remove("x").await.status),
+        (200, 404, 400)
+    );
+}
+
+#[tokio::test]
+async fn a_lost_key_is_named_and_other_paths_still_work() {
+    let mut agent = ApiFixture::new();
+    let state = agent.dir.path().join("state");
+    let keys = state.join("keys/variables");
+    let variables = || {
+        let store = Store::open(&state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
+        Arc::new(Variables::new(store))
+    };
+    let items = VariableItems([("a".to_owned(), "b".to_owned())].into_iter().collect());
+    let key = VariableKey { namespace: "default".to_owned(), path: "a".to_owned() };
+    variables().store().put(&key, items, Check::Nothing, "").unwrap();
+    std::fs::remove_file(&keys).unwrap();
+    Arc::get_mut(&mut agent.shared).unwrap().variables = variables();
+    agent.unix(Limits::default()).await;
+    for (method, path) in [("GET", "var/a"), ("PUT", "var/a"), ("PUT", "var/new")] {
+        let refused = send(&agent, method, path, body("2")).await;
+        assert_eq!(refused.status, 503, "{}", refused.text);
+        assert!(
+            refused.text.contains(&format!("the key file {} is missing", keys.display())),
+            "{}",
+            refused.text
+        );
+    }
+    assert_eq!(send(&agent, "GET", "vars", Value::Null).await.json().as_array().unwrap().len(), 1);
+    assert_eq!(send(&agent, "GET", "jobs", Value::Null).await.status, 200);
+    assert_eq!(send(&agent, "DELETE", "var/a", Value::Null).await.status, 204);
+}

@@ -1,0 +1,98 @@
+//! Audit lines: who accessed which variable, and the result. Never a value, a name of an item, or the id of a lock.
+//!
+//! The lines are part of the agent's log, at the level `info`, with the target [`TARGET`], so that a filter can select
+//! them: `herdlet::audit=info`.
+
+use std::fmt;
+
+use herdlet_api_types::variable::{Variable, VariableKey};
+
+use crate::{error::VariableError, keyring::KeyId};
+
+/// The target of all audit lines.
+const TARGET: &str = "herdlet::audit";
+
+/// Who accesses variables, in the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor(String);
+
+impl Actor {
+    /// A client of the API, such as `socket` or the address of a client on TCP.
+    pub fn client(name: impl fmt::Display) -> Self {
+        Self(name.to_string())
+    }
+
+    /// The agent itself.
+    pub fn agent() -> Self {
+        Self("agent".to_owned())
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The result of an access, in a word.
+fn result_of(error: &VariableError) -> &'static str {
+    match error {
+        VariableError::Invalid(_) => "refused: invalid",
+        VariableError::NotFound => "refused: not found",
+        VariableError::Conflict { .. } => "refused: conflict",
+        VariableError::Key(_) | VariableError::KeyRequest(_) => "refused: key",
+        VariableError::Damaged { .. } => "failed: damaged",
+        VariableError::Newer { .. } => "refused: newer release",
+        VariableError::Read { .. } => "failed: read",
+        VariableError::Write { .. } => "failed: write",
+        VariableError::Down => "failed: shutdown",
+    }
+}
+
+pub(super) fn listed(actor: &Actor, namespace: &str, prefix: &str) {
+    tracing::info!(target: TARGET, %actor, operation = "list", namespace, prefix, result = "ok", "variables listed");
+}
+
+pub(super) fn read(actor: &Actor, key: &VariableKey, found: &Result<Option<Variable>, VariableError>) {
+    let (result, index) = match found {
+        Ok(Some(variable)) => ("ok", Some(variable.metadata.modify_index)),
+        Ok(None) => ("refused: not found", None),
+        Err(error) => (result_of(error), None),
+    };
+    let VariableKey { namespace, path } = key;
+    tracing::info!(target: TARGET, %actor, operation = "read", namespace, path, result, index, "variable accessed");
+}
+
+/// A change that ended with this index, or failed.
+pub(super) fn changed(actor: &Actor, operation: &str, key: &VariableKey, done: Result<u64, &VariableError>) {
+    let (result, index) = match done {
+        Ok(index) => ("ok", Some(index)),
+        Err(error) => (result_of(error), None),
+    };
+    let VariableKey { namespace, path } = key;
+    tracing::info!(target: TARGET, %actor, operation, namespace, path, result, index, "variable accessed");
+    if let Err(error @ (VariableError::Key(_) | VariableError::Write { .. } | VariableError::Read { .. })) =
+        done
+    {
+        tracing::error!(%error, "a variable can't be changed");
+    }
+}
+
+pub(super) fn rotated(actor: &Actor, done: Result<KeyId, &VariableError>) {
+    let (result, key) = match done {
+        Ok(key) => ("ok", Some(key.to_string())),
+        Err(error) => (result_of(error), None),
+    };
+    tracing::info!(target: TARGET, %actor, operation = "rotate key", result, key, "key of variables changed");
+}
+
+pub(super) fn key_removed(actor: &Actor, id: KeyId, done: &Result<(), VariableError>) {
+    let result = done.as_ref().map_or_else(result_of, |()| "ok");
+    tracing::info!(target: TARGET, %actor, operation = "remove key", result, key = %id, "key of variables changed");
+}
+
+/// An access that is refused before it reaches the store.
+pub(super) fn refused(actor: &Actor, operation: &str, key: &VariableKey, why: &'static str) {
+    let VariableKey { namespace, path } = key;
+    tracing::info!(target: TARGET, %actor, operation, namespace, path, result = why, "variable accessed");
+}
