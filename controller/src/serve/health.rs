@@ -38,7 +38,8 @@ pub(super) struct Sources {
 impl Sources {
     /// Determines the health for each answer.
     pub(super) fn vitals(self) -> impl Fn() -> Vitals + Send + Sync + 'static {
-        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, variables, joined } = self;
+        let Self { readiness, requests, orphans, reserve, state, folders, tls, consul, variables, joined } =
+            self;
         move || {
             let degraded = requests.degraded();
             let degraded =

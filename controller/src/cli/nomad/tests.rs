@@ -76,10 +76,7 @@ fn nomad_commands_are_translated() {
             "herdlet var put -check-index 7 -in=hcl a/b @x.hcl",
             "herdlet var put a/b @x.hcl --check-index 7 --in=hcl",
         ),
-        (
-            "herdlet var put -force -namespace=prod a x=-",
-            "herdlet var put a x=- --force --namespace=prod",
-        ),
+        ("herdlet var put -force -namespace=prod a x=-", "herdlet var put a x=- --force --namespace=prod"),
         ("herdlet var get -out json -item x a", "herdlet var get a --out json --item x"),
         ("herdlet var list -q -namespace * nomad/", "herdlet var list nomad/ -q --namespace *"),
         ("herdlet var lock -ttl=20s a bin/x -v", "herdlet var lock a --ttl=20s -- bin/x -v"),
