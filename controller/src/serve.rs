@@ -308,6 +308,13 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     config.manifests.iter().map(folder).collect()
 }
 
+/// What the API serves beside the agent.
+struct Served {
+    facts: Facts,
+    variables: Arc<Variables>,
+    gc: Arc<Collector>,
+}
+
 fn shared(
     config: &Config,
     agent: &Agent,

@@ -70,6 +70,7 @@ fn environment(text: &str) -> TaskEnv {
         group: "g".to_owned(),
         index: 0,
         ports: BTreeMap::new(),
+        task_ports: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,

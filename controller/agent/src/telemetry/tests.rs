@@ -151,6 +151,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         group: "g".to_owned(),
         index: 0,
         ports: BTreeMap::new(),
+        task_ports: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,
