@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 /// The most bytes of a file of variables.
 pub const BYTES_MAX: usize = 1 << 20;
+/// The most references within each other.
+const DEPTH_MAX: usize = 16;
 
 /// A problem of a file of variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +102,7 @@ impl<'r> Reader<'r> {
             |at: &usize| *at == 0 || line.get(..*at).is_some_and(|before| before.ends_with([' ', '\t']));
         let comment = line.match_indices('#').map(|(at, _)| at).find(is_comment);
         let value = line.get(..comment.unwrap_or(line.len())).unwrap_or_default().trim_end();
-        self.expanded(value)
+        self.expanded(value, 0)
     }
 
     /// A value up to its closing quote; it may have several lines. In single quotes everything is literal.
@@ -129,7 +131,7 @@ impl<'r> Reader<'r> {
                     if !more.is_empty() && !more.starts_with('#') {
                         return Err(self.error(format!("{more:?} follows the closing quote")));
                     }
-                    let value = if quote == '"' { self.expanded(&value)? } else { value };
+                    let value = if quote == '"' { self.expanded(&value, 0)? } else { value };
                     self.line += text.get(..at).unwrap_or_default().matches('\n').count();
                     self.rest = after.get(end..).unwrap_or_default();
                     return Ok(value);
@@ -142,7 +144,7 @@ impl<'r> Reader<'r> {
 
     /// Replaces `$KEY`, `${KEY}`, `${KEY:-default}`, `${KEY-default}`, `${KEY:?message}`, `${KEY?message}`, `${KEY:+other}`,
     /// `${KEY+other}`, and `$$` by a dollar sign.
-    fn expanded(&self, value: &str) -> Result<String, DotenvError> {
+    fn expanded(&self, value: &str, depth: usize) -> Result<String, DotenvError> {
         let (mut text, mut rest) = (String::new(), value);
         while let Some(at) = rest.find('$') {
             let (before, reference) = rest.split_at(at);
@@ -152,8 +154,11 @@ impl<'r> Reader<'r> {
                 text.push('$');
                 rest = after;
             } else if let Some(braced) = reference.strip_prefix('{') {
+                if depth >= DEPTH_MAX {
+                    return Err(self.error(format!("references are nested more than {DEPTH_MAX} deep")));
+                }
                 let end = closing(braced).ok_or_else(|| self.error("${ has no closing brace".to_owned()))?;
-                text.push_str(&self.reference(braced.get(..end).unwrap_or_default())?);
+                text.push_str(&self.reference(braced.get(..end).unwrap_or_default(), depth + 1)?);
                 rest = braced.get(end + 1..).unwrap_or_default();
             } else {
                 let end = name_len(reference);
@@ -168,7 +173,7 @@ impl<'r> Reader<'r> {
         Ok(text)
     }
 
-    fn reference(&self, inner: &str) -> Result<String, DotenvError> {
+    fn reference(&self, inner: &str, depth: usize) -> Result<String, DotenvError> {
         let (name, operator) = inner.split_at(name_len(inner));
         if name.is_empty() {
             return Err(self.error(format!(
@@ -182,8 +187,8 @@ impl<'r> Reader<'r> {
         match (chars.next(), usable) {
             (None, _) if !is_strict => self.value_of(name),
             (Some('-'), Some(value)) => Ok(value.clone()),
-            (Some('-'), None) => self.expanded(chars.as_str()),
-            (Some('+'), Some(_)) => self.expanded(chars.as_str()),
+            (Some('-'), None) => self.expanded(chars.as_str(), depth),
+            (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth),
             (Some('+'), None) => Ok(String::new()),
             (Some('?'), Some(value)) => Ok(value.clone()),
             (Some('?'), None) => Err(self.error(format!("{name} is not set: {}", chars.as_str()))),
@@ -278,6 +283,17 @@ mod tests {
         ] {
             read(line.as_bytes(), &mut known).unwrap();
             assert_eq!(known["A"], value, "{line}");
+        }
+    }
+
+    /// They overflowed the stack, which ended the agent.
+    #[test]
+    fn nested_references_have_a_bounded_depth() {
+        let nested = |depth: usize| format!("A={}x{}", "${B:-".repeat(depth), "}".repeat(depth));
+        assert_eq!(parsed(&nested(DEPTH_MAX)), Ok(vec![("A".to_owned(), "x".to_owned())]));
+        for depth in [DEPTH_MAX + 1, BYTES_MAX / 8] {
+            let error = parsed(&nested(depth)).unwrap_err();
+            assert!(error.message.contains("nested more than 16 deep"), "{error:?}");
         }
     }
 
