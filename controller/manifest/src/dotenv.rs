@@ -3,9 +3,9 @@
 //! In: the bytes of a file, and the variables of files before it. Out: variables in order, or a problem with its line. Unlike
 //! Compose, the environment of the program that reads the file is not consulted: the same file gives the same job everywhere.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-/// The most bytes of a file of variables.
+/// The most bytes of a file of variables, and of its values after the replacement of references.
 pub const BYTES_MAX: usize = 1 << 20;
 /// The most references within each other.
 const DEPTH_MAX: usize = 16;
@@ -31,7 +31,7 @@ pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), Do
         message: "the file is not UTF-8".to_owned(),
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = Reader { rest: text, line: 1, known };
+    let mut reader = Reader { rest: text, line: 1, known, room: BYTES_MAX };
     while reader.skip_blank() {
         reader.variable()?;
     }
@@ -42,6 +42,8 @@ struct Reader<'r> {
     rest: &'r str,
     line: usize,
     known: &'r mut BTreeMap<String, String>,
+    /// The bytes that the values to come may have together.
+    room: usize,
 }
 
 impl<'r> Reader<'r> {
@@ -89,6 +91,7 @@ impl<'r> Reader<'r> {
             Some(quote @ ('"' | '\'')) => self.quoted(value.get(1..).unwrap_or_default(), quote)?,
             Some(_) | None => self.unquoted(value)?,
         };
+        self.room = self.room.saturating_sub(value.len());
         self.known.insert(key.to_owned(), value);
         Ok(())
     }
@@ -148,7 +151,7 @@ impl<'r> Reader<'r> {
         let (mut text, mut rest) = (String::new(), value);
         while let Some(at) = rest.find('$') {
             let (before, reference) = rest.split_at(at);
-            text.push_str(before);
+            self.append(&mut text, before)?;
             let reference = reference.get(1..).unwrap_or_default();
             if let Some(after) = reference.strip_prefix('$') {
                 text.push('$');
@@ -158,22 +161,32 @@ impl<'r> Reader<'r> {
                     return Err(self.error(format!("references are nested more than {DEPTH_MAX} deep")));
                 }
                 let end = closing(braced).ok_or_else(|| self.error("${ has no closing brace".to_owned()))?;
-                text.push_str(&self.reference(braced.get(..end).unwrap_or_default(), depth + 1)?);
+                let value = self.reference(braced.get(..end).unwrap_or_default(), depth + 1)?;
+                self.append(&mut text, &value)?;
                 rest = braced.get(end + 1..).unwrap_or_default();
             } else {
                 let end = name_len(reference);
                 match reference.get(..end) {
                     Some("") | None => text.push('$'),
-                    Some(name) => text.push_str(&self.value_of(name)?),
+                    Some(name) => self.append(&mut text, self.value_of(name)?)?,
                 }
                 rest = reference.get(end..).unwrap_or_default();
             }
         }
-        text.push_str(rest);
+        self.append(&mut text, rest)?;
         Ok(text)
     }
 
-    fn reference(&self, inner: &str, depth: usize) -> Result<String, DotenvError> {
+    /// A few references to references would otherwise give a value of any size.
+    fn append(&self, text: &mut String, more: &str) -> Result<(), DotenvError> {
+        if text.len() + more.len() > self.room {
+            return Err(self.error("the values of the file have more than 1 MiB".to_owned()));
+        }
+        text.push_str(more);
+        Ok(())
+    }
+
+    fn reference(&self, inner: &str, depth: usize) -> Result<Cow<'_, str>, DotenvError> {
         let (name, operator) = inner.split_at(name_len(inner));
         if name.is_empty() {
             return Err(self.error(format!(
@@ -185,19 +198,17 @@ impl<'r> Reader<'r> {
         let usable = set.filter(|value| !is_strict || !value.is_empty());
         let mut chars = operator.chars();
         match (chars.next(), usable) {
-            (None, _) if !is_strict => self.value_of(name),
-            (Some('-'), Some(value)) => Ok(value.clone()),
-            (Some('-'), None) => self.expanded(chars.as_str(), depth),
-            (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth),
-            (Some('+'), None) => Ok(String::new()),
-            (Some('?'), Some(value)) => Ok(value.clone()),
+            (None, _) if !is_strict => self.value_of(name).map(Cow::Borrowed),
+            (Some('-' | '?'), Some(value)) => Ok(Cow::Borrowed(value)),
+            (Some('-'), None) | (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth).map(Cow::Owned),
+            (Some('+'), None) => Ok(Cow::Borrowed("")),
             (Some('?'), None) => Err(self.error(format!("{name} is not set: {}", chars.as_str()))),
             (Some(_) | None, _) => Err(self.error(format!("${{{inner}}} is no reference to a variable"))),
         }
     }
 
-    fn value_of(&self, name: &str) -> Result<String, DotenvError> {
-        self.known.get(name).cloned().ok_or_else(|| {
+    fn value_of(&self, name: &str) -> Result<&str, DotenvError> {
+        self.known.get(name).map(String::as_str).ok_or_else(|| {
             self.error(format!(
                 "${name} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$"
             ))
@@ -295,6 +306,18 @@ mod tests {
             let error = parsed(&nested(depth)).unwrap_err();
             assert!(error.message.contains("nested more than 16 deep"), "{error:?}");
         }
+    }
+
+    /// 1.5 kB made the agent allocate until the machine had no memory left.
+    #[test]
+    fn references_do_not_multiply_values_beyond_a_limit() {
+        let doubled = |times: usize| {
+            let lines = (0..times).map(|at| format!("A{}=$A{at}${{A{at}}}\n", at + 1));
+            std::iter::once(format!("A0={}\n", "x".repeat(1000))).chain(lines).collect::<String>()
+        };
+        assert_eq!(parsed(&doubled(8)).unwrap()[8].1.len(), 256_000);
+        let error = parsed(&doubled(40)).unwrap_err();
+        assert!(error.line == 11 && error.message.contains("more than 1 MiB"), "{error:?}");
     }
 
     #[test]
