@@ -10,7 +10,7 @@ pub const BYTES_MAX: usize = 1 << 20;
 /// The most references within each other.
 const DEPTH_MAX: usize = 16;
 
-/// A problem of a file of variables.
+/// A problem of a file of variables. A message has names, but no part of a value: it is printed in logs and in the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DotenvError {
     /// From 1.
@@ -31,7 +31,7 @@ pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), Do
         message: "the file is not UTF-8".to_owned(),
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = Reader { rest: text, line: 1, known, room: BYTES_MAX };
+    let mut reader = Reader { rest: text, line: 1, key: "", known, room: BYTES_MAX };
     while reader.skip_blank() {
         reader.variable()?;
     }
@@ -41,6 +41,8 @@ pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), Do
 struct Reader<'r> {
     rest: &'r str,
     line: usize,
+    /// The variable of the line.
+    key: &'r str,
     known: &'r mut BTreeMap<String, String>,
     /// The bytes that the values to come may have together.
     room: usize,
@@ -73,19 +75,22 @@ impl<'r> Reader<'r> {
         let line_end = rest.find('\n').unwrap_or(rest.len());
         let line = rest.get(..line_end).unwrap_or_default();
         let Some(separator) = line.find(['=', ':']) else {
-            let name = line.trim();
-            return Err(self.error(format!(
-                "{name:?} has no value: write {name}=VALUE, or {name}= for an empty one (variables are not taken from the \
-                 environment)"
-            )));
+            return Err(self.error(
+                "the line has no `=`: write NAME=VALUE, or NAME= for an empty value (values are not taken from the environment)"
+                    .to_owned(),
+            ));
         };
         let (key, value) = rest.split_at(separator);
         let key = key.trim_end();
         let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '.' | '-');
         if key.is_empty() || !key.chars().all(is_plain) || key.starts_with(|char: char| char.is_ascii_digit())
         {
-            return Err(self.error(format!("{key:?} is no name of a variable")));
+            return Err(self.error(
+                "the text before `=` is no name of a variable: it must be letters, digits, `_`, `.` and `-`, and not begin with a digit"
+                    .to_owned(),
+            ));
         }
+        self.key = key;
         let value = value.get(1..).unwrap_or_default().trim_start_matches([' ', '\t']);
         let value = match value.chars().next() {
             Some(quote @ ('"' | '\'')) => self.quoted(value.get(1..).unwrap_or_default(), quote)?,
@@ -132,7 +137,7 @@ impl<'r> Reader<'r> {
                     let end = after.find('\n').unwrap_or(after.len());
                     let more = after.get(..end).unwrap_or_default().trim();
                     if !more.is_empty() && !more.starts_with('#') {
-                        return Err(self.error(format!("{more:?} follows the closing quote")));
+                        return Err(self.error(format!("text follows the closing quote of {}", self.key)));
                     }
                     let value = if quote == '"' { self.expanded(&value, 0)? } else { value };
                     self.line += text.get(..at).unwrap_or_default().matches('\n').count();
@@ -142,7 +147,7 @@ impl<'r> Reader<'r> {
                 plain => value.push(plain),
             }
         }
-        Err(self.error(format!("the value has no closing {quote}")))
+        Err(self.error(format!("the value of {} has no closing {quote}", self.key)))
     }
 
     /// Replaces `$KEY`, `${KEY}`, `${KEY:-default}`, `${KEY-default}`, `${KEY:?message}`, `${KEY?message}`, `${KEY:+other}`,
@@ -160,7 +165,8 @@ impl<'r> Reader<'r> {
                 if depth >= DEPTH_MAX {
                     return Err(self.error(format!("references are nested more than {DEPTH_MAX} deep")));
                 }
-                let end = closing(braced).ok_or_else(|| self.error("${ has no closing brace".to_owned()))?;
+                let end = closing(braced)
+                    .ok_or_else(|| self.error(format!("${{ in the value of {} has no closing brace", self.key)))?;
                 let value = self.reference(braced.get(..end).unwrap_or_default(), depth + 1)?;
                 self.append(&mut text, &value)?;
                 rest = braced.get(end + 1..).unwrap_or_default();
@@ -168,7 +174,10 @@ impl<'r> Reader<'r> {
                 let end = name_len(reference);
                 match reference.get(..end) {
                     Some("") | None => text.push('$'),
-                    Some(name) => self.append(&mut text, self.value_of(name)?)?,
+                    Some(name) => {
+                        let value = self.known.get(name).ok_or_else(|| self.undefined("NAME"))?;
+                        self.append(&mut text, value)?;
+                    },
                 }
                 rest = reference.get(end..).unwrap_or_default();
             }
@@ -190,7 +199,8 @@ impl<'r> Reader<'r> {
         let (name, operator) = inner.split_at(name_len(inner));
         if name.is_empty() {
             return Err(self.error(format!(
-                "${{{inner}}} names no variable; write a literal $ as $$, or use single quotes"
+                "${{ in the value of {} names no variable; write a literal $ as $$, or use single quotes",
+                self.key
             )));
         }
         let set = self.known.get(name);
@@ -198,21 +208,26 @@ impl<'r> Reader<'r> {
         let usable = set.filter(|value| !is_strict || !value.is_empty());
         let mut chars = operator.chars();
         match (chars.next(), usable) {
-            (None, _) if !is_strict => self.value_of(name).map(Cow::Borrowed),
+            (None, None) if !is_strict => Err(self.undefined(name)),
+            (None, Some(value)) if !is_strict => Ok(Cow::Borrowed(value)),
             (Some('-' | '?'), Some(value)) => Ok(Cow::Borrowed(value)),
             (Some('-'), None) | (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth).map(Cow::Owned),
             (Some('+'), None) => Ok(Cow::Borrowed("")),
             (Some('?'), None) => Err(self.error(format!("{name} is not set: {}", chars.as_str()))),
-            (Some(_) | None, _) => Err(self.error(format!("${{{inner}}} is no reference to a variable"))),
+            (Some(_) | None, _) => Err(self.error(format!(
+                "${{{name}…}} in the value of {} is no reference to a variable",
+                self.key
+            ))),
         }
     }
 
-    fn value_of(&self, name: &str) -> Result<&str, DotenvError> {
-        self.known.get(name).map(String::as_str).ok_or_else(|| {
-            self.error(format!(
-                "${name} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$"
-            ))
-        })
+    /// `$` in a password is often meant literally: what follows it is named only if it has braces.
+    fn undefined(&self, name: &str) -> DotenvError {
+        let what = if name == "NAME" { "a variable after $".to_owned() } else { format!("${{{name}}}") };
+        self.error(format!(
+            "{what} in the value of {} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$",
+            self.key
+        ))
     }
 
     fn error(&self, message: String) -> DotenvError {
@@ -320,11 +335,32 @@ mod tests {
         assert!(error.line == 11 && error.message.contains("more than 1 MiB"), "{error:?}");
     }
 
+    /// Lines of private keys and ends of passwords were in the log and in the status.
+    #[test]
+    fn messages_have_no_part_of_a_value() {
+        for text in [
+            "KEY=-----BEGIN PRIVATE KEY-----\nSECRET",
+            "SECRET+/x=",
+            "P=\"abc\"SECRET",
+            "P='abc' SECRET",
+            "P=abc$SECRET",
+            "P=${:SECRET}",
+            "P=${A!SECRET}",
+            "P=${A:SECRET}",
+            "P=\"SECRET",
+            "P=${A:-SECRET",
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(!error.message.contains("SECRET"), "{text}: {error:?}");
+            assert!(error.message.contains(" P ") || error.message.ends_with(" P") || !text.starts_with('P'), "{error:?}");
+        }
+    }
+
     #[test]
     fn a_problem_has_its_line() {
         for (text, line, part) in [
-            ("A=1\nB", 2, "has no value"),
-            ("A=\"x\ny\"\nB=${C}", 3, "C is not defined"),
+            ("A=1\nB", 2, "has no `=`"),
+            ("A=\"x\ny\"\nB=${C}", 3, "${C} in the value of B is not defined"),
             ("1A=x", 1, "no name"),
             ("A B=x", 1, "no name"),
             ("A=\"x", 1, "no closing \""),

@@ -290,7 +290,7 @@ mod tests {
         }
         for (files, part) in [
             ("none.env", "\"none.env\" does not exist in the directory of the manifest"),
-            ("[a.env, c.env]", "c.env:1: \"C\" has no value"),
+            ("[a.env, c.env]", "c.env:1: the line has no `=`"),
             (".", "is no regular file"),
         ] {
             std::fs::write(dir.path().join("c.env"), "C\n").unwrap();
@@ -315,7 +315,7 @@ mod tests {
         let problems = manifests::load(&[path], &Drivers::built_in(), &Variables::default()).unwrap_err();
         let message = problems.to_string();
         assert!(
-            problems.iter().count() == 1 && message.contains("write BARE=VALUE, or BARE= for"),
+            problems.iter().count() == 1 && message.contains("a.env:1: the line has no `=`"),
             "{message}"
         );
     }
