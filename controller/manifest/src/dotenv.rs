@@ -30,6 +30,10 @@ pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), Do
         line: 1 + bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count(),
         message: "the file is not UTF-8".to_owned(),
     })?;
+    if let Some((before, _)) = text.split_once('\0') {
+        let line = 1 + before.matches('\n').count();
+        return Err(DotenvError { line, message: "the line has a NUL character".to_owned() });
+    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = Reader { rest: text, line: 1, key: "", known, room: BYTES_MAX };
     while reader.skip_blank() {
@@ -165,8 +169,9 @@ impl<'r> Reader<'r> {
                 if depth >= DEPTH_MAX {
                     return Err(self.error(format!("references are nested more than {DEPTH_MAX} deep")));
                 }
-                let end = closing(braced)
-                    .ok_or_else(|| self.error(format!("${{ in the value of {} has no closing brace", self.key)))?;
+                let end = closing(braced).ok_or_else(|| {
+                    self.error(format!("${{ in the value of {} has no closing brace", self.key))
+                })?;
                 let value = self.reference(braced.get(..end).unwrap_or_default(), depth + 1)?;
                 self.append(&mut text, &value)?;
                 rest = braced.get(end + 1..).unwrap_or_default();
@@ -177,7 +182,7 @@ impl<'r> Reader<'r> {
                     Some(name) => {
                         let value = self.known.get(name).ok_or_else(|| self.undefined("NAME"))?;
                         self.append(&mut text, value)?;
-                    },
+                    }
                 }
                 rest = reference.get(end..).unwrap_or_default();
             }
@@ -214,10 +219,8 @@ impl<'r> Reader<'r> {
             (Some('-'), None) | (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth).map(Cow::Owned),
             (Some('+'), None) => Ok(Cow::Borrowed("")),
             (Some('?'), None) => Err(self.error(format!("{name} is not set: {}", chars.as_str()))),
-            (Some(_) | None, _) => Err(self.error(format!(
-                "${{{name}…}} in the value of {} is no reference to a variable",
-                self.key
-            ))),
+            (Some(_) | None, _) => Err(self
+                .error(format!("${{{name}…}} in the value of {} is no reference to a variable", self.key))),
         }
     }
 
@@ -352,7 +355,10 @@ mod tests {
         ] {
             let error = parsed(text).unwrap_err();
             assert!(!error.message.contains("SECRET"), "{text}: {error:?}");
-            assert!(error.message.contains(" P ") || error.message.ends_with(" P") || !text.starts_with('P'), "{error:?}");
+            assert!(
+                error.message.contains(" P ") || error.message.ends_with(" P") || !text.starts_with('P'),
+                "{error:?}"
+            );
         }
     }
 
@@ -361,6 +367,7 @@ mod tests {
         for (text, line, part) in [
             ("A=1\nB", 2, "has no `=`"),
             ("A=\"x\ny\"\nB=${C}", 3, "${C} in the value of B is not defined"),
+            ("A=1\nB=x\0y", 2, "NUL character"),
             ("1A=x", 1, "no name"),
             ("A B=x", 1, "no name"),
             ("A=\"x", 1, "no closing \""),
