@@ -5,12 +5,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
-    io::Read as _,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
 use herdlet_api_types::manifest::{EnvFile, JobManifest, TaskSpec, Text, VolumeManifest};
+use herdlet_base::regular::open_regular;
 use serde_json::Value as Json;
 
 use super::findings::Findings;
@@ -82,16 +82,16 @@ pub fn dir_of(source: &str) -> Option<PathBuf> {
 /// Why it cannot be read.
 pub fn read_env_file(source: &str, path: &str) -> Result<Option<Vec<u8>>, String> {
     let place = Path::new(source).parent().unwrap_or(Path::new("")).join(path);
-    // Opening a pipe could block.
-    match fs::metadata(&place) {
-        Ok(metadata) if !metadata.is_file() => return Err("is no regular file".to_owned()),
+    let failed = |error: io::Error| format!("cannot be read: {error}");
+    let file = match open_regular(&place) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Err("is no regular file".to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Ok(_) | Err(_) => {}
-    }
+        Err(error) => return Err(failed(error)),
+    };
     let mut bytes = Vec::new();
-    let read = fs::File::open(&place)
-        .and_then(|file| file.take(dotenv::BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
-    read.map(|_| Some(bytes)).map_err(|error| format!("cannot be read: {error}"))
+    file.take(dotenv::BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(Some(bytes))
 }
 
 /// The paths of all `env_file`s in a text of manifests, for sending the files along.
