@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     io::{self, Read as _},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use herdlet_api_types::manifest::{EnvFile, JobManifest, TaskSpec, Text, VolumeManifest};
@@ -94,31 +95,28 @@ pub fn read_env_file(source: &str, path: &str) -> Result<Option<Vec<u8>>, String
     Ok(Some(bytes))
 }
 
-/// The paths of all `env_file`s in a text of manifests, for sending the files along.
+/// The paths of the `env_file`s of all tasks in a text of manifests, for sending the files along.
 pub fn env_file_paths(source: &str, bytes: &[u8]) -> Vec<String> {
     let mut paths = Vec::new();
     if !crate::hcl::is_hcl(source, bytes) {
-        yaml::parse(source, bytes).documents.iter().for_each(|document| collect(&document.root, &mut paths));
+        for document in yaml::parse(source, bytes).documents {
+            env_files(&document.root).for_each(|node| collect_paths(node, &mut paths));
+        }
     }
     paths.sort();
     paths.dedup();
     paths
 }
 
-fn collect(node: &Node, paths: &mut Vec<String>) {
-    match &node.value {
-        Value::Seq(items) => items.iter().for_each(|item| collect(item, paths)),
-        Value::Map(entries) => {
-            for entry in entries {
-                if &*entry.key == "env_file" {
-                    collect_paths(&entry.value, paths);
-                } else {
-                    collect(&entry.value, paths);
-                }
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str | Value::Refused => {}
-    }
+/// The `env_file`s of a document's tasks. Elsewhere it may be any key, as in the environment.
+fn env_files(root: &Node) -> impl Iterator<Item = &Node> {
+    let groups = root.get("spec").and_then(|spec| items(spec, "groups"));
+    let tasks = groups.unwrap_or_default().iter().filter_map(|group| items(group, "tasks"));
+    tasks.flatten().filter_map(|task| task.get("env_file"))
+}
+
+fn items<'n>(node: &'n Node, key: &str) -> Option<&'n [Arc<Node>]> {
+    node.get(key)?.items()
 }
 
 fn collect_paths(node: &Node, paths: &mut Vec<String>) {
@@ -338,6 +336,9 @@ mod tests {
     fn a_request_has_only_the_files_that_were_sent() {
         let text = job("[a.env, /etc/passwd]");
         assert_eq!(env_file_paths("w.yaml", text.as_bytes()), ["/etc/passwd", "a.env"]);
+        // A variable of this name made `apply` send a file, or refuse the job.
+        let named = text.replace("OWN: mine", "env_file: secret").replace("config: {", "config: {env_file: /tmp, ");
+        assert_eq!(env_file_paths("w.yaml", named.as_bytes()), ["/etc/passwd", "a.env"]);
         let message =
             manifests::parse("w.yaml", text.as_bytes(), &Drivers::built_in()).unwrap_err().to_string();
         assert!(
