@@ -23,7 +23,11 @@ pub fn open_regular(path: &Path) -> io::Result<Option<File>> {
     match options.read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or_default()).open(path) {
         Ok(file) => Ok(file.metadata()?.is_file().then_some(file)),
         // A socket, or a device without a driver.
-        Err(error) if [Errno::NXIO, Errno::NODEV].contains(&Errno::from_io_error(&error).unwrap_or(Errno::IO)) => Ok(None),
+        Err(error)
+            if [Errno::NXIO, Errno::NODEV].contains(&Errno::from_io_error(&error).unwrap_or(Errno::IO)) =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }
@@ -38,7 +42,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [file, pipe, socket] = ["file", "pipe", "socket"].map(|name| dir.path().join(name));
         std::fs::write(&file, "x").unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
         let _listening = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         assert!(open_regular(&file).unwrap().is_some());
         for other in [&*pipe, &*socket, dir.path(), Path::new("/dev/null")] {

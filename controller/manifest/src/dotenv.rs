@@ -18,11 +18,11 @@ pub struct DotenvError {
     pub message: String,
 }
 
-/// Parses a file into `known`, which has the variables of earlier files.
+/// Parses a file into `known`, which has the variables of earlier files. Returns the bytes of its values.
 ///
 /// # Errors
 /// The first problem; `known` may then have some of the variables.
-pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), DotenvError> {
+pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<usize, DotenvError> {
     if bytes.len() > BYTES_MAX {
         return Err(DotenvError { line: 1, message: "the file has more than 1 MiB".to_owned() });
     }
@@ -39,7 +39,7 @@ pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), Do
     while reader.skip_blank() {
         reader.variable()?;
     }
-    Ok(())
+    Ok(BYTES_MAX - reader.room)
 }
 
 struct Reader<'r> {
@@ -262,7 +262,7 @@ mod tests {
 
     fn parsed(text: &str) -> Result<Vec<(String, String)>, DotenvError> {
         let mut known = BTreeMap::new();
-        read(text.as_bytes(), &mut known).map(|()| known.into_iter().collect())
+        read(text.as_bytes(), &mut known).map(|_| known.into_iter().collect())
     }
 
     #[test]

@@ -193,7 +193,10 @@ impl fmt::Display for SpecError {
             Self::Unknown(tag) => write!(f, "decode the unknown launch spec field {tag}"),
             Self::Value(tag) => {
                 let name = name_of(*tag);
-                write!(f, "accept {name} (launch spec field {tag}: NUL byte, wrong size, out of range, or given twice)")
+                write!(
+                    f,
+                    "accept {name} (launch spec field {tag}: NUL byte, wrong size, out of range, or given twice)"
+                )
             }
             Self::Missing(tag) => write!(f, "find the required launch spec field {tag}"),
         }

@@ -61,7 +61,8 @@ pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> 
         match read_listed(&path) {
             Ok((source, bytes)) => {
                 reading.text(&source, &bytes);
-                hash = hash_of(&[bytes.as_slice(), &reading.read].concat());
+                let named = reading.env_files.contents();
+                hash = hash_of(&std::iter::once(&*bytes).chain(named).collect::<Vec<_>>().concat());
             }
             Err(problem) => reading.problems.push(problem),
         }
@@ -137,9 +138,7 @@ fn read_listed(path: &Path) -> Result<Text, Problem> {
 
 /// Reads a file that a user names, which may be a pipe.
 fn read_file(path: &Path) -> Result<Text, Problem> {
-    fs::File::open(path)
-        .map_err(|error| unreadable(path, &error))
-        .and_then(|file| read_opened(path, &file))
+    fs::File::open(path).map_err(|error| unreadable(path, &error)).and_then(|file| read_opened(path, &file))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Problem {
