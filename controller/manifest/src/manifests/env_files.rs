@@ -40,6 +40,11 @@ impl EnvFiles {
         self.read.values().filter_map(Option::as_deref)
     }
 
+    /// The paths of the files that were looked up on this machine.
+    pub(super) fn places(&self) -> impl Iterator<Item = &Path> {
+        self.read.keys().map(PathBuf::as_path)
+    }
+
     fn of_task(
         &mut self,
         file: &EnvFile,

@@ -30,6 +30,8 @@ pub struct FolderFile {
     pub path: PathBuf,
     /// A hash of its bytes and of the files of variables that it names; empty if it could not be read.
     pub hash: String,
+    /// The files of variables that it names, whether they exist or not.
+    pub env_files: Vec<PathBuf>,
     /// Its objects, or all problems, including that an earlier file defines the same job or volume.
     pub content: Result<Set, Problems>,
 }
@@ -67,7 +69,8 @@ pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> 
             Err(problem) => reading.problems.push(problem),
         }
         places = std::mem::take(&mut reading.places);
-        FolderFile { path, hash, content: reading.finish() }
+        let env_files = reading.env_files.places().map(Path::to_owned).collect();
+        FolderFile { path, hash, env_files, content: reading.finish() }
     });
     Folder { files: files.collect(), problem: None }
 }
