@@ -22,7 +22,7 @@ use super::{
     Connection,
     client::{Client, ClientError, EndFlags},
     failure::{AGENT_FAILED, Failure, INTERRUPTED, USAGE},
-    logs,
+    logs, stdout,
     target::{self, Target},
     watch::{ChangeStep, Shown},
 };
@@ -41,7 +41,9 @@ const LABEL: &str = "herdlet/run-of";
 const ID_LEN_MAX: usize = 40;
 
 pub async fn run(wanted: OneOff) -> u8 {
-    match execute(&wanted).await {
+    let ended = execute(&wanted).await;
+    // The command has run, but its output is incomplete.
+    match ended.and_then(|code| stdout::failure().map_or(Ok(code), Err)) {
         Ok(code) => code,
         Err(failure) => {
             let failure = failure.not_the_tasks();
