@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Connection,
     client::{Client, ClientError, EndFlags},
-    failure::{AGENT_FAILED, Failure, INTERRUPTED, USAGE},
+    failure::{AGENT_FAILED, Failure, INTERRUPTED, NOBODY_READS, USAGE},
     logs, stdout,
     target::{self, Target},
     watch::{ChangeStep, Shown},
@@ -73,9 +73,12 @@ async fn execute(wanted: &OneOff) -> Result<u8, Failure> {
         herdlet_base::stderr_line!("warning: {}", warning.replace(&*key.id, &view.job.id));
     }
     let ended = tokio::select! {
+        biased;
         ended = follow(&client, &key, &wanted.command) => ended,
         ended = hold(&client, &key) => ended,
         () = interrupt => Ok(INTERRUPTED),
+        // As the command itself would end if it wrote to the pipe.
+        () = stdout::unread() => Ok(NOBODY_READS),
     };
     if let Err(error) = client.delete_job(&key, EndFlags::default()).await {
         herdlet_base::stderr_line!(
