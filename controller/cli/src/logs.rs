@@ -313,7 +313,7 @@ struct Line {
 /// What follows the bytes of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The line ends, even if the bytes have no line end.
+    /// The line ends; the last one of a log may have no line end.
     Line,
     /// More of the line may come.
     Open,
@@ -440,7 +440,8 @@ fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str 
     times.map(|time| time.trim_end_matches('Z')).max().unwrap_or_default()
 }
 
-/// Splits a log into lines. An unfinished line is passed on after `patience` without more, or at the end of the log.
+/// Splits a log into lines. An unfinished line is passed on after `patience` without more, at [`LINE_BYTES_MAX`], and at the end
+/// of the log.
 async fn into_lines<F: Future<Output = bool>>(
     mut pieces: impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin,
     patience: Option<Duration>,
@@ -465,14 +466,14 @@ async fn into_lines<F: Future<Output = bool>>(
         let Some(piece) = piece else { break };
         rest.extend_from_slice(&piece?);
         loop {
-            let end = match rest.iter().position(|byte| *byte == b'\n') {
-                Some(end) => end + 1,
-                None if rest.len() >= LINE_BYTES_MAX => LINE_BYTES_MAX,
+            let (length, end) = match rest.iter().position(|byte| *byte == b'\n') {
+                Some(at) => (at + 1, End::Line),
+                None if rest.len() >= LINE_BYTES_MAX => (LINE_BYTES_MAX, End::Open),
                 None => break,
             };
-            let bytes: Vec<u8> = rest.drain(..end).collect();
-            last = End::Line;
-            if !line(bytes, End::Line).await {
+            let bytes: Vec<u8> = rest.drain(..length).collect();
+            last = end;
+            if !line(bytes, end).await {
                 return Ok(());
             }
         }
@@ -486,6 +487,10 @@ async fn into_lines<F: Future<Output = bool>>(
 
 async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool) {
     while let Some(line) = lines.recv().await {
+        // Only the end of a line whose parts are already printed.
+        if line.bytes.is_empty() {
+            continue;
+        }
         let Ok(text) = json_line(&line, timestamps) else { continue };
         stdout::bytes(text.as_bytes());
     }

@@ -131,3 +131,14 @@ async fn a_line_that_is_not_finished_is_shown_after_a_rest() {
     assert_eq!(merged(Some(REST), &ends).await, [open("a"), line("")]);
     assert_eq!(merged(None, &[]).await, []);
 }
+
+/// A line end came after each 64 KiB of binary output, and before the next label.
+#[tokio::test(start_paused = true)]
+async fn a_long_line_is_passed_on_in_parts() {
+    let long = "x".repeat(LINE_BYTES_MAX);
+    let pieces = [(0, &*long), (0, "y\nz"), (0, &*long)];
+    let (open, line) = (|text: &str| (text.to_owned(), End::Open), |text: &str| (text.to_owned(), End::Line));
+    let rest = &long[1..];
+    assert_eq!(merged(None, &pieces).await, [open(&long), line("y\n"), open(&format!("z{rest}")), line("x")]);
+    assert_eq!(merged(None, &[(0, &*long)]).await, [open(&long), line("")]);
+}
