@@ -153,8 +153,11 @@ fn files_of_variables_that_others_can_change_are_reported() {
     let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (inner, outer) = (dir.path().join("n.env"), beside.path().join("n.env"));
     let job = JOB.replace("NAME", "a");
-    std::fs::write(dir.path().join("a.yaml"), format!("{job}          env_file: [n.env, {}]\n", outer.display()))
-        .unwrap();
+    std::fs::write(
+        dir.path().join("a.yaml"),
+        format!("{job}          env_file: [n.env, {}]\n", outer.display()),
+    )
+    .unwrap();
     for path in [&inner, &outer] {
         std::fs::write(path, "A=b").unwrap();
     }
