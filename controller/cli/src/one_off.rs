@@ -180,8 +180,10 @@ fn config(task: &Task, command: &[String]) -> Result<Value, Failure> {
         let message = format!("task {} runs no command: its driver is {}", task.name, task.driver);
         return Err(Failure::new(message).hint("name another task: herdlet run JOB/TASK -- COMMAND"));
     }
-    config.insert("command".to_owned(), json!(program));
-    config.insert("args".to_owned(), json!(args));
+    // The words are literal, as those of `exec`: `${…}` is a shell's.
+    let literal = |word: &String| word.replace("${", "$${");
+    config.insert("command".to_owned(), json!(literal(program)));
+    config.insert("args".to_owned(), json!(args.iter().map(literal).collect::<Vec<_>>()));
     Ok(Value::Object(config))
 }
 
@@ -296,6 +298,9 @@ mod tests {
         (group.count, group.tasks[0].config) =
             (3, json!({"command": "/bin/httpd", "args": ["-f"], "work_dir": "x"}));
         group.tasks[0].env.insert("A".to_owned(), "b".to_owned());
+        // `sh -c 'echo ${x:-1}'` was refused.
+        let shell = one_off(&web, &target(None), &words(&["sh", "-c", "echo ${x:-1} $y"])).unwrap();
+        assert_eq!(shell.groups[0].tasks[0].config["args"], json!(["-c", "echo $${x:-1} $y"]));
         let made = one_off(&web, &target(None), &words(&["env", "-0"])).unwrap();
         assert!(made.id.starts_with("web-run-") && made.kind == JobType::Batch);
         assert_eq!(made.labels.keys().map(String::as_str).collect::<Vec<_>>(), ["app", RUN_OF]);

@@ -72,16 +72,35 @@ pub(super) fn expand_dir(manifest: &mut JobManifest, nearby: &Nearby, findings: 
                 Json::Null | Json::Bool(_) | Json::Number(_) => {}
             }
         }
-        for text in texts.into_iter().filter(|text| text.contains(MANIFEST_DIR)) {
-            places += 1;
-            if let Some(dir) = &dir {
-                *text = text.replace(MANIFEST_DIR, &dir.display().to_string());
+        let shown = dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
+        for text in texts {
+            if let Some(expanded) = with_dir(text, &shown) {
+                places += 1;
+                *text = expanded;
             }
         }
         if places > 0 && dir.is_none() {
             findings.problem(trail, format!("{MANIFEST_DIR} is known only of a manifest in a file"));
         }
     });
+}
+
+/// The text with the directory for each reference to it; `None` if it has none. `$${manifest.dir}` is literal, as the task's
+/// interpolation reads it.
+fn with_dir(text: &str, dir: &str) -> Option<String> {
+    let mut expanded = String::new();
+    let mut rest = text;
+    let mut count = 0;
+    while let Some(at) = rest.find(MANIFEST_DIR) {
+        let (before, reference) = rest.split_at(at);
+        let is_literal = before.ends_with('$');
+        count += usize::from(!is_literal);
+        expanded.push_str(before);
+        expanded.push_str(if is_literal { MANIFEST_DIR } else { dir });
+        rest = reference.get(MANIFEST_DIR.len()..).unwrap_or_default();
+    }
+    expanded.push_str(rest);
+    (count > 0).then_some(expanded)
 }
 
 /// Makes a host path that begins with `./` or `../` absolute.
@@ -122,6 +141,23 @@ pub(super) fn for_each_task(manifest: &mut JobManifest, mut visit: impl FnMut(&m
         let tasks = group_trail.field("tasks");
         for (index, task) in group.tasks.iter_mut().flatten().enumerate() {
             visit(task, &tasks.item(index));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_reference_to_the_directory_is_literal() {
+        for (text, expanded) in [
+            ("${manifest.dir}/a:${manifest.dir}", Some("/d/a:/d")),
+            ("$${manifest.dir} ${manifest.dir}", Some("$${manifest.dir} /d")),
+            ("$${manifest.dir}", None),
+            ("${NAME}", None),
+        ] {
+            assert_eq!(with_dir(text, "/d").as_deref(), expanded);
         }
     }
 }
