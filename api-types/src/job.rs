@@ -91,6 +91,9 @@ pub const ALLOCATIONS_MAX: u64 = 10_000;
 /// Maximum number of tasks in all allocations of a job.
 pub const RUNNING_TASKS_MAX: u64 = 100_000;
 
+/// The label of a job for one command: the job that it was made of.
+pub const RUN_OF: &str = "herdlet/run-of";
+
 impl Job {
     /// Why the groups' counts are too high; `None` if they are not.
     pub fn too_many(&self) -> Option<String> {
@@ -106,6 +109,11 @@ impl Job {
         } else {
             None
         }
+    }
+
+    /// Whether it runs one command, for as long as its client is connected.
+    pub fn is_one_off(&self) -> bool {
+        self.labels.contains_key(RUN_OF)
     }
 
     /// The job's key.

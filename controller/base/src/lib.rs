@@ -32,6 +32,7 @@ pub mod ownership;
 pub mod paths;
 pub mod privileges;
 pub mod ready;
+pub mod regular;
 pub mod safe_fs;
 pub mod signal;
 #[cfg(any(test, fuzzing, feature = "fixture"))]

@@ -4,13 +4,13 @@
 //! which has the task's user, environment, volumes, artifacts and limits, and is deleted at the end. The job itself, its services
 //! and its static ports are not touched.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, convert::Infallible};
 
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use herdlet_api_types::{
     JobKey,
     api::{ApplyRequest, ManifestText},
-    job::{Group, Job, JobType, Lifecycle, ReschedulePolicy, RestartMode, RestartPolicy, Task},
+    job::{Group, Job, JobType, Lifecycle, RUN_OF, ReschedulePolicy, RestartMode, RestartPolicy, Task},
     task::TaskStatus,
     view::{AllocView, ConvergenceState, JobView},
 };
@@ -21,8 +21,8 @@ use serde_json::{Map, Value, json};
 use super::{
     Connection,
     client::{Client, ClientError, EndFlags},
-    failure::{AGENT_FAILED, Failure, INTERRUPTED, USAGE},
-    logs,
+    failure::{AGENT_FAILED, Failure, INTERRUPTED, NOBODY_READS, USAGE},
+    logs, stdout,
     target::{self, Target},
     watch::{ChangeStep, Shown},
 };
@@ -35,13 +35,13 @@ pub struct OneOff {
     pub connection: Connection,
 }
 
-/// The label of a job for one command: the job that it was made of.
-const LABEL: &str = "herdlet/run-of";
 /// The longest id of a job, shortened to leave room for the rest.
 const ID_LEN_MAX: usize = 40;
 
 pub async fn run(wanted: OneOff) -> u8 {
-    match execute(&wanted).await {
+    let ended = execute(&wanted).await;
+    // The command has run, but its output is incomplete.
+    match ended.and_then(|code| stdout::failure().map_or(Ok(code), Err)) {
         Ok(code) => code,
         Err(failure) => {
             let failure = failure.not_the_tasks();
@@ -65,33 +65,49 @@ async fn execute(wanted: &OneOff) -> Result<u8, Failure> {
     };
     // Listens before the job exists: a signal must not leave it behind.
     let interrupt = interrupted();
+    // And so must not a kill of this process: from here on, the agent deletes the job when the connection ends.
+    let mut held = hold(&client, &key).await?;
     let reply = client.apply(&request).await?;
     for warning in &reply.warnings {
         // Under the name that the user knows.
         herdlet_base::stderr_line!("warning: {}", warning.replace(&*key.id, &view.job.id));
     }
     let ended = tokio::select! {
+        biased;
         ended = follow(&client, &key, &wanted.command) => ended,
-        ended = hold(&client, &key) => ended,
+        never = until_lost(&mut held) => match never {},
         () = interrupt => Ok(INTERRUPTED),
+        // As the command itself would end if it wrote to the pipe.
+        () = stdout::unread() => Ok(NOBODY_READS),
     };
-    if let Err(error) = client.delete_job(&key, EndFlags::default()).await {
-        herdlet_base::stderr_line!(
+    match client.delete_job(&key, EndFlags::default()).await {
+        Ok(_) | Err(ClientError::Status { status: 404, .. }) => {}
+        Err(error) => herdlet_base::stderr_line!(
             "the job of the command was not deleted: {error}; delete it: herdlet delete {key}"
-        );
+        ),
     }
     ended
 }
 
-/// Keeps a request open for as long as the command may run: if this process is killed, the agent deletes the job.
-async fn hold(client: &Client, key: &JobKey) -> Result<u8, Failure> {
+/// Opens a request that stays open for as long as the command may run; none at an agent of an older release.
+async fn hold(
+    client: &Client,
+    key: &JobKey,
+) -> Result<Option<impl Stream<Item = Result<(), ClientError>> + Unpin + use<>>, Failure> {
     match client.hold_job(key).await {
-        Ok(mut held) => while let Some(Ok(_)) = held.next().await {},
-        // An agent of an older release.
-        Err(ClientError::Status { status: 404 | 405 | 501, .. }) => {}
-        Err(error) => return Err(error.into()),
+        Ok(held) => Ok(Some(held)),
+        Err(ClientError::Status { status: 404 | 405 | 501, .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    // The agent ends, or the job has: the other branch reports which.
+}
+
+/// Reads the answer for as long as it comes. Then the agent ends, or the job has: another branch reports which.
+async fn until_lost(
+    held: &mut Option<impl Stream<Item = Result<(), ClientError>> + Unpin>,
+) -> Infallible {
+    if let Some(held) = held {
+        while let Some(Ok(())) = held.next().await {}
+    }
     std::future::pending().await
 }
 
@@ -115,7 +131,7 @@ fn one_off(job: &Job, target: &Target, command: &[String]) -> Result<Job, Failur
     of_group.chain(of_tasks).for_each(|port| port.fixed = None);
     let mut labels: BTreeMap<String, String> = job.labels.clone();
     labels.remove(sets::LABEL);
-    labels.insert(LABEL.to_owned(), job.id.clone());
+    labels.insert(RUN_OF.to_owned(), job.id.clone());
     let short: String = job.id.chars().take(ID_LEN_MAX).collect();
     let unique = clock::wall_now().0.unsigned_abs() % (1 << 40);
     Ok(Job {
@@ -165,8 +181,10 @@ fn config(task: &Task, command: &[String]) -> Result<Value, Failure> {
         let message = format!("task {} runs no command: its driver is {}", task.name, task.driver);
         return Err(Failure::new(message).hint("name another task: herdlet run JOB/TASK -- COMMAND"));
     }
-    config.insert("command".to_owned(), json!(program));
-    config.insert("args".to_owned(), json!(args));
+    // The words are literal, as those of `exec`: `${…}` is a shell's.
+    let literal = |word: &String| word.replace("${", "$${");
+    config.insert("command".to_owned(), json!(literal(program)));
+    config.insert("args".to_owned(), json!(args.iter().map(literal).collect::<Vec<_>>()));
     Ok(Value::Object(config))
 }
 
@@ -282,9 +300,12 @@ mod tests {
             (3, json!({"command": "/bin/httpd", "args": ["-f"], "work_dir": "x"}));
         group.tasks[0].env.insert("A".to_owned(), "b".to_owned());
         group.tasks[0].ports = group.network.clone().unwrap().ports;
+        // `sh -c 'echo ${x:-1}'` was refused.
+        let shell = one_off(&web, &target(None), &words(&["sh", "-c", "echo ${x:-1} $y"])).unwrap();
+        assert_eq!(shell.groups[0].tasks[0].config["args"], json!(["-c", "echo $${x:-1} $y"]));
         let made = one_off(&web, &target(None), &words(&["env", "-0"])).unwrap();
         assert!(made.id.starts_with("web-run-") && made.kind == JobType::Batch);
-        assert_eq!(made.labels.keys().map(String::as_str).collect::<Vec<_>>(), ["app", LABEL]);
+        assert_eq!(made.labels.keys().map(String::as_str).collect::<Vec<_>>(), ["app", RUN_OF]);
         let (group, task) = (&made.groups[0], &made.groups[0].tasks[0]);
         assert_eq!((group.count, task.restart.attempts, task.env["A"].as_str()), (1, 0, "b"));
         assert_eq!(task.config, json!({"command": "env", "args": ["-0"], "work_dir": "x"}));

@@ -3,12 +3,14 @@
 //! In: the bytes of a file, and the variables of files before it. Out: variables in order, or a problem with its line. Unlike
 //! Compose, the environment of the program that reads the file is not consulted: the same file gives the same job everywhere.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-/// The most bytes of a file of variables.
+/// The most bytes of a file of variables, and of its values after the replacement of references.
 pub const BYTES_MAX: usize = 1 << 20;
+/// The most references within each other.
+const DEPTH_MAX: usize = 16;
 
-/// A problem of a file of variables.
+/// A problem of a file of variables. A message has names, but no part of a value: it is printed in logs and in the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DotenvError {
     /// From 1.
@@ -16,11 +18,11 @@ pub struct DotenvError {
     pub message: String,
 }
 
-/// Parses a file into `known`, which has the variables of earlier files.
+/// Parses a file into `known`, which has the variables of earlier files. Returns the bytes of its values.
 ///
 /// # Errors
 /// The first problem; `known` may then have some of the variables.
-pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), DotenvError> {
+pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<usize, DotenvError> {
     if bytes.len() > BYTES_MAX {
         return Err(DotenvError { line: 1, message: "the file has more than 1 MiB".to_owned() });
     }
@@ -28,18 +30,26 @@ pub fn read(bytes: &[u8], known: &mut BTreeMap<String, String>) -> Result<(), Do
         line: 1 + bytes.iter().take(error.valid_up_to()).filter(|byte| **byte == b'\n').count(),
         message: "the file is not UTF-8".to_owned(),
     })?;
+    if let Some((before, _)) = text.split_once('\0') {
+        let line = 1 + before.matches('\n').count();
+        return Err(DotenvError { line, message: "the line has a NUL character".to_owned() });
+    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut reader = Reader { rest: text, line: 1, known };
+    let mut reader = Reader { rest: text, line: 1, key: "", known, room: BYTES_MAX };
     while reader.skip_blank() {
         reader.variable()?;
     }
-    Ok(())
+    Ok(BYTES_MAX - reader.room)
 }
 
 struct Reader<'r> {
     rest: &'r str,
     line: usize,
+    /// The variable of the line.
+    key: &'r str,
     known: &'r mut BTreeMap<String, String>,
+    /// The bytes that the values to come may have together.
+    room: usize,
 }
 
 impl<'r> Reader<'r> {
@@ -69,24 +79,28 @@ impl<'r> Reader<'r> {
         let line_end = rest.find('\n').unwrap_or(rest.len());
         let line = rest.get(..line_end).unwrap_or_default();
         let Some(separator) = line.find(['=', ':']) else {
-            let name = line.trim();
-            return Err(self.error(format!(
-                "{name:?} has no value: write {name}=VALUE, or {name}= for an empty one (variables are not taken from the \
-                 environment)"
-            )));
+            return Err(self.error(
+                "the line has no `=`: write NAME=VALUE, or NAME= for an empty value (values are not taken from the environment)"
+                    .to_owned(),
+            ));
         };
         let (key, value) = rest.split_at(separator);
         let key = key.trim_end();
         let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '.' | '-');
         if key.is_empty() || !key.chars().all(is_plain) || key.starts_with(|char: char| char.is_ascii_digit())
         {
-            return Err(self.error(format!("{key:?} is no name of a variable")));
+            return Err(self.error(
+                "the text before `=` is no name of a variable: it must be letters, digits, `_`, `.` and `-`, and not begin with a digit"
+                    .to_owned(),
+            ));
         }
+        self.key = key;
         let value = value.get(1..).unwrap_or_default().trim_start_matches([' ', '\t']);
         let value = match value.chars().next() {
             Some(quote @ ('"' | '\'')) => self.quoted(value.get(1..).unwrap_or_default(), quote)?,
             Some(_) | None => self.unquoted(value)?,
         };
+        self.room = self.room.saturating_sub(value.len());
         self.known.insert(key.to_owned(), value);
         Ok(())
     }
@@ -100,7 +114,7 @@ impl<'r> Reader<'r> {
             |at: &usize| *at == 0 || line.get(..*at).is_some_and(|before| before.ends_with([' ', '\t']));
         let comment = line.match_indices('#').map(|(at, _)| at).find(is_comment);
         let value = line.get(..comment.unwrap_or(line.len())).unwrap_or_default().trim_end();
-        self.expanded(value)
+        self.expanded(value, 0)
     }
 
     /// A value up to its closing quote; it may have several lines. In single quotes everything is literal.
@@ -127,9 +141,9 @@ impl<'r> Reader<'r> {
                     let end = after.find('\n').unwrap_or(after.len());
                     let more = after.get(..end).unwrap_or_default().trim();
                     if !more.is_empty() && !more.starts_with('#') {
-                        return Err(self.error(format!("{more:?} follows the closing quote")));
+                        return Err(self.error(format!("text follows the closing quote of {}", self.key)));
                     }
-                    let value = if quote == '"' { self.expanded(&value)? } else { value };
+                    let value = if quote == '"' { self.expanded(&value, 0)? } else { value };
                     self.line += text.get(..at).unwrap_or_default().matches('\n').count();
                     self.rest = after.get(end..).unwrap_or_default();
                     return Ok(value);
@@ -137,42 +151,61 @@ impl<'r> Reader<'r> {
                 plain => value.push(plain),
             }
         }
-        Err(self.error(format!("the value has no closing {quote}")))
+        Err(self.error(format!("the value of {} has no closing {quote}", self.key)))
     }
 
     /// Replaces `$KEY`, `${KEY}`, `${KEY:-default}`, `${KEY-default}`, `${KEY:?message}`, `${KEY?message}`, `${KEY:+other}`,
     /// `${KEY+other}`, and `$$` by a dollar sign.
-    fn expanded(&self, value: &str) -> Result<String, DotenvError> {
+    fn expanded(&self, value: &str, depth: usize) -> Result<String, DotenvError> {
         let (mut text, mut rest) = (String::new(), value);
         while let Some(at) = rest.find('$') {
             let (before, reference) = rest.split_at(at);
-            text.push_str(before);
+            self.append(&mut text, before)?;
             let reference = reference.get(1..).unwrap_or_default();
             if let Some(after) = reference.strip_prefix('$') {
                 text.push('$');
                 rest = after;
             } else if let Some(braced) = reference.strip_prefix('{') {
-                let end = closing(braced).ok_or_else(|| self.error("${ has no closing brace".to_owned()))?;
-                text.push_str(&self.reference(braced.get(..end).unwrap_or_default())?);
+                if depth >= DEPTH_MAX {
+                    return Err(self.error(format!("references are nested more than {DEPTH_MAX} deep")));
+                }
+                let end = closing(braced).ok_or_else(|| {
+                    self.error(format!("${{ in the value of {} has no closing brace", self.key))
+                })?;
+                let value = self.reference(braced.get(..end).unwrap_or_default(), depth + 1)?;
+                self.append(&mut text, &value)?;
                 rest = braced.get(end + 1..).unwrap_or_default();
             } else {
                 let end = name_len(reference);
                 match reference.get(..end) {
                     Some("") | None => text.push('$'),
-                    Some(name) => text.push_str(&self.value_of(name)?),
+                    Some(name) => {
+                        let value = self.known.get(name).ok_or_else(|| self.undefined("NAME"))?;
+                        self.append(&mut text, value)?;
+                    }
                 }
                 rest = reference.get(end..).unwrap_or_default();
             }
         }
-        text.push_str(rest);
+        self.append(&mut text, rest)?;
         Ok(text)
     }
 
-    fn reference(&self, inner: &str) -> Result<String, DotenvError> {
+    /// A few references to references would otherwise give a value of any size.
+    fn append(&self, text: &mut String, more: &str) -> Result<(), DotenvError> {
+        if text.len() + more.len() > self.room {
+            return Err(self.error("the values of the file have more than 1 MiB".to_owned()));
+        }
+        text.push_str(more);
+        Ok(())
+    }
+
+    fn reference(&self, inner: &str, depth: usize) -> Result<Cow<'_, str>, DotenvError> {
         let (name, operator) = inner.split_at(name_len(inner));
         if name.is_empty() {
             return Err(self.error(format!(
-                "${{{inner}}} names no variable; write a literal $ as $$, or use single quotes"
+                "${{ in the value of {} names no variable; write a literal $ as $$, or use single quotes",
+                self.key
             )));
         }
         let set = self.known.get(name);
@@ -180,23 +213,24 @@ impl<'r> Reader<'r> {
         let usable = set.filter(|value| !is_strict || !value.is_empty());
         let mut chars = operator.chars();
         match (chars.next(), usable) {
-            (None, _) if !is_strict => self.value_of(name),
-            (Some('-'), Some(value)) => Ok(value.clone()),
-            (Some('-'), None) => self.expanded(chars.as_str()),
-            (Some('+'), Some(_)) => self.expanded(chars.as_str()),
-            (Some('+'), None) => Ok(String::new()),
-            (Some('?'), Some(value)) => Ok(value.clone()),
+            (None, None) if !is_strict => Err(self.undefined(name)),
+            (None, Some(value)) if !is_strict => Ok(Cow::Borrowed(value)),
+            (Some('-' | '?'), Some(value)) => Ok(Cow::Borrowed(value)),
+            (Some('-'), None) | (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth).map(Cow::Owned),
+            (Some('+'), None) => Ok(Cow::Borrowed("")),
             (Some('?'), None) => Err(self.error(format!("{name} is not set: {}", chars.as_str()))),
-            (Some(_) | None, _) => Err(self.error(format!("${{{inner}}} is no reference to a variable"))),
+            (Some(_) | None, _) => Err(self
+                .error(format!("${{{name}…}} in the value of {} is no reference to a variable", self.key))),
         }
     }
 
-    fn value_of(&self, name: &str) -> Result<String, DotenvError> {
-        self.known.get(name).cloned().ok_or_else(|| {
-            self.error(format!(
-                "${name} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$"
-            ))
-        })
+    /// `$` in a password is often meant literally: what follows it is named only if it has braces.
+    fn undefined(&self, name: &str) -> DotenvError {
+        let what = if name == "NAME" { "a variable after $".to_owned() } else { format!("${{{name}}}") };
+        self.error(format!(
+            "{what} in the value of {} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$",
+            self.key
+        ))
     }
 
     fn error(&self, message: String) -> DotenvError {
@@ -228,7 +262,7 @@ mod tests {
 
     fn parsed(text: &str) -> Result<Vec<(String, String)>, DotenvError> {
         let mut known = BTreeMap::new();
-        read(text.as_bytes(), &mut known).map(|()| known.into_iter().collect())
+        read(text.as_bytes(), &mut known).map(|_| known.into_iter().collect())
     }
 
     #[test]
@@ -281,11 +315,59 @@ mod tests {
         }
     }
 
+    /// They overflowed the stack, which ended the agent.
+    #[test]
+    fn nested_references_have_a_bounded_depth() {
+        let nested = |depth: usize| format!("A={}x{}", "${B:-".repeat(depth), "}".repeat(depth));
+        assert_eq!(parsed(&nested(DEPTH_MAX)), Ok(vec![("A".to_owned(), "x".to_owned())]));
+        for depth in [DEPTH_MAX + 1, BYTES_MAX / 8] {
+            let error = parsed(&nested(depth)).unwrap_err();
+            assert!(error.message.contains("nested more than 16 deep"), "{error:?}");
+        }
+    }
+
+    /// 1.5 kB made the agent allocate until the machine had no memory left.
+    #[test]
+    fn references_do_not_multiply_values_beyond_a_limit() {
+        let doubled = |times: usize| {
+            let lines = (0..times).map(|at| format!("A{}=$A{at}${{A{at}}}\n", at + 1));
+            std::iter::once(format!("A0={}\n", "x".repeat(1000))).chain(lines).collect::<String>()
+        };
+        assert_eq!(parsed(&doubled(8)).unwrap()[8].1.len(), 256_000);
+        let error = parsed(&doubled(40)).unwrap_err();
+        assert!(error.line == 11 && error.message.contains("more than 1 MiB"), "{error:?}");
+    }
+
+    /// Lines of private keys and ends of passwords were in the log and in the status.
+    #[test]
+    fn messages_have_no_part_of_a_value() {
+        for text in [
+            "KEY=-----BEGIN PRIVATE KEY-----\nSECRET",
+            "SECRET+/x=",
+            "P=\"abc\"SECRET",
+            "P='abc' SECRET",
+            "P=abc$SECRET",
+            "P=${:SECRET}",
+            "P=${A!SECRET}",
+            "P=${A:SECRET}",
+            "P=\"SECRET",
+            "P=${A:-SECRET",
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(!error.message.contains("SECRET"), "{text}: {error:?}");
+            assert!(
+                error.message.contains(" P ") || error.message.ends_with(" P") || !text.starts_with('P'),
+                "{error:?}"
+            );
+        }
+    }
+
     #[test]
     fn a_problem_has_its_line() {
         for (text, line, part) in [
-            ("A=1\nB", 2, "has no value"),
-            ("A=\"x\ny\"\nB=${C}", 3, "C is not defined"),
+            ("A=1\nB", 2, "has no `=`"),
+            ("A=\"x\ny\"\nB=${C}", 3, "${C} in the value of B is not defined"),
+            ("A=1\nB=x\0y", 2, "NUL character"),
             ("1A=x", 1, "no name"),
             ("A B=x", 1, "no name"),
             ("A=\"x", 1, "no closing \""),

@@ -26,6 +26,7 @@ use super::yaml::{self, Position, Problem, Problems};
 mod config;
 mod document;
 mod drivers;
+mod env_files;
 mod findings;
 mod folder;
 mod foreign_names;
@@ -41,13 +42,15 @@ mod write;
 mod tests;
 
 pub use drivers::{DriverRules, Drivers};
+pub use env_files::{env_file_paths, read_env_file};
 pub use folder::{Folder, FolderFile, hash_of, read_folder, texts};
-pub use nearby::{Nearby, dir_of, env_file_paths, read_env_file};
+pub use nearby::{Nearby, dir_of};
 pub use nomad::to_manifest_name;
 pub use schema::schema;
 pub use write::{job_to_yaml, volume_to_yaml};
 
 use document::Content;
+use env_files::EnvFiles;
 
 /// Jobs and volumes that are valid, each by itself and together.
 #[derive(Debug, Clone, Default)]
@@ -170,8 +173,7 @@ struct Reading<'r> {
     judge: Judge,
     variables: &'r Variables,
     nearby: Nearby,
-    /// The bytes of files that manifests name.
-    read: Vec<u8>,
+    env_files: EnvFiles,
     set: Set,
     problems: Problems,
     places: Places,
@@ -186,8 +188,8 @@ impl<'r> Reading<'r> {
     fn new(drivers: &'r Drivers, variables: &'r Variables) -> Self {
         let (set, problems) = (Set::default(), Problems::new());
         let (judge, declared) = (Judge::Here, BTreeSet::new());
-        let (nearby, read) = (Nearby::nothing(), Vec::new());
-        Self { drivers, judge, variables, nearby, read, set, problems, places: Places::new(), declared }
+        let (nearby, env_files) = (Nearby::nothing(), EnvFiles::default());
+        Self { drivers, judge, variables, nearby, env_files, set, problems, places: Places::new(), declared }
     }
 
     fn paths(mut self, paths: &[PathBuf]) -> Result<Set, Problems> {
@@ -250,8 +252,7 @@ impl<'r> Reading<'r> {
         words: impl Fn(&str) -> String,
     ) -> Option<(yaml::Document, Content)> {
         let context = document::Context { drivers: self.drivers, judge: self.judge, nearby: &self.nearby };
-        let outcome = document::read(&mut document, &context);
-        self.read.extend_from_slice(&outcome.read);
+        let outcome = document::read(&mut document, &context, &mut self.env_files);
         let in_words = |problem: Problem| Problem { path: words(&problem.path), ..problem };
         self.problems.add_more(outcome.problems.more());
         // A mistake in a file of variables is reported once, not for each task that uses the file.

@@ -135,6 +135,38 @@ const TAGS: [Tag; 23] = [
     Tag::Driver,
 ];
 
+/// What a field is to a user.
+fn name_of(tag: u16) -> &'static str {
+    match TAGS.into_iter().find(|known| *known as u16 == tag) {
+        Some(Tag::Program) => "the command",
+        Some(Tag::Argument) => "an argument of the command",
+        Some(Tag::Variable) => "a variable of the environment",
+        Some(Tag::Directory) => "the working directory",
+        Some(
+            Tag::End
+            | Tag::Record
+            | Tag::User
+            | Tag::Group
+            | Tag::Umask
+            | Tag::OpenFiles
+            | Tag::OomScoreAdj
+            | Tag::NoNewPrivs
+            | Tag::Cgroup
+            | Tag::TasksFile
+            | Tag::Stdout
+            | Tag::Stderr
+            | Tag::LogFiles
+            | Tag::LogFileSize
+            | Tag::LogBlock
+            | Tag::Leash
+            | Tag::Terminal
+            | Tag::Entry
+            | Tag::Driver,
+        )
+        | None => "a setting",
+    }
+}
+
 /// Why bytes are not a launch spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecError {
@@ -160,9 +192,10 @@ impl fmt::Display for SpecError {
             Self::Truncated => f.write_str("decode a truncated launch spec"),
             Self::Unknown(tag) => write!(f, "decode the unknown launch spec field {tag}"),
             Self::Value(tag) => {
+                let name = name_of(*tag);
                 write!(
                     f,
-                    "accept launch spec field {tag} (wrong size, NUL byte, out of range, or given twice)"
+                    "accept {name} (launch spec field {tag}: NUL byte, wrong size, out of range, or given twice)"
                 )
             }
             Self::Missing(tag) => write!(f, "find the required launch spec field {tag}"),
@@ -364,6 +397,7 @@ mod tests {
         assert_eq!(Spec::decode(&flag).err(), Some(SpecError::Value(11)));
         let mut out = Vec::new();
         assert_eq!(encode([Field::Argument(b"a\0b")], &mut out), Err(SpecError::Value(3)));
+        assert!(SpecError::Value(4).to_string().starts_with("accept a variable of the environment ("));
         let large = vec![b'x'; SPEC_LEN_MAX];
         assert_eq!(encode([Field::Argument(&large)], &mut out), Err(SpecError::TooLong));
     }

@@ -2,13 +2,17 @@
 //!
 //! In: the config. Out: a finding for each untrusted path, or one if all are trusted.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use herdlet_base::{
     error::in_full,
     ownership::{self, OwnershipError},
 };
 use herdlet_config::Config;
+use herdlet_manifest::manifests::{Drivers, read_folder};
 
 use super::{Finding, StateDir};
 
@@ -85,7 +89,19 @@ fn warned(config: &Config) -> Vec<OwnershipError> {
             .err()
             .into_iter()
             .chain(if_trusted(folder, ownership::exposed_entries))
+            .chain(if_trusted(folder, exposed_env_files))
     });
     let volumes = config.host_volumes.iter().map(|volume| ownership::check_way(&volume.path));
-    folders.chain(volumes.filter_map(Result::err)).collect()
+    let mut found: Vec<_> = folders.chain(volumes.filter_map(Result::err)).collect();
+    let mut seen = BTreeSet::new();
+    // A file of variables may also be an entry of the folder.
+    found.retain(|error| seen.insert(error.path().to_owned()));
+    found
+}
+
+/// The exposed ones of the files of variables that manifests of a folder name.
+fn exposed_env_files(folder: &Path) -> Vec<OwnershipError> {
+    let read = read_folder(folder, &Drivers::built_in(), &BTreeSet::new());
+    let env_files = read.files.iter().flat_map(|file| &file.env_files);
+    env_files.filter_map(|path| ownership::check_if_there(path).err()).collect()
 }

@@ -190,3 +190,21 @@ fn the_token_and_certificates_are_read_as_an_agent_would() {
     assert!(finding.verdict == Verdict::Failure && finding.message.contains("there is no certificate in it"));
     assert!(listener(&config(|_| {})).is_none());
 }
+
+#[test]
+fn files_of_variables_that_others_can_change_are_reported_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let outer = beside.path().join("n.env");
+    let job = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  groups:\n    - name: g\n      tasks:\n        \
+               - {name: t, driver: raw_exec, config: {command: x}, env_file: [n.env, OUTER]}\n";
+    std::fs::write(dir.path().join("a.yaml"), job.replace("OUTER", &outer.display().to_string())).unwrap();
+    let config = config(|flags| flags.manifests = vec![dir.path().to_owned()]);
+    for path in [dir.path().join("n.env"), outer] {
+        std::fs::write(&path, "A=b").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    let found = ownership::ownership(&config, StateDir::Planned(Path::new("/none")));
+    let named: Vec<_> = found.iter().filter(|finding| finding.message.contains("n.env")).collect();
+    assert!(named.len() == 2 && named.iter().all(|finding| finding.verdict == Verdict::Warning), "{found:?}");
+}

@@ -400,12 +400,11 @@ impl Agent {
         self.home.instance().map(|instance| host::members(&instance)).unwrap_or_default()
     }
 
-    /// Returns the sum of a counter's samples whose labels contain `labels`.
+    /// Returns the sum of a metric's samples whose labels contain `labels`; NaN if the agent does not answer.
     pub fn metric(&self, name: &str, labels: &str) -> f64 {
-        let page = http::get(&self.peer(), "/v1/metrics?format=prometheus")
-            .map(|answer| answer.body)
-            .unwrap_or_default();
-        let samples = page.lines().filter(|line| line.starts_with(name) && line.contains(labels));
+        let page = http::get(&self.peer(), "/v1/metrics?format=prometheus").filter(|page| page.status == 200);
+        let Some(page) = page else { return f64::NAN };
+        let samples = page.body.lines().filter(|line| line.starts_with(name) && line.contains(labels));
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 

@@ -366,11 +366,14 @@ impl FolderSource {
     }
 }
 
-/// The files and directories of a folder that another user could change, as one problem: such a user can run any
-/// program as any user.
+/// The files and directories of a folder, and the files of variables, that another user could change, as one problem: such a
+/// user can run any program as any user, by a variable (`LD_PRELOAD`) too.
 pub(crate) fn exposed(dir: &Path, folder: &Folder) -> Option<Problem> {
     let mut found = ownership::exposed_in(dir, folder.files.iter().map(|file| &*file.path));
+    let env_files = folder.files.iter().flat_map(|file| &file.env_files);
+    found.extend(env_files.filter_map(|path| ownership::check_if_there(path).err()));
     found.sort_by(|one, other| one.path().cmp(other.path()));
+    found.dedup_by(|one, other| one.path() == other.path());
     let first = found.first()?;
     let why = in_full(first);
     let (source, message) = match found.len() {

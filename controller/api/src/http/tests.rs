@@ -4,6 +4,7 @@ mod admission;
 mod bodies;
 mod bounds;
 mod files;
+mod hold;
 mod lists;
 mod placed;
 mod reads;

@@ -25,6 +25,10 @@ struct JsonLine<'l> {
 
 pub(super) async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool) {
     while let Some(line) = lines.recv().await {
+        // Only the end of a line whose parts are already printed.
+        if line.bytes.is_empty() {
+            continue;
+        }
         let Ok(text) = json_line(&line, timestamps) else { continue };
         stdout::bytes(text.as_bytes());
     }

@@ -3,7 +3,7 @@
 //! In: lines as they come, finished or not. Out: text for standard output and standard error. If both are the same terminal or
 //! file, they share a line. With several tasks, each line begins with the name of its task, in the task's colour.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
@@ -32,8 +32,9 @@ pub(super) async fn print(mut lines: mpsc::Receiver<Line>, labels: Option<Labels
         }
         batch.clear();
     }
-    // So that the next output, such as an error, begins a new line.
-    printed.unfinished.iter().for_each(|line| write(line.stream, b"\n"));
+    // So that the next output, such as an error or a prompt, begins a new line. A file gets only what the task wrote.
+    let is_shared = |line: &&Origin| printed.labels.is_some() || is_terminal(line.stream);
+    printed.unfinished.iter().filter(is_shared).for_each(|line| write(line.stream, b"\n"));
 }
 
 /// Stderr of tasks goes to stderr, so that redirections work as with the task itself. A task's bytes are never changed: text
@@ -42,6 +43,13 @@ fn write(stream: &str, text: &[u8]) {
     match stream {
         "stderr" => stdout::bytes_of_stderr(text),
         _ => stdout::bytes(text),
+    }
+}
+
+fn is_terminal(stream: &str) -> bool {
+    match stream {
+        "stderr" => io::stderr().is_terminal(),
+        _ => io::stdout().is_terminal(),
     }
 }
 
@@ -123,8 +131,8 @@ impl Printed {
         text.extend_from_slice(&line.bytes);
         match line.end {
             End::Line if line.bytes.ends_with(b"\n") => {}
-            End::Line => text.push(b'\n'),
-            End::Open => {
+            End::Line if self.labels.is_some() => text.push(b'\n'),
+            End::Line | End::Open => {
                 let Line { alloc, stream, .. } = *line;
                 self.unfinished.push(Origin { alloc, name: line.name.clone(), stream });
             }
@@ -241,7 +249,13 @@ mod tests {
         assert_eq!(rendered(None, Outputs::Apart, &both), "name? slow\nx\n");
         assert_eq!(
             rendered(None, Outputs::Same, &[(1, "stdout", "a", End::Open), (1, "stdout", "", End::Line)]),
-            "a\n"
+            "a"
         );
+        // The output of one task is not altered: dumps and archives had a line end more.
+        let end = [(1, "stdout", "a\n", End::Line), (1, "stdout", "\0b", End::Line)];
+        assert_eq!(rendered(None, Outputs::Apart, &end), "a\n\0b");
+        let two = [(1, "stdout", "b", End::Line), (1, "stderr", "c\n", End::Line)];
+        assert_eq!(rendered(None, Outputs::Apart, &two), "bc\n");
+        assert_eq!(rendered(None, Outputs::Same, &two), "b\nc\n");
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct Line {
 /// What follows the bytes of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The line ends, even if the bytes have no line end.
+    /// The line ends; the last one of a log may have no line end.
     Line,
     /// More of the line may come.
     Open,
@@ -177,7 +177,8 @@ fn last_written<'f>(files: &'f [FileInfo], task: &str, stream: &str) -> &'f str 
     times.map(|time| time.trim_end_matches('Z')).max().unwrap_or_default()
 }
 
-/// Splits a log into lines. An unfinished line is passed on after `patience` without more, or at the end of the log.
+/// Splits a log into lines. An unfinished line is passed on after `patience` without more, at [`LINE_BYTES_MAX`], and at the end
+/// of the log.
 async fn into_lines<F: Future<Output = bool>>(
     mut pieces: impl Stream<Item = Result<Vec<u8>, ClientError>> + Unpin,
     patience: Option<Duration>,
@@ -202,14 +203,14 @@ async fn into_lines<F: Future<Output = bool>>(
         let Some(piece) = piece else { break };
         rest.extend_from_slice(&piece?);
         loop {
-            let end = match rest.iter().position(|byte| *byte == b'\n') {
-                Some(end) => end + 1,
-                None if rest.len() >= LINE_BYTES_MAX => LINE_BYTES_MAX,
+            let (length, end) = match rest.iter().position(|byte| *byte == b'\n') {
+                Some(at) => (at + 1, End::Line),
+                None if rest.len() >= LINE_BYTES_MAX => (LINE_BYTES_MAX, End::Open),
                 None => break,
             };
-            let bytes: Vec<u8> = rest.drain(..end).collect();
-            last = End::Line;
-            if !line(bytes, End::Line).await {
+            let bytes: Vec<u8> = rest.drain(..length).collect();
+            last = end;
+            if !line(bytes, end).await {
                 return Ok(());
             }
         }
@@ -285,5 +286,20 @@ mod tests {
         let ends = [(0, "a"), (300, "")];
         assert_eq!(merged(Some(REST), &ends).await, [open("a"), line("")]);
         assert_eq!(merged(None, &[]).await, []);
+    }
+
+    /// A line end came after each 64 KiB of binary output, and before the next label.
+    #[tokio::test(start_paused = true)]
+    async fn a_long_line_is_passed_on_in_parts() {
+        let long = "x".repeat(LINE_BYTES_MAX);
+        let pieces = [(0, &*long), (0, "y\nz"), (0, &*long)];
+        let (open, line) =
+            (|text: &str| (text.to_owned(), End::Open), |text: &str| (text.to_owned(), End::Line));
+        let rest = &long[1..];
+        assert_eq!(
+            merged(None, &pieces).await,
+            [open(&long), line("y\n"), open(&format!("z{rest}")), line("x")]
+        );
+        assert_eq!(merged(None, &[(0, &*long)]).await, [open(&long), line("")]);
     }
 }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::drivers::Drivers;
+use super::env_files::{self, EnvFiles};
 use super::findings::Findings;
 use super::nearby::{self, Nearby};
 use super::prune::{Pruned, typed};
@@ -44,8 +45,6 @@ pub(super) struct Outcome {
     pub(super) problems: Problems,
     /// Accepted, but worth reporting.
     pub(super) warnings: Vec<Problem>,
-    /// The bytes of files that the document names.
-    pub(super) read: Vec<u8>,
 }
 
 /// What a document is read with.
@@ -56,24 +55,28 @@ pub(super) struct Context<'r> {
 }
 
 /// Reads a document of any kind.
-pub(super) fn read(document: &mut Document, context: &Context<'_>) -> Outcome {
+pub(super) fn read(document: &mut Document, context: &Context<'_>, files: &mut EnvFiles) -> Outcome {
     document.ignore_fields("x-");
     if let Some(kind) = kind(document) {
-        return read_kind(kind, document, context);
+        return read_kind(kind, (document, files), context);
     }
     let problems = no_kind(document);
     let Some(kind) = meant(document) else { return Outcome { problems, ..Outcome::default() } };
     // The problems of the head already list all kinds. Read the rest as the kind that was probably meant.
-    let rest = read_kind(kind, document, context);
+    let rest = read_kind(kind, (document, files), context);
     let mut outcome = Outcome { problems, warnings: rest.warnings, ..Outcome::default() };
     outcome.problems.add_more(rest.problems.more());
     outcome.problems.extend(rest.problems.into_vec().into_iter().filter(|problem| problem.path != "kind"));
     outcome
 }
 
-fn read_kind(kind: DocumentKind, document: &Document, context: &Context<'_>) -> Outcome {
+fn read_kind(
+    kind: DocumentKind,
+    (document, files): (&Document, &mut EnvFiles),
+    context: &Context<'_>,
+) -> Outcome {
     match kind {
-        DocumentKind::Job => read_job(document, context),
+        DocumentKind::Job => read_job(document, context, files),
         DocumentKind::Volume => read_volume(document, context),
     }
 }
@@ -136,7 +139,7 @@ fn kind(document: &Document) -> Option<DocumentKind> {
     yaml::from_node(&document.at("kind")?).ok()
 }
 
-fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
+fn read_job(document: &Document, context: &Context<'_>, files: &mut EnvFiles) -> Outcome {
     let Context { drivers, judge, nearby } = *context;
     let Unbuilt { document, problems: unbuilt, mut warnings } = unbuilt::find(document, &JOB, judge);
     let (mut problems, pruned) = structure::<JobManifest>(&document, &JOB, ("Job", unbuilt));
@@ -144,7 +147,7 @@ fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
         return Outcome { problems, warnings, ..Outcome::default() };
     };
     let mut findings = Findings::new(&document, lost);
-    let read = nearby::read_env_files(&mut manifest, nearby, &mut findings);
+    env_files::read_env_files(&mut manifest, nearby, files, &mut findings);
     if !nearby.is_names_only() {
         config::read(&mut manifest, drivers, &mut findings);
     }
@@ -160,7 +163,7 @@ fn read_job(document: &Document, context: &Context<'_>) -> Outcome {
     let content =
         problems.is_empty().then(|| Content::Job { job: Box::new(job), document: to_json(&manifest) });
     warnings.append(&mut findings.warnings);
-    Outcome { content, problems, warnings, read }
+    Outcome { content, problems, warnings }
 }
 
 fn read_volume(document: &Document, context: &Context<'_>) -> Outcome {
@@ -177,7 +180,7 @@ fn read_volume(document: &Document, context: &Context<'_>) -> Outcome {
         .is_empty()
         .then(|| Content::Volume { volume: manifest.to_volume(), document: to_json(&manifest) });
     warnings.append(&mut findings.warnings);
-    Outcome { content, problems, warnings, ..Outcome::default() }
+    Outcome { content, problems, warnings }
 }
 
 /// Adds problems of meaning, except at paths that already have a structural problem, which says more.

@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use herdlet_base::regular::open_regular;
 use sha2::{Digest as _, Sha256};
 
 use super::{Drivers, Nearby, Reading, Set};
@@ -29,6 +30,8 @@ pub struct FolderFile {
     pub path: PathBuf,
     /// A hash of its bytes and of the files of variables that it names; empty if it could not be read.
     pub hash: String,
+    /// The files of variables that it names, whether they exist or not.
+    pub env_files: Vec<PathBuf>,
     /// Its objects, or all problems, including that an earlier file defines the same job or volume.
     pub content: Result<Set, Problems>,
 }
@@ -60,12 +63,14 @@ pub fn read_folder(folder: &Path, drivers: &Drivers, own: &BTreeSet<String>) -> 
         match read_listed(&path) {
             Ok((source, bytes)) => {
                 reading.text(&source, &bytes);
-                hash = hash_of(&[bytes.as_slice(), &reading.read].concat());
+                let named = reading.env_files.contents();
+                hash = hash_of(&std::iter::once(&*bytes).chain(named).collect::<Vec<_>>().concat());
             }
             Err(problem) => reading.problems.push(problem),
         }
         places = std::mem::take(&mut reading.places);
-        FolderFile { path, hash, content: reading.finish() }
+        let env_files = reading.env_files.places().map(Path::to_owned).collect();
+        FolderFile { path, hash, env_files, content: reading.finish() }
     });
     Folder { files: files.collect(), problem: None }
 }
@@ -127,25 +132,31 @@ fn is_manifest_name(path: &Path) -> bool {
 /// Reads a file of a folder. A pipe, socket or device is reported, because opening it could block. Symbolic
 /// links are followed, since mounted configuration often contains them; a dangling one can't be read.
 fn read_listed(path: &Path) -> Result<Text, Problem> {
-    match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => {
-            Err(of_source(path, "is a pipe, socket or device, not a file, and was not read"))
-        }
-        Ok(_) | Err(_) => read_file(path),
+    match open_regular(path) {
+        Ok(Some(file)) => read_opened(path, &file),
+        Ok(None) => Err(of_source(path, "is a pipe, socket or device, not a file, and was not read")),
+        Err(error) => Err(unreadable(path, &error)),
     }
 }
 
+/// Reads a file that a user names, which may be a pipe.
 fn read_file(path: &Path) -> Result<Text, Problem> {
+    fs::File::open(path).map_err(|error| unreadable(path, &error)).and_then(|file| read_opened(path, &file))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Problem {
+    of_source(path, format!("cannot be read: {error}"))
+}
+
+fn read_opened(path: &Path, file: &fs::File) -> Result<Text, Problem> {
     let most = Limits::DEFAULT.bytes_max as u64;
-    if let Some(length) =
-        fs::metadata(path).ok().map(|metadata| metadata.len()).filter(|length| *length > most)
+    if let Some(length) = file.metadata().ok().map(|metadata| metadata.len()).filter(|length| *length > most)
     {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let message = format!("has {:.1} MiB; the limit is {:.1} MiB", mib(length), mib(most));
         return Err(of_source(path, message));
     }
-    let bytes = fs::File::open(path).and_then(read_bounded);
-    let bytes = bytes.map_err(|error| of_source(path, format!("cannot be read: {error}")))?;
+    let bytes = read_bounded(file).map_err(|error| unreadable(path, &error))?;
     // A full disk, a power cut or a failed program leaves such a file.
     if bytes.trim_ascii().is_empty() {
         let message = "is empty; to delete what it defined, remove the file, or put only a comment in it";

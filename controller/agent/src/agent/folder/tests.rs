@@ -145,3 +145,34 @@ fn job_moves_between_files_without_a_stop() {
     assert_eq!(third.jobs.len(), 1);
     assert_eq!(third.problems.len(), 1);
 }
+
+/// A user who could write to a file of variables could run any program as root, by `LD_PRELOAD`, without a warning.
+#[test]
+fn files_of_variables_that_others_can_change_are_reported() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (inner, outer) = (dir.path().join("n.env"), beside.path().join("n.env"));
+    let job = JOB.replace("NAME", "a");
+    std::fs::write(
+        dir.path().join("a.yaml"),
+        format!("{job}          env_file: [n.env, {}]\n", outer.display()),
+    )
+    .unwrap();
+    for path in [&inner, &outer] {
+        std::fs::write(path, "A=b").unwrap();
+    }
+    let reported = |modes: [u32; 2]| {
+        for (path, mode) in [&inner, &outer].into_iter().zip(modes) {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let folder = read_folder(dir.path(), &Drivers::built_in(), &BTreeSet::new());
+        assert!(folder.files[0].content.is_ok(), "{folder:?}");
+        exposed(dir.path(), &folder)
+    };
+    assert_eq!(reported([0o600, 0o600]), None);
+    for (modes, path) in [([0o666, 0o600], &inner), ([0o600, 0o666], &outer)] {
+        let problem = reported(modes).unwrap();
+        assert_eq!(Path::new(&problem.source), path);
+    }
+    assert!(reported([0o666, 0o666]).unwrap().message.starts_with("2 files are used"));
+}
