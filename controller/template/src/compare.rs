@@ -127,6 +127,10 @@ fn deep(context: &mut Context<'_>, one: &Value, other: &Value, depth: usize) -> 
             }
             Ok(true)
         }
+        (Value::Str(one), Value::Str(other)) => {
+            context.charge(one.len().min(other.len()) / 8)?;
+            Ok(one == other)
+        }
         (one, other) => Ok(identical(one, other)),
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Context<'r> {
     /// Each answer is the same during the whole render.
     answers: BTreeMap<Query, Answer>,
     missing: BTreeSet<Query>,
+    /// Compiled regular expressions by their text.
+    regexes: BTreeMap<String, regex::Regex>,
 }
 
 /// Approximate size of a value in memory.
@@ -43,6 +45,7 @@ impl<'r> Context<'r> {
             scratch: None,
             answers: BTreeMap::new(),
             missing: BTreeSet::new(),
+            regexes: BTreeMap::new(),
         }
     }
 
@@ -178,6 +181,14 @@ impl<'r> Context<'r> {
     /// Marks a query as missing although it has an answer: the template wants to wait for more.
     pub(crate) fn miss(&mut self, query: Query) {
         self.missing.insert(query);
+    }
+
+    pub(crate) fn regex(&self, expression: &str) -> Option<regex::Regex> {
+        self.regexes.get(expression).cloned()
+    }
+
+    pub(crate) fn keep_regex(&mut self, expression: &str, regex: &regex::Regex) {
+        self.regexes.insert(expression.to_owned(), regex.clone());
     }
 
     pub(crate) fn unix_time(&self) -> Option<i64> {

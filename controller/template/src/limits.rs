@@ -15,7 +15,7 @@ pub struct Limits {
     pub output_bytes: usize,
     /// Bytes of all values that one render creates: bounds its memory, and the time within functions.
     pub value_bytes: u64,
-    /// Size of a compiled regular expression.
+    /// Size of a compiled regular expression; also what each different one counts as in `value_bytes`.
     pub regex_bytes: usize,
 }
 
@@ -27,7 +27,7 @@ impl Limits {
         steps: 2_000_000,
         output_bytes: 16 << 20,
         value_bytes: 128 << 20,
-        regex_bytes: 1 << 20,
+        regex_bytes: 512 << 10,
     };
 }
 

@@ -8,7 +8,7 @@ fn render(text: &str) -> Result<Vec<u8>, Error> {
 }
 
 /// Each with a part of the error.
-const HOSTILE: [(&str, &str); 21] = [
+const HOSTILE: [(&str, &str); 25] = [
     ("{{ range loop 1000000000000 }}{{ end }}", "steps"),
     ("{{ range 9000000000000000000 }}{{ end }}", "steps"),
     ("{{ range loop 10000000 }}{{ range loop 10000000 }}{{ end }}{{ end }}", "steps"),
@@ -40,6 +40,22 @@ const HOSTILE: [(&str, &str); 21] = [
     (r#"{{ $d := sprig_dict }}{{ $_ := sprig_set $d "d" $d }}{{ toTOML $d }}"#, "nested"),
     (r#"{{ sprig_repeat 1000000000 "0123456789" }}"#, "bytes"),
     (r#"{{ regexMatch "(((a{100}){100}){100}){100}" "a" }}"#, "regular expression"),
+    (
+        r#"{{ $a := sprig_repeat 8000000 "a" }}{{ $b := print $a "b" }}{{ $c := print $a "c" }}{{ range loop 1000000 }}{{ if eq $b $c }}{{ end }}{{ end }}"#,
+        "bytes",
+    ),
+    (
+        r#"{{ $a := sprig_repeat 8000000 "a" }}{{ $l := sprig_list (print $a "b") }}{{ range loop 1000000 }}{{ if in $l (print "c") }}{{ end }}{{ if sprig_has $a $l }}{{ end }}{{ end }}"#,
+        "bytes",
+    ),
+    (
+        r#"{{ range $i, $n := loop 100000 }}{{ if regexMatch (printf "a%d" $n) "a" }}{{ end }}{{ end }}"#,
+        "bytes",
+    ),
+    (
+        r#"{{ $a := sprig_repeat 100000 "a" }}{{ range loop 1000000 }}{{ if regexMatch "(a*)*b" $a }}{{ end }}{{ end }}"#,
+        "bytes",
+    ),
     ("{{ sprig_until 1000000000 }}", "steps"),
     (
         r#"{{ printf "%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d%1000000d" 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 }}"#,

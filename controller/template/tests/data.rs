@@ -1,5 +1,7 @@
 //! Data of sources: queries, answers, missing data.
 
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
+
 use herdlet_template::{
     Answer, Choice, Error, ErrorKind, MissingKey, NodeAddress, Options, Query, Render, ServiceInstance,
     Source, Template, source::Fixed,

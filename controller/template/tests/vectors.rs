@@ -3,6 +3,8 @@
 //! `vectors/*.jsonl` has one case per line: the template, its data, and the output or the kind of error.
 //! `vectors/differences.jsonl` lists the cases in which herdlet differs, with its own result and the reason.
 
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
+
 use std::{collections::BTreeMap, path::PathBuf};
 
 use herdlet_template::{ErrorKind, MissingKey, Options, Template, source::Fixed};

@@ -72,12 +72,15 @@ impl State<'_, '_> {
         }
     }
 
+    /// Evaluates arguments. Each call costs an eighth of the length of its strings, for functions that read them.
     fn arguments(&mut self, dot: &Value, arguments: Arguments<'_>) -> Outcome<Vec<Value>> {
         let mut values = Vec::with_capacity(arguments.operands.len() + 1);
         for operand in arguments.operands {
             values.push(self.operand(dot, operand)?);
         }
         values.extend(arguments.last);
+        let length: usize = values.iter().filter_map(Value::as_text).map(|text| text.len() / 8).sum();
+        self.context.charge(length)?;
         Ok(values)
     }
 

@@ -32,6 +32,7 @@ impl Found {
     /// Returns a field, an entry of a map, or the result of a method.
     pub(super) fn field(&self, context: &mut Context<'_>, name: &Text, arguments: &[Value]) -> Outcome<Self> {
         context.step()?;
+        context.charge(name.len() / 8)?;
         let found = |value| Ok(Self { value, is_untyped: false });
         match &self.value {
             Value::Nil if self.is_untyped => match context.options.missing_key {

@@ -8,9 +8,10 @@ use crate::{
     error::{Fault, Outcome},
     number,
     query::{Answer, NodeAddress, Query},
+    value::Value,
 };
 
-use super::{data::unfitting, expression::translate};
+use super::{data::unfitting, strings};
 
 /// Evaluates an expression. No answer yet is an empty text.
 pub(super) fn evaluate(context: &mut Context<'_>, expression: &str) -> Outcome<String> {
@@ -166,10 +167,7 @@ fn condition(context: &mut Context<'_>, selector: &str, value: &str) -> Outcome<
     let unsupported = |what: &str| Fault::new(format!("{selector} {what:?} is not supported"));
     Ok(match selector {
         "name" | "address" => {
-            let limit = context.limits().regex_bytes;
-            context.charge(value.len() * 100)?;
-            let regex = regex::RegexBuilder::new(&translate(&value)).size_limit(limit).build();
-            let regex = regex.map_err(|_| Fault::new(format!("invalid regular expression {value:?}")))?;
+            let regex = strings::compile(context, &Value::from(value.as_str()))?;
             let is_name = selector == "name";
             Box::new(move |address| {
                 let text = if is_name { address.interface.clone() } else { address.address.to_string() };

@@ -46,7 +46,8 @@ pub(super) static TABLE: &[Function] = &[
 fn is_in(context: &mut Context<'_>, list: &Value, value: &Value) -> Outcome<bool> {
     match list {
         Value::List(list) => {
-            context.charge(list.items.len())?;
+            let length = value.as_text().map_or(0, |text| text.len());
+            context.charge(list.items.len().saturating_mul(1 + length / 8))?;
             Ok(list.items.iter().any(|item| match (item, value) {
                 (Value::Float(one), Value::Float(other)) => one == other,
                 (Value::Str(one), Value::Str(other)) => one == other,

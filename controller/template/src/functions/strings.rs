@@ -174,17 +174,22 @@ pub(super) fn replace_all(
 /// Compiles a regular expression. Searching takes time proportional to text and expression.
 pub(super) fn compile(context: &mut Context<'_>, expression: &Value) -> Outcome<regex::Regex> {
     let expression = arguments::string(expression)?;
-    // Compiling costs about a hundred times the length, in time.
-    context.charge(expression.len() * 100)?;
+    if let Some(known) = context.regex(&expression) {
+        return Ok(known);
+    }
     let limit = context.limits().regex_bytes;
+    // As much as it can take, so that many expressions end at the bound too.
+    context.charge(limit)?;
     let built =
         regex::RegexBuilder::new(&translate(&expression)).size_limit(limit).dfa_size_limit(limit).build();
-    built.map_err(|error| {
+    let regex = built.map_err(|error| {
         if matches!(error, regex::Error::CompiledTooBig(_)) {
             return Fault::limit(format!("the regular expression needs more than {limit} bytes"));
         }
         Fault::new(format!("invalid regular expression {expression:?}"))
-    })
+    })?;
+    context.keep_regex(&expression, &regex);
+    Ok(regex)
 }
 
 /// Counts a search.

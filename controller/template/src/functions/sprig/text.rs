@@ -19,10 +19,8 @@ pub(super) static TABLE: &[Function] = &[
         strings::mapped(context, &values[0], words::camel)
     }),
     row(Sprig, "sprig_cat", (0, ANY), cat),
-    row(Sprig, "sprig_contains", (2, 2), |context, values| {
-        compare(context, values, |text, part| {
-            text.windows(part.len().max(1)).any(|window| window == part) || part.is_empty()
-        })
+    row(Sprig, "sprig_contains", (2, 2), |_, values| {
+        Ok(Value::Bool(arguments::string(&values[1])?.contains(&*arguments::string(&values[0])?)))
     }),
     row(Sprig, "sprig_hasPrefix", (2, 2), |context, values| compare(context, values, <[u8]>::starts_with)),
     row(Sprig, "sprig_hasSuffix", (2, 2), |context, values| compare(context, values, <[u8]>::ends_with)),
