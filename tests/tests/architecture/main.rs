@@ -115,7 +115,7 @@ const EDGES: [(&str, &str); 14] = [
         "agent",
         "api-types base config docker driver fingerprint manifest nomad plan process runtime services shim storage",
     ),
-    ("api", "agent api-types base config driver fingerprint manifest plan runtime services"),
+    ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (
         "node",
         "agent api api-types base config driver fingerprint manifest nomad plan process rpc runtime services storage",

@@ -74,9 +74,9 @@ fn hcl(variable: &Variable) -> String {
     text
 }
 
-/// A text in HCL. Its escapes are those of JSON.
+/// A text in HCL. Its escapes are those of JSON; `${` would begin an expression.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    serde_json::Value::from(text).to_string().replace("${", r"\u0024{")
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn variable() -> Variable {
-        let items = [("user", "me"), ("my.key", "a \"b\"\n\\ ${c}"), ("esc", "\u{1b}[2J")];
+        let items = [("user", "me"), ("my.key", "a \"b\"\n\\ ${c} ${"), ("esc", "\u{1b}[2J")];
         let metadata = VariableMetadata {
             namespace: "prod".to_owned(),
             path: "a/b".to_owned(),
