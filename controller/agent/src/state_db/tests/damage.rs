@@ -200,7 +200,7 @@ fn old_record_keeps_the_ports_of_its_tasks() {
     old["server"]["task_ports"] = ports.clone();
     let mut loaded = Loaded::default();
     loaded.specs.insert(spec.id, serde_json::from_value(old).unwrap());
-    assert_eq!(loaded.put_in_order(), []);
+    assert!(loaded.put_in_order().is_empty());
     let read = &loaded.specs[&spec.id];
     assert_eq!((json!(read.task_ports), read.host_ports().count()), (ports, 2));
     assert_eq!(json!(read)["server"].get("task_ports"), None, "it is written at its present place only");
