@@ -433,7 +433,7 @@ impl Access {
     /// The rights for a directory whose mode is `present`.
     fn without_list(&self, present: u32) -> Rights {
         if self.outsiders != Outsiders::Excluded {
-            let mode = 0o700 | self.outsiders.perm().bits() * 0o11 | self.special;
+            let mode = 0o700 | (self.outsiders.perm().bits() * 0o11) | self.special;
             return Rights::Exact { mode, owner: self.owner.map(Ids::pair) };
         }
         let is_shared = !self.acl.users.is_empty();

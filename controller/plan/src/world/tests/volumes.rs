@@ -65,7 +65,8 @@ fn mount_is_writable_if_task_group_and_volume_agree() {
             destination: "local/data".to_owned(),
             read_only: case != 0,
         };
-        assert_eq!(mounts, [expected]);
+        // Of the preparation and of the start.
+        assert_eq!(mounts, [expected.clone(), expected]);
     }
 }
 
