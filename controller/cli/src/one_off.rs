@@ -21,8 +21,10 @@ use serde_json::{Map, Value, json};
 use super::{
     Connection,
     client::{Client, ClientError, EndFlags},
+    failed_allocs,
     failure::{AGENT_FAILED, Failure, INTERRUPTED, NOBODY_READS, USAGE},
     logs, stdout,
+    table::plain,
     target::{self, Target},
     watch::{ChangeStep, Shown},
 };
@@ -102,9 +104,7 @@ async fn hold(
 }
 
 /// Reads the answer for as long as it comes. Then the agent ends, or the job has: another branch reports which.
-async fn until_lost(
-    held: &mut Option<impl Stream<Item = Result<(), ClientError>> + Unpin>,
-) -> Infallible {
+async fn until_lost(held: &mut Option<impl Stream<Item = Result<(), ClientError>> + Unpin>) -> Infallible {
     if let Some(held) = held {
         while let Some(Ok(())) = held.next().await {}
     }
@@ -268,13 +268,26 @@ async fn result(client: &Client, view: &AllocView, command: &[String]) -> Result
             Some(exit) if exit.error.is_empty() => Ok(u8::try_from(exit.code & 0xff).unwrap_or(AGENT_FAILED)),
             Some(exit) => Err(Failure::new(exit.error.clone()).of_command(command)),
             None => {
-                let last = task.events.last().map(|event| event.message.clone());
-                let message = format!("the command was not started: {}", last.unwrap_or_default());
-                Err(Failure::new(message).of_command(command))
+                // Its job, and so the output of a task that has failed before it, is deleted next.
+                for line in failed_allocs::last_output(client, view).await {
+                    herdlet_base::stderr_line!("{line}");
+                }
+                Err(Failure::new(format!("the command was not started: {}", why_not(view)))
+                    .of_command(command))
             }
         };
     }
     Err(Failure::new("the result of the command is not known: its allocation is gone"))
+}
+
+/// Why the last task was not started: the failures of the tasks before it, otherwise its own last event.
+fn why_not(view: &AllocView) -> String {
+    let causes = failed_allocs::causes(view);
+    if !causes.is_empty() {
+        return causes.join("; ");
+    }
+    let last = view.tasks.last().and_then(|task| task.events.last());
+    last.map(|event| plain(&event.message)).unwrap_or_default()
 }
 
 #[cfg(test)]
