@@ -44,17 +44,22 @@ pub(super) struct Column {
     path: JsonPath,
 }
 
+/// The longest template, and the deepest nesting in it: the parsers recurse.
+const BYTES_MAX: usize = 4096;
+const DEPTH_MAX: usize = 16;
+
 /// What a column shows where its path finds nothing.
 const NONE: &str = "<none>";
 
 impl Template {
     /// Parses a template such as `{range .items[*]}{.key.id}{"\n"}{end}`; a path alone needs no braces.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        check_bounds(text)?;
         if !text.contains('{') && text.starts_with(['.', '[', '$']) {
             return Ok(Self(vec![Piece::Path(Query::parse(text)?)]));
         }
         let mut rest = text;
-        let pieces = pieces(&mut rest, Nesting::Top)?;
+        let pieces = pieces(&mut rest, 0)?;
         Ok(Self(pieces))
     }
 
@@ -66,18 +71,33 @@ impl Template {
     }
 }
 
-/// Whether an `{end}` is expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nesting {
-    Top,
-    Range,
+fn check_bounds(text: &str) -> Result<(), String> {
+    if text.len() > BYTES_MAX {
+        return Err(format!("is longer than {BYTES_MAX} bytes"));
+    }
+    let mut depth = 0_usize;
+    for char in text.chars() {
+        match char {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return Err(format!("has brackets that are nested more than {DEPTH_MAX} deep"));
+        }
+    }
+    Ok(())
 }
 
-fn pieces(rest: &mut &str, nesting: Nesting) -> Result<Vec<Piece>, String> {
+/// The pieces up to the end, or within ranges up to the `{end}` of the innermost one.
+fn pieces(rest: &mut &str, ranges: usize) -> Result<Vec<Piece>, String> {
+    if ranges > DEPTH_MAX {
+        return Err(format!("has ranges that are nested more than {DEPTH_MAX} deep"));
+    }
     let mut found = Vec::new();
     loop {
         let Some(open) = rest.find('{') else {
-            if nesting == Nesting::Range {
+            if ranges > 0 {
                 return Err("{range} has no {end}".to_owned());
             }
             if !rest.is_empty() {
@@ -93,13 +113,13 @@ fn pieces(rest: &mut &str, nesting: Nesting) -> Result<Vec<Piece>, String> {
         let expression = inside.get(1..close).unwrap_or_default().trim();
         *rest = inside.get(close + 1..).unwrap_or_default();
         match expression {
-            "end" if nesting == Nesting::Range => return Ok(found),
+            "end" if ranges > 0 => return Ok(found),
             "end" => return Err("{end} without {range}".to_owned()),
             quoted if quoted.starts_with(['"', '\'']) => found.push(Piece::Text(literal(quoted)?)),
             path => match path.strip_prefix("range ") {
                 Some(path) => {
                     let query = Query::parse(path.trim())?;
-                    found.push(Piece::Range(query, pieces(rest, Nesting::Range)?));
+                    found.push(Piece::Range(query, pieces(rest, ranges + 1)?));
                 }
                 None => found.push(Piece::Path(Query::parse(path)?)),
             },
@@ -207,6 +227,7 @@ pub(super) fn columns(text: &str) -> Result<Vec<Column>, String> {
             text.split_once(':').filter(|(heading, _)| !heading.is_empty()).ok_or_else(|| {
                 format!("{text:?} is no column: expected NAME:PATH, as in JOB:.key.id,VERSION:.version")
             })?;
+        check_bounds(text)?;
         Ok(Column { heading: heading.to_owned(), path: path(at)? })
     };
     outside_brackets(text).map(column).collect()
@@ -275,6 +296,14 @@ mod tests {
         for invalid in ["{.a", "{range .items[*]}", "{end}", "{key}", "{.a[}", "{\"a}"] {
             assert!(Template::parse(invalid).is_err(), "{invalid}");
         }
+        // These overflowed the stack.
+        let brackets = format!("{{.items[?{}@.a{}]}}", "(".repeat(2000), ")".repeat(2000));
+        let ranges = "{range .a}".repeat(400);
+        for (template, part) in [(&*brackets, "brackets"), (&ranges, "ranges"), (&"x".repeat(5000), "4096")] {
+            let refused = Template::parse(template).unwrap_err();
+            assert!(refused.contains(part), "{refused}");
+        }
+        assert!(columns(&format!("A:.a[?{}@.b{}]", "(".repeat(20), ")".repeat(20))).is_err());
     }
 
     #[test]
