@@ -87,6 +87,9 @@ pub(super) fn tip(args: &[OsString], unknown: &str) -> Option<String> {
         let name = word.strip_prefix('-').filter(|name| name.len() > 1 && !name.starts_with('-'))?;
         word.starts_with(unknown).then_some(name)
     })?;
+    if long.starts_with(|char: char| char.is_ascii_digit()) {
+        return Some(format!("a value that begins with - follows a =, as in --FLAG=-{long}"));
+    }
     Some(format!("long flags begin with two dashes, Nomad's too: --{long}"))
 }
 
@@ -96,6 +99,12 @@ mod tests {
 
     fn args(line: &str) -> Vec<OsString> {
         line.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn a_value_that_begins_with_a_dash_is_no_flag() {
+        assert!(tip(&args("herdlet drain --deadline -5s"), "-5").unwrap().contains("as in --FLAG=-5s"));
+        assert!(tip(&args("herdlet stop web -purge"), "-p").unwrap().ends_with("--purge"));
     }
 
     #[test]
