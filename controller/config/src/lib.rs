@@ -56,10 +56,10 @@ pub use flags::Flags;
 pub use http::Http;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use tls::TlsFiles;
-pub use view::{Setting, Source, settings};
+pub use view::{Setting, Source, settings, settings_again};
 
 use self::{artifact::Limits, gc::Rules};
-use crate::sources::{Loaded, Sources};
+use crate::sources::{Loaded, Opening, Sources};
 
 /// Default parent cgroup of tasks: a sibling of the agent's own cgroup, never a child.
 pub const CGROUP_PARENT: &str = "herdlet";
@@ -211,7 +211,7 @@ impl Config {
     /// [`ConfigError`]; nothing was changed.
     pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+        let loaded = Sources::read(&flags.config, Opening::MayWait)?.file().map_err(ConfigError::Problems)?;
         Self::merge(flags, loaded, surroundings)
     }
 
@@ -221,12 +221,7 @@ impl Config {
     /// [`ConfigError`]; [`ConfigError::Exposed`] if another user could change one of the files.
     pub fn load_trusted(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
         let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        for path in &flags.config {
-            ownership::check_if_there(path)?;
-            if path.is_dir() {
-                ownership::check_entries(path)?;
-            }
-        }
+        check_trust(&flags)?;
         Self::load(flags, surroundings)
     }
 
@@ -426,6 +421,17 @@ fn gc_rules(file: &File) -> Rules {
         gc_inode_usage_threshold: file.gc_inode_usage_threshold.unwrap_or(default.gc_inode_usage_threshold),
         gc_interval: file.gc_interval.map_or(default.gc_interval, |span| span.0),
     }
+}
+
+/// Checks that only trusted users can change the config files.
+fn check_trust(flags: &Flags) -> Result<(), ConfigError> {
+    for path in &flags.config {
+        ownership::check_if_there(path)?;
+        if path.is_dir() {
+            ownership::check_entries(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Reads a token, the file's first line. Callers must not log it.

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use herdlet_base::regular::open_regular;
 use herdlet_manifest::yaml::{self, Document, Node, Problem, Problems};
 
 use super::{ConfigError, File, drivers, merge::merged, nomad};
@@ -69,7 +70,7 @@ impl Sources {
     ///
     /// # Errors
     /// The first one that can't be read.
-    pub(super) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+    pub(super) fn read(paths: &[PathBuf], opening: Opening) -> Result<Self, ConfigError> {
         let mut sources = Self::default();
         for path in paths {
             let failed = |path: &Path| {
@@ -78,11 +79,24 @@ impl Sources {
             };
             if fs::metadata(path).map_err(failed(path))?.is_dir() {
                 for path in files_of(path).map_err(failed(path))? {
-                    let bytes = fs::read(&path).map_err(failed(&path))?;
+                    let bytes = read_file(&path, Opening::NeverWaits).map_err(failed(&path))?;
                     sources.add(&path.display().to_string(), &bytes, Language::of(&path));
                 }
             } else {
-                let bytes = fs::read(path).map_err(failed(path))?;
+                let bytes = read_file(path, opening).map_err(failed(path))?;
+                // A full disk or a failed program leaves such a file; the defaults would be another agent's.
+                if bytes.trim_ascii().is_empty() && path.is_file() {
+                    let message = "is empty; to use the defaults, put only a comment in it";
+                    let source = path.display().to_string();
+                    sources.problems.push(Problem {
+                        source,
+                        line: 0,
+                        column: 0,
+                        path: String::new(),
+                        message: message.to_owned(),
+                    });
+                    continue;
+                }
                 sources.add(&path.display().to_string(), &bytes, Language::of(path));
             }
         }
@@ -169,6 +183,26 @@ impl Sources {
         match text {
             Some(text) => rename(text.document.problem(path, message), &text.names),
             None => Problem { source: String::new(), line: 0, column: 0, path: path.to_owned(), message },
+        }
+    }
+}
+
+/// Whether a file may be a pipe, which waits for its other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// A command line may be `--config <(generate)`.
+    MayWait,
+    NeverWaits,
+}
+
+fn read_file(path: &Path, opening: Opening) -> io::Result<Vec<u8>> {
+    match opening {
+        Opening::MayWait => fs::read(path),
+        Opening::NeverWaits => {
+            let mut bytes = Vec::new();
+            let file = open_regular(path)?.ok_or_else(|| io::Error::other("it is no regular file"))?;
+            io::Read::read_to_end(&mut &file, &mut bytes)?;
+            Ok(bytes)
         }
     }
 }

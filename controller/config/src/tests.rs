@@ -399,3 +399,31 @@ fn driver_section_problems_have_a_position() {
         assert!(problems.contains(expected), "{expected} in\n{problems}");
     }
 }
+
+/// After a full disk, the next start used the default state directory, without any folder of manifests.
+#[test]
+fn empty_config_is_refused_and_one_of_comments_is_valid() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.yaml");
+    let loaded = |text: &str| {
+        fs::write(&path, text).unwrap();
+        load(Flags { config: vec![path.clone()], ..Flags::default() }, true, &[])
+    };
+    for text in ["", " \n\n"] {
+        let error = loaded(text).unwrap_err().to_string();
+        assert!(error.contains("c.yaml: is empty; to use the defaults"), "{error}");
+    }
+    assert!(loaded("# nothing\n").is_ok());
+}
+
+/// A reload waited for the other end of the pipe for ever, and so did all later ones.
+#[test]
+fn pipe_is_not_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("c.yaml");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    let flags = Flags { config: vec![pipe], ..Flags::default() };
+    let error = view::settings_again(flags, &surroundings(true, &|_| None)).unwrap_err();
+    assert!(herdlet_base::error::in_full(&error).contains("it is no regular file"), "{error:?}");
+}

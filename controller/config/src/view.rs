@@ -9,7 +9,10 @@ use herdlet_manifest::yaml;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{Config, ConfigError, Flags, LogFormat, Surroundings, sources::Sources};
+use super::{
+    Config, ConfigError, Flags, LogFormat, Surroundings, check_trust,
+    sources::{Opening, Sources},
+};
 
 mod cluster;
 
@@ -44,10 +47,31 @@ pub fn settings(
     flags: Flags,
     surroundings: &Surroundings<'_>,
 ) -> Result<(Config, Vec<Setting>), ConfigError> {
+    read_settings(flags, surroundings, Opening::MayWait)
+}
+
+/// Like [`settings`], for an agent that reads its config again: a config that may wait, such as a pipe, is refused.
+///
+/// # Errors
+/// As [`Config::load_trusted`].
+pub fn settings_again(
+    flags: Flags,
+    surroundings: &Surroundings<'_>,
+) -> Result<(Config, Vec<Setting>), ConfigError> {
+    let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
+    check_trust(&flags)?;
+    read_settings(flags, surroundings, Opening::NeverWaits)
+}
+
+fn read_settings(
+    flags: Flags,
+    surroundings: &Surroundings<'_>,
+    opening: Opening,
+) -> Result<(Config, Vec<Setting>), ConfigError> {
     let given = flag_values(&flags);
     let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
     let with_variables = flag_values(&flags);
-    let loaded = Sources::read(&flags.config)?.file().map_err(ConfigError::Problems)?;
+    let loaded = Sources::read(&flags.config, opening)?.file().map_err(ConfigError::Problems)?;
     let written = loaded.tree.as_deref().and_then(as_written);
     let source = |key: &str| {
         let key_read = if key == RAW_EXEC_ENABLED { "drivers.raw_exec.enabled" } else { key };

@@ -180,7 +180,7 @@ impl<'r> Reader<'r> {
                 match reference.get(..end) {
                     Some("") | None => text.push('$'),
                     Some(name) => {
-                        let value = self.known.get(name).ok_or_else(|| self.undefined("NAME"))?;
+                        let value = self.known.get(name).ok_or_else(|| self.undefined(None))?;
                         self.append(&mut text, value)?;
                     }
                 }
@@ -213,7 +213,7 @@ impl<'r> Reader<'r> {
         let usable = set.filter(|value| !is_strict || !value.is_empty());
         let mut chars = operator.chars();
         match (chars.next(), usable) {
-            (None, None) if !is_strict => Err(self.undefined(name)),
+            (None, None) if !is_strict => Err(self.undefined(Some(name))),
             (None, Some(value)) if !is_strict => Ok(Cow::Borrowed(value)),
             (Some('-' | '?'), Some(value)) => Ok(Cow::Borrowed(value)),
             (Some('-'), None) | (Some('+'), Some(_)) => self.expanded(chars.as_str(), depth).map(Cow::Owned),
@@ -225,11 +225,12 @@ impl<'r> Reader<'r> {
     }
 
     /// `$` in a password is often meant literally: what follows it is named only if it has braces.
-    fn undefined(&self, name: &str) -> DotenvError {
-        let what = if name == "NAME" { "a variable after $".to_owned() } else { format!("${{{name}}}") };
+    fn undefined(&self, braced: Option<&str>) -> DotenvError {
+        let what = braced.map_or_else(|| "a variable after $".to_owned(), |name| format!("${{{name}}}"));
         self.error(format!(
-            "{what} in the value of {} is not defined before this line, and the environment is not read; give a default as in ${{{name}:-}}, or write a literal $ as $$",
-            self.key
+            "{what} in the value of {} is not defined before this line, and the environment is not read; give a default as in ${{{}:-}}, or write a literal $ as $$",
+            self.key,
+            braced.unwrap_or("NAME")
         ))
     }
 

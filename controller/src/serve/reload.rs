@@ -12,7 +12,9 @@ use anyhow::Context as _;
 use herdlet_agent::telemetry::logs::LogLevel;
 use herdlet_api::http::{Tls, Token};
 use herdlet_base::error::in_full;
-use herdlet_config::{Config, ConfigError, Flags, Setting, Source, Surroundings, host_name, settings};
+use herdlet_config::{
+    ConfigError, Flags, Setting, Source, Surroundings, host_name, settings, settings_again,
+};
 use herdlet_node::member::Joined;
 use herdlet_runtime::off_thread;
 use herdlet_variables::Variables;
@@ -132,7 +134,8 @@ impl Reloader {
             Err(error) => {
                 // A problem in a file is a line of its own.
                 let error = in_full(&error).lines().map(str::trim).collect::<Vec<_>>().join("; ");
-                tracing::error!("failed to reload: {error}; the config is invalid, so nothing was changed");
+                let error = error.replace(":; ", ": ");
+                tracing::error!("failed to reload: {error}; nothing was changed");
             }
         }
         if is_ready {
@@ -172,8 +175,7 @@ impl Reloader {
     fn reload_settings(&mut self) -> Result<(), ConfigError> {
         let host = host_name();
         let surroundings = Surroundings::of_process(&host);
-        let config = Config::load_trusted(self.flags.clone(), &surroundings)?;
-        let (_, now) = settings(self.flags.clone(), &surroundings)?;
+        let (config, now) = settings_again(self.flags.clone(), &surroundings)?;
         match self.level.set(&config.log_level) {
             Ok(()) => {}
             Err(error) => tracing::error!("failed to {}; the previous level stays in force", in_full(&error)),

@@ -6,7 +6,7 @@ use herdlet_manifest::yaml::Problems;
 
 use crate::{
     Config, ConfigError, Flags, Surroundings,
-    sources::{Language, Loaded, Sources},
+    sources::{Language, Loaded, Opening, Sources},
 };
 
 fn load(texts: &[(&str, &str)]) -> Result<Loaded, Problems> {
@@ -315,11 +315,12 @@ fn a_directory_is_read_by_the_names_of_its_files() {
     ] {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
-    let loaded = Sources::read(&[dir.path().to_owned()]).unwrap().file().unwrap();
+    let loaded = Sources::read(&[dir.path().to_owned()], Opening::MayWait).unwrap().file().unwrap();
     assert_eq!(loaded.file.name.unwrap().0, "second");
     assert!(loaded.has_nomads);
     std::fs::write(dir.path().join("40.hcl"), "name =").unwrap();
-    let problems = Sources::read(&[dir.path().to_owned()]).unwrap().file().unwrap_err().to_string();
+    let problems =
+        Sources::read(&[dir.path().to_owned()], Opening::MayWait).unwrap().file().unwrap_err().to_string();
     assert!(problems.ends_with("40.hcl:1:7: expected a value"), "{problems}");
 }
 

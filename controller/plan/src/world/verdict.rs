@@ -288,7 +288,8 @@ fn slot<'a>(job: &JobEntry, allocs: &'a Allocs, group: &Group, index: usize) -> 
     job.state.slots.get(&group.name)?.get(index)?.alloc.and_then(|id| allocs.get(id))
 }
 
-fn is_current(job: &JobEntry, group: &Group, alloc: &AllocEntry) -> bool {
+/// Whether the allocation does the work of the job's current version and is to run.
+pub(super) fn is_current(job: &JobEntry, group: &Group, alloc: &AllocEntry) -> bool {
     alloc.spec.desired == Desired::Run && same_work(&alloc.spec.job, &job.current, &group.name)
 }
 
