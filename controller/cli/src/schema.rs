@@ -174,7 +174,7 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix("  Not supported: ")).unwrap();
             assert!(line.split(", ").any(|known| known == name), "{text}");
         }
-        assert!(explain("spec.groups.services").contains("  Accepted without effect: "));
+        assert!(explain("spec.groups").contains("  Accepted without effect: "));
     }
 
     #[test]
@@ -230,7 +230,10 @@ mod tests {
     fn unknown_field_suggests_the_nearest() {
         assert!(explain("spec.groups.restrat").contains("spec.groups.restart"));
         assert!(explain("kill_timeout").contains("spec.groups.tasks.kill_timeout"));
-        assert_eq!(explain("config"), "near: spec.groups.tasks.config");
+        assert_eq!(
+            explain("config"),
+            "near: spec.groups.tasks.config spec.groups.tasks.config.logging.config"
+        );
         assert_eq!(explain("spec.zzzzzzzz"), "near: ");
     }
 

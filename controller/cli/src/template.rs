@@ -34,7 +34,7 @@ pub struct TemplateArgs {
 enum TemplateVerb {
     /// Render a template of a job with given data, without an agent
     #[command(
-        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  herdlet template render - --var-file variables.yaml < app.conf.tpl\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
+        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
     )]
     Render(Box<RenderArgs>),
 }

@@ -252,8 +252,8 @@ mod tests {
             "a"
         );
         // The output of one task is not altered: dumps and archives had a line end more.
-        let end = [(1, "stdout", "a\n", End::Line), (1, "stdout", "\0b", End::Line)];
-        assert_eq!(rendered(None, Outputs::Apart, &end), "a\n\0b");
+        let end = [(1, "stdout", "a\n", End::Line), (1, "stdout", "b", End::Line)];
+        assert_eq!(rendered(None, Outputs::Apart, &end), "a\nb");
         let two = [(1, "stdout", "b", End::Line), (1, "stderr", "c\n", End::Line)];
         assert_eq!(rendered(None, Outputs::Apart, &two), "bc\n");
         assert_eq!(rendered(None, Outputs::Same, &two), "b\nc\n");

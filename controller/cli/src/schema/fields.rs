@@ -3,7 +3,7 @@
 //! In: the JSON Schema, an example with every field, and a minimal job. Out: fields, found by any of their spellings, with
 //! examples and defaults.
 
-use std::sync::LazyLock;
+use std::{collections::BTreeSet, sync::LazyLock};
 
 use herdlet_api_types::manifest::{JobManifest, VolumeManifest};
 use herdlet_manifest::manifests::{Drivers, parse, to_manifest_name};
@@ -138,10 +138,10 @@ pub(super) fn find<'f>(all: &'f [Field], wanted: &str) -> Found<'f> {
     }
     let last = to_manifest_name(steps.last().copied().unwrap_or_default());
     let leaf = nearest(&last, all.iter().map(Field::name));
-    let mut near: Vec<&str> =
-        all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str()).collect();
     // Each driver has its own `config` at the same path.
-    near.dedup();
+    let mut known = BTreeSet::new();
+    let named = all.iter().filter(|field| leaf == Some(field.name())).map(|field| field.path.as_str());
+    let mut near: Vec<&str> = named.filter(|path| known.insert(*path)).collect();
     near.truncate(5);
     Found::Near(near)
 }
@@ -254,10 +254,12 @@ const EXAMPLE: &str = include_str!("example.yaml");
 const LEAST: &str = include_str!("least.yaml");
 
 /// Examples of fields that a document does not keep: reading it replaces them.
-const UNKEPT: [(&str, &str); 3] = [
+const UNKEPT: [(&str, &str); 4] = [
     ("spec.groups.tasks.env_file", "env_file: [common.env, {path: local.env, required: false}]\n"),
     ("spec.groups.tasks.env_file.path", "path: common.env\n"),
     ("spec.groups.tasks.env_file.required", "required: false\n"),
+    // Has no effect there.
+    ("spec.groups.tasks.resources.network.ports.to", "to: 6060\n"),
 ];
 
 static EXAMPLES: LazyLock<Vec<Json>> = LazyLock::new(|| documents(EXAMPLE, As::Written));

@@ -66,6 +66,7 @@ impl Shared {
     /// All attempts of which there are traces. Those of an engine that is gone are known from their records.
     pub(super) async fn list(self: &Arc<Self>) -> DriverResult<Vec<AttemptId>> {
         let mut found = self.recorded()?;
+        let is_unused = found.is_empty();
         let current = self.current();
         let mut engines = vec![Arc::clone(&current)];
         for id in &found {
@@ -94,7 +95,8 @@ impl Shared {
                 .map_err(|_| silent())
                 .and_then(|all| all.map_err(DriverError::retry))
             {
-                Err(error) if !Arc::ptr_eq(&engine, &current) => {
+                // A container without a record is removed by the sweep, once its engine answers.
+                Err(error) if is_unused || !Arc::ptr_eq(&engine, &current) => {
                     tracing::debug!(error = error.why(), "only the recorded attempts of an engine are known");
                     continue;
                 }

@@ -45,25 +45,30 @@ impl fmt::Display for Place {
 
 /// The place to use: a socket that the config names, otherwise the first engine that is installed.
 pub(crate) fn candidates(driver: &str, policy: &Policy) -> Place {
-    candidates_in(driver, policy, &|path| path.exists(), env::var("DOCKER_HOST").ok().as_deref())
+    let hosts = Hosts { docker: env::var("DOCKER_HOST").ok(), podman: env::var("CONTAINER_HOST").ok() };
+    candidates_in(driver, policy, &|path| path.exists(), &hosts)
 }
 
-fn candidates_in(
-    driver: &str,
-    policy: &Policy,
-    exists: &dyn Fn(&Path) -> bool,
-    docker_host: Option<&str>,
-) -> Place {
+/// The addresses that the engines' own clients use, from the environment.
+#[derive(Debug, Default)]
+struct Hosts {
+    docker: Option<String>,
+    podman: Option<String>,
+}
+
+/// The path of a Unix socket's address.
+fn socket_of(host: Option<&str>) -> Option<PathBuf> {
+    host.and_then(|host| host.strip_prefix("unix://")).map(PathBuf::from)
+}
+
+fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, hosts: &Hosts) -> Place {
     let wanted = if driver == PODMAN { EngineChoice::Podman } else { policy.engine };
-    let docker_host = docker_host.and_then(|host| host.strip_prefix("unix://")).map(PathBuf::from);
-    let docker = || Place {
-        kind: Kind::Docker,
-        socket: policy.socket.clone().or_else(|| docker_host.clone()).unwrap_or_else(|| DOCKER_SOCKET.into()),
+    let place = |kind, host: &Option<String>, usual: &str| Place {
+        kind,
+        socket: policy.socket.clone().or_else(|| socket_of(host.as_deref())).unwrap_or_else(|| usual.into()),
     };
-    let podman = || Place {
-        kind: Kind::Podman,
-        socket: policy.socket.clone().unwrap_or_else(|| PODMAN_SOCKET.into()),
-    };
+    let docker = || place(Kind::Docker, &hosts.docker, DOCKER_SOCKET);
+    let podman = || place(Kind::Podman, &hosts.podman, PODMAN_SOCKET);
     let is_installed = |program: &str| PROGRAM_DIRS.iter().any(|dir| exists(&Path::new(dir).join(program)));
     match wanted {
         EngineChoice::Docker => docker(),
@@ -85,7 +90,9 @@ mod tests {
 
     fn of(driver: &str, options: serde_json::Value, files: &[&str], host: Option<&str>) -> Place {
         let policy = Policy::of(&serde_json::from_value(options).unwrap(), Mode::Node).unwrap();
-        candidates_in(driver, &policy, &|path| files.iter().any(|file| Path::new(file) == path), host)
+        let hosts =
+            Hosts { docker: host.map(str::to_owned), podman: host.map(|host| format!("{host}-podman")) };
+        candidates_in(driver, &policy, &|path| files.iter().any(|file| Path::new(file) == path), &hosts)
     }
 
     #[test]
@@ -98,6 +105,7 @@ mod tests {
         assert_eq!(of("podman", json("{}"), &both, None).socket, Path::new(PODMAN_SOCKET));
         assert_eq!(of("docker", json("{\"engine\": \"podman\"}"), &both, None).kind, Kind::Podman);
         assert_eq!(of("docker", json("{}"), &both, Some("unix:///x")).socket, Path::new("/x"));
+        assert_eq!(of("podman", json("{}"), &both, Some("unix:///x")).socket, Path::new("/x-podman"));
         let named = of("docker", json("{\"endpoint\": \"unix:///y\"}"), &both, Some("unix:///x"));
         assert_eq!(named.socket, Path::new("/y"));
     }

@@ -1,7 +1,7 @@
 //! `sockaddr`: expressions of go-sockaddr on the addresses of the node, such as `GetPrivateIP` or
 //! `GetAllInterfaces | include "network" "10.0.0.0/8" | attr "address"`.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use crate::{
     context::Context,

@@ -60,8 +60,11 @@ fn finish(engine: &Engine<'_>, node: NodeTest) {
 
 fn a_job_of_the_servers_runs_in_a_container_with_nomads_name(engine: Engine<'_>) {
     let mut node = node(&engine);
+    // A node registers before a slow engine has answered.
+    wait::until_true("the driver is known to the servers", || {
+        node.known().drivers.get("docker").is_some_and(|driver| driver.healthy && driver.detected)
+    });
     let known = node.known();
-    assert!(known.drivers["docker"].healthy && known.drivers["docker"].detected);
     assert_eq!(known.attributes.get("driver.docker").map(|value| &**value), Some("1"));
     for attribute in ["driver.docker.version", "driver.docker.volumes.enabled"] {
         // Nomad has no attribute for an option that is off.

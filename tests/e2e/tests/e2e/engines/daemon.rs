@@ -208,13 +208,11 @@ fn a_daemon_that_restarts_while_tasks_start_and_end_starts_none_twice() {
 fn auto_keeps_the_engine_of_an_allocation() {
     let Some(engines) = Engines::own(&["docker", "podman"]) else { return };
     let (docker, podman) = (engines.engine(Kind::Docker), engines.engine(Kind::Podman));
-    // The sockets where `auto` looks for them, in the mounts of this test.
-    for (engine, path) in [(&docker, "/run/docker.sock"), (&podman, "/run/podman/podman.sock")] {
-        std::fs::create_dir_all(std::path::Path::new(path).parent().unwrap()).unwrap();
-        let _ = std::fs::remove_file(path);
-        std::os::unix::fs::symlink(engine.socket(), path).unwrap();
-    }
-    let setup = herdlet_e2e::agent::Setup::default().config("drivers: {docker: {engine: auto}}\n");
+    let address = |engine: &Engine<'_>| format!("unix://{}", engine.socket().display());
+    let setup = herdlet_e2e::agent::Setup::default()
+        .config("drivers: {docker: {engine: auto}}\n")
+        .env("DOCKER_HOST", address(&docker))
+        .env("CONTAINER_HOST", address(&podman));
     let mut agent = Agent::start_with(setup);
     agent.apply_and_wait(&job("sticky", "service", RESTARTS, &[sleeping("t", "")]));
     let before = running_of(&docker, &agent);
