@@ -141,7 +141,7 @@ impl RenderArgs {
         let source = env
             .iter()
             .fold(Fixed::default().with_unix_time(now), |source, (name, value)| source.with_env(name, value));
-        let source = self.var_file.iter().try_fold(source, with_variables_of)?;
+        let source = self.var_file.iter().try_fold(source, |source, path| with_variables_of(source, path))?;
         self.var.iter().try_fold(source, |source, assignment| {
             let (path, key, value) = item(assignment).ok_or_else(|| {
                 Failure::new(format!("--var {assignment}: expected PATH.KEY=VALUE"))
@@ -160,7 +160,7 @@ fn item(assignment: &str) -> Option<(&str, &str, &str)> {
     (!path.is_empty() && !key.is_empty()).then_some((path, key, value))
 }
 
-fn with_variables_of(source: Fixed, path: &PathBuf) -> Result<Fixed, Failure> {
+fn with_variables_of(source: Fixed, path: &Path) -> Result<Fixed, Failure> {
     let bytes = read(path)?;
     let parsed = yaml::parse(&path.display().to_string(), &bytes);
     let failure = |problems: String| Failure::new(problems).code(USAGE);

@@ -84,7 +84,7 @@ impl KeySource {
             Err(error) => return Err(error),
         };
         let Some(given) = &self.given else { return Ok(generated) };
-        let keys = parse(given.path(), &*read(given.path())?)?;
+        let keys = parse(given.path(), &read(given.path())?)?;
         if keys.active().is_none() {
             return Err(KeyError::Empty { path: given.path().to_owned() });
         }
@@ -153,9 +153,13 @@ impl KeySource {
 
 /// Reads a key file that only its owner and its group may read.
 fn read(path: &Path) -> Result<Zeroizing<String>, KeyError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => KeyError::Missing { path: path.to_owned() },
-        _ => KeyError::Read { path: path.to_owned(), source },
+    let failed = |source: io::Error| {
+        let path = path.to_owned();
+        if source.kind() == io::ErrorKind::NotFound {
+            KeyError::Missing { path }
+        } else {
+            KeyError::Read { path, source }
+        }
     };
     ownership::check_if_there(path)?;
     // Opening a FIFO without a writer would block.

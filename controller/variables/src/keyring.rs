@@ -184,7 +184,7 @@ pub fn id_in(line: &str) -> Option<KeyId> {
 pub fn new_line(created: u64) -> Option<Zeroizing<String>> {
     let mut bytes = Zeroizing::new([0; KEY_BYTES]);
     rand::fill(&mut *bytes).ok()?;
-    let text = Zeroizing::new(STANDARD.encode(&*bytes));
+    let text = Zeroizing::new(STANDARD.encode(*bytes));
     Some(Zeroizing::new(format!("{} {created}\n", &*text)))
 }
 

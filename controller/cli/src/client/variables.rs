@@ -156,14 +156,12 @@ fn checked(request: RequestBuilder, check: Option<u64>) -> RequestBuilder {
 
 /// The items of a conflicting variable are dropped, so that no message can show them.
 fn refusal(error: ClientError) -> VariableRefusal {
-    match error {
-        ClientError::Status { status: 409, message } => match serde_json::from_str::<Variable>(&message) {
-            Ok(present) => VariableRefusal::Conflict(Box::new(present.metadata)),
-            Err(_) => {
-                let message = "the variable is not as expected".to_owned();
-                VariableRefusal::Failed(ClientError::Status { status: 409, message })
-            }
-        },
-        error => VariableRefusal::Failed(error),
+    let ClientError::Status { status: 409, message } = error else { return VariableRefusal::Failed(error) };
+    match serde_json::from_str::<Variable>(&message) {
+        Ok(present) => VariableRefusal::Conflict(Box::new(present.metadata)),
+        Err(_) => {
+            let message = "the variable is not as expected".to_owned();
+            VariableRefusal::Failed(ClientError::Status { status: 409, message })
+        }
     }
 }

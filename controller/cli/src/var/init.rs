@@ -56,11 +56,12 @@ pub(super) fn run(args: &InitArgs) -> Result<u8, Failure> {
     let mut options = OpenOptions::new();
     let made =
         options.write(true).create_new(true).open(&path).and_then(|mut file| file.write_all(text.as_bytes()));
-    made.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            Failure::new(format!("{} exists already; name another file", path.display()))
-        }
-        _ => Failure::new(format!("{}: cannot be written: {error}", path.display())),
+    made.map_err(|error| {
+        Failure::new(if error.kind() == ErrorKind::AlreadyExists {
+            format!("{} exists already; name another file", path.display())
+        } else {
+            format!("{}: cannot be written: {error}", path.display())
+        })
     })?;
     if !args.quiet {
         let shown = path.display();

@@ -7,7 +7,7 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Dura
 
 use clap::Args;
 use herdlet_api_types::variable::{Variable, VariableKey, VariableLock, VariableMetadata};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::{
     process::{Child, Command},
     signal::unix::{SignalKind, signal},
@@ -110,6 +110,10 @@ fn start(command: &[String]) -> Result<Child, Failure> {
         }
         [] => return Err(Failure::new("name a command after --")),
     };
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the command must not outlive its lock, also if this one is interrupted"
+    )]
     let started = started.kill_on_drop(true).spawn();
     started.map_err(|error| Failure::new(format!("the command did not start: {error}")).of_command(command))
 }
@@ -166,7 +170,9 @@ impl Held {
 /// Ends the command.
 async fn end(child: &mut Child) {
     if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw) {
-        let _ = kill_process(pid, Signal::TERM);
+        // Its pid is its own: it is not waited for yet.
+        let _ =
+            pidfd_open(pid, PidfdFlags::empty()).and_then(|process| pidfd_send_signal(process, Signal::TERM));
     }
     tokio::select! {
         _ = child.wait() => {}
