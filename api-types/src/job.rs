@@ -17,6 +17,7 @@ mod artifact;
 mod children;
 mod policy;
 mod service;
+mod template;
 
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
@@ -27,6 +28,7 @@ pub use service::{
     AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Service, Thresholds,
     Weights,
 };
+pub use template::{ChangeScript, Template, TemplateChange, TemplateSource, TemplateWait};
 
 /// The default of `node_pool`.
 pub const NODE_POOL: &str = "default";
@@ -404,6 +406,9 @@ pub struct Task {
     /// Artifacts to fetch before it starts, possibly concurrently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
+    /// Files to render before it starts, and whenever their data changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub templates: Vec<Template>,
     /// The file below `local` that receives the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,

@@ -17,6 +17,9 @@ pub struct RestartPolicy {
     pub delay: Duration,
     /// What happens after the last attempt.
     pub mode: RestartMode,
+    /// Whether a restart waits until all data of the task's templates is there again, as the first start does.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub render_templates: bool,
 }
 
 /// What happens after the last attempt of a restart policy.

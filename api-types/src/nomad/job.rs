@@ -223,7 +223,7 @@ fn restart(policy: &RestartPolicy) -> Value {
     };
     json!({
         "Attempts": policy.attempts, "Interval": policy.interval, "Delay": policy.delay, "Mode": mode,
-        "RenderTemplates": false,
+        "RenderTemplates": policy.render_templates,
     })
 }
 

@@ -72,6 +72,7 @@ pub(crate) fn task() -> Task {
             interval: Duration::from_secs(1800),
             delay: Duration::from_secs(15),
             mode: RestartMode::Fail,
+            render_templates: false,
         },
         resources: Resources { cpu_mhz: Some(500), memory_mib: Some(256), memory_max_mib: Some(512) },
         ..fixture::task("redis")

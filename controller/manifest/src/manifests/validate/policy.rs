@@ -62,7 +62,7 @@ pub(super) fn restart_word(
 
 /// Validates a restart policy, defaults included.
 pub(super) fn restart(policy: &RestartPolicy, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-    let RestartPolicy { attempts, interval, delay, mode } = policy;
+    let RestartPolicy { attempts, interval, delay, mode, render_templates: _ } = policy;
     if *interval < INTERVAL_MIN {
         return findings.problem(
             &trail.field("interval"),
