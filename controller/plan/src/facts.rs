@@ -11,11 +11,12 @@ use std_alloc::{
     vec::Vec,
 };
 
+use herdlet_api_types::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     network::AllocNetwork,
-    op::Part,
+    op::{Part, TemplateIndex},
     time::{Deadline, Now},
 };
 
@@ -46,6 +47,9 @@ pub struct Facts {
     /// When the part is to be renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renew_at: Option<Deadline>,
+    /// One revision for each thing that the part consists of and that changes on its own: each template of a task.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Revision>,
 }
 
 /// Identifies one value of a part. Only equality is meaningful. A part that can't derive it from its content reports
@@ -73,6 +77,59 @@ pub enum ChangeAction {
     Restart(String),
     /// Send it each of these signals.
     Signal(BTreeSet<String>),
+    /// Send it each of these signals, then run these scripts inside it.
+    Run {
+        /// Signals.
+        signals: BTreeSet<String>,
+        /// The templates whose scripts are run.
+        scripts: BTreeSet<TemplateIndex>,
+    },
+}
+
+impl ChangeAction {
+    /// Signals and scripts; without scripts, only signals.
+    pub fn run(signals: BTreeSet<String>, scripts: BTreeSet<TemplateIndex>) -> Self {
+        if scripts.is_empty() { Self::Signal(signals) } else { Self::Run { signals, scripts } }
+    }
+
+    /// Both in one: a restart replaces everything else.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Restart(why), _) | (_, Self::Restart(why)) => Self::Restart(why),
+            (one, other) => {
+                let (mut signals, mut scripts) = one.into_sets();
+                let (more_signals, more_scripts) = other.into_sets();
+                signals.extend(more_signals);
+                scripts.extend(more_scripts);
+                Self::run(signals, scripts)
+            }
+        }
+    }
+
+    fn into_sets(self) -> (BTreeSet<String>, BTreeSet<TemplateIndex>) {
+        match self {
+            Self::Restart(_) => Default::default(),
+            Self::Signal(signals) => (signals, BTreeSet::new()),
+            Self::Run { signals, scripts } => (signals, scripts),
+        }
+    }
+}
+
+/// A change that concerns a running task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// What it is notified with.
+    pub action: ChangeAction,
+    /// Upper bound of a random delay, so that many tasks do not act at the same time.
+    pub splay: Duration,
+}
+
+impl Notification {
+    /// Without a delay.
+    pub fn at_once(action: ChangeAction) -> Self {
+        Self { action, splay: Duration::ZERO }
+    }
 }
 
 /// A change that a running task must still be notified of. Stored before the notification, and cleared by its outcome.
@@ -143,6 +200,7 @@ impl Facts {
             root: None,
             network: None,
             renew_at: None,
+            outputs: Vec::new(),
         }
     }
 

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     checks::ChecksMemory,
-    part::{Doing, FinishedOperation, Noticed, PartState, Parts},
+    part::{Doing, FinishedOperation, LastValue, Noticed, PartState, Parts},
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
@@ -38,7 +38,8 @@ use crate::{
     facts::{AllFacts, Fact, Facts, Input, Owed, Revision},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskIndex, TaskPart, TemplateIndex},
+    parts::Memory,
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -54,10 +55,12 @@ pub struct AllocState {
     pub checks: ChecksMemory,
     /// Since when the allocation has been healthy without interruption, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
-    /// Signals in flight that notify tasks of changes, by operation.
-    pub signals_in_flight: BTreeMap<u64, SignalledPart>,
+    /// Signals and scripts in flight that notify tasks of changes, by operation.
+    pub notices_in_flight: BTreeMap<u64, NoticeInFlight>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
+    /// What its pending parts wait for, as last recorded in the tasks' events.
+    pub missing: BTreeMap<Part, String>,
     /// Tasks whose first attempt a previous agent may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
@@ -139,10 +142,14 @@ impl AllocState {
         }
     }
 
-    /// The facts that a part reads, as far as they are known.
+    /// The facts that a part reads, as far as they are known, and what it has produced before, if that is stored.
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
-        sources.filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() })).collect()
+        let own = (part.row().memory == Memory::Stored).then_some(part);
+        sources
+            .chain(own)
+            .filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() }))
+            .collect()
     }
 
     /// The launch record of the attempt that the part belongs to.
@@ -328,15 +335,17 @@ pub struct Failures {
     pub longest: Duration,
 }
 
-/// The change of which a signal in flight notifies a task.
+/// A signal or a script in flight that notifies a task of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SignalledPart {
+pub struct NoticeInFlight {
     /// The task.
     pub task: TaskIndex,
     /// The part that has changed.
     pub part: TaskPart,
     /// The revision of the part.
     pub revision: Revision,
+    /// The template whose script it is; `None` for a signal.
+    pub script: Option<TemplateIndex>,
 }
 
 /// Why a task can't go on.

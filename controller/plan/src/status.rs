@@ -17,7 +17,7 @@ use crate::{
     parts::column::Words,
     plan::{Plan, Waiting},
     policy::{HealthTerms, has_counted_check},
-    state::{AllocState, Doing, PartState, Run, TaskState},
+    state::{AllocState, Doing, LastValue, PartState, Run, TaskState},
     time::{Deadline, Now},
 };
 
@@ -224,8 +224,12 @@ fn write_reason(
                     say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
                     (Reason::Error, None, Some(*retry_at_ns))
                 }
-                PartState::Pending { on, since_ns, .. } => {
-                    say(&name, format_args!("waits for {on}"));
+                PartState::Pending { on, since_ns, last, .. } => {
+                    let last = match last {
+                        LastValue::Gone => "",
+                        LastValue::Kept => "outdated, the last output is kept: ",
+                    };
+                    say(&name, format_args!("{last}waits for {on}"));
                     (Reason::Dependency, Some(*since_ns), None)
                 }
                 PartState::Unknown | PartState::Suspect(_) => {

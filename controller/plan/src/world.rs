@@ -169,6 +169,9 @@ impl World {
             Event::Drift { alloc, part, by } => {
                 self.write(open, alloc, |writer| writer.drift(part, by));
             }
+            Event::SourceChanged { alloc, part } => {
+                self.write(open, alloc, |writer| writer.source_changed(part));
+            }
             Event::Driver { alloc, task, message } => {
                 self.write(open, alloc, |writer| writer.driver_message(&task, message));
             }

@@ -8,6 +8,7 @@
 //! - [`facts`]: the facts that parts have produced, for the parts that read them.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
+//! - [`templates`]: data of templates that is missing, and scripts that run after a render.
 //! - [`history`]: the events that people read.
 
 mod artifacts;
@@ -15,6 +16,7 @@ mod facts;
 mod history;
 mod process;
 mod request;
+mod templates;
 
 use core::ops::Range;
 use std_alloc::{
@@ -44,8 +46,8 @@ use crate::{
     plan::Change,
     spec::AllocSpec,
     state::{
-        AllocState, Doing, Failures, FinishedOperation, Noticed, PartState, Run, Stage, Stop, TaskState,
-        healthy_by,
+        AllocState, Doing, Failures, FinishedOperation, LastValue, Noticed, PartState, Run, Stage, Stop,
+        TaskState, healthy_by,
     },
     status,
     time::Now,
@@ -204,8 +206,9 @@ impl Writer<'_> {
             self.state.parts.run_over(part, generation);
             return;
         }
-        if let Some(signalled) = self.state.signals_in_flight.remove(&generation) {
-            return self.on_signal_delivered(signalled);
+        if let Some(notice) = self.state.notices_in_flight.remove(&generation) {
+            self.notice_ended(notice, &outcome);
+            return self.refresh_status();
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
@@ -364,10 +367,8 @@ impl Writer<'_> {
                 self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
                 self.part_is_up(part);
             }
-            Outcome::Pending { on, ask_in } => {
-                let ask_at_ns = self.now.boot_ns.saturating_add(ask_in.as_nanos().max(1).unsigned_abs());
-                self.state.parts.await_need(part, on, self.now.boot_ns, ask_at_ns);
-            }
+            Outcome::Pending { on, ask_in } => self.await_need(part, on, (ask_in, LastValue::Gone)),
+            Outcome::Outdated { on, ask_in } => self.await_need(part, on, (ask_in, LastValue::Kept)),
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
             Outcome::Lost { why } => {
@@ -390,12 +391,14 @@ impl Writer<'_> {
 
     fn part_is_up(&mut self, part: Part) {
         self.state.parts.set_part(part, PartState::Up);
+        self.state.missing.remove(&part);
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
-            // If `secrets` had to be mounted again, it no longer contains any token.
+            // If `secrets` had to be mounted again, it no longer contains any token or rendered file.
             if let Part::Task(index, TaskPart::Dir) = part {
                 self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
+                self.drift(Part::Task(index, TaskPart::Templates), Noticed::Event);
             }
         }
     }

@@ -41,6 +41,8 @@ pub enum PartState {
         since_ns: u64,
         /// When to ask again, by `CLOCK_BOOTTIME`.
         ask_at_ns: u64,
+        /// What it has made before.
+        last: LastValue,
     },
     /// The last operation failed: the planner tries again at `retry_at_ns`.
     Failed {
@@ -53,6 +55,15 @@ pub enum PartState {
         /// The reason.
         why: String,
     },
+}
+
+/// What a part that waits for something has made before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastValue {
+    /// Nothing, or it is gone.
+    Gone,
+    /// It is there, but no longer the newest.
+    Kept,
 }
 
 /// What an operation on a part is doing.
@@ -183,9 +194,9 @@ impl Parts {
     }
 
     /// Marks the part as pending: something it needs does not exist yet.
-    pub fn await_need(&mut self, part: Part, on: String, now_ns: u64, ask_at_ns: u64) {
+    pub fn await_need(&mut self, part: Part, on: String, (now_ns, ask_at_ns): (u64, u64), last: LastValue) {
         let since_ns = *self.pending.entry(part).or_insert(now_ns);
-        self.set_part(part, PartState::Pending { on, since_ns, ask_at_ns });
+        self.set_part(part, PartState::Pending { on, since_ns, ask_at_ns, last });
     }
 
     /// See [`PartState::begin`].

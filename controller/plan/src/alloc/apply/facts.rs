@@ -1,18 +1,23 @@
 //! Applies the facts that parts have produced: stores them where the table demands it, passes them on to their readers,
 //! and notifies a running task of changes that concern it.
 
-use std_alloc::sync::Arc;
+use std_alloc::{collections::BTreeSet, string::String, sync::Arc};
 
 use herdlet_api_types::{Duration, task::TaskEventKind};
 
 use super::{Writer, mark_for_inspection};
 use crate::{
-    facts::{ChangeAction, Facts, Owed, Revision},
-    op::{Part, TaskIndex, TaskPart},
+    action::Outcome,
+    backoff::fraction,
+    facts::{ChangeAction, Facts, Notification, Owed, Revision},
+    op::{Part, TaskIndex, TaskPart, TemplateIndex},
     parts::{Memory, Need, Read, ReadWhen, TASK_PARTS},
-    state::{Doing, Run, SignalledPart, TaskState},
+    state::{Doing, NoticeInFlight, Run, TaskState},
     time::Deadline,
 };
+
+/// Nomad's text for a signal after a render.
+const RENDERED: &str = "Template re-rendered";
 
 impl Writer<'_> {
     /// Replaces the facts of a part with new ones, which concern the task if it runs.
@@ -59,7 +64,7 @@ impl Writer<'_> {
     /// arrived.
     pub(super) fn settle(&mut self, index: TaskIndex, part: TaskPart) {
         let Some(known) = self.known(index) else { return };
-        let (name, Some(owed)) = (known.name.clone(), known.owed.get(&part).cloned()) else { return };
+        let Some(owed) = known.owed.get(&part).cloned() else { return };
         match owed.action {
             ChangeAction::Restart(why) => {
                 self.note(index, TaskEventKind::RestartSignaled, why);
@@ -68,22 +73,50 @@ impl Writer<'_> {
                     known.owed.remove(&part);
                 }
             }
-            ChangeAction::Signal(signals) => {
-                let signalled = SignalledPart { task: index, part, revision: owed.revision };
-                for signal in &signals {
-                    if self.signal(Some(&name), signal).is_ok() {
-                        self.state.signals_in_flight.insert(*self.generation, signalled);
-                    }
-                }
-                self.on_signal_delivered(signalled);
-            }
+            ChangeAction::Signal(signals) => self.send_notices(index, part, (&signals, &BTreeSet::new())),
+            ChangeAction::Run { signals, scripts } => self.send_notices(index, part, (&signals, &scripts)),
         }
     }
 
-    /// A signal has arrived, or there was no process left to receive it.
-    pub(super) fn on_signal_delivered(&mut self, signalled: SignalledPart) {
-        let SignalledPart { task, part, revision } = signalled;
-        if self.state.signals_in_flight.values().any(|other| *other == signalled) {
+    /// Sends the signals and runs the scripts. They stay owed until the last one has arrived.
+    fn send_notices(
+        &mut self,
+        task: TaskIndex,
+        part: TaskPart,
+        (signals, scripts): (&BTreeSet<String>, &BTreeSet<TemplateIndex>),
+    ) {
+        let Some(known) = self.known(task) else { return };
+        let Some(revision) = known.owed.get(&part).map(|owed| owed.revision) else { return };
+        let notice = NoticeInFlight { task, part, revision, script: None };
+        for signal in signals {
+            if let Some(sent) =
+                self.send_signal(task, signal, (part == TaskPart::Templates).then_some(RENDERED))
+            {
+                self.state.notices_in_flight.insert(sent, notice);
+            }
+        }
+        for script in scripts {
+            if let Some(sent) = self.run_script(task, *script) {
+                self.state.notices_in_flight.insert(sent, NoticeInFlight { script: Some(*script), ..notice });
+            }
+        }
+        self.on_notice_delivered(notice);
+    }
+
+    /// A signal has arrived, or a script has ended, or there was no process left.
+    pub(super) fn notice_ended(&mut self, notice: NoticeInFlight, outcome: &Outcome) {
+        if let Some(script) = notice.script {
+            self.note_script(notice.task, script, outcome);
+        }
+        self.on_notice_delivered(notice);
+    }
+
+    /// Once nothing is in flight for this change any more, the task has been notified of it.
+    fn on_notice_delivered(&mut self, notice: NoticeInFlight) {
+        let NoticeInFlight { task, part, revision, script: _ } = notice;
+        let is_same =
+            |other: &NoticeInFlight| (other.task, other.part, other.revision) == (task, part, revision);
+        if self.state.notices_in_flight.values().any(is_same) {
             return;
         }
         let is_settled =
@@ -100,24 +133,31 @@ impl Writer<'_> {
     }
 
     /// How a change of a part's facts concerns its task, if that runs.
-    fn concern(&self, part: Part, before: Option<&Facts>, after: &Facts) -> Option<ChangeAction> {
+    fn concern(&self, part: Part, before: Option<&Facts>, after: &Facts) -> Option<Notification> {
         let Part::Task(index, own) = part else { return None };
         (own.row().on_change)(self.task(index)?, before.unwrap_or(&Facts::none()), after)
     }
 
-    /// Records a notification for a running task. A task that does not run reads the facts when it starts.
-    fn owe(&mut self, part: Part, action: Option<ChangeAction>, revision: Revision) {
+    /// Records a notification for a running task, together with one that is still owed. A task that has not begun reads
+    /// the facts when it starts.
+    pub(super) fn owe(&mut self, part: Part, notification: Option<Notification>, revision: Revision) {
         let Part::Task(index, own) = part else { return };
         let Some(known) = self.known(index) else { return };
-        let action = action.filter(|_| matches!(known.run, Run::Running { .. }));
-        if action.is_none() && !known.changing.contains(&own) {
+        let has_begun = matches!(known.run, Run::Running { .. } | Run::Starting { .. });
+        let notification = notification.filter(|_| has_begun);
+        if notification.is_none() && !known.changing.contains(&own) {
             return;
         }
-        let due = Deadline::after(self.now, Duration::ZERO);
-        if let Some(known) = self.known_mut(index) {
-            known.changing.remove(&own);
-            known.owed.extend(action.map(|action| (own, Owed { action, revision, due })));
-        }
+        let (now, seed) = (self.now, (self.spec.id, part, revision.0));
+        let Some(known) = self.known_mut(index) else { return };
+        known.changing.remove(&own);
+        let Some(Notification { action, splay }) = notification else { return };
+        let delay = Duration(fraction(splay.as_nanos(), seed));
+        let owed = match known.owed.remove(&own) {
+            Some(before) => Owed { action: before.action.merged(action), revision, due: before.due },
+            None => Owed { action, revision, due: Deadline::after(now, delay) },
+        };
+        known.owed.insert(own, owed);
     }
 
     fn is_changing(&self, part: Part) -> bool {

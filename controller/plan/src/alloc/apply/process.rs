@@ -176,6 +176,7 @@ impl Writer<'_> {
                 | Outcome::Lost { .. }
                 | Outcome::Overdue
                 | Outcome::Pending { .. }
+                | Outcome::Outdated { .. }
                 | Outcome::Checking(_),
             ) => {}
         }
@@ -350,7 +351,11 @@ impl Writer<'_> {
         known.started_at = wall;
         known.started_ns = boot_ns;
         known.exit = None;
+        let is_first = known.restarts == 0;
         self.note(index, TaskEventKind::Started, String::from("Task started by client"));
+        if is_first {
+            self.owe_first_scripts(index);
+        }
         self.restart_group_checks(index);
     }
 

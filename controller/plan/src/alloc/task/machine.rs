@@ -28,7 +28,9 @@ use crate::{
     plan::{TaskChange, Waiting},
     policy::StartGate,
     shared::volume::volume_name,
-    state::{AfterStop, Doing, Noticed, PartState, Run, SignalledPart, Stage, StopStep, TaskState},
+    state::{
+        AfterStop, Doing, LastValue, NoticeInFlight, Noticed, PartState, Run, Stage, StopStep, TaskState,
+    },
     time::Deadline,
 };
 
@@ -269,9 +271,9 @@ impl TaskTurn<'_> {
     /// Notifies the task of changes that are due, once the part is up with the new value.
     fn settle_owed(self, pass: &mut Pass<'_>) {
         for (part, owed) in &self.known.owed {
-            let is_this = |signalled: &SignalledPart| (signalled.task, signalled.part) == (self.index, *part);
+            let is_this = |notice: &NoticeInFlight| (notice.task, notice.part) == (self.index, *part);
             let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
-            if is_there && !pass.state.signals_in_flight.values().any(is_this) && pass.passed(&owed.due) {
+            if is_there && !pass.state.notices_in_flight.values().any(is_this) && pass.passed(&owed.due) {
                 pass.change(self.index, TaskChange::Settle(*part));
             }
         }
@@ -393,7 +395,15 @@ impl TaskTurn<'_> {
             pass.bring_up(part, Doing::Renew);
             return Progress::Pending;
         }
-        pass.want_up(part)
+        let up = pass.want_up(part);
+        if self.may_use_last(pass, part) { Progress::Arrived } else { up }
+    }
+
+    /// Whether a start may use what the part has made before, although its data is gone: only a task that demands the
+    /// newest waits for it again.
+    fn may_use_last(self, pass: &Pass<'_>, part: Part) -> bool {
+        let is_kept = matches!(pass.state.parts.get(part), PartState::Pending { last: LastValue::Kept, .. });
+        is_kept && !self.task.restart.render_templates
     }
 
     /// Withdraws the task's services and checks. It waits for the checks to end, but not for a catalogue.
