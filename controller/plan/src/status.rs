@@ -317,6 +317,18 @@ fn write_reason(
             say(&"group", format_args!("shutdown_delay of {} runs{what}", until.length));
             (Reason::Delay, None, due(until))
         }
+        Waiting::Turn(index, other) => {
+            let update = spec.group().and_then(|group| group.update.as_ref());
+            let most = update.map_or(0, |update| update.max_parallel);
+            say(
+                &task(index),
+                format_args!(
+                    "waits for its turn to restart: its templates have changed, but {other} restarts or is not \
+                     healthy yet, and `max_parallel` of `update` is {most}"
+                ),
+            );
+            (Reason::Dependency, None, None)
+        }
         Waiting::StopOrder(index) => {
             say(&task(index), format_args!("stops after the tasks before it in the stop order"));
             (Reason::Dependency, None, None)
@@ -522,7 +534,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
         Waiting::Task(..) | Waiting::Poststop(_) => 2,
-        Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
+        Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::Turn(..) | Waiting::StopOrder(_) => 1,
         Waiting::Contact(_) | Waiting::Previous(..) => 3,
     }
 }

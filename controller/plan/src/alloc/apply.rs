@@ -6,6 +6,7 @@
 //!
 //! - [`artifacts`]: failed downloads, which a task's restart policy counts.
 //! - [`facts`]: the facts that parts have produced, for the parts that read them.
+//! - [`notices`]: notifications of running tasks.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
 //! - [`templates`]: data of templates that is missing, and scripts that run after a render.
@@ -14,6 +15,7 @@
 mod artifacts;
 mod facts;
 mod history;
+mod notices;
 mod process;
 mod request;
 mod templates;
@@ -194,6 +196,7 @@ impl Writer<'_> {
                     self.note_unhealthy(&message);
                 }
             }
+            Change::EndTurn => self.state.durable.takes_turn = false,
             Change::Forget => {}
         }
         self.refresh_status();
@@ -219,6 +222,9 @@ impl Writer<'_> {
             (Part::Task(index, TaskPart::Process), ended) => self.process_outcome(index, ended, outcome),
             (_, FinishedOperation::Overtaken) => {}
             (part, FinishedOperation::Fresh(doing)) => self.part_outcome(part, doing, outcome),
+        }
+        if self.state.parts.take_source_change(part) {
+            self.source_changed(part);
         }
         self.refresh_status();
     }
@@ -391,7 +397,7 @@ impl Writer<'_> {
 
     fn part_is_up(&mut self, part: Part) {
         self.state.parts.set_part(part, PartState::Up);
-        self.state.missing.remove(&part);
+        self.state.recorded.remove(&part);
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
@@ -502,9 +508,10 @@ impl Writer<'_> {
         let delay = retry_delay(attempt, (self.spec.id, part));
         let retry_at_ns = self.now.boot_ns.saturating_add(delay.as_nanos().unsigned_abs());
         self.state.parts.set_part(part, PartState::Failed { doing, attempt, retry_at_ns, why: why.clone() });
-        if doing != Doing::Up || class != FailureClass::Fatal {
+        if !matches!(doing, Doing::Up | Doing::Renew) || class != FailureClass::Fatal {
             return;
         }
+        self.note_fatal_render(part, &why);
         if let IfFatal::FailUsers { kind, prefix } = part.row().if_fatal {
             for index in self.users(part) {
                 self.fail_if_waiting(index, kind, format!("{prefix}: {why}"));

@@ -338,6 +338,7 @@ impl Writer<'_> {
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
         }
+        self.state.later_notices.retain(|(task, _), _| *task != index);
         // An inspection in flight was about the state before.
         self.state.parts.supersede_part(Part::Task(index, TaskPart::Process));
         self.state.parts.set_part(Part::Task(index, TaskPart::Process), PartState::Absent);
@@ -518,6 +519,7 @@ impl Writer<'_> {
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }
+        self.render_for_restart(index);
     }
 
     pub(super) fn restart_at_once(&mut self, index: TaskIndex, cause: &'static str) {
@@ -529,6 +531,7 @@ impl Writer<'_> {
             known.withdraw_restart();
             known.run = Run::Waiting;
         }
+        self.render_for_restart(index);
     }
 
     fn count_restart(&mut self, index: TaskIndex, reason: &'static str) {

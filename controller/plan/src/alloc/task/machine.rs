@@ -14,7 +14,7 @@ use crate::{
     alloc::{
         checks, services,
         task::{
-            lifecycle,
+            lifecycle, notices,
             restart::{proof_ends_ns, restarts_on_success},
         },
     },
@@ -28,9 +28,7 @@ use crate::{
     plan::{TaskChange, Waiting},
     policy::StartGate,
     shared::volume::volume_name,
-    state::{
-        AfterStop, Doing, LastValue, NoticeInFlight, Noticed, PartState, Run, Stage, StopStep, TaskState,
-    },
+    state::{AfterStop, Doing, LastValue, Noticed, PartState, Run, Stage, StopStep, TaskState},
     time::Deadline,
 };
 
@@ -186,7 +184,7 @@ impl TaskTurn<'_> {
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
         }
-        self.settle_owed(pass);
+        notices::settle(pass, self.index, self.known);
         if pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop {
             return;
         }
@@ -266,17 +264,6 @@ impl TaskTurn<'_> {
             }
         }
         unchecked.and(gone)
-    }
-
-    /// Notifies the task of changes that are due, once the part is up with the new value.
-    fn settle_owed(self, pass: &mut Pass<'_>) {
-        for (part, owed) in &self.known.owed {
-            let is_this = |notice: &NoticeInFlight| (notice.task, notice.part) == (self.index, *part);
-            let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
-            if is_there && !pass.state.notices_in_flight.values().any(is_this) && pass.passed(&owed.due) {
-                pass.change(self.index, TaskChange::Settle(*part));
-            }
-        }
     }
 
     /// An attempt that follows a failed one counts once it has lived longer: until then the task may be failing
