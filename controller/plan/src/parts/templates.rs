@@ -6,10 +6,7 @@
 
 use std_alloc::{collections::BTreeSet, string::String};
 
-use herdlet_api_types::{
-    Duration,
-    job::{Task, Template, TemplateChange},
-};
+use herdlet_api_types::job::{Task, Template, TemplateChange};
 
 use crate::{
     facts::{ChangeAction, Facts, Notification},
@@ -56,7 +53,10 @@ fn changed<'t>(
 mod tests {
     use std_alloc::{vec, vec::Vec};
 
-    use herdlet_api_types::job::{ChangeScript, Lifecycle, TemplateSource};
+    use herdlet_api_types::{
+        Duration,
+        job::{ChangeScript, Lifecycle, TemplateSource},
+    };
 
     use super::*;
     use crate::{facts::Revision, fixture::task};
