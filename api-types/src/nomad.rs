@@ -35,6 +35,7 @@ mod pool;
 mod scale;
 mod statuses;
 mod summary;
+mod template;
 
 pub use annotate::{GroupChange, annotate};
 pub use children::Children;

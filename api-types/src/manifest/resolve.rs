@@ -34,7 +34,7 @@ impl Restart {
             interval: length(self.interval, outer.interval),
             delay: length(self.delay, outer.delay),
             mode: self.mode.unwrap_or(outer.mode),
-            render_templates: outer.render_templates,
+            render_templates: self.render_templates.unwrap_or(outer.render_templates),
         }
     }
 }
@@ -295,7 +295,7 @@ fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task 
         services: to_services(spec.services.as_deref(), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
         artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
-        templates: Vec::new(),
+        templates: spec.templates.iter().flatten().map(super::Template::to_template).collect(),
         dispatch_payload: spec
             .dispatch_payload
             .as_ref()

@@ -8,7 +8,7 @@ use super::{
     Affinity, ApiVersion, Artifact, Check, CheckType, Constraint, Dependency, DispatchPayload, EphemeralDisk,
     GroupDependency, GroupSpec, Hook, Identity, JobKind, JobManifest, JobSpec, Lifecycle, Logs, Metadata,
     MkdirParameters, Network, Parameterized, Periodic, Port, Prestop, Reschedule, Resources, Restart,
-    Scaling, Service, Signal, Span, Spread, TaskSpec, Text, Ui, UiLink, Update, VolumeKindName,
+    Scaling, Service, Signal, Span, Spread, TaskSpec, Template, Text, Ui, UiLink, Update, VolumeKindName,
     VolumeManifest, VolumeMetadata, VolumeMount, VolumePlugin, VolumeRequest, VolumeSpec, VolumeType,
     defaults::{
         ARTIFACT_DESTINATION, CHECK_GRACE, DEFAULT_IDENTITY, DEFAULT_NAMESPACE, DISK_MIB, KILL_TIMEOUT, LOGS,
@@ -207,6 +207,7 @@ fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart
         interval: from_length(policy.interval, outer.interval),
         delay: from_length(policy.delay, outer.delay),
         mode: (policy.mode != outer.mode).then_some(policy.mode),
+        render_templates: (policy.render_templates != outer.render_templates).then_some(policy.render_templates),
     })
 }
 
@@ -259,6 +260,7 @@ fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPolicy) -> Ta
         services: from_services(&task.services, names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
         artifacts: non_empty(task.artifacts.iter().map(from_artifact).collect()),
+        templates: non_empty(task.templates.iter().map(Template::of).collect()),
         dispatch_payload: task
             .dispatch_payload
             .as_ref()

@@ -13,7 +13,7 @@ use super::super::path::{Step, write_steps};
 use super::super::phrases::shorten;
 use super::super::problem::{Position, Problem, Problems};
 use super::super::scalar::{resolve_plain, resolve_tagged};
-use super::{Limits, position};
+use super::{Limits, count, position};
 
 /// Why parsing stops.
 #[derive(Debug)]
@@ -25,8 +25,9 @@ pub(super) enum Stop {
 }
 
 /// Builds one document after the other.
-pub(super) struct Builder {
+pub(super) struct Builder<'t> {
     source: Arc<str>,
+    text: &'t str,
     limits: Limits,
     /// The problems of all documents so far.
     pub(super) problems: Problems,
@@ -90,10 +91,11 @@ enum Expecting {
     Refused,
 }
 
-impl Builder {
-    pub(super) fn new(source: Arc<str>, limits: Limits) -> Self {
+impl<'t> Builder<'t> {
+    pub(super) fn new((source, text): (Arc<str>, &'t str), limits: Limits) -> Self {
         Self {
             source,
+            text,
             limits,
             problems: Problems::new(),
             open: Vec::new(),
@@ -211,9 +213,22 @@ impl Builder {
         let style = match style {
             ScalarStyle::Plain => Style::Plain,
             ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
-            ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+            ScalarStyle::Literal => self.lines(text, span).map_or(Style::Block, Style::Lines),
+            ScalarStyle::Folded => Style::Block,
         };
         Node { value, text: text.into(), style, position: at }
+    }
+
+    /// Returns where the first line of a `|` block begins: below its header, after the indentation that all lines have.
+    fn lines(&self, text: &str, span: &Span) -> Option<Position> {
+        let block = self.text.get(span.start.byte_offset()?..)?;
+        let below = block.lines().skip(1);
+        let indentation = below.zip(text.lines()).find_map(|(written, line)| {
+            let rest = written.chars().count().checked_sub(line.chars().count());
+            rest.filter(|_| !line.trim().is_empty())
+        });
+        let Position { line, .. } = position(span.start);
+        Some(Position { line: line + 1, column: count(indentation.unwrap_or_default() + 1) })
     }
 
     fn collection_tag(&mut self, tag: Option<&Tag>, kind: &str, span: &Span) {
