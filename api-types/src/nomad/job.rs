@@ -15,7 +15,7 @@ use crate::{
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
 };
 
-use super::{Children, children, job_summary, lifecycle, map, template::templates};
+use super::{Children, children, job_summary, map, resources::lifecycle, template::templates};
 
 /// Converts a job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
