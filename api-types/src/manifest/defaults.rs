@@ -58,7 +58,13 @@ pub const fn default_restart(kind: JobType) -> RestartPolicy {
         JobType::Service | JobType::System => (2, Duration::from_secs(30 * 60)),
         JobType::Batch | JobType::Sysbatch => (3, Duration::from_secs(24 * 3600)),
     };
-    RestartPolicy { attempts, interval, delay: Duration::from_secs(15), mode: RestartMode::Fail, render_templates: false }
+    RestartPolicy {
+        attempts,
+        interval,
+        delay: Duration::from_secs(15),
+        mode: RestartMode::Fail,
+        render_templates: false,
+    }
 }
 
 /// The defaults of a `reschedule` block.

@@ -134,7 +134,8 @@ fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart
         interval: from_length(policy.interval, outer.interval),
         delay: from_length(policy.delay, outer.delay),
         mode: (policy.mode != outer.mode).then_some(policy.mode),
-        render_templates: (policy.render_templates != outer.render_templates).then_some(policy.render_templates),
+        render_templates: (policy.render_templates != outer.render_templates)
+            .then_some(policy.render_templates),
     })
 }
 

@@ -45,7 +45,13 @@ pub(crate) fn settings() -> Settings {
 }
 
 pub(crate) fn policy(attempts: u32, mode: RestartMode) -> RestartPolicy {
-    RestartPolicy { attempts, interval: Duration::from_secs(60), delay: Duration::from_secs(10), mode, render_templates: false }
+    RestartPolicy {
+        attempts,
+        interval: Duration::from_secs(60),
+        delay: Duration::from_secs(10),
+        mode,
+        render_templates: false,
+    }
 }
 
 pub(crate) fn task(name: &str, lifecycle: Lifecycle) -> Task {

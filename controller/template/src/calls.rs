@@ -79,12 +79,9 @@ impl Calls {
             Term::Function(function) => Some(*function),
             Term::Denied(name) => functions::find(name),
             Term::Paren(pipe) => return self.pipe(pipe),
-            Term::Dot
-            | Term::Nil
-            | Term::Bool(_)
-            | Term::Number(_)
-            | Term::Str(_)
-            | Term::Variable(_) => None,
+            Term::Dot | Term::Nil | Term::Bool(_) | Term::Number(_) | Term::Str(_) | Term::Variable(_) => {
+                None
+            }
         };
         let Some(function) = function else { return };
         let start = operand.span.0 as usize;
@@ -106,7 +103,7 @@ mod tests {
         let places = |calls: Vec<Call>| -> Vec<(&str, usize, usize)> {
             calls.iter().map(|call| (call.function.name, call.position.line, call.position.column)).collect()
         };
-        let all = [("key", 1, 20), ("env", 2, 7), ("service", 2, 27), ("toUpper", 3, 14), ("secret", 3, 41)];
+        let all = [("key", 1, 20), ("env", 2, 7), ("service", 2, 26), ("toUpper", 3, 14), ("secret", 3, 43)];
         assert_eq!(places(template.calls(|_| true)), all);
         let of_consul = template.calls(|function| function.support() == Support::NeedsConsul);
         assert_eq!(places(of_consul), [all[0], all[2]]);

@@ -105,7 +105,7 @@ struct Reader<'a> {
     source: Arc<str>,
     text: &'a str,
     parser: Parser<'a, granit_parser::StrInput<'a>>,
-    builder: Builder<'a>,
+    builder: Builder,
     documents: Vec<Document>,
     /// Number of documents begun, including empty and broken ones.
     begun: usize,
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         let source: Arc<str> = source.into();
         Self {
             parser: Parser::new_from_str_with_options(text, options),
-            builder: Builder::new((source.clone(), text), limits),
+            builder: Builder::new(source.clone(), limits),
             documents: Vec::new(),
             begun: 0,
             limits,

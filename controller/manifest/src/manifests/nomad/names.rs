@@ -41,7 +41,8 @@ const NAMES: [(&str, &str); 29] = [
 ];
 
 /// Further names within the items of a list. Elsewhere, these manifest names mean something else.
-const NAMES_WITHIN: [(&str, &[(&str, &str)]); 2] = [("Artifacts", &OF_ARTIFACTS), ("Templates", &OF_TEMPLATES)];
+const NAMES_WITHIN: [(&str, &[(&str, &str)]); 2] =
+    [("Artifacts", &OF_ARTIFACTS), ("Templates", &OF_TEMPLATES)];
 
 const OF_ARTIFACTS: [(&str, &str); 6] = [
     ("GetterSource", "source"),

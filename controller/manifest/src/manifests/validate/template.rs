@@ -114,8 +114,7 @@ fn change(template: &Template, trail: &Trail<'_>, findings: &mut Findings<'_>) {
         }
     }
     if mode == TemplateChangeMode::Signal && template.env == Some(true) {
-        let message =
-            "a signal can't bring new variables to a running task; write `change_mode: restart` or `noop`, or no `env`";
+        let message = "a signal can't bring new variables to a running task; write `change_mode: restart` or `noop`, or no `env`";
         findings.problem(&trail.field("env"), message);
     }
     match (&template.change_script, mode) {
@@ -214,8 +213,7 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
         let Ok(Place { path: Some(path) }) = Place::of(&destination.0) else { continue };
         let above = Path::new(&path).ancestors().filter_map(Path::to_str).find_map(|above| known.get(above));
         let within = format!("{path}/");
-        let below =
-            || known.range(within.clone()..).next().filter(|(other, _)| other.starts_with(&within));
+        let below = || known.range(within.clone()..).next().filter(|(other, _)| other.starts_with(&within));
         match above.or_else(|| below().map(|(_, other)| other)) {
             Some(other) => {
                 let other = list.item(*other);
@@ -235,7 +233,9 @@ fn same_once(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let Some((_, first)) = all.next() else { return };
     if let Some((index, once)) = all.find(|(_, once)| *once != first) {
         let first_at = list.item(0);
-        let message = format!("is {once} here and {first} in `{first_at}`; it must be the same in all templates of a task");
+        let message = format!(
+            "is {once} here and {first} in `{first_at}`; it must be the same in all templates of a task"
+        );
         findings.problem(&list.item(index).field("once"), message);
     }
 }
@@ -269,7 +269,9 @@ impl Place {
         }
         let dirs = Dirs { task: TASK.into(), shared: SHARED.into() };
         if Destination::of(&text, &dirs).is_err() {
-            return Err("must be a path in the task's directory or in ${NOMAD_ALLOC_DIR}, for instance local/app.conf");
+            return Err(
+                "must be a path in the task's directory or in ${NOMAD_ALLOC_DIR}, for instance local/app.conf",
+            );
         }
         let path = absolute(&text);
         if text.ends_with('/') || DIRECTORIES.contains(&path.as_str()) {

@@ -25,9 +25,8 @@ pub(super) enum Stop {
 }
 
 /// Builds one document after the other.
-pub(super) struct Builder<'t> {
+pub(super) struct Builder {
     source: Arc<str>,
-    text: &'t str,
     limits: Limits,
     /// The problems of all documents so far.
     pub(super) problems: Problems,
@@ -91,11 +90,10 @@ enum Expecting {
     Refused,
 }
 
-impl<'t> Builder<'t> {
-    pub(super) fn new((source, text): (Arc<str>, &'t str), limits: Limits) -> Self {
+impl Builder {
+    pub(super) fn new(source: Arc<str>, limits: Limits) -> Self {
         Self {
             source,
-            text,
             limits,
             problems: Problems::new(),
             open: Vec::new(),
@@ -213,22 +211,10 @@ impl<'t> Builder<'t> {
         let style = match style {
             ScalarStyle::Plain => Style::Plain,
             ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
-            ScalarStyle::Literal => self.lines(text, span).map_or(Style::Block, Style::Lines),
+            ScalarStyle::Literal => Style::Lines(first_line(text, at)),
             ScalarStyle::Folded => Style::Block,
         };
         Node { value, text: text.into(), style, position: at }
-    }
-
-    /// Returns where the first line of a `|` block begins: below its header, after the indentation that all lines have.
-    fn lines(&self, text: &str, span: &Span) -> Option<Position> {
-        let block = self.text.get(span.start.byte_offset()?..)?;
-        let below = block.lines().skip(1);
-        let indentation = below.zip(text.lines()).find_map(|(written, line)| {
-            let rest = written.chars().count().checked_sub(line.chars().count());
-            rest.filter(|_| !line.trim().is_empty())
-        });
-        let Position { line, .. } = position(span.start);
-        Some(Position { line: line + 1, column: count(indentation.unwrap_or_default() + 1) })
     }
 
     fn collection_tag(&mut self, tag: Option<&Tag>, kind: &str, span: &Span) {
@@ -410,6 +396,12 @@ impl Part {
         let node = Node { value: Value::Refused, text: "".into(), style: Style::Plain, position: at };
         Self { node: Arc::new(node), nodes: 1, bytes: 0, height: 0 }
     }
+}
+
+/// Returns where the first line of a `|` block begins. The block's own position is that of its first line with content.
+fn first_line(text: &str, content: Position) -> Position {
+    let empty_lines = text.bytes().take_while(|byte| *byte == b'\n').count();
+    Position { line: content.line.saturating_sub(count(empty_lines)), ..content }
 }
 
 fn add_missing(entries: &mut Vec<Entry>, seen: &mut HashMap<Box<str>, Position>, others: &[Entry]) {
