@@ -43,7 +43,7 @@ use herdlet_plan::{
     job::feasibility,
 };
 use herdlet_services::catalog::Catalogs;
-use herdlet_variables::{KeySource, Store, Variables};
+use herdlet_variables::{KeySource, Store};
 
 use crate::{
     guard::{Charge, Guard},
@@ -271,7 +271,7 @@ async fn start_agent(
     let node = agent::node_facts(&instance);
     let dir = &instance.paths.state;
     let keys = KeySource::choose(None, None, &dir.join("keys"));
-    let variables = Variables::new(Store::open(dir, keys).context("open the variables")?);
+    let variables = herdlet_variables::Variables::new(Store::open(dir, keys).context("open the variables")?);
     let settings = agent::planner_settings(instance.id.clone());
     let mut agent = Agent::start(agent::Parts {
         instance,
@@ -284,7 +284,7 @@ async fn start_agent(
         task_dir_users,
         artifacts: Limits::default(),
         variables: Arc::new(variables),
-        templates: Default::default(),
+        templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })
     .await?;

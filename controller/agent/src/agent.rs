@@ -35,7 +35,7 @@ use herdlet_plan::{
     world::World,
 };
 use herdlet_process::cgroup::{self, Isolation};
-use herdlet_render::{Renderer, TaskKey, sources::NodeNames};
+use herdlet_render::{Renderer, TaskKey, Wait, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
@@ -97,7 +97,7 @@ pub struct Parts {
     /// The variables that templates read.
     pub variables: Arc<Variables>,
     /// Rules of templates.
-    pub templates: herdlet_render::Settings,
+    pub templates: herdlet_config::template::Template,
     /// Receives the planner's notes, to count them.
     pub notes: NoteSink,
 }
@@ -196,7 +196,7 @@ impl Agent {
                 catalogue: Arc::clone(&services.catalogs.built_in),
                 node: NodeNames { id: bare.id.clone(), datacenter: bare.datacenter.clone() },
             },
-            templates,
+            template_settings(templates),
         ));
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
@@ -330,6 +330,15 @@ impl Agent {
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
             tracing::error!("the main loop did not end in time; unanswered requests may be lost");
         }
+    }
+}
+
+fn template_settings(config: herdlet_config::template::Template) -> herdlet_render::Settings {
+    herdlet_render::Settings {
+        denied: config.function_denylist,
+        wait: Wait { min: config.wait.min.to_std(), max: config.wait.max.to_std() },
+        wait_min: config.wait_min.to_std(),
+        wait_max: config.wait_max.map(herdlet_api_types::Duration::to_std),
     }
 }
 

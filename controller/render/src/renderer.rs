@@ -42,8 +42,10 @@ pub struct Settings {
     pub denied: Vec<String>,
     /// How long data must be quiet unless a template sets it.
     pub wait: Wait,
-    /// The bounds of a template's own wait, for its minimum and for its maximum.
-    pub bounds: Option<Wait>,
+    /// The shortest wait that a template may set.
+    pub wait_min: Duration,
+    /// The longest wait that a template may set; `None` for any.
+    pub wait_max: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -52,7 +54,8 @@ impl Default for Settings {
         Self {
             denied: ["plugin", "writeToFile", "executeTemplate"].map(str::to_owned).into(),
             wait: Wait { min: Duration::from_secs(5), max: Duration::from_secs(240) },
-            bounds: None,
+            wait_min: Duration::ZERO,
+            wait_max: None,
         }
     }
 }
@@ -308,14 +311,10 @@ impl Renderer {
 
     /// The template's wait or the agent's, within the agent's bounds.
     fn wait_of(&self, block: &Block) -> Wait {
-        let Settings { wait, bounds, .. } = &self.settings;
-        let own = block.wait.map_or(*wait, |own| Wait { min: own.min.to_std(), max: own.max.to_std() });
-        match bounds {
-            Some(bounds) => {
-                Wait { min: own.min.max(bounds.min), max: own.max.min(bounds.max.max(bounds.min)) }
-            }
-            None => own,
-        }
+        let Settings { wait, wait_min, wait_max, .. } = &self.settings;
+        let Some(own) = block.wait else { return *wait };
+        let bound = |length: Duration| length.max(*wait_min).min(wait_max.unwrap_or(Duration::MAX));
+        Wait { min: bound(own.min.to_std()), max: bound(own.max.to_std()) }
     }
 }
 
