@@ -41,6 +41,7 @@ pub mod job;
 pub mod scalar;
 pub mod service;
 pub mod task;
+pub mod template;
 pub mod volume;
 
 mod resolve;
@@ -64,6 +65,7 @@ pub use task::{
     Artifact, Dependency, DispatchPayload, EnvFile, EnvFiles, Hook, Identity, Lifecycle, Logs, Prestop,
     Resources, TaskSpec, VolumeMount,
 };
+pub use template::{ChangeScript, Template, TemplateChangeMode, TemplateWait};
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 
 /// A document of kind `Job`.

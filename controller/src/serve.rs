@@ -169,6 +169,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         start_pressure_limit: config.start_pressure_limit,
         task_dir_users: config.task_dir_users.clone(),
         artifacts: config.artifact,
+        variables: Arc::clone(&variables),
+        templates: config.template.clone(),
         notes: telemetry.sink(),
     })
     .await?;
@@ -226,7 +228,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     if let (Some(member), Some(listener)) = (member, node_door) {
         let listens = listener.address();
         // With all drivers: tasks of a disabled driver continue, and the driver itself reports what it can't start.
-        let rules = drivers::rules(&agent.context.drivers, Named::All);
+        let rules = drivers::rules(&agent.context.drivers, Named::All, &config.template.function_denylist);
         let now = member.join(&config, &mut agent, rules, &shared).await.context("join the cluster")?;
         let router = herdlet_node::http::router(Arc::clone(&now.api));
         let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
@@ -300,7 +302,7 @@ fn sweep(instance: &Instance) {
 /// All folders; none has been read yet.
 fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let state = &agent.context.paths.state;
-    let rules = drivers::rules(&agent.context.drivers, Named::Offered);
+    let rules = drivers::rules(&agent.context.drivers, Named::Offered, &config.template.function_denylist);
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
         FolderSource::new(dir.clone(), state, rules.clone(), agent.inbox.clone(), owners)
@@ -331,7 +333,7 @@ fn shared(
         drivers: agent.context.drivers.clone(),
         bounds: Bounds::default(),
         host: herdlet_api::alloc_ops::host::HostSampler::default(),
-        manifests: drivers::rules(&agent.context.drivers, Named::Offered),
+        manifests: drivers::rules(&agent.context.drivers, Named::Offered, &config.template.function_denylist),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         consul: Arc::clone(&agent.context.services.catalogs.consul),

@@ -261,6 +261,7 @@ impl RestartWord {
             interval: Some(Span(interval)),
             delay: Some(Span(delay)),
             mode: Some(mode),
+            render_templates: None,
         }
     }
 }
@@ -323,7 +324,6 @@ impl schemars::JsonSchema for RestartRule {
 block! {
     /// What happens when a task ends.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["render_templates"],
         "x-hint" = "write {mode: delay} to restart without end, or {attempts: 0, mode: fail} for never",
     )))]
     pub struct Restart {
@@ -336,6 +336,8 @@ block! {
         pub delay: Span,
         /// What follows the last attempt: the task fails (`fail`, the default) or waits for the next period (`delay`).
         pub mode: RestartMode,
+        /// Wait before a restart, as before the first start, until all data of the task's templates is there.
+        pub render_templates: bool,
     }
 }
 

@@ -5,7 +5,10 @@ use serde_json::{from_value, json, to_value};
 use super::{JobManifest, VolumeManifest};
 use crate::{
     Duration,
-    job::{CheckKind, DependencyCondition, Job, JobType, Lifecycle, PortRequest, Provider, RestartMode},
+    job::{
+        CheckKind, DependencyCondition, Job, JobType, Lifecycle, PortRequest, Provider, RestartMode,
+        Template, TemplateChange, TemplateSource, TemplateWait,
+    },
     volume::VolumeKind,
 };
 
@@ -222,4 +225,68 @@ fn groups_wait_for_groups_and_jobs() {
         (Some("init"), None, DependencyCondition::Completed)
     );
     comes_back(&job);
+}
+
+#[test]
+fn a_template_has_nomads_defaults() {
+    let written = json!({"groups": [{"name": "g", "tasks": [{"name": "t", "driver": "mock", "templates": [
+        {"data": "x", "destination": "local/x"},
+        {"source": "local/y.tmpl", "data": "", "destination": "local/y", "change_mode": "signal", "uid": -1, "gid": 100,
+         "wait": {"min": "2s"}},
+        {"data": "x", "destination": "local/z", "change_mode": "signal", "change_signal": "sigusr1", "perms": "0600",
+         "wait": {"max": "1s"}},
+        {"data": "x", "destination": "local/s", "change_mode": "script", "change_script": {"command": "c"}, "splay": "0s"},
+    ]}]}]});
+    let job = job(written);
+    let [plain, reloaded, renamed, script] = job.groups[0].tasks[0].templates.as_slice() else {
+        panic!("expected four templates")
+    };
+    assert_eq!(
+        *plain,
+        Template {
+            source: TemplateSource::Inline("x".into()),
+            destination: "local/x".into(),
+            perms: 0o644,
+            uid: None,
+            gid: None,
+            env: false,
+            on_change: TemplateChange::Restart,
+            splay: Duration::from_secs(5),
+            wait: None,
+            left_delimiter: "{{".into(),
+            right_delimiter: "}}".into(),
+            error_on_missing_key: false,
+            once: false,
+        }
+    );
+    let wait = |min: i64, max: i64| {
+        Some(TemplateWait { min: Duration::from_secs(min), max: Duration::from_secs(max) })
+    };
+    assert_eq!(reloaded.source, TemplateSource::File("local/y.tmpl".into()));
+    assert_eq!(reloaded.on_change, TemplateChange::Signal("SIGHUP".into()));
+    assert_eq!((reloaded.uid, reloaded.gid, reloaded.wait), (None, Some(100), wait(2, 8)));
+    assert_eq!(renamed.on_change, TemplateChange::Signal("SIGUSR1".into()));
+    assert_eq!((renamed.perms, renamed.wait), (0o600, wait(0, 1)));
+    let TemplateChange::Script(command) = &script.on_change else { panic!("{script:?}") };
+    assert_eq!((command.timeout, command.fail_on_error), (Duration::from_secs(5), false));
+    assert_eq!(script.splay, Duration::ZERO);
+    comes_back(&job);
+}
+
+#[test]
+fn a_written_template_leaves_defaults_out() {
+    let task = json!({"name": "t", "driver": "mock", "restart": {"render_templates": true}, "templates": [
+        {"data": "x", "destination": "local/x"},
+        {"source": "a", "destination": "b", "change_mode": "signal", "perms": "0400", "wait": {"min": "1s", "max": "9s"}},
+    ]});
+    let job = job(json!({"groups": [{"name": "g", "tasks": [task]}]}));
+    let written = to_value(JobManifest::from_job(&job)).unwrap();
+    assert_eq!(written["spec"]["groups"][0]["tasks"][0], task);
+    let whole = to_value(JobManifest::whole(&job)).unwrap();
+    let first = &whole["spec"]["groups"][0]["tasks"][0]["templates"][0];
+    assert_eq!(
+        *first,
+        json!({"data": "x", "destination": "local/x", "perms": "0644", "env": false, "change_mode": "restart", "splay": "5s",
+               "left_delimiter": "{{", "right_delimiter": "}}", "error_on_missing_key": false, "once": false})
+    );
 }

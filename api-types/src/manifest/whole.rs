@@ -139,6 +139,7 @@ fn restart(policy: &RestartPolicy) -> Restart {
         interval: Some(Span(policy.interval)),
         delay: Some(Span(policy.delay)),
         mode: Some(policy.mode),
+        render_templates: Some(policy.render_templates),
     }
 }
 
@@ -203,6 +204,9 @@ fn fill_task(written: &mut TaskSpec, task: &Task) {
         artifact.insecure.get_or_insert(false);
         artifact.destination.get_or_insert_with(|| super::defaults::ARTIFACT_DESTINATION.into());
         artifact.chown.get_or_insert(false);
+    }
+    for (written, template) in written.templates.iter_mut().flatten().zip(&task.templates) {
+        written.fill(template);
     }
     for identity in written.identities.iter_mut().flatten() {
         fill_identity(identity);

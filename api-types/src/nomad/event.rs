@@ -6,8 +6,41 @@
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
 
-use super::TaskEvent;
+use serde::{Deserialize, Serialize};
+
 use crate::task::{TaskEvent as Event, TaskEventKind as Kind};
+
+/// An entry of a task's history: the current form (`Details`, `DisplayMessage`) and the fields for old clients.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct TaskEvent {
+    #[serde(rename = "Type")]
+    pub kind: String,
+    pub time: i64,
+    pub message: String,
+    pub display_message: String,
+    pub details: BTreeMap<String, String>,
+    pub fails_task: bool,
+    pub restart_reason: String,
+    pub setup_error: String,
+    pub driver_error: String,
+    pub exit_code: i64,
+    pub signal: i64,
+    pub kill_timeout: i64,
+    pub kill_error: String,
+    pub kill_reason: String,
+    pub start_delay: i64,
+    pub download_error: String,
+    pub validation_error: String,
+    pub disk_limit: i64,
+    pub failed_sibling: String,
+    pub vault_error: String,
+    pub task_signal_reason: String,
+    pub task_signal: String,
+    pub driver_message: String,
+    pub generic_source: String,
+}
 
 /// Converts an entry of a task's history to Nomad's form.
 pub fn task_event(event: &Event) -> TaskEvent {

@@ -15,7 +15,7 @@ use crate::{
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
 };
 
-use super::{Children, children, job_summary, lifecycle, map};
+use super::{Children, children, job_summary, map, resources::lifecycle, template::templates};
 
 /// Converts a job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
@@ -319,7 +319,7 @@ fn task(task: &Task) -> Value {
         },
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
-        "Templates": null, "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Vault": null, "Consul": null,
+        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Vault": null, "Consul": null,
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
         "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
     })

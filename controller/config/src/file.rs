@@ -20,7 +20,7 @@ use super::{
     artifact::Artifact,
     cgroup_parent_problem,
     check::{not_absolute, ports},
-    cluster, filter_problem,
+    cluster, filter_problem, template,
 };
 use crate::TlsFiles;
 
@@ -102,6 +102,8 @@ pub struct File {
     pub start_pressure_limit: Option<u8>,
     /// Limits on downloads for tasks.
     pub artifact: Artifact,
+    /// Templates of tasks.
+    pub template: template::Section,
     /// How long an ended job is kept.
     pub job_gc_threshold: Option<Span>,
     /// How many ended allocations keep their directories.
@@ -360,6 +362,9 @@ impl File {
         }
         for (at, message) in self.artifact.problems() {
             report(&format!("artifact.{at}"), message);
+        }
+        for (at, message) in self.template.problems() {
+            report(&format!("template.{at}"), message);
         }
         if let Err(message) = self.reserved.ports() {
             report("reserved.reserved_ports", message);

@@ -19,6 +19,7 @@ mod merge;
 mod nomad;
 mod places;
 mod sources;
+pub mod template;
 mod tls;
 mod view;
 
@@ -58,7 +59,7 @@ pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use tls::TlsFiles;
 pub use view::{Setting, Source, settings, settings_again};
 
-use self::{artifact::Limits, gc::Rules};
+use self::{artifact::Limits, gc::Rules, template::Template};
 use crate::sources::{Loaded, Opening, Sources};
 
 /// Default parent cgroup of tasks: a sibling of the agent's own cgroup, never a child.
@@ -121,6 +122,8 @@ pub struct Config {
     pub task_dir_users: Vec<String>,
     /// Limits on downloads for tasks.
     pub artifact: Limits,
+    /// Settings of the templates of tasks.
+    pub template: Template,
     /// Rules for garbage collection.
     pub gc: Rules,
     /// Which task drivers are offered, and their options.
@@ -318,6 +321,7 @@ impl Config {
             start_pressure_limit: file.start_pressure_limit.unwrap_or(START_PRESSURE_LIMIT),
             task_dir_users: file.task_dir_users.into_iter().map(|name| name.0).collect(),
             artifact: file.artifact.limits(),
+            template: file.template.settled(),
             gc,
             drivers,
             consul,

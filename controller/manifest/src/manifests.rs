@@ -41,7 +41,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use drivers::{DriverRules, Drivers};
+pub use drivers::{DENIED_FUNCTIONS, DriverRules, Drivers};
 pub use env_files::{env_file_paths, read_env_file};
 pub use folder::{Folder, FolderFile, hash_of, read_folder, texts};
 pub use nearby::{Nearby, dir_of};

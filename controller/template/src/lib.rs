@@ -19,6 +19,7 @@
 //! with missing queries is never a result to be used.
 
 mod ast;
+mod calls;
 mod compare;
 mod context;
 mod error;
@@ -40,6 +41,7 @@ mod template;
 mod text;
 mod value;
 
+pub use calls::Call;
 pub use error::{Error, ErrorKind, Position};
 pub use function::{Function, Group, Support};
 pub use limits::Limits;

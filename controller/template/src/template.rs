@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use crate::{
+    ast::Node,
     context::Context,
     error::{Error, Fault, Position},
     eval,
@@ -57,6 +58,19 @@ impl Template {
             Ok(templates) => Ok(Self { text: text.into(), templates, options: options.clone() }),
             Err(fault) => Err(Error { context: String::new(), ..located(fault, text, options) }),
         }
+    }
+
+    /// The trees of all its templates.
+    pub(crate) fn trees(&self) -> impl Iterator<Item = &[Node]> {
+        self.templates.values().map(Vec::as_slice)
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Renders the template with the data that the source has now. The dot is nil, as in templates of jobs.

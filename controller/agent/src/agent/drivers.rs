@@ -246,16 +246,18 @@ pub enum Named {
     All,
 }
 
-/// The rules of the drivers that there are, now and whenever they change.
-pub fn rules(drivers: &Registry, named: Named) -> watch::Receiver<Drivers> {
+/// The rules of the drivers that there are, now and whenever they change. Templates may not use the denied functions.
+pub fn rules(drivers: &Registry, named: Named, denied_functions: &[String]) -> watch::Receiver<Drivers> {
     let mut entries = drivers.watch();
     let now = Arc::clone(&entries.borrow_and_update());
-    let (sender, rules) = watch::channel(rules_of(&now, named));
+    let denied: Arc<[String]> = denied_functions.into();
+    let rules_of = move |entries: &Entries| rules_of(entries, named).denying(&denied);
+    let (sender, rules) = watch::channel(rules_of(&now));
     tokio::spawn(async move {
         let changed = async {
             while entries.changed().await.is_ok() {
                 let now = Arc::clone(&entries.borrow_and_update());
-                let rules = rules_of(&now, named);
+                let rules = rules_of(&now);
                 sender.send_if_modified(|known| {
                     let is_news = *known != rules;
                     if is_news {

@@ -147,7 +147,7 @@ const CLIENT: Keys = &[
     ("server_join", Block(SERVER_JOIN)),
     ("servers", Field(Texts, "servers")),
     ("state_dir", Special(special::state_dir)),
-    ("template", Unused),
+    ("template", Block(TEMPLATE)),
     ("users", Unused),
 ];
 
@@ -166,6 +166,25 @@ const ARTIFACT: Keys = &[
     ("s3_timeout", Satisfied),
     ("set_environment_variables", Unused),
 ];
+
+// Data of the agent's own cluster arrives by events, which need no polls, and herdlet has no other sources.
+const TEMPLATE: Keys = &[
+    ("block_query_wait", Unused),
+    ("consul_retry", Unused),
+    ("disable_file_sandbox", Field(Flag, "template.disable_file_sandbox")),
+    ("function_denylist", Field(Texts, "template.function_denylist")),
+    ("max_stale", Unused),
+    ("nomad_retry", Unused),
+    ("vault_default_lease_duration", Unused),
+    ("vault_retry", Unused),
+    ("wait", Block(TEMPLATE_WAIT)),
+    ("wait_bounds", Block(TEMPLATE_WAIT_BOUNDS)),
+];
+
+const TEMPLATE_WAIT: Keys =
+    &[("max", Field(Span, "template.wait.max")), ("min", Field(Span, "template.wait.min"))];
+const TEMPLATE_WAIT_BOUNDS: Keys =
+    &[("max", Field(Span, "template.wait_bounds.max")), ("min", Field(Span, "template.wait_bounds.min"))];
 
 const DRAIN: Keys = &[
     ("deadline", Field(Span, "cluster.drain_on_shutdown.deadline")),

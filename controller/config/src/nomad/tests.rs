@@ -177,6 +177,41 @@ fn an_agent_file_of_a_client_is_understood() {
 }
 
 #[test]
+fn settings_of_templates_are_read() {
+    let hcl = r#"client { template {
+  function_denylist    = ["plugin", "sprig_*"]
+  disable_file_sandbox = true
+  max_stale            = "87600h"
+  block_query_wait     = "5m"
+  wait { min = "1s" max = "1m" }
+  wait_bounds { min = "2s" }
+  consul_retry { attempts = 0 backoff = "250ms" max_backoff = "1m" }
+} }"#;
+    let config = config_of(&[("a.hcl", hcl)]).unwrap();
+    let template = config.template;
+    assert_eq!(template.function_denylist, ["plugin", "sprig_*"]);
+    assert_eq!((template.wait.min.as_secs(), template.wait.max.as_secs()), (1, 60));
+    assert_eq!((template.wait_min.as_secs(), template.wait_max), (2, None));
+    assert!(template.disable_file_sandbox);
+    let unused = lines(&config.warnings);
+    let starts = [
+        "a.hcl:4:3: client.template.max_stale: ",
+        "a.hcl:5:3: client.template.block_query_wait: ",
+        "a.hcl:8:3: client.template.consul_retry: ",
+    ];
+    assert_eq!(unused.len(), starts.len(), "{unused:?}");
+    for (warning, start) in unused.iter().zip(starts) {
+        assert!(warning.starts_with(start), "{warning}");
+    }
+    let all_allowed = config_of(&[("a.hcl", "client { template { function_denylist = [] } }")]).unwrap();
+    assert!(all_allowed.template.function_denylist.is_empty());
+    let problems =
+        load(&[("a.hcl", "client { template { wait { min = \"2s\" max = \"1s\" } } }")]).unwrap_err();
+    let message = "client.template.wait: is empty: min 2s is above max 1s";
+    assert!(lines(&problems)[0].ends_with(message), "{problems}");
+}
+
+#[test]
 fn json_and_several_files_give_the_same_config() {
     let json = r#"{"client": [{"enabled": true, "servers": "10.0.0.1", "meta": {"a": "1", "b": "1"},
         "host_volume": [{"certs": [{"path": "/a"}]}]}], "plugin": {"raw_exec": {"config": {"enabled": true}}}, "data_dir": "/a"}"#;

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hcl_edit::expr::{Expression, ForExpr, FuncCall, Object, ObjectKey, UnaryOperator};
+use hcl_edit::template::HeredocTemplate;
 use hcl_edit::{Number, Span};
 
 use super::repeats::repeated;
@@ -54,6 +55,11 @@ impl<'e, 's> Eval<'e, 's> {
             let items: Result<_, _> = items.iter().map(|item| self.node(item)).collect();
             return Ok(collection(Tree::Seq(items?)));
         }
+        if let Expression::HeredocTemplate(heredoc) = expression {
+            let node = self.value(expression)?.into_node(position);
+            let style = self.lines(heredoc, &node).map_or(node.style, Style::Lines);
+            return Ok(Arc::new(Node { style, ..Node::clone(&node) }));
+        }
         let Expression::Object(object) = expression else {
             return Ok(self.value(expression)?.into_node(position));
         };
@@ -74,6 +80,16 @@ impl<'e, 's> Eval<'e, 's> {
             }
         }
         Ok(collection(Tree::Map(entries)))
+    }
+
+    /// Returns where the first line of a heredoc begins, if its value has the same lines.
+    fn lines(&self, heredoc: &HeredocTemplate, value: &Node) -> Option<Position> {
+        let span = heredoc.template.span()?;
+        let first = self.scope.source.position_at(span.start);
+        let last = self.scope.source.position_at(span.end);
+        let is_same = value.text.matches('\n').count() == usize::try_from(last.line - first.line).ok()?;
+        let column = u32::try_from(heredoc.indent().unwrap_or_default() + 1).ok()?;
+        is_same.then_some(Position { line: first.line, column })
     }
 
     pub(super) fn value(&self, expression: &Expression) -> Result<Value, Fault> {

@@ -10,9 +10,15 @@ use schemars::Schema;
 
 use crate::yaml;
 
-/// The task drivers that manifests may use. Clones are cheap.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Drivers(Arc<BTreeMap<String, DriverRules>>);
+/// The task drivers that manifests may use, and the functions that their templates may not use. Clones are cheap.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drivers {
+    rules: Arc<BTreeMap<String, DriverRules>>,
+    denied_functions: Arc<[String]>,
+}
+
+/// Functions that templates may not use unless the agent's config allows them, as in Nomad.
+pub const DENIED_FUNCTIONS: [&str; 3] = ["executeTemplate", "plugin", "writeToFile"];
 
 /// The rules for manifests that use a driver.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,14 +38,30 @@ impl Drivers {
         built_in().iter().collect()
     }
 
+    /// The same drivers, with other functions that templates may not use; `*` is any text.
+    pub fn denying(self, functions: &[String]) -> Self {
+        Self { denied_functions: functions.into(), ..self }
+    }
+
+    /// The functions that templates may not use.
+    pub(super) fn denied_functions(&self) -> &[String] {
+        &self.denied_functions
+    }
+
     /// The driver of that name.
     pub fn get(&self, name: &str) -> Option<&DriverRules> {
-        self.0.get(name)
+        self.rules.get(name)
     }
 
     /// All names.
     pub fn names(&self) -> impl Iterator<Item = &str> + Clone {
-        self.0.keys().map(String::as_str)
+        self.rules.keys().map(String::as_str)
+    }
+}
+
+impl Default for Drivers {
+    fn default() -> Self {
+        [].iter().collect()
     }
 }
 
@@ -49,6 +71,7 @@ impl<'i> FromIterator<&'i DriverInfo> for Drivers {
             config: yaml::strictly(info.schema.clone()),
             capabilities: info.capabilities,
         };
-        Self(Arc::new(infos.into_iter().map(|info| (info.name.clone(), rules(info))).collect()))
+        let rules = infos.into_iter().map(|info| (info.name.clone(), rules(info))).collect();
+        Self { rules: Arc::new(rules), denied_functions: DENIED_FUNCTIONS.map(str::to_owned).into() }
     }
 }

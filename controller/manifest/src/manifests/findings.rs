@@ -25,6 +25,11 @@ impl<'d> Findings<'d> {
         self.problems.push(self.document.problem(&at.to_string(), message));
     }
 
+    /// Adds a problem at a line and column of a text.
+    pub(super) fn problem_in_text(&mut self, at: &Trail<'_>, place: (usize, usize), message: &str) {
+        self.problems.push(self.document.problem_in_text(&at.to_string(), place, message));
+    }
+
     /// Reports a missing item, unless it may be in an unreadable part.
     pub(super) fn absent(&mut self, within: &Trail<'_>, at: &Trail<'_>, message: impl Into<String>) {
         self.absent_with(within, at, || message.into());

@@ -25,7 +25,7 @@ fn examples() -> Vec<PathBuf> {
     let folder = repository().join("manifests");
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml" || extension == "hcl"));
     paths.sort();
     assert!(paths.len() >= 6, "{paths:?}");
     paths
@@ -55,7 +55,7 @@ fn examples_load_and_come_back() {
 fn examples_are_one_set() {
     let set = load(&[repository().join("manifests")], &Drivers::built_in(), &Variables::default())
         .unwrap_or_else(|all| panic!("{all}"));
-    assert_eq!((set.jobs.len(), set.volumes.len()), (15, 4));
+    assert_eq!((set.jobs.len(), set.volumes.len()), (17, 4));
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod network;
 mod policy;
 mod service;
 mod task;
+mod template;
 mod text;
 mod variables;
 mod volume;

@@ -65,8 +65,10 @@ pub enum Style {
     Plain,
     /// In single or double quotes.
     Quoted,
-    /// A `|` or `>` block.
+    /// A block whose lines are joined: `>` in YAML.
     Block,
+    /// Lines of the source, one for one: a `|` block, or a heredoc of HCL. The first one begins here.
+    Lines(Position),
     /// A list or a map, in block or flow style.
     Collection,
 }
@@ -96,6 +98,15 @@ impl Document {
         let Position { line, column } = self.walk(path).0.position;
         let source = self.source.to_string();
         Problem { source, line, column, path: path.to_owned(), message: printable(message.into()) }
+    }
+
+    /// Returns a problem at a place in a text, which counts from 1. Its position is exact where the language writes the text
+    /// as it is; otherwise the message says where in the text.
+    pub fn problem_in_text(&self, path: &str, (line, column): (usize, usize), message: &str) -> Problem {
+        match self.walk(path).0.position_in_text(line, column) {
+            Some(Position { line, column }) => Problem { line, column, ..self.problem(path, message) },
+            None => self.problem(path, format!("line {line}, column {column} of the text: {message}")),
+        }
     }
 
     /// Removes the root's keys with this prefix: extension fields for anchors and notes.
@@ -140,6 +151,20 @@ impl Node {
 
     pub fn items(&self) -> Option<&[Arc<Self>]> {
         if let Value::Seq(items) = &self.value { Some(items) } else { None }
+    }
+
+    /// Returns the source position of a place in the text, which counts from 1; `None` if the text is not written as it is.
+    pub fn position_in_text(&self, line: usize, column: usize) -> Option<Position> {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let first = match self.style {
+            Style::Lines(first) => first,
+            Style::Plain if line == 1 && !self.text.is_empty() => self.position,
+            Style::Plain | Style::Quoted | Style::Block | Style::Collection => return None,
+        };
+        Some(Position {
+            line: first.line.saturating_add(count(line - line.min(1))),
+            column: first.column.saturating_add(count(column - column.min(1))),
+        })
     }
 
     /// The text of a scalar other than null, as written.

@@ -102,7 +102,6 @@ pub(super) fn leave_out(group: &mut Map<String, Json>) {
         // Zero means no rolling updates.
         update.retain(|name, value| name != "MaxParallel" || *value != json!(0));
     }
-    restart(group);
     services(group);
     networks(group);
     volumes(group);
@@ -140,7 +139,6 @@ fn task(task: &mut Map<String, Json>) {
         resources.retain(|name, value| name != "MemoryMaxMB" || value.as_i64() != Some(-1));
     }
     maps(task, "VolumeMounts").for_each(|mount| drop(mount.remove("SELinuxLabel")));
-    restart(task);
     services(task);
 }
 
@@ -149,13 +147,6 @@ fn signed_by_servers(identity: &mut Map<String, Json>) {
     let expires = identity.get("TTL").is_some_and(|ttl| *ttl != json!(0));
     identity.retain(|name, _| !OF_IDENTITY.contains(&&**name) || (name == "TTL" && expires));
     identity.insert("Audience".into(), json!([SERVERS]));
-}
-
-/// There are no templates yet that could be rendered again.
-fn restart(owner: &mut Map<String, Json>) {
-    if let Some(policy) = map(owner, "RestartPolicy") {
-        policy.remove("RenderTemplates");
-    }
 }
 
 /// Services name Consul's namespace even if there is only one.

@@ -6,10 +6,7 @@
 
 use std_alloc::{collections::BTreeSet, string::String};
 
-use herdlet_api_types::{
-    Duration,
-    job::{Task, Template, TemplateChange},
-};
+use herdlet_api_types::job::{Task, Template, TemplateChange};
 
 use crate::{
     facts::{ChangeAction, Facts, Notification},

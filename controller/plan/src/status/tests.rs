@@ -6,13 +6,14 @@ use std_alloc::{string::ToString, sync::Arc, vec};
 use herdlet_api_types::{
     Duration, Moment,
     job::{Lifecycle, Service, Update},
-    service::CheckResult,
+    service::{CheckResult, CheckStatus},
     task::ExitResult,
 };
 
 use super::*;
 use crate::{
     fixture::{alloc, at, backing_off, dead, exit, failed, pending, running, task},
+    op::Part,
     state::{AfterStop, Durable, Health, Run, StopStep, Tracked},
     time::BootId,
 };

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 15] = [
+const TOLD: [&str; 17] = [
     "artifact",
     "canary",
     "check-restart",
@@ -29,6 +29,8 @@ const TOLD: [&str; 15] = [
     "placement",
     "sidecar",
     "tag-override",
+    "templates",
+    "templates.nomad",
     "volume",
     "web",
     "web-consul",
@@ -41,7 +43,7 @@ fn every_example_is_valid_and_tested() {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(project().join("manifests")).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "yaml") {
+        if path.extension().is_some_and(|extension| extension == "yaml" || extension == "hcl") {
             found.insert(path.file_stem().unwrap().to_string_lossy().into_owned());
             let program = herdlet_e2e::program::program();
             let arguments = ["validate".as_ref(), path.as_os_str()];

@@ -40,8 +40,11 @@ const NAMES: [(&str, &str); 29] = [
     ("SELinuxLabel", "selinux_label"),
 ];
 
-/// Further names within an artifact. Elsewhere, these manifest names mean something else.
-const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
+/// Further names within the items of a list. Elsewhere, these manifest names mean something else.
+const NAMES_WITHIN: [(&str, &[(&str, &str)]); 2] =
+    [("Artifacts", &OF_ARTIFACTS), ("Templates", &OF_TEMPLATES)];
+
+const OF_ARTIFACTS: [(&str, &str); 6] = [
     ("GetterSource", "source"),
     ("GetterOptions", "options"),
     ("GetterHeaders", "headers"),
@@ -50,12 +53,23 @@ const NAMES_OF_ARTIFACTS: [(&str, &str); 6] = [
     ("RelativeDest", "destination"),
 ];
 
+const OF_TEMPLATES: [(&str, &str); 7] = [
+    ("SourcePath", "source"),
+    ("DestPath", "destination"),
+    ("EmbeddedTmpl", "data"),
+    ("Envvars", "env"),
+    ("LeftDelim", "left_delimiter"),
+    ("RightDelim", "right_delimiter"),
+    ("ErrMissingKey", "error_on_missing_key"),
+];
+
 /// Words that the API writes in capitals.
 const CAPITALS: [&str; 11] = ["tls", "ttl", "dns", "grpc", "cni", "csi", "ui", "numa", "id", "url", "se"];
 
 /// Translates a name of the API into that of a manifest.
 pub fn to_manifest_name(name: &str) -> String {
-    if let Some((_, ours)) = NAMES.iter().chain(&NAMES_OF_ARTIFACTS).find(|(theirs, _)| *theirs == name) {
+    let within = NAMES_WITHIN.iter().flat_map(|(_, names)| *names);
+    if let Some((_, ours)) = NAMES.iter().chain(within).find(|(theirs, _)| *theirs == name) {
         return (*ours).to_owned();
     }
     let chars: Vec<char> = name.chars().collect();
@@ -115,7 +129,8 @@ pub(crate) fn to_api_path(path: &str, job: &str) -> String {
     if !job.is_empty() {
         api_path.push(PathStep::Field(job.to_owned()));
     }
-    let (mut is_free, mut is_config, mut is_artifact) = (false, false, false);
+    let (mut is_free, mut is_config) = (false, false);
+    let mut within: &[(&str, &str)] = &[];
     for (depth, step) in steps.into_iter().enumerate() {
         match step {
             PathStep::Field(name) if depth == 0 && (name == "spec" || name == "metadata") => {}
@@ -127,9 +142,9 @@ pub(crate) fn to_api_path(path: &str, job: &str) -> String {
                 api_path.push(PathStep::Field(name));
             }
             PathStep::Field(name) => {
-                let of_artifact = NAMES_OF_ARTIFACTS.iter().find(|(_, ours)| is_artifact && *ours == name);
-                let word = of_artifact.map_or_else(|| to_api_name(&name), |(theirs, _)| (*theirs).to_owned());
-                is_artifact = word == "Artifacts";
+                let of_item = within.iter().find(|(_, ours)| *ours == name);
+                let word = of_item.map_or_else(|| to_api_name(&name), |(theirs, _)| (*theirs).to_owned());
+                within = NAMES_WITHIN.iter().find(|(list, _)| *list == word).map_or(&[], |(_, names)| *names);
                 is_free = FREE.contains(&word.as_str());
                 is_config = word == "Config";
                 let is_network = word == "Networks";

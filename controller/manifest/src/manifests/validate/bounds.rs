@@ -95,6 +95,7 @@ impl Bounds<'_, '_> {
         self.list("affinities", length(task.affinities.as_ref()), ITEMS_MAX, &trail.field("affinities"));
         self.list("mounts", length(task.volume_mounts.as_ref()), ITEMS_MAX, &trail.field("volume_mounts"));
         self.list("identities", length(task.identities.as_ref()), ITEMS_MAX, &trail.field("identities"));
+        self.list("templates", length(task.templates.as_ref()), ITEMS_MAX, &trail.field("templates"));
         self.services(task.services.as_deref(), &trail.field("services"));
     }
 

@@ -13,7 +13,7 @@ use super::super::path::{Step, write_steps};
 use super::super::phrases::shorten;
 use super::super::problem::{Position, Problem, Problems};
 use super::super::scalar::{resolve_plain, resolve_tagged};
-use super::{Limits, position};
+use super::{Limits, count, position};
 
 /// Why parsing stops.
 #[derive(Debug)]
@@ -211,7 +211,8 @@ impl Builder {
         let style = match style {
             ScalarStyle::Plain => Style::Plain,
             ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Style::Quoted,
-            ScalarStyle::Literal | ScalarStyle::Folded => Style::Block,
+            ScalarStyle::Literal => Style::Lines(first_line(text, at)),
+            ScalarStyle::Folded => Style::Block,
         };
         Node { value, text: text.into(), style, position: at }
     }
@@ -395,6 +396,12 @@ impl Part {
         let node = Node { value: Value::Refused, text: "".into(), style: Style::Plain, position: at };
         Self { node: Arc::new(node), nodes: 1, bytes: 0, height: 0 }
     }
+}
+
+/// Returns where the first line of a `|` block begins. The block's own position is that of its first line with content.
+fn first_line(text: &str, content: Position) -> Position {
+    let empty_lines = text.bytes().take_while(|byte| *byte == b'\n').count();
+    Position { line: content.line.saturating_sub(count(empty_lines)), ..content }
 }
 
 fn add_missing(entries: &mut Vec<Entry>, seen: &mut HashMap<Box<str>, Position>, others: &[Entry]) {

@@ -77,15 +77,17 @@ fn plain_scalars_keep_their_source_text() {
         let node = document.at("v").unwrap().node;
         assert_eq!((&*node.text, node.style), (text, Style::Plain));
     }
-    let document = document("a: 'no'\nb: \"a\\tb\"\nc: |\n  x: 1\n  y\nd: >-\n  x\n  y\ne:\n");
+    let document =
+        document("a: 'no'\nb: \"a\\tb\"\nc: |\n  x: 1\n  y\nd: >-\n  x\n  y\ne:\nf: |2\n\n    \u{e9}\n  z\n");
     let text = |path: &str| {
         let node = document.at(path).unwrap().node;
         (node.text.to_string(), node.style)
     };
     assert_eq!(text("a"), ("no".to_owned(), Style::Quoted));
     assert_eq!(text("b"), ("a\tb".to_owned(), Style::Quoted));
-    assert_eq!(text("c"), ("x: 1\ny\n".to_owned(), Style::Block));
+    assert_eq!(text("c"), ("x: 1\ny\n".to_owned(), Style::Lines(Position { line: 4, column: 3 })));
     assert_eq!(text("d"), ("x y".to_owned(), Style::Block));
+    assert_eq!(text("f"), ("\n  \u{e9}\nz\n".to_owned(), Style::Lines(Position { line: 10, column: 3 })));
     assert_eq!(text("e"), (String::new(), Style::Plain));
 }
 

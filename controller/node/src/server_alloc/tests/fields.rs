@@ -52,6 +52,11 @@ fn whole() -> Json {
     task["VolumeMounts"] = json!([{
         "Volume": "data", "Destination": "local/data", "ReadOnly": false, "PropagationMode": "private", "SELinuxLabel": "",
     }]);
+    task["Templates"] = json!([{
+        "SourcePath": "", "DestPath": "local/x", "EmbeddedTmpl": "x", "ChangeMode": "restart", "ChangeSignal": "", "ChangeScript": null,
+        "Splay": 5_000_000_000_i64, "Perms": "0644", "Uid": null, "Gid": null, "LeftDelim": "{{", "RightDelim": "}}", "Envvars": false,
+        "VaultGrace": 0, "Wait": null, "ErrMissingKey": false, "Once": false,
+    }]);
     task["Identities"] = json!([{
         "Name": "aws", "Audience": ["aws"], "ChangeMode": "", "ChangeSignal": "", "Env": false, "File": true, "Filepath": "",
         "ServiceName": "", "TTL": 3_600_000_000_000_i64, "ExtraClaims": null,

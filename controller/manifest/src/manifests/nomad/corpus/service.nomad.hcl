@@ -188,7 +188,8 @@ job "shop" {
       }
 
       restart {
-        attempts = 0
+        attempts         = 0
+        render_templates = true
         mode     = "fail"
       }
 
@@ -208,6 +209,62 @@ job "shop" {
         headers {
           X-Token = "${NOMAD_META_token}"
         }
+      }
+
+      template {
+        data          = <<EOH
+listen {{ env "NOMAD_PORT_http" }}
+home $${NOMAD_TASK_DIR}/${attr.unique.hostname}
+{{ with nomadVar "nomad/jobs/shop" }}secret {{ .secret }}
+{{ end }}
+EOH
+        destination   = "secrets/httpd.conf"
+        perms         = "0640"
+        uid           = 1000
+        gid           = 100
+        change_mode   = "signal"
+        change_signal = "sigusr1"
+        splay         = "1s"
+        vault_grace   = "0s"
+        wait {
+          min = "2s"
+          max = "10s"
+        }
+        error_on_missing_key = true
+      }
+
+      template {
+        data            = <<-EOH
+          NAME=[[ env "NOMAD_JOB_NAME" ]]
+            NEXT=2
+          EOH
+        destination     = "${NOMAD_SECRETS_DIR}/shop.env"
+        env             = true
+        left_delimiter  = "[["
+        right_delimiter = "]]"
+      }
+
+      template {
+        source      = "local/site.tmpl"
+        destination = "/local/site.html"
+        change_mode = "script"
+        uid         = -1
+        change_script {
+          command             = "/bin/sh"
+          args                = ["-c", "kill -HUP 1"]
+          timeout             = "10s"
+          fail_on_error       = true
+          run_on_first_render = true
+        }
+        wait {
+          min = "3s"
+        }
+      }
+
+      template {
+        data        = "plain"
+        destination = "local/plain"
+        change_mode = "noop"
       }
 
       volume_mount {

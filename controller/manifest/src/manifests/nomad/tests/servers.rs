@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::{Job, good, read_set};
 
 /// The blocks of the table, and where they are in the job.
-const BLOCKS: [(&str, &str); 18] = [
+const BLOCKS: [(&str, &str); 19] = [
     ("J", ""),
     ("G", "/TaskGroups/0"),
     ("U", "/TaskGroups/0/Update"),
@@ -25,6 +25,7 @@ const BLOCKS: [(&str, &str); 18] = [
     ("I", "/TaskGroups/0/Tasks/0/Identities/0"),
     ("M", "/TaskGroups/0/Tasks/0/VolumeMounts/0"),
     ("A", "/TaskGroups/0/Tasks/0/Artifacts/0"),
+    ("E", "/TaskGroups/0/Tasks/0/Templates/0"),
 ];
 
 /// A service job with one of each block.
@@ -38,7 +39,8 @@ fn job() -> Json {
             "Name": "main", "Driver": "raw_exec", "Config": { "command": "/bin/sleep" }, "Resources": {}, "LogConfig": {},
             "Identities": [{ "Name": "other", "Audience": ["x"], "File": true }],
             "VolumeMounts": [{ "Volume": "data", "Destination": "local/data" }],
-            "Artifacts": [{ "GetterSource": "https://files.example.org/a" }] }] }] })
+            "Artifacts": [{ "GetterSource": "https://files.example.org/a" }],
+            "Templates": [{ "EmbeddedTmpl": "x", "DestPath": "local/x" }] }] }] })
 }
 
 /// A line of the table.

@@ -2,9 +2,6 @@ job "probe" {
   @JobSpec
   group "one" {
     @GroupSpec
-    restart {
-      @Restart
-    }
     scaling {
       @Scaling
       max = 3
@@ -48,6 +45,11 @@ job "probe" {
         name = "other"
         aud  = ["x"]
         file = true
+      }
+      template {
+        @Template
+        data        = "x"
+        destination = "local/x"
       }
       volume_mount {
         @VolumeMount

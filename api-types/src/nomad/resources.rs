@@ -1,0 +1,179 @@
+//! The resources of an allocation in Nomad's form: processor, memory, disk, ports.
+//!
+//! In: an allocation's specification. Out: [`AllocatedResources`].
+//!
+//! Source of the names: Nomad's `nomad/structs/structs.go`.
+
+use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    alloc::{Allocation, AssignedPort, Ports},
+    job::{Lifecycle, PortRequest, Task},
+};
+
+/// The resources of an allocation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedResources {
+    pub tasks: BTreeMap<String, AllocatedTask>,
+    pub task_lifecycles: BTreeMap<String, Option<TaskLifecycle>>,
+    pub shared: AllocatedShared,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedTask {
+    pub cpu: AllocatedCpu,
+    pub memory: AllocatedMemory,
+    pub networks: Option<Vec<Network>>,
+    pub devices: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedCpu {
+    pub cpu_shares: u64,
+    pub reserved_cores: Option<Vec<u16>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedMemory {
+    #[serde(rename = "MemoryMB")]
+    pub memory_mb: u64,
+    #[serde(rename = "MemoryMaxMB")]
+    pub memory_max_mb: i64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct TaskLifecycle {
+    pub hook: String,
+    pub sidecar: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct AllocatedShared {
+    pub networks: Option<Vec<Network>>,
+    #[serde(rename = "DiskMB")]
+    pub disk_mb: u64,
+    pub ports: Option<Vec<PortMapping>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct Network {
+    pub mode: String,
+    pub device: String,
+    #[serde(rename = "CIDR")]
+    pub cidr: String,
+    #[serde(rename = "IP")]
+    pub ip: String,
+    #[serde(rename = "DNS")]
+    pub dns: Option<Value>,
+    #[serde(rename = "MBits")]
+    pub mbits: u64,
+    pub reserved_ports: Option<Vec<Port>>,
+    pub dynamic_ports: Option<Vec<Port>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct Port {
+    pub label: String,
+    pub value: u16,
+    pub to: u16,
+    pub host_network: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+#[expect(missing_docs, reason = "the names are Nomad's; their meaning is documented there")]
+pub struct PortMapping {
+    pub label: String,
+    pub value: u16,
+    pub to: u16,
+    #[serde(rename = "HostIP")]
+    pub host_ip: String,
+}
+
+pub(super) fn resources(spec: &Allocation) -> AllocatedResources {
+    let Some(group) = spec.group() else { return AllocatedResources::default() };
+    let ports: Vec<_> = spec
+        .ports
+        .iter()
+        .map(|(label, port)| PortMapping {
+            label: label.clone(),
+            value: port.value,
+            to: port.to,
+            host_ip: port.host_ip.clone(),
+        })
+        .collect();
+    let network = group.network.as_ref().map(|network| Vec::from([network_of(&spec.ports, &network.ports)]));
+    AllocatedResources {
+        tasks: group.tasks.iter().map(|task| (task.name.clone(), task_resources(spec, task))).collect(),
+        task_lifecycles: group
+            .tasks
+            .iter()
+            .map(|task| (task.name.clone(), lifecycle(task.lifecycle)))
+            .collect(),
+        shared: AllocatedShared { networks: network, disk_mb: group.disk_mib, ports: non_empty(ports) },
+    }
+}
+
+fn task_resources(spec: &Allocation, task: &Task) -> AllocatedTask {
+    AllocatedTask {
+        cpu: AllocatedCpu { cpu_shares: task.resources.cpu_mhz.unwrap_or_default(), reserved_cores: None },
+        memory: AllocatedMemory {
+            memory_mb: task.resources.memory_mib.unwrap_or_default(),
+            memory_max_mb: task.resources.memory_max_mb(),
+        },
+        networks: spec.task_ports.get(&task.name).map(|ports| Vec::from([network_of(ports, &task.ports)])),
+        devices: None,
+    }
+}
+
+/// The network of a group or of a task; the requests distinguish static ports from dynamic ones.
+fn network_of(ports: &Ports, requests: &BTreeMap<String, PortRequest>) -> Network {
+    let port = |(label, port): (&String, &AssignedPort)| Port {
+        label: label.clone(),
+        value: port.value,
+        to: port.to,
+        host_network: "default".to_owned(),
+    };
+    let is_fixed = |port: &Port| requests.get(&port.label).is_some_and(|request| request.fixed.is_some());
+    let (reserved, dynamic): (Vec<_>, Vec<_>) = ports.iter().map(port).partition(is_fixed);
+    Network {
+        mode: "host".to_owned(),
+        ip: ports.values().next().map(|port| port.host_ip.clone()).unwrap_or_default(),
+        reserved_ports: non_empty(reserved),
+        dynamic_ports: non_empty(dynamic),
+        ..Network::default()
+    }
+}
+
+/// Nomad's hook for a lifecycle; `None` for main tasks.
+pub(super) fn lifecycle(lifecycle: Lifecycle) -> Option<TaskLifecycle> {
+    let hook = match lifecycle {
+        Lifecycle::Main => return None,
+        Lifecycle::Prestart | Lifecycle::PrestartSidecar => "prestart",
+        Lifecycle::Poststart | Lifecycle::PoststartSidecar => "poststart",
+        Lifecycle::Poststop => "poststop",
+    };
+    Some(TaskLifecycle { hook: hook.to_owned(), sidecar: lifecycle.is_sidecar() })
+}
+
+fn non_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
+    if list.is_empty() { None } else { Some(list) }
+}

@@ -1,0 +1,155 @@
+//! The section `template`: settings of the templates of tasks, with Nomad's names and defaults.
+//!
+//! In: the section of a config file. Out: [`Template`], with all defaults filled in, or problems.
+
+use herdlet_api_types::{
+    Duration,
+    job::TemplateWait,
+    manifest::{Span, TemplateWait as Bounds},
+};
+use herdlet_manifest::manifests::DENIED_FUNCTIONS;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The section of a config file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Section {
+    /// Functions that templates may not use; `*` is any text. Default `executeTemplate`, `plugin` and `writeToFile`.
+    pub function_denylist: Option<Vec<String>>,
+    /// Let templates read files of the machine outside of the task's directory.
+    pub disable_file_sandbox: bool,
+    /// How long the data of a template must be quiet; default 5s, at most 4m.
+    pub wait: Bounds,
+    /// The shortest and the longest `wait` that a job may set.
+    pub wait_bounds: Bounds,
+}
+
+/// Settings of the templates of tasks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// Functions that templates may not use; `*` is any text.
+    pub function_denylist: Vec<String>,
+    /// Whether templates may read files outside of the task's directory.
+    pub disable_file_sandbox: bool,
+    /// How long the data of a template must be quiet, unless the job says so.
+    pub wait: TemplateWait,
+    /// The shortest `wait` that a job may set.
+    pub wait_min: Duration,
+    /// The longest `wait` that a job may set; `None` for any.
+    pub wait_max: Option<Duration>,
+}
+
+/// Nomad's default of `wait`.
+const WAIT: TemplateWait = TemplateWait { min: Duration::from_secs(5), max: Duration::from_secs(4 * 60) };
+
+impl Section {
+    /// Checks what the types can't express. Returns problems by field.
+    pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
+        let wait = self.wait_or_default();
+        let is_empty = |min: Duration, max: Duration| {
+            (min > max).then(|| format!("is empty: min {} is above max {}", Span(min), Span(max)))
+        };
+        let bounds = &self.wait_bounds;
+        let bounds = bounds.min.zip(bounds.max).and_then(|(min, max)| is_empty(min.0, max.0));
+        let wait = is_empty(wait.min, wait.max).map(|message| ("wait", message));
+        wait.into_iter().chain(bounds.map(|message| ("wait_bounds", message))).collect()
+    }
+
+    /// Fills in the defaults.
+    pub(super) fn settled(self) -> Template {
+        let wait = self.wait_or_default();
+        Template {
+            function_denylist: self
+                .function_denylist
+                .unwrap_or_else(|| DENIED_FUNCTIONS.map(str::to_owned).to_vec()),
+            disable_file_sandbox: self.disable_file_sandbox,
+            wait,
+            wait_min: self.wait_bounds.min.map_or(Duration::ZERO, |min| min.0),
+            wait_max: self.wait_bounds.max.map(|max| max.0),
+        }
+    }
+
+    /// A missing bound is Nomad's, or what the other one allows.
+    fn wait_or_default(&self) -> TemplateWait {
+        match (self.wait.min, self.wait.max) {
+            (None, None) => WAIT,
+            (None, Some(max)) => TemplateWait { min: WAIT.min.min(max.0), max: max.0 },
+            (Some(_), None | Some(_)) => self.wait.to_wait(),
+        }
+    }
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        Section::default().settled()
+    }
+}
+
+impl Template {
+    /// How long the data of a template with this `wait` must be quiet.
+    pub fn wait_of(&self, job: Option<TemplateWait>) -> TemplateWait {
+        let Some(TemplateWait { min, max }) = job else { return self.wait };
+        let max = self.wait_max.map_or(max, |longest| max.min(longest));
+        let min = min.max(self.wait_min);
+        TemplateWait { min, max: max.max(min) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(min: u64, max: u64) -> TemplateWait {
+        TemplateWait { min: Duration::from_secs(min), max: Duration::from_secs(max) }
+    }
+
+    fn bounds(min: Option<u64>, max: Option<u64>) -> Bounds {
+        let span = |seconds: u64| Span(Duration::from_secs(seconds));
+        Bounds { min: min.map(span), max: max.map(span) }
+    }
+
+    #[test]
+    fn defaults_are_those_of_nomad() {
+        let template = Template::default();
+        assert_eq!(template.function_denylist, ["executeTemplate", "plugin", "writeToFile"]);
+        assert_eq!((template.wait, template.disable_file_sandbox), (seconds(5, 240), false));
+        let none = Section { function_denylist: Some(Vec::new()), ..Section::default() };
+        assert!(none.settled().function_denylist.is_empty());
+    }
+
+    #[test]
+    fn a_missing_bound_follows_from_the_other() {
+        for (min, max, expected) in [
+            (Some(1), None, seconds(1, 4)),
+            (None, Some(2), seconds(2, 2)),
+            (None, Some(60), seconds(5, 60)),
+            (Some(1), Some(2), seconds(1, 2)),
+        ] {
+            let section = Section { wait: bounds(min, max), ..Section::default() };
+            assert_eq!((section.problems(), section.settled().wait), (Vec::new(), expected));
+        }
+    }
+
+    #[test]
+    fn empty_ranges_are_refused() {
+        let section = Section {
+            wait: bounds(Some(2), Some(1)),
+            wait_bounds: bounds(Some(3), Some(1)),
+            ..Section::default()
+        };
+        let fields: Vec<&str> = section.problems().iter().map(|(field, _)| *field).collect();
+        assert_eq!(fields, ["wait", "wait_bounds"]);
+    }
+
+    #[test]
+    fn the_wait_of_a_job_stays_within_the_bounds() {
+        let section = Section { wait_bounds: bounds(Some(2), Some(10)), ..Section::default() };
+        let template = section.settled();
+        // The agent's own wait is not bounded.
+        assert_eq!(template.wait_of(None), seconds(5, 240));
+        assert_eq!(template.wait_of(Some(seconds(1, 60))), seconds(2, 10));
+        assert_eq!(template.wait_of(Some(seconds(3, 4))), seconds(3, 4));
+        assert_eq!(template.wait_of(Some(seconds(0, 0))), seconds(2, 2));
+    }
+}
