@@ -24,24 +24,20 @@ use std_alloc::{borrow::Cow, format, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     Duration,
-    alloc::{Allocation, ClientStatus, RescheduleEvent},
+    alloc::{ClientStatus, RescheduleEvent},
     job::Task,
     service::CheckResult,
     task::{TaskEvent, TaskEventKind},
 };
 
 use crate::{
-    action::{FailureClass, Outcome, Verb},
+    action::{Outcome, Verb},
     alloc::{health, services::in_consul, task::restart},
     context::Settings,
-    facts::Facts,
     op::{Part, TaskIndex, TaskPart},
     plan::Change,
     spec::AllocSpec,
-    state::{
-        AllocState, Doing, Failures, FinishedOperation, Noticed, PartState, Run, Stage, Stop, TaskState,
-        healthy_by,
-    },
+    state::{AllocState, Doing, Failures, FinishedOperation, PartState, Stage, Stop, TaskState, healthy_by},
     status,
     time::Now,
     turn::Note,
