@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Config, ConfigError, Flags, LogFormat, Surroundings, check_trust,
+    Config, ConfigError, Flags, LogFormat, Surroundings,
+    load::check_trust,
     sources::{Opening, Sources},
 };
 

@@ -2,16 +2,19 @@
 
 use std_alloc::{borrow::ToOwned, vec, vec::Vec};
 
-use herdlet_api_types::job::Lifecycle;
+use herdlet_api_types::{alloc::Allocation, job::Lifecycle};
 
 use super::*;
 use crate::{
-    action::{Outcome, Recovered, Started},
+    action::{FailureClass, Outcome, Recovered, Started},
+    facts::Facts,
     fixture::{alloc, at, dead, exit, failed, pending, running, settings, task},
     launch::{Handle, Launch},
     network::DriverNetwork,
     plan::TaskChange,
-    state::{AfterStop, Durable, GroupRestart, Parts, RestartPhase, StopReason, StopStep, Tracked},
+    state::{
+        AfterStop, Durable, GroupRestart, Noticed, Parts, RestartPhase, Run, StopReason, StopStep, Tracked,
+    },
     time::{BootId, Deadline},
 };
 
