@@ -215,7 +215,8 @@ mod tests {
     /// A login of Vault takes a secret as an argument. `{:?}` has printed it.
     #[test]
     fn texts_of_queries_have_no_secrets() {
-        let arguments = ["auth/approle/login", "role_id=web", "secret_id=hunter2"].map(str::to_owned).to_vec();
+        let arguments =
+            ["auth/approle/login", "role_id=web", "secret_id=hunter2"].map(str::to_owned).to_vec();
         let query = Query::Vault { function: "secret", arguments };
         assert_eq!(query.to_string(), "secret auth/approle/login role_id=… secret_id=…");
         assert_eq!(format!("{query:?}"), format!("Query({query})"));

@@ -94,7 +94,10 @@ const SMALL: Limits = Limits {
 /// Values and work that were not counted: without their count, these templates render, or end at another bound.
 const UNCOUNTED: [(&str, &str); 17] = [
     (r#"{{ $d := sprig_dict $b 1 }}{{ range loop 100 }}{{ $_ := explodeMap $d }}{{ end }}"#, "bytes"),
-    (r#"{{ $l := sprig_list (sprig_dict "Key" $b) }}{{ range loop 100 }}{{ $_ := explode $l }}{{ end }}"#, "bytes"),
+    (
+        r#"{{ $l := sprig_list (sprig_dict "Key" $b) }}{{ range loop 100 }}{{ $_ := explode $l }}{{ end }}"#,
+        "bytes",
+    ),
     (
         r#"{{ $l := sprig_list (sprig_dict "Key" (print "a/" $b)) }}{{ range loop 100 }}{{ $_ := byKey $l }}{{ end }}"#,
         "bytes",
@@ -105,7 +108,10 @@ const UNCOUNTED: [(&str, &str); 17] = [
     ),
     (r#"{{ $v := print "1.2.3-" $b }}{{ range loop 100 }}{{ $_ := sprig_semver $v }}{{ end }}"#, "bytes"),
     (r#"{{ sprig_semverCompare (sprig_repeat 20000 ">1 ") "1.2.3" }}"#, "bytes"),
-    (r#"{{ secret "a" $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b }}"#, "bytes"),
+    (
+        r#"{{ secret "a" $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b $b }}"#,
+        "bytes",
+    ),
     (r#"{{ regexMatch (sprig_repeat 2000 "a") "a" }}"#, "regular expression"),
     (
         r#"{{ $t := sprig_repeat 10000 "ab" }}{{ range loop 10 }}{{ $_ := regexMatch "[ab]*a[ab]{100}c" $t }}{{ end }}"#,
@@ -132,12 +138,9 @@ const UNCOUNTED: [(&str, &str); 17] = [
         "steps",
     ),
     (r#"{{ $l := sprig_list $b }}{{ range loop 100 }}{{ $_ := sprig_toDecimal $l }}{{ end }}"#, "bytes"),
+    (r#"{{ $s := printf "GetAllInterfaces | join \"address\" \"%s\"" $b }}{{ $_ := sockaddr $s }}"#, "bytes"),
     (
-        r#"{{ $s := printf "GetAllInterfaces | join \"address\" \"%s\"" $b }}{{ $_ := sockaddr $s }}"#,
-        "bytes",
-    ),
-    (
-        r#"{{ $s := printf "GetAllInterfaces | sort \"%s\"" (sprig_repeat 5000 "address,") }}{{ $_ := sockaddr $s }}"#,
+        r#"{{ $s := printf "GetAllInterfaces | sort \"%s\"" (print (sprig_repeat 5000 "address,") "name") }}{{ $_ := sockaddr $s }}"#,
         "bytes",
     ),
 ];
@@ -153,13 +156,16 @@ fn functions_count_what_they_make() {
         is_default: true,
     };
     let source = Fixed::default().with_addresses((0..100).map(address).collect());
+    let mut wrong = Vec::new();
     for (text, bound) in UNCOUNTED {
         let text = format!(r#"{{{{ $b := sprig_repeat 50000 "k" }}}}{text}"#);
-        let result = Template::parse(&text, &options).unwrap().render(&source).result;
-        let error = result.expect_err(&text);
-        assert_eq!(error.kind, ErrorKind::Limit, "{text}: {error}");
-        assert!(error.to_string().contains(bound), "{text}: {error}");
+        match Template::parse(&text, &options).unwrap().render(&source).result {
+            Err(error) if error.kind == ErrorKind::Limit && error.message.contains(bound) => {}
+            Err(error) => wrong.push(format!("{text}: {error}")),
+            Ok(_) => wrong.push(format!("{text}: no error")),
+        }
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 /// Rust formats at most 65535 digits, and panics beyond.
@@ -178,7 +184,8 @@ fn many_variables_do_not_slow_others() {
     let declared: String = (0..60_000).map(|number| format!("{{{{$v{number}:=1}}}}")).collect();
     let used = "{{$v0}}".repeat(10_000);
     assert_eq!(render(&format!("{declared}{}", &used[..used.len() / 5])).unwrap().len(), 2_000);
-    let error = render(&format!("{declared}{{{{ range loop 10000000 }}}}{{{{ $v0 }}}}{{{{ end }}}}")).unwrap_err();
+    let error =
+        render(&format!("{declared}{{{{ range loop 10000000 }}}}{{{{ $v0 }}}}{{{{ end }}}}")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Limit);
     // A template of its own sees none of them, and they are back after it.
     let text = r#"{{ $a := 1 }}{{ define "T" }}{{ $a := 2 }}{{ $a }}{{ end }}{{ template "T" }}{{ $a }}{{ range loop 2 }}{{ $a := 3 }}{{ $a }}{{ end }}{{ $a }}"#;

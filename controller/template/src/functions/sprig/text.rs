@@ -61,9 +61,7 @@ pub(super) static TABLE: &[Function] = &[
         strings::mapped(context, &values[0], words::swap_case)
     }),
     row(Sprig, "sprig_title", (1, 1), |context, values| strings::mapped(context, &values[0], words::title)),
-    row(Sprig, "sprig_toString", (1, 1), |context, values| {
-        text_of(context, &values[0]).map(Value::Str)
-    }),
+    row(Sprig, "sprig_toString", (1, 1), |context, values| text_of(context, &values[0]).map(Value::Str)),
     row(Sprig, "sprig_trim", (1, 1), |context, values| strings::trim_space(context, &values[0])),
     row(Sprig, "sprig_trimAll", (2, 2), |context, values| strings::trim(context, &values[0], &values[1])),
     row(Sprig, "sprig_trimPrefix", (2, 2), |context, values| {
