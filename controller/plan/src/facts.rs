@@ -15,6 +15,7 @@ use herdlet_api_types::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    hash::Fields,
     network::AllocNetwork,
     op::{Part, TemplateIndex},
     time::{Deadline, Now},
@@ -53,7 +54,8 @@ pub struct Facts {
 }
 
 /// Identifies one value of a part. Only equality is meaningful. A part that can't derive it from its content reports
-/// [`Revision::COUNTED`]; the planner then counts its renewals, starting from the task's launch record.
+/// [`Revision::COUNTED`]: the planner then derives it from the part's outputs, if it has any, or else counts its
+/// renewals, starting from the task's launch record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
@@ -66,6 +68,13 @@ impl Revision {
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1).max(1))
+    }
+
+    /// The revision of a part that consists of these outputs.
+    pub(crate) fn of_outputs(outputs: &[Self]) -> Self {
+        let mut fields = Fields::default();
+        outputs.iter().for_each(|output| fields.number(output.0));
+        Self(u64::from_le_bytes(fields.start()).max(1))
     }
 }
 
@@ -105,6 +114,11 @@ impl ChangeAction {
                 Self::run(signals, scripts)
             }
         }
+    }
+
+    /// Whether the task restarts.
+    pub fn is_restart(&self) -> bool {
+        matches!(self, Self::Restart(_))
     }
 
     fn into_sets(self) -> (BTreeSet<String>, BTreeSet<TemplateIndex>) {

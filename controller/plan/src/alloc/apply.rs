@@ -6,6 +6,7 @@
 //!
 //! - [`artifacts`]: failed downloads, which a task's restart policy counts.
 //! - [`facts`]: the facts that parts have produced, for the parts that read them.
+//! - [`notices`]: notifications of running tasks.
 //! - [`part`]: the ends of operations on parts, and signs of drift.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
@@ -16,6 +17,7 @@
 mod artifacts;
 mod facts;
 mod history;
+mod notices;
 mod part;
 mod process;
 mod request;
@@ -124,6 +126,7 @@ impl Writer<'_> {
                     self.note_unhealthy(&message);
                 }
             }
+            Change::EndTurn => self.state.durable.takes_turn = false,
             Change::Forget => {}
         }
         self.refresh_status();
@@ -149,6 +152,9 @@ impl Writer<'_> {
             (Part::Task(index, TaskPart::Process), ended) => self.process_outcome(index, ended, outcome),
             (_, FinishedOperation::Overtaken) => {}
             (part, FinishedOperation::Fresh(doing)) => self.part_outcome(part, doing, outcome),
+        }
+        if self.state.parts.take_source_change(part) {
+            self.source_changed(part);
         }
         self.refresh_status();
     }

@@ -53,30 +53,13 @@ fn changed<'t>(
 mod tests {
     use std_alloc::{vec, vec::Vec};
 
-    use herdlet_api_types::{
-        Duration,
-        job::{ChangeScript, Lifecycle, TemplateSource},
-    };
+    use herdlet_api_types::{fixture, job::Lifecycle};
 
     use super::*;
     use crate::{facts::Revision, fixture::task};
 
     fn template(on_change: TemplateChange, splay: i64) -> Template {
-        Template {
-            source: TemplateSource::Inline(String::new()),
-            destination: String::from("local/file"),
-            perms: Template::PERMS_DEFAULT,
-            uid: None,
-            gid: None,
-            env: false,
-            on_change,
-            splay: Duration::from_secs(splay),
-            wait: None,
-            left_delimiter: String::from(Template::LEFT_DELIMITER),
-            right_delimiter: String::from(Template::RIGHT_DELIMITER),
-            error_on_missing_key: false,
-            once: false,
-        }
+        Template { splay: Duration::from_secs(splay), ..fixture::template(on_change) }
     }
 
     fn facts(outputs: &[u64]) -> Facts {
@@ -94,13 +77,7 @@ mod tests {
     }
 
     fn script() -> TemplateChange {
-        TemplateChange::Script(ChangeScript {
-            command: String::from("/bin/reload"),
-            args: Vec::new(),
-            timeout: ChangeScript::TIMEOUT_DEFAULT,
-            fail_on_error: false,
-            run_on_first_render: false,
-        })
+        TemplateChange::Script(fixture::change_script("/bin/reload"))
     }
 
     #[test]

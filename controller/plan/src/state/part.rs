@@ -3,7 +3,11 @@
 //! While an operation runs, nothing else is known of its part and no other operation may begin: its slot is taken until
 //! it has really ended, even when it is overdue. [`PartState::learn`] enforces this, so that callers need not.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use crate::op::Part;
 
@@ -120,6 +124,8 @@ pub struct Parts {
     pending: BTreeMap<Part, u64>,
     /// Processes that may have drifted while an operation ran on them: they are inspected after it.
     noticed: BTreeMap<Part, Noticed>,
+    /// Parts whose data may have changed while an operation ran on them: they are renewed after it.
+    outdated: BTreeSet<Part>,
 }
 
 impl PartState {
@@ -255,6 +261,16 @@ impl Parts {
         self.noticed.remove(&part)
     }
 
+    /// Records that the data of the part may have changed since the operation that runs on it began.
+    pub fn note_source_change(&mut self, part: Part) {
+        self.outdated.insert(part);
+    }
+
+    /// Takes the note that the data of the part may have changed while an operation ran.
+    pub fn take_source_change(&mut self, part: Part) -> bool {
+        self.outdated.remove(&part)
+    }
+
     /// All parts with a known state.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
         self.known.iter().map(|(part, state)| (*part, state))
@@ -268,6 +284,7 @@ impl Parts {
             failures: BTreeMap::new(),
             pending: BTreeMap::new(),
             noticed: BTreeMap::new(),
+            outdated: BTreeSet::new(),
         }
     }
 

@@ -173,6 +173,18 @@ pub(super) fn write_reason(
             say(&"group", format_args!("shutdown_delay of {} runs{what}", until.length));
             (Reason::Delay, None, due(until))
         }
+        Waiting::Turn(index, other) => {
+            let update = spec.group().and_then(|group| group.update.as_ref());
+            let most = update.map_or(0, |update| update.max_parallel);
+            say(
+                &task(index),
+                format_args!(
+                    "waits for its turn to restart: its templates have changed, but {other} restarts or is not \
+                     healthy yet, and `max_parallel` of `update` is {most}"
+                ),
+            );
+            (Reason::Dependency, None, None)
+        }
         Waiting::StopOrder(index) => {
             say(&task(index), format_args!("stops after the tasks before it in the stop order"));
             (Reason::Dependency, None, None)

@@ -93,7 +93,7 @@ impl Writer<'_> {
 
     fn part_is_up(&mut self, part: Part) {
         self.state.parts.set_part(part, PartState::Up);
-        self.state.missing.remove(&part);
+        self.state.recorded.remove(&part);
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
@@ -200,9 +200,10 @@ impl Writer<'_> {
         let delay = retry_delay(attempt, (self.spec.id, part));
         let retry_at_ns = self.now.boot_ns.saturating_add(delay.as_nanos().unsigned_abs());
         self.state.parts.set_part(part, PartState::Failed { doing, attempt, retry_at_ns, why: why.clone() });
-        if doing != Doing::Up || class != FailureClass::Fatal {
+        if !matches!(doing, Doing::Up | Doing::Renew) || class != FailureClass::Fatal {
             return;
         }
+        self.note_fatal_render(part, &why);
         if let IfFatal::FailUsers { kind, prefix } = part.row().if_fatal {
             for index in self.users(part) {
                 self.fail_if_waiting(index, kind, format!("{prefix}: {why}"));

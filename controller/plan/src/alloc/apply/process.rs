@@ -147,6 +147,7 @@ impl Writer<'_> {
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
         }
+        self.state.later_notices.retain(|(task, _), _| *task != index);
         // An inspection in flight was about the state before.
         self.state.parts.supersede_part(Part::Task(index, TaskPart::Process));
         self.state.parts.set_part(Part::Task(index, TaskPart::Process), PartState::Absent);

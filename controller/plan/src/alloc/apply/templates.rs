@@ -18,6 +18,7 @@ use crate::{
     facts::{ChangeAction, Facts, Notification},
     limits::SCRIPT_REPORT,
     op::{Part, TaskIndex, TaskPart, TemplateIndex},
+    parts::Need,
     state::{LastValue, PartState},
     time::Deadline,
 };
@@ -33,8 +34,9 @@ impl Writer<'_> {
                 let renew_at = Some(Deadline::after(self.now, Duration::ZERO));
                 self.state.facts.set(part, Arc::new(Facts { renew_at, ..Facts::clone(facts) }));
             }
-            // What the operation has read may be older than the change.
-            PartState::Busy { .. } => self.state.parts.supersede_part(part),
+            // What the operation has read may be older than the change. Its outcome counts nevertheless: data that
+            // changes all the time would otherwise never be rendered.
+            PartState::Busy { .. } => self.state.parts.note_source_change(part),
             PartState::Pending { .. } => self.state.parts.set_part(part, PartState::Unknown),
             PartState::Failed { .. } => self.state.parts.retry_now(part),
             PartState::Unknown | PartState::Suspect(_) | PartState::Absent => {}
@@ -46,15 +48,40 @@ impl Writer<'_> {
         let now_ns = self.now.boot_ns;
         let ask_at_ns = now_ns.saturating_add(ask_in.as_nanos().max(1).unsigned_abs());
         let last = if self.state.facts.get(part).is_some() { last } else { LastValue::Gone };
-        let is_news = self.state.missing.get(&part) != Some(&on);
-        if let (Part::Task(index, TaskPart::Templates), true) = (part, is_news) {
+        if let (Part::Task(index, TaskPart::Templates), LastValue::Gone) = (part, last) {
             // Nomad's text.
-            self.note(index, TaskEventKind::Template, format!("Missing: {on}"));
-        }
-        if is_news {
-            self.state.missing.insert(part, on.clone());
+            self.record_once((index, TaskPart::Templates), TaskEventKind::Template, format!("Missing: {on}"));
         }
         self.state.parts.await_need(part, on, (now_ns, ask_at_ns), last);
+    }
+
+    /// A running task keeps the last output if new data can't be rendered. Nomad kills the task; but then one wrong
+    /// value would end all tasks that use it at once, although they run well with what they have. The event and
+    /// `explain` show the error, and the next start of the task, which could not be told from a good one, fails.
+    pub(super) fn note_fatal_render(&mut self, part: Part, why: &str) {
+        let Part::Task(index, TaskPart::Templates) = part else { return };
+        if self.known(index).is_some_and(|known| known.live_attempt().is_some()) {
+            let message = format!("templates: {why}; the task keeps the last output");
+            self.record_once((index, TaskPart::Templates), TaskEventKind::HookFailed, message);
+        }
+    }
+
+    /// Records an event of a part, unless its last one was the same.
+    fn record_once(&mut self, (index, own): (TaskIndex, TaskPart), kind: TaskEventKind, message: String) {
+        let part = Part::Task(index, own);
+        if self.state.recorded.get(&part) != Some(&message) {
+            self.state.recorded.insert(part, message.clone());
+            self.note(index, kind, message);
+        }
+    }
+
+    /// The task starts again, and demands that its templates are rendered for each start.
+    pub(super) fn render_for_restart(&mut self, index: TaskIndex) {
+        let part = Part::Task(index, TaskPart::Templates);
+        let is_demanded = self.task(index).is_some_and(|task| task.restart.render_templates);
+        if is_demanded && self.spec.need(part) == Need::Needed {
+            self.source_changed(part);
+        }
     }
 
     /// Scripts that also run after the first start of the task.

@@ -17,7 +17,7 @@ use crate::{
     alloc::{
         checks, services,
         task::{
-            lifecycle,
+            lifecycle, notices,
             restart::{proof_ends_ns, restarts_on_success},
         },
     },
@@ -29,7 +29,7 @@ use crate::{
     pass::Pass,
     plan::{TaskChange, Waiting},
     shared::volume::volume_name,
-    state::{AfterStop, Doing, LastValue, NoticeInFlight, PartState, Run, TaskState},
+    state::{AfterStop, Doing, LastValue, PartState, Run, TaskState},
     time::Deadline,
 };
 
@@ -151,7 +151,7 @@ impl TaskTurn<'_> {
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
         }
-        self.settle_owed(pass);
+        notices::settle(pass, self.index, self.known);
         if pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop {
             return;
         }
@@ -180,17 +180,6 @@ impl TaskTurn<'_> {
             }
         }
         unchecked.and(gone)
-    }
-
-    /// Notifies the task of changes that are due, once the part is up with the new value.
-    fn settle_owed(self, pass: &mut Pass<'_>) {
-        for (part, owed) in &self.known.owed {
-            let is_this = |notice: &NoticeInFlight| (notice.task, notice.part) == (self.index, *part);
-            let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
-            if is_there && !pass.state.notices_in_flight.values().any(is_this) && pass.passed(&owed.due) {
-                pass.change(self.index, TaskChange::Settle(*part));
-            }
-        }
     }
 
     /// An attempt that follows a failed one counts once it has lived longer: until then the task may be failing
