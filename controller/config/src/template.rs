@@ -100,12 +100,12 @@ impl Template {
 mod tests {
     use super::*;
 
-    const fn seconds(min: u64, max: u64) -> TemplateWait {
+    const fn seconds(min: i64, max: i64) -> TemplateWait {
         TemplateWait { min: Duration::from_secs(min), max: Duration::from_secs(max) }
     }
 
-    fn bounds(min: Option<u64>, max: Option<u64>) -> Bounds {
-        let span = |seconds: u64| Span(Duration::from_secs(seconds));
+    fn bounds(min: Option<i64>, max: Option<i64>) -> Bounds {
+        let span = |seconds: i64| Span(Duration::from_secs(seconds));
         Bounds { min: min.map(span), max: max.map(span) }
     }
 

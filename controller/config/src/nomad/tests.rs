@@ -178,7 +178,7 @@ fn an_agent_file_of_a_client_is_understood() {
 
 #[test]
 fn settings_of_templates_are_read() {
-    let hcl = r#"client { template {
+    let hcl = r#"client { enabled = true servers = ["10.0.0.1"] template {
   function_denylist    = ["plugin", "sprig_*"]
   disable_file_sandbox = true
   max_stale            = "87600h"
@@ -203,7 +203,11 @@ fn settings_of_templates_are_read() {
     for (warning, start) in unused.iter().zip(starts) {
         assert!(warning.starts_with(start), "{warning}");
     }
-    let all_allowed = config_of(&[("a.hcl", "client { template { function_denylist = [] } }")]).unwrap();
+    let all_allowed = config_of(&[(
+        "a.hcl",
+        "client { enabled = true servers = [\"10.0.0.1\"] template { function_denylist = [] } }",
+    )])
+    .unwrap();
     assert!(all_allowed.template.function_denylist.is_empty());
     let problems =
         load(&[("a.hcl", "client { template { wait { min = \"2s\" max = \"1s\" } } }")]).unwrap_err();
