@@ -8,9 +8,10 @@ use crate::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{DiskMigration, ServerSide},
     job::{
-        AddressMode, Artifact, ArtifactMode, Check, CheckKind, DelayFunction, Group, HealthCheck, Job,
-        JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy, Resources,
-        RestartMode, RestartPolicy, Scaling, Service, Task, Thresholds, Update, Weights,
+        AddressMode, Artifact, ArtifactMode, ChangeScript, Check, CheckKind, DelayFunction, Group,
+        HealthCheck, Job, JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy,
+        Resources, RestartMode, RestartPolicy, Scaling, Service, Task, Template, TemplateChange,
+        TemplateSource, Thresholds, Update, Weights,
     },
     manifest::defaults::NODE_POOL,
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
@@ -63,6 +64,36 @@ pub fn artifact(source: &str) -> Artifact {
         insecure: false,
         destination: "local/".to_owned(),
         chown: false,
+    }
+}
+
+/// A template of an empty inline text that is written to `local/file`, without a delay.
+pub fn template(on_change: TemplateChange) -> Template {
+    Template {
+        source: TemplateSource::Inline(String::new()),
+        destination: "local/file".to_owned(),
+        perms: Template::PERMS_DEFAULT,
+        uid: None,
+        gid: None,
+        env: false,
+        on_change,
+        splay: Duration::ZERO,
+        wait: None,
+        left_delimiter: Template::LEFT_DELIMITER.to_owned(),
+        right_delimiter: Template::RIGHT_DELIMITER.to_owned(),
+        error_on_missing_key: false,
+        once: false,
+    }
+}
+
+/// A script of a template, with its defaults.
+pub fn change_script(command: &str) -> ChangeScript {
+    ChangeScript {
+        command: command.to_owned(),
+        args: Vec::new(),
+        timeout: ChangeScript::TIMEOUT_DEFAULT,
+        fail_on_error: false,
+        run_on_first_render: false,
     }
 }
 

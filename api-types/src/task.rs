@@ -201,6 +201,8 @@ event_kinds! {
     WaitingShutdownDelay = "Waiting for shutdown delay",
     /// A part of the task could not be set up.
     HookFailed = "Task hook failed",
+    /// A template waits for data.
+    Template = "Template",
     /// A message from a part of the task.
     HookMessage = "Task hook message",
     /// The allocation did not become healthy in time.

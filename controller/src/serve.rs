@@ -169,6 +169,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         start_pressure_limit: config.start_pressure_limit,
         task_dir_users: config.task_dir_users.clone(),
         artifacts: config.artifact,
+        variables: Arc::clone(&variables),
+        templates: config.template.clone(),
         notes: telemetry.sink(),
     })
     .await?;

@@ -29,14 +29,17 @@ use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
     job::capacity::Room,
+    op::{Part, TaskPart},
     state::AllocState,
     turn::Note,
     world::World,
 };
 use herdlet_process::cgroup::{self, Isolation};
+use herdlet_render::{Renderer, TaskKey, Wait, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
+use herdlet_variables::Variables;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -70,6 +73,9 @@ const INBOX_LEN: usize = 4_096;
 /// Capacity for reports of drivers. They wait while the loop is behind.
 const DRIVER_NEWS_LEN: usize = 64;
 
+/// Capacity for tasks whose templates have new data. They wait while the loop is behind.
+const TEMPLATE_CHANGES_LEN: usize = 64;
+
 /// The components an agent is built from.
 pub struct Parts {
     pub instance: Instance,
@@ -88,6 +94,10 @@ pub struct Parts {
     pub task_dir_users: Vec<String>,
     /// Limits of artifacts.
     pub artifacts: Limits,
+    /// The variables that templates read.
+    pub variables: Arc<Variables>,
+    /// Rules of templates.
+    pub templates: herdlet_config::template::Template,
     /// Receives the planner's notes, to count them.
     pub notes: NoteSink,
 }
@@ -142,6 +152,8 @@ impl Agent {
             start_pressure_limit,
             task_dir_users,
             artifacts,
+            variables,
+            templates,
             notes,
         } = parts;
         let bare = node.clone();
@@ -178,6 +190,14 @@ impl Agent {
         let model = Arc::new(ReadModel::default());
         let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
         let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
+        let renderer = Arc::new(Renderer::new(
+            herdlet_render::Sources {
+                variables,
+                catalogue: Arc::clone(&services.catalogs.built_in),
+                node: NodeNames { id: bare.id.clone(), datacenter: bare.datacenter.clone() },
+            },
+            template_settings(templates),
+        ));
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
@@ -191,6 +211,7 @@ impl Agent {
             cluster: OnceLock::new(),
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
+            renderer: Arc::clone(&renderer),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
                 .isolation
@@ -244,6 +265,9 @@ impl Agent {
         ));
         watchers.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
+        let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
+        watchers.open(async move { renderer.follow(changed).await });
+        watchers.open(report_data_changes(data_changes, inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         if let Some(ports) = requests.ports() {
             watchers.open(async move { ports.follow().await });
@@ -305,6 +329,25 @@ impl Agent {
         // The loop flushes its commits within its own time limit.
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
             tracing::error!("the main loop did not end in time; unanswered requests may be lost");
+        }
+    }
+}
+
+fn template_settings(config: herdlet_config::template::Template) -> herdlet_render::Settings {
+    herdlet_render::Settings {
+        denied: config.function_denylist,
+        wait: Wait { min: config.wait.min.to_std(), max: config.wait.max.to_std() },
+        wait_min: config.wait_min.to_std(),
+        wait_max: config.wait_max.map(herdlet_api_types::Duration::to_std),
+    }
+}
+
+/// Passes on which tasks have templates with new data.
+async fn report_data_changes(mut changes: mpsc::Receiver<TaskKey>, inbox: Inbox<Input>) {
+    while let Some((alloc, index)) = changes.recv().await {
+        let part = Part::Task(index, TaskPart::Templates);
+        if inbox.send(Input::Event(Event::SourceChanged { alloc, part })).await.is_err() {
+            return;
         }
     }
 }

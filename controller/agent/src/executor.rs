@@ -11,6 +11,7 @@
 //! - [`places`]: directories, mounts, tokens, volumes.
 //! - [`services`]: registrations and checks.
 //! - [`scripts`]: commands of checks.
+//! - [`templates`]: files rendered from templates.
 
 pub mod artifacts;
 pub mod identities;
@@ -20,6 +21,7 @@ pub mod pressure;
 pub mod process;
 pub mod scripts;
 pub mod services;
+pub mod templates;
 
 use std::{
     cmp::Reverse,
@@ -43,6 +45,7 @@ use herdlet_plan::{
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
 };
+use herdlet_render::Renderer;
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
@@ -79,6 +82,8 @@ pub struct Context {
     pub services: services::Services,
     /// Fetches the artifacts of tasks before they start.
     pub artifacts: Arc<Fetcher>,
+    /// Renders the templates of tasks.
+    pub renderer: Arc<Renderer>,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
     /// The parent cgroup of tasks, as reported to them; none without cgroups.
@@ -99,7 +104,7 @@ struct Control {
     permits: Permits<WorkKind>,
 }
 
-/// The key that serializes operations: their target. Signals never wait for one another.
+/// The key that serializes operations: their target. Signals and scripts never wait for one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpKey {
     target: Target,
@@ -164,7 +169,8 @@ impl runtime::Executor<PlannedAction> for Executor {
         for PlannedAction(action) in actions {
             let key = OpKey {
                 target: action.op.target.clone(),
-                signal: matches!(action.verb, Verb::Signal { .. }).then_some(action.op.generation),
+                signal: matches!(action.verb, Verb::Signal { .. } | Verb::Script { .. })
+                    .then_some(action.op.generation),
             };
             if action.verb == Verb::Withdraw {
                 self.operations.cancel(&key);
@@ -246,7 +252,12 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
             services::ask(&context, &alloc, task.as_ref()).await
         }
         (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
-        (Subject::Alloc(alloc, Part::Dir), Some(verb)) => places::alloc_dir(&context, &alloc, verb).await,
+        (Subject::Alloc(alloc, Part::Dir), Some(verb)) => {
+            if verb == PlaceVerb::Down {
+                context.renderer.forget(alloc.id);
+            }
+            places::alloc_dir(&context, &alloc, verb).await
+        }
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
             services::group_services(&context, &alloc, verb).await
         }
@@ -264,6 +275,9 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
+                (TaskPart::Templates, Some(verb)) => {
+                    templates::templates(&context, &task, verb, &inputs).await
+                }
                 (TaskPart::Services, Some(verb)) => {
                     services::task_services(&context, &Attempted { task, launch }, verb).await
                 }
@@ -310,6 +324,7 @@ impl PlaceVerb {
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. } => None,
         }
     }
@@ -338,15 +353,29 @@ impl Workload {
         Some(Self { alloc: Arc::clone(alloc), index })
     }
 
+    /// Its index in its group.
+    pub fn position(&self) -> u16 {
+        u16::try_from(self.index).unwrap_or(u16::MAX)
+    }
+
     /// Its specification.
     pub fn task(&self) -> Option<&Task> {
         self.alloc.group()?.tasks.get(self.index)
     }
 }
 
+/// Variables that only one task gets. Has no `Debug`: they are secrets.
+#[derive(Clone, Default)]
+pub struct TaskVariables {
+    /// Tokens by name of their identity.
+    pub tokens: Variables,
+    /// Those of its templates.
+    pub templates: Variables,
+}
+
 impl Context {
-    /// The task's environment as its program sees it, with these tokens.
-    pub fn task_env(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
+    /// The task's environment as its program sees it, with these variables.
+    pub fn task_env(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
         let isolation = workload.task().and_then(|task| {
             let entries = self.drivers.entries();
             entries.get(&task.driver).map(|entry| entry.info.capabilities.fs_isolation)
@@ -355,14 +384,14 @@ impl Context {
             Some(FsIsolation::Image) => {
                 let dirs =
                     TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
-                self.env_with(workload, tokens, &dirs, &Variables::new())
+                self.env_with(workload, own, &dirs, &Variables::new())
             }
-            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, tokens),
+            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
         }
     }
 
     /// The same with the directories on the machine, for paths that the agent uses itself.
-    pub fn task_env_on_host(&self, workload: &Workload, tokens: &Variables) -> TaskEnv {
+    pub fn task_env_on_host(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
         let name = workload.task().map_or("", |task| task.name.as_str());
         let dir = self.paths.task(&workload.alloc.id, name);
         let dirs = TaskDirs {
@@ -370,13 +399,13 @@ impl Context {
             task: dir.join("local").to_string_lossy().into_owned(),
             secrets: dir.join("secrets").to_string_lossy().into_owned(),
         };
-        self.env_with(workload, tokens, &dirs, &self.host_env)
+        self.env_with(workload, own, &dirs, &self.host_env)
     }
 
     fn env_with(
         &self,
         workload: &Workload,
-        tokens: &Variables,
+        own: &TaskVariables,
         dirs: &TaskDirs,
         host_env: &Variables,
     ) -> TaskEnv {
@@ -384,7 +413,8 @@ impl Context {
             task: workload.task(),
             dirs: Some(dirs),
             host_env,
-            tokens,
+            tokens: &own.tokens,
+            template_env: &own.templates,
             cgroup_parent: self.cgroup_parent.as_deref(),
             ..Inputs::new(&workload.alloc, &self.node.get())
         })
@@ -422,9 +452,14 @@ fn kind_of(action: &Action) -> WorkKind {
     match (&action.verb, &action.op.target) {
         // A withdrawal is not an operation; it refers to a start.
         (Verb::Start { .. } | Verb::Withdraw, _) => WorkKind::Start,
-        (Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. } | Verb::Signal { .. }, _) => {
-            WorkKind::Stop
-        }
+        (
+            Verb::Stop { .. }
+            | Verb::Destroy { .. }
+            | Verb::Prestop { .. }
+            | Verb::Script { .. }
+            | Verb::Signal { .. },
+            _,
+        ) => WorkKind::Stop,
         // Inspections too: those that wait for Consul must not delay inspections of processes, registrations in the built-in
         // catalogue, or checks.
         (

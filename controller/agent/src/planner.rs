@@ -198,6 +198,7 @@ fn key_of(event: &Event) -> Option<Key> {
         | Event::Exited { alloc, .. }
         | Event::Check { alloc, .. }
         | Event::Drift { alloc, .. }
+        | Event::SourceChanged { alloc, .. }
         | Event::Driver { alloc, .. }
         | Event::Found { alloc, .. } => Some(Key::Alloc(*alloc)),
         Event::Outcome(Op { target: Target::Volume(name), .. }, _) => Some(Key::Volume(name.clone())),

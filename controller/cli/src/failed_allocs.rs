@@ -91,6 +91,7 @@ fn cause(task: &TaskView) -> String {
         | TaskEventKind::MainDead
         | TaskEventKind::WaitingShutdownDelay
         | TaskEventKind::HookMessage
+        | TaskEventKind::Template
         | TaskEventKind::Reconnected => false,
     };
     let messages: Vec<String> =

@@ -8,7 +8,7 @@ use herdlet_api_types::{Duration, service::CheckResult};
 use crate::{
     facts::{Facts, Input},
     launch::Launch,
-    op::{Op, Subject, Target},
+    op::{Op, Subject, Target, TemplateIndex},
     parts::Down,
 };
 
@@ -56,6 +56,7 @@ pub struct MountSource {
 /// | `Task Dir` | create the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
 /// | `Task Artifacts` | fetch what is missing | – (goes with `Dir`) | was everything fetched? |
 /// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | do they exist, unexpired? |
+/// | `Task Templates` | render what differs: `outputs` | – (goes with `Dir`) | are the files there? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | do all exist, and are they ours? |
 /// | `Task Services`, `Task Checks` | as for the group | | |
 /// | `Task Process` | – | – | – (own verbs) |
@@ -105,6 +106,13 @@ pub enum Verb {
         /// Attempt number.
         attempt: u32,
     },
+    /// Run the script of a template inside the attempt.
+    Script {
+        /// Attempt number.
+        attempt: u32,
+        /// The template.
+        template: TemplateIndex,
+    },
     /// Send one signal. At most once: not repeated after a crash.
     Signal {
         /// Attempt number.
@@ -141,6 +149,7 @@ impl Action {
             | Verb::Start { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. } => Release::AfterCommit,
         }
     }
@@ -184,6 +193,13 @@ pub enum Outcome {
     },
     /// `Up` can't continue before something exists that the part needs. This is no failure; it may take days.
     Pending {
+        /// What is missing; continues "waits for".
+        on: String,
+        /// When to try again, if no event comes before.
+        ask_in: Duration,
+    },
+    /// The same, and what the part has made before is still there: it is no longer the newest.
+    Outdated {
         /// What is missing; continues "waits for".
         on: String,
         /// When to try again, if no event comes before.
@@ -233,6 +249,7 @@ mod tests {
             (Verb::Recover { attempt }, Release::AtOnce),
             (Verb::Destroy { attempt }, Release::AfterCommit),
             (Verb::Prestop { attempt }, Release::AfterCommit),
+            (Verb::Script { attempt, template: 0 }, Release::AfterCommit),
             (Verb::Signal { attempt, signal }, Release::AfterCommit),
         ] {
             let action = action(process, verb);

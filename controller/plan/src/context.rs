@@ -12,7 +12,7 @@ use herdlet_api_types::{AllocId, Duration, InstanceId, alloc::Allocation, job::J
 use crate::{
     action::MountSource,
     env::NodeFacts,
-    job::capacity::Room,
+    job::{capacity::Room, turns::RestartTurns},
     shared::volume::{VolumeIntent, VolumeState, volume_name},
     state::{PartState, Tracked},
 };
@@ -72,6 +72,8 @@ pub struct Context {
     pub(crate) disabled: BTreeSet<String>,
     /// Allocations of this machine whose disk is still to be migrated, each with its successor.
     pub(crate) heirs: BTreeMap<AllocId, AllocId>,
+    /// Which allocations restart because their templates have changed, and which wait for their turn.
+    pub(crate) restarts: RestartTurns,
 }
 
 impl Context {

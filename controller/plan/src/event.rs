@@ -56,6 +56,13 @@ pub enum Event {
         /// How it was noticed.
         by: Noticed,
     },
+    /// The data that a part is made from may have changed: bring it up again.
+    SourceChanged {
+        /// Allocation.
+        alloc: AllocId,
+        /// The part.
+        part: Part,
+    },
     /// A driver's message about a task.
     Driver {
         /// Allocation.

@@ -11,11 +11,13 @@ use std_alloc::{
     vec::Vec,
 };
 
+use herdlet_api_types::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    hash::Fields,
     network::AllocNetwork,
-    op::Part,
+    op::{Part, TemplateIndex},
     time::{Deadline, Now},
 };
 
@@ -46,10 +48,14 @@ pub struct Facts {
     /// When the part is to be renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub renew_at: Option<Deadline>,
+    /// One revision for each thing that the part consists of and that changes on its own: each template of a task.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<Revision>,
 }
 
 /// Identifies one value of a part. Only equality is meaningful. A part that can't derive it from its content reports
-/// [`Revision::COUNTED`]; the planner then counts its renewals, starting from the task's launch record.
+/// [`Revision::COUNTED`]: the planner then derives it from the part's outputs, if it has any, or else counts its
+/// renewals, starting from the task's launch record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(pub u64);
@@ -63,6 +69,13 @@ impl Revision {
     pub fn next(self) -> Self {
         Self(self.0.wrapping_add(1).max(1))
     }
+
+    /// The revision of a part that consists of these outputs.
+    pub(crate) fn of_outputs(outputs: &[Self]) -> Self {
+        let mut fields = Fields::default();
+        outputs.iter().for_each(|output| fields.number(output.0));
+        Self(u64::from_le_bytes(fields.start()).max(1))
+    }
 }
 
 /// How a running task is notified of a change of facts that concerns it.
@@ -73,6 +86,64 @@ pub enum ChangeAction {
     Restart(String),
     /// Send it each of these signals.
     Signal(BTreeSet<String>),
+    /// Send it each of these signals, then run these scripts inside it.
+    Run {
+        /// Signals.
+        signals: BTreeSet<String>,
+        /// The templates whose scripts are run.
+        scripts: BTreeSet<TemplateIndex>,
+    },
+}
+
+impl ChangeAction {
+    /// Signals and scripts; without scripts, only signals.
+    pub fn run(signals: BTreeSet<String>, scripts: BTreeSet<TemplateIndex>) -> Self {
+        if scripts.is_empty() { Self::Signal(signals) } else { Self::Run { signals, scripts } }
+    }
+
+    /// Both in one: a restart replaces everything else.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Restart(why), _) | (_, Self::Restart(why)) => Self::Restart(why),
+            (one, other) => {
+                let (mut signals, mut scripts) = one.into_sets();
+                let (more_signals, more_scripts) = other.into_sets();
+                signals.extend(more_signals);
+                scripts.extend(more_scripts);
+                Self::run(signals, scripts)
+            }
+        }
+    }
+
+    /// Whether the task restarts.
+    pub fn is_restart(&self) -> bool {
+        matches!(self, Self::Restart(_))
+    }
+
+    fn into_sets(self) -> (BTreeSet<String>, BTreeSet<TemplateIndex>) {
+        match self {
+            Self::Restart(_) => Default::default(),
+            Self::Signal(signals) => (signals, BTreeSet::new()),
+            Self::Run { signals, scripts } => (signals, scripts),
+        }
+    }
+}
+
+/// A change that concerns a running task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notification {
+    /// What it is notified with.
+    pub action: ChangeAction,
+    /// Upper bound of a random delay, so that many tasks do not act at the same time.
+    pub splay: Duration,
+}
+
+impl Notification {
+    /// Without a delay.
+    pub fn at_once(action: ChangeAction) -> Self {
+        Self { action, splay: Duration::ZERO }
+    }
 }
 
 /// A change that a running task must still be notified of. Stored before the notification, and cleared by its outcome.
@@ -143,6 +214,7 @@ impl Facts {
             root: None,
             network: None,
             renew_at: None,
+            outputs: Vec::new(),
         }
     }
 

@@ -15,6 +15,7 @@ pub mod ports;
 pub mod reschedule;
 pub mod rollout;
 pub mod scale;
+pub(crate) mod turns;
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},

@@ -56,3 +56,10 @@ pub const PROOF_SINGLE_MAX: Duration = Duration::from_secs(60);
 /// After several failures in a row, an attempt counts after this time at the latest, or after the interval of the restart policy
 /// if that is longer.
 pub const PROOF_ROW_MAX: Duration = Duration::from_secs(3_600);
+
+/// How long after its time limit the script of a template may report its end.
+pub const SCRIPT_REPORT: Duration = Duration::from_secs(5);
+
+/// Delay after a signal of a notification that a driver could not send: a driver that is away is back within seconds, or
+/// stays away for long.
+pub const SIGNAL_RETRY: Duration = Duration::from_secs(5);

@@ -22,6 +22,9 @@ pub enum Key {
 /// Index of a task in its group's list.
 pub type TaskIndex = u16;
 
+/// Index of a template in its task's list.
+pub type TemplateIndex = u16;
+
 /// One thing that an allocation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -60,6 +63,8 @@ pub enum TaskPart {
     Identity,
     /// Volumes mounted for the task.
     Mounts,
+    /// Files rendered from templates.
+    Templates,
     /// Exists only in tests: a source of facts.
     #[cfg(any(test, feature = "fixture"))]
     Probe,

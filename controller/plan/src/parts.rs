@@ -5,7 +5,7 @@
 //! which the tables are walked again.
 //!
 //! ```text
-//!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► process ─► services, checks
+//!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► templates ─► process ─► services, checks
 //!   down   services ─► checks ─► tasks ─► dir                   task:  services, checks ─► process ─► mounts
 //! ```
 //!
@@ -18,6 +18,7 @@ pub mod column;
 mod probe;
 pub mod set;
 pub mod task;
+mod templates;
 
 use herdlet_api_types::job::{Check, CheckKind, Provider, Service};
 

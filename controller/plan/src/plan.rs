@@ -73,6 +73,8 @@ pub enum Change {
     Healthy(bool),
     /// The verdict of the health watch.
     Verdict(Health, String),
+    /// It is healthy again after a restart in its turn.
+    EndTurn,
     /// Nothing of it is left: remove it.
     Forget,
 }
@@ -126,6 +128,9 @@ pub enum Waiting {
     Proof(TaskIndex, u64),
     /// A `shutdown_delay`; of the group if there is no task.
     Delay(Option<TaskIndex>, Deadline),
+    /// Its turn to restart because its templates have changed: this allocation of its group restarts, or is not healthy
+    /// again.
+    Turn(TaskIndex, String),
     /// Other tasks that have to end first.
     StopOrder(TaskIndex),
     /// The task's own exit after its kill signal.

@@ -18,6 +18,8 @@ pub(crate) struct Policy {
     pub start: StartGate,
     pub health: Option<HealthTerms>,
     pub missing_volume: MissingVolume,
+    /// How many allocations of its group may restart at a time because their templates have changed. `None`: all.
+    pub parallel_restarts: Option<u32>,
     /// How long it may run, counted from its creation.
     pub run_for: Option<Duration>,
     /// Why nothing of it can run.
@@ -71,6 +73,11 @@ impl Policy {
                 start: StartGate::Open,
                 health,
                 missing_volume: MissingVolume::Wait,
+                parallel_restarts: spec
+                    .group()
+                    .filter(|_| !spec.job.kind.completes())
+                    .and_then(|group| group.update.as_ref())
+                    .map(|update| update.max_parallel),
                 run_for: spec
                     .group()
                     .filter(|_| spec.job.kind.completes())
@@ -85,6 +92,8 @@ impl Policy {
             start: if is_on_each_node { StartGate::Previous } else { StartGate::Contact },
             health,
             missing_volume: MissingVolume::Fail,
+            // Each node knows only its own allocations of the job.
+            parallel_restarts: None,
             run_for: server.max_run_duration,
             refused: server.refused.clone(),
             events: EventTexts::Nomad,

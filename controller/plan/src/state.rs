@@ -30,15 +30,16 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     checks::ChecksMemory,
-    part::{Doing, FinishedOperation, Noticed, PartState, Parts},
+    part::{Doing, FinishedOperation, LastValue, Noticed, PartState, Parts},
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
 use crate::{
-    facts::{AllFacts, Fact, Facts, Input, Owed, Revision},
+    facts::{AllFacts, ChangeAction, Fact, Facts, Input, Owed, Revision},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskIndex, TaskPart, TemplateIndex},
+    parts::Memory,
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -54,10 +55,15 @@ pub struct AllocState {
     pub checks: ChecksMemory,
     /// Since when the allocation has been healthy without interruption, by `CLOCK_BOOTTIME`.
     pub healthy_since_ns: Option<u64>,
-    /// Signals in flight that notify tasks of changes, by operation.
-    pub signals_in_flight: BTreeMap<u64, SignalledPart>,
+    /// Signals and scripts in flight that notify tasks of changes, by operation.
+    pub notices_in_flight: BTreeMap<u64, NoticeInFlight>,
+    /// Notifications that became necessary while others of the same part were in flight, or that have to be repeated:
+    /// what is left once those have ended.
+    pub later_notices: BTreeMap<(TaskIndex, TaskPart), LaterNotice>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
+    /// Why its parts are not up to date, as last recorded in the tasks' events.
+    pub recorded: BTreeMap<Part, String>,
     /// Tasks whose first attempt a previous agent may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
 }
@@ -117,6 +123,10 @@ pub struct Durable {
     /// The facts of parts that no inspection recovers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
     pub facts: BTreeMap<Part, Arc<Facts>>,
+    /// A task restarts because its templates have changed, in its turn: others of its group wait until the allocation
+    /// has been healthy again for `min_healthy_time`.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub takes_turn: bool,
     /// Why planning it panicked. It is left alone until an operator acts.
     pub quarantine: Option<String>,
 }
@@ -139,10 +149,22 @@ impl AllocState {
         }
     }
 
-    /// The facts that a part reads, as far as they are known.
+    /// The facts that a part reads, as far as they are known, and what it has produced before, if that is stored.
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
-        sources.filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() })).collect()
+        let own = (part.row().memory == Memory::Stored).then_some(part);
+        sources
+            .chain(own)
+            .filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() }))
+            .collect()
+    }
+
+    /// Whether the task's present attempt is being notified of a change of this part.
+    pub(crate) fn is_notice_in_flight(&self, task: TaskIndex, part: TaskPart) -> bool {
+        let known = self.durable.tasks.get(usize::from(task));
+        let Some(attempt) = known.and_then(TaskState::signalled_attempt) else { return false };
+        let mut notices = self.notices_in_flight.values();
+        notices.any(|notice| (notice.task, notice.attempt, notice.part) == (task, attempt, part))
     }
 
     /// The launch record of the attempt that the part belongs to.
@@ -328,15 +350,37 @@ pub struct Failures {
     pub longest: Duration,
 }
 
-/// The change of which a signal in flight notifies a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SignalledPart {
+/// A signal or a script in flight that notifies a task of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoticeInFlight {
     /// The task.
     pub task: TaskIndex,
+    /// Its attempt.
+    pub attempt: u32,
     /// The part that has changed.
     pub part: TaskPart,
     /// The revision of the part.
     pub revision: Revision,
+    /// The operation.
+    pub notice: Notice,
+}
+
+/// An operation that notifies a task of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// This signal is sent.
+    Signal(String),
+    /// The script of this template runs.
+    Script(TemplateIndex),
+}
+
+/// What is left of a task's notification once those in flight have ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaterNotice {
+    /// The notification.
+    pub action: ChangeAction,
+    /// When it is due.
+    pub due: Deadline,
 }
 
 /// Why a task can't go on.

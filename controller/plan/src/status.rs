@@ -177,7 +177,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,
         Waiting::Task(..) | Waiting::Poststop(_) => 2,
-        Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::StopOrder(_) => 1,
+        Waiting::Gate(_) | Waiting::Dependency(..) | Waiting::Turn(..) | Waiting::StopOrder(_) => 1,
         Waiting::Contact(_) | Waiting::Previous(..) => 3,
     }
 }

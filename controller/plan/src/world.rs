@@ -16,6 +16,7 @@ mod launches;
 mod node;
 mod poststop;
 mod quarantine;
+mod restarts;
 mod restore;
 mod room;
 mod scaling;
@@ -47,7 +48,7 @@ use crate::{
     },
     context::{Context, Settings},
     event::{DesiredChange, Event},
-    job::{JobState, capacity::Line},
+    job::{JobState, capacity::Line, turns::RestartTurns},
     limits::ROUNDS_MAX,
     op::{Key, Op, Part, Subject, Target, TaskPart},
     plan::{Change, Plan},
@@ -129,6 +130,7 @@ impl World {
                 away: BTreeMap::new(),
                 disabled: BTreeSet::new(),
                 heirs: BTreeMap::new(),
+                restarts: RestartTurns::default(),
             },
             meta: Tracked::stored(Meta::default()),
             jobs: BTreeMap::new(),
@@ -168,6 +170,9 @@ impl World {
             }
             Event::Drift { alloc, part, by } => {
                 self.write(open, alloc, |writer| writer.drift(part, by));
+            }
+            Event::SourceChanged { alloc, part } => {
+                self.write(open, alloc, |writer| writer.source_changed(part));
             }
             Event::Driver { alloc, task, message } => {
                 self.write(open, alloc, |writer| writer.driver_message(&task, message));
@@ -332,6 +337,7 @@ impl World {
         if rounds > 0 {
             self.review(open, id);
         }
+        self.follow_restarts(open, id, &plan);
         if let Some(at) = plan.wake_ns {
             open.turn.wakes.push((Key::Alloc(id), at));
         }
@@ -386,6 +392,7 @@ impl World {
     fn remove_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
         let Some(entry) = self.allocs.remove(id) else { return };
         self.follow(open, id);
+        self.forget_restart(open, &entry.spec);
         self.cancel_migration(open, &entry.spec);
         self.follow_drain(open);
         self.mark_stale(open, entry.spec.job_key.clone());

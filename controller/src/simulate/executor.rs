@@ -85,6 +85,7 @@ impl SimulatedExecutor {
                 | Verb::Recover { .. }
                 | Verb::Destroy { .. }
                 | Verb::Prestop { .. }
+                | Verb::Script { .. }
                 | Verb::Signal { .. },
                 _,
             ) => Outcome::Done(None),

@@ -6,12 +6,12 @@ use herdlet_api_types::job::Artifact;
 use herdlet_base::{artifact::destination::Dirs, error::in_full, privileges::Ownership, user};
 use herdlet_plan::{
     action::{FailureClass, Outcome},
-    env::{TaskEnv, Variables},
+    env::TaskEnv,
 };
 use herdlet_storage::artifact::{self, ArtifactError, Recipient, Resolved, Verdict};
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Context, PlaceVerb, Refusal, Workload, places, retry};
+use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, places, retry};
 
 /// Fetches a task's artifacts, or inspects whether they are fetched. They are removed with the task's directory.
 pub async fn artifacts(
@@ -26,7 +26,7 @@ pub async fn artifacts(
     match verb {
         PlaceVerb::Down => Outcome::Done(None),
         PlaceVerb::Inspect => {
-            let wanted = resolved(workload, &context.task_env_on_host(workload, &Variables::new()));
+            let wanted = resolved(workload, &context.task_env_on_host(workload, &TaskVariables::default()));
             let looking = herdlet_runtime::off_thread(move || artifact::is_fetched(&wanted, &dirs));
             match looking.await {
                 Ok(Ok(true)) => Outcome::Present(None),
@@ -41,11 +41,11 @@ pub async fn artifacts(
                 Ok(recipient) => recipient,
                 Err(refusal) => return refusal.into(),
             };
-            let tokens = match places::env_tokens(context, workload).await {
-                Ok(tokens) => tokens,
+            let own = match places::env_tokens(context, workload).await {
+                Ok(tokens) => TaskVariables { tokens, ..TaskVariables::default() },
                 Err(refusal) => return refusal.into(),
             };
-            let wanted = resolved(workload, &context.task_env_on_host(workload, &tokens));
+            let wanted = resolved(workload, &context.task_env_on_host(workload, &own));
             match context.artifacts.up(wanted, recipient, cancelled).await {
                 Ok(()) => Outcome::Done(None),
                 Err(error) => {

@@ -18,7 +18,9 @@ use herdlet_plan::{
 
 use herdlet_runtime::Permit;
 
-use crate::executor::{Context, Control, Refusal, WorkKind, Workload, duration, fatal, places, retry};
+use crate::executor::{
+    Context, Control, Refusal, TaskVariables, WorkKind, Workload, duration, fatal, places, retry, templates,
+};
 
 /// The planner's knowledge of an attempt.
 pub struct AttemptContext {
@@ -88,6 +90,10 @@ pub async fn perform(
         Verb::Destroy { attempt } => done(driver.destroy(&attempt_id(*attempt), Leftover::Kill).await),
         Verb::Signal { attempt, signal } => done(driver.signal(&attempt_id(*attempt), signal).await),
         Verb::Prestop { attempt } => prestop(workload, driver.as_ref(), &attempt_id(*attempt)).await,
+        Verb::Script { attempt, template } => {
+            let id = attempt_id(*attempt);
+            templates::script(context, workload, driver.as_ref(), (&id, *template)).await
+        }
         Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Withdraw => {
             fatal(format!("perform {verb:?}: processes do not support it"))
         }
@@ -142,7 +148,8 @@ pub async fn config(
 ) -> Result<TaskConfig, Refusal> {
     let task = workload.task().ok_or("find the task")?;
     let tokens = places::env_tokens(context, workload).await?;
-    let env = context.task_env(workload, &tokens);
+    let templates = templates::variables(context, workload).await?;
+    let env = context.task_env(workload, &TaskVariables { tokens, templates });
     let config = interpolate_config(&task.config, &env).map_err(|error| Refusal {
         class: observation::Class::Fatal,
         why: format!("parse config: {error}"),

@@ -17,7 +17,6 @@ use herdlet_api_types::{
 use herdlet_base::observation::Observation;
 use herdlet_plan::{
     action::Outcome,
-    env::Variables,
     event::{Event, Noticed},
     launch::Launch,
     op::{Part, TaskIndex, TaskPart},
@@ -35,7 +34,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    executor::{Context, PlaceVerb, Workload, retry},
+    executor::{Context, PlaceVerb, TaskVariables, Workload, retry},
     planner::Input,
     publish::ReadModel,
 };
@@ -279,7 +278,7 @@ fn of_task(
     Attempted { task: workload, launch }: &Attempted,
 ) -> Option<(ServiceOwner, Resolved)> {
     let task = workload.task()?;
-    let env = context.task_env(workload, &Variables::new());
+    let env = context.task_env(workload, &TaskVariables::default());
     let of_it = registration::Workload {
         alloc: &workload.alloc,
         task: Some(task),

@@ -235,7 +235,8 @@ fn is_trigger(kind: TaskEventKind) -> bool {
         | TaskEventKind::Killing
         | TaskEventKind::Killed
         | TaskEventKind::WaitingShutdownDelay
-        | TaskEventKind::HookMessage => false,
+        | TaskEventKind::HookMessage
+        | TaskEventKind::Template => false,
     }
 }
 

@@ -82,6 +82,11 @@ impl Destination {
         self.base
     }
 
+    /// The path below the base.
+    pub fn below(&self) -> &Path {
+        &self.path
+    }
+
     /// Opens the place as a directory and creates it if it is missing.
     ///
     /// # Errors

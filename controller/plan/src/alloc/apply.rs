@@ -6,18 +6,22 @@
 //!
 //! - [`artifacts`]: failed downloads, which a task's restart policy counts.
 //! - [`facts`]: the facts that parts have produced, for the parts that read them.
+//! - [`notices`]: notifications of running tasks.
 //! - [`part`]: the ends of operations on parts, and signs of drift.
 //! - [`process`]: the attempts of a task, from their start to what follows their end.
 //! - [`request`]: restarts and signals.
+//! - [`templates`]: data of templates that is missing, and scripts that run after a render.
 //! - [`version`]: another version of the job, another deployment.
 //! - [`history`]: the events that people read.
 
 mod artifacts;
 mod facts;
 mod history;
+mod notices;
 mod part;
 mod process;
 mod request;
+mod templates;
 mod version;
 
 use std_alloc::{borrow::Cow, format, string::String, sync::Arc, vec::Vec};
@@ -122,6 +126,7 @@ impl Writer<'_> {
                     self.note_unhealthy(&message);
                 }
             }
+            Change::EndTurn => self.state.durable.takes_turn = false,
             Change::Forget => {}
         }
         self.refresh_status();
@@ -134,8 +139,9 @@ impl Writer<'_> {
             self.state.parts.run_over(part, generation);
             return;
         }
-        if let Some(signalled) = self.state.signals_in_flight.remove(&generation) {
-            return self.on_signal_delivered(signalled);
+        if let Some(notice) = self.state.notices_in_flight.remove(&generation) {
+            self.notice_ended(notice, &outcome);
+            return self.refresh_status();
         }
         let Some(ended) = self.state.parts.end(part, generation) else { return };
         if part.lies_in(Part::Dir) && *self.state.parts.get(Part::Dir) == PartState::Absent {
@@ -146,6 +152,9 @@ impl Writer<'_> {
             (Part::Task(index, TaskPart::Process), ended) => self.process_outcome(index, ended, outcome),
             (_, FinishedOperation::Overtaken) => {}
             (part, FinishedOperation::Fresh(doing)) => self.part_outcome(part, doing, outcome),
+        }
+        if self.state.parts.take_source_change(part) {
+            self.source_changed(part);
         }
         self.refresh_status();
     }

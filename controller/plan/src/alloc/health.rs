@@ -32,6 +32,10 @@ pub fn watch(pass: &mut Pass<'_>) {
         pass.plan.changes.push(Change::Healthy(healthy));
         return;
     }
+    if pass.state.durable.takes_turn && has_recovered(pass) {
+        pass.plan.changes.push(Change::EndTurn);
+        return;
+    }
     let judged_for = judged_for(pass);
     let by = pass.state.durable.healthy_by;
     let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
@@ -60,6 +64,17 @@ pub fn watch(pass: &mut Pass<'_>) {
     } else {
         pass.wait(Waiting::Health(by));
     }
+}
+
+/// Whether an allocation that restarted in its turn has been healthy for long enough since.
+fn has_recovered(pass: &mut Pass<'_>) -> bool {
+    let Some(terms) = pass.spec.policy().health else { return true };
+    // Until its process has ended, a task that restarts counts as healthy.
+    let restarts = pass.state.durable.tasks.iter().any(TaskState::is_restarting);
+    let since_ns = pass.state.healthy_since_ns.filter(|_| !restarts && !is_hearsay(pass.state));
+    since_ns.is_some_and(|since_ns| {
+        pass.due(since_ns.saturating_add(terms.min_healthy_time.as_nanos().unsigned_abs()))
+    })
 }
 
 /// What keeps a task from being healthy, if anything. Source: Nomad's `client/allochealth/tracker.go` (`event`).

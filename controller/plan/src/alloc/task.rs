@@ -1,4 +1,5 @@
 //! Decisions about one task.
 pub mod lifecycle;
 pub mod machine;
+pub mod notices;
 pub mod restart;

@@ -87,6 +87,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             | Change::Stage(_)
             | Change::RestartTasks(_)
             | Change::EndRestart
+            | Change::EndTurn
             | Change::Unhealthy { .. }
             | Change::Healthy(_)
             | Change::Fail(_)

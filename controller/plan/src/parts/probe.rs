@@ -16,7 +16,7 @@ use super::{
     task::TaskPartRow,
 };
 use crate::{
-    facts::{ChangeAction, Facts},
+    facts::{ChangeAction, Facts, Notification},
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskPart},
 };
@@ -27,7 +27,8 @@ pub(super) const PROBE: TaskPartRow = TaskPartRow {
     needed: needed_by,
     before_start: BeforeStart::Verify,
     on_change: |_, before, after| {
-        is_other(before, after).then(|| ChangeAction::Signal([String::from("SIGUSR1")].into()))
+        let signal = || ChangeAction::Signal([String::from("SIGUSR1")].into());
+        is_other(before, after).then(|| Notification::at_once(signal()))
     },
     row: PartRow {
         name: "probe",
@@ -52,7 +53,8 @@ pub(super) const PROBE_READER: TaskPartRow = TaskPartRow {
     needed: needed_by,
     before_start: BeforeStart::Once,
     on_change: |_, before, after| {
-        is_other(before, after).then(|| ChangeAction::Restart(String::from("the probe has changed")))
+        let restart = || ChangeAction::Restart(String::from("the probe has changed"));
+        is_other(before, after).then(|| Notification::at_once(restart()))
     },
     row: PartRow {
         name: "probe_reader",
@@ -139,6 +141,7 @@ mod tests {
         let (before, after) = (Facts::none(), Facts { revision: crate::facts::Revision(1), ..Facts::none() });
         let task = task("main", Lifecycle::Main);
         let actions = TASK_PARTS.into_iter().filter_map(|row| (row.on_change)(&task, &before, &after));
+        let actions = actions.map(|notification| notification.action);
         assert_eq!(names(actions), set("Restart Signal"));
     }
 

@@ -126,9 +126,10 @@ mod tests {
     #[test]
     fn sets_are_as_the_columns_say() {
         use TaskPart as P;
-        let before_start = [P::Dir, P::Artifacts, P::Identity, P::Mounts, P::Probe, P::ProbeReader];
+        let before_start =
+            [P::Dir, P::Artifacts, P::Identity, P::Mounts, P::Templates, P::Probe, P::ProbeReader];
         assert_eq!(parts(BEFORE_START), before_start);
-        assert_eq!(parts(KEPT), [P::Dir, P::Identity, P::Mounts, P::Probe, P::ProbeReader]);
+        assert_eq!(parts(KEPT), [P::Dir, P::Identity, P::Mounts, P::Templates, P::Probe, P::ProbeReader]);
         assert_eq!(parts(AFTER_PROCESS), [P::Mounts, P::Probe]);
     }
 }

@@ -15,10 +15,10 @@ use super::{
         BeforeStart, Down, IfFatal, IfLost, Inside, Medium, Memory, Need, PartRow, Read, ReadWhen, Source,
         Timeout, Trust, WhileRunning, Withdraw, Words,
     },
-    has_own_checks,
+    has_own_checks, templates,
 };
 use crate::{
-    facts::{ChangeAction, Facts},
+    facts::{ChangeAction, Facts, Notification},
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT},
     op::TaskPart,
 };
@@ -33,7 +33,7 @@ pub struct TaskPartRow {
     /// What a start requires of it.
     pub before_start: BeforeStart,
     /// What a running task must be notified of when the first facts are replaced by the second.
-    pub on_change: fn(&Task, &Facts, &Facts) -> Option<ChangeAction>,
+    pub on_change: fn(&Task, &Facts, &Facts) -> Option<Notification>,
     /// The properties of operations on it.
     pub row: PartRow,
 }
@@ -44,6 +44,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &ARTIFACTS,
     &IDENTITY,
     &MOUNTS,
+    &TEMPLATES,
     #[cfg(any(test, feature = "fixture"))]
     &PROBE,
     #[cfg(any(test, feature = "fixture"))]
@@ -54,7 +55,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &PRESTOP,
 ];
 
-const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 10 } else { 8 };
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 11 } else { 9 };
 
 impl TaskPart {
     /// Its row in the table.
@@ -64,6 +65,7 @@ impl TaskPart {
             Self::Artifacts => &ARTIFACTS,
             Self::Identity => &IDENTITY,
             Self::Mounts => &MOUNTS,
+            Self::Templates => &TEMPLATES,
             #[cfg(any(test, feature = "fixture"))]
             Self::Probe => &PROBE,
             #[cfg(any(test, feature = "fixture"))]
@@ -124,7 +126,7 @@ const IDENTITY: TaskPartRow = TaskPartRow {
     part: TaskPart::Identity,
     needed: |task| Need::when(!task.identities.is_empty()),
     before_start: BeforeStart::Verify,
-    on_change: token_change_action,
+    on_change: token_notification,
     row: PartRow {
         name: "identity",
         medium: Medium::Files,
@@ -164,6 +166,32 @@ const MOUNTS: TaskPartRow = TaskPartRow {
     },
 };
 
+const TEMPLATES: TaskPartRow = TaskPartRow {
+    part: TaskPart::Templates,
+    needed: |task| Need::when(!task.templates.is_empty()),
+    before_start: BeforeStart::Verify,
+    on_change: templates::notification,
+    row: PartRow {
+        name: "templates",
+        medium: Medium::Files,
+        trust: Trust::Assert,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Keep,
+        // A template's text may be in a volume, and its data may need a token.
+        reads: &[
+            Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            Read { source: Source::Own(TaskPart::Mounts), when: ReadWhen::AtStart },
+        ],
+        memory: Memory::Stored,
+        down: Down::WithDir,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::FailUsers { kind: TaskEventKind::Killing, prefix: "Template failed" },
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "templates", them: "them", up: "rendering", down: "removing" },
+    },
+};
+
 const PROCESS: TaskPartRow = TaskPartRow {
     part: TaskPart::Process,
     needed: |_| Need::Needed,
@@ -177,6 +205,7 @@ const PROCESS: TaskPartRow = TaskPartRow {
         while_running: WhileRunning::Keep,
         reads: &[
             Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },
             #[cfg(any(test, feature = "fixture"))]
             Read { source: Source::Own(TaskPart::Probe), when: ReadWhen::AtStart },
             #[cfg(any(test, feature = "fixture"))]
@@ -231,21 +260,22 @@ const PRESTOP: TaskPartRow = TaskPartRow {
 };
 
 /// The change does not concern a running task.
-const NOTHING: fn(&Task, &Facts, &Facts) -> Option<ChangeAction> = |_, _, _| None;
+const NOTHING: fn(&Task, &Facts, &Facts) -> Option<Notification> = |_, _, _| None;
 
 /// Tokens that don't expire are never renewed. One restart is enough for all tokens, and makes signals unnecessary.
-fn token_change_action(task: &Task, _: &Facts, _: &Facts) -> Option<ChangeAction> {
+fn token_notification(task: &Task, _: &Facts, _: &Facts) -> Option<Notification> {
     let expiring = || task.identities.iter().filter(|identity| identity.ttl.is_some());
     let mut restarting = expiring().filter(|identity| identity.change_mode == ChangeMode::Restart);
     if let Some(identity) = restarting.next() {
         // Nomad's text.
-        return Some(ChangeAction::Restart(format!("Identity[{}]: new token acquired", identity.name)));
+        let why = format!("Identity[{}]: new token acquired", identity.name);
+        return Some(Notification::at_once(ChangeAction::Restart(why)));
     }
     let signalled = expiring().filter(|identity| identity.change_mode == ChangeMode::Signal);
     let signals: BTreeSet<String> = signalled
         .map(|identity| identity.change_signal.clone().unwrap_or_else(|| String::from("SIGHUP")))
         .collect();
-    (!signals.is_empty()).then_some(ChangeAction::Signal(signals))
+    (!signals.is_empty()).then_some(Notification::at_once(ChangeAction::Signal(signals)))
 }
 
 /// The task fails with Nomad's event for hooks.

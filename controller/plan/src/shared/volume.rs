@@ -127,6 +127,7 @@ pub fn outcome(
         | Outcome::Recovered(_)
         | Outcome::Started(_)
         | Outcome::Pending { .. }
+        | Outcome::Outdated { .. }
         | Outcome::Checking(_)
         | Outcome::Overdue => {}
     }

@@ -3,7 +3,11 @@
 //! While an operation runs, nothing else is known of its part and no other operation may begin: its slot is taken until
 //! it has really ended, even when it is overdue. [`PartState::learn`] enforces this, so that callers need not.
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
 
 use crate::op::Part;
 
@@ -41,6 +45,8 @@ pub enum PartState {
         since_ns: u64,
         /// When to ask again, by `CLOCK_BOOTTIME`.
         ask_at_ns: u64,
+        /// What it has made before.
+        last: LastValue,
     },
     /// The last operation failed: the planner tries again at `retry_at_ns`.
     Failed {
@@ -53,6 +59,15 @@ pub enum PartState {
         /// The reason.
         why: String,
     },
+}
+
+/// What a part that waits for something has made before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastValue {
+    /// Nothing, or it is gone.
+    Gone,
+    /// It is there, but no longer the newest.
+    Kept,
 }
 
 /// What an operation on a part is doing.
@@ -109,6 +124,8 @@ pub struct Parts {
     pending: BTreeMap<Part, u64>,
     /// Processes that may have drifted while an operation ran on them: they are inspected after it.
     noticed: BTreeMap<Part, Noticed>,
+    /// Parts whose data may have changed while an operation ran on them: they are renewed after it.
+    outdated: BTreeSet<Part>,
 }
 
 impl PartState {
@@ -183,9 +200,9 @@ impl Parts {
     }
 
     /// Marks the part as pending: something it needs does not exist yet.
-    pub fn await_need(&mut self, part: Part, on: String, now_ns: u64, ask_at_ns: u64) {
+    pub fn await_need(&mut self, part: Part, on: String, (now_ns, ask_at_ns): (u64, u64), last: LastValue) {
         let since_ns = *self.pending.entry(part).or_insert(now_ns);
-        self.set_part(part, PartState::Pending { on, since_ns, ask_at_ns });
+        self.set_part(part, PartState::Pending { on, since_ns, ask_at_ns, last });
     }
 
     /// See [`PartState::begin`].
@@ -244,6 +261,16 @@ impl Parts {
         self.noticed.remove(&part)
     }
 
+    /// Records that the data of the part may have changed since the operation that runs on it began.
+    pub fn note_source_change(&mut self, part: Part) {
+        self.outdated.insert(part);
+    }
+
+    /// Takes the note that the data of the part may have changed while an operation ran.
+    pub fn take_source_change(&mut self, part: Part) -> bool {
+        self.outdated.remove(&part)
+    }
+
     /// All parts with a known state.
     pub fn iter(&self) -> impl Iterator<Item = (Part, &PartState)> {
         self.known.iter().map(|(part, state)| (*part, state))
@@ -257,6 +284,7 @@ impl Parts {
             failures: BTreeMap::new(),
             pending: BTreeMap::new(),
             noticed: BTreeMap::new(),
+            outdated: BTreeSet::new(),
         }
     }
 

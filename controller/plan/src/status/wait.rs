@@ -16,7 +16,7 @@ use super::words::{Checks, Lacking, LastExit, PartName, TaskName, Work, signal_o
 use crate::{
     op::TaskIndex,
     plan::Waiting,
-    state::{AllocState, PartState},
+    state::{AllocState, LastValue, PartState},
     time::{Deadline, Now},
 };
 
@@ -80,8 +80,12 @@ pub(super) fn write_reason(
                     say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
                     (Reason::Error, None, Some(*retry_at_ns))
                 }
-                PartState::Pending { on, since_ns, .. } => {
-                    say(&name, format_args!("waits for {on}"));
+                PartState::Pending { on, since_ns, last, .. } => {
+                    let last = match last {
+                        LastValue::Gone => "",
+                        LastValue::Kept => "outdated, the last output is kept: ",
+                    };
+                    say(&name, format_args!("{last}waits for {on}"));
                     (Reason::Dependency, Some(*since_ns), None)
                 }
                 PartState::Unknown | PartState::Suspect(_) => {
@@ -168,6 +172,18 @@ pub(super) fn write_reason(
             };
             say(&"group", format_args!("shutdown_delay of {} runs{what}", until.length));
             (Reason::Delay, None, due(until))
+        }
+        Waiting::Turn(index, other) => {
+            let update = spec.group().and_then(|group| group.update.as_ref());
+            let most = update.map_or(0, |update| update.max_parallel);
+            say(
+                &task(index),
+                format_args!(
+                    "waits for its turn to restart: its templates have changed, but {other} restarts or is not \
+                     healthy yet, and `max_parallel` of `update` is {most}"
+                ),
+            );
+            (Reason::Dependency, None, None)
         }
         Waiting::StopOrder(index) => {
             say(&task(index), format_args!("stops after the tasks before it in the stop order"));

@@ -67,6 +67,8 @@ pub(crate) struct AllocEntry {
     pub standing: Option<AllocSummary>,
     /// Capacity that it holds, with its ports, until it has ended; may include more, promised to its successor.
     holds: Option<Room>,
+    /// Others of its group that wait for their turn to restart wait for it.
+    pub unsettled: bool,
 }
 
 /// Everything about an allocation that its tasks can change and its job's plan depends on.
@@ -265,7 +267,16 @@ impl AllocEntry {
 
     /// An allocation with stored state.
     pub(crate) fn known(spec: Tracked<AllocSpec>, state: AllocState, now: Now) -> Self {
-        Self { spec, state, changed: true, since: now.moment(), verdict: None, standing: None, holds: None }
+        Self {
+            spec,
+            state,
+            changed: true,
+            since: now.moment(),
+            verdict: None,
+            standing: None,
+            holds: None,
+            unsettled: false,
+        }
     }
 
     /// Changes its desired state.

@@ -146,6 +146,7 @@ fn rebase(durable: &mut Durable, now: Now) {
         *due = due.rebased(now);
     }
     for task in &mut durable.tasks {
+        task.owed.values_mut().for_each(|owed| owed.due = owed.due.rebased(now));
         if let Some(window) = &mut task.window {
             *window = window.rebased(now);
         }

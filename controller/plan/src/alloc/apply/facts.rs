@@ -1,17 +1,14 @@
 //! Applies the facts that parts have produced: stores them where the table demands it, passes them on to their readers,
-//! and notifies a running task of changes that concern it.
+//! and finds changes that concern a running task.
 
 use std_alloc::sync::Arc;
 
-use herdlet_api_types::{Duration, task::TaskEventKind};
-
 use super::{Writer, mark_for_inspection};
 use crate::{
-    facts::{ChangeAction, Facts, Owed, Revision},
-    op::{Part, TaskIndex, TaskPart},
+    facts::{Facts, Notification, Revision},
+    op::{Part, TaskIndex},
     parts::{Memory, Need, Read, ReadWhen, TASK_PARTS},
-    state::{Doing, Run, SignalledPart, TaskState},
-    time::Deadline,
+    state::Doing,
 };
 
 impl Writer<'_> {
@@ -27,14 +24,14 @@ impl Writer<'_> {
             Some(known) if !is_renewed => known,
             Some(_) | None => known.unwrap_or_default().next(),
         };
-        let facts = as_revision(reported.unwrap_or_default(), counted);
+        let facts = with_revision(reported.unwrap_or_default(), counted);
         let is_news = known.map_or(is_renewed, |known| known != facts.revision);
         let action = self.concern(part, before.as_deref(), &facts).filter(|_| is_news);
         self.owe(part, action, facts.revision);
         if before.as_ref() == Some(&facts) {
             return;
         }
-        if part.row().memory == Memory::Stored {
+        if part.row().memory == Memory::Stored && self.state.durable.facts.get(&part) != Some(&facts) {
             self.state.durable.facts.insert(part, facts.clone());
         }
         self.state.facts.set(part, facts);
@@ -55,69 +52,10 @@ impl Writer<'_> {
         }
     }
 
-    /// Notifies the task of a change. A restart is stored with the notification; a signal stays due until it has
-    /// arrived.
-    pub(super) fn settle(&mut self, index: TaskIndex, part: TaskPart) {
-        let Some(known) = self.known(index) else { return };
-        let (name, Some(owed)) = (known.name.clone(), known.owed.get(&part).cloned()) else { return };
-        match owed.action {
-            ChangeAction::Restart(why) => {
-                self.note(index, TaskEventKind::RestartSignaled, why);
-                if let Some(known) = self.known_mut(index) {
-                    known.restart_requested = true;
-                    known.owed.remove(&part);
-                }
-            }
-            ChangeAction::Signal(signals) => {
-                let signalled = SignalledPart { task: index, part, revision: owed.revision };
-                for signal in &signals {
-                    if self.signal(Some(&name), signal).is_ok() {
-                        self.state.signals_in_flight.insert(*self.generation, signalled);
-                    }
-                }
-                self.on_signal_delivered(signalled);
-            }
-        }
-    }
-
-    /// A signal has arrived, or there was no process left to receive it.
-    pub(super) fn on_signal_delivered(&mut self, signalled: SignalledPart) {
-        let SignalledPart { task, part, revision } = signalled;
-        if self.state.signals_in_flight.values().any(|other| *other == signalled) {
-            return;
-        }
-        let is_settled =
-            |known: &TaskState| known.owed.get(&part).is_some_and(|owed| owed.revision == revision);
-        if !self.known(task).is_some_and(is_settled) {
-            return;
-        }
-        if let Some(known) = self.known_mut(task) {
-            known.owed.remove(&part);
-            if let Some(launch) = &mut known.launch {
-                Arc::make_mut(launch).revisions.insert(Part::Task(task, part), revision);
-            }
-        }
-    }
-
     /// How a change of a part's facts concerns its task, if that runs.
-    fn concern(&self, part: Part, before: Option<&Facts>, after: &Facts) -> Option<ChangeAction> {
+    fn concern(&self, part: Part, before: Option<&Facts>, after: &Facts) -> Option<Notification> {
         let Part::Task(index, own) = part else { return None };
         (own.row().on_change)(self.task(index)?, before.unwrap_or(&Facts::none()), after)
-    }
-
-    /// Records a notification for a running task. A task that does not run reads the facts when it starts.
-    fn owe(&mut self, part: Part, action: Option<ChangeAction>, revision: Revision) {
-        let Part::Task(index, own) = part else { return };
-        let Some(known) = self.known(index) else { return };
-        let action = action.filter(|_| matches!(known.run, Run::Running { .. }));
-        if action.is_none() && !known.changing.contains(&own) {
-            return;
-        }
-        let due = Deadline::after(self.now, Duration::ZERO);
-        if let Some(known) = self.known_mut(index) {
-            known.changing.remove(&own);
-            known.owed.extend(action.map(|action| (own, Owed { action, revision, due })));
-        }
     }
 
     fn is_changing(&self, part: Part) -> bool {
@@ -172,10 +110,11 @@ impl Writer<'_> {
     }
 }
 
-/// Keeps the facts' own revision, or sets the counted one.
-fn as_revision(facts: Arc<Facts>, counted: Revision) -> Arc<Facts> {
+/// Keeps the facts' own revision, or derives it from their outputs, or else sets the counted one.
+fn with_revision(facts: Arc<Facts>, counted: Revision) -> Arc<Facts> {
     if facts.revision != Revision::COUNTED {
         return facts;
     }
-    Arc::new(Facts { revision: counted, ..Facts::clone(&facts) })
+    let revision = if facts.outputs.is_empty() { counted } else { Revision::of_outputs(&facts.outputs) };
+    Arc::new(Facts { revision, ..Facts::clone(&facts) })
 }

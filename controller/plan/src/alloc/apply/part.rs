@@ -21,7 +21,7 @@ use crate::{
     facts::Facts,
     op::{Part, TaskIndex, TaskPart},
     parts::{IfFatal, IfLost, WhileRunning},
-    state::{Doing, Noticed, PartState, Run, TaskState},
+    state::{Doing, LastValue, Noticed, PartState, Run, TaskState},
     turn::{Drifted, Note},
 };
 
@@ -69,10 +69,8 @@ impl Writer<'_> {
                 self.state.expect_checks(task.as_deref(), &wanted, self.now.boot_ns);
                 self.part_is_up(part);
             }
-            Outcome::Pending { on, ask_in } => {
-                let ask_at_ns = self.now.boot_ns.saturating_add(ask_in.as_nanos().max(1).unsigned_abs());
-                self.state.parts.await_need(part, on, self.now.boot_ns, ask_at_ns);
-            }
+            Outcome::Pending { on, ask_in } => self.await_need(part, on, (ask_in, LastValue::Gone)),
+            Outcome::Outdated { on, ask_in } => self.await_need(part, on, (ask_in, LastValue::Kept)),
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
             Outcome::Lost { why } => {
@@ -95,12 +93,14 @@ impl Writer<'_> {
 
     fn part_is_up(&mut self, part: Part) {
         self.state.parts.set_part(part, PartState::Up);
+        self.state.recorded.remove(&part);
         if let Some(since_ns) = self.state.parts.clear_drifted(part) {
             let took_ns = Some(self.now.boot_ns.saturating_sub(since_ns));
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
-            // If `secrets` had to be mounted again, it no longer contains any token.
+            // If `secrets` had to be mounted again, it no longer contains any token or rendered file.
             if let Part::Task(index, TaskPart::Dir) = part {
                 self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
+                self.drift(Part::Task(index, TaskPart::Templates), Noticed::Event);
             }
         }
     }
@@ -200,9 +200,10 @@ impl Writer<'_> {
         let delay = retry_delay(attempt, (self.spec.id, part));
         let retry_at_ns = self.now.boot_ns.saturating_add(delay.as_nanos().unsigned_abs());
         self.state.parts.set_part(part, PartState::Failed { doing, attempt, retry_at_ns, why: why.clone() });
-        if doing != Doing::Up || class != FailureClass::Fatal {
+        if !matches!(doing, Doing::Up | Doing::Renew) || class != FailureClass::Fatal {
             return;
         }
+        self.note_fatal_render(part, &why);
         if let IfFatal::FailUsers { kind, prefix } = part.row().if_fatal {
             for index in self.users(part) {
                 self.fail_if_waiting(index, kind, format!("{prefix}: {why}"));

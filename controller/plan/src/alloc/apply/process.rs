@@ -147,6 +147,7 @@ impl Writer<'_> {
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));
         }
+        self.state.later_notices.retain(|(task, _), _| *task != index);
         // An inspection in flight was about the state before.
         self.state.parts.supersede_part(Part::Task(index, TaskPart::Process));
         self.state.parts.set_part(Part::Task(index, TaskPart::Process), PartState::Absent);
@@ -160,7 +161,11 @@ impl Writer<'_> {
         known.started_at = wall;
         known.started_ns = boot_ns;
         known.exit = None;
+        let is_first = known.restarts == 0;
         self.note(index, TaskEventKind::Started, String::from("Task started by client"));
+        if is_first {
+            self.owe_first_scripts(index);
+        }
         self.restart_group_checks(index);
     }
 

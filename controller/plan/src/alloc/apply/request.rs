@@ -5,7 +5,7 @@ use std_alloc::{
     string::{String, ToString},
 };
 
-use herdlet_api_types::{UnixNanos, alloc::Desired, job::Lifecycle, task::TaskEventKind};
+use herdlet_api_types::{Duration, UnixNanos, alloc::Desired, job::Lifecycle, task::TaskEventKind};
 
 use super::{Issued, Writer};
 use crate::{
@@ -88,28 +88,44 @@ impl Writer<'_> {
             if task.is_some_and(|task| task != &*known.name) {
                 continue;
             }
-            let Some(attempt) = known.signalled_attempt() else { continue };
-            sent = true;
-            let details = [(String::from("signal"), signal.to_string())].into();
-            // Nomad's text leaves the signal's name to the details.
-            let message = match self.spec.policy().events {
-                EventTexts::Nomad => String::from("Task being sent a signal"),
-                EventTexts::Own => format!("Task being sent signal {signal}"),
-            };
-            self.note_with(index, TaskEventKind::Signaling, message, details);
-            *self.generation += 1;
-            self.issued.push(Issued {
-                part: Part::Task(index, TaskPart::Process),
-                generation: *self.generation,
-                verb: Verb::Signal { attempt, signal: signal.to_string() },
-                timeout: OPERATION_TIMEOUT,
-            });
+            sent |= self.send_signal(index, signal, None).is_some();
         }
         match (sent, task) {
             (true, _) => Ok(()),
             (false, Some(task)) => Err(format!("task {task} of {name} is not running")),
             (false, None) => Err(format!("no task of {name} is running")),
         }
+    }
+
+    /// Sends a signal to a task that runs, with the text of its event. Returns the number of the operation.
+    pub(super) fn send_signal(
+        &mut self,
+        index: TaskIndex,
+        signal: &str,
+        message: Option<&str>,
+    ) -> Option<u64> {
+        let attempt = self.known(index)?.signalled_attempt()?;
+        let details = [(String::from("signal"), signal.to_string())].into();
+        let message = match (message, self.spec.policy().events) {
+            (Some(message), _) => message.to_string(),
+            // Nomad's text leaves the signal's name to the details.
+            (None, EventTexts::Nomad) => String::from("Task being sent a signal"),
+            (None, EventTexts::Own) => format!("Task being sent signal {signal}"),
+        };
+        self.note_with(index, TaskEventKind::Signaling, message, details);
+        Some(self.issue_beside(
+            index,
+            Verb::Signal { attempt, signal: signal.to_string() },
+            OPERATION_TIMEOUT,
+        ))
+    }
+
+    /// Issues an operation on a task's process that does not take the process's slot.
+    pub(super) fn issue_beside(&mut self, index: TaskIndex, verb: Verb, timeout: Duration) -> u64 {
+        *self.generation += 1;
+        let generation = *self.generation;
+        self.issued.push(Issued { part: Part::Task(index, TaskPart::Process), generation, verb, timeout });
+        generation
     }
 
     /// The services of a group-wide restart have been down long enough: restarts its tasks, each in its place in the

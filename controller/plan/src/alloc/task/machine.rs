@@ -17,7 +17,7 @@ use crate::{
     alloc::{
         checks, services,
         task::{
-            lifecycle,
+            lifecycle, notices,
             restart::{proof_ends_ns, restarts_on_success},
         },
     },
@@ -29,7 +29,7 @@ use crate::{
     pass::Pass,
     plan::{TaskChange, Waiting},
     shared::volume::volume_name,
-    state::{AfterStop, Doing, PartState, Run, SignalledPart, TaskState},
+    state::{AfterStop, Doing, LastValue, PartState, Run, TaskState},
     time::Deadline,
 };
 
@@ -151,7 +151,7 @@ impl TaskTurn<'_> {
             pass.change(self.index, TaskChange::Stop { step, then });
             return;
         }
-        self.settle_owed(pass);
+        notices::settle(pass, self.index, self.known);
         if pass.state.durable.stop.is_some() && self.task.lifecycle != Lifecycle::Poststop {
             return;
         }
@@ -180,17 +180,6 @@ impl TaskTurn<'_> {
             }
         }
         unchecked.and(gone)
-    }
-
-    /// Notifies the task of changes that are due, once the part is up with the new value.
-    fn settle_owed(self, pass: &mut Pass<'_>) {
-        for (part, owed) in &self.known.owed {
-            let is_this = |signalled: &SignalledPart| (signalled.task, signalled.part) == (self.index, *part);
-            let is_there = *pass.state.parts.get(self.part(*part)) == PartState::Up;
-            if is_there && !pass.state.signals_in_flight.values().any(is_this) && pass.passed(&owed.due) {
-                pass.change(self.index, TaskChange::Settle(*part));
-            }
-        }
     }
 
     /// An attempt that follows a failed one counts once it has lived longer: until then the task may be failing
@@ -245,7 +234,15 @@ impl TaskTurn<'_> {
             pass.bring_up(part, Doing::Renew);
             return Progress::Pending;
         }
-        pass.want_up(part)
+        let up = pass.want_up(part);
+        if self.may_use_last(pass, part) { Progress::Arrived } else { up }
+    }
+
+    /// Whether a start may use what the part has made before, although its data is gone: only a task that demands the
+    /// newest waits for it again.
+    fn may_use_last(self, pass: &Pass<'_>, part: Part) -> bool {
+        let is_kept = matches!(pass.state.parts.get(part), PartState::Pending { last: LastValue::Kept, .. });
+        is_kept && !self.task.restart.render_templates
     }
 
     /// Withdraws the task's services and checks. It waits for the checks to end, but not for a catalogue.

@@ -214,7 +214,7 @@ fn next_agent_notifies_the_task_of_a_renewal() {
     };
     assert_eq!(look(&mut bench), 1, "{:?}", bench.issued);
     let in_flight =
-        |bench: &Bench<'_>| *bench.state.signals_in_flight.keys().next().expect("a signal in flight");
+        |bench: &Bench<'_>| *bench.state.notices_in_flight.keys().next().expect("a signal in flight");
     let signal = in_flight(&bench);
     assert_eq!(look(&mut bench), 1, "one signal while it is in flight");
     // The signal was released, and whether it arrived is unknown: it is sent once more.

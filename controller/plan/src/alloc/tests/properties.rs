@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::facts::{ChangeAction, Owed, Revision};
+use crate::state::LastValue;
 
 fn any_deadline() -> impl Strategy<Value = Deadline> {
     (0..200u64, 0..60i64).prop_map(|(from, length)| Deadline::after(at(from), Duration::from_secs(length)))
@@ -65,6 +66,7 @@ fn any_part_state() -> impl Strategy<Value = PartState> {
             on: String::new(),
             since_ns: 0,
             ask_at_ns: at * 1_000_000_000,
+            last: LastValue::Kept,
         }),
         (doing, 0..200u64).prop_map(|(doing, at)| PartState::Failed {
             doing,

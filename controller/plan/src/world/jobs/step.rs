@@ -177,6 +177,7 @@ impl World {
             self.wait_for_previous_of(&alloc);
         }
         self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now));
+        self.review_restart(open, id);
         open.dirty.insert(Key::Alloc(id));
         true
     }

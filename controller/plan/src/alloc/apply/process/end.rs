@@ -175,6 +175,7 @@ impl Writer<'_> {
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }
+        self.render_for_restart(index);
     }
 
     pub(in crate::alloc::apply) fn restart_at_once(&mut self, index: TaskIndex, cause: &'static str) {
@@ -186,6 +187,7 @@ impl Writer<'_> {
             known.withdraw_restart();
             known.run = Run::Waiting;
         }
+        self.render_for_restart(index);
     }
 
     fn count_restart(&mut self, index: TaskIndex, reason: &'static str) {

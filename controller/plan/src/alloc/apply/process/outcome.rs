@@ -72,6 +72,7 @@ impl Writer<'_> {
                 | Outcome::Lost { .. }
                 | Outcome::Overdue
                 | Outcome::Pending { .. }
+                | Outcome::Outdated { .. }
                 | Outcome::Checking(_),
             ) => {}
         }

@@ -1,0 +1,194 @@
+//! Renders the templates of a task through [`herdlet_render`], and runs their scripts.
+
+use std::{sync::Arc, time::Duration};
+
+use herdlet_api_types::{
+    driver::runs_images,
+    job::{ChangeScript, Template, TemplateChange, TemplateSource},
+};
+use herdlet_base::{
+    artifact::destination::Dirs, error::in_full, observation::Class, privileges::Ownership,
+    safe_fs::FileOwner, user,
+};
+use herdlet_driver::{AttemptId, TaskDriver};
+use herdlet_plan::{
+    action::{FailureClass, Outcome},
+    env::{TaskEnv, Variables},
+    facts::{Facts, Input, Revision},
+    op::{Part, TaskPart, TemplateIndex},
+};
+use herdlet_render::{Reader, RenderError, Rendering, TaskTemplates, renderer::template_variables};
+
+use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry};
+
+/// Data that appears without an event, such as a file, is looked for in this period.
+const MISSING_FILE_PERIOD: Duration = Duration::from_secs(2);
+
+/// Other data: its sources report changes, and this only limits the effect of a lost report.
+const MISSING_PERIOD: Duration = Duration::from_secs(300);
+
+/// Renders a task's templates, or inspects whether the files are there. They are removed with the task's directory.
+pub async fn templates(
+    context: &Arc<Context>,
+    workload: &Workload,
+    verb: PlaceVerb,
+    inputs: &[Input],
+) -> Outcome {
+    if verb == PlaceVerb::Down {
+        return Outcome::Done(None);
+    }
+    let own = Part::Task(workload.position(), TaskPart::Templates);
+    let before = inputs.iter().find(|input| input.part == own).map(|input| Arc::clone(&input.facts));
+    let task = match prepared(context, workload, before.as_deref()).await {
+        Ok(task) => task,
+        Err(refusal) => return refusal.into(),
+    };
+    if verb == PlaceVerb::Inspect {
+        return match context.renderer.is_there(task).await {
+            Ok(true) if before.is_some() => Outcome::Present(before),
+            Ok(_) => Outcome::Absent,
+            Err(error) => failed(&error),
+        };
+    }
+    match context.renderer.render(task).await {
+        Ok(Rendering::Done { outputs }) => Outcome::Done(Some(Arc::new(facts(&outputs)))),
+        Ok(Rendering::Missing { on, kept, files }) => {
+            let period = if files { MISSING_FILE_PERIOD } else { MISSING_PERIOD };
+            let ask_in = herdlet_api_types::Duration(i64::try_from(period.as_nanos()).unwrap_or(i64::MAX));
+            if kept { Outcome::Outdated { on, ask_in } } else { Outcome::Pending { on, ask_in } }
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Variables of a task from its templates with `env = true`.
+pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Variables, Refusal> {
+    if !workload.task().is_some_and(|task| task.templates.iter().any(|template| template.env)) {
+        return Ok(Variables::new());
+    }
+    let dirs = dirs(context, workload);
+    let failed =
+        |why: String| Refusal { class: Class::Retry, why: format!("read the variables of templates: {why}") };
+    match herdlet_runtime::off_thread(move || template_variables(&dirs)).await {
+        Ok(Ok(variables)) => Ok(variables),
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+/// Runs the script of a template inside an attempt. Texts are Nomad's.
+pub async fn script(
+    context: &Arc<Context>,
+    workload: &Workload,
+    driver: &dyn TaskDriver,
+    (id, index): (&AttemptId, TemplateIndex),
+) -> Outcome {
+    let template = workload.task().and_then(|task| task.templates.get(usize::from(index)));
+    let Some(TemplateChange::Script(script)) = template.map(|template| &template.on_change) else {
+        return Outcome::Done(None);
+    };
+    let ChangeScript { command, args, timeout, .. } = script;
+    let env = match environment(context, workload).await {
+        Ok(variables) => context.task_env(workload, &variables),
+        Err(refusal) => return refusal.into(),
+    };
+    let line: Vec<String> = std::iter::once(command).chain(args).map(|text| env.interpolate(text)).collect();
+    let (command, args) = line
+        .split_first()
+        .map_or((String::new(), String::new()), |(command, args)| (command.clone(), args.join(" ")));
+    match driver.exec(id, &line, duration(*timeout)).await {
+        Ok(outcome) if outcome.exit.code == 0 => Outcome::Done(None),
+        Ok(outcome) => fatal(format!(
+            "Template ran script {command} with arguments {args} on change but it exited with code: {}",
+            outcome.exit.code
+        )),
+        Err(error) if error.is_gone() => Outcome::Absent,
+        Err(error) => {
+            fatal(format!("Template failed to run script {command} with arguments {args}: {}", error.why()))
+        }
+    }
+}
+
+async fn environment(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
+    let tokens = places::env_tokens(context, workload).await?;
+    Ok(TaskVariables { tokens, templates: variables(context, workload).await? })
+}
+
+async fn prepared(
+    context: &Arc<Context>,
+    workload: &Workload,
+    before: Option<&Facts>,
+) -> Result<TaskTemplates, Refusal> {
+    let task = workload.task().ok_or("find the task")?;
+    let alloc = &workload.alloc;
+    // A template does not see the variables that templates make.
+    let variables =
+        TaskVariables { tokens: places::env_tokens(context, workload).await?, templates: Variables::new() };
+    let on_host = context.task_env_on_host(workload, &variables);
+    let env = context.task_env(workload, &variables).variables().clone();
+    let owner = match context.privileges.ownership {
+        Ownership::OwnOnly => None,
+        Ownership::Anybody if runs_images(&task.driver) => None,
+        Ownership::Anybody => {
+            let user = places::machine_user(task).map(str::to_owned);
+            let found = herdlet_runtime::off_thread(move || user::credentials(user.as_deref())).await;
+            let found = found
+                .map_err(|error| Refusal { class: Class::Retry, why: format!("find the user: {error}") })?;
+            found.map_err(|error| Refusal::of(error.class(), &error))?.map(|found| FileOwner {
+                uid: found.uid,
+                gid: found.gid,
+                groups: found.groups,
+            })
+        }
+    };
+    Ok(TaskTemplates {
+        key: (alloc.id, workload.position()),
+        reader: Reader {
+            namespace: alloc.job_key.namespace.to_string(),
+            job: alloc.job.parent_id().unwrap_or(&alloc.job_key.id).to_owned(),
+            group: alloc.group.clone(),
+            task: task.name.clone(),
+            alloc: alloc.id.to_string(),
+        },
+        templates: task.templates.iter().map(|template| resolved(template, &on_host)).collect(),
+        env,
+        dirs: dirs(context, workload),
+        owner,
+        before: before
+            .map(|facts| facts.outputs.iter().map(|revision| revision.0).collect())
+            .unwrap_or_default(),
+    })
+}
+
+fn resolved(template: &Template, env: &TaskEnv) -> Template {
+    let source = match &template.source {
+        TemplateSource::Inline(text) => TemplateSource::Inline(text.clone()),
+        TemplateSource::File(path) => TemplateSource::File(env.interpolate(path)),
+    };
+    Template { source, destination: env.interpolate(&template.destination), ..template.clone() }
+}
+
+fn dirs(context: &Context, workload: &Workload) -> Dirs {
+    let name = workload.task().map_or("", |task| task.name.as_str());
+    let id = &workload.alloc.id;
+    Dirs { task: context.paths.task(id, name), shared: context.paths.shared(id) }
+}
+
+/// The revision of all outputs together. Never the one that the planner counts.
+fn facts(outputs: &[u64]) -> Facts {
+    let mixed = outputs.iter().fold(0xcbf2_9ce4_8422_2325_u64, |mixed, output| {
+        (mixed ^ output).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17)
+    });
+    Facts {
+        revision: Revision(mixed.max(1)),
+        outputs: outputs.iter().copied().map(Revision).collect(),
+        ..Facts::none()
+    }
+}
+
+fn failed(error: &RenderError) -> Outcome {
+    match error.class() {
+        Class::Retry => retry(in_full(error)),
+        Class::Fatal => Outcome::Failed { class: FailureClass::Fatal, why: in_full(error) },
+    }
+}

@@ -1,0 +1,23 @@
+//! Rendering the templates of tasks: data, files, and watches.
+//!
+//! In: the templates of a task, with its environment and its directories. Out: files, with a revision for each, or the
+//! names of data that is missing; and, when data changes, the tasks that have used it. All tasks with the same query
+//! share one watch, but each reads with its own rights. This crate does not know when a task runs, or what a change
+//! means for it.
+//!
+//! - [`renderer`]: the entry: renders all templates of a task in rounds, until all data is there or known to be missing.
+//! - [`sources`]: where data comes from.
+//! - [`watches`]: who has used which data, and who is due after a change.
+//! - [`place`]: files of a task, opened without following links out of its directories.
+//! - [`env_file`]: variables from outputs with `env = true`.
+
+pub mod env_file;
+pub mod place;
+mod record;
+pub mod renderer;
+pub mod sources;
+pub mod watches;
+
+pub use renderer::{RenderError, Renderer, Rendering, Settings, TaskTemplates};
+pub use sources::{Reader, Sources};
+pub use watches::{TaskKey, Wait};

@@ -1,0 +1,55 @@
+//! What the last render of a task has left for the agent: variables of outputs with `env = true`, and its time.
+//!
+//! A file in the task's `private`, which the task cannot see. With it a new agent renders the same output again, although
+//! a template may contain the time.
+
+use std::{collections::BTreeMap, ffi::OsStr};
+
+use herdlet_base::{
+    artifact::destination::Dirs,
+    safe_fs::{FsError, Outlives, Rights},
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use crate::place;
+
+/// Its name in `private`.
+const FILE: &str = "templates.json";
+
+/// Larger than everything that fits into an environment.
+const BYTES_MAX: u64 = 8 << 20;
+
+/// The record. Has no `Debug`: variables are secrets.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Record {
+    /// Seconds since 1970.
+    pub rendered_at: i64,
+    /// Variables of the task.
+    pub env: BTreeMap<String, String>,
+}
+
+impl Record {
+    /// Reads it; `None` if there is none, or it is damaged: then everything is rendered again.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub(crate) fn read(dirs: &Dirs) -> Result<Option<Self>, FsError> {
+        let Some(private) = place::private(dirs)? else { return Ok(None) };
+        let bytes = private.read_file(OsStr::new(FILE), BYTES_MAX)?.map(Zeroizing::new);
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub(crate) fn write(&self, dirs: &Dirs) -> Result<(), FsError> {
+        let missing = || FsError::io("open", dirs.task.join("private"), rustix::io::Errno::NOENT);
+        let private = place::private(dirs)?.ok_or_else(missing)?;
+        let bytes = Zeroizing::new(serde_json::to_vec(self).unwrap_or_default());
+        let rights = Rights::Exact { mode: 0o600, owner: None };
+        private.write_file(OsStr::new(FILE), &bytes, rights, Outlives::Processes)
+    }
+}

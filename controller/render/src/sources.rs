@@ -1,0 +1,198 @@
+//! Where the data of templates comes from.
+//!
+//! In: a query, and the task that asks. Out: the answer as of now. Each task reads with its own rights, and each read of
+//! a variable has its line in the audit. Nothing here waits for data to appear: see [`crate::watches`].
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use herdlet_api_types::{service::Registration, variable::VariableKey};
+use herdlet_runtime::off_thread;
+use herdlet_services::catalog::BuiltIn;
+use herdlet_template::{
+    Answer, Choice, NodeAddress, Query, ServiceInstance, ServiceName, Variable, VariableMeta,
+    source::unavailable,
+};
+use herdlet_variables::{
+    Variables,
+    access::{TaskIdentity, may_read},
+    service::Actor,
+};
+use sha2::{Digest as _, Sha256};
+
+/// The task that reads data, as its workload identity names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reader {
+    pub namespace: String,
+    /// The job; for a child, its parent.
+    pub job: String,
+    pub group: String,
+    pub task: String,
+    /// For the audit.
+    pub alloc: String,
+}
+
+/// The sources of an agent.
+pub struct Sources {
+    pub variables: Arc<Variables>,
+    pub catalogue: Arc<BuiltIn>,
+    /// The node's names, in entries of services.
+    pub node: NodeNames,
+}
+
+/// Names of this node.
+#[derive(Debug, Clone, Default)]
+pub struct NodeNames {
+    pub id: String,
+    pub datacenter: String,
+}
+
+impl Sources {
+    /// Answers a query.
+    pub async fn answer(&self, query: &Query, reader: &Reader) -> Answer {
+        match query {
+            Query::Addresses => addresses().await,
+            Query::NomadVariable { path, namespace, .. } => self.variable(path, namespace, reader).await,
+            Query::NomadVariables { prefix, namespace, .. } => self.variables(prefix, namespace, reader),
+            Query::NomadService { name, tag, choice, .. } => {
+                self.service((name, tag), choice.as_ref(), &reader.namespace)
+            }
+            Query::NomadServices { .. } => self.services(&reader.namespace),
+            // The renderer itself answers the first two.
+            Query::Env { .. } | Query::File { .. } | Query::Consul { .. } | Query::Vault { .. } => {
+                Answer::Failed(unavailable(query))
+            }
+        }
+    }
+
+    async fn variable(&self, path: &str, namespace: &str, reader: &Reader) -> Answer {
+        let namespace = or(namespace, &reader.namespace);
+        let key = VariableKey { namespace: namespace.to_owned(), path: path.to_owned() };
+        let actor = reader.actor();
+        if !may_read(reader.identity(), namespace, path) {
+            self.variables.refused(&actor, "read", &key, "the task's identity does not allow it");
+            return Answer::Failed(format!(
+                "nomadVar {path}: the task may read only nomad/jobs and the variables of its job, group and task below nomad/jobs/{} in namespace {}",
+                reader.job, reader.namespace
+            ));
+        }
+        match self.variables.read(&actor, key).await {
+            Ok(None) => Answer::Absent,
+            Ok(Some(found)) => {
+                let items = found.items.unwrap_or_default().0;
+                Answer::Variable(Arc::new(Variable { meta: meta(&found.metadata), items }))
+            }
+            Err(error) => Answer::Failed(format!("nomadVar {path}: {error}")),
+        }
+    }
+
+    /// The variables below a prefix that the task may read; others do not exist for it, as in Nomad.
+    fn variables(&self, prefix: &str, namespace: &str, reader: &Reader) -> Answer {
+        let namespace = or(namespace, &reader.namespace);
+        self.variables.listed(&reader.actor(), namespace, prefix);
+        let mut listed = self.variables.store().list();
+        listed.retain(|meta| {
+            meta.namespace == namespace
+                && meta.path.starts_with(prefix)
+                && may_read(reader.identity(), namespace, &meta.path)
+        });
+        Answer::Variables(listed.iter().map(meta).collect())
+    }
+
+    fn service(&self, (name, tag): (&str, &str), choice: Option<&Choice>, namespace: &str) -> Answer {
+        let is_wanted = |one: &Registration| {
+            *one.job.namespace == *namespace
+                && one.name == name
+                && (tag.is_empty() || one.tags.iter().any(|own| own == tag))
+        };
+        let mut found: Vec<ServiceInstance> =
+            self.catalogue.select(is_wanted).into_iter().map(|one| self.instance(one)).collect();
+        if let Some(choice) = choice {
+            found = chosen(found, choice);
+        }
+        Answer::Services(found.into())
+    }
+
+    fn services(&self, namespace: &str) -> Answer {
+        let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for one in self.catalogue.select(|one| *one.job.namespace == *namespace) {
+            names.entry(one.name).or_default().extend(one.tags);
+        }
+        let names =
+            names.into_iter().map(|(name, tags)| ServiceName { name, tags: tags.into_iter().collect() });
+        Answer::ServiceNames(names.collect())
+    }
+
+    fn instance(&self, one: Registration) -> ServiceInstance {
+        ServiceInstance {
+            id: one.id,
+            name: one.name,
+            node: self.node.id.clone(),
+            address: one.address,
+            port: one.port,
+            datacenter: self.node.datacenter.clone(),
+            tags: one.tags,
+            job_id: one.job.id.to_string(),
+            alloc_id: one.alloc.to_string(),
+        }
+    }
+}
+
+impl Reader {
+    fn identity(&self) -> TaskIdentity<'_> {
+        TaskIdentity { namespace: &self.namespace, job: &self.job, group: &self.group, task: &self.task }
+    }
+
+    fn actor(&self) -> Actor {
+        Actor::client(format_args!("task {} of {}", self.task, self.alloc))
+    }
+}
+
+/// Instances by rendezvous hashing: the same key gets the same ones as long as they exist.
+fn chosen(mut instances: Vec<ServiceInstance>, choice: &Choice) -> Vec<ServiceInstance> {
+    let weight = |instance: &ServiceInstance| {
+        Sha256::new().chain_update(&choice.key).chain_update([0]).chain_update(&instance.id).finalize()
+    };
+    instances.sort_by_cached_key(weight);
+    instances.truncate(choice.count);
+    instances.sort_by(|one, other| one.id.cmp(&other.id));
+    instances
+}
+
+/// The addresses of this machine.
+async fn addresses() -> Answer {
+    let found = match off_thread(herdlet_fingerprint::interfaces).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => {
+            return Answer::Failed(format!("sockaddr: list the interfaces of this machine: {error}"));
+        }
+        Err(error) => return Answer::Failed(format!("sockaddr: {error}")),
+    };
+    let addresses = found.iter().flat_map(|interface| {
+        interface.addresses.iter().map(|(address, prefix)| NodeAddress {
+            interface: interface.name.clone(),
+            address: *address,
+            prefix: *prefix,
+            is_up: interface.is_up,
+            is_default: interface.is_default,
+        })
+    });
+    Answer::Addresses(addresses.collect())
+}
+
+fn meta(known: &herdlet_api_types::variable::VariableMetadata) -> VariableMeta {
+    VariableMeta {
+        namespace: known.namespace.clone(),
+        path: known.path.clone(),
+        create_index: known.create_index,
+        modify_index: known.modify_index,
+        create_time: known.create_time,
+        modify_time: known.modify_time,
+    }
+}
+
+fn or<'t>(text: &'t str, default: &'t str) -> &'t str {
+    if text.is_empty() { default } else { text }
+}

@@ -1,0 +1,273 @@
+//! Who has used which data, and who is due after a change.
+//!
+//! In: the queries of a render, and changes of the sources. Out: the tasks to render again, once their data is quiet: no
+//! change for `min`, but `max` after the first one at the latest. A thousand tasks with one query are one entry with a
+//! thousand names.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use herdlet_api_types::AllocId;
+use herdlet_template::Query;
+use tokio::{sync::Notify, time::Instant};
+
+/// A task of an allocation, by its index.
+pub type TaskKey = (AllocId, u16);
+
+/// How long data must be quiet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// Without a change for this long.
+    pub min: Duration,
+    /// However often it changes, not longer than this.
+    pub max: Duration,
+}
+
+impl Wait {
+    /// Render at once, as before the first render.
+    pub const NONE: Self = Self { min: Duration::ZERO, max: Duration::ZERO };
+
+    /// The shorter one: a template must not wait for the sake of another.
+    fn shorter(self, other: Self) -> Self {
+        if other.min < self.min { other } else { self }
+    }
+}
+
+/// All watches of an agent.
+#[derive(Default)]
+pub struct Watches {
+    known: Mutex<Known>,
+    /// Something became due earlier than before.
+    earlier: Notify,
+}
+
+#[derive(Default)]
+struct Known {
+    by_query: HashMap<Arc<Query>, BTreeMap<TaskKey, Wait>>,
+    by_task: BTreeMap<TaskKey, Vec<Arc<Query>>>,
+    due: BTreeMap<TaskKey, Quiet>,
+}
+
+/// The wait for quiet data.
+#[derive(Debug, Clone, Copy)]
+struct Quiet {
+    latest: Instant,
+    due: Instant,
+}
+
+impl Watches {
+    /// Watches one more query for a task. Called before the query is answered, so that no change is missed.
+    pub fn add(&self, task: TaskKey, query: &Query, wait: Wait) {
+        let mut known = self.known();
+        let query = match known.by_query.get_key_value(query) {
+            Some((shared, _)) => Arc::clone(shared),
+            None => Arc::new(query.clone()),
+        };
+        let tasks = known.by_query.entry(Arc::clone(&query)).or_default();
+        match tasks.get_mut(&task) {
+            Some(before) => *before = before.shorter(wait),
+            None => {
+                tasks.insert(task, wait);
+                known.by_task.entry(task).or_default().push(query);
+            }
+        }
+    }
+
+    /// Watches exactly these queries for a task from now on.
+    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Query, Wait>) {
+        let mut known = self.known();
+        let dropped: Vec<Arc<Query>> = match known.by_task.get_mut(&task) {
+            Some(watched) => watched.extract_if(.., |query| !queries.contains_key(query)).collect(),
+            None => Vec::new(),
+        };
+        for query in dropped {
+            known.remove(task, &query);
+        }
+        if known.by_task.get(&task).is_some_and(Vec::is_empty) {
+            known.by_task.remove(&task);
+            known.due.remove(&task);
+        }
+        for (query, wait) in queries {
+            if let Some(known) = known.by_query.get_mut(query).and_then(|tasks| tasks.get_mut(&task)) {
+                *known = *wait;
+            }
+        }
+    }
+
+    /// Forgets all tasks of an allocation.
+    pub fn forget(&self, alloc: AllocId) {
+        let mut known = self.known();
+        let tasks: Vec<TaskKey> =
+            known.by_task.range((alloc, 0)..=(alloc, u16::MAX)).map(|(key, _)| *key).collect();
+        for task in tasks {
+            known.due.remove(&task);
+            for query in known.by_task.remove(&task).into_iter().flatten() {
+                known.remove(task, &query);
+            }
+        }
+    }
+
+    /// The number of different queries.
+    pub fn queries(&self) -> usize {
+        self.known().by_query.len()
+    }
+
+    /// The tasks that have used data for which `is_it` holds.
+    pub fn users(&self, is_it: impl Fn(&Query) -> bool) -> BTreeSet<TaskKey> {
+        let known = self.known();
+        known
+            .by_query
+            .iter()
+            .filter(|(query, _)| is_it(query))
+            .flat_map(|(_, tasks)| tasks.keys().copied())
+            .collect()
+    }
+
+    /// The queries for which `is_it` holds.
+    pub fn matching(&self, is_it: impl Fn(&Query) -> bool) -> Vec<Arc<Query>> {
+        self.known().by_query.keys().filter(|query| is_it(query)).cloned().collect()
+    }
+
+    /// Data has changed: its users are due once it is quiet.
+    pub fn changed(&self, now: Instant, is_it: impl Fn(&Query) -> bool) {
+        let mut known = self.known();
+        let Known { by_query, due, .. } = &mut *known;
+        let mut any = false;
+        for (task, wait) in by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks) {
+            let quiet = due.entry(*task).or_insert(Quiet { latest: now + wait.max.max(wait.min), due: now });
+            quiet.due = (now + wait.min).min(quiet.latest);
+            any = true;
+        }
+        drop(known);
+        if any {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Waits for the next tasks that are due. Cancel-safe.
+    pub async fn due(&self) -> BTreeSet<TaskKey> {
+        loop {
+            let next = self.known().due.values().map(|quiet| quiet.due).min();
+            match next {
+                Some(next) => tokio::select! {
+                    () = tokio::time::sleep_until(next) => {}
+                    () = self.earlier.notified() => continue,
+                },
+                None => {
+                    self.earlier.notified().await;
+                    continue;
+                }
+            }
+            let now = Instant::now();
+            let ready: BTreeSet<TaskKey> =
+                self.known().due.extract_if(.., |_, quiet| quiet.due <= now).map(|(task, _)| task).collect();
+            if !ready.is_empty() {
+                return ready;
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn remove(&mut self, task: TaskKey, query: &Arc<Query>) {
+        if let Some(tasks) = self.by_query.get_mut(query) {
+            tasks.remove(&task);
+            if tasks.is_empty() {
+                self.by_query.remove(query);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alloc(number: u8) -> AllocId {
+        AllocId::from_hash([number; 16])
+    }
+
+    fn variable(path: &str) -> Query {
+        Query::NomadVariable { path: path.to_owned(), namespace: String::new(), region: String::new() }
+    }
+
+    fn seconds(min: u64, max: u64) -> Wait {
+        Wait { min: Duration::from_secs(min), max: Duration::from_secs(max) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thousand_tasks_share_one_query() {
+        let watches = Watches::default();
+        for number in 0..100 {
+            for task in 0..10 {
+                watches.add((alloc(number), task), &variable("a"), Wait::NONE);
+            }
+        }
+        assert_eq!(watches.queries(), 1);
+        watches.changed(Instant::now(), |query| *query == variable("a"));
+        assert_eq!(watches.due().await.len(), 1_000);
+        for number in 0..100 {
+            watches.forget(alloc(number));
+        }
+        assert_eq!(watches.queries(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn data_is_quiet_before_its_users_are_due() {
+        let watches = Watches::default();
+        let task = (alloc(1), 0);
+        watches.add(task, &variable("a"), seconds(5, 12));
+        let began = Instant::now();
+        watches.changed(Instant::now(), |_| true);
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            watches.changed(Instant::now(), |_| true);
+            if began.elapsed() >= Duration::from_secs(12) {
+                break;
+            }
+        }
+        assert_eq!(watches.due().await, [task].into());
+        assert_eq!(began.elapsed(), Duration::from_secs(12), "not longer than the maximum");
+        let began = Instant::now();
+        watches.changed(Instant::now(), |_| true);
+        assert_eq!(watches.due().await, [task].into());
+        assert_eq!(began.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_users_of_changed_data_are_due() {
+        let watches = Watches::default();
+        watches.add((alloc(1), 0), &variable("a"), Wait::NONE);
+        watches.add((alloc(2), 0), &variable("b"), Wait::NONE);
+        watches.changed(Instant::now(), |query| *query == variable("b"));
+        assert_eq!(watches.due().await, [(alloc(2), 0)].into());
+        watches.keep((alloc(2), 0), &BTreeMap::new());
+        watches.changed(Instant::now(), |query| *query == variable("b"));
+        let nothing = tokio::time::timeout(Duration::from_secs(60), watches.due()).await;
+        assert!(nothing.is_err(), "{nothing:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_shortest_wait_counts() {
+        let watches = Watches::default();
+        let task = (alloc(1), 0);
+        watches.add(task, &variable("a"), seconds(5, 240));
+        watches.add(task, &variable("a"), seconds(1, 4));
+        let began = Instant::now();
+        watches.changed(began, |_| true);
+        assert_eq!(watches.due().await, [task].into());
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
+        watches.keep(task, &[(variable("a"), seconds(7, 28))].into());
+        let began = Instant::now();
+        watches.changed(began, |_| true);
+        watches.due().await;
+        assert_eq!(began.elapsed(), Duration::from_secs(7));
+    }
+}
