@@ -192,9 +192,9 @@ fn settings_of_templates_are_read() {
     assert_eq!(template.function_denylist, ["plugin", "sprig_*"]);
     assert_eq!((template.wait.min.as_secs(), template.wait.max.as_secs()), (1, 60));
     assert_eq!((template.wait_min.as_secs(), template.wait_max), (2, None));
-    assert!(template.disable_file_sandbox);
     let unused = lines(&config.warnings);
     let starts = [
+        "a.hcl:3:3: client.template.disable_file_sandbox: ",
         "a.hcl:4:3: client.template.max_stale: ",
         "a.hcl:5:3: client.template.block_query_wait: ",
         "a.hcl:8:3: client.template.consul_retry: ",
