@@ -199,6 +199,7 @@ fn key_of(event: &Event) -> Option<Key> {
         | Event::Check { alloc, .. }
         | Event::Drift { alloc, .. }
         | Event::Driver { alloc, .. }
+        | Event::Progress { alloc, .. }
         | Event::Found { alloc, .. } => Some(Key::Alloc(*alloc)),
         Event::Outcome(Op { target: Target::Volume(name), .. }, _) => Some(Key::Volume(name.clone())),
         Event::Desired(_)

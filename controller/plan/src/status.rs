@@ -13,11 +13,11 @@ use herdlet_api_types::{
 };
 
 use crate::{
-    op::{Part, TaskIndex},
+    op::{Part, TaskIndex, TaskPart},
     parts::column::Words,
     plan::{Plan, Waiting},
     policy::{HealthTerms, has_counted_check},
-    state::{AllocState, Doing, PartState, Run, TaskState},
+    state::{AllocState, Doing, PartState, Progress, Run, TaskState},
     time::{Deadline, Now},
 };
 
@@ -217,8 +217,17 @@ fn write_reason(
             match state.parts.get(*part) {
                 PartState::Busy { doing, since_ns, overdue, .. } => {
                     let how = if *overdue { " is overdue" } else { "" };
-                    say(&name, format_args!("{}{how}", Work(*part, *doing)));
-                    (Reason::Operation, Some(*since_ns), None)
+                    let work = Work(*part, *doing);
+                    match progress(state, *part, *since_ns) {
+                        Some(Progress { what, since_ns }) => {
+                            say(&name, format_args!("{work}{how}: {what}"));
+                            (Reason::Operation, Some(*since_ns), None)
+                        }
+                        None => {
+                            say(&name, format_args!("{work}{how}"));
+                            (Reason::Operation, Some(*since_ns), None)
+                        }
+                    }
                 }
                 PartState::Failed { doing, attempt, retry_at_ns, why } => {
                     say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
@@ -504,6 +513,12 @@ impl Display for Work {
             Doing::Inspect(_) => write!(f, "inspecting {them}"),
         }
     }
+}
+
+/// How far the start of a task is, if its driver has reported it since the start began.
+fn progress(state: &AllocState, part: Part, began_ns: u64) -> Option<&Progress> {
+    let Part::Task(index, TaskPart::Process) = part else { return None };
+    state.progress.get(&index).filter(|progress| progress.since_ns >= began_ns)
 }
 
 /// The priority of a wait in messages: failures first, then unmet needs, then work in progress.
