@@ -14,7 +14,7 @@ use herdlet_api_types::{
 
 use super::words::{Checks, Lacking, LastExit, PartName, TaskName, Work, signal_of, why_restarted};
 use crate::{
-    op::TaskIndex,
+    op::{Part, TaskIndex, TaskPart},
     plan::Waiting,
     state::{AllocState, LastValue, PartState, Progress},
     time::{Deadline, Now},
