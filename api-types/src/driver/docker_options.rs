@@ -162,7 +162,7 @@ pub struct HostPaths {
     pub selinuxlabel: Option<String>,
 }
 
-/// `allowed_modes` of the options. Names are Nomad's, from 2.0.4 on.
+/// `allowed_modes` of the options. Names are Nomad's, from 2.0.4 on. `container` allows each `container:NAME`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

@@ -275,13 +275,16 @@ fn a_template_has_nomads_defaults() {
 
 #[test]
 fn a_written_template_leaves_defaults_out() {
-    let task = json!({"name": "t", "driver": "mock", "restart": {"render_templates": true}, "templates": [
+    let task = json!({"name": "t", "driver": "mock", "templates": [
         {"data": "x", "destination": "local/x"},
         {"source": "a", "destination": "b", "change_mode": "signal", "perms": "0400", "wait": {"min": "1s", "max": "9s"}},
     ]});
-    let job = job(json!({"groups": [{"name": "g", "tasks": [task]}]}));
+    let restart = json!({"render_templates": true});
+    let job = job(json!({"groups": [{"name": "g", "restart": restart, "tasks": [task]}]}));
+    assert!(job.groups[0].tasks[0].restart.render_templates);
     let written = to_value(JobManifest::from_job(&job)).unwrap();
-    assert_eq!(written["spec"]["groups"][0]["tasks"][0], task);
+    let group = &written["spec"]["groups"][0];
+    assert_eq!((&group["restart"], &group["tasks"][0]), (&restart, &task));
     let whole = to_value(JobManifest::whole(&job)).unwrap();
     let first = &whole["spec"]["groups"][0]["tasks"][0]["templates"][0];
     assert_eq!(

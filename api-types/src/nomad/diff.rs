@@ -232,6 +232,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_changed_template_is_an_object_of_its_task() {
+        let template = |text: &str, script: Value| json!({ "DestPath": "local/x", "EmbeddedTmpl": text, "ChangeScript": script });
+        let job = |templates: Value| json!({ "ID": "web", "TaskGroups": [{ "Name": "g", "Tasks": [{ "Name": "t", "Templates": templates }] }] });
+        let script = json!({ "Command": "x", "Timeout": 5 });
+        let (old, new) = (template("a", Value::Null), template("b", script));
+        let diff = job_diff(Some(&job(json!([new, old]))), &job(json!([new, new])));
+        let changed = &diff["TaskGroups"][0]["Tasks"][0]["Objects"];
+        assert_eq!((&changed[0]["Name"], &changed[0]["Type"]), (&json!("Templates"), &json!("Edited")));
+        let field = json!([{ "Type": "Edited", "Name": "EmbeddedTmpl", "Old": "a", "New": "b", "Annotations": null }]);
+        assert_eq!(changed[0]["Fields"], field);
+        let script = &changed[0]["Objects"][0];
+        assert_eq!((&script["Name"], &script["Type"]), (&json!("ChangeScript"), &json!("Added")));
+        assert_eq!(changed.as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
     fn job_diff_lists_changes_by_group_and_task() {
         let old = json!({
             "ID": "web", "Priority": 50, "Version": 3, "Datacenters": ["a", "b"], "Meta": null,

@@ -18,9 +18,8 @@ use herdlet_nomad::wire::Secret;
 use super::{
     HostPort, LogFormat,
     artifact::Artifact,
-    cgroup_parent_problem,
-    check::{not_absolute, ports},
-    cluster, filter_problem, template,
+    check::{cgroup_parent_problem, filter_problem, not_absolute, ports},
+    cluster, template,
 };
 use crate::TlsFiles;
 

@@ -13,7 +13,9 @@ mod flags;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub mod fuzz;
 pub mod gc;
+mod host_port;
 pub mod http;
+mod load;
 pub mod log_filter;
 mod merge;
 mod nomad;
@@ -28,7 +30,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    io,
     net::IpAddr,
     ops::RangeInclusive,
     path::PathBuf,
@@ -37,15 +39,14 @@ use std::{
 
 use herdlet_api_types::{
     Duration, InstanceId,
-    manifest::defaults::NODE_POOL,
     volume::{Volume, VolumeKind},
 };
 use herdlet_base::{
     ownership::{self, OwnershipError},
     paths::Paths,
 };
-use herdlet_manifest::yaml::{Problem, Problems};
-use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room, limits::DYNAMIC_PORTS};
+use herdlet_manifest::yaml::Problems;
+use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
@@ -54,13 +55,13 @@ pub use cluster::{AclRules, Allowed, Cluster, DrainOnShutdown, RpcTls};
 pub use drivers::{DriverSetting, DriverSettings};
 pub use file::{Consul, File, HostVolume, PortRange, RawExec, Reserved};
 pub use flags::Flags;
+pub use host_port::{HostPort, HostPortError};
 pub use http::Http;
 pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use tls::TlsFiles;
 pub use view::{Setting, Source, settings, settings_again};
 
 use self::{artifact::Limits, gc::Rules, template::Template};
-use crate::sources::{Loaded, Opening, Sources};
 
 /// Default parent cgroup of tasks: a sibling of the agent's own cgroup, never a child.
 pub const CGROUP_PARENT: &str = "herdlet";
@@ -166,14 +167,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// A host (name or address) and a port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPort {
-    /// Name or address; IPv6 without brackets.
-    pub host: String,
-    pub port: u16,
-}
-
 /// Why there is no config. The messages follow "failed to".
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -208,142 +201,6 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Loads the config from flags, environment and files.
-    ///
-    /// # Errors
-    /// [`ConfigError`]; nothing was changed.
-    pub fn load(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
-        let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        let loaded = Sources::read(&flags.config, Opening::MayWait)?.file().map_err(ConfigError::Problems)?;
-        Self::merge(flags, loaded, surroundings)
-    }
-
-    /// Like [`Config::load`], for an agent, which must be able to trust its config.
-    ///
-    /// # Errors
-    /// [`ConfigError`]; [`ConfigError::Exposed`] if another user could change one of the files.
-    pub fn load_trusted(flags: Flags, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
-        let flags = flags.or_variables(surroundings.variable).with_absolute_paths()?;
-        check_trust(&flags)?;
-        Self::load(flags, surroundings)
-    }
-
-    fn merge(flags: Flags, loaded: Loaded, surroundings: &Surroundings<'_>) -> Result<Self, ConfigError> {
-        let Loaded { mut file, mut warnings, has_nomads, .. } = loaded;
-        overridden_lists(&flags, &file).into_iter().for_each(|problem| warnings.push(problem));
-        if has_nomads && file.cluster.enabled.is_none() && flags.servers.is_empty() {
-            return Err(ConfigError::NotEnabled);
-        }
-        let gc = gc_rules(&file);
-        let mut meta: BTreeMap<String, String> =
-            std::mem::take(&mut file.meta).into_iter().map(|(key, text)| (key, text.0)).collect();
-        meta.extend(flags.meta()?);
-        let given = flags.raw_exec()?;
-        let servers =
-            if flags.servers.is_empty() { std::mem::take(&mut file.servers) } else { flags.servers };
-        if !servers.is_empty() && has_nomads && file.cluster.enabled.is_none() {
-            file.cluster.enabled = Some(true);
-        }
-        let state_dir = match flags.state_dir.or(file.state_dir) {
-            Some(path) => path,
-            None => default_state_dir(surroundings).ok_or(ConfigError::NoHome)?,
-        };
-        let socket = flags.socket.or(file.socket).unwrap_or_else(|| default_socket(surroundings, &state_dir));
-        let token_file = flags.token_file.or(file.token_file);
-        let listen = host_port("listen", flags.listen.or(file.listen))?;
-        let tls = file.tls.and_then(|tls| tls.files());
-        let auto_join = file.consul.client_auto_join;
-        let cluster = file.cluster.cluster(servers, auto_join, listen.clone(), tls.clone())?;
-        let listen = match listen.filter(|_| cluster.is_none()) {
-            None => None,
-            Some(address) => match token_file {
-                Some(token_file) => Some((address, token_file)),
-                None => return Err(ConfigError::NoToken(address)),
-            },
-        };
-        let given = drivers::Given { raw_exec: given, cluster: cluster.as_ref() };
-        let drivers = DriverSettings::of(&file.drivers, &given);
-        let mut consul = file.consul;
-        if consul.ssl {
-            consul.address = consul.address.map(|address| match address.contains("://") {
-                true => address,
-                false => format!("https://{address}"),
-            });
-        }
-        let host_ip = match flags.host_ip.or(file.host_ip) {
-            None => IpAddr::from([127, 0, 0, 1]),
-            Some(text) => {
-                let why = format!("expected an IP address, found \"{text}\"");
-                text.parse().map_err(|_| ConfigError::Flag { flag: "host-ip", why })?
-            }
-        };
-        let cgroup_parent =
-            flags.cgroup_parent.or(file.cgroup_parent).unwrap_or_else(|| CGROUP_PARENT.to_owned());
-        if let Some(why) = cgroup_parent_problem(&cgroup_parent) {
-            return Err(ConfigError::Flag { flag: "cgroup-parent", why });
-        }
-        let log_level = flags.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
-        if let Some(why) = filter_problem(&log_level) {
-            return Err(ConfigError::Flag { flag: "log-level", why });
-        }
-        let log_format = match flags.log_format {
-            Some(text) => text.parse().map_err(|why| ConfigError::Flag { flag: "log-format", why })?,
-            None => file.log_format.unwrap_or_default(),
-        };
-        let or = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
-        Ok(Self {
-            name: or(flags.name.or(file.name.map(|text| text.0)), surroundings.host_name),
-            datacenter: or(flags.datacenter.or(file.datacenter.map(|text| text.0)), "dc1"),
-            region: or(flags.region.or(file.region.map(|text| text.0)), "global"),
-            node_class: or(flags.node_class.or(file.node_class.map(|text| text.0)), ""),
-            node_pool: or(flags.node_pool.or(file.node_pool.map(|text| text.0)), NODE_POOL),
-            meta,
-            cluster,
-            warnings,
-            files: flags.config,
-            runtime_parent: flags
-                .runtime_dir
-                .or(file.runtime_dir)
-                .or_else(|| places::default_runtime_parent(surroundings)),
-            state_dir,
-            socket,
-            listen,
-            tls,
-            http: file.http.settled(),
-            publish_allocation_metrics: file.telemetry.publish_allocation_metrics,
-            metrics_listen: host_port("metrics-listen", flags.metrics_listen.or(file.metrics_listen))?,
-            dns_listen: host_port("dns-listen", flags.dns_listen.or(file.dns_listen))?,
-            manifests: if flags.manifests.is_empty() { file.manifests } else { flags.manifests },
-            cgroup_parent,
-            host_ip,
-            host_volumes: file.host_volumes,
-            max_kill_timeout: file.max_kill_timeout.map_or(MAX_KILL_TIMEOUT, |span| span.0),
-            start_pressure_limit: file.start_pressure_limit.unwrap_or(START_PRESSURE_LIMIT),
-            task_dir_users: file.task_dir_users.into_iter().map(|name| name.0).collect(),
-            artifact: file.artifact.limits(),
-            template: file.template.settled(),
-            gc,
-            drivers,
-            consul,
-            variables_key_file: file.variables.key_file,
-            dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
-            reserved: Room {
-                cpu_mhz: file.reserved.cpu,
-                memory_mib: file.reserved.memory,
-                disk_mib: file.reserved.disk,
-            },
-            // Invalid ports are already reported as problems of the file.
-            reserved_ports: file.reserved.ports().unwrap_or_default(),
-            total: Total {
-                cpu_mhz: file.cpu_total_compute,
-                memory_mib: file.memory_total_mb,
-                disk_mib: file.disk_total_mb,
-            },
-            log_level,
-            log_format,
-        })
-    }
-
     /// Returns the directories of an instance.
     pub fn paths(&self, instance: &InstanceId) -> Paths {
         let runtime = match &self.runtime_parent {
@@ -415,29 +272,6 @@ impl Config {
     }
 }
 
-/// Returns the rules for garbage collection, with defaults.
-fn gc_rules(file: &File) -> Rules {
-    let default = Rules::default();
-    Rules {
-        job_gc_threshold: file.job_gc_threshold.map_or(default.job_gc_threshold, |span| span.0),
-        gc_max_allocs: file.gc_max_allocs.unwrap_or(default.gc_max_allocs),
-        gc_disk_usage_threshold: file.gc_disk_usage_threshold.unwrap_or(default.gc_disk_usage_threshold),
-        gc_inode_usage_threshold: file.gc_inode_usage_threshold.unwrap_or(default.gc_inode_usage_threshold),
-        gc_interval: file.gc_interval.map_or(default.gc_interval, |span| span.0),
-    }
-}
-
-/// Checks that only trusted users can change the config files.
-fn check_trust(flags: &Flags) -> Result<(), ConfigError> {
-    for path in &flags.config {
-        ownership::check_if_there(path)?;
-        if path.is_dir() {
-            ownership::check_entries(path)?;
-        }
-    }
-    Ok(())
-}
-
 /// Reads a token, the file's first line. Callers must not log it.
 ///
 /// # Errors
@@ -453,37 +287,6 @@ pub fn read_token(path: &std::path::Path) -> Result<zeroize::Zeroizing<String>, 
     Ok(zeroize::Zeroizing::new(token.to_owned()))
 }
 
-impl FromStr for HostPort {
-    type Err = HostPortError;
-
-    fn from_str(text: &str) -> Result<Self, HostPortError> {
-        let error = || HostPortError(text.to_owned());
-        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
-        let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').filter(|inner| inner.contains(':')).ok_or_else(error)?,
-            None if host.contains(':') => return Err(error()),
-            None => host,
-        };
-        let plain = |char: char| char.is_ascii_alphanumeric() || ".-_:%".contains(char);
-        if host.is_empty() || !host.chars().all(plain) {
-            return Err(error());
-        }
-        Ok(Self { host: host.to_owned(), port: port.parse().map_err(|_| error())? })
-    }
-}
-
-impl fmt::Display for HostPort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
-    }
-}
-
-/// The text is not HOST:PORT.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("expected HOST:PORT such as 127.0.0.1:4680 or [::1]:4680, found \"{0}\"")]
-pub struct HostPortError(String);
-
 impl FromStr for LogFormat {
     type Err = String;
 
@@ -494,45 +297,4 @@ impl FromStr for LogFormat {
             other => Err(format!("expected text or json, found \"{other}\"")),
         }
     }
-}
-
-fn host_port(flag: &'static str, text: Option<String>) -> Result<Option<HostPort>, ConfigError> {
-    let parsed = text.map(|text| text.parse::<HostPort>()).transpose();
-    parsed.map_err(|error| ConfigError::Flag { flag, why: error.to_string() })
-}
-
-/// Returns the problem with the name of a cgroup.
-fn cgroup_parent_problem(parent: &str) -> Option<String> {
-    let part =
-        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(char::is_control);
-    let plain = parent.trim_start_matches('/');
-    (!plain.split('/').all(part))
-        .then(|| format!("expected a cgroup such as herdlet or machine.slice/herdlet, found \"{parent}\""))
-}
-
-/// Returns the problem with a log filter.
-fn filter_problem(filter: &str) -> Option<String> {
-    log_filter::check_directives(filter).err()
-}
-
-/// Lists of the files that a flag or its variable replaces: readers expect lists to be joined.
-fn overridden_lists(flags: &Flags, file: &File) -> Vec<Problem> {
-    let manifests = !file.manifests.is_empty() && !flags.manifests.is_empty();
-    let servers = !file.servers.is_empty() && !flags.servers.is_empty();
-    let differs = [
-        ("manifests", manifests && flags.manifests != file.manifests),
-        ("servers", servers && flags.servers != file.servers),
-    ];
-    let files: Vec<String> = flags.config.iter().map(|path| path.display().to_string()).collect();
-    let problem = |key: &str| Problem {
-        source: files.join(", "),
-        line: 0,
-        column: 0,
-        path: key.to_owned(),
-        message: format!(
-            "it has no effect, because --{key} or HERDLET_{} replaces it: set only one of them",
-            key.to_uppercase()
-        ),
-    };
-    differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| problem(key)).collect()
 }

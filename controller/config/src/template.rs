@@ -17,8 +17,6 @@ use serde::Deserialize;
 pub struct Section {
     /// Functions that templates may not use; `*` is any text. Default `executeTemplate`, `plugin` and `writeToFile`.
     pub function_denylist: Option<Vec<String>>,
-    /// Let templates read files of the machine outside of the task's directory.
-    pub disable_file_sandbox: bool,
     /// How long the data of a template must be quiet; default 5s, at most 4m.
     pub wait: Bounds,
     /// The shortest and the longest `wait` that a job may set.
@@ -30,8 +28,6 @@ pub struct Section {
 pub struct Template {
     /// Functions that templates may not use; `*` is any text.
     pub function_denylist: Vec<String>,
-    /// Whether templates may read files outside of the task's directory.
-    pub disable_file_sandbox: bool,
     /// How long the data of a template must be quiet, unless the job says so.
     pub wait: TemplateWait,
     /// The shortest `wait` that a job may set.
@@ -63,7 +59,6 @@ impl Section {
             function_denylist: self
                 .function_denylist
                 .unwrap_or_else(|| DENIED_FUNCTIONS.map(str::to_owned).to_vec()),
-            disable_file_sandbox: self.disable_file_sandbox,
             wait,
             wait_min: self.wait_bounds.min.map_or(Duration::ZERO, |min| min.0),
             wait_max: self.wait_bounds.max.map(|max| max.0),
@@ -100,12 +95,12 @@ impl Template {
 mod tests {
     use super::*;
 
-    const fn seconds(min: u64, max: u64) -> TemplateWait {
+    const fn seconds(min: i64, max: i64) -> TemplateWait {
         TemplateWait { min: Duration::from_secs(min), max: Duration::from_secs(max) }
     }
 
-    fn bounds(min: Option<u64>, max: Option<u64>) -> Bounds {
-        let span = |seconds: u64| Span(Duration::from_secs(seconds));
+    fn bounds(min: Option<i64>, max: Option<i64>) -> Bounds {
+        let span = |seconds: i64| Span(Duration::from_secs(seconds));
         Bounds { min: min.map(span), max: max.map(span) }
     }
 
@@ -113,7 +108,7 @@ mod tests {
     fn defaults_are_those_of_nomad() {
         let template = Template::default();
         assert_eq!(template.function_denylist, ["executeTemplate", "plugin", "writeToFile"]);
-        assert_eq!((template.wait, template.disable_file_sandbox), (seconds(5, 240), false));
+        assert_eq!(template.wait, seconds(5, 240));
         let none = Section { function_denylist: Some(Vec::new()), ..Section::default() };
         assert!(none.settled().function_denylist.is_empty());
     }

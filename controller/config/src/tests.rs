@@ -4,7 +4,10 @@ use std::{fs, path::Path};
 
 use herdlet_driver::Availability;
 
-use super::{sources::Language, *};
+use super::{
+    sources::{Language, Sources},
+    *,
+};
 
 fn surroundings<'a>(root: bool, variable: &'a dyn Fn(&str) -> Option<String>) -> Surroundings<'a> {
     Surroundings { variable, root, host_name: "box" }

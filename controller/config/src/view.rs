@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Config, ConfigError, Flags, LogFormat, Surroundings, check_trust,
+    Config, ConfigError, Flags, LogFormat, Surroundings,
+    load::check_trust,
     sources::{Opening, Sources},
 };
 
@@ -236,7 +237,6 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("artifact.decompression_size_limit", json!(size(config.artifact.unpacked_bytes_max))),
         ("artifact.decompression_file_count_limit", json!(config.artifact.entries_max)),
         ("template.function_denylist", json!(config.template.function_denylist)),
-        ("template.disable_file_sandbox", json!(config.template.disable_file_sandbox)),
         ("template.wait.min", json!(short(config.template.wait.min))),
         ("template.wait.max", json!(short(config.template.wait.max))),
         ("template.wait_bounds.min", json!(short(config.template.wait_min))),

@@ -60,6 +60,13 @@ pub(crate) fn read(driver: &str, config: &serde_json::Value) -> DriverResult<Con
         ContainerConfig { docker: read_config::<DockerConfig>(config)?, ..ContainerConfig::default() }
     };
     let docker = &mut config.docker;
+    if docker.auth.as_ref().is_some_and(|auth| auth.0.tls_verify == Some(false)) {
+        return Err(FieldError::new(
+            "auth.tls_verify",
+            "the engine verifies certificates by its own config; remove it, and name the registry in `insecure-registries` of Docker's daemon.json or with `insecure = true` in Podman's registries.conf",
+        )
+        .into());
+    }
     docker.image = docker.image.trim_start_matches("https://").to_owned();
     if docker.image.is_empty() {
         return Err(FieldError::new("image", "must not be empty").into());
@@ -112,6 +119,11 @@ mod tests {
     fn errors_name_the_field() {
         let error = |driver: &str, config| read(driver, &config).unwrap_err().to_string();
         assert!(error("docker", json!({"image": "x", "imagine": 1})).contains("imagine"));
+        // It was ignored, and certificates were verified all the same.
+        let unverified = json!({"image": "x", "auth": {"username": "u", "tls_verify": false}});
+        assert!(error("podman", unverified).starts_with("use config.auth.tls_verify: "));
+        let verified = json!({"image": "x", "auth": {"username": "u", "tls_verify": true}});
+        read("podman", &verified).unwrap();
         assert!(error("docker", json!({})).contains("config.image"));
         assert!(error("docker", json!({"image": "x", "isolation": "hyperv"})).contains("config.isolation"));
         assert!(error("podman", json!({"image": "x", "init_path": "/x"})).contains("config.init_path"));

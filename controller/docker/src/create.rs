@@ -50,6 +50,8 @@ pub(crate) struct Request {
     pub(crate) port_map: BTreeMap<String, u16>,
     /// Whether the engine stores its logs in files that the agent can read.
     pub(crate) logs: LogSource,
+    /// Keys of the config that have no effect, as messages.
+    pub(crate) notes: Vec<&'static str>,
 }
 
 /// Where the engine stores a container's output.
@@ -80,7 +82,11 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
     let Material { task, config, policy, .. } = material;
     let docker = &config.docker;
     let network = network::of(material)?;
-    let (log_config, logs) = logging(material)?;
+    let mut notes = Vec::new();
+    let (log_config, logs) = logging(material, &mut notes);
+    if docker.cpuset_cpus.is_some() {
+        notes.push("cpuset_cpus has no effect, as in Nomad; use resources.cores");
+    }
     let mut labels = material.labels.clone();
     for (name, value) in &docker.labels.0 {
         labels.entry(name.clone()).or_insert_with(|| value.clone());
@@ -137,10 +143,13 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
         host_config: Some(host),
         ..ContainerCreateBody::default()
     };
-    Ok(Request { body, port_map: network.port_map, logs })
+    Ok(Request { body, port_map: network.port_map, logs, notes })
 }
 
-fn logging(material: &Material<'_>) -> Result<(Option<HostConfigLogConfig>, LogSource), FieldError> {
+fn logging(
+    material: &Material<'_>,
+    notes: &mut Vec<&'static str>,
+) -> (Option<HostConfigLogConfig>, LogSource) {
     let Material { task, config, policy, .. } = material;
     let own = config.docker.logging.as_ref().map(|logging| &logging.0);
     let (name, options) = match (own, &policy.logging) {
@@ -159,8 +168,14 @@ fn logging(material: &Material<'_>) -> Result<(Option<HostConfigLogConfig>, LogS
         true => LogSource::Files,
         false => LogSource::Elsewhere(name.clone()),
     };
+    // A compressed file can't be read further from a position. The files are a buffer: what is copied needs no compression.
+    if logs == LogSource::Files && options.remove("compress").is_some_and(|value| value == "true") {
+        notes.push(
+            "the log option compress has no effect: the engine's files are only a buffer for the task's logs",
+        );
+    }
     let config = HostConfigLogConfig { typ: Some(name), config: some_map(options) };
-    Ok((Some(config), logs))
+    (Some(config), logs)
 }
 
 fn devices(material: &Material<'_>) -> Vec<DeviceMapping> {

@@ -29,6 +29,9 @@ const PIECES_MAX: usize = 16;
 /// How often the engine is asked for the exit code of a command whose output has ended: it may know it a little later.
 const EXIT_TRIES: u32 = 50;
 const EXIT_PAUSE: Duration = Duration::from_millis(20);
+/// How often a terminal's size is set until the engine accepts it: for a second, longer than a process takes to exist.
+const RESIZE_TRIES: u32 = 20;
+const RESIZE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Executes a command in a container.
 ///
@@ -55,15 +58,15 @@ pub(crate) async fn session(
         false => attach(client, &id).await,
     }
     .map_err(|error| failure::start("execute the command", &error))?;
+    let command = Command { client: client.clone(), id, container: container.to_owned() };
     if let Some(size) = request.terminal {
-        resize(client, &id, size).await;
+        command.resize(size).await;
     }
     let (stdin, bytes) = mpsc::channel(PIECES_MAX);
     let (out, stdout) = mpsc::channel(PIECES_MAX);
     let (err, stderr) = mpsc::channel(PIECES_MAX);
     let (resize, sizes) = mpsc::channel(4);
     let (ended, exit) = oneshot::channel();
-    let command = Command { client: client.clone(), id, container: container.to_owned() };
     tokio::spawn(command.run(Streams { output, input, bytes, out, err, sizes, ended }));
     let exit = async {
         exit.await.map_err(|_| DriverError::retry("follow the command: the engine no longer reports it"))?
@@ -114,7 +117,7 @@ impl Command {
         };
         let resizing = async {
             while let Some(size) = sizes.recv().await {
-                resize(&self.client, &self.id, size).await;
+                self.resize(size).await;
             }
             std::future::pending::<()>().await;
         };
@@ -141,6 +144,29 @@ impl Command {
         }
         drop((out, err));
         let _ = ended.send(self.exit().await);
+    }
+
+    /// Sets the size of the terminal. An engine refuses that until the process exists, a little after the command was started.
+    async fn resize(&self, TerminalSize { height, width }: TerminalSize) {
+        for _ in 0..RESIZE_TRIES {
+            if self.client.resize_exec(&self.id, ResizeExecOptions { height, width }).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(RESIZE_PAUSE).await;
+            let about = self.client.inspect_exec(&self.id).await;
+            if about.is_ok_and(|about| about.running == Some(false) && about.exit_code.is_some()) {
+                // A command that has just ended has no terminal.
+                return;
+            }
+        }
+        if let Err(error) = self.client.resize_exec(&self.id, ResizeExecOptions { height, width }).await {
+            let error = failure::sentence(&error);
+            tracing::warn!(
+                container = self.container,
+                error,
+                "failed to set the size of a command's terminal"
+            );
+        }
     }
 
     async fn exit(&self) -> DriverResult<ExitResult> {
@@ -173,9 +199,4 @@ impl Command {
             let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
-}
-
-async fn resize(client: &Docker, id: &str, TerminalSize { height, width }: TerminalSize) {
-    // A command that has just ended has no terminal.
-    let _ = client.resize_exec(id, ResizeExecOptions { height, width }).await;
 }

@@ -89,9 +89,7 @@ pub(crate) fn start(what: &str, error: &Error) -> DriverError {
     match meaning(error) {
         Meaning::Unreachable => DriverError::retry(text),
         Meaning::Missing | Meaning::Conflict | Meaning::Unchanged | Meaning::Failed | Meaning::Refused => {
-            let lacks_program =
-                ["executable file not found", "exec format error", "no such file or directory: unknown"];
-            match lacks_program.iter().any(|part| text.contains(part)) {
+            match lacks_program(&text) {
                 true => DriverError::no_program(text),
                 false if meaning(error) == Meaning::Refused && !text.contains("OCI runtime") => {
                     DriverError::fatal(text)
@@ -100,6 +98,23 @@ pub(crate) fn start(what: &str, error: &Error) -> DriverError {
             }
         }
     }
+}
+
+/// Whether the program of a container can't be executed. runc says of a missing mount, and of a missing working directory, too, that
+/// there is no such file.
+fn lacks_program(text: &str) -> bool {
+    let always = [
+        "executable file not found",
+        "exec format error",
+        "attempted to invoke a command that was not found",
+    ];
+    let of_exec = || {
+        let (_, step) = text.split_once("unable to start container process: ")?;
+        let step = step.strip_prefix("error during container init: ").unwrap_or(step);
+        let is_exec = step.starts_with("exec: ") || step.starts_with("exec ");
+        Some(is_exec && step.contains("no such file or directory"))
+    };
+    always.iter().any(|part| text.contains(part)) || of_exec() == Some(true)
 }
 
 /// The answer to a question about containers, once it is about states that Docker's API has. Podman calls a container that has ended and
@@ -117,4 +132,42 @@ where
         }
     }
     ask().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task whose volume did not exist was reported to lack its program, with advice about `command`.
+    #[test]
+    fn a_missing_mount_is_no_missing_program() {
+        let runc = "failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: ";
+        for (text, is_program) in [
+            ("exec: \"/bin/none\": stat /bin/none: no such file or directory: unknown", true),
+            (
+                "error during container init: exec: \"/bin/none\": stat /bin/none: no such file or directory: unknown",
+                true,
+            ),
+            ("exec: \"none\": executable file not found in $PATH: unknown", true),
+            ("exec /bin/app: exec format error: unknown", true),
+            (
+                "error mounting \"/data\" to rootfs at \"/data\": stat /data: no such file or directory: unknown",
+                false,
+            ),
+            (
+                "error during container init: error mounting \"/exec: x\" to rootfs at \"/d\": no such file or directory: unknown",
+                false,
+            ),
+            ("chdir to cwd (\"/work\") set in config.json failed: no such file or directory: unknown", false),
+        ] {
+            assert_eq!(lacks_program(&format!("start container x: {runc}{text}")), is_program, "{text}");
+        }
+        let podman = "crun: executable file `none` not found in $PATH: No such file or directory: OCI runtime attempted to invoke a command that was not found";
+        assert!(lacks_program(podman));
+        // A source of a bind mount; it is not the container's runtime that misses it.
+        assert!(!lacks_program(
+            "invalid mount config for type \"bind\": bind source path does not exist: /x"
+        ));
+        assert!(!lacks_program("statfs /x: no such file or directory"));
+    }
 }

@@ -15,34 +15,33 @@ mod position;
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use herdlet_base::directory::{DirectoryWatch, Interests};
 use herdlet_runtime::off_thread;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
     time,
 };
 
 use crate::records::LogTarget;
-use copy::Copy;
+use copy::{Advance, Copy};
 
 /// How long after a failure, such as a full disk, the copy is continued.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The copy of one container's output. It ends when this is dropped.
 pub(crate) struct LogCopy {
-    orders: mpsc::Sender<Order>,
+    drains: mpsc::Sender<Drain>,
+    /// Output may be missing here, which is not marked yet.
+    gap: Arc<Notify>,
     task: tokio::task::AbortHandle,
 }
 
-enum Order {
-    /// Report once all that the engine has stored so far is copied.
-    Drain(oneshot::Sender<()>),
-    /// Mark that output may be missing here.
-    Mark,
-}
+/// Is sent to once all that the engine has stored so far is copied.
+type Drain = oneshot::Sender<()>;
 
 /// A copy to start.
 #[derive(Debug, Clone)]
@@ -60,23 +59,24 @@ pub(crate) type Complain = Box<dyn Fn(String) + Send + Sync>;
 impl LogCopy {
     /// Starts a copy, or continues it where an earlier agent stopped.
     pub(crate) fn start(job: LogJob, complain: Complain) -> Self {
-        let (orders, received) = mpsc::channel(4);
-        let task = tokio::spawn(run(job, received, complain)).abort_handle();
-        Self { orders, task }
+        let (drains, received) = mpsc::channel(4);
+        let gap = Arc::new(Notify::new());
+        let task = tokio::spawn(run(job, (received, Arc::clone(&gap)), complain)).abort_handle();
+        Self { drains, gap, task }
     }
 
     /// Waits until all that the engine has stored so far is copied.
     pub(crate) async fn drained(&self) {
         let (done, waiting) = oneshot::channel();
-        if self.orders.send(Order::Drain(done)).await.is_ok() {
+        if self.drains.send(done).await.is_ok() {
             let _ = waiting.await;
         }
     }
 
-    /// Marks that output may be missing here: the engine was restarted, and what a container wrote meanwhile was not stored.
+    /// Marks that output may be missing here: the engine was restarted, and what a container wrote meanwhile was not stored. The mark
+    /// is written once there is room for it.
     pub(crate) fn mark_gap(&self) {
-        // A full queue means that a mark is already waiting, or the end of the container.
-        let _ = self.orders.try_send(Order::Mark);
+        self.gap.notify_one();
     }
 }
 
@@ -86,7 +86,7 @@ impl Drop for LogCopy {
     }
 }
 
-async fn run(job: LogJob, mut orders: mpsc::Receiver<Order>, complain: Complain) {
+async fn run(job: LogJob, (mut drains, gap): (mpsc::Receiver<Drain>, Arc<Notify>), complain: Complain) {
     let dir = job.source.parent().unwrap_or(Path::new("/")).to_owned();
     let watch = match DirectoryWatch::open(&dir, Interests::Writes) {
         Ok(watch) => Some(watch),
@@ -97,11 +97,16 @@ async fn run(job: LogJob, mut orders: mpsc::Receiver<Order>, complain: Complain)
     };
     let mut copy = Copy::of(job);
     let mut complained = false;
-    let mut waiting: Vec<oneshot::Sender<()>> = Vec::new();
+    let mut is_gap_unmarked = false;
+    let mut waiting: Vec<Drain> = Vec::new();
     loop {
         // Reading and writing files may block; a batch is bounded, so an abort waits for one batch.
         let Ok((returned, result)) = off_thread(move || {
-            let result = copy.advance();
+            let result = match copy.advance() {
+                // After what was stored before the gap.
+                Ok(Advance::Done) if is_gap_unmarked => copy.mark_gap().map(|()| Advance::Done),
+                result => result,
+            };
             (copy, result)
         })
         .await
@@ -110,20 +115,26 @@ async fn run(job: LogJob, mut orders: mpsc::Receiver<Order>, complain: Complain)
         };
         copy = returned;
         match result {
-            Ok(copy::Advance::More) => continue,
-            Ok(copy::Advance::Done) => waiting.drain(..).for_each(|done| {
-                let _ = done.send(());
-            }),
+            Ok(Advance::More) => continue,
+            Ok(Advance::Done) => {
+                is_gap_unmarked = false;
+                waiting.drain(..).for_each(|done| {
+                    let _ = done.send(());
+                });
+            }
             Err(error) => {
                 waiting.clear();
                 if !complained {
                     complained = true;
                     complain(format!("its output is not copied at the moment: {error}"));
                 }
-                match time::timeout(AGAIN, orders.recv()).await {
-                    Ok(Some(Order::Drain(done))) => waiting.push(done),
-                    Ok(Some(Order::Mark)) | Err(_) => {}
-                    Ok(None) => return,
+                tokio::select! {
+                    drain = drains.recv() => match drain {
+                        Some(done) => waiting.push(done),
+                        None => return,
+                    },
+                    () = gap.notified() => is_gap_unmarked = true,
+                    () = time::sleep(AGAIN) => {}
                 }
                 continue;
             }
@@ -141,22 +152,9 @@ async fn run(job: LogJob, mut orders: mpsc::Receiver<Order>, complain: Complain)
         };
         tokio::select! {
             () = changed => {}
-            order = orders.recv() => match order {
-                Some(Order::Drain(done)) => waiting.push(done),
-                Some(Order::Mark) => {
-                    let Ok((returned, marked)) = off_thread(move || {
-                        let marked = copy.mark_gap();
-                        (copy, marked)
-                    })
-                    .await
-                    else {
-                        return;
-                    };
-                    copy = returned;
-                    if let Err(error) = marked {
-                        tracing::debug!(%error, "failed to mark a gap in the output of a container");
-                    }
-                }
+            () = gap.notified() => is_gap_unmarked = true,
+            drain = drains.recv() => match drain {
+                Some(done) => waiting.push(done),
                 None => return,
             },
         }

@@ -96,6 +96,9 @@ impl Record {
     }
 }
 
+/// The directory of seccomp profiles in the directory of the records. Its name is no attempt's.
+const PROFILES: &str = "profiles";
+
 /// The directory of the records.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -112,7 +115,9 @@ impl Records {
                 fs::remove_file(entry.path())?;
             }
         }
-        Ok(Self { dir: dir.to_owned() })
+        let records = Self { dir: dir.to_owned() };
+        records.remove_stray_profiles()?;
+        Ok(records)
     }
 
     fn path(&self, id: &AttemptId) -> PathBuf {
@@ -125,14 +130,40 @@ impl Records {
         self.dir.join(format!("daemon-{}", names::hex(&hash).chars().take(16).collect::<String>()))
     }
 
-    /// Stores a seccomp profile under a name that only its content has.
-    pub(crate) fn store_profile(&self, profile: &str) -> io::Result<PathBuf> {
+    /// The directory with an attempt's seccomp profiles.
+    fn profiles(&self, id: &AttemptId) -> PathBuf {
+        self.dir.join(PROFILES).join(id.name())
+    }
+
+    /// Stores a seccomp profile of an attempt under a name that only its content has. It is removed with the attempt's record.
+    pub(crate) fn store_profile(&self, id: &AttemptId, profile: &str) -> io::Result<PathBuf> {
         let name = names::hex(&Sha256::digest(profile.as_bytes())).chars().take(32).collect::<String>();
-        let path = self.dir.join(format!("seccomp-{name}.json"));
-        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        let path = self.profiles(id).join(format!("{name}.json"));
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(self.profiles(id))?;
+        let partial = self.partial();
         fs::write(&partial, profile)?;
         fs::rename(&partial, &path)?;
         Ok(path)
+    }
+
+    /// Removes the profiles of attempts without a record: an agent was killed before it claimed one.
+    fn remove_stray_profiles(&self) -> io::Result<()> {
+        let entries = match fs::read_dir(self.dir.join(PROFILES)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            if !self.dir.join(entry.file_name()).exists() {
+                fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of a file that is not complete yet.
+    fn partial(&self) -> PathBuf {
+        self.dir.join(format!(".{}", uuid::Uuid::new_v4()))
     }
 
     /// The file with the position of an attempt's logs.
@@ -170,20 +201,20 @@ impl Records {
 
     /// Writes atomically: no reader sees a partial record.
     fn write(&self, id: &AttemptId, record: &Record) -> io::Result<()> {
-        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        let partial = self.partial();
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
         file.write_all(&serde_json::to_vec(record)?)?;
         fs::rename(&partial, self.path(id))
     }
 
     pub(crate) fn remove(&self, id: &AttemptId) -> io::Result<()> {
-        for path in [self.position(id), self.path(id)] {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
+        let unless_missing = |result: io::Result<()>| match result {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        };
+        unless_missing(fs::remove_dir_all(self.profiles(id)))?;
+        unless_missing(fs::remove_file(self.position(id)))?;
+        unless_missing(fs::remove_file(self.path(id)))
     }
 
     /// All attempts with a record.
@@ -202,7 +233,7 @@ impl Records {
 
     /// Notes the engine of an allocation: its later attempts use it too, also if none has a record between two.
     pub(crate) fn note_engine(&self, alloc: AllocId, engine: &Place) -> io::Result<()> {
-        let partial = self.dir.join(format!(".{}", uuid::Uuid::new_v4()));
+        let partial = self.partial();
         fs::write(&partial, serde_json::to_vec(engine)?)?;
         fs::rename(&partial, self.place(alloc))
     }
@@ -256,6 +287,29 @@ mod tests {
             assert_eq!((read.claim, read.engine), (RecordClaim::Taken, None), "{text}");
             assert_eq!(records.list().unwrap(), std::slice::from_ref(&id));
         }
+    }
+
+    /// Profiles stayed for ever.
+    #[test]
+    fn profiles_are_removed_with_the_record_or_by_the_next_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let id = |attempt| AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt };
+        let record = Record { claim: RecordClaim::Taken, ..Record::fence() };
+        records.claim(&id(1), &record).unwrap();
+        records.claim(&id(2), &record).unwrap();
+        let kept: Vec<PathBuf> =
+            [1, 1, 2, 3].map(|attempt| records.store_profile(&id(attempt), "{}").unwrap()).to_vec();
+        assert_eq!(kept[0], kept[1]);
+        assert_ne!(records.store_profile(&id(1), "[]").unwrap(), kept[0]);
+        let there = || [&kept[0], &kept[2], &kept[3]].map(|path| path.exists());
+        records.remove(&id(1)).unwrap();
+        assert_eq!(there(), [false, true, true]);
+        let records = Records::open(dir.path()).unwrap();
+        assert_eq!(there(), [false, true, false]);
+        assert_eq!(records.list().unwrap(), [id(2)]);
+        records.remove(&id(2)).unwrap();
+        assert_eq!(fs::read_dir(dir.path().join(PROFILES)).unwrap().count(), 0);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! The images that tasks have used: a small file for each, so that unused ones are found after any restart.
 //!
 //! In: images and times. Out: the images with the time of their last use. Whether an image is in use now follows from the records of
-//! attempts, not from these files.
+//! attempts, not from these files. Tasks that start note their images while unused ones are looked for: all access is in turn. All
+//! calls block.
 
 use std::{
     fs, io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
@@ -31,13 +33,22 @@ pub(crate) struct UsedImage {
 #[derive(Debug)]
 pub(crate) struct UsedImages {
     dir: PathBuf,
+    turn: Mutex<()>,
 }
 
 impl UsedImages {
-    /// Opens the directory, creating it if it is missing.
+    /// Opens the directory, creating it if it is missing. Removes what is no image's file, as the partial ones of an agent that was
+    /// killed.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        Ok(Self { dir: dir.to_owned() })
+        let used = Self { dir: dir.to_owned(), turn: Mutex::default() };
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if read(&path).is_none_or(|known| used.path(&known.image, &known.engine) != path) {
+                remove_file(&path)?;
+            }
+        }
+        Ok(used)
     }
 
     fn path(&self, image: &str, engine: &Place) -> PathBuf {
@@ -45,10 +56,15 @@ impl UsedImages {
         self.dir.join(names::hex(&hash).chars().take(32).collect::<String>())
     }
 
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Notes a use. What was fetched earlier stays known.
     pub(crate) fn note(&self, used: &UsedImage) -> io::Result<()> {
+        let _turn = self.turn();
         let path = self.path(&used.image, &used.engine);
-        let known = || self.get(&used.image, &used.engine)?.fetched;
+        let known = || read(&path)?.fetched;
         let used = UsedImage { fetched: used.fetched.clone().or_else(known), ..used.clone() };
         let partial = path.with_extension(uuid::Uuid::new_v4().to_string());
         fs::write(&partial, serde_json::to_vec(&used)?)?;
@@ -56,30 +72,40 @@ impl UsedImages {
     }
 
     pub(crate) fn get(&self, image: &str, engine: &Place) -> Option<UsedImage> {
-        serde_json::from_slice(&fs::read(self.path(image, engine)).ok()?).ok()
+        read(&self.path(image, engine))
     }
 
+    /// Forgets a use. One that was noted since `used` was read stays.
     pub(crate) fn remove(&self, used: &UsedImage) -> io::Result<()> {
-        match fs::remove_file(self.path(&used.image, &used.engine)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
+        let _turn = self.turn();
+        match self.get(&used.image, &used.engine) {
+            Some(known) if known == *used => remove_file(&self.path(&used.image, &used.engine)),
+            Some(_) | None => Ok(()),
         }
     }
 
-    /// All of them. A file that an agent left unfinished is removed.
+    /// All of them. Changes nothing.
     pub(crate) fn list(&self) -> io::Result<Vec<UsedImage>> {
+        let _turn = self.turn();
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
-            match fs::read(&path).map(|bytes| serde_json::from_slice::<UsedImage>(&bytes)) {
-                Ok(Ok(used)) if path == self.path(&used.image, &used.engine) => found.push(used),
-                Ok(_) => fs::remove_file(&path)?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+            found.extend(read(&path).filter(|used| path == self.path(&used.image, &used.engine)));
         }
         found.sort_by(|one, other| one.image.cmp(&other.image));
         Ok(found)
+    }
+}
+
+/// The use in a file; none if there is none that can be read.
+fn read(path: &Path) -> Option<UsedImage> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -102,7 +128,6 @@ mod tests {
         for image in [of("b", "/x", 1), of("a", "/x", 2), of("a", "/y", 3), of("a", "/x", 4)] {
             used.note(&image).unwrap();
         }
-        fs::write(dir.path().join("images/left"), "{").unwrap();
         let found: Vec<(String, i64)> =
             used.list().unwrap().into_iter().map(|used| (used.image, used.at_s)).collect();
         let mut sorted = found.clone();
@@ -111,7 +136,31 @@ mod tests {
         let place = |socket: &str| Place { kind: Kind::Docker, socket: socket.into() };
         assert_eq!(used.get("a", &place("/x")).unwrap().fetched.as_deref(), Some("id"));
         assert_eq!(used.get("a", &place("/y")).unwrap().fetched, None);
-        used.remove(&of("b", "/x", 0)).unwrap();
+        used.remove(&of("b", "/x", 1)).unwrap();
         assert_eq!(used.list().unwrap().len(), 2);
+    }
+
+    /// The list of images removed the file that a task was just writing, and what became unused removed what was used meanwhile: such
+    /// an image was never collected.
+    #[test]
+    fn a_use_that_is_noted_meanwhile_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let used = UsedImages::open(dir.path()).unwrap();
+        let engine = Place { kind: Kind::Docker, socket: "/x".into() };
+        let at = |at_s| UsedImage { image: "a".to_owned(), engine: engine.clone(), at_s, fetched: None };
+        used.note(&at(1)).unwrap();
+        let partial = used.path("a", &engine).with_extension("partial");
+        fs::write(&partial, serde_json::to_vec(&at(2)).unwrap()).unwrap();
+        let listed = used.list().unwrap();
+        assert_eq!(listed, [at(1)]);
+        fs::rename(&partial, used.path("a", &engine)).unwrap();
+        used.remove(&listed[0]).unwrap();
+        assert_eq!(used.list().unwrap(), [at(2)]);
+        // The next agent removes what this one has left.
+        fs::write(&partial, "{").unwrap();
+        let used = UsedImages::open(dir.path()).unwrap();
+        assert!(!partial.exists());
+        used.remove(&at(2)).unwrap();
+        assert!(used.list().unwrap().is_empty());
     }
 }

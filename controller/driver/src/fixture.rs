@@ -3,10 +3,7 @@
 use std::{
     collections::BTreeSet,
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -29,6 +26,7 @@ pub type Measurements = BoxStream<'static, DriverResult<Usage>>;
 type Stats = dyn Fn(&AttemptId) -> DriverResult<Measurements> + Send + Sync;
 type Recover = dyn Fn(&AttemptId) -> DriverResult<Recovered> + Send + Sync;
 type Exec = dyn Fn(ExecRequest) -> DriverResult<ExecSession> + Send + Sync;
+type BeforeList = dyn Fn() -> BoxFuture<'static, DriverResult<()>> + Send + Sync;
 
 /// The driver.
 pub struct StandIn {
@@ -37,8 +35,7 @@ pub struct StandIn {
     exec: Option<Box<Exec>>,
     recover: Option<Box<Recover>>,
     preparation: SlowPreparation,
-    /// How many lists of attempts fail.
-    failing_lists: AtomicU32,
+    before_list: Option<Box<BeforeList>>,
     /// Fingerprints it reports.
     pub fingerprints: Outlet<Fingerprint>,
     /// Exits it reports.
@@ -64,7 +61,7 @@ impl StandIn {
             exec: None,
             recover: None,
             preparation: SlowPreparation::No,
-            failing_lists: AtomicU32::new(0),
+            before_list: None,
             fingerprints,
             exits,
             earlier: Mutex::default(),
@@ -89,10 +86,13 @@ impl StandIn {
         Self { recover: Some(Box::new(recover)), ..self }
     }
 
-    /// Lets the first lists of attempts fail.
+    /// Sets what each list of attempts waits for first. If it fails, the list fails.
     #[must_use]
-    pub fn with_failing_lists(self, count: u32) -> Self {
-        Self { failing_lists: AtomicU32::new(count), ..self }
+    pub fn with_lists_after(
+        self,
+        before: impl Fn() -> BoxFuture<'static, DriverResult<()>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { before_list: Some(Box::new(before)), ..self }
     }
 
     /// Lets preparations last until they are cancelled.
@@ -144,13 +144,14 @@ impl TaskDriver for StandIn {
     }
 
     fn list_attempts(&self) -> BoxFuture<'_, DriverResult<Vec<AttemptId>>> {
-        let fails =
-            self.failing_lists.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        if fails.is_ok() {
-            return async { Err(DriverError::retry("list them: it does not answer")) }.boxed();
+        let before = self.before_list.as_ref().map(|before| before());
+        async {
+            if let Some(before) = before {
+                before.await?;
+            }
+            Ok(self.earlier.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect())
         }
-        let known = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect();
-        async { Ok(known) }.boxed()
+        .boxed()
     }
 
     fn prepare<'a>(

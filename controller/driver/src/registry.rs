@@ -46,6 +46,8 @@ pub struct Entry {
     link: Link,
     /// Its last fingerprint; none before the first.
     fingerprint: Option<Fingerprint>,
+    /// How often it has begun to work, by its fingerprints.
+    recoveries: u64,
 }
 
 /// The agent's link to a driver instance.
@@ -80,9 +82,9 @@ impl Registry {
         self.change(|entries| {
             let name = info.name.clone();
             entries.departed.remove(&name);
-            entries
-                .present
-                .insert(name, Entry { driver, info, availability, link: Link::New, fingerprint: None });
+            let link = Link::New;
+            let entry = Entry { driver, info, availability, link, fingerprint: None, recoveries: 0 };
+            entries.present.insert(name, entry);
         });
     }
 
@@ -128,7 +130,12 @@ impl Registry {
 
     /// Sets the fingerprint of a driver. Does nothing if the driver was replaced or removed meanwhile.
     pub fn set_fingerprint(&self, driver: &Arc<dyn TaskDriver>, fingerprint: Fingerprint) {
-        self.update(driver, |entry| Entry { fingerprint: Some(fingerprint), ..entry.clone() });
+        self.update(driver, |entry| {
+            let worked = entry.fingerprint.as_ref().is_some_and(|known| known.health == Health::Healthy);
+            let recovers = fingerprint.health == Health::Healthy && !worked;
+            let recoveries = entry.recoveries + u64::from(recovers);
+            Entry { fingerprint: Some(fingerprint), recoveries, ..entry.clone() }
+        });
     }
 
     fn set_link(&self, driver: &Arc<dyn TaskDriver>, link: Link) {
@@ -137,15 +144,13 @@ impl Registry {
 
     /// The link to a driver; none if it was replaced or removed.
     fn link(&self, driver: &Arc<dyn TaskDriver>) -> Option<Link> {
-        let entries = self.entries.borrow();
-        let entry = entries.get(&driver.info().name).filter(|entry| Arc::ptr_eq(&entry.driver, driver))?;
-        Some(entry.link)
+        self.entries.borrow().of(driver).map(|entry| entry.link)
     }
 
     fn update(&self, driver: &Arc<dyn TaskDriver>, change: impl FnOnce(&Entry) -> Entry) {
         let name = &driver.info().name;
         self.entries.send_if_modified(|entries| {
-            let current = entries.get(name).filter(|entry| Arc::ptr_eq(&entry.driver, driver));
+            let current = entries.of(driver);
             let Some((current, changed)) = current.map(|entry| (entry, change(entry))) else { return false };
             let is_news = (current.link, &current.fingerprint) != (changed.link, &changed.fingerprint);
             if is_news {
@@ -164,6 +169,11 @@ impl Entries {
     /// The driver of that name.
     pub fn get(&self, name: &str) -> Option<&Entry> {
         self.present.get(name)
+    }
+
+    /// The entry of this instance; none if it was replaced or removed.
+    fn of(&self, driver: &Arc<dyn TaskDriver>) -> Option<&Entry> {
+        self.get(&driver.info().name).filter(|entry| Arc::ptr_eq(&entry.driver, driver))
     }
 
     /// All present drivers, ordered by name.

@@ -43,7 +43,11 @@ pub use leave::{Drain, DrainError};
 pub use queries::{Newer, Queries};
 
 use crate::{
-    decide::{acknowledged::Acknowledged, tokens::Tokens},
+    decide::{
+        acknowledged::Acknowledged,
+        tokens::Tokens,
+        watch::{Question, Responder},
+    },
     identity::Identity,
     reports::{Shared, lock},
     seam::Factory,
@@ -193,16 +197,17 @@ impl<S: Service, D: Dial> Inner<S, D> {
         WriteOptions { region: self.region.clone(), auth_token, ..WriteOptions::default() }
     }
 
-    fn query(&self, min_query_index: u64, max_query_time: Duration, allow_stale: bool) -> QueryOptions {
+    /// The options of a question that servers may block for this time.
+    fn query(&self, question: Question, max_query_time: Duration) -> QueryOptions {
         let auth_token = lock(&self.tokens).to_call();
         // A query that must not block needs index 0: servers would take a time of zero for 300 s.
-        let min_query_index = if max_query_time.is_zero() { 0 } else { min_query_index };
+        let min_query_index = if max_query_time.is_zero() { 0 } else { question.index };
         let region = self.region.clone();
         QueryOptions {
             region,
             min_query_index,
             max_query_time,
-            allow_stale,
+            allow_stale: question.responder == Responder::AnyServer,
             auth_token,
             ..QueryOptions::default()
         }

@@ -40,7 +40,7 @@ use crate::{
     catalog::{Consul, ServiceOwner},
     report::CheckReport,
 };
-use lanes::Lanes;
+use lanes::{Lane, Lanes};
 pub use probe::Scripts;
 use probe::{Probe, ProbeResult};
 pub use shortage::NoResult;
@@ -150,7 +150,7 @@ impl Checks {
             alloc: registration.alloc,
             provider: registration.provider,
             streak: Streak::new(check.thresholds),
-            was_slow: false,
+            lane: Lane::Fast,
             last: None,
             token: token.clone(),
         };
@@ -207,8 +207,8 @@ struct CheckLoop {
     alloc: AllocId,
     provider: Provider,
     streak: Streak,
-    /// Whether the last run took all its time.
-    was_slow: bool,
+    /// Where the next run starts.
+    lane: Lane,
     last: Option<Last>,
     /// Cancelled at the end: results not yet delivered no longer count.
     token: CancellationToken,
@@ -260,7 +260,7 @@ impl CheckLoop {
             }
         };
         let next = self.slot(pause);
-        self.was_slow = result.timed_out;
+        self.lane = if result.timed_out { Lane::Slow } else { Lane::Fast };
         if let Some(result) = self.streak.take(result) {
             self.report(result.clone()).await?;
             self.report_to_consul(&result, next).await;
@@ -285,7 +285,7 @@ impl CheckLoop {
         let timeout = self.check.timeout.to_std().clamp(INTERVAL_MIN, INTERVAL_MAX);
         let probe = self.shared.probe.run(self.alloc, &self.check, timeout);
         let probe = AssertUnwindSafe(probe).catch_unwind();
-        match self.shared.lanes.run(self.was_slow, tokio::time::timeout(timeout, probe)).await {
+        match self.shared.lanes.run(self.lane, tokio::time::timeout(timeout, probe)).await {
             Ok(Ok(result)) => result,
             // Without further runs its status would never change.
             Ok(Err(_)) => {

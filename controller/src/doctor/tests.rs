@@ -63,6 +63,14 @@ fn variables_without_their_key_are_reported() {
     let items = herdlet_api_types::variable::VariableItems(items);
     store.put(&key, items, herdlet_variables::Check::Nothing, "").unwrap();
     assert_eq!(examined(&config).unwrap().verdict, Verdict::Ok);
+    let damaged = state.join("variables/damaged");
+    std::fs::write(&damaged, "x").unwrap();
+    assert!(examined(&config).unwrap().message.contains("1 files of variables are damaged"));
+    std::fs::create_dir(state.join("damaged")).unwrap();
+    std::fs::rename(&damaged, state.join("damaged/variables.damaged.0")).unwrap();
+    let finding = examined(&config).unwrap();
+    assert!(finding.message.contains("has moved 1 damaged files of variables"), "{}", finding.message);
+    std::fs::remove_dir_all(state.join("damaged")).unwrap();
     let keys = state.join("keys/variables");
     let open = |mode| fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
     open(0o640);

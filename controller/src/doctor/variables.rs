@@ -18,14 +18,14 @@ const CHECK: &str = "variables";
 pub(super) fn variables(config: &Config, state_dir: StateDir<'_>) -> Option<Finding> {
     let (StateDir::Planned(state) | StateDir::InUse(state)) = state_dir;
     let source = variable_keys::source(config, state);
-    let Examination { variables, unreadable, problem } = match examine(state, &source) {
+    let Examination { variables, unreadable, set_aside, problem } = match examine(state, &source) {
         Ok(examined) => examined,
         Err(error) => {
             return Some(Finding::warning(CHECK, error.to_string(), "run doctor as the agent's user"));
         }
     };
     let is_given = config.variables_key_file.is_some();
-    if variables == 0 && unreadable == 0 && !is_given {
+    if variables == 0 && unreadable == 0 && set_aside == 0 && !is_given {
         return None;
     }
     if let Some(problem) = problem {
@@ -47,6 +47,13 @@ pub(super) fn variables(config: &Config, state_dir: StateDir<'_>) -> Option<Find
     if unreadable > 0 {
         let message = format!("{unreadable} files of variables are damaged, or from a newer release");
         let hint = format!("see {}, and restore them from a backup", state.join("variables").display());
+        return Some(Finding::warning(CHECK, message, hint));
+    }
+    if set_aside > 0 {
+        let folder = state.join("damaged");
+        let message =
+            format!("the agent has moved {set_aside} damaged files of variables to {}", folder.display());
+        let hint = "write these variables again, or restore them from a backup; then remove the files";
         return Some(Finding::warning(CHECK, message, hint));
     }
     if is_shared(source.path()) {

@@ -16,8 +16,10 @@
 //! | `private` | agent | nobody | 0700 |
 //!
 //! Users of container images are unknown to this machine. If a task of the allocation runs an image, everybody may pass through `alloc`
-//! and change what is in `alloc/tmp` and `alloc/data`, and in that task's `local`, `tmp` and `secrets`. On the machine only the users in
-//! the table get there, because ALLOC is closed to others.
+//! and change what is in `alloc/tmp` and `alloc/data`. On the machine only the users in the table get there, because ALLOC is closed to
+//! others. Everybody may also change what is in the `local`, `tmp` and `secrets` of that task. On the machine only the agent gets there,
+//! because that task's TASKDIR is closed to all users: the engine, which is root, mounts the directories below it. The lists inside
+//! name no user, because the user of the image may have the number of another task's user.
 //!
 //! A default list, inherited from the parent directory, is removed from the agent's directories, because new entries
 //! would inherit it. If a list can't be written, as on a full disk, the mode closes the directory to all but its owner
@@ -198,6 +200,9 @@ impl TaskUsers {
 
     /// TASKDIR: owned by the agent, so that only the agent can replace `private` and its other files in it.
     pub(crate) fn task(&self) -> Access {
+        if self.own_outsiders != Outsiders::Excluded {
+            return Self::private().sticky();
+        }
         let mut access = self.agents(Perm::READ_EXECUTE, Plain::Closed).sticky();
         if let Own::User(own) = self.own {
             access.name(own.uid, Perm::ALL);
@@ -210,15 +215,20 @@ impl TaskUsers {
 
     /// `local` and `tmp`.
     pub(crate) fn own(&self, privileges: Privileges) -> Access {
-        self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges).with(self.own_outsiders)
+        if self.own_outsiders != Outsiders::Excluded {
+            return Self::private().with(self.own_outsiders);
+        }
+        self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges)
     }
 
     /// `secrets`.
     pub(crate) fn secret(&self, privileges: Privileges) -> Access {
+        if self.own_outsiders != Outsiders::Excluded {
+            return Self::private().with(self.own_outsiders);
+        }
         Self { users: Vec::new(), guests: Vec::new(), ..self.clone() }
             .agents(Perm::NONE, Plain::Closed)
             .owned_by(self.own, privileges)
-            .with(self.own_outsiders)
     }
 
     /// `private`.

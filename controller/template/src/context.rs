@@ -15,6 +15,14 @@ use crate::{
     value::{Element, Key, List, Map, Struct, Value},
 };
 
+/// A compiled regular expression.
+#[derive(Clone)]
+pub(crate) struct Expression {
+    pub(crate) regex: regex::Regex,
+    /// What a search charges for each byte.
+    pub(crate) cost: usize,
+}
+
 pub(crate) struct Context<'r> {
     pub(crate) options: &'r Options,
     source: &'r dyn Source,
@@ -28,11 +36,14 @@ pub(crate) struct Context<'r> {
     answers: BTreeMap<Query, Answer>,
     missing: BTreeSet<Query>,
     /// Compiled regular expressions by their text.
-    regexes: BTreeMap<String, regex::Regex>,
+    regexes: BTreeMap<String, Expression>,
 }
 
 /// Approximate size of a value in memory.
-const VALUE_BYTES: usize = 32;
+pub(crate) const VALUE_BYTES: usize = 32;
+
+/// Compiled regular expressions that a render keeps. Each takes a few times [`Limits::regex_bytes`] with its caches.
+const REGEXES_MAX: usize = 32;
 
 impl<'r> Context<'r> {
     pub(crate) fn new(options: &'r Options, source: &'r dyn Source) -> Self {
@@ -104,7 +115,11 @@ impl<'r> Context<'r> {
 
     /// Makes a list of strings.
     pub(crate) fn strings<T: Into<Text>>(&mut self, items: impl IntoIterator<Item = T>) -> Outcome<Value> {
-        let items = items.into_iter().map(|item| self.text(item)).collect::<Outcome<Vec<_>>>()?;
+        let charged = |item| {
+            self.charge(VALUE_BYTES)?;
+            self.text(item)
+        };
+        let items = items.into_iter().map(charged).collect::<Outcome<Vec<_>>>()?;
         self.list(items, Element::Str)
     }
 
@@ -156,6 +171,8 @@ impl<'r> Context<'r> {
         let answer = match self.answers.get(query) {
             Some(answer) => answer.clone(),
             None => {
+                // Kept twice: as used, and as missing.
+                self.charge(2 * query.size())?;
                 let answer = self.source.answer(query);
                 self.answers.insert(query.clone(), answer.clone());
                 answer
@@ -183,12 +200,16 @@ impl<'r> Context<'r> {
         self.missing.insert(query);
     }
 
-    pub(crate) fn regex(&self, expression: &str) -> Option<regex::Regex> {
+    pub(crate) fn regex(&self, expression: &str) -> Option<Expression> {
         self.regexes.get(expression).cloned()
     }
 
-    pub(crate) fn keep_regex(&mut self, expression: &str, regex: &regex::Regex) {
-        self.regexes.insert(expression.to_owned(), regex.clone());
+    /// Keeps a compiled regular expression, in place of all others if there are too many.
+    pub(crate) fn keep_regex(&mut self, text: &str, expression: &Expression) {
+        if self.regexes.len() >= REGEXES_MAX {
+            self.regexes.clear();
+        }
+        self.regexes.insert(text.to_owned(), expression.clone());
     }
 
     pub(crate) fn unix_time(&self) -> Option<i64> {

@@ -3,6 +3,7 @@
 
 mod call;
 mod field;
+mod variables;
 
 use crate::{
     ast::{Branches, Node, Pipe, ROOT_VARIABLE, Span, VariableId},
@@ -13,6 +14,8 @@ use crate::{
     parse::Templates,
     value::Value,
 };
+
+use variables::Variables;
 
 /// Renders the main template.
 ///
@@ -25,7 +28,7 @@ pub(crate) fn render(
 ) -> Outcome<Vec<u8>> {
     let dot = json::value(context, dot, Numbers::Floats)?;
     let out = Output::new(context.limits());
-    let mut state = State { text, templates, context, out, variables: Vec::new(), depth: 0 };
+    let mut state = State { text, templates, context, out, variables: Variables::new(), depth: 0 };
     state.template("", dot)?;
     Ok(state.out.bytes)
 }
@@ -35,8 +38,7 @@ pub(super) struct State<'s, 'r> {
     templates: &'s Templates,
     context: &'s mut Context<'r>,
     out: Output<'r>,
-    /// Visible variables; of several with one name, the last counts.
-    variables: Vec<(VariableId, Value)>,
+    variables: Variables,
     depth: usize,
 }
 
@@ -54,9 +56,10 @@ impl State<'_, '_> {
         let Some(nodes) = self.templates.get(name) else {
             return Err(Fault::new(format!("template {name:?} not defined")));
         };
-        let variables = std::mem::replace(&mut self.variables, vec![(ROOT_VARIABLE, dot.clone())]);
+        let frame = self.variables.enter();
+        self.variables.declare(ROOT_VARIABLE, dot.clone());
         let done = self.nested(|state| state.list(&dot, nodes));
-        self.variables = variables;
+        self.variables.leave(frame);
         done.map(|_| ())
     }
 
@@ -235,9 +238,9 @@ impl State<'_, '_> {
                 // The pipeline has declared them, in this order.
                 let first = turn.visible - declared.len();
                 if declared.len() > 1 {
-                    self.variables[first].1 = index;
+                    self.variables.set(first, index);
                 }
-                self.variables[turn.visible - 1].1 = item.clone();
+                self.variables.set(turn.visible - 1, item.clone());
             }
         }
         let flow = self.nested(|state| state.list(&item, turn.body));
@@ -256,15 +259,15 @@ impl State<'_, '_> {
             if pipe.assigns {
                 self.assign(*variable, value.clone(), pipe.span)?;
             } else {
-                self.variables.push((*variable, value.clone()));
+                self.variables.declare(*variable, value.clone());
             }
         }
         Ok(value)
     }
 
     fn assign(&mut self, variable: VariableId, value: Value, span: Span) -> Outcome<()> {
-        match self.variables.iter_mut().rev().find(|(id, _)| *id == variable) {
-            Some((_, known)) => {
+        match self.variables.get_mut(variable) {
+            Some(known) => {
                 *known = value;
                 Ok(())
             }

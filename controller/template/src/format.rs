@@ -18,26 +18,41 @@ use crate::{
 pub(crate) struct Output<'l> {
     pub(crate) bytes: Vec<u8>,
     limits: &'l Limits,
+    /// Most bytes of this text.
+    most: usize,
 }
 
 impl<'l> Output<'l> {
     pub(crate) fn new(limits: &'l Limits) -> Self {
-        Self { bytes: Vec::new(), limits }
+        Self { bytes: Vec::new(), limits, most: limits.output_bytes }
+    }
+
+    /// Begins a text within another one. Both together have at most the bytes of one.
+    pub(crate) fn nested(&self) -> Self {
+        Self { bytes: Vec::new(), limits: self.limits, most: self.most.saturating_sub(self.bytes.len()) }
     }
 
     #[inline]
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Outcome<()> {
-        if self.bytes.len() + bytes.len() > self.limits.output_bytes {
-            return Err(Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes)));
-        }
+        self.reserve(bytes.len())?;
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
-    pub(crate) fn repeat(&mut self, char: char, times: usize) -> Outcome<()> {
-        let mut buffer = [0; 4];
-        let bytes = char.encode_utf8(&mut buffer).as_bytes();
-        (0..times).try_for_each(|_| self.push(bytes))
+    /// Pushes one byte several times.
+    pub(crate) fn fill(&mut self, byte: u8, times: usize) -> Outcome<()> {
+        self.reserve(times)?;
+        self.bytes.resize(self.bytes.len() + times, byte);
+        Ok(())
+    }
+
+    /// Checks that more bytes fit. To be called before a text of at least that size is made.
+    #[inline]
+    pub(crate) fn reserve(&self, bytes: usize) -> Outcome<()> {
+        if bytes > self.most.saturating_sub(self.bytes.len()) {
+            return Err(Fault::limit(format!("the output has more than {} bytes", self.limits.output_bytes)));
+        }
+        Ok(())
     }
 
     pub(crate) fn descend(&self, depth: usize) -> Outcome<usize> {

@@ -79,6 +79,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "{{ parseJSON \"{\\\"a\\\":[1,{\\\"b\\\":null}]}\" | toYAML }}{{ parseYAML \"a: &x [1]\\nb: *x\" | toTOML }}",
         "{{ file \"local/../local/f\" | base64Encode }}{{ file \"/etc/passwd\" }}{{ env \"A\" | parseInt | add 1 }}",
         "{{ with $x := index . \"a\" }}{{ $x.b.c }}{{ else with .z }}{{ else }}{{ (index .l 0).k }}{{ end }}\0{\"l\":[{\"k\":1}]}",
+        "{{ printf \"%.70000f|%70000.70000e|%.70000g|%x|%#v\" 1.5 2.5 1e-300 . . }}{{ printf (sprig_repeat 5000 \"%d\") }}\0{\"a\":\"\\u0001\"}",
+        "{{ define \"T\" }}{{ sprig_repeat 900 \"x\" }}{{ executeTemplate \"T\" }}{{ end }}{{ executeTemplate \"T\" }}",
+        "{{ $b := sprig_repeat 9000 \"k\" }}{{ range loop 99 }}{{ $_ := explodeMap (sprig_dict $b 1) }}{{ $_ = sprig_semver (print \"1.2.3-\" $b) }}{{ end }}",
+        "{{ $d := sprig_dict \"a\" nil }}{{ $_ := sprig_set $d \"d\" $d }}{{ mergeMap $d $d }}{{ sprig_deepCopy $d }}{{ sprig_keys $d $d }}{{ toTOML $d }}",
+        "{{ regexReplaceAll \"(.*)\" \"$1$1$1\" (sprig_repeat 9000 \"a\") }}{{ sprig_regexSplit \"[ab]*a[ab]{40}c|a\" (sprig_repeat 99 \"ab\") -1 }}",
+        "{{ $l := split \",\" \"a,b\" }}{{ $l.Contains \"a\" }}{{ $x := 1 }}{{ if false }}{{ $y := 2 }}{{ else }}{{ $x }}{{ $y }}{{ end }}",
         "{{ timestamp \"2006-01-02T15:04:05.000Z07:00\" }}{{ sprig_semverCompare \"^1.2 || ~3\" \"v1.2.3\" }}{{ sprig_wrap 3 \"a b c d\" }}",
     ];
     seeds.iter().map(|seed| seed.as_bytes().to_vec()).collect()

@@ -1,9 +1,11 @@
 //! JSON: reading, and writing as Go's `encoding/json` does.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::{
-    context::Context,
+    context::{Context, VALUE_BYTES},
     error::{Fault, Outcome},
     format::{Output, json_number},
     value::{Element, Key, Value},
@@ -19,10 +21,98 @@ pub(crate) enum Numbers {
 
 /// Parses a text.
 pub(crate) fn parse(context: &mut Context<'_>, text: &[u8]) -> Outcome<Value> {
-    context.charge(text.len() * 4)?;
-    let parsed: serde_json::Value = serde_json::from_slice(text)
-        .map_err(|error| Fault::new(format!("invalid JSON: {}", without_data(&error))))?;
-    value(context, &parsed, Numbers::Floats)
+    context.charge(text.len())?;
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let mut bound = None;
+    let parsed = Document { context, bound: &mut bound }.deserialize(&mut deserializer);
+    let parsed = parsed.and_then(|value| deserializer.end().map(|()| value));
+    match bound {
+        Some(fault) => Err(fault),
+        None => parsed.map_err(|error| Fault::new(format!("invalid JSON: {}", without_data(&error)))),
+    }
+}
+
+/// Reads a document, and counts each value before the next one. The parser bounds its depth.
+struct Document<'d, 'r> {
+    context: &'d mut Context<'r>,
+    /// The bound that ended it.
+    bound: &'d mut Option<Fault>,
+}
+
+impl<'r> Document<'_, 'r> {
+    fn inner(&mut self) -> Document<'_, 'r> {
+        Document { context: self.context, bound: self.bound }
+    }
+
+    fn count<T, E: serde::de::Error>(
+        &mut self,
+        make: impl FnOnce(&mut Context<'r>) -> Outcome<T>,
+    ) -> Result<T, E> {
+        make(self.context).map_err(|fault| {
+            self.bound.get_or_insert(fault);
+            E::custom("a bound of rendering")
+        })
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Document<'_, '_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Document<'_, '_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Nil)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Float(value as f64))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Float(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E: serde::de::Error>(mut self, text: &str) -> Result<Value, E> {
+        self.count(|context| context.text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element_seed(self.inner())? {
+            self.count::<_, A::Error>(|context| context.step().and_then(|()| context.charge(VALUE_BYTES)))?;
+            items.push(item);
+        }
+        self.count(|context| context.list(items, Element::Any))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut access: A) -> Result<Value, A::Error> {
+        let mut entries = BTreeMap::new();
+        while let Some(key) = access.next_key::<Cow<'_, str>>()? {
+            let item = access.next_value_seed(self.inner())?;
+            let bytes = key.len() + VALUE_BYTES;
+            self.count::<_, A::Error>(|context| context.step().and_then(|()| context.charge(bytes)))?;
+            entries.insert(Key::Str((&*key).into()), item);
+        }
+        self.count(|context| context.map(entries, Element::Any))
+    }
 }
 
 /// The error without the text that it is about, which may be secret.
@@ -160,37 +250,45 @@ impl Writer<'_> {
             return Ok(());
         }
         self.out.push(b"\n")?;
-        self.out.repeat(' ', 2 * depth)
+        self.out.fill(b' ', 2 * depth)
     }
 
     fn string(&mut self, bytes: &[u8]) -> Outcome<()> {
-        let mut out = String::with_capacity(bytes.len() + 2);
-        out.push('"');
+        self.out.push(b"\"")?;
         for chunk in bytes.utf8_chunks() {
-            for char in chunk.valid().chars() {
-                self.escape(&mut out, char);
-            }
+            self.escaped(chunk.valid())?;
             for _ in chunk.invalid() {
-                out.push(char::REPLACEMENT_CHARACTER);
+                self.out.push("\u{fffd}".as_bytes())?;
             }
         }
-        out.push('"');
-        self.out.push(out.as_bytes())
+        self.out.push(b"\"")
     }
 
-    fn escape(&self, out: &mut String, char: char) {
-        match char {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\x08' => out.push_str("\\b"),
-            '\x0c' => out.push_str("\\f"),
-            '\u{2028}' | '\u{2029}' => _ = write!(out, "\\u{:04x}", char as u32),
-            '<' | '>' | '&' if self.style.html => _ = write!(out, "\\u{:04x}", char as u32),
-            _ if (char as u32) < 0x20 => _ = write!(out, "\\u{:04x}", char as u32),
-            _ => out.push(char),
+    fn escaped(&mut self, text: &str) -> Outcome<()> {
+        let mut start = 0;
+        for (at, char) in text.char_indices() {
+            let Some(escape) = self.escape(char) else { continue };
+            self.out.push(&text.as_bytes()[start..at])?;
+            self.out.push(escape.as_bytes())?;
+            start = at + char.len_utf8();
         }
+        self.out.push(&text.as_bytes()[start..])
+    }
+
+    /// What is written instead of a character.
+    fn escape(&self, char: char) -> Option<Cow<'static, str>> {
+        let short = match char {
+            '"' => "\\\"",
+            '\\' => "\\\\",
+            '\n' => "\\n",
+            '\r' => "\\r",
+            '\t' => "\\t",
+            '\x08' => "\\b",
+            '\x0c' => "\\f",
+            '\0'..='\x1f' | '\u{2028}' | '\u{2029}' => return Some(format!("\\u{:04x}", char as u32).into()),
+            '<' | '>' | '&' if self.style.html => return Some(format!("\\u{:04x}", char as u32).into()),
+            _ => return None,
+        };
+        Some(short.into())
     }
 }

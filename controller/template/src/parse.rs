@@ -1,16 +1,22 @@
 //! Tokens → tree. Recursion is bounded by [`crate::Limits::nesting`].
 
 mod pipe;
+mod scope;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
-    ast::{Branches, Node, ROOT_VARIABLE, Span, VariableId},
+    ast::{Branches, Node, Span},
     error::{ErrorKind, Fault, Outcome},
     lex::{Keyword, Kind, Lexer, Token},
     number,
     options::Options,
 };
+
+use scope::{Names, Scope};
 
 /// The templates of a text by name. The main one has an empty name.
 pub(crate) type Templates = BTreeMap<Arc<str>, Vec<Node>>;
@@ -28,8 +34,9 @@ pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
         lexer: Lexer::new(text, left, right),
         pushed_back: Vec::new(),
         templates: Templates::new(),
-        names: vec!["$"],
-        scope: vec![ROOT_VARIABLE],
+        blank: BTreeSet::new(),
+        names: Names::new(),
+        scope: Scope::new(),
         ranges: 0,
         nesting: 0,
     };
@@ -45,10 +52,11 @@ struct Parser<'t> {
     /// Tokens that were read ahead, the next one last.
     pushed_back: Vec<Token>,
     templates: Templates,
-    /// All names of variables; their index is the id.
-    names: Vec<&'t str>,
+    /// Names of templates that contain only space.
+    blank: BTreeSet<Arc<str>>,
+    names: Names<'t>,
     /// Variables that are visible here.
-    scope: Vec<VariableId>,
+    scope: Scope,
     /// Ranges around this place.
     ranges: usize,
     nesting: usize,
@@ -318,7 +326,7 @@ impl<'t> Parser<'t> {
 
     /// Parses the body of another template, which sees no variable but `$`.
     fn body(&mut self, token: Token) -> Outcome<Vec<Node>> {
-        let scope = std::mem::replace(&mut self.scope, vec![ROOT_VARIABLE]);
+        let scope = std::mem::replace(&mut self.scope, Scope::new());
         let ranges = std::mem::take(&mut self.ranges);
         let (nodes, ending, _) = self.list(Level::Block)?;
         (self.scope, self.ranges) = (scope, ranges);
@@ -331,21 +339,22 @@ impl<'t> Parser<'t> {
 
     /// Adds a template. An empty one replaces none, and is replaced by any.
     fn define(&mut self, name: &str, nodes: Vec<Node>, span: Span) -> Outcome<()> {
-        let is_empty = |nodes: &[Node]| nodes.iter().all(|node| self.is_blank(node));
-        let is_new_empty = is_empty(&nodes);
-        match self.templates.get(name) {
-            Some(known) if !is_empty(known) => {
-                if is_new_empty {
-                    return Ok(());
-                }
-                let message = format!("multiple definition of template {name:?}");
-                Err(Fault { kind: ErrorKind::Syntax, message, span: Some(span) })
+        let is_blank = nodes.iter().all(|node| self.is_blank(node));
+        if self.templates.contains_key(name) && !self.blank.contains(name) {
+            if is_blank {
+                return Ok(());
             }
-            Some(_) | None => {
-                self.templates.insert(name.into(), nodes);
-                Ok(())
-            }
+            let message = format!("multiple definition of template {name:?}");
+            return Err(Fault { kind: ErrorKind::Syntax, message, span: Some(span) });
         }
+        let name: Arc<str> = name.into();
+        if is_blank {
+            self.blank.insert(Arc::clone(&name));
+        } else {
+            self.blank.remove(&name);
+        }
+        self.templates.insert(name, nodes);
+        Ok(())
     }
 
     fn is_blank(&self, node: &Node) -> bool {

@@ -6,8 +6,9 @@ use crate::text::Text;
 
 /// What a template asks for. Equal queries have equal answers, so that one watch serves all templates.
 ///
-/// An empty `namespace` is the job's, an empty `region` the node's. Its text is the short name for people.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// An empty `namespace` is the job's, an empty `region` the node's. Its text is the short name for people. It has the names
+/// of the data that a query of Vault writes, but not their values, which are secrets.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Query {
     /// A variable of the task's environment.
     Env { name: String },
@@ -35,6 +36,28 @@ pub enum Query {
 pub struct Choice {
     pub count: usize,
     pub key: String,
+}
+
+impl Query {
+    /// The bytes of its texts.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Env { name } => name.len(),
+            Self::File { path } => path.len(),
+            Self::Addresses => 0,
+            Self::NomadVariable { path, namespace, region } => path.len() + namespace.len() + region.len(),
+            Self::NomadVariables { prefix, namespace, region } => {
+                prefix.len() + namespace.len() + region.len()
+            }
+            Self::NomadService { name, tag, region, choice } => {
+                name.len() + tag.len() + region.len() + choice.as_ref().map_or(0, |choice| choice.key.len())
+            }
+            Self::NomadServices { region } => region.len(),
+            Self::Consul { arguments, .. } | Self::Vault { arguments, .. } => {
+                arguments.iter().map(String::len).sum()
+            }
+        }
+    }
 }
 
 impl fmt::Display for Query {
@@ -67,11 +90,27 @@ impl fmt::Display for Query {
                 f.write_str("services")?;
                 scope(f, "", region)
             }
-            Self::Consul { function, arguments } | Self::Vault { function, arguments } => {
+            Self::Consul { function, arguments } => {
                 f.write_str(function)?;
                 arguments.iter().try_for_each(|argument| write!(f, " {argument}"))
             }
+            Self::Vault { function, arguments } => {
+                f.write_str(function)?;
+                for (index, argument) in arguments.iter().enumerate() {
+                    match argument.split_once('=') {
+                        Some((name, _)) if index > 0 => write!(f, " {name}=…")?,
+                        Some(_) | None => write!(f, " {argument}")?,
+                    }
+                }
+                Ok(())
+            }
         }
+    }
+}
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Query({self})")
     }
 }
 
@@ -167,4 +206,19 @@ pub struct ServiceInstance {
 pub struct ServiceName {
     pub name: String,
     pub tags: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A login of Vault takes a secret as an argument. `{:?}` has printed it.
+    #[test]
+    fn texts_of_queries_have_no_secrets() {
+        let arguments =
+            ["auth/approle/login", "role_id=web", "secret_id=hunter2"].map(str::to_owned).to_vec();
+        let query = Query::Vault { function: "secret", arguments };
+        assert_eq!(query.to_string(), "secret auth/approle/login role_id=… secret_id=…");
+        assert_eq!(format!("{query:?}"), format!("Query({query})"));
+    }
 }

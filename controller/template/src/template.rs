@@ -45,6 +45,9 @@ impl fmt::Debug for Render {
     }
 }
 
+/// Longest message of an error: it may contain data.
+const MESSAGE_BYTES: usize = 2_000;
+
 /// Longest part of a template in an error.
 const CONTEXT_CHARS: usize = 60;
 
@@ -100,6 +103,14 @@ fn located(fault: Fault, text: &str, options: &Options) -> Error {
         name: Arc::clone(&options.name),
         position: Position::of(text, start),
         context,
-        message: fault.message,
+        message: clipped(fault.message),
     }
+}
+
+fn clipped(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES));
+        message.push('…');
+    }
+    message
 }

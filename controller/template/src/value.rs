@@ -80,6 +80,14 @@ pub(crate) enum Key {
 }
 
 impl Key {
+    /// The bytes of a string; 0 for other keys.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Str(text) => text.len(),
+            Self::Bool(_) | Self::Int(_) => 0,
+        }
+    }
+
     pub(crate) fn value(&self) -> Value {
         match self {
             Self::Bool(value) => Value::Bool(*value),
@@ -196,7 +204,8 @@ impl Value {
             Self::List(list) => format!("[]{}", list.element.type_name()),
             Self::Map(map) if map.element == Element::Item => "dependency.NomadVarItems".to_owned(),
             Self::Map(map) => {
-                let has_ints = map.entries().keys().any(|key| matches!(key, Key::Int(_)));
+                // Keys are in order: at most two booleans, then integers.
+                let has_ints = map.entries().keys().take(3).any(|key| matches!(key, Key::Int(_)));
                 format!("map[{}]{}", if has_ints { "int" } else { "string" }, map.element.type_name())
             }
             Self::Struct(value) => value.type_name.to_owned(),

@@ -21,6 +21,9 @@ use crate::keyring::{KeyId, Keyring, Sealed};
 /// The format that this release writes.
 pub(crate) const FORMAT: u8 = 1;
 
+/// Formats are counted. A file that begins with a higher byte, such as a text, is damaged.
+const FORMAT_MAX: u8 = 31;
+
 /// Format and length of the header.
 const PREFIX: usize = 5;
 /// A header is below 1 KiB.
@@ -140,7 +143,7 @@ fn split(file: &[u8]) -> Result<(Header, &[u8], &[u8]), Unreadable> {
     let cut = || Unreadable::Damaged("is cut off");
     match file.first() {
         Some(&FORMAT) => {}
-        Some(&newer) if newer > FORMAT => return Err(Unreadable::Newer(newer)),
+        Some(&newer) if newer > FORMAT && newer <= FORMAT_MAX => return Err(Unreadable::Newer(newer)),
         Some(_) => return Err(Unreadable::Damaged("has an unknown format")),
         None => return Err(Unreadable::Damaged("is empty")),
     }

@@ -24,7 +24,8 @@ use crate::{
     rules,
     store::{Check, KeyInfo, LockRequest, Store},
 };
-use leases::{Leases, Renewal};
+use audit::Access;
+use leases::{Followed, Leases, Renewal};
 
 pub use audit::Actor;
 
@@ -39,10 +40,10 @@ pub struct Variables {
     store: Arc<Store>,
     /// The change that is being made. Held until its end, even if its caller is gone.
     turn: Arc<Mutex<()>>,
-    reads: Semaphore,
-    leases: Leases,
+    reads: Arc<Semaphore>,
+    leases: Arc<Leases>,
     /// Something to maintain has changed.
-    wake: Notify,
+    wake: Arc<Notify>,
 }
 
 /// The changes of variables from a moment on.
@@ -74,14 +75,14 @@ impl Variables {
     pub fn new(store: Store) -> Self {
         let leases = Leases::default();
         for metadata in store.locked() {
-            leases.hold(&metadata);
+            leases.follow(&metadata.key(), metadata.lock.as_ref());
         }
         Self {
             store: Arc::new(store),
             turn: Arc::default(),
-            reads: Semaphore::new(READS_MAX),
-            leases,
-            wake: Notify::new(),
+            reads: Arc::new(Semaphore::new(READS_MAX)),
+            leases: Arc::new(leases),
+            wake: Arc::default(),
         }
     }
 
@@ -111,12 +112,17 @@ impl Variables {
     /// # Errors
     /// If it can't be decrypted or read.
     pub async fn read(&self, actor: &Actor, key: VariableKey) -> Result<Option<Variable>, VariableError> {
-        let (store, of) = (Arc::clone(&self.store), key.clone());
+        let access = Access::begin(actor, "read", &key);
         // The semaphore is never closed.
-        let _place = self.reads.acquire().await;
-        let found = off_thread(move || store.get(&of)).await.map_err(|_| VariableError::Down)?;
-        audit::read(actor, &key, &found);
-        found
+        let place = Arc::clone(&self.reads).acquire_owned().await;
+        let store = Arc::clone(&self.store);
+        let reading = tokio::spawn(async move {
+            let _place = place;
+            let found = off_thread(move || store.get(&key)).await.unwrap_or(Err(VariableError::Down));
+            access.end_read(&found);
+            found
+        });
+        reading.await.unwrap_or(Err(VariableError::Down))
     }
 
     /// Creates a variable, or replaces its items. `lock` is the id of a lock that the caller holds, or empty.
@@ -130,10 +136,16 @@ impl Variables {
         items: VariableItems,
         (check, lock): (Check, String),
     ) -> Result<Variable, VariableError> {
-        let of = key.clone();
-        let written = self.change(move |store| store.put(&of, items, check, &lock)).await;
-        audit::changed(actor, "write", &key, written.as_ref().map(|variable| variable.metadata.modify_index));
-        written
+        let leases = Arc::clone(&self.leases);
+        let access = Access::begin(actor, "write", &key);
+        let put = move |store: &Store| {
+            // During its delay the lock is in the store, but nobody holds it.
+            if !lock.is_empty() && !leases.has(&key, &lock) {
+                store.held(&key, "")?;
+            }
+            store.put(&key, items, check, &lock)
+        };
+        self.change(access, |variable: &Variable| variable.metadata.modify_index, put).await
     }
 
     /// Removes a variable. Returns the index afterwards.
@@ -141,10 +153,13 @@ impl Variables {
     /// # Errors
     /// [`VariableError`].
     pub async fn delete(&self, actor: &Actor, key: VariableKey, check: Check) -> Result<u64, VariableError> {
-        let of = key.clone();
-        let removed = self.change(move |store| store.delete(&of, check).map(|_| store.index())).await;
-        audit::changed(actor, "remove", &key, removed.as_ref().copied());
-        removed
+        let access = Access::begin(actor, "remove", &key);
+        self.change(
+            access,
+            |index: &u64| *index,
+            move |store| store.delete(&key, check).map(|_| store.index()),
+        )
+        .await
     }
 
     /// Locks a variable, and creates it if there is none. The answer has the id of the lock. A request with the id of
@@ -163,20 +178,13 @@ impl Variables {
         {
             return Ok(Variable { metadata, items: None });
         }
-        let of = key.clone();
-        let acquired = match rules::lock_times(&requested).map_err(VariableError::Invalid) {
-            Ok((ttl, delay)) => {
-                let id = Uuid::new_v4().to_string();
-                self.change(move |store| store.acquire(&of, items, LockRequest { id: &id, ttl, delay })).await
-            }
-            Err(error) => Err(error),
+        let access = Access::begin(actor, "lock", &key);
+        let acquire = move |store: &Store| {
+            let (ttl, delay) = rules::lock_times(&requested).map_err(VariableError::Invalid)?;
+            let id = Uuid::new_v4().to_string();
+            store.acquire(&key, items, LockRequest { id: &id, ttl, delay })
         };
-        if let Ok(variable) = &acquired {
-            self.leases.hold(&variable.metadata);
-            self.wake.notify_one();
-        }
-        audit::changed(actor, "lock", &key, acquired.as_ref().map(|variable| variable.metadata.modify_index));
-        acquired
+        self.change(access, |variable: &Variable| variable.metadata.modify_index, acquire).await
     }
 
     /// Renews a lock for its TTL. The answer has its id.
@@ -189,12 +197,16 @@ impl Variables {
         key: VariableKey,
         id: String,
     ) -> Result<VariableMetadata, VariableError> {
-        let held = self.store.held(&key, &id).and_then(|metadata| match self.leases.renew(&metadata) {
-            Renewal::Renewed => Ok(metadata),
-            // Waits out its delay.
-            Renewal::Lost => self.store.held(&key, "").map(|_| metadata),
+        let access = Access::begin(actor, "renew lock", &key);
+        let held = self.store.held(&key, &id).and_then(|metadata| {
+            let lock = metadata.lock.clone().unwrap_or_default();
+            match self.leases.renew(&key, &lock) {
+                Renewal::Renewed => Ok(metadata),
+                // Waits out its delay.
+                Renewal::Lost => self.store.held(&key, "").map(|_| metadata),
+            }
         });
-        audit::changed(actor, "renew lock", &key, held.as_ref().map(|metadata| metadata.modify_index));
+        access.end(held.as_ref().map(|metadata| metadata.modify_index));
         held
     }
 
@@ -208,13 +220,9 @@ impl Variables {
         key: VariableKey,
         id: String,
     ) -> Result<VariableMetadata, VariableError> {
-        let of = key.clone();
-        let released = self.change(move |store| store.release(&of, &id)).await;
-        if released.is_ok() {
-            self.leases.forget(&key);
-        }
-        audit::changed(actor, "release lock", &key, released.as_ref().map(|metadata| metadata.modify_index));
-        released
+        let access = Access::begin(actor, "release lock", &key);
+        let release = move |store: &Store| store.release(&key, &id);
+        self.change(access, |metadata: &VariableMetadata| metadata.modify_index, release).await
     }
 
     /// Creates a key. All variables are then encrypted again, in the background.
@@ -222,10 +230,12 @@ impl Variables {
     /// # Errors
     /// If the operator provides the keys, or keys are missing.
     pub async fn rotate(&self, actor: &Actor) -> Result<KeyInfo, VariableError> {
-        let rotated = self.change(Store::rotate).await;
-        audit::rotated(actor, rotated.as_ref().map(|key| key.id));
-        self.wake.notify_one();
-        rotated
+        let (actor, wake) = (actor.clone(), Arc::clone(&self.wake));
+        let end = move |rotated: &Result<KeyInfo, VariableError>| {
+            audit::rotated(&actor, rotated.as_ref().map(|key| key.id));
+            wake.notify_one();
+        };
+        self.in_turn(Store::rotate, end).await
     }
 
     /// Removes a key that no variable needs.
@@ -233,9 +243,9 @@ impl Variables {
     /// # Errors
     /// If it is in use, unknown, or provided by the operator.
     pub async fn remove_key(&self, actor: &Actor, id: KeyId) -> Result<(), VariableError> {
-        let removed = self.change(move |store| store.remove_key(id)).await;
-        audit::key_removed(actor, id, &removed);
-        removed
+        let actor = actor.clone();
+        let end = move |removed: &Result<(), VariableError>| audit::key_removed(&actor, id, removed);
+        self.in_turn(move |store| store.remove_key(id), end).await
     }
 
     /// Reads the keys again. Blocking.
@@ -246,17 +256,40 @@ impl Variables {
         self.store.load_keys().inspect(|()| self.wake.notify_one())
     }
 
-    /// Makes changes one after the other, each to its end.
+    /// Changes a variable. Its lease and its audit line follow the change, also if the caller is gone meanwhile.
     async fn change<T: Send + 'static>(
         &self,
+        access: Access,
+        index: fn(&T) -> u64,
         change: impl FnOnce(&Store) -> Result<T, VariableError> + Send + 'static,
     ) -> Result<T, VariableError> {
+        let (store, leases, wake) =
+            (Arc::clone(&self.store), Arc::clone(&self.leases), Arc::clone(&self.wake));
+        let end = move |done: &Result<T, VariableError>| {
+            // What is stored counts: after a failed write, either version may be there.
+            let lock = store.lock(access.key());
+            if leases.follow(access.key(), lock.as_ref()) == Followed::Changed {
+                wake.notify_one();
+            }
+            access.end(done.as_ref().map(index));
+        };
+        self.in_turn(change, end).await
+    }
+
+    /// Makes changes one after the other, each to its end.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&Store) -> Result<T, VariableError> + Send + 'static,
+        end: impl FnOnce(&Result<T, VariableError>) + Send + 'static,
+    ) -> Result<T, VariableError> {
         let (turn, store) = (Arc::clone(&self.turn).lock_owned().await, Arc::clone(&self.store));
-        let done = off_thread(move || {
+        let made = tokio::spawn(async move {
             let _turn = turn;
-            change(&store)
+            let done = off_thread(move || change(&store)).await.unwrap_or(Err(VariableError::Down));
+            end(&done);
+            done
         });
-        done.await.map_err(|_| VariableError::Down)?
+        made.await.unwrap_or(Err(VariableError::Down))
     }
 
     /// Releases lost locks, and encrypts variables with the active key, until it is dropped. Cancel-safe.
@@ -280,7 +313,7 @@ impl Variables {
         let (mut after, mut is_done, mut count) = (None, true, 0u32);
         while let Some(key) = self.store.next_outdated(after.as_ref()) {
             let of = key.clone();
-            match self.change(move |store| store.encrypt_again(&of)).await {
+            match self.in_turn(move |store| store.encrypt_again(&of), |_| ()).await {
                 Ok(()) => count += 1,
                 Err(error) => {
                     is_done = false;
@@ -300,13 +333,12 @@ impl Variables {
         let mut is_done = true;
         for (key, id) in self.leases.lost() {
             let of = key.clone();
-            match self.change(move |store| store.release(&of, &id)).await {
-                Ok(metadata) => {
-                    self.leases.forget(&key);
-                    audit::changed(&Actor::agent(), "expire lock", &key, Ok(metadata.modify_index));
-                }
-                // The holder has released it, or the variable is gone.
-                Err(VariableError::Conflict { .. } | VariableError::NotFound) => self.leases.forget(&key),
+            let access = Access::begin(&Actor::agent(), "expire lock", &key);
+            let expire = move |store: &Store| store.release(&of, &id);
+            let index = |metadata: &VariableMetadata| metadata.modify_index;
+            match self.change(access, index, expire).await {
+                // Or the holder has released it, or the variable is gone.
+                Ok(_) | Err(VariableError::Conflict { .. } | VariableError::NotFound) => {}
                 Err(error) => {
                     is_done = false;
                     self.leases.postpone(&key, RETRY);

@@ -22,15 +22,17 @@ pub(crate) mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use herdlet_api_types::variable::{Variable, VariableItems, VariableKey, VariableMetadata};
+use herdlet_api_types::variable::{Variable, VariableItems, VariableKey, VariableLock, VariableMetadata};
 use herdlet_base::{
     durable::{self, Steps},
     paths::file_name,
 };
+use rustix::fs::OFlags;
 use tokio::sync::{broadcast, watch};
 
 use crate::{
@@ -48,6 +50,11 @@ pub use scan::{Examination, examine};
 const DIR: &str = "variables";
 /// See the module.
 const INDEX: &str = "index";
+/// The directory of damaged files, in the state directory.
+const SET_ASIDE: &str = "damaged";
+
+/// What is added to the index if a damaged file may have had the last one: more changes than an agent ever makes.
+const INDEX_GAP: u64 = 1 << 32;
 
 /// Changes that a slow subscriber may be behind. It then reads everything again.
 const CHANGES_MAX: usize = 1_024;
@@ -90,28 +97,47 @@ impl Store {
         steps: Steps,
     ) -> Result<Self, VariableError> {
         let dir = state.join(DIR);
-        let scan::Scan { entries, newer, damaged, unfinished, index } = scan::scan(&dir)?;
+        let scan::Scan { entries, newer, damaged, unreadable, unfinished, index, is_index_lost } =
+            scan::scan(&dir)?;
         for path in unfinished {
             // A crash left it; its write was never acknowledged.
             if let Err(error) = std::fs::remove_file(&path) {
                 tracing::warn!(path = %path.display(), %error, "a temporary file can't be removed");
             }
         }
-        for (path, why) in damaged {
-            scan::set_aside(&path, &state.join("damaged"), why);
-        }
         for path in &newer {
             tracing::error!(path = %path.display(), "a newer release wrote this variable: it can't be read, and no variable is changed");
         }
+        let index = if is_index_lost { index + INDEX_GAP } else { index };
         let known = Mutex::new(Known { entries, newer, keys: Keyring::default() });
         let (index, changes) = (watch::Sender::new(index), broadcast::Sender::new(CHANGES_MAX));
         let store = Self { dir, source, writer: Mutex::default(), known, index, changes, steps };
+        if !is_index_lost || store.keep_index() {
+            let damaged = damaged.iter().map(|(path, why)| (path, why as &dyn std::fmt::Display));
+            let unreadable = unreadable.iter().map(|(path, error)| (path, error as &dyn std::fmt::Display));
+            // The index has been replaced.
+            let is_variable = |(path, _): &(&PathBuf, _)| path.file_name().is_none_or(|name| name != INDEX);
+            for (path, why) in damaged.chain(unreadable).filter(is_variable) {
+                scan::set_aside(path, &state.join(SET_ASIDE), why);
+            }
+        }
         if let Err(error) = store.load_keys()
             && !store.known().entries.is_empty()
         {
             tracing::error!(error = %error, "variables can't be decrypted");
         }
         Ok(store)
+    }
+
+    /// Writes the index before the files are moved away that it may depend on. Otherwise they stay until the next start.
+    fn keep_index(&self) -> bool {
+        let path = self.dir.join(INDEX);
+        // What is there, such as a directory, may prevent it.
+        if !path.is_file() && path.exists() {
+            scan::set_aside(&path, &self.dir.with_file_name(SET_ASIDE), &"it is not an index");
+        }
+        let written = self.write_file(&path, self.index().to_string().as_bytes());
+        written.inspect_err(|error| tracing::error!(%error, "damaged variables are not moved away")).is_ok()
     }
 
     /// The index of the last change. It never decreases, also over restarts.
@@ -123,6 +149,11 @@ impl Store {
     pub async fn changed(&self, index: u64) {
         // The wait fails only when the store is dropped.
         let _ = self.index.subscribe().wait_for(|now| *now > index).await;
+    }
+
+    /// The callers of [`Store::changed`] that wait.
+    pub fn waiting(&self) -> usize {
+        self.index.receiver_count()
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<VariableKey> {
@@ -150,6 +181,11 @@ impl Store {
         let known = self.known();
         let locked = known.entries.values().filter(|entry| entry.metadata.lock.is_some());
         locked.map(|entry| entry.metadata.clone()).collect()
+    }
+
+    /// The lock of a variable, with its id.
+    pub(crate) fn lock(&self, key: &VariableKey) -> Option<VariableLock> {
+        self.entry(key)?.metadata.lock
     }
 
     /// Reads and decrypts a variable; none if there is none. The id of a lock is left out.
@@ -232,8 +268,14 @@ fn name_of(key: &VariableKey) -> String {
     file_name(&format!("{}/{}", key.namespace, key.path))
 }
 
+/// Reads the beginning of a regular file. Does not wait, as for a FIFO.
 fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(std::fs::File::open(path)?, most), &mut bytes)?;
+    io::Read::read_to_end(&mut io::Read::take(file, most), &mut bytes)?;
     Ok(bytes)
 }

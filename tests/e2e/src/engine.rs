@@ -149,7 +149,7 @@ impl Engines {
     }
 
     fn launch(&mut self, here: &str, owner: &str, kinds: &[&str]) {
-        let mut command = self.script();
+        let mut command = script();
         command.arg("serve").arg(&self.folder).arg(owner).args(kinds);
         command.env("HERDLET_TEST_HERE", here).stdout(Stdio::null()).stderr(Stdio::null());
         self.guard = Some(command.spawn().expect("a started script"));
@@ -172,7 +172,7 @@ impl Engines {
     /// If it fails.
     pub fn within(&self, arguments: &[&str]) -> String {
         let output =
-            self.script().arg("within").arg(&self.folder).args(arguments).output().expect("a started script");
+            script().arg("within").arg(&self.folder).args(arguments).output().expect("a started script");
         assert!(
             output.status.success(),
             "{arguments:?}: {}{}",
@@ -187,22 +187,31 @@ impl Engines {
         self.run(&["large", name]);
     }
 
+    /// Removes what earlier runs whose guard was killed left behind.
+    ///
+    /// # Panics
+    /// If the script fails.
+    pub fn sweep() {
+        let status = script().arg("sweep").status().expect("a started script");
+        assert!(status.success(), "tests/engines sweep failed");
+    }
+
     fn run(&self, arguments: &[&str]) {
-        let mut command = self.script();
+        let mut command = script();
         let (verb, rest) = arguments.split_first().expect("a verb");
         let output = command.arg(verb).arg(&self.folder).args(rest).output().expect("a started script");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "tests/engines {arguments:?} failed:\n{text}");
     }
+}
 
-    fn script(&self) -> Command {
-        let mut command = Command::new(project().join("tests/engines"));
-        command.stdin(Stdio::null()).env("HERDLET_TEST_HERE", "1");
-        if let Some(programs) = environment::component(environment::ENGINES) {
-            command.env(environment::ENGINES, programs);
-        }
-        command
+fn script() -> Command {
+    let mut command = Command::new(project().join("tests/engines"));
+    command.stdin(Stdio::null()).env("HERDLET_TEST_HERE", "1");
+    if let Some(programs) = environment::component(environment::ENGINES) {
+        command.env(environment::ENGINES, programs);
     }
+    command
 }
 
 impl Drop for Engines {

@@ -15,7 +15,7 @@ const PLAN_DEPENDENCIES: [&str; 7] =
     ["herdlet-api-types", "jiff", "regex", "serde", "serde_json", "sha2", "thiserror"];
 
 /// Maximum lines of code in a file.
-const LINES_MAX: usize = 600;
+const LINES_MAX: usize = 400;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()

@@ -176,8 +176,9 @@ pub struct DockerAuth {
     pub email: Text,
     /// The registry; default the image's.
     pub server_address: Text,
-    /// Whether its certificate is verified (podman).
+    /// Must not be false: whether certificates are verified is in the engine's own config.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("enum" = [true])))]
     pub tls_verify: Option<bool>,
 }
 

@@ -57,7 +57,7 @@ pub async fn alloc_dir(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Pl
             Ok(users) => users,
             Err(error) => return failed(error.class(), &error),
         };
-        let dir = dir.used_by(users);
+        let dir = dir.used_by(with_images(&alloc, users));
         let result = match verb {
             PlaceVerb::Up => match KeptAllocation::bytes_of(&alloc) {
                 Ok(spec) => dir.up(&spec).map(|()| Outcome::Done(None)),
@@ -78,15 +78,12 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
     blocking(move || {
         let task = workload.task();
         let user = task.and_then(machine_user);
-        let find = || {
-            let users = task_users(&context, &workload.alloc)?.of_task(user)?;
-            Ok(if task.is_some_and(|task| runs_images(&task.driver)) { users.of_image() } else { users })
-        };
-        let users = match used_by(verb, find) {
+        let users = match used_by(verb, || task_users(&context, &workload.alloc)?.of_task(user)) {
             Ok(users) => users,
             Err(error) => return failed(error.class(), &error),
         };
-        let dir = dir.used_by(users);
+        let has_image = task.is_some_and(|task| runs_images(&task.driver));
+        let dir = dir.used_by(if has_image { users.of_image() } else { users });
         let result = match verb {
             PlaceVerb::Up => dir.up().map(|()| Outcome::Done(None)),
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),
@@ -117,8 +114,13 @@ fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserEr
 /// Like [`task_users`], with these `guests`.
 pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUsers, UserError> {
     let users = TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))?;
+    Ok(with_images(alloc, users))
+}
+
+/// Adds the users of images, if a task of the allocation runs one.
+fn with_images(alloc: &Allocation, users: TaskUsers) -> TaskUsers {
     let has_images = tasks(alloc).any(|task| runs_images(&task.driver));
-    Ok(if has_images { users.and_users_of_images() } else { users })
+    if has_images { users.and_users_of_images() } else { users }
 }
 
 /// Names of the users who may write to the directories that the tasks of an allocation share: the users of [`task_users`].

@@ -38,11 +38,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
-/// Removes the fields that are null: for Nomad they are the same as absent, and clients send them. Jobs have rules of their own.
+/// Removes the fields that are null: for Nomad they are the same as absent, and clients send them. Jobs, and the items of
+/// variables, have rules of their own.
 fn drop_nulls(body: &mut Value) {
     let Some(fields) = body.as_object_mut() else { return };
     fields.retain(|_, value| !value.is_null());
-    for (_, value) in fields.iter_mut().filter(|(name, _)| *name != "Job") {
+    for (_, value) in fields.iter_mut().filter(|(name, _)| !matches!(name.as_str(), "Job" | "Items")) {
         drop_nulls(value);
     }
 }

@@ -25,8 +25,6 @@ const IDLE: Duration = Duration::from_secs(15);
 
 /// A job that its client has just asked for is in the state after this time.
 const CREATION_TIME_MAX: Duration = Duration::from_secs(10);
-/// The delay between looks at the state.
-const RETRY: Duration = Duration::from_millis(250);
 
 /// A job with a client. Dropped when the client is gone or the agent shuts down.
 struct Held {
@@ -50,9 +48,10 @@ impl Drop for Held {
 /// Deletes the job once it exists.
 async fn delete(shared: &Shared, job: &JobKey) {
     let view = loop {
+        let version = shared.model.version();
         match shared.known_job(job) {
             Ok(view) => break view,
-            Err(_) => tokio::time::sleep(RETRY).await,
+            Err(_) => shared.model.changed(version).await,
         }
     };
     if view.deleting || !view.job.is_one_off() || shared.closing.is_cancelled() {

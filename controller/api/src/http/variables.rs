@@ -11,7 +11,9 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
-use herdlet_api_types::variable::{DEFAULT_NAMESPACE, Variable, VariableKey, VariableMetadata};
+use herdlet_api_types::variable::{
+    DEFAULT_NAMESPACE, Variable, VariableItems, VariableKey, VariableLock, VariableMetadata,
+};
 use herdlet_variables::{Actor, Check, KeyError, VariableError};
 use serde::Deserialize;
 use serde_json::Value;
@@ -54,11 +56,38 @@ impl Listed for VariableMetadata {
     }
 }
 
+/// What is known about a request that may be refused.
+struct Asked<'s> {
+    shared: &'s Shared,
+    actor: &'s Actor,
+    operation: &'static str,
+    key: VariableKey,
+}
+
+impl Asked<'_> {
+    /// Records a refusal before the store is reached.
+    fn refuse(&self, error: ApiError) -> ApiError {
+        self.shared.variables.refused(self.actor, self.operation, &self.key, "refused: invalid");
+        error
+    }
+}
+
+/// Parameters of a request, or why they are refused.
+type Given<T> = Result<Params<T>, ApiError>;
+
+/// The namespace of a request; the default one if its parameters are not valid.
+fn namespace_of(read: &Given<Read>) -> String {
+    read.as_ref().map_or(DEFAULT_NAMESPACE, |Params(read)| read.namespace()).to_owned()
+}
+
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
-    Params(read): Params<Read>,
+    read: Given<Read>,
     Accessor(actor): Accessor,
 ) -> ApiResult<Response> {
+    let key = VariableKey { namespace: namespace_of(&read), path: String::new() };
+    let asked = Asked { shared: &shared, actor: &actor, operation: "list", key };
+    let Params(read) = read.map_err(|error| asked.refuse(error))?;
     shared.variables.listed(&actor, read.namespace(), &read.prefix);
     let show = |_: &Shared, one: &VariableMetadata| serde_json::to_value(one).unwrap_or_default();
     let find = |shared: &Shared| Ok(shared.variables.store().list());
@@ -68,11 +97,13 @@ pub(super) async fn list(
 pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(path): Path<String>,
-    Params(read): Params<Read>,
+    read: Given<Read>,
     Accessor(actor): Accessor,
 ) -> VariableResult {
-    let key = VariableKey { namespace: read.namespace().to_owned(), path };
-    shared.await_variable(&read, &key).await?;
+    let key = VariableKey { namespace: namespace_of(&read), path };
+    let asked = Asked { shared: &shared, actor: &actor, operation: "read", key: key.clone() };
+    let Params(read) = read.map_err(|error| asked.refuse(error))?;
+    shared.await_variable(&read, &key).await.map_err(|error| asked.refuse(error))?;
     let index = shared.index(Source::Variables);
     match shared.variables.read(&actor, key).await? {
         Some(variable) => Ok(answered(&read, variable.metadata.modify_index, variable)?),
@@ -122,61 +153,93 @@ impl Operation {
     }
 }
 
+/// A change that a request asks for.
+enum Write {
+    Put(VariableItems, Check, VariableLock),
+    Acquire(Option<VariableItems>, VariableLock),
+    Renew(VariableLock),
+    Release(VariableLock),
+}
+
 pub(super) async fn write(
     State(shared): State<Arc<Shared>>,
     Path(path): Path<String>,
-    (Params(read), Params(operation)): (Params<Read>, Params<Operation>),
+    (read, operation): (Given<Read>, Given<Operation>),
     Accessor(actor): Accessor,
-    body::Json(sent): body::Json<Value>,
+    sent: Result<body::Json<Value>, ApiError>,
 ) -> VariableResult {
-    let variables = &shared.variables;
-    let asked = |namespace: &str| VariableKey { namespace: namespace.to_owned(), path: path.clone() };
-    // The parser's own message could have a value.
-    let Ok(Variable { metadata, items }) = serde_json::from_value::<Variable>(sent) else {
-        variables.refused(&actor, "write", &asked(read.namespace()), "refused: invalid");
-        let message = "the body is not a variable: expected an object whose Items have strings as values";
-        return Err(ApiError::bad(message).into());
-    };
-    let in_body = Some(metadata.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-    let in_query = read.namespace.as_deref().filter(|namespace| !namespace.is_empty());
-    let key = asked(in_query.or(in_body).unwrap_or(DEFAULT_NAMESPACE));
-    let check = operation.check()?;
-    let lock = metadata.lock.unwrap_or_default();
-    let Operation { lock_acquire, lock_renew, lock_release, .. } = operation;
-    if check != Check::Nothing && [&lock_acquire, &lock_renew, &lock_release].iter().any(|set| set.is_some())
-    {
-        return Err(ApiError::bad("cas can't be combined with an operation on a lock").into());
+    let key = VariableKey { namespace: namespace_of(&read), path };
+    let mut asked = Asked { shared: &shared, actor: &actor, operation: "write", key };
+    let Params(read) = read.map_err(|error| asked.refuse(error))?;
+    let Params(operation) = operation.map_err(|error| asked.refuse(error))?;
+    let body::Json(sent) = sent.map_err(|error| asked.refuse(error))?;
+    let Variable { metadata, items } = variable_of(sent).map_err(|error| asked.refuse(error))?;
+    if read.namespace.as_deref().is_none_or(str::is_empty) && !metadata.namespace.is_empty() {
+        asked.key.namespace = metadata.namespace;
     }
-    let written = match (lock_acquire, lock_renew, lock_release) {
-        (None, None, None) => variables.put(&actor, key, items.unwrap_or_default(), (check, lock.id)).await?,
-        (Some(_), None, None) => {
-            let items = items.filter(|items| !items.0.is_empty());
-            variables.acquire(&actor, key, (items, lock)).await?
-        }
-        (None, Some(_), None) => {
+    let lock = metadata.lock.unwrap_or_default();
+    let write = operation.write(items, lock).map_err(|error| asked.refuse(error))?;
+    let (variables, key) = (&shared.variables, asked.key);
+    let written = match write {
+        Write::Put(items, check, lock) => variables.put(&actor, key, items, (check, lock.id)).await?,
+        Write::Acquire(items, lock) => variables.acquire(&actor, key, (items, lock)).await?,
+        Write::Renew(lock) => {
             let metadata = variables.renew(&actor, key, lock.id).await?;
             return Ok(answered(&read, metadata.modify_index, metadata)?);
         }
-        (None, None, Some(_)) => {
-            if items.is_some_and(|items| !items.0.is_empty()) {
-                return Err(ApiError::bad("a release of a lock changes no items: send none").into());
-            }
+        Write::Release(lock) => {
             let metadata = variables.release(&actor, key, lock.id).await?;
             return Ok(answered(&read, metadata.modify_index, metadata)?);
         }
-        (_, _, _) => return Err(ApiError::bad("a request has at most one operation on a lock").into()),
     };
     Ok(answered(&read, written.metadata.modify_index, written)?)
+}
+
+/// Reads a body. The parser's own messages could have a value.
+fn variable_of(sent: Value) -> ApiResult<Variable> {
+    let items = sent.get("Items").and_then(Value::as_object).into_iter().flatten();
+    if let Some((name, _)) = items.into_iter().find(|(_, value)| !value.is_string()) {
+        let message = format!("the body is not a variable: Items[{name:?}] is not a string");
+        return Err(ApiError::bad(message));
+    }
+    let message = "the body is not a variable: expected an object whose Items have strings as values";
+    serde_json::from_value(sent).map_err(|_| ApiError::bad(message))
+}
+
+impl Operation {
+    fn write(self, items: Option<VariableItems>, lock: VariableLock) -> ApiResult<Write> {
+        let check = self.check()?;
+        let Self { lock_acquire, lock_renew, lock_release, .. } = self;
+        let is_of_lock = lock_acquire.is_some() || lock_renew.is_some() || lock_release.is_some();
+        if check != Check::Nothing && is_of_lock {
+            return Err(ApiError::bad("cas can't be combined with an operation on a lock"));
+        }
+        let items = items.unwrap_or_default();
+        match (lock_acquire, lock_renew, lock_release) {
+            (None, None, None) => Ok(Write::Put(items, check, lock)),
+            (Some(_), None, None) => {
+                Ok(Write::Acquire(Some(items).filter(|items| !items.0.is_empty()), lock))
+            }
+            (None, Some(_), None) => Ok(Write::Renew(lock)),
+            (None, None, Some(_)) if items.0.is_empty() => Ok(Write::Release(lock)),
+            (None, None, Some(_)) => Err(ApiError::bad("a release of a lock changes no items: send none")),
+            (_, _, _) => Err(ApiError::bad("a request has at most one operation on a lock")),
+        }
+    }
 }
 
 pub(super) async fn remove(
     State(shared): State<Arc<Shared>>,
     Path(path): Path<String>,
-    (Params(read), Params(operation)): (Params<Read>, Params<Operation>),
+    (read, operation): (Given<Read>, Given<Operation>),
     Accessor(actor): Accessor,
 ) -> VariableResult {
-    let key = VariableKey { namespace: read.namespace().to_owned(), path };
-    let index = shared.variables.delete(&actor, key, operation.check()?).await?;
+    let key = VariableKey { namespace: namespace_of(&read), path };
+    let asked = Asked { shared: &shared, actor: &actor, operation: "remove", key: key.clone() };
+    read.map_err(|error| asked.refuse(error))?;
+    let Params(operation) = operation.map_err(|error| asked.refuse(error))?;
+    let check = operation.check().map_err(|error| asked.refuse(error))?;
+    let index = shared.variables.delete(&actor, key, check).await?;
     Ok((StatusCode::NO_CONTENT, [(INDEX, index.to_string())]).into_response())
 }
 

@@ -54,11 +54,8 @@ async fn lock_and_run(args: LockArgs) -> Result<u8, Failure> {
     let key = args.of.key(&args.path)?;
     let client = args.connection.client()?;
     let lock = VariableLock { id: String::new(), ttl_ns: args.ttl.0, delay_ns: args.delay.0 };
-    let held = Held { variable: acquire(&client, &key, lock).await?, client };
-    let ended = match start(&args.command) {
-        Ok(child) => held.run(child).await,
-        Err(failed) => Err(failed),
-    };
+    let held = acquire(client, &key, lock).await?;
+    let ended = held.start_and_run(&args.command).await;
     // Without an answer, the lock ends by itself.
     let _ = held.client.lock_variable(&held.variable, LockOperation::Release).await;
     ended
@@ -69,20 +66,23 @@ struct Held {
     client: Client,
     /// Its key and the lock.
     variable: Variable,
+    /// The lease begins after this.
+    requested_at: Instant,
 }
 
 /// Waits for the lock.
-async fn acquire(client: &Client, key: &VariableKey, lock: VariableLock) -> Result<Variable, Failure> {
+async fn acquire(client: Client, key: &VariableKey, lock: VariableLock) -> Result<Held, Failure> {
     let VariableKey { namespace, path } = key.clone();
     let metadata = VariableMetadata { namespace, path, lock: Some(lock), ..VariableMetadata::default() };
     let wanted = Variable { metadata, items: None };
     let mut is_announced = false;
     loop {
+        let requested_at = Instant::now();
         match client.lock_variable(&wanted, LockOperation::Acquire).await {
             Ok(Variable { metadata, .. }) => {
                 let VariableMetadata { namespace, path, lock, .. } = metadata;
                 let metadata = VariableMetadata { namespace, path, lock, ..VariableMetadata::default() };
-                return Ok(Variable { metadata, items: None });
+                return Ok(Held { client, variable: Variable { metadata, items: None }, requested_at });
             }
             Err(VariableRefusal::Conflict(present)) => {
                 if !is_announced {
@@ -120,15 +120,23 @@ fn start(command: &[String]) -> Result<Child, Failure> {
 
 impl Held {
     /// Runs the command to its end.
-    async fn run(&self, mut child: Child) -> Result<u8, Failure> {
+    async fn start_and_run(&self, command: &[String]) -> Result<u8, Failure> {
         let failed =
             |error: std::io::Error| Failure::new(format!("the command can't be waited for: {error}"));
+        // Before the start: a signal must not end this process while the command runs.
         let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
-        let lost = tokio::select! {
-            ended = child.wait() => return ended.map(code).map_err(failed),
-            // Ctrl-C reaches the command by itself.
-            _ = terminated.recv() => None,
-            lost = self.renew_until_lost() => Some(lost),
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut child = start(command)?;
+        let renewals = self.renew_until_lost();
+        tokio::pin!(renewals);
+        let lost = loop {
+            tokio::select! {
+                ended = child.wait() => return ended.map(code).map_err(failed),
+                // Ctrl-C reaches the command by itself, and the command may go on.
+                _ = interrupted.recv() => {}
+                _ = terminated.recv() => break None,
+                lost = &mut renewals => break Some(lost),
+            }
         };
         end(&mut child).await;
         match lost {
@@ -144,8 +152,8 @@ impl Held {
     async fn renew_until_lost(&self) -> String {
         let lock = self.variable.metadata.lock.clone().unwrap_or_default();
         let ttl = Duration::from_nanos(u64::try_from(lock.ttl_ns).unwrap_or_default());
-        let mut next = Instant::now() + ttl / 2;
-        let mut lost_at = Instant::now() + ttl;
+        let mut next = self.requested_at + ttl / 2;
+        let mut lost_at = self.requested_at + ttl;
         loop {
             sleep_until(next).await;
             let asked = Instant::now();

@@ -171,7 +171,8 @@ const ARTIFACT: Keys = &[
 const TEMPLATE: Keys = &[
     ("block_query_wait", Unused),
     ("consul_retry", Unused),
-    ("disable_file_sandbox", Field(Flag, "template.disable_file_sandbox")),
+    // Templates never read files outside of their task's directory.
+    ("disable_file_sandbox", Unused),
     ("function_denylist", Field(Texts, "template.function_denylist")),
     ("max_stale", Unused),
     ("nomad_retry", Unused),

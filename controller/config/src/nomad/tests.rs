@@ -178,7 +178,7 @@ fn an_agent_file_of_a_client_is_understood() {
 
 #[test]
 fn settings_of_templates_are_read() {
-    let hcl = r#"client { template {
+    let hcl = r#"client { enabled = true servers = ["10.0.0.1"] template {
   function_denylist    = ["plugin", "sprig_*"]
   disable_file_sandbox = true
   max_stale            = "87600h"
@@ -192,9 +192,9 @@ fn settings_of_templates_are_read() {
     assert_eq!(template.function_denylist, ["plugin", "sprig_*"]);
     assert_eq!((template.wait.min.as_secs(), template.wait.max.as_secs()), (1, 60));
     assert_eq!((template.wait_min.as_secs(), template.wait_max), (2, None));
-    assert!(template.disable_file_sandbox);
     let unused = lines(&config.warnings);
     let starts = [
+        "a.hcl:3:3: client.template.disable_file_sandbox: ",
         "a.hcl:4:3: client.template.max_stale: ",
         "a.hcl:5:3: client.template.block_query_wait: ",
         "a.hcl:8:3: client.template.consul_retry: ",
@@ -203,7 +203,11 @@ fn settings_of_templates_are_read() {
     for (warning, start) in unused.iter().zip(starts) {
         assert!(warning.starts_with(start), "{warning}");
     }
-    let all_allowed = config_of(&[("a.hcl", "client { template { function_denylist = [] } }")]).unwrap();
+    let all_allowed = config_of(&[(
+        "a.hcl",
+        "client { enabled = true servers = [\"10.0.0.1\"] template { function_denylist = [] } }",
+    )])
+    .unwrap();
     assert!(all_allowed.template.function_denylist.is_empty());
     let problems =
         load(&[("a.hcl", "client { template { wait { min = \"2s\" max = \"1s\" } } }")]).unwrap_err();

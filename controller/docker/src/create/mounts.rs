@@ -136,7 +136,7 @@ fn volume(text: &str, material: &Material<'_>) -> Result<String, String> {
 }
 
 /// Nomad's sentence, with the remedy.
-const NOT_ENABLED: &str = "volumes are not enabled; cannot mount host paths or volumes of the engine: set `volumes.enabled` of the driver's options";
+pub(super) const NOT_ENABLED: &str = "volumes are not enabled; cannot mount host paths or volumes of the engine: set `volumes.enabled` of the driver's options";
 
 /// The path of a source: a relative one is in the task directory.
 fn host_path(source: &str, material: &Material<'_>) -> Result<PathBuf, String> {

@@ -8,8 +8,11 @@ use std::{fs, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 use bollard::models::HostConfig;
 use herdlet_api_types::manifest::driver::DockerConfig;
 
-use super::{Material, capabilities, some};
+use super::{Material, capabilities, mounts, some};
 use crate::{config::FieldError, files, policy::Policy};
+
+/// The mode that shares the namespace of a container.
+const CONTAINER: &str = "container";
 
 /// The largest seccomp profile. Docker's default has 13 KiB.
 const PROFILE_LEN_MAX: u64 = 1024 * 1024;
@@ -38,7 +41,8 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Sharing a namespace of the machine is a right (Nomad 2.0.4, CVE-2026-14891).
+/// Sharing a namespace of the machine is a right (Nomad 2.0.4, CVE-2026-14891). Sharing one of another container is one, too: it may be
+/// somebody else's, and its processes and memory are in it. `container` allows each `container:NAME`.
 fn mode(
     namespace: &str,
     value: Option<&str>,
@@ -46,12 +50,14 @@ fn mode(
     policy: &Policy,
 ) -> Result<Option<String>, FieldError> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
-    let is_host = value == "host" || value.starts_with("ns:");
-    if is_host && !policy.allow_privileged && !allowed.iter().any(|mode| mode == value) {
+    let kind = value.split_once(':').map_or(value, |(kind, _)| kind);
+    let is_shared = matches!(kind, "host" | "ns" | CONTAINER);
+    let is_allowed = |mode: &String| mode == value || mode == CONTAINER && kind == CONTAINER;
+    if is_shared && !policy.allow_privileged && !allowed.iter().any(is_allowed) {
         return Err(FieldError::new(
             format!("{namespace}_mode"),
             format!(
-                "{value:?} is not allowed on this agent; allow it with `allowed_modes.{namespace}` or `allow_privileged` of the driver's options"
+                "{value:?} is not allowed on this agent; allow it with `allowed_modes.{namespace}: [{kind}]` or `allow_privileged` of the driver's options"
             ),
         ));
     }
@@ -72,7 +78,7 @@ pub(super) fn runtime(docker: &DockerConfig, policy: &Policy) -> Result<Option<S
 }
 
 /// Options for the engine, in which the file of a seccomp profile is replaced by its content.
-fn security_options(Material { task, config, .. }: &Material<'_>) -> Result<Vec<String>, FieldError> {
+fn security_options(Material { task, config, policy, .. }: &Material<'_>) -> Result<Vec<String>, FieldError> {
     let read = |(index, option): (usize, &herdlet_api_types::manifest::Text)| {
         let option = option.0.as_str();
         let refused = |why: String| FieldError::new(format!("security_opt[{index}]"), why);
@@ -85,17 +91,21 @@ fn security_options(Material { task, config, .. }: &Material<'_>) -> Result<Vec<
         if name != "seccomp" || matches!(value, "unconfined" | "builtin") {
             return Ok(format!("{name}={value}"));
         }
-        let profile = read_profile(&task.dirs.task, Path::new(value))
+        let profile = read_profile(&task.dirs.task, Path::new(value), policy)
             .map_err(|why| refused(format!("cannot read the seccomp profile {value:?}: {why}")))?;
         Ok(format!("seccomp={profile}"))
     };
     config.docker.security_opt.iter().enumerate().map(read).collect()
 }
 
-/// Reads a profile in the task's directory, or one of the machine by its absolute path.
-fn read_profile(task: &Path, path: &Path) -> Result<String, String> {
+/// Reads a profile in the task's directory, or one of the machine by its absolute path. The latter needs the right to use paths of the
+/// machine: an error would tell whether a file exists, and what kind of a file it is.
+fn read_profile(task: &Path, path: &Path, policy: &Policy) -> Result<String, String> {
     let inside = path.strip_prefix(task).unwrap_or(path);
     let file = if inside.is_absolute() {
+        if !policy.host_paths {
+            return Err(mounts::NOT_ENABLED.to_owned());
+        }
         let flags = libc::O_NONBLOCK;
         fs::OpenOptions::new()
             .read(true)

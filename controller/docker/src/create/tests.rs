@@ -233,6 +233,9 @@ fn rights_need_a_permission() {
         (json!({"cap_add": ["net_admin"]}), "config.cap_add"),
         (json!({"pid_mode": "host"}), "config.pid_mode"),
         (json!({"ipc_mode": "host"}), "config.ipc_mode"),
+        // A container of somebody else.
+        (json!({"pid_mode": "container:vault"}), "config.pid_mode"),
+        (json!({"ipc_mode": "container:vault"}), "config.ipc_mode"),
         (json!({"uts_mode": "host"}), "config.uts_mode"),
         (json!({"userns_mode": "host"}), "config.userns_mode"),
         (json!({"runtime": "kata"}), "config.runtime"),
@@ -250,6 +253,62 @@ fn rights_need_a_permission() {
     assert!(
         case.make(json!({"pid_mode": "host"})).is_ok() && case.make(json!({"ipc_mode": "host"})).is_err()
     );
+    assert!(case.make(json!({"pid_mode": "container:x"})).is_err());
+    let modes = json!({"pid": ["container"], "ipc": ["container:x"]});
+    let case = Case { options: json!({"allowed_modes": modes}), ..Case::new() };
+    let host = case.host(json!({"pid_mode": "container:y", "ipc_mode": "container:x"}));
+    assert_eq!(
+        (host.pid_mode.as_deref(), host.ipc_mode.as_deref()),
+        (Some("container:y"), Some("container:x"))
+    );
+    for config in [json!({"ipc_mode": "container:y"}), json!({"pid_mode": "host"})] {
+        case.make(config).unwrap_err();
+    }
+    for private in ["private", "shareable", "none"] {
+        case.make(json!({"ipc_mode": private})).unwrap();
+    }
+}
+
+/// The errors of a profile told a job's author which files a machine has, and what is in them.
+#[test]
+fn a_seccomp_profile_of_the_machine_needs_a_permission() {
+    let dir = tempfile::tempdir().unwrap();
+    let outside = dir.path().join("p.json");
+    std::fs::write(&outside, "{\"x\": 1}").unwrap();
+    let mut case = Case::new();
+    case.task.dirs.task = dir.path().join("t");
+    std::fs::create_dir_all(dir.path().join("t/local")).unwrap();
+    std::fs::write(dir.path().join("t/local/p.json"), "{}").unwrap();
+    let option = |path: &Path| json!({"security_opt": [format!("seccomp={}", path.display())]});
+    let reasons = [&outside, Path::new("/etc/passwd"), Path::new("/no/such")].map(|path| {
+        let refused = case.make(option(path)).unwrap_err();
+        refused.replace(&*path.to_string_lossy(), "PATH")
+    });
+    assert!(
+        reasons[0].contains("volumes.enabled") && reasons.iter().all(|why| *why == reasons[0]),
+        "{reasons:?}"
+    );
+    for inside in ["local/p.json".into(), dir.path().join("t/local/p.json")] {
+        case.make(option(&inside)).unwrap();
+    }
+    case.options = json!({"volumes": {"enabled": true}});
+    assert_eq!(case.host(option(&outside)).security_opt.unwrap(), ["seccomp={\"x\":1}"]);
+}
+
+/// With `compress` the engine rewrites its files, which were read no further.
+#[test]
+fn compressed_log_files_are_not_asked_for() {
+    let mut case = Case::new();
+    let config = json!({"logging": {"type": "json-file", "config": {"compress": "true", "max-file": "5"}}});
+    let made = case.make(config.clone()).unwrap();
+    let options = made.body.host_config.unwrap().log_config.unwrap().config.unwrap();
+    assert_eq!(options.into_iter().collect::<Vec<_>>(), [("max-file".to_owned(), "5".to_owned())]);
+    assert!(made.notes.iter().any(|note| note.contains("compress")), "{:?}", made.notes);
+    // Nothing reads them.
+    case.task.logs.disabled = true;
+    let made = case.make(config).unwrap();
+    assert_eq!(made.body.host_config.unwrap().log_config.unwrap().config.unwrap()["compress"], "true");
+    assert!(made.notes.is_empty());
 }
 
 #[test]

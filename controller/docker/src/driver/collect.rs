@@ -13,6 +13,7 @@ use bollard::query_parameters::RemoveImageOptionsBuilder;
 use herdlet_api_types::UnixNanos;
 use herdlet_base::clock::wall_now;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, ImageUse, ImageView};
+use herdlet_runtime::off_thread;
 use tokio::time::{self, Instant};
 
 use super::Shared;
@@ -20,7 +21,7 @@ use crate::{
     engine::Place,
     failure::{self, Meaning},
     images::{self, LocalImage},
-    records::RecordClaim,
+    records::{Record, RecordClaim},
     used::UsedImage,
 };
 
@@ -38,8 +39,12 @@ pub(super) type Preparing = Mutex<BTreeMap<AttemptId, (Instant, (String, Place))
 const ENGINE_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 pub(super) async fn run(shared: Arc<Shared>) {
-    if let Err(error) = shared.records.forget_engines(ENGINE_AGE) {
-        tracing::debug!(%error, "failed to look for engines of allocations that are gone");
+    let forgetting = shared.on_disk(|shared| {
+        let failed = |error| DriverError::retry(format!("look for engines of allocations: {error}"));
+        shared.records.forget_engines(ENGINE_AGE).map_err(failed)
+    });
+    if let Err(error) = forgetting.await {
+        tracing::debug!(error = error.why(), "engines of allocations that are gone are kept");
     }
     let Some(delay) = shared.policy.image_delay else { return };
     let period = (delay / 2).clamp(PERIOD_MIN, PERIOD_MAX);
@@ -98,20 +103,14 @@ impl Shared {
         self.preparing.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    /// The images that attempts use now, with their engines.
+    /// The images that attempts use now, with their engines. Blocking.
     pub(super) fn images_in_use(&self) -> DriverResult<BTreeSet<(String, Place)>> {
         let mut in_use: BTreeSet<(String, Place)> = {
             let mut preparing = self.preparing.lock().unwrap_or_else(PoisonError::into_inner);
             preparing.retain(|_, (since, _)| since.elapsed() < CLAIM_MAX);
             preparing.values().map(|(_, image)| image.clone()).collect()
         };
-        for id in self.recorded()? {
-            if let Some(record) = self.record(&id)?.filter(|record| record.claim == RecordClaim::Taken)
-                && let Some(engine) = record.engine
-            {
-                in_use.insert((record.image, engine));
-            }
-        }
+        in_use.extend(self.users()?.into_iter().map(|(_, record, engine)| (record.image, engine)));
         Ok(in_use)
     }
 
@@ -121,50 +120,60 @@ impl Shared {
 
     /// Removes the images whose last use is longer ago than this.
     pub(super) async fn collect(self: &Arc<Self>, delay: Duration) -> DriverResult<()> {
-        let failed = |error| DriverError::retry(format!("list the images that tasks have used: {error}"));
-        let all = self.used.list().map_err(failed)?;
-        if all.is_empty() {
-            return Ok(());
-        }
-        let in_use = self.images_in_use()?;
-        let delay_s = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
-        for used in all {
-            if in_use.contains(&(used.image.clone(), used.engine.clone())) {
-                self.note_image(&used.image, &used.engine);
-            } else if now_s().saturating_sub(used.at_s) >= delay_s
-                && let Err(error) = self.remove_image(&used).await
-            {
+        for used in self.on_disk(move |shared| shared.unused(delay)).await? {
+            if let Err(error) = self.remove_image(&used).await {
                 tracing::debug!(error = error.why(), "failed to remove an image");
             }
         }
         Ok(())
     }
 
+    /// The images whose last use is longer ago than this. Notes those that are in use. Blocking.
+    fn unused(&self, delay: Duration) -> DriverResult<Vec<UsedImage>> {
+        let mut all = self.used_images()?;
+        if all.is_empty() {
+            return Ok(all);
+        }
+        let in_use = self.images_in_use()?;
+        let delay_s = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
+        all.retain(|used| {
+            let is_in_use = in_use.contains(&(used.image.clone(), used.engine.clone()));
+            if is_in_use {
+                self.note_image(&used.image, &used.engine);
+            }
+            !is_in_use && now_s().saturating_sub(used.at_s) >= delay_s
+        });
+        Ok(all)
+    }
+
+    fn used_images(&self) -> DriverResult<Vec<UsedImage>> {
+        let failed = |error| DriverError::retry(format!("list the images that tasks have used: {error}"));
+        self.used.list().map_err(failed)
+    }
+
+    /// Reads or writes files where this may block.
+    async fn on_disk<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> DriverResult<T> + Send + 'static,
+    ) -> DriverResult<T> {
+        let shared = Arc::clone(self);
+        let done = off_thread(move || work(&shared)).await;
+        done.unwrap_or_else(|error| Err(DriverError::retry(format!("read the files of images: {error}"))))
+    }
+
     /// The images that tasks use or have used.
     pub(super) async fn images(self: &Arc<Self>) -> DriverResult<Vec<ImageView>> {
-        let failed = |error| DriverError::retry(format!("list the images that tasks have used: {error}"));
-        let mut users: BTreeMap<(String, Place), Vec<ImageUse>> = BTreeMap::new();
-        let mut sizes = BTreeMap::new();
-        for id in self.recorded()? {
-            let Some(record) = self.record(&id)?.filter(|record| record.claim == RecordClaim::Taken) else {
-                continue;
-            };
-            let Some(place) = record.engine else { continue };
-            if !sizes.contains_key(&place) {
-                let engine = self.engine(place.clone());
-                sizes.insert(place.clone(), engine.writable_bytes(&self.owner).await.unwrap_or_default());
-            }
-            let writable_bytes = sizes.get(&place).and_then(|sizes| sizes.get(&id.name()).copied());
-            let (alloc, task, alloc_name) = (id.alloc, id.task.clone(), String::new());
-            let user = ImageUse { alloc, alloc_name, task, writable_bytes };
-            users.entry((record.image, place)).or_default().push(user);
-        }
+        let (all, users) = self.on_disk(|shared| Ok((shared.used_images()?, shared.users()?))).await?;
+        let mut users = self.with_sizes(users).await;
         let mut views = Vec::new();
-        for used in self.used.list().map_err(failed)? {
+        for used in all {
             let engine = self.engine(used.engine.clone());
+            let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
             let local = match engine.reach().await {
-                Ok(client) => images::local(&client, &used.image).await.ok().flatten(),
-                Err(_) => None,
+                Ok(client) => images::local(&client, &used.image).await.map_err(failed)?,
+                // An engine that is gone has no images; one that tasks are placed on is only down.
+                Err(_) if used.engine != self.current().place => None,
+                Err(why) => return Err(DriverError::retry(why)),
             };
             let local = local.unwrap_or_default();
             views.push(ImageView {
@@ -179,16 +188,44 @@ impl Shared {
         Ok(views)
     }
 
+    /// The attempts that use images now. Blocking.
+    fn users(&self) -> DriverResult<Vec<(AttemptId, Record, Place)>> {
+        let mut users = Vec::new();
+        for id in self.recorded()? {
+            if let Some(record) = self.record(&id)?.filter(|record| record.claim == RecordClaim::Taken)
+                && let Some(place) = record.engine.clone()
+            {
+                users.push((id, record, place));
+            }
+        }
+        Ok(users)
+    }
+
+    /// The users of each image, with what their containers have written.
+    async fn with_sizes(
+        self: &Arc<Self>,
+        users: Vec<(AttemptId, Record, Place)>,
+    ) -> BTreeMap<(String, Place), Vec<ImageUse>> {
+        let mut sizes = BTreeMap::new();
+        let mut of_images: BTreeMap<(String, Place), Vec<ImageUse>> = BTreeMap::new();
+        for (id, record, place) in users {
+            if !sizes.contains_key(&place) {
+                let engine = self.engine(place.clone());
+                sizes.insert(place.clone(), engine.writable_bytes(&self.owner).await.unwrap_or_default());
+            }
+            let writable_bytes = sizes.get(&place).and_then(|sizes| sizes.get(&id.name()).copied());
+            let user = ImageUse { alloc: id.alloc, alloc_name: String::new(), task: id.task, writable_bytes };
+            of_images.entry((record.image, place)).or_default().push(user);
+        }
+        of_images
+    }
+
     async fn remove_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
         let engine = self.engine(used.engine.clone());
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
-        let forget = || {
-            let failed = |error| DriverError::retry(format!("forget the image {}: {error}", used.image));
-            self.used.remove(used).map_err(failed)
-        };
         let Some(found) = images::local(client, &used.image).await.map_err(failed)? else {
-            return forget();
+            return self.forget_image(used).await;
         };
         // One that was superseded is known by its id; a name of it is somebody else's.
         let is_named = found.id == used.image && !found.names.is_empty();
@@ -197,27 +234,48 @@ impl Shared {
         }
         // Of an image with several names an engine removes one, whoever uses the image.
         if engine.has_containers_of(&found.id).await.map_err(DriverError::retry)? {
-            self.note_image(&used.image, &used.engine);
+            return self.note_again(used).await;
+        }
+        // A task may have been prepared since the images were listed.
+        let claim = (used.image.clone(), used.engine.clone());
+        if self.on_disk(move |shared| Ok(shared.images_in_use()?.contains(&claim))).await? {
             return Ok(());
         }
         let options = RemoveImageOptionsBuilder::new().force(false).build();
         match client.remove_image(&used.image, Some(options), None).await {
             Ok(_) => {
                 tracing::info!(image = used.image, "removed an image that no task uses");
-                forget()
+                self.forget_image(used).await
             }
             Err(error) => match failure::meaning(&error) {
-                Meaning::Missing => forget(),
+                Meaning::Missing => self.forget_image(used).await,
                 // A container has it. Podman's status is 500.
                 Meaning::Conflict | Meaning::Failed | Meaning::Refused | Meaning::Unchanged => {
-                    self.note_image(&used.image, &used.engine);
-                    Ok(())
+                    self.note_again(used).await
                 }
                 Meaning::Unreachable => {
                     Err(failure::retry(&format!("remove the image {}", used.image), &error))
                 }
             },
         }
+    }
+
+    async fn forget_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
+        let used = used.clone();
+        self.on_disk(move |shared| {
+            let failed = |error| DriverError::retry(format!("forget the image {}: {error}", used.image));
+            shared.used.remove(&used).map_err(failed)
+        })
+        .await
+    }
+
+    async fn note_again(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
+        let (image, engine) = (used.image.clone(), used.engine.clone());
+        self.on_disk(move |shared| {
+            shared.note_image(&image, &engine);
+            Ok(())
+        })
+        .await
     }
 }
 

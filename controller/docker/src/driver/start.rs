@@ -69,7 +69,7 @@ impl Shared {
         let mut request = self.request(&task, &config, &about)?;
         if !about.is_docker() {
             request.body.image = Some(podman_name(client, &config.docker.image).await?);
-            self.store_profiles(&mut request)?;
+            self.store_profiles(id, &mut request)?;
         }
         let hash = request.hash();
         request.body.labels.get_or_insert_default().insert(names::REQUEST.to_owned(), hash.clone());
@@ -98,8 +98,8 @@ impl Shared {
                 format!("it has no logs here: its log driver is {driver}; herdlet reads those of json-file"),
             );
         }
-        if config.docker.cpuset_cpus.is_some() {
-            self.message(id, "cpuset_cpus has no effect, as in Nomad; use resources.cores".to_owned());
+        for note in &request.notes {
+            self.message(id, (*note).to_owned());
         }
         let container = match self.create(client, id, request, &hash).await {
             Ok(Created::New(container)) => container,
@@ -138,11 +138,11 @@ impl Shared {
     }
 
     /// Podman takes a seccomp profile for the path of one.
-    fn store_profiles(&self, request: &mut Request) -> DriverResult<()> {
+    fn store_profiles(&self, id: &AttemptId, request: &mut Request) -> DriverResult<()> {
         let host = request.body.host_config.as_mut();
         for option in host.into_iter().flat_map(|host| host.security_opt.iter_mut().flatten()) {
             if let Some(profile) = option.strip_prefix("seccomp=").filter(|value| value.starts_with('{')) {
-                let stored = self.records.store_profile(profile);
+                let stored = self.records.store_profile(id, profile);
                 let path = stored
                     .map_err(|error| DriverError::retry(format!("store a seccomp profile: {error}")))?;
                 *option = format!("seccomp={}", path.display());

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, os::unix::fs::MetadataExt as _};
 
-use super::{copy::Advance, *};
+use super::*;
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -146,6 +146,33 @@ fn a_restart_of_the_engine_is_marked() {
         text.starts_with("one\n[herdlet: the engine was restarted here") && text.ends_with("]\ntwo\n"),
         "{text}"
     );
+}
+
+/// The mark of a restart was dropped while nothing could be written.
+#[tokio::test(start_paused = true)]
+async fn a_restart_is_marked_once_the_output_can_be_written_again() {
+    let bench = Bench::new();
+    bench.say("one\n");
+    let (complaint, mut complained) = mpsc::unbounded_channel();
+    let copy = LogCopy::start(bench.job(3), Box::new(move |why| complaint.send(why).unwrap()));
+    copy.drained().await;
+    // As if the disk was full.
+    let away = bench.dir.path().join("away");
+    fs::rename(bench.logs(), &away).unwrap();
+    bench.say("two\n");
+    complained.recv().await.unwrap();
+    copy.mark_gap();
+    copy.mark_gap();
+    // It fails once more, with the mark.
+    copy.drained().await;
+    fs::rename(&away, bench.logs()).unwrap();
+    while !bench.text("t.stdout.0").contains("restarted") {
+        time::sleep(AGAIN).await;
+    }
+    copy.drained().await;
+    let text = bench.text("t.stdout.0");
+    assert!(text.starts_with("one\ntwo\n[herdlet: the engine was restarted here"), "{text}");
+    assert_eq!(text.lines().count(), 3, "{text}");
 }
 
 #[test]

@@ -166,6 +166,7 @@ impl Follower {
                 let mut delay = AGAIN_MIN;
                 loop {
                     let recorded = (self.recorded)(name);
+                    let recoveries = self.recoveries(driver);
                     match self.registry.attach(driver, &recorded).await {
                         Ok(found) => {
                             self.send(DriverNews::Attached { driver: name.clone(), found }).await?;
@@ -182,7 +183,7 @@ impl Follower {
                     }
                     tokio::select! {
                         () = sleep(delay) => {}
-                        () = self.becomes_healthy(driver) => {}
+                        () = self.recovers(driver, recoveries) => {}
                     }
                     delay = (delay * 2).min(AGAIN_MAX);
                 }
@@ -194,16 +195,18 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits until the driver reports that it works, after it has reported that it does not.
-    async fn becomes_healthy(&self, driver: &Arc<dyn TaskDriver>) {
+    /// How often the driver has begun to work.
+    fn recoveries(&self, driver: &Arc<dyn TaskDriver>) -> u64 {
+        self.registry.entries.borrow().of(driver).map_or(0, |entry| entry.recoveries)
+    }
+
+    /// Waits until the driver has begun to work more often than this. What happened before the call counts: it may begin to work
+    /// while a list that fails is under way.
+    async fn recovers(&self, driver: &Arc<dyn TaskDriver>, recoveries: u64) {
         let mut entries = self.registry.watch();
-        let is_healthy = |entries: &Entries| {
-            let entry = entries.get(&driver.info().name).filter(|entry| Arc::ptr_eq(&entry.driver, driver));
-            let known = entry.and_then(|entry| entry.fingerprint.as_ref());
-            known.is_some_and(|known| known.health == Health::Healthy)
-        };
-        let _ = entries.wait_for(|entries| !is_healthy(entries)).await;
-        if entries.wait_for(|entries| is_healthy(entries)).await.is_err() {
+        let has_recovered =
+            |entries: &Arc<Entries>| entries.of(driver).is_some_and(|entry| entry.recoveries > recoveries);
+        if entries.wait_for(has_recovered).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

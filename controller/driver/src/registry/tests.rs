@@ -1,10 +1,13 @@
 //! Drivers that are added, removed and changed while they are followed.
 
+use std::{sync::Mutex, time::Duration};
+
+use futures_util::FutureExt as _;
 use herdlet_api_types::{AllocId, task::ExitResult};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::*;
-use crate::{AttemptId, Exited, TaskEvent, fixture::StandIn};
+use crate::{AttemptId, DriverError, Exited, TaskEvent, fixture::StandIn};
 
 fn exited(attempt: u32) -> Exited {
     let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt };
@@ -82,7 +85,7 @@ async fn a_driver_that_ends_its_fingerprints_is_asked_again() {
     assert_eq!(ill.away()["stand_in"], "it does not work: failed to fingerprint driver");
     driver.fingerprints.send(fingerprint(Health::Healthy)).await;
     until(&registry, |entries| entries.away().is_empty()).await;
-    assert_eq!(began.elapsed(), std::time::Duration::from_secs(5));
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
 }
 
 #[test]
@@ -155,18 +158,56 @@ fn a_disabled_driver_is_not_detected_whatever_it_reports() {
     assert!(entries.attributes().is_empty());
 }
 
+/// A driver whose first list waits for an answer and fails. Returns what hears of the list, and what ends it.
+fn with_a_failing_list() -> (Arc<StandIn>, oneshot::Receiver<()>, oneshot::Sender<()>) {
+    let ((asked, is_asked), (end, ended)) = (oneshot::channel(), oneshot::channel::<()>());
+    let first = Mutex::new(Some((asked, ended)));
+    let driver = StandIn::default().with_lists_after(move || {
+        let first = first.lock().unwrap().take();
+        async {
+            let Some((asked, ended)) = first else { return Ok(()) };
+            asked.send(()).unwrap();
+            ended.await.unwrap();
+            Err(DriverError::retry("list them: it does not answer"))
+        }
+        .boxed()
+    });
+    (Arc::new(driver), is_asked, end)
+}
+
 /// A driver whose engine was down at the agent's start was attached up to two minutes after the engine came.
 #[tokio::test(start_paused = true)]
 async fn a_driver_that_begins_to_work_is_attached_at_once() {
-    let driver = Arc::new(StandIn::default().with_failing_lists(1));
+    let (driver, is_asked, end) = with_a_failing_list();
     let registry = Registry::new();
     registry.insert(driver.clone(), Availability::Enabled);
     let (news, _heard) = mpsc::channel(4);
-    let began = tokio::time::Instant::now();
-    let _following = tokio::spawn(registry.clone().follow(Arc::new(|_| BTreeSet::new()), news));
+    let _following = tokio::spawn(registry.clone().follow(none(), news));
     driver.fingerprints.send(fingerprint(Health::Unhealthy)).await;
-    until(&registry, |entries| !entries.away().is_empty()).await;
+    is_asked.await.unwrap();
+    let began = tokio::time::Instant::now();
+    end.send(()).unwrap();
+    // Longer than the list takes to fail, and shorter than the wait after it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(registry.get("stand_in").is_none());
     driver.fingerprints.send(fingerprint(Health::Healthy)).await;
     until(&registry, |entries| entries.away().is_empty()).await;
-    assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(began.elapsed(), Duration::from_secs(1));
+}
+
+/// A driver that began to work while its list was failing waited for its next recovery, or for up to two minutes.
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_begins_to_work_while_its_list_fails_is_listed_again() {
+    let (driver, is_asked, end) = with_a_failing_list();
+    let registry = Registry::new();
+    registry.insert(driver.clone(), Availability::Enabled);
+    let (news, _heard) = mpsc::channel(4);
+    let _following = tokio::spawn(registry.clone().follow(none(), news));
+    is_asked.await.unwrap();
+    driver.fingerprints.send(fingerprint(Health::Healthy)).await;
+    until(&registry, |entries| entries.away().get("stand_in").is_some_and(|why| why == NOT_ATTACHED)).await;
+    let began = tokio::time::Instant::now();
+    end.send(()).unwrap();
+    until(&registry, |entries| entries.away().is_empty()).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }

@@ -34,6 +34,15 @@ enum State {
     Acknowledged,
 }
 
+/// What a heartbeat has done to the node's status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transition {
+    /// Nothing.
+    None,
+    /// It has changed it.
+    Changed,
+}
+
 /// The meaning of a heartbeat response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
@@ -46,15 +55,15 @@ pub enum Meaning {
 }
 
 impl StatusTracker {
-    /// Processes a heartbeat response; `has_changed`: it reports a changed status.
-    pub fn on_heartbeat_answer(&mut self, has_changed: bool) -> Meaning {
+    /// Processes a heartbeat response.
+    pub fn on_heartbeat_answer(&mut self, transition: Transition) -> Meaning {
         let is_known = std::mem::replace(&mut self.is_known, true);
         match self.state {
             State::Acknowledged => {
                 self.state = State::Steady;
                 Meaning::Expected
             }
-            State::Steady | State::Changed if has_changed => {
+            State::Steady | State::Changed if transition == Transition::Changed => {
                 self.state = State::Changed;
                 if is_known { Meaning::Lost } else { Meaning::First }
             }
@@ -95,29 +104,29 @@ mod tests {
     #[test]
     fn a_change_after_reports_is_no_loss_and_any_other_is() {
         let mut standing = StatusTracker::default();
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::First);
+        assert_eq!(standing.on_heartbeat_answer(Transition::Changed), Meaning::First);
         standing.on_no_updates();
-        assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
+        assert_eq!(standing.on_heartbeat_answer(Transition::None), Meaning::Expected);
         assert!(!standing.awaits_reports());
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost);
+        assert_eq!(standing.on_heartbeat_answer(Transition::Changed), Meaning::Lost);
         // However long the reports take.
-        assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
+        assert_eq!(standing.on_heartbeat_answer(Transition::None), Meaning::Expected);
         assert!(standing.awaits_reports());
         standing.on_updates_acknowledged();
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Expected, "the node is ready");
-        assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost);
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost, "no report was sent");
+        assert_eq!(standing.on_heartbeat_answer(Transition::Changed), Meaning::Expected, "the node is ready");
+        assert_eq!(standing.on_heartbeat_answer(Transition::None), Meaning::Expected);
+        assert_eq!(standing.on_heartbeat_answer(Transition::Changed), Meaning::Lost);
+        assert_eq!(standing.on_heartbeat_answer(Transition::Changed), Meaning::Lost, "no report was sent");
     }
 
     #[test]
     fn after_a_failure_nothing_is_expected() {
         let mut standing = StatusTracker::default();
-        standing.on_heartbeat_answer(false);
-        standing.on_heartbeat_answer(true);
+        standing.on_heartbeat_answer(Transition::None);
+        standing.on_heartbeat_answer(Transition::Changed);
         standing.on_updates_acknowledged();
         standing.failed();
-        assert_eq!(standing.on_heartbeat_answer(true), Meaning::Lost);
+        assert_eq!(standing.on_heartbeat_answer(Transition::Changed), Meaning::Lost);
         standing.failed();
         assert!(standing.awaits_reports(), "the reports are still outstanding");
     }
@@ -125,7 +134,7 @@ mod tests {
     #[test]
     fn ready_node_loses_nothing_at_an_agent_restart() {
         let mut standing = StatusTracker::default();
-        assert_eq!(standing.on_heartbeat_answer(false), Meaning::Expected);
+        assert_eq!(standing.on_heartbeat_answer(Transition::None), Meaning::Expected);
         assert!(!standing.awaits_reports());
     }
 }

@@ -143,7 +143,11 @@ impl Updates {
         }
         let is_urgent = is_urgent(known, &report);
         self.since.get_or_insert(now);
-        self.mark(&id, is_urgent);
+        if is_urgent {
+            self.urgent.insert(id.clone());
+        } else {
+            self.urgent.remove(&id);
+        }
         self.pending.insert(id, Pending { report, digest });
         true
     }
@@ -300,14 +304,6 @@ impl Updates {
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
         self.held_until.is_some_and(|until| until > now)
-    }
-
-    fn mark(&mut self, id: &AllocId, is_urgent: bool) {
-        if is_urgent {
-            self.urgent.insert(id.clone());
-        } else {
-            self.urgent.remove(id);
-        }
     }
 
     fn drop_pending(&mut self, id: &AllocId) {

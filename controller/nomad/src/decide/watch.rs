@@ -86,13 +86,27 @@ pub enum Meaning {
     Doubtful,
 }
 
+/// The servers that may answer a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Responder {
+    /// Only the leader.
+    Leader,
+    /// Any server, which may be behind the leader.
+    AnyServer,
+}
+
 /// The next question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
     /// Block until there is something newer than this.
     pub index: u64,
-    /// Any server may answer.
-    pub allow_stale: bool,
+    /// Who may answer.
+    pub responder: Responder,
+}
+
+impl Question {
+    /// Asks the leader for its current answer.
+    pub const LATEST: Self = Self { index: 0, responder: Responder::Leader };
 }
 
 /// A list that counts.
@@ -102,7 +116,16 @@ pub struct Listing {
     allocs: BTreeMap<AllocId, u64>,
     migrate_tokens: BTreeMap<AllocId, Secret>,
     fetch: Vec<AllocId>,
-    is_anew: bool,
+    source: Source,
+}
+
+/// The servers' state that a list is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// It continues the known state.
+    Continued,
+    /// It was restored from an older state.
+    Restored,
 }
 
 /// Allocations to fetch in one call.
@@ -156,7 +179,9 @@ impl Watch {
     pub fn question(&self) -> Question {
         // A leader that is behind would block a question with our index.
         let index = if self.behind.is_some() { 0 } else { self.index };
-        Question { index, allow_stale: self.is_begun && self.behind.is_none() }
+        let is_current = self.is_begun && self.behind.is_none();
+        let responder = if is_current { Responder::AnyServer } else { Responder::Leader };
+        Question { index, responder }
     }
 
     /// Interprets a list.
@@ -177,7 +202,7 @@ impl Watch {
             return Ok(Meaning::Doubtful);
         }
         self.behind = None;
-        Ok(Meaning::Counts(self.listing(meta.index, allocs, migrate_tokens, false)))
+        Ok(Meaning::Counts(self.listing(meta.index, allocs, migrate_tokens, Source::Continued)))
     }
 
     /// Interprets the leader's list after a doubtful one. `before` and `after` are the node as the leader returned it before and after the
@@ -211,14 +236,16 @@ impl Watch {
         if is_new || is_known || is_collected {
             self.behind = None;
             let index = meta.index.max(self.index);
-            return Ok((!is_known || is_new).then(|| self.listing(index, allocs, migrate_tokens, false)));
+            return Ok(
+                (!is_known || is_new).then(|| self.listing(index, allocs, migrate_tokens, Source::Continued))
+            );
         }
         let behind = self.behind.get_or_insert(Behind { since: now, times: 0 });
         behind.times = behind.times.saturating_add(1);
         if behind.times < ANEW_TIMES || now.saturating_duration_since(behind.since) < ANEW_AFTER {
             return Err(Unfit::Older { found: meta.index, known: self.index.max(known) });
         }
-        Ok(Some(self.listing(meta.index, allocs, migrate_tokens, true)))
+        Ok(Some(self.listing(meta.index, allocs, migrate_tokens, Source::Restored)))
     }
 
     fn listing(
@@ -226,16 +253,16 @@ impl Watch {
         index: u64,
         allocs: BTreeMap<AllocId, u64>,
         migrate_tokens: BTreeMap<AllocId, Secret>,
-        is_anew: bool,
+        source: Source,
     ) -> Listing {
         let is_changed = |(id, index): &(&AllocId, &u64)| match self.held.get(*id) {
             None => true,
             // If servers were restored, perhaps while no agent ran, the same allocation may have a lower index.
-            Some(held) if is_anew || !self.is_begun => held != *index,
+            Some(held) if source == Source::Restored || !self.is_begun => held != *index,
             Some(held) => held < *index,
         };
         let fetch = allocs.iter().filter(is_changed).map(|(id, _)| id.clone()).collect();
-        Listing { index, allocs, migrate_tokens, fetch, is_anew }
+        Listing { index, allocs, migrate_tokens, fetch, source }
     }
 
     /// The desired state after a list, with the allocations fetched for it.
@@ -279,7 +306,7 @@ impl Listing {
     /// Whether servers were restored from an older state: they have lost the reports since then.
     #[must_use]
     pub fn is_restored(&self) -> bool {
-        self.is_anew
+        self.source == Source::Restored
     }
 
     /// The allocations to fetch.
@@ -333,9 +360,22 @@ pub fn is_unreadable(error: &CallError) -> bool {
     matches!(error, CallError::Message(MessageError::Decode(_) | MessageError::Limit(_)))
 }
 
-/// The wait after a failed question. `is_left`: the pool has meanwhile left an unresponsive server, so another one is asked next.
-pub fn after_failure(is_left: bool, chance: &mut Chance) -> Duration {
-    jitter(if is_left { HASTE } else { FAILED }, chance)
+/// The server that is asked after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextServer {
+    /// Possibly the same one.
+    Same,
+    /// Another one: the pool has meanwhile left an unresponsive server.
+    Another,
+}
+
+/// The wait after a failed question.
+pub fn after_failure(next: NextServer, chance: &mut Chance) -> Duration {
+    let wait = match next {
+        NextServer::Same => FAILED,
+        NextServer::Another => HASTE,
+    };
+    jitter(wait, chance)
 }
 
 /// The wait after an unusable response.

@@ -11,7 +11,7 @@ use crate::{
         contact::{
             self, Beat, HEARD_WITHIN, beat_again, denied_again, first_beat, next_beat, should_switch_server,
         },
-        status_tracker::{Meaning, StatusTracker},
+        status_tracker::{Meaning, StatusTracker, Transition},
     },
     reports::lock,
     seam::Runner,
@@ -85,7 +85,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
     ) {
         let is_listed = self.shared.contact.borrow().is_listed;
         let has_nothing_to_tell = is_listed && lock(&self.shared.updates).all_has_ended();
-        match standing.on_heartbeat_answer(answer.meta.index != 0) {
+        // Servers return an index only if the heartbeat has changed the node.
+        let transition = if answer.meta.index == 0 { Transition::None } else { Transition::Changed };
+        match standing.on_heartbeat_answer(transition) {
             Meaning::Expected => {}
             // Before the first list nothing was reported, and earlier acknowledgements are checked against the servers' state.
             Meaning::First if !is_listed || has_nothing_to_tell => {}

@@ -10,11 +10,15 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::SemaphorePermit, time::timeout};
 
 use super::Inner;
-use crate::reports::lock;
-use crate::wire::{
-    AllocId, NodeId, QueryOptions, Secret, WriteOptions,
-    queries::{
-        AllocRequest, AllocResponse, IdentityRequest, NodeRequest, NodeResponse, SignRequest, SignResponse,
+use crate::{
+    decide::watch::{Question, Responder},
+    reports::lock,
+    wire::{
+        AllocId, NodeId, QueryOptions, Secret, WriteOptions,
+        queries::{
+            AllocRequest, AllocResponse, IdentityRequest, NodeRequest, NodeResponse, SignRequest,
+            SignResponse,
+        },
     },
 };
 
@@ -126,8 +130,11 @@ impl<S: Service, D: Dial> Queries<S, D> {
         request: impl Fn(QueryOptions) -> T,
     ) -> Result<R, CallError> {
         match newer {
-            Newer::Now => self.ask_within(method, 0, Duration::ZERO, false, request).await,
-            Newer::Than(index) => self.ask_within(method, index, BLOCK, true, request).await,
+            Newer::Now => self.ask_within(method, Question::LATEST, Duration::ZERO, request).await,
+            Newer::Than(index) => {
+                let question = Question { index, responder: Responder::AnyServer };
+                self.ask_within(method, question, BLOCK, request).await
+            }
         }
     }
 
@@ -157,7 +164,8 @@ impl<S: Service, D: Dial> Queries<S, D> {
         request: impl FnOnce(QueryOptions) -> T,
     ) -> Result<Framed<Box<dyn Io>>, CallError> {
         self.inner.registered().await;
-        let request = request(self.inner.query(0, Duration::ZERO, true));
+        let question = Question { index: 0, responder: Responder::AnyServer };
+        let request = request(self.inner.query(question, Duration::ZERO));
         self.inner.pool.stream(method, &request).await
     }
 
@@ -189,20 +197,20 @@ impl<S: Service, D: Dial> Queries<S, D> {
         create_index: u64,
     ) -> Result<SignResponse, CallError> {
         let request = |options| SignRequest { identities: identities.to_vec(), options };
-        self.ask_within("Alloc.SignIdentities", create_index.saturating_sub(1), SIGN, true, request).await
+        let question = Question { index: create_index.saturating_sub(1), responder: Responder::AnyServer };
+        self.ask_within("Alloc.SignIdentities", question, SIGN, request).await
     }
 
     async fn ask_within<T: Serialize, R: DeserializeOwned>(
         &self,
         method: &str,
-        index: u64,
+        question: Question,
         block: Duration,
-        stale: bool,
         request: impl Fn(QueryOptions) -> T,
     ) -> Result<R, CallError> {
         self.inner.registered().await;
         let _room = self.room(block).await?;
-        let request = |block| request(self.inner.query(index, block, stale));
+        let request = |block| request(self.inner.query(question, block));
         let answer = self.inner.pool.query(method, block, request);
         // A blocking query should not wait for a server that hangs.
         let answer = if block.is_zero() { answer.await } else { self.inner.while_kept(answer).await };

@@ -15,8 +15,8 @@ use crate::{
         acknowledged,
         contact::kind,
         watch::{
-            self, Batch, Listing, Meaning, Question, Rounds, Unfit, Watch, after_failure, after_nothing,
-            after_unfit,
+            self, Batch, Listing, Meaning, NextServer, Question, Responder, Rounds, Unfit, Watch,
+            after_failure, after_nothing, after_unfit,
         },
     },
     reports::{Heard, lock},
@@ -75,7 +75,8 @@ impl<S: Service, D: Dial> Inner<S, D> {
                         self.unregistered();
                     }
                     let is_left = left.has_changed().unwrap_or_default();
-                    self.chance(|chance| after_failure(is_left, chance))
+                    let next = if is_left { NextServer::Another } else { NextServer::Same };
+                    self.chance(|chance| after_failure(next, chance))
                 }
             };
             if !wait.is_zero() {
@@ -97,7 +98,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                     %unfit,
                     "the servers were restored from an older state, or belong to another cluster; their state is accepted in a few minutes"
                 );
-                self.believed(false);
+                self.distrust_leader();
                 // Wait unconditionally, whatever other calls succeed: this gives the leader time.
                 sleep(wait).await;
                 return Duration::ZERO;
@@ -133,7 +134,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
                 Box::pin(self.confirm(watch)).await?
             }
         };
-        self.believed(true);
+        self.trust_leader();
         let Some(listing) = listing else {
             tracing::debug!(index, known = question.index, "a list has nothing new");
             return Ok(self.chance(|chance| after_nothing(asked.elapsed(), chance)));
@@ -146,7 +147,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
         let request = |block| ClientAllocsRequest {
             node_id: self.identity.id.clone(),
             secret_id: self.identity.secret.clone(),
-            options: self.query(question.index, block, question.allow_stale),
+            options: self.query(question, block),
         };
         self.while_kept(self.pool.query("Node.GetClientAllocs", block, request)).await?.decode()
     }
@@ -154,7 +155,7 @@ impl<S: Service, D: Dial> Inner<S, D> {
     /// Has the leader confirm a doubtful list.
     async fn confirm(&self, watch: &mut Watch) -> Result<Option<Listing>, Failure> {
         let before = self.own_node().await?;
-        let answer = self.list(Question { index: 0, allow_stale: false }, Duration::ZERO).await?;
+        let answer = self.list(Question::LATEST, Duration::ZERO).await?;
         let after = self.own_node().await?;
         let updates = lock(&self.shared.updates);
         let has_ended = |id: &AllocId| updates.has_ended(id);
@@ -163,18 +164,23 @@ impl<S: Service, D: Dial> Inner<S, D> {
 
     /// The node as the leader returns it.
     async fn own_node(&self) -> Result<NodeResponse, CallError> {
-        let request =
-            |block| NodeRequest { node_id: self.identity.id.clone(), options: self.query(0, block, false) };
+        let request = |block| NodeRequest {
+            node_id: self.identity.id.clone(),
+            options: self.query(Question::LATEST, block),
+        };
         self.while_kept(self.pool.query("Node.GetNode", Duration::ZERO, request)).await?.decode()
     }
 
-    /// Records whether the leader's lists can be accepted.
-    fn believed(&self, is_believed: bool) {
+    /// Records that the leader's lists can be accepted.
+    fn trust_leader(&self) {
+        self.shared.contact.send_if_modified(|contact| contact.disbelieved.take().is_some());
+    }
+
+    /// Records that the leader's lists cannot be accepted.
+    fn distrust_leader(&self) {
         self.shared.contact.send_if_modified(|contact| {
-            let is_news = contact.disbelieved.is_some() == is_believed;
-            if is_news {
-                contact.disbelieved = (!is_believed).then(Heard::now);
-            }
+            let is_news = contact.disbelieved.is_none();
+            contact.disbelieved.get_or_insert_with(Heard::now);
             is_news
         });
     }
@@ -245,10 +251,9 @@ impl<S: Service, D: Dial> Inner<S, D> {
     }
 
     async fn fetch(&self, batch: &Batch) -> Result<AllocsResponse, CallError> {
-        let request = |block| AllocsRequest {
-            alloc_ids: batch.ids.clone(),
-            options: self.query(batch.index, block, true),
-        };
+        let question = Question { index: batch.index, responder: Responder::AnyServer };
+        let request =
+            |block| AllocsRequest { alloc_ids: batch.ids.clone(), options: self.query(question, block) };
         self.while_kept(self.pool.query("Alloc.GetAllocs", FETCH, request)).await?.decode()
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
-use super::Attempts;
+use super::{Attempts, lost::Seen};
 
 /// Names of records are shorter; one event always fits.
 const EVENTS_LEN: usize = 4096;
@@ -65,7 +65,8 @@ fn drain(inotify: &OwnedFd, attempts: &Attempts) -> rustix::io::Result<()> {
                     | inotify::ReadFlags::MOVED_FROM
                     | inotify::ReadFlags::DELETE_SELF
                     | inotify::ReadFlags::MOVE_SELF;
-                attempts.saw(event.wd(), name, event.events().intersects(gone));
+                let seen = if event.events().intersects(gone) { Seen::Gone } else { Seen::There };
+                attempts.saw(event.wd(), name, seen);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}

@@ -46,16 +46,25 @@ pub(super) struct Mirror {
     held: File,
 }
 
+/// What an event reports about a file or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It was deleted or moved away.
+    Gone,
+    /// It exists, or was changed.
+    There,
+}
+
 impl Attempts {
     /// Handles an event of the watch `wd`.
-    pub(super) fn saw(&self, wd: i32, name: Option<&str>, is_gone: bool) {
+    pub(super) fn saw(&self, wd: i32, name: Option<&str>, seen: Seen) {
         let (inside, around) = {
             let place = self.place();
             (place.inside, place.around)
         };
         if wd == inside {
             let Some(name) = name else { return };
-            if is_gone {
+            if seen == Seen::Gone {
                 // Deleting the directory deletes its contents first; in a deleted directory nothing can be restored.
                 self.keep_place();
                 self.try_to_put_back(name);

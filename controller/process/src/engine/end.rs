@@ -21,6 +21,13 @@ const DEATH_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long a supervisor may run after its task's last process exited: it still drains its pipes.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// The processes of a running attempt.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    record: &'a Record,
+    shim: Option<&'a PidFd>,
+}
+
 impl Shared {
     pub(super) async fn stop(self: &Arc<Self>, id: &AttemptId, how: StopRequest) -> DriverResult<()> {
         let signal = signal::parse(how.signal.as_deref().unwrap_or(SIGNAL)).map_err(DriverError::fatal)?;
@@ -38,7 +45,7 @@ impl Shared {
             record = self.born(id, shim.as_ref()).await?.unwrap_or(record);
         }
         if record.state == State::Running {
-            self.ask(id, &record, shim.as_ref(), signal, how.grace).await?;
+            self.ask(id, Target { record: &record, shim: shim.as_ref() }, signal, how.grace).await?;
         }
         if record.state == State::Created
             && let Some(shim) = &shim
@@ -103,8 +110,7 @@ impl Shared {
     async fn ask(
         &self,
         id: &AttemptId,
-        record: &Record,
-        shim: Option<&PidFd>,
+        Target { record, shim }: Target<'_>,
         signal: Signal,
         grace: Duration,
     ) -> DriverResult<()> {

@@ -156,7 +156,9 @@ fn follow(ours: Streams, child: Child, leash: OwnedFd) -> io::Result<ExecSession
     let (resize, sizes) = mpsc::channel(1);
     let (mut ended, exit) = oneshot::channel();
     let has_ended = CancellationToken::new();
-    let writing = write_all(nonblocking(ours.stdin, Interest::WRITABLE)?, input, ours.terminal.is_some());
+    // A terminal has no end: the command sees one when this character arrives.
+    let last: &'static [u8] = if ours.terminal.is_some() { &[END_OF_INPUT] } else { &[] };
+    let writing = write_all(nonblocking(ours.stdin, Interest::WRITABLE)?, input, last);
     tokio::spawn(has_ended.clone().run_until_cancelled_owned(writing));
     tokio::spawn(read_all(nonblocking(ours.stdout, Interest::READABLE)?, out, has_ended.clone()));
     match ours.stderr {
@@ -201,16 +203,14 @@ fn nonblocking(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> 
     ready::register(fd, interest)
 }
 
-/// Writes all input until its sender is dropped; then the command sees the end of its input.
-async fn write_all(to: AsyncFd<OwnedFd>, mut pieces: mpsc::Receiver<Vec<u8>>, is_terminal: bool) {
+/// Writes all input until its sender is dropped, then `last`; then the command sees the end of its input.
+async fn write_all(to: AsyncFd<OwnedFd>, mut pieces: mpsc::Receiver<Vec<u8>>, last: &'static [u8]) {
     while let Some(piece) = pieces.recv().await {
         if write_piece(&to, &piece).await.is_err() {
             return;
         }
     }
-    if is_terminal {
-        let _ = write_piece(&to, &[END_OF_INPUT]).await;
-    }
+    let _ = write_piece(&to, last).await;
 }
 
 async fn write_piece(to: &AsyncFd<OwnedFd>, mut piece: &[u8]) -> io::Result<()> {

@@ -11,7 +11,7 @@ use herdlet_shim::spec::{Field, SpecError, encode};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -143,7 +143,8 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     // The program's directory comes after the leash, or after `/dev/null` in its place.
     fds.extend(what.leash.or(entry.map(|_| null.as_fd())));
     fds.extend(entry.map(|entry| entry.dir.as_fd()));
-    start(what.program, c"run", what.record, &fds, what.shims_cgroup)
+    let (program, cgroup) = (what.program, what.shims_cgroup);
+    start(&Supervisor { program, verb: c"run", title: what.record, fds: &fds, cgroup })
 }
 
 /// Starts an exec session. Its shim exits with the command's exit code.
@@ -159,16 +160,23 @@ pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
     let [stdin, stdout, stderr] = what.stdio;
     let mut fds = vec![stdin, stdout, stderr, spec.as_fd(), what.leash];
     fds.extend(what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd()));
-    start(what.program, c"enter", what.title, &fds, what.shims_cgroup)
+    let (program, cgroup) = (what.program, what.shims_cgroup);
+    start(&Supervisor { program, verb: c"enter", title: what.title, fds: &fds, cgroup })
 }
 
-fn start(
-    program: &Program,
-    verb: &std::ffi::CStr,
-    title: &str,
-    fds: &[BorrowedFd<'_>],
-    cgroup: Option<BorrowedFd<'_>>,
-) -> Result<Child, LaunchError> {
+/// A supervisor to start.
+struct Supervisor<'a> {
+    program: &'a Program,
+    /// What it does.
+    verb: &'a CStr,
+    /// The attempt or session, for lists of processes.
+    title: &'a str,
+    fds: &'a [BorrowedFd<'a>],
+    cgroup: Option<BorrowedFd<'a>>,
+}
+
+fn start(what: &Supervisor<'_>) -> Result<Child, LaunchError> {
+    let Supervisor { program, verb, title, fds, cgroup } = *what;
     let text = CString::new(title).unwrap_or_default();
     let arguments = [c"herdlet-shim", verb, text.as_c_str()];
     let what =

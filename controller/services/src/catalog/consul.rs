@@ -39,7 +39,7 @@ pub use tokens::check_service_token;
 
 use self::{
     client::HttpApi,
-    desired::DesiredServices,
+    desired::{CheckResults, DesiredServices},
     entry::{Entry, META_INSTANCE},
     listing::{Items, Listing, Shared},
     registration::Sent,
@@ -136,7 +136,7 @@ impl Consul {
     ///
     /// Lists the failures; everything else succeeded.
     pub async fn up(&self, owner: &ServiceOwner, wanted: &[Registration]) -> Result<(), CatalogError> {
-        self.held.want(owner, wanted, true);
+        self.held.want(owner, wanted, CheckResults::ReportAgain);
         let result = self.bring_up(owner, wanted).await;
         self.held.unseen(owner);
         if wanted.is_empty() {
@@ -242,7 +242,7 @@ impl Consul {
         owner: &ServiceOwner,
         wanted: &[Registration],
     ) -> Result<Observation, CatalogError> {
-        self.held.want(owner, wanted, false);
+        self.held.want(owner, wanted, CheckResults::Leave);
         let seen = self.see(owner, wanted).await;
         self.held.unseen(owner);
         seen

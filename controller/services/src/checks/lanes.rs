@@ -17,6 +17,15 @@ const SLOW_MAX: usize = 1024;
 /// A working target on this machine answers within this time.
 const SLOW_AFTER: Duration = Duration::from_millis(200);
 
+/// Where a run starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// The target is expected to answer quickly.
+    Fast,
+    /// The last run timed out.
+    Slow,
+}
+
 #[derive(Debug)]
 pub(super) struct Lanes {
     fast: Semaphore,
@@ -31,9 +40,9 @@ impl Default for Lanes {
 
 impl Lanes {
     /// Runs `run` to completion. It starts (including its timeouts) when it has a place.
-    pub(super) async fn run<F: Future>(&self, was_slow: bool, run: F) -> F::Output {
+    pub(super) async fn run<F: Future>(&self, lane: Lane, run: F) -> F::Output {
         // The lanes are never closed, so a place is always available eventually.
-        if was_slow {
+        if lane == Lane::Slow {
             let _place = self.slow.acquire().await;
             return run.await;
         }
@@ -65,15 +74,15 @@ mod tests {
         let lanes = Arc::new(Lanes::default());
         for _ in 0..1000 {
             let lanes = Arc::clone(&lanes);
-            tokio::spawn(async move { lanes.run(false, pending::<()>()).await });
+            tokio::spawn(async move { lanes.run(Lane::Fast, pending::<()>()).await });
         }
         let begun = tokio::time::Instant::now();
         tokio::task::yield_now().await;
-        lanes.run(false, async {}).await;
+        lanes.run(Lane::Fast, async {}).await;
         assert!(begun.elapsed() <= 4 * SLOW_AFTER, "{:?}", begun.elapsed());
         // From then on it finds a place at once.
         let begun = tokio::time::Instant::now();
-        lanes.run(false, async {}).await;
+        lanes.run(Lane::Fast, async {}).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }

@@ -301,5 +301,26 @@ fn users_of_images_may_use_the_directories_that_tasks_share_and_their_own() {
     let image = users.of_image();
     for own in [image.own(ground.privileges()), image.secret(ground.privileges())] {
         assert_eq!(others(own), (Perm::ALL, Perm::ALL));
+        // An image may run as a user with the number of another task's.
+        assert!(Acl::read(&dir).unwrap().users.is_empty());
+    }
+}
+
+/// The `secrets` of a task that runs an image are open to the image's user, whatever its number: users of the allocation's other tasks,
+/// who may enter the directory of each task, read and changed them.
+#[test]
+fn the_directory_of_a_task_that_runs_an_image_is_closed_to_the_users_of_other_tasks() {
+    let Some(ground) = test_env() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let of_others = TaskUsers { guests: vec![DB], ..users(&[WEB]) }.and_users_of_images();
+    of_others.task().apply(&dir).unwrap();
+    assert_eq!(Acl::read(&dir).unwrap().users.len(), 2);
+    // Also if the name services do not answer meanwhile.
+    for image in [of_others.of_image(), TaskUsers::unknown().of_image()] {
+        let access = image.task();
+        access.apply(&dir).unwrap();
+        assert_eq!(access.difference(&dir).unwrap(), None);
+        assert_eq!(Acl::read(&dir).unwrap(), Acl::from_mode(0o700));
+        assert_eq!(mode_and_owner(ground.path()), (0o1700, us().uid));
     }
 }

@@ -3,7 +3,6 @@
 use crate::{
     ast::{Command, Operand, Term},
     error::{Fault, Outcome},
-    format::Output,
     function::{Body, Function},
     value::Value,
 };
@@ -59,10 +58,8 @@ impl State<'_, '_> {
                 .ok_or_else(|| Fault::new("the number overflows int").at(operand.span)),
             Term::Str(text) => Ok(Value::Str(text.clone())),
             Term::Variable(variable) => {
-                let found = self.variables.iter().rev().find(|(id, _)| id == variable);
-                found
-                    .map(|(_, value)| value.clone())
-                    .ok_or_else(|| Fault::new("undefined variable").at(operand.span))
+                let found = self.variables.get(*variable).cloned();
+                found.ok_or_else(|| Fault::new("undefined variable").at(operand.span))
             }
             Term::Function(function) => self
                 .call(dot, function, Arguments { operands: &[], last: None })
@@ -129,7 +126,8 @@ impl State<'_, '_> {
             .ok_or_else(|| Fault::new("expected the name of a template"))?;
         let name = name.lossy().into_owned();
         let dot = values.get(1).cloned().unwrap_or_default();
-        let out = std::mem::replace(&mut self.out, Output::new(self.context.limits()));
+        let inner = self.out.nested();
+        let out = std::mem::replace(&mut self.out, inner);
         let done = self.template(&name, dot);
         let rendered = std::mem::replace(&mut self.out, out);
         done?;

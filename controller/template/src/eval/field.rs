@@ -67,9 +67,11 @@ impl Found {
             },
             // Tags of services have this method.
             Value::List(list) if list.element == Element::Str && &**name == b"Contains" => match arguments {
-                [Value::Str(tag)] => found(Value::Bool(
-                    list.items.iter().any(|item| matches!(item, Value::Str(own) if own == tag)),
-                )),
+                [Value::Str(tag)] => {
+                    context.charge(list.items.len().saturating_mul(1 + tag.len() / 8))?;
+                    let is_tag = |item: &Value| matches!(item, Value::Str(own) if own == tag);
+                    found(Value::Bool(list.items.iter().any(is_tag)))
+                }
                 _ => Err(Fault::new("wrong arguments for Contains: want a string")),
             },
             Value::Bool(_)
@@ -101,21 +103,18 @@ fn is_method_of_items(name: &[u8]) -> bool {
 
 /// Methods of the items of a variable.
 fn method_of_items(context: &mut Context<'_>, map: &Rc<Map>, name: &[u8]) -> Outcome<Value> {
-    let entries: Vec<(Text, Value)> = {
-        let entries = map.entries();
-        let texts = entries.iter().map(|(key, value)| match (key, value.as_text()) {
-            (Key::Str(key), Some(text)) => (key.clone(), Value::Str(text.clone())),
-            (Key::Str(key), None) => (key.clone(), Value::Nil),
-            (Key::Bool(_) | Key::Int(_), _) => (Text::from(""), Value::Nil),
-        });
-        texts.collect()
-    };
     match name {
-        b"Keys" => context.strings(entries.into_iter().map(|(key, _)| key)),
-        b"Values" => context.list(entries.into_iter().map(|(_, value)| value).collect(), Element::Str),
+        b"Keys" => {
+            let keys = texts(map).into_iter().map(|(key, _)| Value::Str(key)).collect();
+            context.list(keys, Element::Str)
+        }
+        b"Values" => {
+            let values = texts(map).into_iter().map(|(_, value)| value).collect();
+            context.list(values, Element::Str)
+        }
         b"Tuples" => {
-            let mut tuples = Vec::with_capacity(entries.len());
-            for (key, value) in entries {
+            let mut tuples = Vec::with_capacity(map.len());
+            for (key, value) in texts(map) {
                 let fields = vec![("K", Value::Str(key)), ("V", value)];
                 tuples.push(context.structure(Struct {
                     type_name: "struct { K, V string }",
@@ -126,7 +125,7 @@ fn method_of_items(context: &mut Context<'_>, map: &Rc<Map>, name: &[u8]) -> Out
             context.list(tuples, Element::Struct)
         }
         b"ItemsMap" => {
-            let entries = entries.into_iter().map(|(key, value)| (Key::Str(key), value));
+            let entries = texts(map).into_iter().map(|(key, value)| (Key::Str(key), value));
             context.map(entries.collect(), Element::Any)
         }
         b"Parent" => {
@@ -137,6 +136,17 @@ fn method_of_items(context: &mut Context<'_>, map: &Rc<Map>, name: &[u8]) -> Out
         }
         _ => Ok(map.meta.clone().unwrap_or_default()),
     }
+}
+
+/// The keys and values of items.
+fn texts(map: &Map) -> Vec<(Text, Value)> {
+    let entries = map.entries();
+    let texts = entries.iter().map(|(key, value)| match (key, value.as_text()) {
+        (Key::Str(key), Some(text)) => (key.clone(), Value::Str(text.clone())),
+        (Key::Str(key), None) => (key.clone(), Value::Nil),
+        (Key::Bool(_) | Key::Int(_), _) => (Text::from(""), Value::Nil),
+    });
+    texts.collect()
 }
 
 /// Methods of `scratch`: values that live as long as the render.

@@ -29,19 +29,26 @@ pub(super) fn scientific(value: f64, precision: Option<usize>, letter: char) -> 
     if let Some(special) = special(value) {
         return special.to_owned();
     }
-    let text = match precision {
-        Some(precision) => format!("{value:.precision$e}"),
-        None => format!("{value:e}"),
+    let (text, zeros) = match precision {
+        Some(precision) => {
+            let (exact, zeros) = split_precision(precision);
+            (format!("{value:.exact$e}"), zeros)
+        }
+        None => (format!("{value:e}"), 0),
     };
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    format!("{mantissa}{}", written_exponent(exponent.parse().unwrap_or(0), letter))
+    let exponent = written_exponent(exponent.parse().unwrap_or(0), letter);
+    format!("{mantissa}{}{exponent}", "0".repeat(zeros))
 }
 
 /// `%f`
 pub(super) fn fixed(value: f64, precision: Option<usize>) -> String {
     match (special(value), precision) {
         (Some(special), _) => special.to_owned(),
-        (None, Some(precision)) => format!("{value:.precision$}"),
+        (None, Some(precision)) => {
+            let (exact, zeros) = split_precision(precision);
+            format!("{value:.exact$}{}", "0".repeat(zeros))
+        }
         (None, None) => format!("{value}"),
     }
 }
@@ -53,7 +60,9 @@ pub(super) fn compact(value: f64, precision: Option<usize>, letter: char) -> Str
         return special.to_owned();
     }
     let significant = precision.max(1);
-    let (negative, mut digits, exponent) = decompose(&format!("{value:.*e}", significant - 1));
+    // Zeros at the end are removed anyway.
+    let (exact, _) = split_precision(significant - 1);
+    let (negative, mut digits, exponent) = decompose(&format!("{value:.exact$e}"));
     let kept = digits.trim_end_matches('0').len().max(1);
     digits.truncate(kept);
     let mut threshold = i32::try_from(significant).unwrap_or(i32::MAX);
@@ -62,6 +71,15 @@ pub(super) fn compact(value: f64, precision: Option<usize>, letter: char) -> Str
         threshold = count;
     }
     layout(Decimal { negative, digits, exponent }, letter, threshold)
+}
+
+/// Digits after the point that a number can have; all further ones are zeros. `format!` panics beyond 65535.
+const DIGITS_MAX: usize = 1_100;
+
+/// The digits after the point to format, and the zeros that follow.
+fn split_precision(precision: usize) -> (usize, usize) {
+    let exact = precision.min(DIGITS_MAX);
+    (exact, precision - exact)
 }
 
 fn special(value: f64) -> Option<&'static str> {
@@ -128,6 +146,9 @@ mod tests {
         assert_eq!(compact(1234.5678, Some(3), 'e'), "1.23e+03");
         assert_eq!(compact(100000.0, Some(10), 'e'), "100000");
         assert_eq!(scientific(1234.5678, Some(6), 'e'), "1.234568e+03");
+        let smallest = fixed(f64::from_bits(1), Some(100_000));
+        assert_eq!(smallest.trim_end_matches('0').len(), "0.".len() + 1_074);
+        assert_eq!(smallest.len(), "0.".len() + 100_000);
         assert_eq!(json_number(1e21), "1e+21");
         assert_eq!(json_number(1e-7), "1e-7");
         assert_eq!(json_number(123456789.0), "123456789");

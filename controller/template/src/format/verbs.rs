@@ -226,7 +226,7 @@ impl<'v> Printer<'v> {
     fn go_syntax(&mut self, value: &Value, depth: usize) -> Outcome<()> {
         match value {
             Value::Nil => self.out.push(if depth == 0 { b"<nil>" } else { b"interface {}(nil)" }),
-            Value::Str(text) => self.out.push(quote(text).as_bytes()),
+            Value::Str(text) => self.quoted(text),
             Value::Uint(value) => self.out.push(format!("{value:#x}").as_bytes()),
             Value::List(list) => {
                 let depth = self.out.descend(depth)?;
@@ -247,7 +247,7 @@ impl<'v> Printer<'v> {
                         self.out.push(b", ")?;
                     }
                     match key {
-                        Key::Str(text) => self.out.push(quote(text).as_bytes())?,
+                        Key::Str(text) => self.quoted(text)?,
                         Key::Bool(_) | Key::Int(_) => print(&mut self.out, &key.value())?,
                     }
                     self.out.push(b":")?;
@@ -276,13 +276,18 @@ impl<'v> Printer<'v> {
         }
     }
 
+    fn quoted(&mut self, bytes: &[u8]) -> Outcome<()> {
+        self.out.reserve(bytes.len())?;
+        self.out.push(quote(bytes).as_bytes())
+    }
+
     fn padded(&mut self, bytes: &[u8], flags: &Flags) -> Outcome<()> {
         let missing = flags.width.unwrap_or(0).saturating_sub(length(bytes));
         if flags.minus {
             self.out.push(bytes)?;
-            return self.out.repeat(' ', missing);
+            return self.out.fill(b' ', missing);
         }
-        self.out.repeat(if flags.zero { '0' } else { ' ' }, missing)?;
+        self.out.fill(if flags.zero { b'0' } else { b' ' }, missing)?;
         self.out.push(bytes)
     }
 
@@ -315,7 +320,8 @@ fn number(bytes: &[u8]) -> (Option<usize>, &[u8]) {
 }
 
 fn split_char(bytes: &[u8]) -> Option<(char, &[u8])> {
-    let chunk = bytes.utf8_chunks().next()?;
+    // Only as much as a character may have: a format may have many verbs.
+    let chunk = bytes[..bytes.len().min(4)].utf8_chunks().next()?;
     match chunk.valid().chars().next() {
         Some(char) => Some((char, &bytes[char.len_utf8()..])),
         None => Some((char::REPLACEMENT_CHARACTER, &bytes[1..])),

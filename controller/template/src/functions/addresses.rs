@@ -125,13 +125,14 @@ fn filter(context: &mut Context<'_>, mut all: Vec<NodeAddress>, words: &[&str]) 
     let count = |text: &str| text.parse::<usize>().map_err(|_| Fault::new(format!("{text:?} is no count")));
     Ok(match words {
         [verb @ ("include" | "exclude"), selector, value] => {
-            let is_match = condition(context, selector, value)?;
+            let is_match = condition(context, all.len(), (selector, value))?;
             let wanted = *verb == "include";
             all.retain(|address| is_match(address) == wanted);
             Found::Addresses(all)
         }
         ["sort", keys] => {
             for key in keys.split(',').rev() {
+                context.charge(all.len() * 64)?;
                 sort(&mut all, key.trim())?;
             }
             Found::Addresses(all)
@@ -153,6 +154,7 @@ fn filter(context: &mut Context<'_>, mut all: Vec<NodeAddress>, words: &[&str]) 
             None => Found::Text(String::new()),
         },
         ["join", name, separator] => {
+            context.charge(all.len().saturating_mul(separator.len() + 64))?;
             let texts = all.iter().map(|address| attribute(address, name)).collect::<Outcome<Vec<_>>>()?;
             Found::Text(texts.join(separator))
         }
@@ -160,18 +162,26 @@ fn filter(context: &mut Context<'_>, mut all: Vec<NodeAddress>, words: &[&str]) 
     })
 }
 
+/// Longest text of an address.
+const ADDRESS_BYTES: usize = 45;
+
 type Condition = Box<dyn Fn(&NodeAddress) -> bool>;
 
-fn condition(context: &mut Context<'_>, selector: &str, value: &str) -> Outcome<Condition> {
+fn condition(
+    context: &mut Context<'_>,
+    addresses: usize,
+    (selector, value): (&str, &str),
+) -> Outcome<Condition> {
     let value = value.to_owned();
     let unsupported = |what: &str| Fault::new(format!("{selector} {what:?} is not supported"));
     Ok(match selector {
         "name" | "address" => {
-            let regex = strings::compile(context, &Value::from(value.as_str()))?;
+            let expression = strings::compile(context, &Value::from(value.as_str()))?;
+            context.charge(addresses.saturating_mul(ADDRESS_BYTES * expression.cost))?;
             let is_name = selector == "name";
             Box::new(move |address| {
                 let text = if is_name { address.interface.clone() } else { address.address.to_string() };
-                regex.is_match(&text)
+                expression.regex.is_match(&text)
             })
         }
         "network" => {

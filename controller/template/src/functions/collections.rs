@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{ANY, arguments, row};
 use crate::{
-    context::Context,
+    context::{Context, VALUE_BYTES},
     error::{Fault, Outcome},
     format::quote,
     function::{Function, Group::Collections},
@@ -130,6 +130,13 @@ fn text_field(value: &Value, name: &str) -> String {
         .unwrap_or_default()
 }
 
+/// A copy of a text in an object, which counts as a new value.
+fn charged_field(context: &mut Context<'_>, value: &Value, name: &str) -> Outcome<String> {
+    let length = field(value, name).and_then(|value| value.as_text().map(|text| text.len())).unwrap_or(0);
+    context.charge(VALUE_BYTES + length)?;
+    Ok(text_field(value, name))
+}
+
 /// Groups values by keys.
 fn grouped(context: &mut Context<'_>, groups: BTreeMap<Key, Vec<Value>>) -> Outcome<Value> {
     let mut entries = BTreeMap::new();
@@ -147,7 +154,7 @@ fn by_tag(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
             return Err(Fault::new(format!("wrong argument type: {} has no tags", service.type_name())));
         };
         for tag in arguments::items(&tags)? {
-            context.charge(32)?;
+            context.charge(VALUE_BYTES)?;
             groups.entry(Key::Str(arguments::text(tag)?.clone())).or_default().push(service.clone());
         }
     }
@@ -174,8 +181,8 @@ fn by_meta(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
         let meta = field(service, "ServiceMeta").unwrap_or_default();
         let mut parts = Vec::new();
         for key in keys.split(',') {
-            context.charge(key.len() + 32)?;
-            let value = text_field(&meta, key.trim_end_matches("|int"));
+            context.charge(key.len() + VALUE_BYTES)?;
+            let value = charged_field(context, &meta, key.trim_end_matches("|int"))?;
             let part = match (key.strip_suffix("|int"), value.as_str()) {
                 (None, "") => format!("_no_{key}_"),
                 (None, value) => value.to_owned(),
@@ -198,9 +205,10 @@ fn by_meta(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 fn by_key(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let mut tops: BTreeMap<Key, BTreeMap<Key, Value>> = BTreeMap::new();
     for pair in arguments::items(&values[0])? {
-        let path = text_field(pair, "Key");
+        let path = charged_field(context, pair, "Key")?;
         let Some((top, key)) = path.split_once('/').filter(|(_, key)| !key.is_empty()) else { continue };
         let Value::Map(known) = pair else { return Err(Fault::new("wrong argument type: expected pairs")) };
+        context.charge(2 * path.len() + known.len() * 3 * VALUE_BYTES)?;
         let mut entries = known.entries().clone();
         entries.insert(Key::Str("Key".into()), Value::from(key));
         let copy = context.map(entries, known.element)?;
@@ -214,15 +222,18 @@ fn by_key(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 }
 
 fn explode(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
-    let pairs = arguments::items(&values[0])?;
-    let pairs = pairs.iter().map(|pair| (text_field(pair, "Key"), field(pair, "Value").unwrap_or_default()));
-    nest(context, pairs.collect())
+    let mut pairs = Vec::new();
+    for pair in arguments::items(&values[0])? {
+        pairs.push((charged_field(context, pair, "Key")?, field(pair, "Value").unwrap_or_default()));
+    }
+    nest(context, pairs)
 }
 
 fn explode_map(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let pairs = match arguments::map(&values[0])? {
         Some(map) => {
             let entries = map.entries();
+            context.charge(entries.keys().map(|key| VALUE_BYTES + key.len()).sum())?;
             let pair = |(key, value): (&Key, &Value)| match key {
                 Key::Str(text) => Some((text.lossy().into_owned(), value.clone())),
                 Key::Bool(_) | Key::Int(_) => None,
@@ -238,6 +249,8 @@ fn explode_map(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 fn nest(context: &mut Context<'_>, pairs: Vec<(String, Value)>) -> Outcome<Value> {
     let root = context.map(BTreeMap::new(), Element::Any)?;
     for (path, value) in pairs {
+        // Its parts are the keys of the maps.
+        context.charge(path.len())?;
         let mut here = root.clone();
         let mut rest = path.as_str();
         while let Some((top, below)) = rest.split_once('/') {
@@ -292,6 +305,8 @@ pub(super) fn merge(
     if depth > context.limits().depth {
         return Err(Fault::limit("maps are nested too deep to be merged"));
     }
+    // Each level of a map that contains itself makes a list.
+    context.charge(source.len() * 2 * VALUE_BYTES)?;
     let entries: Vec<(Key, Value)> =
         source.entries().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
     for (key, value) in entries {

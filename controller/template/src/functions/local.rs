@@ -78,8 +78,14 @@ fn file(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     Ok(Value::from(""))
 }
 
+/// Linux accepts no longer path.
+const PATH_BYTES_MAX: usize = 4_095;
+
 /// Returns a path without `.` and `..`; with a sandbox, relative to it.
 fn resolve(path: &str, sandbox: Option<&str>) -> Outcome<String> {
+    if path.len() > PATH_BYTES_MAX {
+        return Err(Fault::new(format!("the path of a file has more than {PATH_BYTES_MAX} bytes")));
+    }
     let outside = || Fault::new(format!("'{path}' is outside of sandbox"));
     if path.contains('\0') {
         return Err(Fault::new("the path of a file contains a NUL"));
@@ -130,7 +136,11 @@ fn timestamp(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let layout = values.first().map(arguments::string).transpose()?;
     let text = match layout.as_deref() {
         Some("unix") => seconds.to_string(),
-        Some(layout) => time::format(layout, now),
+        Some(layout) => {
+            // Each character is compared with all elements of layouts.
+            context.charge(layout.len().saturating_mul(8))?;
+            time::format(layout, now)
+        }
         None => time::format("2006-01-02T15:04:05Z07:00", now),
     };
     context.text(text)

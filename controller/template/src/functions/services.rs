@@ -62,12 +62,16 @@ struct Call<'v> {
 }
 
 impl Call<'_> {
-    fn arguments(&self) -> Outcome<Vec<String>> {
-        self.values.iter().map(|value| arguments::string(value).map(|text| text.into_owned())).collect()
+    fn arguments(&self, context: &mut Context<'_>) -> Outcome<Vec<String>> {
+        let argument = |value| {
+            context.charge(arguments::text(value)?.len())?;
+            arguments::string(value).map(|text| text.into_owned())
+        };
+        self.values.iter().map(argument).collect()
     }
 
-    fn consul(&self) -> Outcome<Query> {
-        Ok(Query::Consul { function: self.function, arguments: self.arguments()? })
+    fn consul(&self, context: &mut Context<'_>) -> Outcome<Query> {
+        Ok(Query::Consul { function: self.function, arguments: self.arguments(context)? })
     }
 }
 
@@ -87,12 +91,12 @@ fn answered(context: &mut Context<'_>, query: &Query) -> Outcome<Option<Value>> 
 }
 
 fn object(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
-    let query = call.consul()?;
+    let query = call.consul(context)?;
     Ok(answered(context, &query)?.unwrap_or_default())
 }
 
 fn list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
-    let query = call.consul()?;
+    let query = call.consul(context)?;
     match answered(context, &query)? {
         Some(list) => Ok(list),
         None => context.list(Vec::new(), Element::Any),
@@ -101,7 +105,7 @@ fn list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
 
 /// A list of something with a name; without a name it is empty.
 fn named_list(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
-    if call.arguments()?.first().is_none_or(String::is_empty) {
+    if call.arguments(context)?.first().is_none_or(String::is_empty) {
         return context.list(Vec::new(), Element::Any);
     }
     list(context, call)
@@ -171,7 +175,7 @@ fn pairs(
 
 /// A secret: a path, and data `key=value` that makes it a write.
 fn vault(context: &mut Context<'_>, call: Call<'_>) -> Outcome<Value> {
-    let mut arguments = call.arguments()?;
+    let mut arguments = call.arguments(context)?;
     if arguments.is_empty() {
         return Ok(Value::Nil);
     }

@@ -13,7 +13,7 @@ mod text;
 mod versions;
 mod words;
 
-use crate::{context::Context, error::Outcome, format, function::Function, value::Value};
+use crate::{context::Context, error::Outcome, format, function::Function, text::Text, value::Value};
 
 pub(super) const PREFIX: &str = "sprig_";
 
@@ -33,9 +33,11 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// The text of any value.
-fn text_of(context: &mut Context<'_>, value: &Value) -> Outcome<Vec<u8>> {
-    match value.as_text() {
-        Some(text) => Ok(text.to_vec()),
-        None => format::shown(context.limits(), value),
+fn text_of(context: &mut Context<'_>, value: &Value) -> Outcome<Text> {
+    if let Some(text) = value.as_text() {
+        return Ok(text.clone());
     }
+    let shown = format::shown(context.limits(), value)?;
+    context.charge(shown.len())?;
+    Ok(shown.into())
 }

@@ -2,7 +2,7 @@
 
 use super::{arguments, expression::translate, row};
 use crate::{
-    context::Context,
+    context::{Context, Expression, VALUE_BYTES},
     error::{Fault, Outcome},
     function::{Function, Group::Text},
     value::{Element, Key, Value},
@@ -171,37 +171,61 @@ pub(super) fn replace_all(
     context.text(text.replace(&*from, &to))
 }
 
-/// Compiles a regular expression. Searching takes time proportional to text and expression.
-pub(super) fn compile(context: &mut Context<'_>, expression: &Value) -> Outcome<regex::Regex> {
-    let expression = arguments::string(expression)?;
-    if let Some(known) = context.regex(&expression) {
+/// Sizes of compiled expressions that are tried, as divisors of [`crate::Limits::regex_bytes`].
+const SIZES: [usize; 3] = [256, 16, 1];
+
+/// Each byte of a text costs this part of the size. In the worst case, a search looks at all states for each byte.
+const COST_DIVISOR: usize = 256;
+
+/// The longest expression, as a divisor of [`crate::Limits::regex_bytes`]: parsing takes a few hundred bytes for each
+/// character.
+const LENGTH_DIVISOR: usize = 64;
+
+/// Compiles a regular expression. Searching takes time proportional to text and compiled size.
+pub(super) fn compile(context: &mut Context<'_>, expression: &Value) -> Outcome<Expression> {
+    let limit = context.limits().regex_bytes;
+    let length = limit / LENGTH_DIVISOR;
+    if arguments::text(expression)?.len() > length {
+        return Err(Fault::limit(format!("the regular expression has more than {length} bytes")));
+    }
+    let text = arguments::string(expression)?;
+    if let Some(known) = context.regex(&text) {
         return Ok(known);
     }
-    let limit = context.limits().regex_bytes;
     // As much as it can take, so that many expressions end at the bound too.
     context.charge(limit)?;
-    let built =
-        regex::RegexBuilder::new(&translate(&expression)).size_limit(limit).dfa_size_limit(limit).build();
-    let regex = built.map_err(|error| {
-        if matches!(error, regex::Error::CompiledTooBig(_)) {
-            return Fault::limit(format!("the regular expression needs more than {limit} bytes"));
+    let translated = translate(&text);
+    for divisor in SIZES {
+        let size = limit / divisor;
+        let built = regex::RegexBuilder::new(&translated).size_limit(size).dfa_size_limit(limit).build();
+        match built {
+            Ok(regex) => {
+                let expression = Expression { regex, cost: (size / COST_DIVISOR).max(1) };
+                context.keep_regex(&text, &expression);
+                return Ok(expression);
+            }
+            Err(regex::Error::CompiledTooBig(_)) => {}
+            Err(_) => return Err(Fault::new(format!("invalid regular expression {text:?}"))),
         }
-        Fault::new(format!("invalid regular expression {expression:?}"))
-    })?;
-    context.keep_regex(&expression, &regex);
-    Ok(regex)
+    }
+    Err(Fault::limit(format!("the regular expression needs more than {limit} bytes")))
 }
 
 /// Counts a search.
-pub(super) fn charge_search(context: &mut Context<'_>, expression: &regex::Regex, text: &str) -> Outcome<()> {
-    context.charge(text.len().saturating_mul(1 + expression.as_str().len() / 16))
+pub(super) fn charge_search(context: &mut Context<'_>, expression: &Expression, text: &str) -> Outcome<()> {
+    context.charge(text.len().saturating_mul(expression.cost))
+}
+
+/// Counts a match after which `rest` bytes are left. Finding the next one may read all of them without using them.
+pub(super) fn charge_match(context: &mut Context<'_>, expression: &Expression, rest: usize) -> Outcome<()> {
+    context.charge(VALUE_BYTES + rest.saturating_mul(expression.cost) / 16)
 }
 
 pub(super) fn regex_match(context: &mut Context<'_>, expression: &Value, value: &Value) -> Outcome<Value> {
-    let regex = compile(context, expression)?;
+    let expression = compile(context, expression)?;
     let text = arguments::string(value)?;
-    charge_search(context, &regex, &text)?;
-    Ok(Value::Bool(regex.is_match(&text)))
+    charge_search(context, &expression, &text)?;
+    Ok(Value::Bool(expression.regex.is_match(&text)))
 }
 
 pub(super) fn regex_replace(
@@ -210,18 +234,19 @@ pub(super) fn regex_replace(
     value: &Value,
     replacement: &str,
 ) -> Outcome<Value> {
-    let regex = compile(context, expression)?;
+    let expression = compile(context, expression)?;
     let text = arguments::string(value)?;
-    charge_search(context, &regex, &text)?;
+    charge_search(context, &expression, &text)?;
+    let groups = replacement.matches('$').count();
     let mut out = String::new();
     let mut at = 0;
-    for captures in regex.captures_iter(&text) {
+    for captures in expression.regex.captures_iter(&text) {
         let Some(found) = captures.get(0) else { continue };
-        let before = out.len();
+        charge_match(context, &expression, text.len() - found.start())?;
+        // A group has at most the length of the match.
+        context.charge(replacement.len().saturating_add(groups.saturating_mul(found.len())))?;
         out.push_str(&text[at..found.start()]);
         captures.expand(replacement, &mut out);
-        // Finding all matches may take quadratic time.
-        context.charge(out.len() - before + (text.len() - found.start()) / 32)?;
         at = found.end();
     }
     out.push_str(&text[at..]);

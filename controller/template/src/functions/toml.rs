@@ -11,23 +11,116 @@ use crate::{
 
 /// Writes a map, without a line end.
 pub(super) fn write(context: &mut Context<'_>, value: &Value) -> Outcome<Value> {
-    let mut out = Output::new(context.limits());
-    let entries =
-        entries(value).ok_or_else(|| Fault::new(format!("TOML needs a map, not a {}", value.type_name())))?;
-    table(&mut out, &entries, &mut Vec::new())?;
-    let bytes = out.bytes.trim_ascii().to_vec();
-    context.text(bytes)
+    if !is_table(value) {
+        return Err(Fault::new(format!("TOML needs a map, not a {}", value.type_name())));
+    }
+    let out = Output::new(context.limits());
+    let mut writer = Writer { context, out, path: Vec::new() };
+    writer.table(value)?;
+    let bytes = writer.out.bytes;
+    context.text(bytes.trim_ascii())
 }
 
-type Entries = BTreeMap<String, Value>;
+struct Writer<'c, 'r> {
+    context: &'c mut Context<'r>,
+    out: Output<'r>,
+    /// The keys of the table in progress, as they are written.
+    path: Vec<String>,
+}
 
-fn entries(value: &Value) -> Option<Entries> {
-    if let Value::Map(map) = value {
-        return Some(map.entries().iter().map(|(key, value)| (key_text(key), value.clone())).collect());
+fn is_table(value: &Value) -> bool {
+    match value {
+        Value::Map(_) => true,
+        Value::Struct(object) => object.shown.is_none(),
+        Value::Nil
+        | Value::Bool(_)
+        | Value::Int(_)
+        | Value::Int64(_)
+        | Value::Uint(_)
+        | Value::Float(_)
+        | Value::Str(_)
+        | Value::List(_)
+        | Value::Sequence(..)
+        | Value::Scratch => false,
     }
-    let Value::Struct(object) = value else { return None };
-    let fields = object.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
-    object.shown.is_none().then(|| fields.collect())
+}
+
+fn is_table_list(value: &Value) -> bool {
+    let Value::List(list) = value else { return false };
+    !list.items.is_empty() && list.items.iter().all(is_table)
+}
+
+impl Writer<'_, '_> {
+    /// The entries of a table, sorted. Counts each, because an entry that is nil writes nothing.
+    fn entries(&mut self, value: &Value) -> Outcome<BTreeMap<String, Value>> {
+        let mut entries = BTreeMap::new();
+        if let Value::Map(map) = value {
+            for (key, value) in map.entries().iter() {
+                self.context.step()?;
+                self.context.charge(key.len())?;
+                entries.insert(key_text(key), value.clone());
+            }
+        }
+        if let Value::Struct(object) = value {
+            for (name, value) in &object.fields {
+                self.context.step()?;
+                entries.insert((*name).to_owned(), value.clone());
+            }
+        }
+        Ok(entries)
+    }
+
+    fn table(&mut self, value: &Value) -> Outcome<()> {
+        self.out.descend(self.path.len())?;
+        let indent = self.path.len().saturating_sub(1) * 2;
+        let inner = if self.path.is_empty() { 0 } else { indent + 2 };
+        let mut tables = Vec::new();
+        for (key, value) in self.entries(value)? {
+            if let Value::List(list) = &value {
+                self.context.charge(list.items.len())?;
+            }
+            if is_table(&value) || is_table_list(&value) {
+                tables.push((key, value));
+            } else if !matches!(value, Value::Nil) {
+                self.out.fill(b' ', inner)?;
+                self.out.push(written_key(&key).as_bytes())?;
+                self.out.push(b" = ")?;
+                scalar(&mut self.out, &value, 0)?;
+                self.out.push(b"\n")?;
+            }
+        }
+        for (key, value) in tables {
+            self.path.push(written_key(&key));
+            let (items, brackets) = if let Value::List(list) = &value {
+                (list.items.as_slice(), ("[[", "]]"))
+            } else {
+                (std::slice::from_ref(&value), ("[", "]"))
+            };
+            for item in items {
+                self.header(inner, brackets)?;
+                self.table(item)?;
+            }
+            self.path.pop();
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, indent: usize, (open, close): (&str, &str)) -> Outcome<()> {
+        let Self { out, path, .. } = self;
+        if !out.bytes.is_empty() && path.len() == 1 {
+            out.push(b"\n")?;
+        }
+        out.fill(b' ', indent)?;
+        out.push(open.as_bytes())?;
+        for (index, key) in path.iter().enumerate() {
+            if index > 0 {
+                out.push(b".")?;
+            }
+            out.push(key.as_bytes())?;
+        }
+        out.push(close.as_bytes())?;
+        out.push(b"\n")
+    }
 }
 
 fn key_text(key: &Key) -> String {
@@ -36,47 +129,6 @@ fn key_text(key: &Key) -> String {
         Key::Int(value) => value.to_string(),
         Key::Str(text) => text.lossy().into_owned(),
     }
-}
-
-fn table(out: &mut Output<'_>, all: &Entries, path: &mut Vec<String>) -> Outcome<()> {
-    out.descend(path.len())?;
-    let indent = path.len().saturating_sub(1) * 2;
-    let is_table = |value: &Value| entries(value).is_some() || is_table_list(value);
-    let inner = if path.is_empty() { 0 } else { indent + 2 };
-    for (key, value) in all.iter().filter(|(_, value)| !is_table(value) && !matches!(value, Value::Nil)) {
-        out.repeat(' ', inner)?;
-        out.push(format!("{} = ", written_key(key)).as_bytes())?;
-        scalar(out, value, 0)?;
-        out.push(b"\n")?;
-    }
-    for (key, value) in all.iter().filter(|(_, value)| is_table(value)) {
-        path.push(key.clone());
-        let (items, brackets) = if let Value::List(list) = value {
-            (list.items.as_slice(), ("[[", "]]"))
-        } else {
-            (std::slice::from_ref(value), ("[", "]"))
-        };
-        for item in items {
-            header(out, path, inner, brackets)?;
-            table(out, &entries(item).unwrap_or_default(), path)?;
-        }
-        path.pop();
-    }
-    Ok(())
-}
-
-fn is_table_list(value: &Value) -> bool {
-    let Value::List(list) = value else { return false };
-    !list.items.is_empty() && list.items.iter().all(|item| entries(item).is_some())
-}
-
-fn header(out: &mut Output<'_>, path: &[String], indent: usize, (open, close): (&str, &str)) -> Outcome<()> {
-    let keys: Vec<String> = path.iter().map(|key| written_key(key)).collect();
-    if !out.bytes.is_empty() && path.len() == 1 {
-        out.push(b"\n")?;
-    }
-    out.repeat(' ', indent)?;
-    out.push(format!("{open}{}{close}\n", keys.join(".")).as_bytes())
 }
 
 fn written_key(key: &str) -> String {
@@ -96,8 +148,11 @@ fn scalar(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
             let text = if text.contains(['.', 'e', 'n']) { text } else { format!("{text}.0") };
             out.push(text.as_bytes())
         }
-        Value::Str(_) => out.push(quote(value.as_text().map(|text| &**text).unwrap_or_default()).as_bytes()),
-        Value::Struct(object) => out.push(quote(object.shown.as_deref().unwrap_or_default()).as_bytes()),
+        Value::Str(_) | Value::Struct(_) => {
+            let text = value.as_text().map(|text| &**text).unwrap_or_default();
+            out.reserve(text.len())?;
+            out.push(quote(text).as_bytes())
+        }
         Value::List(list) => {
             out.push(b"[")?;
             for (index, item) in list.items.iter().enumerate() {

@@ -169,6 +169,7 @@ fn block(out: &mut Output<'_>, value: &Value, place: Place, before: Before) -> O
         && map.len() > 0
     {
         let entries = map.entries();
+        entries.keys().try_for_each(|key| out.reserve(key.len()))?;
         return pairs(out, entries.iter().map(|(key, value)| (key_text(key), value)), place, before);
     }
     if let Value::Struct(object) = value
@@ -202,7 +203,7 @@ fn start_line(out: &mut Output<'_>, indent: usize, before: Before, index: usize)
     if index == 0 && before == Before::Key {
         out.push(b"\n")?;
     }
-    out.repeat(' ', indent)
+    out.fill(b' ', indent)
 }
 
 fn pairs<'v>(
@@ -216,9 +217,9 @@ fn pairs<'v>(
             (0, Before::Dash) => out.push(b" ")?,
             (0, Before::Key) => {
                 out.push(b"\n")?;
-                out.repeat(' ', place.indent)?;
+                out.fill(b' ', place.indent)?;
             }
-            (_, _) => out.repeat(' ', place.indent)?,
+            (_, _) => out.fill(b' ', place.indent)?,
         }
         out.push(key.as_bytes())?;
         out.push(b":")?;
@@ -249,6 +250,7 @@ fn scalar(out: &mut Output<'_>, value: &Value, indent: usize) -> Outcome<()> {
         Value::List(_) => out.push(b"[]"),
         Value::Map(_) => out.push(b"{}"),
         Value::Str(_) | Value::Struct(_) => {
+            out.reserve(value.as_text().map_or(0, |text| text.len()))?;
             let text = value.as_text().map(|text| text.lossy()).unwrap_or_default();
             if text.contains('\n') && is_literal(&text) {
                 return literal(out, &text, indent);
@@ -281,7 +283,7 @@ fn literal(out: &mut Output<'_>, text: &str, indent: usize) -> Outcome<()> {
     for line in lines.split('\n') {
         out.push(b"\n")?;
         if !line.is_empty() {
-            out.repeat(' ', indent.max(2))?;
+            out.fill(b' ', indent.max(2))?;
             out.push(line.as_bytes())?;
         }
     }

@@ -11,7 +11,7 @@ use crate::{
 
 use super::{Parser, Place, fault};
 
-impl Parser<'_> {
+impl<'t> Parser<'t> {
     /// Parses a pipeline and its end: the right delimiter or the right parenthesis.
     pub(super) fn pipe(&mut self, place: Place) -> Outcome<Pipe> {
         let start = self.peek_after_space()?.start;
@@ -81,14 +81,12 @@ impl Parser<'_> {
     }
 
     fn declare(&mut self, token: Token) -> Outcome<VariableId> {
-        let name = self.slice(token);
-        let index = self.names.iter().position(|known| *known == name).unwrap_or_else(|| {
-            self.names.push(name);
-            self.names.len() - 1
-        });
-        let id = VariableId::try_from(index)
-            .map_err(|_| Fault::limit("the template has more than 65535 variables").at(token.span()))?;
-        self.scope.push(id);
+        let name: &'t str = self.slice(token);
+        let id = self
+            .names
+            .intern(name)
+            .ok_or_else(|| Fault::limit("the template has more than 65535 variables").at(token.span()))?;
+        self.scope.declare(id);
         Ok(id)
     }
 
@@ -191,9 +189,9 @@ impl Parser<'_> {
 
     fn variable(&self, token: Token) -> Outcome<VariableId> {
         let name = self.slice(token);
-        let id =
-            self.names.iter().position(|known| *known == name).and_then(|id| VariableId::try_from(id).ok());
-        id.filter(|id| self.scope.contains(id))
+        self.names
+            .get(name)
+            .filter(|id| self.scope.contains(*id))
             .ok_or_else(|| fault(token, format!("undefined variable {name:?}")))
     }
 }

@@ -53,28 +53,60 @@ pub(super) fn listed(actor: &Actor, namespace: &str, prefix: &str) {
     tracing::info!(target: TARGET, %actor, operation = "list", namespace, prefix, result = "ok", "variables listed");
 }
 
-pub(super) fn read(actor: &Actor, key: &VariableKey, found: &Result<Option<Variable>, VariableError>) {
-    let (result, index) = match found {
-        Ok(Some(variable)) => ("ok", Some(variable.metadata.modify_index)),
-        Ok(None) => ("refused: not found", None),
-        Err(error) => (result_of(error), None),
-    };
-    let VariableKey { namespace, path } = key;
-    tracing::info!(target: TARGET, %actor, operation = "read", namespace, path, result, index, "variable accessed");
+/// An access in progress. Has one audit line, whatever its end is.
+pub(super) struct Access {
+    actor: Actor,
+    operation: &'static str,
+    key: VariableKey,
+    is_ended: bool,
 }
 
-/// A change that ended with this index, or failed.
-pub(super) fn changed(actor: &Actor, operation: &str, key: &VariableKey, done: Result<u64, &VariableError>) {
-    let (result, index) = match done {
-        Ok(index) => ("ok", Some(index)),
-        Err(error) => (result_of(error), None),
-    };
-    let VariableKey { namespace, path } = key;
-    tracing::info!(target: TARGET, %actor, operation, namespace, path, result, index, "variable accessed");
-    if let Err(error @ (VariableError::Key(_) | VariableError::Write { .. } | VariableError::Read { .. })) =
-        done
-    {
-        tracing::error!(%error, "a variable can't be changed");
+impl Access {
+    pub(super) fn begin(actor: &Actor, operation: &'static str, key: &VariableKey) -> Self {
+        Self { actor: actor.clone(), operation, key: key.clone(), is_ended: false }
+    }
+
+    pub(super) fn key(&self) -> &VariableKey {
+        &self.key
+    }
+
+    /// It has ended with this index, or failed.
+    pub(super) fn end(mut self, done: Result<u64, &VariableError>) {
+        self.is_ended = true;
+        let (result, index) = match done {
+            Ok(index) => ("ok", Some(index)),
+            Err(error) => (result_of(error), None),
+        };
+        self.line(result, index);
+        if let Err(
+            error @ (VariableError::Key(_) | VariableError::Write { .. } | VariableError::Read { .. }),
+        ) = done
+        {
+            tracing::error!(%error, "a variable can't be accessed");
+        }
+    }
+
+    /// It has found this variable, or none.
+    pub(super) fn end_read(self, found: &Result<Option<Variable>, VariableError>) {
+        match found {
+            Ok(Some(variable)) => self.end(Ok(variable.metadata.modify_index)),
+            Ok(None) => self.end(Err(&VariableError::NotFound)),
+            Err(error) => self.end(Err(error)),
+        }
+    }
+
+    fn line(&self, result: &str, index: Option<u64>) {
+        let Self { actor, operation, key: VariableKey { namespace, path }, .. } = self;
+        tracing::info!(target: TARGET, %actor, operation, namespace, path, result, index, "variable accessed");
+    }
+}
+
+/// The caller was gone before its turn, and nothing was done.
+impl Drop for Access {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.line("refused: caller gone", None);
+        }
     }
 }
 

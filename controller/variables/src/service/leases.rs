@@ -6,12 +6,11 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::variable::{VariableKey, VariableMetadata};
+use herdlet_api_types::variable::{VariableKey, VariableLock};
 use tokio::time::{Instant, sleep_until};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 struct Lease {
-    /// The lock.
+    /// The id of the lock, which only its holder knows.
     id: String,
     /// The holder has to renew it before.
     until: Instant,
@@ -19,7 +18,26 @@ struct Lease {
     free: Instant,
 }
 
-#[derive(Debug, Default)]
+impl Lease {
+    fn begin(lock: &VariableLock) -> Self {
+        let span = |nanos: i64| Duration::from_nanos(u64::try_from(nanos).unwrap_or_default());
+        let until = Instant::now() + span(lock.ttl_ns);
+        Self { id: lock.id.clone(), until, free: until + span(lock.delay_ns) }
+    }
+
+    fn is_held_with(&self, id: &str) -> bool {
+        self.id == id && self.until > Instant::now()
+    }
+}
+
+/// Whether a lease has begun or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Followed {
+    Same,
+    Changed,
+}
+
+#[derive(Default)]
 pub(super) struct Leases(Mutex<BTreeMap<VariableKey, Lease>>);
 
 /// The result of a renewal.
@@ -31,27 +49,32 @@ pub(super) enum Renewal {
 }
 
 impl Leases {
-    /// Begins the lease of a lock.
-    pub(super) fn hold(&self, metadata: &VariableMetadata) {
-        let Some(lock) = &metadata.lock else { return };
-        let span = |nanos: i64| Duration::from_nanos(u64::try_from(nanos).unwrap_or_default());
-        let until = Instant::now() + span(lock.ttl_ns);
-        let lease = Lease { id: lock.id.clone(), until, free: until + span(lock.delay_ns) };
-        self.held().insert(metadata.key(), lease);
-    }
-
-    /// Begins the lease again, if it has not ended.
-    pub(super) fn renew(&self, metadata: &VariableMetadata) -> Renewal {
-        let is_held = self.held().get(&metadata.key()).is_some_and(|lease| lease.until > Instant::now());
-        if !is_held {
-            return Renewal::Lost;
+    /// Makes the lease of a variable that of its lock, after any change: another lock begins a lease, none ends it.
+    pub(super) fn follow(&self, key: &VariableKey, lock: Option<&VariableLock>) -> Followed {
+        let mut held = self.held();
+        match (lock, held.get(key)) {
+            (Some(lock), Some(lease)) if lease.id == lock.id => return Followed::Same,
+            (Some(lock), _) => drop(held.insert(key.clone(), Lease::begin(lock))),
+            (None, _) => drop(held.remove(key)),
         }
-        self.hold(metadata);
-        Renewal::Renewed
+        Followed::Changed
     }
 
-    pub(super) fn forget(&self, key: &VariableKey) {
-        self.held().remove(key);
+    /// Begins the lease of this lock again, if it has not ended.
+    pub(super) fn renew(&self, key: &VariableKey, lock: &VariableLock) -> Renewal {
+        let mut held = self.held();
+        match held.get_mut(key) {
+            Some(lease) if lease.is_held_with(&lock.id) => {
+                *lease = Lease::begin(lock);
+                Renewal::Renewed
+            }
+            Some(_) | None => Renewal::Lost,
+        }
+    }
+
+    /// Whether the lease of the lock with this id has not ended.
+    pub(super) fn has(&self, key: &VariableKey, id: &str) -> bool {
+        self.held().get(key).is_some_and(|lease| lease.is_held_with(id))
     }
 
     /// Tries later to release a lock.

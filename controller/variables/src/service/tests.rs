@@ -79,6 +79,81 @@ async fn locks_have_their_whole_ttl_after_a_restart() {
     assert!(variables.store().metadata(&key("a")).unwrap().lock.is_none());
 }
 
+/// Polls a request until it waits, and then drops it, as for a client that is gone.
+async fn abandon(request: impl Future<Output = Result<Variable, VariableError>>) {
+    tokio::select! {
+        biased;
+        done = request => panic!("{done:?}"),
+        () = std::future::ready(()) => {}
+    }
+}
+
+/// The lock was stored, but nobody released it: its lease began only with the answer.
+#[tokio::test(start_paused = true)]
+async fn a_lock_whose_client_is_gone_before_the_answer_expires() {
+    let state = tempfile::tempdir().unwrap();
+    let variables = Arc::new(Variables::new(open(state.path())));
+    tokio::spawn(Arc::clone(&variables).maintain());
+    let index = variables.store().index();
+    abandon(variables.acquire(&actor(), key("a"), requested(""))).await;
+    variables.store().changed(index).await;
+    assert!(variables.store().metadata(&key("a")).unwrap().lock.is_some());
+    let index = variables.store().index();
+    pass(16).await;
+    variables.store().changed(index).await;
+    assert!(variables.store().metadata(&key("a")).unwrap().lock.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_whose_lock_has_ended_cannot_write() {
+    let state = tempfile::tempdir().unwrap();
+    let variables = Variables::new(open(state.path()));
+    let locked = variables.acquire(&actor(), key("a"), requested("")).await.unwrap();
+    let id = locked.metadata.lock.unwrap().id;
+    let write =
+        async |id: &str| variables.put(&actor(), key("a"), items("x"), (Check::Nothing, id.to_owned())).await;
+    write(&id).await.unwrap();
+    pass(11).await;
+    assert!(matches!(write(&id).await, Err(VariableError::Conflict { .. })), "during the delay");
+    variables.release(&actor(), key("a"), id.clone()).await.unwrap();
+    assert!(matches!(write(&id).await, Err(VariableError::Conflict { .. })), "without a lock");
+    write("").await.unwrap();
+}
+
+/// A late renewal of a lock replaced the lease of the next one, which then never ended.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_touches_only_the_lease_of_its_lock() {
+    let leases = Leases::default();
+    let lock = |id: &str| VariableLock { id: id.to_owned(), ttl_ns: 10_000_000_000, delay_ns: 0 };
+    assert_eq!(leases.follow(&key("a"), Some(&lock("one"))), Followed::Changed);
+    assert_eq!(leases.renew(&key("a"), &lock("one")), Renewal::Renewed);
+    assert_eq!(leases.follow(&key("a"), Some(&lock("two"))), Followed::Changed);
+    assert_eq!(leases.renew(&key("a"), &lock("one")), Renewal::Lost);
+    assert!(leases.has(&key("a"), "two") && !leases.has(&key("a"), "one"));
+    assert_eq!(leases.follow(&key("a"), Some(&lock("two"))), Followed::Same);
+    assert_eq!(leases.follow(&key("a"), None), Followed::Changed);
+    assert!(leases.lost().is_empty());
+}
+
+/// A write that fails can have stored the lock.
+#[tokio::test]
+async fn a_lock_has_a_lease_exactly_if_it_is_stored() {
+    let mut outcomes = std::collections::BTreeSet::new();
+    for steps in 0..30 {
+        let state = tempfile::tempdir().unwrap();
+        drop(open(state.path()).put(&key("a"), items("x"), Check::Nothing, ""));
+        let steps = herdlet_base::durable::Steps::failing_after(steps);
+        let source = crate::KeySource::choose(None, None, &state.path().join("keys"));
+        let variables = Variables::new(Store::open_in_steps(state.path(), source, steps).unwrap());
+        let is_acquired = variables.acquire(&actor(), key("a"), requested("")).await.is_ok();
+        let lock = variables.store().lock(&key("a"));
+        let has_lease = lock.as_ref().is_some_and(|lock| variables.leases.has(&key("a"), &lock.id));
+        assert_eq!(lock.is_some(), has_lease);
+        outcomes.insert((is_acquired, lock.is_some()));
+    }
+    assert!(outcomes.contains(&(false, true)), "{outcomes:?}");
+}
+
 #[tokio::test]
 async fn each_change_is_one_event_of_its_path() {
     let state = tempfile::tempdir().unwrap();
@@ -172,6 +247,12 @@ async fn every_access_has_an_audit_line_without_values() {
     variables.listed(&actor(), "default", "nomad/");
     variables.delete(&actor(), key("a"), Check::Nothing).await.unwrap();
     variables.refused(&actor(), "read", &key("secret"), "refused: no right");
+    // The first one is made although its client is gone, and the second one had no turn.
+    let index = variables.store().index();
+    abandon(variables.put(&actor(), key("gone"), items("hunter5"), (Check::Nothing, String::new()))).await;
+    abandon(variables.put(&actor(), key("late"), items("hunter6"), (Check::Nothing, String::new()))).await;
+    variables.store().changed(index).await;
+    drop(variables.turn.lock().await);
     let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     for secret in ["hunter", "password", id.as_str()] {
         assert!(!text.contains(secret), "{secret}: {text}");
@@ -187,6 +268,8 @@ async fn every_access_has_an_audit_line_without_values() {
         ("release lock", "a", "ok"),
         ("remove", "a", "ok"),
         ("read", "secret", "refused: no right"),
+        ("write", "gone", "ok"),
+        ("write", "late", "refused: caller gone"),
     ] {
         let parts = [
             "herdlet::audit".to_owned(),

@@ -153,12 +153,13 @@ impl Store {
             let none = || Box::new(Variable { metadata: absent(key), items: None });
             return Err(VariableError::Conflict { why, present: present.unwrap_or_else(none) });
         }
-        match present.as_ref().and_then(|entry| entry.metadata.lock.as_ref()) {
-            Some(held) if held.id != lock => {
-                Err(conflict(LOCKED, present.map(|entry| entry.metadata.without_lock_id()), key))
-            }
-            Some(_) | None => Ok(present),
-        }
+        let why = match present.as_ref().and_then(|entry| entry.metadata.lock.as_ref()) {
+            Some(held) if held.id != lock => LOCKED,
+            // It was lost, and perhaps another holder has changed the variable meanwhile.
+            None if !lock.is_empty() => NOT_HELD,
+            Some(_) | None => return Ok(present),
+        };
+        Err(conflict(why, present.map(|entry| entry.metadata.without_lock_id()), key))
     }
 
     /// The metadata after a change.

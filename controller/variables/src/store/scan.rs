@@ -9,7 +9,7 @@ use std::{
 use herdlet_api_types::variable::VariableKey;
 use herdlet_base::durable;
 
-use super::{DIR, INDEX, name_of, read_bounded};
+use super::{DIR, INDEX, SET_ASIDE, name_of, read_bounded};
 use crate::{
     error::{KeyError, VariableError},
     key_file::KeySource,
@@ -26,13 +26,20 @@ pub(super) struct Scan {
     pub(super) newer: BTreeSet<PathBuf>,
     /// Files that are not variables, and why.
     pub(super) damaged: Vec<(PathBuf, &'static str)>,
+    /// Files that can't be read.
+    pub(super) unreadable: Vec<(PathBuf, io::Error)>,
     /// Temporary files.
     pub(super) unfinished: Vec<PathBuf>,
-    /// The index of the last change.
+    /// The index of the last change, unless it is in a file without a readable index.
     pub(super) index: u64,
+    /// Whether there is such a file.
+    pub(super) is_index_lost: bool,
 }
 
-/// Reads all headers. A directory that does not exist is empty.
+/// A higher index is not an index: programs that read JSON don't represent it exactly.
+const INDEX_MAX: u64 = 1 << 53;
+
+/// Reads all headers. A directory that does not exist is empty. A file that can't be read does not hide the others.
 pub(super) fn scan(dir: &Path) -> Result<Scan, VariableError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -51,39 +58,79 @@ pub(super) fn scan(dir: &Path) -> Result<Scan, VariableError> {
             scan.unfinished.push(path);
             continue;
         }
-        let head = read_bounded(&path, HEADER_MAX as u64).map_err(failed(&path))?;
-        if name == INDEX {
-            let last = std::str::from_utf8(&head).ok().and_then(|text| text.trim().parse().ok());
-            scan.index = scan.index.max(last.unwrap_or_default());
-            continue;
-        }
-        match record::decode_header(&head) {
-            Ok(entry) if name_of(&entry.metadata.key()) == name => {
-                scan.index = scan.index.max(entry.metadata.modify_index);
-                scan.entries.insert(entry.metadata.key(), entry);
+        match read_bounded(&path, HEADER_MAX as u64) {
+            Ok(head) if name == INDEX => scan.add_index(path, &head),
+            Ok(head) => scan.add(path, &head),
+            // It was removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_of_the_process(&error) => return Err(failed(&path)(error)),
+            Err(error) => {
+                scan.is_index_lost = true;
+                scan.unreadable.push((path, error));
             }
-            Ok(_) => scan.damaged.push((path, "it is the file of another variable")),
-            Err(Unreadable::Newer(_)) => {
-                scan.newer.insert(path);
-            }
-            Err(Unreadable::Damaged(why)) => scan.damaged.push((path, why)),
         }
     }
     Ok(scan)
 }
 
+/// Whether an error says nothing about the file: a later attempt can succeed.
+fn is_of_the_process(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR))
+}
+
+impl Scan {
+    fn add(&mut self, path: PathBuf, head: &[u8]) {
+        let entry = match record::decode_header(head) {
+            Ok(entry) => entry,
+            Err(Unreadable::Newer(_)) => {
+                self.newer.insert(path);
+                return;
+            }
+            Err(Unreadable::Damaged(why)) => return self.lose(path, why),
+        };
+        if entry.metadata.modify_index > INDEX_MAX {
+            return self.lose(path, "its index is out of range");
+        }
+        self.index = self.index.max(entry.metadata.modify_index);
+        if path.file_name().is_some_and(|name| *name == *name_of(&entry.metadata.key())) {
+            self.entries.insert(entry.metadata.key(), entry);
+        } else {
+            self.damaged.push((path, "it is the file of another variable"));
+        }
+    }
+
+    fn add_index(&mut self, path: PathBuf, text: &[u8]) {
+        let last: Option<u64> = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+        match last.filter(|index| *index <= INDEX_MAX) {
+            Some(last) => self.index = self.index.max(last),
+            None => self.lose(path, "it is not an index"),
+        }
+    }
+
+    /// Adds a damaged file, which may have had the last index.
+    fn lose(&mut self, path: PathBuf, why: &'static str) {
+        self.is_index_lost = true;
+        self.damaged.push((path, why));
+    }
+}
+
+/// How the names of damaged files begin.
+const NAME_BEFORE: &str = "variables.";
+
 /// Moves a damaged file away, so that it can be restored or examined. A file that can't be moved stays.
-pub(super) fn set_aside(path: &Path, damaged: &Path, why: &str) {
+pub(super) fn set_aside(path: &Path, damaged: &Path, why: &dyn std::fmt::Display) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let free = |number: u32| damaged.join(format!("variables.{name}.{number}"));
+    let free = |number: u32| damaged.join(format!("{NAME_BEFORE}{name}.{number}"));
     let to = (0..1_000).map(free).find(|to| !to.exists()).unwrap_or_else(|| free(0));
     let moved = durable::make_dir(damaged).and_then(|()| durable::rename(path, &to));
     match moved {
         Ok(()) => {
-            tracing::error!(path = %to.display(), why, "a damaged variable was moved there: restore it from a backup")
+            tracing::error!(path = %to.display(), %why, "a damaged variable was moved there: restore it from a backup")
         }
         Err(error) => {
-            tracing::error!(path = %path.display(), why, %error, "a damaged variable can't be moved away")
+            tracing::error!(path = %path.display(), %why, %error, "a damaged variable can't be moved away")
         }
     }
 }
@@ -94,6 +141,8 @@ pub struct Examination {
     pub variables: usize,
     /// Files that a newer release wrote, or that are damaged.
     pub unreadable: usize,
+    /// Damaged files that the agent has moved to the folder `damaged`.
+    pub set_aside: usize,
     /// Why variables can't be decrypted, or could not be encrypted.
     pub problem: Option<KeyError>,
 }
@@ -103,11 +152,20 @@ pub struct Examination {
 /// # Errors
 /// If the directory can't be read.
 pub fn examine(state: &Path, source: &KeySource) -> Result<Examination, VariableError> {
-    let found = scan(&state.join(DIR))?;
+    let mut found = scan(&state.join(DIR))?;
+    let is_forbidden = |(_, error): &(PathBuf, io::Error)| error.kind() == io::ErrorKind::PermissionDenied;
+    if let Some(at) = found.unreadable.iter().position(is_forbidden) {
+        let (path, source) = found.unreadable.swap_remove(at);
+        return Err(VariableError::Read { path, source });
+    }
+    let is_ours =
+        |file: &fs::DirEntry| file.file_name().as_encoded_bytes().starts_with(NAME_BEFORE.as_bytes());
+    let set_aside =
+        fs::read_dir(state.join(SET_ASIDE)).into_iter().flatten().flatten().filter(is_ours).count();
     let problem = match source.load() {
         Ok(keys) => super::keys::missing(&keys, found.entries.values(), source.path()),
         Err(error) => Some(error),
     };
-    let unreadable = found.newer.len() + found.damaged.len();
-    Ok(Examination { variables: found.entries.len(), unreadable, problem })
+    let unreadable = found.newer.len() + found.damaged.len() + found.unreadable.len();
+    Ok(Examination { variables: found.entries.len(), unreadable, set_aside, problem })
 }

@@ -367,6 +367,77 @@ fn exchanged_old_and_changed_files_are_refused() {
     assert_eq!(fs::read_dir(state.path().join("damaged")).unwrap().count(), 1);
 }
 
+/// One file that could not be read prevented the start of the agent, and a FIFO blocked it forever.
+#[test]
+fn a_file_that_cannot_be_read_does_not_hide_the_others() {
+    let state = tempfile::tempdir().unwrap();
+    let store = open(state.path());
+    put(&store, "a", "1");
+    let dir = state.path().join(DIR);
+    drop(store);
+    rustix::fs::mkfifoat(rustix::fs::CWD, dir.join("default%2Ffifo"), 0o600.into()).unwrap();
+    fs::create_dir(dir.join("default%2Fdir")).unwrap();
+    std::os::unix::fs::symlink("loop", dir.join("loop")).unwrap();
+    assert_eq!(examine(state.path(), &source(state.path())).unwrap().unreadable, 3);
+    let store = open(state.path());
+    assert_eq!(value(&store, "a").unwrap(), "1");
+    assert_eq!(store.get(&key("fifo")).unwrap(), None);
+    put(&store, "b", "2");
+    let mut moved: Vec<_> = fs::read_dir(state.path().join("damaged"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    moved.sort();
+    assert_eq!(moved, ["variables.default%2Fdir.0", "variables.default%2Ffifo.0", "variables.loop.0"]);
+    let examined = examine(state.path(), &source(state.path())).unwrap();
+    assert_eq!((examined.variables, examined.unreadable, examined.set_aside), (2, 0, 3));
+}
+
+/// The index was that of the remaining files, so that clients with a higher one missed changes.
+#[test]
+fn the_index_does_not_decrease_when_a_damaged_file_is_moved() {
+    for damage in ["default%2Flast", INDEX] {
+        let state = tempfile::tempdir().unwrap();
+        let store = open(state.path());
+        put(&store, "a", "1");
+        put(&store, "last", "1");
+        if damage == INDEX {
+            store.delete(&key("last"), Check::Nothing).unwrap();
+        }
+        let before = store.index();
+        drop(store);
+        let dir = state.path().join(DIR);
+        fs::write(dir.join(damage), "damaged").unwrap();
+        let store = open(state.path());
+        let after = store.index();
+        assert!(after >= before, "{damage}: {after} < {before}");
+        assert!(put(&store, "a", "2") > after);
+        drop(store);
+        // The file is gone now, and nothing is added to the index again.
+        let store = open(state.path());
+        assert_eq!((store.index(), value(&store, "a").unwrap().as_str()), (after + 1, "2"), "{damage}");
+        assert_eq!(examine(state.path(), &source(state.path())).unwrap().unreadable, 0);
+    }
+}
+
+/// An index of a damaged header could end the agent at the next change.
+#[test]
+fn an_index_out_of_range_is_damage() {
+    let state = tempfile::tempdir().unwrap();
+    let store = open(state.path());
+    put(&store, "a", "1");
+    let (path, keys) = (store.path(&key("b")), store.known().keys.clone());
+    drop(store);
+    let VariableKey { namespace, path: name } = key("b");
+    let metadata =
+        VariableMetadata { namespace, path: name, modify_index: u64::MAX, ..VariableMetadata::default() };
+    let (_, bytes) = record::encode(&metadata, &items("x"), &keys).unwrap();
+    fs::write(path, bytes).unwrap();
+    let store = open(state.path());
+    assert_eq!((store.list().len(), value(&store, "b")), (1, None));
+    put(&store, "b", "2");
+}
+
 #[test]
 fn a_file_of_a_newer_release_stays_and_stops_changes() {
     let state = tempfile::tempdir().unwrap();

@@ -1,6 +1,9 @@
 //! Variables over the API: shapes, codes, check-and-set, locks, blocking queries, keys.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
 
 use herdlet_api_types::variable::{VariableItems, VariableKey};
 use herdlet_variables::{Check, KeySource, Store, Variables};
@@ -150,6 +153,7 @@ async fn invalid_requests_are_refused_without_showing_values() {
         ("var/a", json!({ "Items": {} })),
         ("var/a", json!({ "Items": { "password": ["hunter2"] } })),
         ("var/a", json!({ "Items": "hunter2" })),
+        ("var/a", json!({ "Items": { "a": null, "password": "hunter2" } })),
         ("var/a", json!({ "Items": { "password": "hunter2".repeat(10_000) } })),
         ("var/a.b", body("hunter2")),
         ("var/nomad", body("hunter2")),
@@ -167,6 +171,70 @@ async fn invalid_requests_are_refused_without_showing_values() {
     assert_eq!(agent.shared.variables.store().index(), 1);
 }
 
+/// An item that is null was left out without an error.
+#[tokio::test]
+async fn an_item_without_a_text_is_named() {
+    let agent = agent().await;
+    for value in [json!(null), json!(5), json!({})] {
+        let refused = send(&agent, "PUT", "var/a", json!({ "Items": { "a": value, "b": "c" } })).await;
+        let expected = "the body is not a variable: Items[\"a\"] is not a string";
+        assert_eq!((refused.status, refused.text.as_str()), (400, expected));
+    }
+    let put =
+        send(&agent, "PUT", "var/a", json!({ "Items": { "b": "c" }, "Lock": null, "Path": null })).await;
+    assert_eq!(put.status, 200, "{}", put.text);
+}
+
+/// Collects log lines.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Requests that never reached the store had no audit line.
+#[tokio::test]
+async fn refused_requests_have_audit_lines() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let agent = agent().await;
+    let mut count = 0;
+    for (method, path, body, operation) in [
+        ("PUT", "var/a?cas=x", body("hunter2"), "write"),
+        ("PUT", "var/a?index=x", body("hunter2"), "write"),
+        ("PUT", "var/a?cas=1&lock-acquire", body("hunter2"), "write"),
+        ("PUT", "var/a?lock-renew&lock-release", body("hunter2"), "write"),
+        ("PUT", "var/a?lock-release", body("hunter2"), "write"),
+        ("PUT", "var/a", json!(["hunter2"]), "write"),
+        ("PUT", "var/a", json!({ "Items": { "a": null } }), "write"),
+        ("PUT", "var/a", json!({ "Namespace": "prod", "Items": { "a": 5 } }), "write"),
+        ("GET", "var/a?index=x", Value::Null, "read"),
+        ("GET", "var/a?index=1&wait=x", Value::Null, "read"),
+        ("DELETE", "var/a?cas=x", Value::Null, "remove"),
+        ("GET", "vars?index=x", Value::Null, "list"),
+    ] {
+        let refused = send(&agent, method, path, body).await;
+        assert_eq!(refused.status, 400, "{method} {path}: {}", refused.text);
+        count += 1;
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let audit: Vec<&str> = text.lines().filter(|line| line.contains("herdlet::audit")).collect();
+        assert_eq!(audit.len(), count, "{method} {path}: {text}");
+        let last = audit[count - 1];
+        assert!(last.contains(&format!("operation=\"{operation}\"")), "{path}: {last}");
+        assert!(last.contains("result=\"refused: invalid\"") && !text.contains("hunter2"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn a_waiting_reader_wakes_for_its_variable_only() {
     let agent = agent().await;
@@ -181,16 +249,21 @@ async fn a_waiting_reader_wakes_for_its_variable_only() {
     };
     let (one, list) = (waits("var/a?index=2&wait=5m"), waits("vars?prefix=a&index=2&wait=5m"));
     let absent = waits("var/later?index=2&wait=5m");
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let are_waiting = async |readers: usize| {
+        let store = agent.shared.variables.store();
+        while store.waiting() < readers {
+            tokio::task::yield_now().await;
+        }
+    };
+    are_waiting(3).await;
+    // An answer after this change would have the index 2 or 3.
     send(&agent, "PUT", "var/b", body("1")).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(![&one, &list, &absent].iter().any(|waits| waits.is_finished()));
     send(&agent, "PUT", "var/a", body("2")).await;
     assert_eq!((one.await.unwrap(), list.await.unwrap()), ((200, 4), (200, 4)));
     send(&agent, "PUT", "var/later", body("2")).await;
     assert_eq!(absent.await.unwrap(), (200, 5));
     let removed = waits("var/a?index=4&wait=5m");
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    are_waiting(1).await;
     send(&agent, "DELETE", "var/a", Value::Null).await;
     assert_eq!(removed.await.unwrap(), (404, 6));
     // A change after the reader's index, and an index of another agent, are answered at once.

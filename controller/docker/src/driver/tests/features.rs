@@ -1,6 +1,6 @@
 //! What containers have: ports, mounts, environment, terminals.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, sync::atomic::Ordering, time::Duration};
 
 use futures_util::StreamExt as _;
 use herdlet_api_types::alloc::AssignedPort;
@@ -11,7 +11,10 @@ use herdlet_driver::{
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::machine::machines;
+use super::machine::{Link, machines};
+
+/// Only a fault exceeds it.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -87,9 +90,10 @@ async fn commands_have_terminals_and_end_with_their_session() {
         let driver = machine.connected().await;
         driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
         let terminal = Some(TerminalSize { height: 30, width: 99 });
-        let script = "tty >/dev/null && echo a terminal; read line; stty size; exit 3";
+        let resized = "until stty size | grep '40 111'; do sleep 0.05; done";
+        let script = format!("tty >/dev/null && echo a terminal; read line; {resized}; exit 3");
         let request =
-            ExecRequest { command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(), terminal };
+            ExecRequest { command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(), terminal };
         let (input, frames_in) = mpsc::channel(4);
         let (output, mut frames) = mpsc::channel(16);
         input.send(ExecInput::Resize(TerminalSize { height: 40, width: 111 })).await.unwrap();
@@ -108,7 +112,6 @@ async fn commands_have_terminals_and_end_with_their_session() {
                 }
                 if text.contains("a terminal") && !is_asked {
                     is_asked = true;
-                    tokio::time::sleep(Duration::from_millis(200)).await;
                     input.send(ExecInput::Stdin(b"go\n".to_vec())).await.unwrap();
                 }
             }
@@ -153,10 +156,51 @@ async fn a_terminal_shows_all_bytes() {
         assert_eq!(session.exit.await.unwrap().code, 3);
         let command = vec!["/bin/none".to_owned()];
         let refused = driver.exec_streaming(&attempt_id(1), ExecRequest { command, terminal }).await;
-        if let Err(error) = refused {
-            assert!(error.to_string().contains("none"), "{error}");
-        }
+        let reason = match refused {
+            Err(error) => error.to_string(),
+            // The engine has attached to it, and reports in its output that there is no such program.
+            Ok(mut session) => {
+                let mut bytes = Vec::new();
+                while let Some(piece) = session.stdout.recv().await {
+                    bytes.extend(piece);
+                }
+                let exit = session.exit.await;
+                assert!(!exit.as_ref().is_ok_and(|exit| exit.is_success()), "{exit:?}");
+                format!("{} {exit:?}", String::from_utf8_lossy(&bytes))
+            }
+        };
+        assert!(reason.contains("/bin/none"), "{reason}");
         driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+    }
+}
+
+/// An engine refuses the size of a terminal until the process exists: the terminal had none, and nobody was told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_gets_its_size_once_the_engine_accepts_it() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+        machine.link.send_replace(Link::FailsResize);
+        let script = "until stty size | grep -q '30 99'; do sleep 0.05; done; echo it has its size";
+        let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        let terminal = Some(TerminalSize { height: 30, width: 99 });
+        let id = attempt_id(1);
+        let begun = driver.exec_streaming(&id, ExecRequest { command, terminal });
+        let works = async {
+            while machine.failed.load(Ordering::SeqCst) < 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            machine.link.send_replace(Link::Works);
+        };
+        let (session, ()) =
+            tokio::time::timeout(PATIENCE, async { tokio::join!(begun, works) }).await.unwrap();
+        let mut session = session.unwrap();
+        let exit = tokio::time::timeout(PATIENCE, async {
+            while session.stdout.recv().await.is_some() {}
+            session.exit.await.unwrap()
+        });
+        assert_eq!(exit.await.unwrap().code, 0);
+        driver.destroy(&id, Leftover::Kill).await.unwrap();
     }
 }
 

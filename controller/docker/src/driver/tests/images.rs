@@ -14,8 +14,10 @@ use herdlet_driver::{DriverError, Leftover, TaskDriver as _, TaskEvent, contract
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use rustix::fs::{CWD, FileType};
+
 use super::machine::{Link, machines};
-use crate::engine::Place;
+use crate::{Containers, Mode, Setup, engine::Place};
 
 /// A registry that is down: a task starts with the image that is there, and says so; without one it fails, by the policy.
 #[tokio::test(flavor = "multi_thread")]
@@ -28,14 +30,17 @@ async fn a_pull_that_fails_uses_the_image_that_is_there() {
         task.config["image_pull_timeout"] = "20s".into();
         let cancel = CancellationToken::new();
         driver.prepare(&task, &cancel).await.unwrap();
-        let mut messages = Vec::new();
+        let (mut messages, mut progress) = (Vec::new(), Vec::new());
         while !messages.last().is_some_and(|message: &String| message.contains("the image that is there")) {
-            let Some(TaskEvent::Message { message, .. }) = events.next().await else {
-                panic!("{messages:?}")
-            };
-            messages.push(message);
+            match events.next().await {
+                Some(TaskEvent::Message { message, .. }) => messages.push(message),
+                Some(TaskEvent::Progress { what, .. }) => progress.push(what),
+                other => panic!("{messages:?} {other:?}"),
+            }
         }
         assert!(messages[0].starts_with("Downloading image"), "{messages:?}");
+        let name = task.config["image"].as_str().unwrap();
+        assert_eq!(progress[0], format!("pulling image {name}"));
         let mut missing = task.clone();
         missing.config["image"] = "localhost:1/none:1".into();
         let error = driver.prepare(&missing, &cancel).await.unwrap_err();
@@ -146,6 +151,41 @@ async fn superseded_images_are_removed_too() {
             .await
             .unwrap();
     }
+}
+
+/// Files were read on the threads that all tasks of the agent share: a slow disk held everything while unused images were looked for.
+#[tokio::test]
+async fn a_slow_disk_holds_nothing_else_while_unused_images_are_looked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = json!({"endpoint": "unix:///nowhere/docker.sock"});
+    let setup = Setup {
+        driver: "docker".to_owned(),
+        dir: dir.path().to_owned(),
+        instance: "i".to_owned(),
+        options: serde_json::from_value(options).unwrap(),
+        mode: Mode::Standalone,
+        compute: (1, 1),
+    };
+    let driver = Containers::open(setup).unwrap();
+    let engine = driver.shared.current();
+    driver.shared.note_fetched("a", &engine.place, None);
+    // Reading this record takes until somebody writes to it.
+    let record = dir.path().join(attempt_id(1).name());
+    rustix::fs::mknodat(CWD, &record, FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let (read, is_read) = tokio::sync::oneshot::channel();
+    let (other, others) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let _fifo = std::fs::OpenOptions::new().write(true).open(record).unwrap();
+        read.send(()).unwrap();
+        others.recv_timeout(Duration::from_secs(60)).is_ok()
+    });
+    let something_else = async {
+        is_read.await.unwrap();
+        other.send(()).unwrap();
+    };
+    let (collected, ()) = tokio::join!(driver.shared.collect(Duration::ZERO), something_else);
+    collected.unwrap();
+    assert!(writer.join().unwrap());
 }
 
 /// An image that somebody had built on the machine was removed after its task, and no registry had it.

@@ -36,6 +36,8 @@ pub(super) enum Link {
     Down,
     /// Inspections of containers fail.
     FailsInspect,
+    /// Terminals get no size.
+    FailsResize,
     /// Archives of images are received and never answered.
     HangsLoad,
 }
@@ -189,8 +191,14 @@ async fn forward(
     let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
     let is_slow = line.contains(SLOW) && line.starts_with("POST");
     let path = line.split([' ', '?']).nth(1).unwrap_or_default();
-    let is_inspection = path.ends_with("/json") && path.contains("/containers/");
-    if is_inspection && !path.ends_with("/containers/json") && *link.borrow() == Link::FailsInspect {
+    let is_inspection =
+        path.ends_with("/json") && path.contains("/containers/") && !path.ends_with("/containers/json");
+    let fails = match *link.borrow() {
+        Link::FailsInspect => is_inspection,
+        Link::FailsResize => path.ends_with("/resize"),
+        Link::Works | Link::Down | Link::HangsLoad => false,
+    };
+    if fails {
         failed.fetch_add(1, Ordering::SeqCst);
         let answer = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
         let _ = client.write_all(answer.as_bytes()).await;

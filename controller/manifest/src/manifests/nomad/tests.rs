@@ -152,6 +152,83 @@ fn invalid_artifact_is_named_by_its_path() {
     assert_eq!(good("a.json", &open).groups[0].tasks[0].artifacts.len(), 1);
 }
 
+/// The lines of a heredoc are lines of the file, unless a value brings further ones.
+#[test]
+fn mistakes_in_templates_have_their_place_in_the_job_file() {
+    let hcl = r#"
+variable "name" { default = "web" }
+variable "lines" { default = "a\nb" }
+job "a" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config { command = "x" }
+      template {
+        data        = <<EOH
+listen ${var.name} $${HOME}
+
+  {{ nomadvar "x" }}
+EOH
+        destination = "local/a"
+      }
+      template {
+        data        = <<-EOH
+          {{ env "A" }}
+            {{ key "x" }}
+          EOH
+        destination = "local/b"
+      }
+      template {
+        data        = <<EOH
+${var.lines}
+{{ end }}
+EOH
+        destination = "local/c"
+      }
+      template {
+        data        = "\n {{ unknown }}"
+        destination = "local/../../x"
+      }
+    }
+  }
+}
+"#;
+    let path = |index: usize, rest: &str| format!("spec.groups[0].tasks[0].templates[{index}].{rest}");
+    let [in_a, in_b, in_c, in_d] = [0, 1, 2, 3].map(|index| path(index, "data"));
+    let no_function = "function \"unknown\" not defined";
+    let expected = [
+        format!("a.hcl:13:6: {in_a}: function \"nomadvar\" not defined; did you mean nomadVar?"),
+        format!("a.hcl:20:16: {in_b}: `key` needs Consul; herdlet has no source for it yet"),
+        format!(
+            "a.hcl:25:23: {in_c}: line 3, column 4 of the text: unexpected \"end\" in the text outside of blocks"
+        ),
+        format!("a.hcl:32:23: {in_d}: line 2, column 5 of the text: {no_function}"),
+        format!(
+            "a.hcl:33:23: {}: must be a path in the task's directory or in ${{NOMAD_ALLOC_DIR}}, for instance local/app.conf",
+            path(3, "destination")
+        ),
+    ];
+    assert_eq!(error("a.hcl", hcl).lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn mistakes_in_templates_have_the_names_of_the_api() {
+    let json = r#"{"Job": {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "raw_exec",
+        "Config": {"command": "x"}, "Templates": [{"EmbeddedTmpl": "{{ if }}", "DestPath": "/", "Envvars": true,
+        "ChangeMode": "signal"}, {"EmbeddedTmpl": "x", "SourcePath": "y", "DestPath": "z", "ErrMissingKey": 3}]}]}]}}"#;
+    let message = error("a.json", json);
+    for field in [
+        "[0].EmbeddedTmpl: line 1, column 7 of the text: missing value",
+        "[0].DestPath: must name",
+        "[0].Envvars: a signal",
+        "[1].EmbeddedTmpl: can't be",
+        "[1].ErrMissingKey: ",
+    ] {
+        let expected = format!("Job.TaskGroups[0].Tasks[0].Templates{field}");
+        assert!(message.contains(&expected), "{field}: {message}");
+    }
+}
+
 #[test]
 fn mistakes_in_hcl_are_reported_with_their_position() {
     for (text, place) in [

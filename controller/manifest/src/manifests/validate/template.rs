@@ -254,6 +254,9 @@ const SHARED: &str = "/alloc-dir/alloc";
 const DIRECTORIES: [&str; 5] =
     ["/alloc-dir/task", "/alloc-dir/task/local", "/alloc-dir/task/secrets", "/alloc-dir/task/tmp", SHARED];
 
+const OUTSIDE: &str =
+    "must be a path in the task's directory or in ${NOMAD_ALLOC_DIR}, for instance local/app.conf";
+
 impl Place {
     /// Checks a path.
     fn of(text: &str) -> Result<Self, &'static str> {
@@ -269,11 +272,13 @@ impl Place {
         }
         let dirs = Dirs { task: TASK.into(), shared: SHARED.into() };
         if Destination::of(&text, &dirs).is_err() {
-            return Err(
-                "must be a path in the task's directory or in ${NOMAD_ALLOC_DIR}, for instance local/app.conf",
-            );
+            return Err(OUTSIDE);
         }
         let path = absolute(&text);
+        let is_within = [TASK, SHARED].iter().any(|directory| Path::new(&path).starts_with(directory));
+        if !is_within {
+            return Err(OUTSIDE);
+        }
         if text.ends_with('/') || DIRECTORIES.contains(&path.as_str()) {
             return Err("must name a file, for instance local/app.conf");
         }

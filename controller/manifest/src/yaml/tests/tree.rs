@@ -87,7 +87,7 @@ fn plain_scalars_keep_their_source_text() {
     assert_eq!(text("b"), ("a\tb".to_owned(), Style::Quoted));
     assert_eq!(text("c"), ("x: 1\ny\n".to_owned(), Style::Lines(Position { line: 4, column: 3 })));
     assert_eq!(text("d"), ("x y".to_owned(), Style::Block));
-    assert_eq!(text("f"), ("\n  \u{e9}\nz\n".to_owned(), Style::Lines(Position { line: 10, column: 3 })));
+    assert_eq!(text("f"), ("\n  \u{e9}\nz\n".to_owned(), Style::Lines(Position { line: 11, column: 3 })));
     assert_eq!(text("e"), (String::new(), Style::Plain));
 }
 

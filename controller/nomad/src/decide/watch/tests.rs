@@ -58,11 +58,11 @@ fn names(text: &str) -> Vec<String> {
 #[test]
 fn only_newer_lists_count() {
     let mut watch = Watch::new([]);
-    assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
+    assert_eq!(watch.question(), Question::LATEST);
     assert_eq!(take(&mut watch, list(0, &[])), None, "an index without a change");
-    assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
+    assert_eq!(watch.question(), Question::LATEST);
     assert_eq!(take(&mut watch, list(10, &[("a", 5), ("b", 10)])), Some((names("a b"), names(""))));
-    assert_eq!(watch.question(), Question { index: 10, allow_stale: true });
+    assert_eq!(watch.question(), Question { index: 10, responder: Responder::AnyServer });
     assert!(is_doubtful(&mut watch, list(9, &[])), "a server that lags behind");
     assert_eq!(take(&mut watch, list(9, &[("a", 5), ("b", 10)])), None, "a server without news");
     assert_eq!(take(&mut watch, list(11, &[("a", 5), ("b", 10)])), Some((names(""), names(""))));
@@ -76,7 +76,7 @@ fn only_newer_lists_count() {
 #[test]
 fn first_list_is_compared_with_stored_state() {
     let mut watch = Watch::new([("a".into(), 5), ("b".into(), 6), ("gone".into(), 7)]);
-    assert_eq!(watch.question(), Question { index: 0, allow_stale: false });
+    assert_eq!(watch.question(), Question::LATEST);
     let listing = counts(&mut watch, list(20, &[("a", 5), ("b", 9)])).unwrap();
     assert!(watch.desired(&listing, Vec::new(), Vec::new()).is_first);
     assert_eq!(take(&mut watch, list(20, &[("a", 5), ("b", 9)])), Some((names("b"), names("gone"))));
@@ -128,8 +128,8 @@ fn empty_answer_delays_the_next_query() {
     assert_eq!(after_nothing(Duration::from_secs(300), &mut chance), Duration::ZERO);
     assert!((FAILED..2 * FAILED).contains(&after_unfit(&Unfit::Behind, &mut chance)));
     assert!((MISSING..2 * MISSING).contains(&after_unfit(&Unfit::Missing(1), &mut chance)));
-    assert!((FAILED..2 * FAILED).contains(&after_failure(false, &mut chance)));
-    assert!((HASTE..2 * HASTE).contains(&after_failure(true, &mut chance)));
+    assert!((FAILED..2 * FAILED).contains(&after_failure(NextServer::Same, &mut chance)));
+    assert!((HASTE..2 * HASTE).contains(&after_failure(NextServer::Another, &mut chance)));
 }
 
 /// Servers always send a list; treating a missing one as empty would remove everything.
@@ -170,7 +170,7 @@ fn restored_servers_are_accepted_after_a_while() {
     take(&mut watch, list(50, &[("a", 5), ("b", 50), ("c", 9)]));
     let older = || list(20, &[("a", 5), ("c", 8), ("d", 20)]);
     assert!(is_doubtful(&mut watch, older()));
-    assert!(watch.question().allow_stale);
+    assert_eq!(watch.question().responder, Responder::AnyServer);
     // The leader has all of them, so a follower lagged behind.
     assert!(
         watch
@@ -186,7 +186,7 @@ fn restored_servers_are_accepted_after_a_while() {
             listing.fetch.iter().map(ToString::to_string).collect::<Vec<_>>()
         }));
     }
-    assert_eq!(watch.question(), Question { index: 0, allow_stale: false }, "the leader is queried");
+    assert_eq!(watch.question(), Question::LATEST, "the leader is queried");
     let older = Err(Unfit::Older { found: 20, known: 50 });
     assert!(listings[..5].iter().all(|listings| *listings == older), "{listings:?}");
     assert_eq!(listings[5..], [Ok(names("c d")), Ok(names("c d"))]);

@@ -6,7 +6,7 @@ use herdlet_api_types::{
     fixture::{self, group, job, scaling, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, GroupDependency, Identity, JobType, Lifecycle, LogMode,
-        Network, PortRequest, Prestop, Ui, VolumeMount, VolumeRequest,
+        Network, PortRequest, Prestop, TemplateChange, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -92,7 +92,7 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 28] = [
+    let replacing: [(&str, Change); 29] = [
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
         ("spec.affinities", |job| job.affinities.push(affinity())),
@@ -137,6 +137,7 @@ fn each_job_field_changes_in_place_or_replaces() {
                 change_signal: None,
             });
         }),
+        ("tasks[a].templates", |job| first(job).templates.push(fixture::template(TemplateChange::Noop))),
         ("tasks[a].resources", |job| first(job).resources.memory_max_mib = Some(1)),
         ("tasks[a].resources.network", |job| {
             let request = PortRequest { fixed: None, to: None };

@@ -114,6 +114,23 @@ impl From<RequestError> for CatalogFailure {
     }
 }
 
+/// A change to make.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Put<'a> {
+    pub(super) kind: RequestKind,
+    pub(super) path: &'a str,
+    pub(super) body: Option<&'a serde_json::Value>,
+    pub(super) token: &'a Token,
+}
+
+/// What all requests have.
+#[derive(Debug, Clone, Copy)]
+struct Call<'a> {
+    kind: RequestKind,
+    token: &'a Token,
+    timeout: Duration,
+}
+
 impl HttpApi {
     pub(super) fn new(config: &ConsulConfig) -> Result<Self, reqwest::Error> {
         let (builder, base, address) = match &config.address {
@@ -195,7 +212,8 @@ impl HttpApi {
         if let Some(filter) = filter {
             request = request.query(&[("filter", filter)]);
         }
-        let response = self.send(RequestKind::List, request, token, REQUEST_TIMEOUT, &doing).await?;
+        let call = Call { kind: RequestKind::List, token, timeout: REQUEST_TIMEOUT };
+        let response = self.send(call, request, &doing).await?;
         let read = match body(response).await {
             Ok(body) => read(&body).map_err(|error| error.to_string()),
             Err(why) => Err(why),
@@ -206,12 +224,10 @@ impl HttpApi {
         })
     }
 
+    /// Makes a change; `doing` describes it in errors.
     pub(super) async fn put(
         &self,
-        kind: RequestKind,
-        path: &str,
-        body: Option<&serde_json::Value>,
-        token: &Token,
+        Put { kind, path, body, token }: Put<'_>,
         doing: &(impl Fn() -> String + Sync),
     ) -> Result<(), RequestError> {
         let mut request = self.client.request(Method::PUT, self.url(path));
@@ -219,7 +235,7 @@ impl HttpApi {
             request = request.json(body);
         }
         let doing = || format!("{} {token}", doing());
-        self.send(kind, request, token, REQUEST_TIMEOUT, &doing).await.map(drop)
+        self.send(Call { kind, token, timeout: REQUEST_TIMEOUT }, request, &doing).await.map(drop)
     }
 
     /// Waits until the index of `path` is greater than `index`, at most a few minutes, and returns the index, which
@@ -238,7 +254,7 @@ impl HttpApi {
         let request = self.client.request(Method::GET, self.url(path)).query(&query);
         // Consul adds up to a sixteenth of the wait.
         let timeout = BLOCKING_WAIT + BLOCKING_WAIT / 8;
-        let response = self.send(RequestKind::Watch, request, token, timeout, &doing).await?;
+        let response = self.send(Call { kind: RequestKind::Watch, token, timeout }, request, &doing).await?;
         let index = index_of(response.headers());
         // Only the index matters, but an unread body would close the connection.
         let read = body(response).await;
@@ -251,10 +267,8 @@ impl HttpApi {
 
     async fn send(
         &self,
-        kind: RequestKind,
+        Call { kind, token, timeout }: Call<'_>,
         request: reqwest::RequestBuilder,
-        token: &Token,
-        timeout: Duration,
         doing: &(impl Fn() -> String + Sync),
     ) -> Result<reqwest::Response, RequestError> {
         let _permit = self.permits.acquire(kind, 0).await;

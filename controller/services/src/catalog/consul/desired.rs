@@ -42,6 +42,15 @@ pub(super) struct OwnerServices {
     pub(super) tell_again: bool,
 }
 
+/// Whether the results of checks are reported again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CheckResults {
+    /// They are, because a new registration may lose them.
+    ReportAgain,
+    /// They are not: nothing is registered.
+    Leave,
+}
+
 /// What is known of an owner's services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SyncState {
@@ -92,8 +101,8 @@ impl DesiredServices {
         self.owners().asked.remove(owner);
     }
 
-    /// Sets the wanted registrations. `tell_again` stays set until it has been done.
-    pub(super) fn want(&self, owner: &ServiceOwner, registrations: &[Registration], tell_again: bool) {
+    /// Sets the wanted registrations. A report that is due stays due until it has been made.
+    pub(super) fn want(&self, owner: &ServiceOwner, registrations: &[Registration], results: CheckResults) {
         let mut owners = self.owners();
         owners.asked.remove(owner);
         if registrations.is_empty() {
@@ -110,7 +119,8 @@ impl DesiredServices {
                 })
             };
             let missing = registrations.iter().map(|wanted| wanted.id.clone()).filter(is_missing).collect();
-            let tell_again = tell_again || before.is_some_and(|before| before.tell_again);
+            let tell_again =
+                results == CheckResults::ReportAgain || before.is_some_and(|before| before.tell_again);
             let registrations = registrations.to_vec();
             let wanted = OwnerServices { registrations, known: SyncState::Nothing, missing, tell_again };
             owners.wanted.insert(owner.clone(), wanted);
@@ -155,7 +165,7 @@ impl DesiredServices {
 
     /// No registrations are wanted any more.
     pub(super) fn release(&self, owner: &ServiceOwner, known: usize) {
-        self.want(owner, &[], false);
+        self.want(owner, &[], CheckResults::Leave);
         self.owners().leaving.insert(owner.clone(), known);
     }
 

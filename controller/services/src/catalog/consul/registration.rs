@@ -12,7 +12,7 @@ use herdlet_api_types::service::Registration;
 
 use super::{
     Consul,
-    client::{RequestError, RequestKind},
+    client::{Put, RequestError, RequestKind},
     entry::{self, Entry},
     listing::Listing,
     path_part, retry,
@@ -59,7 +59,8 @@ impl Consul {
         token: &Token,
     ) -> Result<(), RequestError> {
         let doing = || format!("register service {id}");
-        self.api.put(RequestKind::Register, path, Some(body), token, &doing).await?;
+        let put = Put { kind: RequestKind::Register, path, body: Some(body), token };
+        self.api.put(put, &doing).await?;
         self.registered_with().insert(id.to_owned(), token.print());
         Ok(())
     }
@@ -97,7 +98,8 @@ impl Consul {
         }
         let doing = || format!("deregister service {id}");
         let path = format!("/v1/agent/service/deregister/{}", path_part(id));
-        match self.api.put(RequestKind::Deregister, &path, None, token, &doing).await {
+        let put = Put { kind: RequestKind::Deregister, path: &path, body: None, token };
+        match self.api.put(put, &doing).await {
             // Newer agents report a missing service; older ones don't.
             Err(refused) if refused.is_missing() => {}
             result => result?,

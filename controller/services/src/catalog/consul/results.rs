@@ -9,7 +9,12 @@ use std::{
 
 use herdlet_api_types::service::{CheckStatus, Registration};
 
-use super::{Consul, client::RequestKind, path_part, retry, tokens::Token};
+use super::{
+    Consul,
+    client::{Put, RequestKind},
+    path_part, retry,
+    tokens::Token,
+};
 use crate::catalog::CatalogFailure;
 impl Consul {
     /// Reports the result of a check that Consul does not run itself.
@@ -35,7 +40,8 @@ impl Consul {
         let body = serde_json::json!({ "Status": status, "Output": output });
         self.reported().insert(id.to_owned(), body.clone());
         let path = format!("/v1/agent/check/update/{}", path_part(id));
-        Ok(self.api.put(RequestKind::Update, &path, Some(&body), &token, &doing).await?)
+        let put = Put { kind: RequestKind::Update, path: &path, body: Some(&body), token: &token };
+        Ok(self.api.put(put, &doing).await?)
     }
 
     /// Forgets a check that is no longer run.
@@ -50,7 +56,8 @@ impl Consul {
         for check in wanted.checks.iter().filter(|check| !check.kind.has_address()) {
             let Some(body) = self.reported().get(&check.id).cloned() else { continue };
             let path = format!("/v1/agent/check/update/{}", path_part(&check.id));
-            if let Err(refused) = self.api.put(RequestKind::Update, &path, Some(&body), token, &doing).await {
+            let put = Put { kind: RequestKind::Update, path: &path, body: Some(&body), token };
+            if let Err(refused) = self.api.put(put, &doing).await {
                 let failure = CatalogFailure::from(refused);
                 tracing::debug!(why = %failure.why, "failed to report a check result to Consul");
             }

@@ -75,6 +75,8 @@ impl Printer<'_> {
 
     pub(super) fn string(&mut self, verb: char, flags: &Flags, bytes: &[u8]) -> Outcome<bool> {
         let cut = flags.precision.map_or(bytes, |precision| first_chars(bytes, precision));
+        // Escapes make it longer, never shorter.
+        self.out.reserve(if matches!(verb, 'x' | 'X') { 0 } else { cut.len() })?;
         match verb {
             's' | 'v' => self.padded(cut, flags)?,
             'q' => {
@@ -88,6 +90,7 @@ impl Printer<'_> {
             }
             'x' | 'X' => {
                 let bytes = flags.precision.map_or(bytes, |precision| &bytes[..precision.min(bytes.len())]);
+                self.out.reserve(bytes.len() * 2)?;
                 let mut text = String::with_capacity(bytes.len() * 2);
                 for (index, byte) in bytes.iter().enumerate() {
                     if flags.space && index > 0 {

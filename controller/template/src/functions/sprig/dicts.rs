@@ -11,7 +11,7 @@ use super::{
     text_of,
 };
 use crate::{
-    context::Context,
+    context::{Context, VALUE_BYTES},
     error::{Fault, Outcome},
     function::{Function, Group::Sprig},
     value::{Element, Key, Map, Value},
@@ -64,7 +64,7 @@ fn dict(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let mut entries = BTreeMap::new();
     for pair in values.chunks(2) {
         let key = text_of(context, &pair[0])?;
-        entries.insert(Key::Str(key.into()), pair.get(1).cloned().unwrap_or_else(|| Value::from("")));
+        entries.insert(Key::Str(key), pair.get(1).cloned().unwrap_or_else(|| Value::from("")));
     }
     context.map(entries, Element::Any)
 }
@@ -81,8 +81,9 @@ fn pluck(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 fn keys(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let mut keys = Vec::new();
     for value in values {
-        keys.extend(map(value)?.entries().keys().map(Key::value));
-        context.charge(keys.len())?;
+        let map = map(value)?;
+        context.charge(map.len() * VALUE_BYTES)?;
+        keys.extend(map.entries().keys().map(Key::value));
     }
     context.list(keys, Element::Str)
 }
@@ -97,7 +98,8 @@ enum Kept {
 fn filtered(context: &mut Context<'_>, values: &[Value], kept: Kept) -> Outcome<Value> {
     let listed = values[1..].iter().map(key).collect::<Outcome<Vec<_>>>()?;
     let source = map(&values[0])?;
-    context.charge(source.len().saturating_mul(listed.len()))?;
+    let longest = listed.iter().map(Key::len).max().unwrap_or(0);
+    context.charge(source.len().saturating_mul(listed.len()).saturating_mul(1 + longest / 8))?;
     let is_kept = |(key, _): &(&Key, &Value)| listed.contains(key) == (kept == Kept::Listed);
     let kept =
         source.entries().iter().filter(is_kept).map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -125,6 +127,8 @@ fn copy(context: &mut Context<'_>, value: &Value, depth: usize) -> Outcome<Value
         return context.list(items, list.element);
     }
     let Value::Map(source) = value else { return Ok(value.clone()) };
+    // Each level of a map that contains itself makes a list.
+    context.charge(source.len() * 2 * VALUE_BYTES)?;
     let pairs: Vec<(Key, Value)> =
         source.entries().iter().map(|(key, value)| (key.clone(), value.clone())).collect();
     let mut entries = BTreeMap::new();

@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     compare,
-    context::Context,
+    context::{Context, VALUE_BYTES},
     error::{Fault, Outcome},
     function::{Function, Group::Sprig},
+    text::Text,
     value::{Element, Key, Value},
 };
 
@@ -86,8 +87,11 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_slice", (1, ANY), slice),
     row(Sprig, "sprig_sortAlpha", (1, 1), |context, values| {
         let mut texts = texts(context, &values[0])?;
+        // Each text is compared with a few others.
+        let length: usize = texts.iter().map(|text| text.len()).sum();
+        context.charge(length)?;
         texts.sort_unstable();
-        context.strings(texts)
+        context.list(texts.into_iter().map(Value::Str).collect(), Element::Str)
     }),
     row(Sprig, "sprig_split", (2, 2), |context, values| {
         let parts = pieces(context, &values[0], &values[1])?;
@@ -100,7 +104,7 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_splitn", (3, 3), split_n),
     row(Sprig, "sprig_toStrings", (1, 1), |context, values| {
         let texts = texts(context, &values[0])?;
-        context.strings(texts)
+        context.list(texts.into_iter().map(Value::Str).collect(), Element::Str)
     }),
     row(Sprig, "sprig_tuple", (0, ANY), |context, values| context.list(values.to_vec(), Element::Any)),
     row(Sprig, "sprig_uniq", (1, 1), uniq),
@@ -220,13 +224,12 @@ fn split_n(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
 }
 
 /// The texts of the items of a list, without nils; other values are a list of one.
-fn texts(context: &mut Context<'_>, value: &Value) -> Outcome<Vec<Vec<u8>>> {
+fn texts(context: &mut Context<'_>, value: &Value) -> Outcome<Vec<Text>> {
     let items = if let Value::List(list) = value { &list.items } else { std::slice::from_ref(value) };
     let mut texts = Vec::new();
     for item in items.iter().filter(|item| !matches!(item, Value::Nil)) {
-        let text = text_of(context, item)?;
-        context.charge(text.len() + 24)?;
-        texts.push(text);
+        context.charge(VALUE_BYTES)?;
+        texts.push(text_of(context, item)?);
     }
     Ok(texts)
 }
@@ -234,6 +237,13 @@ fn texts(context: &mut Context<'_>, value: &Value) -> Outcome<Vec<Vec<u8>>> {
 fn join(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     let separator = arguments::text(&values[0])?;
     let texts = texts(context, &values[1])?;
-    context.charge(separator.len().saturating_mul(texts.len()))?;
-    context.text(texts.join(&**separator))
+    let mut out = Vec::new();
+    for (index, text) in texts.iter().enumerate() {
+        context.charge(separator.len() + text.len())?;
+        if index > 0 {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(text);
+    }
+    context.text(out)
 }

@@ -49,17 +49,21 @@ pub(super) static TABLE: &[Function] = &[
         let version = Version::parse(&arguments::string(&values[0])?)?;
         version.value(context)
     }),
-    row(Sprig, "sprig_semverCompare", (2, 2), |_, values| {
+    row(Sprig, "sprig_semverCompare", (2, 2), |context, values| {
         let (constraint, version) = (arguments::string(&values[0])?, arguments::string(&values[1])?);
+        context.charge((constraint.len() + version.len()).saturating_mul(CONDITION_BYTES))?;
         super::versions::satisfies(&constraint, &Version::parse(&version)?).map(Value::Bool)
     }),
 ];
 
+/// A condition has a few characters, and takes about 300 bytes.
+const CONDITION_BYTES: usize = 100;
+
 fn find(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
-    let regex = strings::compile(context, &values[0])?;
+    let expression = strings::compile(context, &values[0])?;
     let text = arguments::string(&values[1])?;
-    strings::charge_search(context, &regex, &text)?;
-    context.text(regex.find(&text).map(|found| found.as_str()).unwrap_or_default())
+    strings::charge_search(context, &expression, &text)?;
+    context.text(expression.regex.find(&text).map(|found| found.as_str()).unwrap_or_default())
 }
 
 /// The number of results that a count allows; all for a negative one.
@@ -68,28 +72,28 @@ fn limit(value: &Value) -> Outcome<usize> {
 }
 
 fn find_all(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
-    let regex = strings::compile(context, &values[0])?;
+    let expression = strings::compile(context, &values[0])?;
     let text = arguments::string(&values[1])?;
     let limit = limit(&values[2])?;
-    strings::charge_search(context, &regex, &text)?;
+    strings::charge_search(context, &expression, &text)?;
     let mut found = Vec::new();
-    for one in regex.find_iter(&text).take(limit) {
-        context.charge((text.len() - one.start()) / 32)?;
+    for one in expression.regex.find_iter(&text).take(limit) {
+        strings::charge_match(context, &expression, text.len() - one.start())?;
         found.push(context.text(one.as_str())?);
     }
     context.list(found, Element::Str)
 }
 
 fn split(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
-    let regex = strings::compile(context, &values[0])?;
+    let expression = strings::compile(context, &values[0])?;
     let text = arguments::string(&values[1])?;
     let limit = limit(&values[2])?;
-    strings::charge_search(context, &regex, &text)?;
+    strings::charge_search(context, &expression, &text)?;
     let mut parts = Vec::new();
     let mut at = 0;
     if limit > 0 {
-        for found in regex.find_iter(&text) {
-            context.charge((text.len() - found.start()) / 32)?;
+        for found in expression.regex.find_iter(&text) {
+            strings::charge_match(context, &expression, text.len() - found.start())?;
             if parts.len() + 1 >= limit {
                 break;
             }

@@ -19,7 +19,8 @@ pub(super) static TABLE: &[Function] = &[
         strings::mapped(context, &values[0], words::camel)
     }),
     row(Sprig, "sprig_cat", (0, ANY), cat),
-    row(Sprig, "sprig_contains", (2, 2), |_, values| {
+    row(Sprig, "sprig_contains", (2, 2), |context, values| {
+        context.charge(arguments::text(&values[1])?.len())?;
         Ok(Value::Bool(arguments::string(&values[1])?.contains(&*arguments::string(&values[0])?)))
     }),
     row(Sprig, "sprig_hasPrefix", (2, 2), |context, values| compare(context, values, <[u8]>::starts_with)),
@@ -60,10 +61,7 @@ pub(super) static TABLE: &[Function] = &[
         strings::mapped(context, &values[0], words::swap_case)
     }),
     row(Sprig, "sprig_title", (1, 1), |context, values| strings::mapped(context, &values[0], words::title)),
-    row(Sprig, "sprig_toString", (1, 1), |context, values| {
-        let text = text_of(context, &values[0])?;
-        context.text(text)
-    }),
+    row(Sprig, "sprig_toString", (1, 1), |context, values| text_of(context, &values[0]).map(Value::Str)),
     row(Sprig, "sprig_trim", (1, 1), |context, values| strings::trim_space(context, &values[0])),
     row(Sprig, "sprig_trimAll", (2, 2), |context, values| strings::trim(context, &values[0], &values[1])),
     row(Sprig, "sprig_trimPrefix", (2, 2), |context, values| {
@@ -102,7 +100,9 @@ fn joined_texts(
         if !out.is_empty() {
             out.push(b' ');
         }
-        let text = map(&text_of(context, value)?);
+        let text = text_of(context, value)?;
+        context.charge(text.len())?;
+        let text = map(&text);
         context.charge(text.len())?;
         out.extend_from_slice(&text);
     }

@@ -25,6 +25,8 @@ impl Version {
     }
 
     pub(super) fn value(&self, context: &mut Context<'_>) -> Outcome<Value> {
+        // Its parts are copies.
+        context.charge(4 * self.original.len())?;
         let shown = self.to_string();
         let [major, minor, patch] = self.numbers;
         let fields = vec![

@@ -4,7 +4,7 @@ use herdlet_e2e::{engine::Engine, http, wait};
 use serde_json::Value;
 
 use super::{container, finish, on_both_engines, sleeping};
-use crate::common::job;
+use crate::common::{job, shell};
 
 on_both_engines!(
     commands_run_in_the_container,
@@ -12,6 +12,7 @@ on_both_engines!(
     usage_is_that_of_the_container,
     images_and_digests_are_shown,
     values_of_env_are_visible_in_the_engine_and_nowhere_else,
+    directories_of_a_container_are_closed_to_the_users_of_other_tasks,
 );
 
 fn commands_run_in_the_container(engine: Engine<'_>) {
@@ -106,5 +107,21 @@ fn values_of_env_are_visible_in_the_engine_and_nowhere_else(engine: Engine<'_>) 
     assert!(container["Config"]["Env"].to_string().contains("TOKEN=hidden-value"));
     assert!(!container["Config"]["Labels"].to_string().contains("hidden-value"));
     assert!(!agent.log().contains("hidden-value"));
+    finish(&engine, agent);
+}
+
+/// A container's user may have any number, so its directories are open to all who reach them: the user of another task of the
+/// allocation read its secrets.
+fn directories_of_a_container_are_closed_to_the_users_of_other_tasks(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let own = "echo mine > /secrets/own && echo mine > /local/own && echo mine > /alloc/data/own && echo ready; sleep 100000";
+    let attempts = "until [ -e ../alloc/data/own ]; do sleep 0.1; done; \
+        cat ../alloc/data/own; for name in secrets local; do cat ../inside/$name/own && echo read; \
+        echo x > ../inside/$name/x && echo wrote; done; echo over; exec sleep 100000";
+    let tasks = [container("inside", own, "", "user: \"4242\""), shell("web", attempts, "user: nobody")];
+    agent.apply_and_wait(&job("closed", "service", "", &tasks));
+    let alloc = agent.until_alloc("closed.g[0]", "runs", |alloc| alloc.state("web") == "running");
+    agent.until_logged(&alloc.id(), "inside", "stdout", |log| log == "ready\n");
+    agent.until_logged(&alloc.id(), "web", "stdout", |log| log == "mine\nover\n");
     finish(&engine, agent);
 }

@@ -12,7 +12,7 @@ on_both_engines!(
 );
 
 /// What a task asks for, and what the refusal names.
-const REFUSED: [(&str, &str); 11] = [
+const REFUSED: [(&str, &str); 13] = [
     ("privileged: true", "privileged"),
     ("volumes: [\"/etc:/etc-host\"]", "volumes"),
     // Whoever has these may put a link in place of `local`, which the engine follows at the next start.
@@ -23,6 +23,8 @@ const REFUSED: [(&str, &str); 11] = [
     ("cap_add: [SYS_ADMIN]", "cap_add"),
     ("pid_mode: host", "pid_mode"),
     ("ipc_mode: host", "ipc_mode"),
+    ("pid_mode: \"container:other\"", "pid_mode"),
+    ("security_opt: [\"seccomp=/etc/passwd\"]", "security_opt"),
     ("runtime: other", "runtime"),
     ("pids_limit: 1000", "pids_limit"),
 ];

@@ -1,6 +1,11 @@
 //! The engines of the tests: nothing of them remains on the machine, also after a kill of the test run.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, chown, symlink},
+    path::PathBuf,
+    process::Command,
+};
 
 use herdlet_e2e::{
     engine::{Engines, IMAGE, Kind, PRIVATE_IMAGE, REGISTRY},
@@ -8,6 +13,8 @@ use herdlet_e2e::{
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
+
+use crate::common::is_root;
 
 /// Returns the cgroups of engines in this folder.
 fn cgroups(folder: &std::path::Path) -> Vec<PathBuf> {
@@ -39,6 +46,34 @@ fn nothing_remains_of_engines_whose_test_run_was_killed() {
     let bridges = std::fs::read_dir("/sys/class/net").unwrap().flatten().map(|entry| entry.file_name());
     // The network is this test's own, and so is the bridge.
     eprintln!("{:?}", bridges.collect::<Vec<_>>());
+}
+
+/// Folders in /tmp whose names begin like those of engines: the sweep removed those of other users, and unmounted what was below a link.
+#[test]
+fn a_sweep_removes_only_folders_of_earlier_runs() {
+    if !is_root() {
+        return;
+    }
+    let folder = |prefix: &str, text: &str| {
+        let folder = tempfile::Builder::new().prefix(prefix).tempdir_in("/tmp").unwrap();
+        fs::write(folder.path().join("guard"), text).unwrap();
+        folder
+    };
+    let mark = "folder of herdlet-test-engines\n";
+    let [abandoned, of_another, open, served] = [(); 4].map(|()| folder("hde-", mark));
+    let (unmarked, elsewhere) = (folder("hde-", ""), folder("not-hde-", mark));
+    chown(of_another.path(), Some(65_534), None).unwrap();
+    fs::set_permissions(open.path(), Permissions::from_mode(0o777)).unwrap();
+    let lock = fs::File::open(served.path().join("guard")).unwrap();
+    lock.lock().unwrap();
+    let link = abandoned.path().with_extension("link");
+    symlink(elsewhere.path(), &link).unwrap();
+    Engines::sweep();
+    assert!(!abandoned.path().exists());
+    for kept in [of_another.path(), open.path(), served.path(), unmarked.path(), &link] {
+        assert!(kept.join("guard").exists(), "{}", kept.display());
+    }
+    fs::remove_file(link).unwrap();
 }
 
 #[test]
