@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use herdlet_plan::{job::capacity::Room, op::Part};
 use serde_json::json;
 
-use super::{Rng, launches};
+use super::{Rng, launches, templates};
 
 /// A task whose process runs for `run_for_ms` (for ever if none) and exits with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
@@ -143,6 +143,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     }
     if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
+    }
+    if rng.one_in(3) {
+        tasks[0].templates = templates::random(rng);
+        tasks[0].restart.render_templates = rng.one_in(4);
     }
     if rng.one_in(4) {
         tasks[0].services.push(random_service("inner", rng));
