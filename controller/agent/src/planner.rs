@@ -200,6 +200,7 @@ fn key_of(event: &Event) -> Option<Key> {
         | Event::Drift { alloc, .. }
         | Event::SourceChanged { alloc, .. }
         | Event::Driver { alloc, .. }
+        | Event::Progress { alloc, .. }
         | Event::Found { alloc, .. } => Some(Key::Alloc(*alloc)),
         Event::Outcome(Op { target: Target::Volume(name), .. }, _) => Some(Key::Volume(name.clone())),
         Event::Desired(_)

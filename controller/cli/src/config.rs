@@ -57,14 +57,25 @@ pub fn run(args: ConfigArgs) -> Result<u8, Failure> {
     }
     match args.output.reader() {
         Reader::Program => args.output.document(&Report { settings })?,
-        Reader::Person => show::out(&file(&settings, args.resolved)),
+        Reader::Person => {
+            let comments = if args.resolved { Comments::Sources } else { Comments::None };
+            show::out(&file(&settings, comments));
+        }
     }
     Ok(0)
 }
 
+/// What stands beside each setting.
+#[derive(Debug, Clone, Copy)]
+enum Comments {
+    None,
+    /// Where its value comes from.
+    Sources,
+}
+
 /// The settings as a config file. Values are JSON, which is valid YAML and needs no further quoting, except that keys
 /// that are plain words have no quotes.
-fn file(settings: &[Setting], with_sources: bool) -> String {
+fn file(settings: &[Setting], comments: Comments) -> String {
     let mut text = String::new();
     let mut section = "";
     for setting in settings {
@@ -80,9 +91,9 @@ fn file(settings: &[Setting], with_sources: bool) -> String {
         };
         let line = if outer.is_empty() { line } else { format!("  {line}") };
         let source = format!("# {}", source(setting));
-        text.push_str(&match with_sources {
-            true => format!("{line:<48}  {}\n", styled(style::DIM, source)),
-            false => format!("{line}\n"),
+        text.push_str(&match comments {
+            Comments::Sources => format!("{line:<48}  {}\n", styled(style::DIM, source)),
+            Comments::None => format!("{line}\n"),
         });
     }
     text
@@ -151,7 +162,7 @@ mod tests {
             setting("consul.address", json!("unix:///run/c.sock"), Source::Environment),
             setting("consul.token_file", Value::Null, Source::Default),
         ];
-        let text = file(&settings, true);
+        let text = file(&settings, Comments::Sources);
         let text = anstream::adapter::strip_str(&text).to_string();
         let parsed = herdlet_config::File::read("written", text.as_bytes()).unwrap();
         assert_eq!(parsed.name.map(|text| text.0).as_deref(), Some("a \"b\""));

@@ -40,23 +40,32 @@ pub fn convert(args: &ConvertArgs) -> Result<u8, Failure> {
     for warning in &set.warnings {
         herdlet_base::stderr_line!("{} {warning}", styled(style::WARNING, "warning:"));
     }
-    let mut is_first = true;
+    let mut documents = Documents { form: args.form, is_first: true };
     for volume in &set.volumes {
-        print(args.form, std::mem::take(&mut is_first), &VolumeManifest::whole(&volume.object))?;
+        documents.print(&VolumeManifest::whole(&volume.object))?;
     }
     for job in &set.jobs {
-        print(args.form, std::mem::take(&mut is_first), &JobManifest::whole(&job.object))?;
+        documents.print(&JobManifest::whole(&job.object))?;
     }
     Ok(0)
 }
 
-fn print<T: Serialize>(form: Form, is_first: bool, manifest: &T) -> Result<(), Failure> {
-    match form {
-        Form::Json => show::json(manifest),
-        Form::Yaml if is_first => show::yaml(manifest),
-        Form::Yaml => {
-            show::out("---\n");
-            show::yaml(manifest)
+/// Prints documents, one after another.
+struct Documents {
+    form: Form,
+    is_first: bool,
+}
+
+impl Documents {
+    fn print<T: Serialize>(&mut self, manifest: &T) -> Result<(), Failure> {
+        let is_first = std::mem::take(&mut self.is_first);
+        match self.form {
+            Form::Json => show::json(manifest),
+            Form::Yaml if is_first => show::yaml(manifest),
+            Form::Yaml => {
+                show::out("---\n");
+                show::yaml(manifest)
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use herdlet_api_types::{
 };
 use tokio::{
     io::AsyncReadExt,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
@@ -73,7 +73,9 @@ pub async fn run(args: ExecArgs) -> Result<u8, Failure> {
     if let Some((height, width)) = terminal::size().filter(|_| args.tty) {
         input.resize(height, width).await?;
     }
-    let feeding = feed(input, args.interactive, args.tty);
+    let pieces = args.interactive.then(typed);
+    let resized = if args.tty { signal(SignalKind::window_change()).ok() } else { None };
+    let feeding = feed(input, pieces, resized);
     let draining = drain(output);
     tokio::pin!(draining);
     let ended = tokio::select! {
@@ -134,13 +136,16 @@ async fn drain(mut output: ExecOutput) -> Result<Option<i32>, ClientError> {
 
 enum Never {}
 
-/// Forwards standard input and the terminal's size. Never ends by itself: the command decides when the session ends.
-async fn feed(mut input: ExecInput, interactive: bool, tty: bool) -> Result<Never, ClientError> {
-    let mut pieces = if interactive { Some(typed()) } else { None };
+/// Forwards the pieces of standard input, and the terminal's size whenever it is `resized`. Never ends by itself: the
+/// command decides when the session ends.
+async fn feed(
+    mut input: ExecInput,
+    mut pieces: Option<mpsc::Receiver<Vec<u8>>>,
+    mut resized: Option<Signal>,
+) -> Result<Never, ClientError> {
     if pieces.is_none() {
         input.end().await?;
     }
-    let mut resized = signal(SignalKind::window_change()).ok().filter(|_| tty);
     loop {
         let piece = async {
             match &mut pieces {

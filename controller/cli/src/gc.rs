@@ -37,13 +37,22 @@ pub async fn run(args: GcArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
     let items = if args.dry_run { client.ended().await? } else { client.collect().await? };
     if args.output.reader() == Reader::Person {
-        show::out(&summary(&items, args.dry_run));
+        let collection = if args.dry_run { Collection::Preview } else { Collection::Begun };
+        show::out(&summary(&items, collection));
     }
     args.output.document(&Report { collected: !args.dry_run, items })?;
     Ok(0)
 }
 
-fn summary(items: &[Collectable], dry_run: bool) -> String {
+/// Whether the listed objects are being collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Collection {
+    /// They would be.
+    Preview,
+    Begun,
+}
+
+fn summary(items: &[Collectable], collection: Collection) -> String {
     if items.is_empty() {
         return "there is nothing to collect\n".to_owned();
     }
@@ -52,13 +61,13 @@ fn summary(items: &[Collectable], dry_run: bool) -> String {
         let Collectable { kind, name, id, ended_at, due, message, .. } = item;
         let id: String = id.chars().take(if name == id { 0 } else { 8 }).collect();
         let why = match due {
-            Some(_) if dry_run => format!("now: {message}"),
+            Some(_) if collection == Collection::Preview => format!("now: {message}"),
             Some(_) | None => message.clone(),
         };
         table.row([kind.as_str().to_owned(), name.clone(), id, show::age(*ended_at), why]);
     }
     let mut text = table.render(Heading::Shown);
-    if !dry_run {
+    if collection == Collection::Begun {
         let are = if items.len() == 1 { "is" } else { "are" };
         text.push_str(&format!("{} {are} being collected\n", items.len()));
     }
@@ -93,13 +102,13 @@ mod tests {
             item(CollectableKind::Job, "backup", "backup", Some(Due::Age)),
             item(CollectableKind::Alloc, "web.g[0]", "01234567-89ab", None),
         ];
-        let lines: Vec<String> = summary(&items, true).lines().map(str::to_owned).collect();
+        let lines: Vec<String> = summary(&items, Collection::Preview).lines().map(str::to_owned).collect();
         assert!(lines[1].starts_with("job    backup ") && lines[1].ends_with("now: stays"), "{lines:?}");
         assert!(
             lines[2].starts_with("alloc  web.g[0]  01234567  ") && lines[2].ends_with("  stays"),
             "{lines:?}"
         );
-        assert!(summary(&items, false).ends_with("2 are being collected\n"));
-        assert_eq!(summary(&[], true), "there is nothing to collect\n");
+        assert!(summary(&items, Collection::Begun).ends_with("2 are being collected\n"));
+        assert_eq!(summary(&[], Collection::Preview), "there is nothing to collect\n");
     }
 }

@@ -23,11 +23,11 @@ use super::{
     selection::{Absent, SelectorFlag},
     target::Target,
 };
-use json::print_json;
+use json::{Timestamps, print_json};
 use merged::{Labels, print};
 use reading::{Merge, Unread};
 use scope::{Scopes, Source, chosen, sources};
-use unbegun::unbegun;
+use unbegun::{Named, unbegun};
 
 /// Arguments of `herdlet logs`.
 #[derive(Debug, Clone, Args)]
@@ -90,10 +90,10 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
         return Err(Failure::new(format!("the logs of {what} are gone: it ended, and was collected"))
             .hint("see what is collected when: herdlet gc --dry-run; gc_max_allocs in the agent's config limits how long logs stay"));
     }
+    // Without any logs, every task is explained.
+    let named = if sources.is_empty() { Named::All } else { Named::Expected };
     for target in &targets {
-        unbegun(target, sources.is_empty())
-            .iter()
-            .for_each(|message| herdlet_base::stderr_line!("{message}"));
+        unbegun(target, named).iter().for_each(|message| herdlet_base::stderr_line!("{message}"));
     }
     if sources.is_empty() && !args.follow {
         let hint = match names.first() {
@@ -134,7 +134,10 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let printing = async {
         match args.form {
             Form::Text => print(receiver, prefix).await,
-            Form::Json => print_json(receiver, args.timestamps).await,
+            Form::Json => {
+                let timestamps = if args.timestamps { Timestamps::Included } else { Timestamps::Absent };
+                print_json(receiver, timestamps).await;
+            }
         }
     };
     let reading = async {

@@ -4,7 +4,7 @@ use anstyle::Style;
 use herdlet_api_types::{
     UnixNanos,
     task::{ExitResult, TaskPhase},
-    view::{AllocView, Convergence, TaskView},
+    view::{AllocView, Convergence, JobView, TaskView},
 };
 use herdlet_base::clock;
 use herdlet_manifest::yaml;
@@ -61,8 +61,8 @@ pub(super) fn is_replaced<'v>(view: &AllocView, mut all: impl Iterator<Item = &'
 }
 
 /// The origin of a job, in a word.
-pub(super) fn origin(placed: bool) -> &'static str {
-    if placed { "servers" } else { "here" }
+pub(super) fn origin(job: &JobView) -> &'static str {
+    if job.placed { "servers" } else { "here" }
 }
 
 /// A duration in its largest fitting unit.

@@ -30,8 +30,8 @@ use crate::{
     reference::Reference,
 };
 
-/// How often a pull that lasts reports its progress.
-const REPORT_EVERY: Duration = Duration::from_secs(20);
+/// How often a pull reports its progress at most.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// An image that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,7 +144,8 @@ pub(crate) async fn load(client: &Docker, archive: File) -> Result<(), String> {
 }
 
 impl Pulls {
-    /// Pulls an image, or waits for a pull of it that is already running. Calls `report` with the progress now and then.
+    /// Pulls an image, or waits for a pull of it that is already running. Calls `report` with the progress when it begins and as it
+    /// changes, each second at most. The progress is empty until it is known how much is to be fetched.
     ///
     /// # Errors
     /// If the pull fails.
@@ -153,29 +154,25 @@ impl Pulls {
         order: Order,
         report: &(dyn Fn(String) + Send + Sync),
     ) -> Result<(), PullError> {
+        let name = order.image.to_string();
         let (mut state, _guard) = self.join(order);
-        let mut last = Instant::now();
         loop {
             let now = state.borrow_and_update().clone();
             match now {
                 Pull::Ended(result) => return result,
-                Pull::Running { progress } => {
-                    if last.elapsed() >= REPORT_EVERY && !progress.is_empty() {
-                        last = Instant::now();
-                        report(progress);
-                    }
+                Pull::Running { progress } => report(progress),
+            }
+            let ended = state.wait_for(|pull| matches!(pull, Pull::Ended(_)));
+            let is_pausing = time::timeout(REPORT_EVERY, ended).await.is_err();
+            if is_pausing && state.changed().await.is_ok() {
+                continue;
+            }
+            return match &*state.borrow() {
+                Pull::Ended(result) => result.clone(),
+                Pull::Running { .. } => {
+                    Err(PullError { image: name, why: "it was interrupted".to_owned(), is_missing: false })
                 }
-            }
-            if state.changed().await.is_err() {
-                let Pull::Ended(result) = state.borrow().clone() else {
-                    return Err(PullError {
-                        image: String::new(),
-                        why: "it was interrupted".to_owned(),
-                        is_missing: false,
-                    });
-                };
-                return result;
-            }
+            };
         }
     }
 
@@ -289,7 +286,10 @@ impl Layers {
         let (done, total) = self.0.values().fold((0, 0), |sum, layer| (sum.0 + layer.0, sum.1 + layer.1));
         match total {
             0 => String::new(),
-            _ => format!("{} of {} MiB in {} layers", done >> 20, total >> 20, self.0.len()),
+            _ => {
+                let percent = i128::from(done) * 100 / i128::from(total);
+                format!("{} of {} MiB ({percent} %) in {} layers", done >> 20, total >> 20, self.0.len())
+            }
         }
     }
 }
@@ -332,6 +332,6 @@ mod tests {
         layers.note(&info("a", "Downloading", Some(1 << 20), Some(4 << 20)));
         layers.note(&info("b", "Downloading", Some(2 << 20), Some(2 << 20)));
         layers.note(&info("b", "Pull complete", None, None));
-        assert_eq!(layers.text(), "3 of 6 MiB in 2 layers");
+        assert_eq!(layers.text(), "3 of 6 MiB (50 %) in 2 layers");
     }
 }

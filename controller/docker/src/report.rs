@@ -33,7 +33,7 @@ pub fn has_engine(driver: &str, options: &DockerOptions) -> bool {
     Policy::of(options, Mode::Standalone).is_ok_and(|policy| candidates(driver, &policy).socket.exists())
 }
 
-/// Examines the engine that a driver would use. None if there is none on this machine.
+/// Examines the engine that a driver would use, running or not. None if there is none on this machine.
 ///
 /// # Errors
 /// An option that can't be honoured.
@@ -44,7 +44,7 @@ pub async fn report(
 ) -> Result<Option<EngineReport>, String> {
     let policy = Policy::of(options, Mode::Standalone)?;
     let place = candidates(driver, &policy);
-    if policy.socket.is_none() && !place.socket.exists() {
+    if policy.socket.is_none() && !place.socket.exists() && !place.is_installed() {
         return Ok(None);
     }
     let engine = Engine::new(place.clone(), CALL_MAX);

@@ -264,6 +264,13 @@ pub enum TaskEvent {
         /// What was wrong, for instance `its cgroup was gone`.
         what: String,
     },
+    /// How far the preparation of an attempt is: something that changes often and is kept nowhere, unlike a message.
+    Progress {
+        /// The attempt.
+        id: AttemptId,
+        /// What is being done, for instance `pulling image redis:7`; empty when it is over.
+        what: String,
+    },
     /// A message for people.
     Message {
         /// The attempt.

@@ -72,6 +72,15 @@ pub enum Event {
         /// Message.
         message: String,
     },
+    /// How far the preparation of a task's start is.
+    Progress {
+        /// Allocation.
+        alloc: AllocId,
+        /// Task name.
+        task: String,
+        /// What is being done; empty when it is over.
+        what: String,
+    },
     /// The facts of this machine have changed, or which task drivers are away.
     Node {
         /// The facts now.

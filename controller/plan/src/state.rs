@@ -66,6 +66,17 @@ pub struct AllocState {
     pub recorded: BTreeMap<Part, String>,
     /// Tasks whose first attempt a previous agent may have begun in this boot.
     pub maybe_begun: BTreeSet<u16>,
+    /// How far the starts of tasks are whose drivers report it.
+    pub progress: BTreeMap<u16, Progress>,
+}
+
+/// How far the start of a task is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done, for instance `pulling image redis:7`.
+    pub what: String,
+    /// Since when, by `CLOCK_BOOTTIME`.
+    pub since_ns: u64,
 }
 
 /// The stored part of an allocation's state. Fields are only ever added.

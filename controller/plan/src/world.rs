@@ -177,6 +177,9 @@ impl World {
             Event::Driver { alloc, task, message } => {
                 self.write(open, alloc, |writer| writer.driver_message(&task, message));
             }
+            Event::Progress { alloc, task, what } => {
+                self.write(open, alloc, |writer| writer.progress(&task, what));
+            }
             Event::Found { alloc, task, attempt } => {
                 self.write(open, alloc, |writer| writer.on_attempt_found(&task, attempt));
             }

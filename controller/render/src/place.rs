@@ -90,33 +90,24 @@ impl Place {
             Err(error) if error.is_missing() => return Ok(None),
             Err(error) => return Err(error),
         };
-        let Some((dir, below)) = self.inner(base)? else { return Ok(None) };
-        open_beneath(&dir, &below, &self.path)
-    }
-
-    /// The directory that no link may leave: a task's `local`, not its directory, which also contains `private`.
-    fn inner(&self, base: Dir) -> Result<Option<(Dir, PathBuf)>, FsError> {
         let mut parts = self.destination.below().components();
         let (Some(Component::Normal(first)), rest) = (parts.next(), parts.as_path()) else {
             return Err(FsError::NotAFile { path: self.path.clone() });
         };
+        // A link directly in the task's directory could name `private`; one in `local` can't leave `local`.
         if rest.as_os_str().is_empty() {
-            return Ok(Some((base, PathBuf::from(first))));
+            return open_beneath(&base, (Path::new(first), ResolveFlags::NO_SYMLINKS), &self.path);
         }
-        Ok(base.find(first)?.map(|dir| (dir, rest.to_owned())))
+        let Some(dir) = base.find(first)? else { return Ok(None) };
+        open_beneath(&dir, (rest, ResolveFlags::BENEATH), &self.path)
     }
 }
 
 /// Opens a plain file below a directory. The kernel refuses every way out of it.
-fn open_beneath(dir: &Dir, below: &Path, path: &Path) -> Result<Option<File>, FsError> {
+fn open_beneath(dir: &Dir, (below, links): (&Path, ResolveFlags), path: &Path) -> Result<Option<File>, FsError> {
     // NONBLOCK: a fifo put here must not block us.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    let resolve = match below.components().count() {
-        // Directly in the base, a link could name `private`.
-        1 => resolve | ResolveFlags::NO_SYMLINKS,
-        _ => resolve,
-    };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links;
     let file = match rustix::fs::openat2(dir.as_fd(), below, flags, Mode::empty(), resolve) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),

@@ -14,6 +14,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     job::{Template as Block, TemplateSource},
+    variable::VariableKey,
 };
 use herdlet_base::{
     artifact::destination::{Base, Dirs, Outside},
@@ -216,15 +217,7 @@ impl Renderer {
         loop {
             tokio::select! {
                 change = variables.next() => match change {
-                    Some(Change::Of(key)) => self.watches.changed(Instant::now(), |query| match query {
-                        Query::NomadVariable { path, namespace, .. } => {
-                            *path == key.path && *namespace == key.namespace
-                        }
-                        Query::NomadVariables { prefix, namespace, .. } => {
-                            key.path.starts_with(prefix) && *namespace == key.namespace
-                        }
-                        _ => false,
-                    }),
+                    Some(Change::Of(key)) => self.watches.changed(Instant::now(), |query| is_of(query, &key)),
                     Some(Change::Any) => self.watches.changed(Instant::now(), is_about_variables),
                     None => return,
                 },
@@ -346,6 +339,23 @@ impl Source for Answers {
 
     fn unix_time(&self) -> Option<i64> {
         Some(self.unix_time)
+    }
+}
+
+/// Whether the answer to the query depends on this variable.
+fn is_of(query: &Query, key: &VariableKey) -> bool {
+    match query {
+        Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
+        Query::NomadVariables { prefix, namespace, .. } => {
+            key.path.starts_with(prefix) && *namespace == key.namespace
+        }
+        Query::Env { .. }
+        | Query::File { .. }
+        | Query::Addresses
+        | Query::NomadService { .. }
+        | Query::NomadServices { .. }
+        | Query::Consul { .. }
+        | Query::Vault { .. } => false,
     }
 }
 
@@ -535,3 +545,6 @@ fn unix_now() -> i64 {
 pub fn template_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
     Ok(Record::read(dirs)?.map(|record| record.env).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

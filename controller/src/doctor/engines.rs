@@ -49,7 +49,7 @@ fn finding(driver: &str, report: EngineReport) -> Finding {
         Err(why) => Finding::warning(
             "containers",
             format!("driver {driver}: failed to {why}"),
-            "its tasks wait until the engine answers; start it, or set drivers.docker.enabled: false",
+            format!("its tasks wait until the engine answers; start it, or set drivers.{driver}.enabled: false"),
         ),
         Ok(engine) if !others.is_empty() => Finding::warning(
             "containers",
@@ -78,6 +78,8 @@ mod tests {
         assert_eq!(finding("docker", report(Ok("Docker 1"), &[])).verdict, Verdict::Ok);
         let other = finding("docker", report(Ok("Docker 1"), &["web-1"]));
         assert!(other.verdict == Verdict::Warning && other.message.contains("another Nomad client: web-1"));
-        assert!(finding("docker", report(Err("reach it"), &[])).message.contains("failed to reach it"));
+        let silent = finding("podman", report(Err("reach it"), &[]));
+        assert!(silent.message.contains("failed to reach it"));
+        assert!(silent.hint.unwrap().contains("drivers.podman.enabled"));
     }
 }

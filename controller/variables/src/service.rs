@@ -154,7 +154,12 @@ impl Variables {
     /// [`VariableError`].
     pub async fn delete(&self, actor: &Actor, key: VariableKey, check: Check) -> Result<u64, VariableError> {
         let access = Access::begin(actor, "remove", &key);
-        self.change(access, |index: &u64| *index, move |store| store.delete(&key, check).map(|_| store.index())).await
+        self.change(
+            access,
+            |index: &u64| *index,
+            move |store| store.delete(&key, check).map(|_| store.index()),
+        )
+        .await
     }
 
     /// Locks a variable, and creates it if there is none. The answer has the id of the lock. A request with the id of

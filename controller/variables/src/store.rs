@@ -137,9 +137,7 @@ impl Store {
             scan::set_aside(&path, &self.dir.with_file_name(SET_ASIDE), &"it is not an index");
         }
         let written = self.write_file(&path, self.index().to_string().as_bytes());
-        written
-            .inspect_err(|error| tracing::error!(%error, "damaged variables are not moved away"))
-            .is_ok()
+        written.inspect_err(|error| tracing::error!(%error, "damaged variables are not moved away")).is_ok()
     }
 
     /// The index of the last change. It never decreases, also over restarts.

@@ -220,6 +220,9 @@ impl Reports {
                 let part = Part::Task(index, TaskPart::Process);
                 Some(Event::Drift { alloc: id.alloc, part, by: Noticed::Event })
             }
+            TaskEvent::Progress { id, what } => {
+                Some(Event::Progress { alloc: id.alloc, task: id.task, what })
+            }
             TaskEvent::Message { id, message } => {
                 Some(Event::Driver { alloc: id.alloc, task: id.task, message })
             }

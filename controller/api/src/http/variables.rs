@@ -217,12 +217,12 @@ impl Operation {
         let items = items.unwrap_or_default();
         match (lock_acquire, lock_renew, lock_release) {
             (None, None, None) => Ok(Write::Put(items, check, lock)),
-            (Some(_), None, None) => Ok(Write::Acquire(Some(items).filter(|items| !items.0.is_empty()), lock)),
+            (Some(_), None, None) => {
+                Ok(Write::Acquire(Some(items).filter(|items| !items.0.is_empty()), lock))
+            }
             (None, Some(_), None) => Ok(Write::Renew(lock)),
             (None, None, Some(_)) if items.0.is_empty() => Ok(Write::Release(lock)),
-            (None, None, Some(_)) => {
-                Err(ApiError::bad("a release of a lock changes no items: send none"))
-            }
+            (None, None, Some(_)) => Err(ApiError::bad("a release of a lock changes no items: send none")),
             (_, _, _) => Err(ApiError::bad("a request has at most one operation on a lock")),
         }
     }

@@ -26,7 +26,7 @@ pub(super) async fn list(client: &Client, targets: &[String], missing: Missing) 
         let name = view.key.to_string();
         let mut cells = Vec::from(job_cells(&view, &allocs, &all));
         if has_placed {
-            cells.insert(1, show::origin(view.placed).to_owned().into());
+            cells.insert(1, show::origin(&view).to_owned().into());
         }
         listing.rows.push(Row { key: name.clone(), name, cells, document: Document::Job(Box::new(view)) });
     }

@@ -23,7 +23,14 @@ struct JsonLine<'l> {
     line: &'l str,
 }
 
-pub(super) async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool) {
+/// Whether each line begins with its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Timestamps {
+    Included,
+    Absent,
+}
+
+pub(super) async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: Timestamps) {
     while let Some(line) = lines.recv().await {
         // Only the end of a line whose parts are already printed.
         if line.bytes.is_empty() {
@@ -34,9 +41,12 @@ pub(super) async fn print_json(mut lines: mpsc::Receiver<Line>, timestamps: bool
     }
 }
 
-fn json_line(line: &Line, timestamps: bool) -> serde_json::Result<String> {
+fn json_line(line: &Line, timestamps: Timestamps) -> serde_json::Result<String> {
     let text = String::from_utf8_lossy(line.bytes.strip_suffix(b"\n").unwrap_or(&line.bytes));
-    let (time, text) = if timestamps { split_time(&text) } else { (None, &*text) };
+    let (time, text) = match timestamps {
+        Timestamps::Included => split_time(&text),
+        Timestamps::Absent => (None, &*text),
+    };
     let shown = JsonLine { alloc: line.alloc, name: &line.name, stream: line.stream, time, line: text };
     Ok(format!("{}\n", serde_json::to_string(&shown)?))
 }
@@ -67,7 +77,7 @@ mod tests {
             bytes: b"a\x1b\xff\n".to_vec(),
             end: End::Line,
         };
-        let shown = json_line(&line, false).unwrap();
+        let shown = json_line(&line, Timestamps::Absent).unwrap();
         assert_eq!(
             shown,
             format!(

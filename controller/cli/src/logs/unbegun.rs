@@ -13,11 +13,19 @@ use crate::{show, table::plain, target::Target};
 /// At most this many tasks are named.
 const UNBEGUN_LEN_MAX: usize = 10;
 
-/// Explains the missing logs of tasks that have not started. If the target is a job, waiting tasks of a converged allocation are
-/// skipped: they run when others have ended.
-pub(super) fn unbegun(target: &Target, is_all: bool) -> Vec<String> {
+/// The tasks of a job to explain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Named {
+    /// All that have not started.
+    All,
+    /// Not those of a converged allocation: they run when others have ended.
+    Expected,
+}
+
+/// Explains the missing logs of tasks that have not started. If the target is a task, it is always explained.
+pub(super) fn unbegun(target: &Target, named: Named) -> Vec<String> {
     let is_meant = |view: &AllocView| {
-        is_all || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
+        named == Named::All || target.task.is_some() || view.convergence.state != ConvergenceState::Converged
     };
     // An attempt whose program could not be executed has no output either.
     let never_ran = |task: &TaskView| task.attempt == 0 || task.started_at == UnixNanos(0);
@@ -64,26 +72,29 @@ mod tests {
         };
         let waits = waiting(ConvergenceState::Waiting, "task httpd: dependency: waits for task init");
         assert_eq!(
-            unbegun(&target(waits.clone(), None), false),
+            unbegun(&target(waits.clone(), None), Named::Expected),
             ["web.front[0]/httpd has not started: waiting: task httpd: dependency: waits for task init"]
         );
         // A task that runs when the others have ended is mentioned only if it is the target.
         let last = waiting(ConvergenceState::Converged, "");
-        assert!(unbegun(&target(last.clone(), None), false).is_empty());
-        assert_eq!(unbegun(&target(last.clone(), Some("httpd")), false).len(), 1);
-        assert_eq!(unbegun(&target(last, None), true).len(), 1);
+        assert!(unbegun(&target(last.clone(), None), Named::Expected).is_empty());
+        assert_eq!(unbegun(&target(last.clone(), Some("httpd")), Named::Expected).len(), 1);
+        assert_eq!(unbegun(&target(last, None), Named::All).len(), 1);
         let mut never = waits;
         never.tasks[0].state = TaskStatus::Dead;
-        assert!(unbegun(&target(never, None), false)[0].starts_with("web.front[0]/httpd never started: "));
+        assert!(
+            unbegun(&target(never, None), Named::Expected)[0]
+                .starts_with("web.front[0]/httpd never started: ")
+        );
         // `logs` of a task whose program was not found printed nothing.
         let mut not_found = waiting(ConvergenceState::Failed, "task httpd failed: nobin: not found");
         (not_found.tasks[0].attempt, not_found.tasks[0].started_at) = (2, UnixNanos(0));
-        assert!(unbegun(&target(not_found, None), false)[0].contains("nobin: not found"));
+        assert!(unbegun(&target(not_found, None), Named::Expected)[0].contains("nobin: not found"));
         let begun = herdlet_manifest::fixture::alloc_view(&web, 0, 1);
-        assert!(unbegun(&target(begun, Some("httpd")), true).is_empty());
+        assert!(unbegun(&target(begun, Some("httpd")), Named::All).is_empty());
         let many: Vec<AllocView> =
             (0..13).map(|_| waiting(ConvergenceState::Waiting, "health: waits")).collect();
         let many = Target { job: Some(web.key()), allocs: many, task: None };
-        assert_eq!(unbegun(&many, true).last().unwrap(), "and 3 more");
+        assert_eq!(unbegun(&many, Named::All).last().unwrap(), "and 3 more");
     }
 }

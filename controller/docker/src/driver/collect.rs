@@ -168,9 +168,12 @@ impl Shared {
         let mut views = Vec::new();
         for used in all {
             let engine = self.engine(used.engine.clone());
+            let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
             let local = match engine.reach().await {
-                Ok(client) => images::local(&client, &used.image).await.ok().flatten(),
-                Err(_) => None,
+                Ok(client) => images::local(&client, &used.image).await.map_err(failed)?,
+                // An engine that is gone has no images; one that tasks are placed on is only down.
+                Err(_) if used.engine != self.current().place => None,
+                Err(why) => return Err(DriverError::retry(why)),
             };
             let local = local.unwrap_or_default();
             views.push(ImageView {

@@ -1,11 +1,15 @@
 //! Images before a start.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bollard::Docker;
 use herdlet_api_types::manifest::driver::DockerConfig;
-use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig};
-use tokio::time;
+use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, TaskEvent};
+use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
@@ -19,6 +23,9 @@ use crate::{
     reference::Reference,
 };
 
+/// How often a pull that lasts is an event of its task.
+const EVENT_EVERY: Duration = Duration::from_secs(20);
+
 impl Shared {
     /// Pulls the image of a task, if needed, and keeps it until the task starts.
     pub(super) async fn prepare(
@@ -27,6 +34,7 @@ impl Shared {
         cancel: &CancellationToken,
     ) -> DriverResult<()> {
         let prepared = self.fetch(task, cancel).await;
+        self.progress(&task.id, String::new());
         if prepared.is_err() {
             self.release_image(&task.id);
         }
@@ -47,6 +55,7 @@ impl Shared {
         self.claim_image(&task.id, &config.docker.image, &engine.place);
         if let Some(archive) = config.docker.load.as_deref().filter(|archive| !archive.is_empty()) {
             let patience = self.patience(&config.docker);
+            self.progress(&task.id, format!("loading the image archive {archive}"));
             // The engine answers once it has stored the whole archive.
             let client = client.clone().with_timeout(patience.total);
             let loading = time::timeout(patience.total, load(&client, task, archive, &config));
@@ -94,6 +103,13 @@ impl Shared {
         }
     }
 
+    /// Reports what is being done for a start; empty when that is over.
+    fn progress(&self, id: &AttemptId, what: String) {
+        if !self.events.try_send(TaskEvent::Progress { id: id.clone(), what }) {
+            tracing::debug!(%id, "the progress of a task was dropped: too many reports are waiting");
+        }
+    }
+
     fn patience(&self, docker: &DockerConfig) -> Patience {
         Patience {
             total: docker.image_pull_timeout.map_or(self.policy.pull_timeout, |timeout| timeout.0.to_std()),
@@ -129,7 +145,16 @@ impl Shared {
             credentials,
             patience,
         };
-        let report = |progress: String| self.message(id, format!("Docker image pull progress: {progress}"));
+        let event_at = Mutex::new(Instant::now() + EVENT_EVERY);
+        let report = |progress: String| {
+            let separator = if progress.is_empty() { "" } else { ": " };
+            self.progress(id, format!("pulling image {}{separator}{progress}", docker.image));
+            let mut event_at = event_at.lock().unwrap_or_else(PoisonError::into_inner);
+            if Instant::now() >= *event_at && !progress.is_empty() {
+                *event_at = Instant::now() + EVENT_EVERY;
+                self.message(id, format!("Docker image pull progress: {progress}"));
+            }
+        };
         let pulled = self.pulls.pull(order, &report).await;
         pulled.map_err(|error| match error.is_missing {
             true => DriverError::fatal(error),

@@ -33,6 +33,17 @@ pub(crate) struct Place {
     pub(crate) socket: PathBuf,
 }
 
+impl Place {
+    /// Whether its daemon is installed. Podman's is a service of its client, which many have for other reasons.
+    pub(crate) fn is_installed(&self) -> bool {
+        self.kind == Kind::Docker && is_installed("dockerd", &|path| path.exists())
+    }
+}
+
+fn is_installed(program: &str, exists: &dyn Fn(&Path) -> bool) -> bool {
+    PROGRAM_DIRS.iter().any(|dir| exists(&Path::new(dir).join(program)))
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.kind {
@@ -69,12 +80,13 @@ fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, 
     };
     let docker = || place(Kind::Docker, &hosts.docker, DOCKER_SOCKET);
     let podman = || place(Kind::Podman, &hosts.podman, PODMAN_SOCKET);
-    let is_installed = |program: &str| PROGRAM_DIRS.iter().any(|dir| exists(&Path::new(dir).join(program)));
     match wanted {
         EngineChoice::Docker => docker(),
         EngineChoice::Podman => podman(),
         EngineChoice::Auto
-            if policy.socket.is_some() || exists(&docker().socket) || is_installed("dockerd") =>
+            if policy.socket.is_some()
+                || exists(&docker().socket)
+                || is_installed("dockerd", exists) =>
         {
             docker()
         }

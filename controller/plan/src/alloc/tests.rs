@@ -9,6 +9,7 @@ mod parts;
 mod probe;
 mod properties;
 mod task_events;
+mod templates;
 
 use std_alloc::{
     collections::BTreeSet,

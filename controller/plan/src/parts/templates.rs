@@ -53,7 +53,7 @@ fn changed<'t>(
 mod tests {
     use std_alloc::{vec, vec::Vec};
 
-    use herdlet_api_types::{fixture, job::Lifecycle};
+    use herdlet_api_types::{Duration, fixture, job::Lifecycle};
 
     use super::*;
     use crate::{facts::Revision, fixture::task};

@@ -14,9 +14,9 @@ use herdlet_api_types::{
 
 use super::words::{Checks, Lacking, LastExit, PartName, TaskName, Work, signal_of, why_restarted};
 use crate::{
-    op::TaskIndex,
+    op::{Part, TaskIndex, TaskPart},
     plan::Waiting,
-    state::{AllocState, LastValue, PartState},
+    state::{AllocState, LastValue, PartState, Progress},
     time::{Deadline, Now},
 };
 
@@ -73,8 +73,17 @@ pub(super) fn write_reason(
             match state.parts.get(*part) {
                 PartState::Busy { doing, since_ns, overdue, .. } => {
                     let how = if *overdue { " is overdue" } else { "" };
-                    say(&name, format_args!("{}{how}", Work(*part, *doing)));
-                    (Reason::Operation, Some(*since_ns), None)
+                    let work = Work(*part, *doing);
+                    match progress(state, *part, *since_ns) {
+                        Some(Progress { what, since_ns }) => {
+                            say(&name, format_args!("{work}{how}: {what}"));
+                            (Reason::Operation, Some(*since_ns), None)
+                        }
+                        None => {
+                            say(&name, format_args!("{work}{how}"));
+                            (Reason::Operation, Some(*since_ns), None)
+                        }
+                    }
                 }
                 PartState::Failed { doing, attempt, retry_at_ns, why } => {
                     say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
@@ -251,4 +260,10 @@ pub(super) fn write_reason(
         }
     };
     ReasonFields { part, reason, since_ns, until_ns }
+}
+
+/// How far the start of a task is, if its driver has reported it since the start began.
+fn progress(state: &AllocState, part: Part, began_ns: u64) -> Option<&Progress> {
+    let Part::Task(index, TaskPart::Process) = part else { return None };
+    state.progress.get(&index).filter(|progress| progress.since_ns >= began_ns)
 }

@@ -110,9 +110,8 @@ async fn a_holder_whose_lock_has_ended_cannot_write() {
     let variables = Variables::new(open(state.path()));
     let locked = variables.acquire(&actor(), key("a"), requested("")).await.unwrap();
     let id = locked.metadata.lock.unwrap().id;
-    let write = async |id: &str| {
-        variables.put(&actor(), key("a"), items("x"), (Check::Nothing, id.to_owned())).await
-    };
+    let write =
+        async |id: &str| variables.put(&actor(), key("a"), items("x"), (Check::Nothing, id.to_owned())).await;
     write(&id).await.unwrap();
     pass(11).await;
     assert!(matches!(write(&id).await, Err(VariableError::Conflict { .. })), "during the delay");

@@ -158,8 +158,10 @@ pub fn examine(state: &Path, source: &KeySource) -> Result<Examination, Variable
         let (path, source) = found.unreadable.swap_remove(at);
         return Err(VariableError::Read { path, source });
     }
-    let is_ours = |file: &fs::DirEntry| file.file_name().as_encoded_bytes().starts_with(NAME_BEFORE.as_bytes());
-    let set_aside = fs::read_dir(state.join(SET_ASIDE)).into_iter().flatten().flatten().filter(is_ours).count();
+    let is_ours =
+        |file: &fs::DirEntry| file.file_name().as_encoded_bytes().starts_with(NAME_BEFORE.as_bytes());
+    let set_aside =
+        fs::read_dir(state.join(SET_ASIDE)).into_iter().flatten().flatten().filter(is_ours).count();
     let problem = match source.load() {
         Ok(keys) => super::keys::missing(&keys, found.entries.values(), source.path()),
         Err(error) => Some(error),

@@ -348,3 +348,28 @@ fn a_command_runs_while_its_lock_is_held() {
     assert!(serde_json::from_str::<Value>(&list).unwrap()["variables"][0]["Lock"].is_null(), "{list}");
     agent.finish();
 }
+
+/// Ctrl-C ended the command that holds the lock at once, while a program that handles it went on without the lock.
+#[test]
+fn an_interrupted_command_keeps_its_lock_until_the_program_ends() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start();
+    let path = |name: &str| agent.home.path().join(name);
+    let (inside, go) = (path("inside"), path("go"));
+    let script = format!(
+        "trap : INT; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
+        inside.display(),
+        go.display()
+    );
+    let first = agent.spawn(&["var", "lock", "locks/one", "--", &script]);
+    wait::until_true("the command runs", || inside.exists());
+    first.signal(Signal::INT);
+    let refused = agent.cli(&["var", "put", "--force", "locks/one", "x=1"]).ended(1);
+    assert!(refused.stderr.contains("is locked by another holder"), "{}", refused.stderr);
+    fs::write(&go, "").unwrap();
+    assert_eq!(first.finish().code, 7);
+    agent.cli(&["var", "put", "--force", "locks/one", "x=1"]).success();
+    agent.finish();
+}

@@ -180,7 +180,8 @@ async fn an_item_without_a_text_is_named() {
         let expected = "the body is not a variable: Items[\"a\"] is not a string";
         assert_eq!((refused.status, refused.text.as_str()), (400, expected));
     }
-    let put = send(&agent, "PUT", "var/a", json!({ "Items": { "b": "c" }, "Lock": null, "Path": null })).await;
+    let put =
+        send(&agent, "PUT", "var/a", json!({ "Items": { "b": "c" }, "Lock": null, "Path": null })).await;
     assert_eq!(put.status, 200, "{}", put.text);
 }
 

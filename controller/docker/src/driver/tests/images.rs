@@ -30,14 +30,17 @@ async fn a_pull_that_fails_uses_the_image_that_is_there() {
         task.config["image_pull_timeout"] = "20s".into();
         let cancel = CancellationToken::new();
         driver.prepare(&task, &cancel).await.unwrap();
-        let mut messages = Vec::new();
+        let (mut messages, mut progress) = (Vec::new(), Vec::new());
         while !messages.last().is_some_and(|message: &String| message.contains("the image that is there")) {
-            let Some(TaskEvent::Message { message, .. }) = events.next().await else {
-                panic!("{messages:?}")
-            };
-            messages.push(message);
+            match events.next().await {
+                Some(TaskEvent::Message { message, .. }) => messages.push(message),
+                Some(TaskEvent::Progress { what, .. }) => progress.push(what),
+                other => panic!("{messages:?} {other:?}"),
+            }
         }
         assert!(messages[0].starts_with("Downloading image"), "{messages:?}");
+        let name = task.config["image"].as_str().unwrap();
+        assert_eq!(progress[0], format!("pulling image {name}"));
         let mut missing = task.clone();
         missing.config["image"] = "localhost:1/none:1".into();
         let error = driver.prepare(&missing, &cancel).await.unwrap_err();

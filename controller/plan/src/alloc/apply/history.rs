@@ -17,7 +17,7 @@ use crate::{
     alloc::health,
     op::{Part, TaskIndex, TaskPart},
     policy::EventTexts,
-    state::{AfterStop, PartState, Run, StopReason, StopStep, TaskState},
+    state::{AfterStop, PartState, Progress, Run, StopReason, StopStep, TaskState},
     status::OUTLIVED,
     turn::Note,
 };
@@ -27,6 +27,20 @@ impl Writer<'_> {
     pub fn driver_message(&mut self, task: &str, message: String) {
         if let Some(index) = self.index_of(task) {
             self.note(index, TaskEventKind::Driver, message);
+        }
+    }
+
+    /// Notes how far the preparation of a task's start is, for as long as the start lasts.
+    pub fn progress(&mut self, task: &str, what: String) {
+        let Some(index) = self.index_of(task) else { return };
+        let known = self.state.progress.remove(&index);
+        if let PartState::Busy { since_ns, .. } = self.state.parts.get(Part::Task(index, TaskPart::Process))
+            && !what.is_empty()
+        {
+            // What is left of an earlier start counts no more.
+            let known = known.filter(|known| known.since_ns >= *since_ns);
+            let since_ns = known.map_or(self.now.boot_ns, |known| known.since_ns);
+            self.state.progress.insert(index, Progress { what, since_ns });
         }
     }
 

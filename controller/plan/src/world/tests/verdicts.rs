@@ -46,6 +46,43 @@ fn allocation_shows_since_when_it_converged() {
     assert_eq!(shown.since, at(5).moment());
 }
 
+/// How far the pull of an image was could be seen in the task's events only, every 20 seconds.
+#[test]
+fn a_start_shows_what_its_driver_prepares() {
+    let mut bench = Bench::new();
+    bench.apply(one_task(), Vec::new());
+    let alloc = bench.id();
+    let process = Target::Alloc(alloc, Part::Task(0, TaskPart::Process));
+    let start = loop {
+        let action = bench.turn.actions.remove(0);
+        if action.op.target == process {
+            break action;
+        }
+        bench.see(Event::Outcome(action.op, Outcome::Done(None)));
+    };
+    let progress = |bench: &mut Bench, what: &str| {
+        bench.see(Event::Progress { alloc, task: "main".to_owned(), what: what.to_owned() });
+        bench.last_view().expect("a published view").convergence.message
+    };
+    bench.now = at(3);
+    assert!(progress(&mut bench, "pulling image a").ends_with(": pulling image a"));
+    bench.now = at(4);
+    let message = progress(&mut bench, "pulling image a: 1 of 2 MiB (50 %)");
+    assert!(message.ends_with("pulling image a: 1 of 2 MiB (50 %)"), "{message}");
+    assert_eq!(bench.world.allocs.get(alloc).unwrap().state.progress[&0].since_ns, at(3).boot_ns);
+    assert!(!progress(&mut bench, "").contains("pulling"));
+    progress(&mut bench, "pulling image a");
+    // The next start shows nothing of this one.
+    let class = crate::action::FailureClass::Retry;
+    let failed = Outcome::Failed { class, why: "it was withdrawn".to_owned() };
+    bench.see(Event::Outcome(start.op, failed));
+    bench.now = at(1_000);
+    bench.dirty.insert(Key::Alloc(alloc));
+    bench.plan();
+    assert!(bench.turn.actions.iter().any(|action| action.op.target == process));
+    assert!(!bench.last_view().unwrap().convergence.message.contains("pulling"));
+}
+
 #[test]
 fn job_shows_since_when_it_converged() {
     let mut bench = Bench::new();

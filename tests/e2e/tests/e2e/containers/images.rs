@@ -5,8 +5,8 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 use herdlet_e2e::{
     agent::{Agent, Setup},
     command::SEARCH_PATH,
-    engine::{Engine, PASSWORD, PRIVATE_IMAGE, REGISTRY, USER},
-    host, wait,
+    engine::{Engine, IMAGE, PASSWORD, PRIVATE_IMAGE, REGISTRY, USER},
+    host, ports, wait,
 };
 use serde_json::json;
 
@@ -19,6 +19,7 @@ on_both_engines!(
     a_failed_pull_uses_the_image_that_is_there_and_reports_it,
     an_image_that_is_nowhere_is_explained,
     tasks_that_wait_for_the_same_image_share_one_pull,
+    the_progress_of_a_pull_is_shown,
     an_unused_image_is_removed_also_after_a_restart_of_the_agent,
 );
 
@@ -155,6 +156,22 @@ fn tasks_that_wait_for_the_same_image_share_one_pull(engine: Engine<'_>) {
         let alloc = agent.alloc(&format!("shared.g[{index}]")).unwrap();
         assert_eq!(alloc.restarts("a") + alloc.restarts("b"), 0);
     }
+    finish(&engine, agent);
+}
+
+/// A registry that accepts connections and does not answer: what a task waits for could be seen in its events only.
+fn the_progress_of_a_pull_is_shown(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let [port] = ports::free();
+    let arguments = format!("[-ll, -p, \"{port}\", -e, sleep, \"100000\"]");
+    let listen = format!("network_mode: host\ncommand: nc\nargs: {arguments}");
+    agent.apply_and_wait(&job("registry", "service", "", &[image_task("t", IMAGE, &listen, "")]));
+    let image = format!("127.0.0.1:{port}/slow:1");
+    let group = "restart: {attempts: 1000, interval: 24h, delay: 1s, mode: delay}";
+    agent.apply(&job("slow", "service", group, &[image_task("t", &image, SLEEP, "")]));
+    let pulling = format!("pulling image {image}");
+    agent.until_printed(&["explain", "slow"], |text| text.contains(&pulling));
+    agent.until_printed(&["status"], |text| text.contains(&pulling));
     finish(&engine, agent);
 }
 

@@ -46,8 +46,9 @@ fn a_hanging_daemon_fails_no_task_and_exits_are_seen_later() {
         engine.freeze();
         host::signal(pid, Signal::KILL);
         wait::until_true("the process has ended", || !host::is_alive(pid));
-        agent.until_printed(&["explain", "steady"], |text| text.contains("docker"));
-        agent.until_printed(&["status"], |text| text.contains("stale") || text.contains("does not answer"));
+        let stale = "its state is stale: the driver docker is away: ";
+        agent.until_printed(&["explain", "steady"], |text| text.contains(stale));
+        agent.until_printed(&["status"], |text| text.contains(stale));
         for name in ["steady.g[0]", "ends.g[0]"] {
             assert_eq!(agent.alloc(name).unwrap().state("t"), "running", "{name}");
         }
@@ -79,7 +80,13 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         engine.kill();
         // Nothing is placed on a driver that is away, with that reason.
         agent.apply(&job("waits", "service", RESTARTS, &[sleeping("t", "")]));
-        agent.until_printed(&["explain", "waits"], |text| text.contains("docker"));
+        let away = format!("waits for the driver docker: it does not work: failed to reach Docker at {}", engine.socket().display());
+        agent.until_printed(&["explain", "waits"], |text| text.contains(&away));
+        let images = agent.cli(&["images"]);
+        assert!(images.code == 1 && images.stderr.contains("Docker at"), "{images:?}");
+        let config = agent.home.path().join("config.yaml").display().to_string();
+        let doctor = agent.cli(&["doctor", "--config", &config]);
+        assert!(doctor.stdout.contains("driver docker: failed to reach Docker at"), "{doctor:?}");
         agent.crash();
         for index in 0..3 {
             assert_eq!(agent.alloc(&format!("kept.g[{index}]")).unwrap().state("t"), "running");
@@ -219,12 +226,72 @@ fn auto_keeps_the_engine_of_an_allocation() {
     assert_eq!(before.len(), 1, "docker comes first");
     docker.kill();
     agent.crash();
-    agent.until_printed(&["explain", "sticky"], |text| text.contains("docker"));
+    // Its engine is named, not the one that new allocations use.
+    let away = format!("failed to reach Docker at {}", docker.socket().display());
+    agent.until_printed(&["explain", "sticky"], |text| text.contains(&away));
     assert!(running_of(&podman, &agent).is_empty(), "the task must not run a second time elsewhere");
     docker.start(&["--live-restore"]);
     agent.cli(&["wait", "sticky"]).success();
     assert!(containers_of(&podman, &agent).is_empty());
     finish(&docker, agent);
+}
+
+/// The config names another engine than that of a running allocation: the allocation keeps its engine, and the message names it.
+#[test]
+fn a_running_allocation_keeps_its_engine_when_the_config_names_another() {
+    let Some(engines) = Engines::own(&["docker", "podman"]) else { return };
+    let (docker, podman) = (engines.engine(Kind::Docker), engines.engine(Kind::Podman));
+    let mut agent = docker.agent("");
+    agent.apply_and_wait(&job("kept", "service", RESTARTS, &[sleeping("t", "")]));
+    let before = running_of(&docker, &agent);
+    agent.kill();
+    agent.home.write("config.yaml", &podman.config(""));
+    agent.launch();
+    agent.cli(&["wait", "kept"]).success();
+    agent.apply_and_wait(&job("new", "service", RESTARTS, &[sleeping("t", "")]));
+    assert_eq!((running_of(&docker, &agent), running_of(&podman, &agent).len()), (before, 1));
+    // Its next attempt, too, waits for that engine.
+    docker.kill();
+    agent.cli(&["restart", "kept"]);
+    let away = format!("Docker at {}", docker.socket().display());
+    agent.until_printed(&["explain", "kept"], |text| text.contains(&away));
+    docker.start(&[]);
+    agent.until_alloc("kept.g[0]", "runs again", |alloc| alloc.state("t") == "running" && alloc.restarts("t") > 0);
+    assert_eq!(running_of(&docker, &agent).len(), 1);
+    agent.cli(&["delete", "kept", "--wait"]).success();
+    assert!(containers_of(&docker, &agent).is_empty());
+    finish(&podman, agent);
+}
+
+/// The daemon was restarted after the agent was killed and before the next agent began: each task runs once.
+#[test]
+fn a_daemon_that_is_restarted_while_no_agent_runs_starts_nothing_twice() {
+    on_own(Kind::Docker, |engine| {
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        let mut agent = engine.agent("");
+        let count = format!("{RESTARTS}\ncount: 2");
+        agent.apply_and_wait(&job("kept", "service", &count, &[sleeping("t", "")]));
+        let before = running_of(&engine, &agent);
+        agent.kill();
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        agent.launch();
+        agent.cli(&["wait", "kept"]).success();
+        assert_eq!(running_of(&engine, &agent), before);
+        // Without live-restore the daemon ends them meanwhile, and each is started once more.
+        agent.kill();
+        engine.terminate();
+        engine.start(&[]);
+        agent.launch();
+        for index in 0..2 {
+            let name = format!("kept.g[{index}]");
+            agent.until_alloc(&name, "runs again", |alloc| alloc.state("t") == "running" && alloc.restarts("t") == 1);
+            assert_eq!(starts(&agent, &name), 2);
+        }
+        assert_eq!(containers_of(&engine, &agent).len(), 2);
+        finish(&engine, agent);
+    });
 }
 
 #[test]

@@ -1,0 +1,272 @@
+//! Renders with a real store of variables, a catalogue and files.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
+
+use herdlet_api_types::{
+    Duration as Span,
+    job::TemplateChange,
+    variable::{VariableItems, VariableKey},
+};
+use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
+
+use super::*;
+use crate::sources::NodeNames;
+
+struct Bench {
+    renderer: Arc<Renderer>,
+    variables: Arc<Variables>,
+    task: TaskTemplates,
+    dir: tempfile::TempDir,
+}
+
+fn block(destination: &str, text: &str) -> Block {
+    Block {
+        source: TemplateSource::Inline(text.to_owned()),
+        destination: destination.to_owned(),
+        perms: Block::PERMS_DEFAULT,
+        uid: None,
+        gid: None,
+        env: false,
+        on_change: TemplateChange::Restart,
+        splay: Span::ZERO,
+        wait: None,
+        left_delimiter: "{{".to_owned(),
+        right_delimiter: "}}".to_owned(),
+        error_on_missing_key: false,
+        once: false,
+    }
+}
+
+impl Bench {
+    fn new(templates: Vec<Block>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let dirs = Dirs { task: dir.path().join("alloc/t"), shared: dir.path().join("alloc/alloc") };
+        for inner in ["state", "alloc/t/local", "alloc/t/secrets", "alloc/t/private", "alloc/alloc"] {
+            fs::create_dir_all(dir.path().join(inner)).unwrap();
+        }
+        let store = Store::open(&state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
+        let variables = Arc::new(Variables::new(store));
+        let sources = Sources {
+            variables: Arc::clone(&variables),
+            catalogue: Arc::new(BuiltIn::default()),
+            node: NodeNames::default(),
+        };
+        let reader = Reader {
+            namespace: "default".to_owned(),
+            job: "web".to_owned(),
+            group: "g".to_owned(),
+            task: "t".to_owned(),
+            alloc: "a".to_owned(),
+        };
+        let task = TaskTemplates {
+            key: (AllocId::from_hash([1; 16]), 0),
+            reader,
+            templates,
+            env: [("NAME".to_owned(), "value".to_owned())].into(),
+            dirs,
+            owner: None,
+            before: Vec::new(),
+        };
+        Self { renderer: Arc::new(Renderer::new(sources, Settings::default())), variables, task, dir }
+    }
+
+    async fn put(&self, path: &str, items: &[(&str, &str)]) {
+        let key = VariableKey { namespace: "default".to_owned(), path: path.to_owned() };
+        let items = items.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let check = (Check::Nothing, String::new());
+        self.variables.put(&Actor::agent(), key, VariableItems(items), check).await.unwrap();
+    }
+
+    async fn render(&self) -> Result<Rendering, RenderError> {
+        self.renderer.render(self.task.clone()).await
+    }
+
+    /// Renders as the next time: with the outputs of this one.
+    async fn done(&mut self) -> Vec<u64> {
+        let Rendering::Done { outputs } = self.render().await.unwrap() else { panic!("data is missing") };
+        self.task.before.clone_from(&outputs);
+        outputs
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join("alloc/t").join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+}
+
+fn inode(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().ino()
+}
+
+#[tokio::test]
+async fn data_is_waited_for_and_named() {
+    let bench = Bench::new(vec![
+        block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }} {{ env "NAME" }}"#),
+        block("local/b", "no data"),
+    ]);
+    let missing = bench.render().await.unwrap();
+    let expected = Rendering::Missing { on: "nomad/jobs/web".to_owned(), kept: false, files: false };
+    assert_eq!(missing, expected);
+    assert!(!bench.path("local/b").exists(), "the files are those of one render");
+    bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+    assert!(matches!(bench.render().await, Ok(Rendering::Done { .. })));
+    assert_eq!((bench.text("local/a").as_str(), bench.text("local/b").as_str()), ("admin value", "no data"));
+}
+
+#[tokio::test]
+async fn at_most_three_names_are_listed() {
+    let text = (0..5).map(|number| format!("{{{{ file \"local/{number}\" }}}}")).collect::<String>();
+    let bench = Bench::new(vec![block("local/a", &text)]);
+    let Ok(Rendering::Missing { on, files: true, .. }) = bench.render().await else { panic!("files") };
+    assert_eq!(on, "file local/0, file local/1, file local/2 and 2 more");
+}
+
+#[tokio::test]
+async fn equal_outputs_write_nothing() {
+    let mut bench = Bench::new(vec![block("local/a", "{{ timestamp }}"), block("local/b", "{{ env \"NAME\" }}")]);
+    let first = bench.done().await;
+    let (path, before) = (bench.path("local/a"), inode(&bench.path("local/a")));
+    // The task's own change of the file stays too: nothing has changed since the last render.
+    fs::write(bench.path("local/b"), "the task's own").unwrap();
+    assert_eq!(bench.done().await, first, "the time is that of the last render");
+    assert_eq!(inode(&path), before);
+    assert_eq!(bench.text("local/b"), "the task's own");
+    // Only what differs is written.
+    bench.task.env.insert("NAME".to_owned(), "other".to_owned());
+    let second = bench.done().await;
+    assert_ne!(second[1], first[1]);
+    assert_eq!(bench.text("local/b"), "other");
+    fs::remove_file(&path).unwrap();
+    let third = bench.done().await;
+    assert!(path.exists(), "a lost file is written again");
+    assert_eq!(third[1], second[1]);
+}
+
+#[tokio::test]
+async fn lost_data_keeps_the_last_output() {
+    let mut bench = Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#)]);
+    bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+    bench.done().await;
+    let key = VariableKey { namespace: "default".to_owned(), path: "nomad/jobs/web".to_owned() };
+    bench.variables.delete(&Actor::agent(), key, Check::Nothing).await.unwrap();
+    let Ok(Rendering::Missing { kept, .. }) = bench.render().await else { panic!("missing") };
+    assert!(kept);
+    assert_eq!(bench.text("local/a"), "admin");
+    fs::remove_file(bench.path("local/a")).unwrap();
+    let Ok(Rendering::Missing { kept, .. }) = bench.render().await else { panic!("missing") };
+    assert!(!kept, "nothing is left to keep");
+}
+
+#[tokio::test]
+async fn a_task_reads_only_its_own_variables() {
+    let bench = Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/other" }}{{ .user }}{{ end }}"#)]);
+    bench.put("nomad/jobs/other", &[("user", "secret")]).await;
+    let error = bench.render().await.unwrap_err();
+    assert_eq!(error.class(), Class::Fatal);
+    assert!(error.to_string().contains("local/a"), "{error}");
+    let listing = vec![block("local/a", r#"{{ range nomadVarList "nomad/jobs" }}{{ .Path }} {{ end }}"#)];
+    let mut bench = Bench { task: TaskTemplates { templates: listing, ..bench.task.clone() }, ..bench };
+    bench.put("nomad/jobs/web/g", &[("user", "admin")]).await;
+    bench.done().await;
+    assert_eq!(bench.text("local/a"), "nomad/jobs/web/g ");
+}
+
+#[tokio::test]
+async fn variables_of_the_environment_are_kept_for_the_start() {
+    let mut env = block("secrets/env", "A=1\nB=\"{{ env \"NAME\" }}\"\n");
+    env.env = true;
+    let mut bench = Bench::new(vec![env.clone(), block("local/a", "A=2")]);
+    bench.done().await;
+    let variables = template_variables(&bench.task.dirs).unwrap();
+    let expected = [("A", "1"), ("B", "value")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(variables, expected.into());
+    // A reboot empties `private`: the next render writes it again.
+    fs::remove_file(bench.path("private/templates.json")).unwrap();
+    assert!(!bench.renderer.is_there(bench.task.clone()).await.unwrap());
+    bench.done().await;
+    assert_eq!(template_variables(&bench.task.dirs).unwrap().len(), 2);
+    env.source = TemplateSource::Inline("password".to_owned());
+    let wrong = TaskTemplates { templates: vec![env], before: Vec::new(), ..bench.task.clone() };
+    let error = bench.renderer.render(wrong).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "render secrets/env: its output is not a list of variables: line 1: expected NAME=value"
+    );
+}
+
+#[tokio::test]
+async fn rights_are_those_of_the_template() {
+    let mut own = block("local/deep/er/a", "x");
+    own.perms = 0o4640;
+    let mut bench = Bench::new(vec![own]);
+    bench.done().await;
+    let mode = fs::metadata(bench.path("local/deep/er/a")).unwrap().mode() & 0o7777;
+    assert_eq!(mode, 0o640, "without bits that change the user");
+}
+
+#[tokio::test]
+async fn a_file_is_the_template() {
+    let mut from_file = block("local/a", "");
+    from_file.source = TemplateSource::File("local/a.tpl".to_owned());
+    let mut bench = Bench::new(vec![from_file]);
+    let error = bench.render().await.unwrap_err();
+    assert!(error.to_string().starts_with("read the template local/a.tpl: there is no such file"), "{error}");
+    fs::write(bench.path("local/a.tpl"), "{{ env \"NAME\" }}!").unwrap();
+    bench.done().await;
+    assert_eq!(bench.text("local/a"), "value!");
+}
+
+#[tokio::test]
+async fn once_rendered_templates_are_not_rendered_again() {
+    let mut once = block("local/a", "{{ env \"NAME\" }}");
+    once.once = true;
+    let mut bench = Bench::new(vec![once]);
+    let first = bench.done().await;
+    bench.task.env.insert("NAME".to_owned(), "other".to_owned());
+    assert_eq!(bench.done().await, first);
+    assert_eq!(bench.text("local/a"), "value");
+    assert_eq!(bench.renderer.queries(), 0);
+    fs::remove_file(bench.path("local/a")).unwrap();
+    bench.done().await;
+    assert_eq!(bench.text("local/a"), "other", "a lost file is rendered again");
+}
+
+#[tokio::test]
+async fn changes_of_used_data_are_reported() {
+    let mut quick = block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#);
+    quick.wait = Some(herdlet_api_types::job::TemplateWait { min: Span::ZERO, max: Span::ZERO });
+    let mut bench = Bench::new(vec![quick]);
+    let (sender, mut changed) = mpsc::channel(8);
+    let renderer = Arc::clone(&bench.renderer);
+    let following = tokio::spawn(async move { renderer.follow(sender).await });
+    let missing = bench.render().await.unwrap();
+    assert!(matches!(missing, Rendering::Missing { .. }));
+    bench.put("nomad/jobs/other", &[("user", "x")]).await;
+    bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+    assert_eq!(changed.recv().await, Some(bench.task.key), "what was missing is there");
+    bench.done().await;
+    bench.put("nomad/jobs/web", &[("user", "root")]).await;
+    assert_eq!(changed.recv().await, Some(bench.task.key));
+    bench.done().await;
+    assert_eq!(bench.text("local/a"), "root");
+    bench.renderer.forget(bench.task.key.0);
+    assert_eq!(bench.renderer.queries(), 0);
+    following.abort();
+}
+
+#[tokio::test]
+async fn hostile_templates_end_in_bounds() {
+    let endless = r#"{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}"#;
+    let queries = r#"{{ range loop 5000 }}{{ file (printf "local/%d" .) }}{{ end }}"#;
+    let huge = r#"{{ range loop 1000000 }}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{{ end }}"#;
+    for text in [endless, queries, huge, r#"{{ file "../../../etc/passwd" }}"#, r#"{{ plugin "id" }}"#] {
+        let bench = Bench::new(vec![block("local/a", text)]);
+        let error = bench.render().await.unwrap_err();
+        assert_eq!(error.class(), Class::Fatal, "{text}: {error}");
+        assert!(!bench.path("local/a").exists());
+    }
+}
