@@ -238,10 +238,10 @@ fn outputs(task: &Task, value: u64) -> Vec<u64> {
 pub(super) fn random(rng: &mut Rng) -> Vec<Template> {
     let count = 1 + rng.below(3);
     let one = |rng: &mut Rng| {
-        let change = match rng.below(4) {
+        let change = match rng.below(5) {
             0 => TemplateChange::Noop,
-            1 => TemplateChange::Restart,
-            2 => TemplateChange::Signal(SIGNAL.to_owned()),
+            1 | 2 => TemplateChange::Restart,
+            3 => TemplateChange::Signal(SIGNAL.to_owned()),
             _ => {
                 let mut script = fixture::change_script("/bin/reload");
                 script.run_on_first_render = rng.one_in(2);

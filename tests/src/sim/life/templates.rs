@@ -37,15 +37,13 @@ impl Life {
         }
     }
 
-    /// All data can be read, and that of some jobs changes once more.
+    /// All data can be read, and that of each job changes once more.
     pub(in crate::sim) fn complete_data(&mut self) {
         self.machine.templates.down_until = 0;
         self.machine.templates.is_complete = true;
         for job in self.jobs.keys().cloned().collect::<Vec<_>>() {
-            if self.rng.one_in(2) {
-                let value = self.rng.below(12);
-                self.set_data(&job, value);
-            }
+            let value = self.rng.below(12);
+            self.set_data(&job, value);
         }
     }
 
