@@ -104,7 +104,7 @@ const EDGES: [(&str, &str); 14] = [
     ("base", "api-types"),
     ("driver", "api-types base"),
     ("fingerprint", "api-types base nomad plan"),
-    ("manifest", "api-types base plan"),
+    ("manifest", "api-types base plan template"),
     ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
     ("docker", "api-types base driver runtime"),
     ("process", "api-types base driver runtime shim"),
