@@ -111,9 +111,10 @@ const EDGES: [(&str, &str); 14] = [
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),
     ("variables", "api-types base runtime"),
+    ("render", "api-types base fingerprint runtime services template variables"),
     (
         "agent",
-        "api-types base config docker driver fingerprint manifest nomad plan process runtime services shim storage",
+        "api-types base config docker driver fingerprint manifest nomad plan process render runtime services shim storage variables",
     ),
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (
