@@ -104,7 +104,11 @@ impl Place {
 }
 
 /// Opens a plain file below a directory. The kernel refuses every way out of it.
-fn open_beneath(dir: &Dir, (below, links): (&Path, ResolveFlags), path: &Path) -> Result<Option<File>, FsError> {
+fn open_beneath(
+    dir: &Dir,
+    (below, links): (&Path, ResolveFlags),
+    path: &Path,
+) -> Result<Option<File>, FsError> {
     // NONBLOCK: a fifo put here must not block us.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links;

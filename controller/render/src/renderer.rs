@@ -4,6 +4,10 @@
 //! if its output differs from the last one: a new agent changes nothing. With data missing nothing is written, so that
 //! the files are always those of one render.
 
+mod error;
+mod output;
+mod text;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -11,26 +15,20 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use herdlet_api_types::{
-    AllocId,
-    job::{Template as Block, TemplateSource},
-    variable::VariableKey,
-};
-use herdlet_base::{
-    artifact::destination::{Base, Dirs, Outside},
-    observation::Class,
-    safe_fs::{FileOwner, FsError, Rights},
-};
+use herdlet_api_types::{AllocId, job::Template as Block, variable::VariableKey};
+use herdlet_base::{artifact::destination::Dirs, safe_fs::FileOwner};
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::BuiltIn;
-use herdlet_template::{Answer, MissingKey, Options, Query, Render, Source, Template, source::unavailable};
+use herdlet_template::{Answer, Query, Render, Source, Template};
 use herdlet_variables::service::Change;
-use sha2::{Digest as _, Sha256};
 use tokio::{sync::mpsc, time::Instant};
 
+pub use self::{error::RenderError, output::template_variables};
+use self::{
+    output::{all_exist, write_all},
+    text::{file, parse_all},
+};
 use crate::{
-    env_file::{self, EnvFileError},
-    place::Place,
     record::Record,
     sources::{Reader, Sources},
     watches::{TaskKey, Wait, Watches},
@@ -93,60 +91,11 @@ pub enum Rendering {
     },
 }
 
-/// Why templates can't be rendered. Has no part of an output: outputs are secrets.
-#[derive(Debug, thiserror::Error)]
-pub enum RenderError {
-    #[error("{0}")]
-    Outside(#[from] Outside),
-    #[error("read the template {path}: {source}")]
-    Read { path: String, source: FsError },
-    #[error("read the template {path}: there is no such file; an artifact or an earlier task must create it")]
-    NoSource { path: String },
-    #[error("read the template {path}: it is not UTF-8")]
-    NotText { path: String },
-    #[error("render {destination}: {source}")]
-    Template { destination: String, source: herdlet_template::Error },
-    #[error("render {destination}: its output is not a list of variables: {source}")]
-    Env { destination: String, source: EnvFileError },
-    #[error("render {destination}: {limit} queries are too many for the templates of one task")]
-    Queries { destination: String, limit: usize },
-    #[error(
-        "write {destination}: {bytes} bytes do not fit into `secrets`, which holds 1 MiB; write the file to `local`"
-    )]
-    TooLarge { destination: String, bytes: usize },
-    #[error("write {destination}: {source}")]
-    Write { destination: String, source: FsError },
-    #[error("keep the variables of templates: {0}")]
-    Record(#[source] FsError),
-    #[error("render templates: {0}")]
-    Thread(String),
-}
-
-impl RenderError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> Class {
-        match self {
-            Self::Outside(_)
-            | Self::NoSource { .. }
-            | Self::NotText { .. }
-            | Self::Template { .. }
-            | Self::Env { .. }
-            | Self::Queries { .. }
-            | Self::TooLarge { .. } => Class::Fatal,
-            Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
-            Self::Thread(_) => Class::Retry,
-        }
-    }
-}
-
 /// Queries of the templates of one task, and so the rounds of its render.
 const QUERIES_MAX: usize = 4_096;
 
 /// Names of missing data in one text, as in Nomad.
 const NAMES_MAX: usize = 3;
-
-/// The size of `secrets`.
-const SECRETS_BYTES: usize = 1 << 20;
 
 /// Renders the templates of all tasks.
 pub struct Renderer {
@@ -392,131 +341,8 @@ async fn run<T: Send + 'static>(
     done.map_err(|error| RenderError::Thread(error.to_string()))?
 }
 
-fn parse_all(task: &TaskTemplates, denied: &[String]) -> Result<Vec<Template>, RenderError> {
-    task.templates
-        .iter()
-        .map(|block| {
-            let options = Options {
-                name: block.destination.as_str().into(),
-                left_delimiter: block.left_delimiter.clone(),
-                right_delimiter: block.right_delimiter.clone(),
-                missing_key: if block.error_on_missing_key { MissingKey::Error } else { MissingKey::Zero },
-                denylist: denied.to_vec(),
-                ..Options::default()
-            };
-            let failed = |source| RenderError::Template { destination: block.destination.clone(), source };
-            match &block.source {
-                TemplateSource::Inline(text) => Template::parse(text, &options).map_err(failed),
-                TemplateSource::File(path) => {
-                    Template::parse(&text_of(path, &task.dirs)?, &options).map_err(failed)
-                }
-            }
-        })
-        .collect()
-}
-
-fn text_of(path: &str, dirs: &Dirs) -> Result<String, RenderError> {
-    let read = Place::of(path, dirs)?.read(dirs);
-    let bytes = read.map_err(|source| RenderError::Read { path: path.to_owned(), source })?;
-    let bytes = bytes.ok_or_else(|| RenderError::NoSource { path: path.to_owned() })?;
-    String::from_utf8(bytes).map_err(|_| RenderError::NotText { path: path.to_owned() })
-}
-
-/// The answer to `file`: a file that does not exist yet is waited for.
-fn file(path: &str, dirs: &Dirs) -> Answer {
-    let query = Query::File { path: path.to_owned() };
-    match Place::of(path, dirs) {
-        Err(_) => Answer::Failed(format!(
-            "file {path}: it is not in the task's directories `local`, `secrets`, `tmp` or `alloc`"
-        )),
-        Ok(place) => match place.read(dirs) {
-            Ok(Some(bytes)) => Answer::Text(bytes.into()),
-            Ok(None) => Answer::Pending,
-            Err(error) => Answer::Failed(format!("{}: {error}", unavailable(&query))),
-        },
-    }
-}
-
 fn render_all(parsed: &[Template], answers: &Answers) -> Vec<Render> {
     parsed.iter().map(|template| template.render(answers)).collect()
-}
-
-fn all_exist(task: &TaskTemplates) -> bool {
-    let is_there =
-        |block: &Block| Place::of(&block.destination, &task.dirs).is_ok_and(|place| place.exists(&task.dirs));
-    let has_record =
-        !task.templates.iter().any(|block| block.env) || matches!(Record::read(&task.dirs), Ok(Some(_)));
-    has_record && task.templates.iter().all(is_there)
-}
-
-/// Writes what differs. If anything does, everything is rendered once more with the present time.
-fn write_all(task: &TaskTemplates, round: &Round, renders: Vec<Render>) -> Result<Vec<u64>, RenderError> {
-    let outputs = outputs_of(task, renders)?;
-    let revisions: Vec<u64> = outputs.iter().map(|output| revision(output)).collect();
-    if revisions == task.before && all_exist(task) {
-        return Ok(revisions);
-    }
-    let now = unix_now();
-    let is_current = revisions == task.before || round.answers.unix_time == now;
-    let (outputs, rendered_at) = if is_current {
-        (outputs, round.answers.unix_time)
-    } else {
-        let answers = Answers { unix_time: now, ..round.answers.clone() };
-        (outputs_of(task, render_all(&round.parsed, &answers))?, now)
-    };
-    let record = Record { rendered_at, env: variables(task, &outputs)? };
-    record.write(&task.dirs).map_err(RenderError::Record)?;
-    let mut revisions = Vec::with_capacity(outputs.len());
-    for (index, (block, output)) in task.templates.iter().zip(&outputs).enumerate() {
-        let revision = revision(output);
-        let place = Place::of(&block.destination, &task.dirs)?;
-        if task.before.get(index) != Some(&revision) || !place.exists(&task.dirs) {
-            write(task, (block, &place), output)?;
-        }
-        revisions.push(revision);
-    }
-    Ok(revisions)
-}
-
-fn outputs_of(task: &TaskTemplates, renders: Vec<Render>) -> Result<Vec<Vec<u8>>, RenderError> {
-    let failed =
-        |block: &Block, source| RenderError::Template { destination: block.destination.clone(), source };
-    let each = task.templates.iter().zip(renders);
-    each.map(|(block, render)| render.result.map_err(|error| failed(block, error))).collect()
-}
-
-fn variables(task: &TaskTemplates, outputs: &[Vec<u8>]) -> Result<BTreeMap<String, String>, RenderError> {
-    let mut all = BTreeMap::new();
-    for (block, output) in task.templates.iter().zip(outputs).filter(|(block, _)| block.env) {
-        let failed = |source| RenderError::Env { destination: block.destination.clone(), source };
-        all.extend(env_file::parse(output).map_err(failed)?);
-    }
-    Ok(all)
-}
-
-fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) -> Result<(), RenderError> {
-    let owner = match (block.uid, block.gid) {
-        (None, None) => None,
-        (uid, gid) => Some((
-            uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-            gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
-        )),
-    };
-    let rights = Rights::Exact { mode: block.perms & 0o777, owner };
-    place.write(&task.dirs, output, (rights, task.owner.as_ref())).map_err(|source| {
-        let destination = block.destination.clone();
-        if place.base() == Base::Secrets && output.len() > SECRETS_BYTES {
-            return RenderError::TooLarge { destination, bytes: output.len() };
-        }
-        RenderError::Write { destination, source }
-    })
-}
-
-/// Identifies an output. Never 0, which means that there is none.
-fn revision(output: &[u8]) -> u64 {
-    let digest = Sha256::digest(output);
-    let start = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
-    start.max(1)
 }
 
 /// The first names, as Nomad lists them.
@@ -536,14 +362,6 @@ fn names(missing: &BTreeSet<&Query>) -> String {
 fn unix_now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// Variables of a task from its templates with `env = true`, as of the last render.
-///
-/// # Errors
-/// If they can't be read.
-pub fn template_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
-    Ok(Record::read(dirs)?.map(|record| record.env).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use herdlet_api_types::{
     Duration as Span,
-    job::TemplateChange,
+    job::{TemplateChange, TemplateSource},
     variable::{VariableItems, VariableKey},
 };
+use herdlet_base::observation::Class;
 use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
 
 use super::*;
@@ -127,7 +128,8 @@ async fn at_most_three_names_are_listed() {
 
 #[tokio::test]
 async fn equal_outputs_write_nothing() {
-    let mut bench = Bench::new(vec![block("local/a", "{{ timestamp }}"), block("local/b", "{{ env \"NAME\" }}")]);
+    let mut bench =
+        Bench::new(vec![block("local/a", "{{ timestamp }}"), block("local/b", "{{ env \"NAME\" }}")]);
     let first = bench.done().await;
     let (path, before) = (bench.path("local/a"), inode(&bench.path("local/a")));
     // The task's own change of the file stays too: nothing has changed since the last render.
@@ -148,7 +150,8 @@ async fn equal_outputs_write_nothing() {
 
 #[tokio::test]
 async fn lost_data_keeps_the_last_output() {
-    let mut bench = Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#)]);
+    let mut bench =
+        Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#)]);
     bench.put("nomad/jobs/web", &[("user", "admin")]).await;
     bench.done().await;
     let key = VariableKey { namespace: "default".to_owned(), path: "nomad/jobs/web".to_owned() };
@@ -163,7 +166,8 @@ async fn lost_data_keeps_the_last_output() {
 
 #[tokio::test]
 async fn a_task_reads_only_its_own_variables() {
-    let bench = Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/other" }}{{ .user }}{{ end }}"#)]);
+    let bench =
+        Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/other" }}{{ .user }}{{ end }}"#)]);
     bench.put("nomad/jobs/other", &[("user", "secret")]).await;
     let error = bench.render().await.unwrap_err();
     assert_eq!(error.class(), Class::Fatal);
@@ -262,7 +266,8 @@ async fn changes_of_used_data_are_reported() {
 async fn hostile_templates_end_in_bounds() {
     let endless = r#"{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}"#;
     let queries = r#"{{ range loop 5000 }}{{ file (printf "local/%d" .) }}{{ end }}"#;
-    let huge = r#"{{ range loop 1000000 }}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{{ end }}"#;
+    let huge =
+        r#"{{ range loop 1000000 }}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{{ end }}"#;
     for text in [endless, queries, huge, r#"{{ file "../../../etc/passwd" }}"#, r#"{{ plugin "id" }}"#] {
         let bench = Bench::new(vec![block("local/a", text)]);
         let error = bench.render().await.unwrap_err();
