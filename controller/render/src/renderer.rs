@@ -29,8 +29,11 @@ use self::{
     text::{file, parse_all},
 };
 use crate::{
+    data::Data,
     record::Record,
-    sources::{Reader, Sources},
+    region::Region,
+    servers::{ServerReader, Servers},
+    sources::{Access, Reader, Sources, selected},
     watches::{TaskKey, Wait, Watches},
 };
 
@@ -86,9 +89,19 @@ pub enum Rendering {
         on: String,
         /// Whether the files of the last render are there.
         kept: bool,
-        /// Whether files are among it, whose appearance nothing reports.
-        files: bool,
+        recheck: Recheck,
     },
+}
+
+/// Why missing data has to be looked for without a report of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recheck {
+    /// Its source reports it; a report could only be lost.
+    Reported,
+    /// Servers are away or refuse it.
+    Servers,
+    /// Nothing reports the appearance of a file.
+    Files,
 }
 
 /// Queries of the templates of one task, and so the rounds of its render.
@@ -100,13 +113,14 @@ const NAMES_MAX: usize = 3;
 /// Renders the templates of all tasks.
 pub struct Renderer {
     sources: Sources,
+    servers: Servers,
     settings: Settings,
     watches: Watches,
 }
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
-        Self { sources, settings, watches: Watches::default() }
+        Self { sources, servers: Servers::default(), settings, watches: Watches::default() }
     }
 
     /// Renders the templates of a task, and watches their data from now on.
@@ -123,19 +137,20 @@ impl Renderer {
             Ok((parse_all(task, &denied)?, Record::read(&task.dirs).map_err(RenderError::Record)?))
         })
         .await?;
-        let mut round = Round { parsed: Arc::new(parsed), answers: Answers::new(&task, record.as_ref()) };
+        let answers = Answers::new(&task, record.as_ref());
+        let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new() };
         let renders = self.complete(&task, &mut round).await?;
         self.watch(&task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         if !missing.is_empty() {
-            let on = names(&missing);
+            let on = names(&missing, &round.unanswered);
             let kept = !task.before.is_empty() && run(&task, |task| Ok(all_exist(task))).await?;
-            let files = missing.iter().any(|query| matches!(query, Query::File { .. }));
-            return Ok(Rendering::Missing { on, kept, files });
+            return Ok(Rendering::Missing { on, kept, recheck: recheck(&missing, &round) });
         }
         let written = run(&task, move |task| write_all(task, &round, renders)).await?;
         if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(&task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
+            self.servers.users_changed();
         }
         Ok(Rendering::Done { outputs: written })
     }
@@ -151,6 +166,12 @@ impl Renderer {
     /// Forgets an allocation that is gone.
     pub fn forget(&self, alloc: AllocId) {
         self.watches.forget(alloc);
+        self.servers.forget(alloc);
+    }
+
+    /// Sets the servers that have the data of their allocations, once the node has joined their cluster.
+    pub fn join(&self, region: Arc<dyn Region>) {
+        self.servers.join(region);
     }
 
     /// The number of different queries that are watched.
@@ -160,13 +181,20 @@ impl Renderer {
 
     /// Reports the tasks whose data has changed, until the receiver is gone.
     pub async fn follow(&self, changed: mpsc::Sender<TaskKey>) {
+        tokio::select! {
+            () = self.servers.follow(&self.watches) => {}
+            () = self.follow_agent(changed) => {}
+        }
+    }
+
+    async fn follow_agent(&self, changed: mpsc::Sender<TaskKey>) {
         let mut variables = self.sources.variables.subscribe();
         let catalogue: &BuiltIn = &self.sources.catalogue;
         let mut version = catalogue.version();
         loop {
             tokio::select! {
                 change = variables.next() => match change {
-                    Some(Change::Of(key)) => self.watches.changed(Instant::now(), |query| is_of(query, &key)),
+                    Some(Change::Of(key)) => self.watches.changed(Instant::now(), |data| is_of(data, &key)),
                     Some(Change::Any) => self.watches.changed(Instant::now(), is_about_variables),
                     None => return,
                 },
@@ -206,20 +234,31 @@ impl Renderer {
                 return Err(RenderError::Queries { destination, limit: QUERIES_MAX });
             }
             for query in new {
-                let answer = self.answer(task, &query).await?;
+                let answer = match self.answer(task, &query).await? {
+                    Ok(answer) => answer,
+                    Err(why) => {
+                        round.unanswered.insert(query.clone(), why);
+                        Answer::Pending
+                    }
+                };
                 round.answers.known.insert(query, answer);
             }
         }
     }
 
-    async fn answer(&self, task: &Arc<TaskTemplates>, query: &Query) -> Result<Answer, RenderError> {
+    /// The answer to a query, or why its source does not answer.
+    async fn answer(
+        &self,
+        task: &Arc<TaskTemplates>,
+        query: &Query,
+    ) -> Result<Result<Answer, String>, RenderError> {
         match query {
             Query::Env { name } => {
-                Ok(task.env.get(name).map_or(Answer::Absent, |value| Answer::Text(value.as_str().into())))
+                Ok(Ok(task.env.get(name).map_or(Answer::Absent, |value| Answer::Text(value.as_str().into()))))
             }
             Query::File { path } => {
                 let path = path.clone();
-                run(task, move |task| Ok(file(&path, &task.dirs))).await
+                run(task, move |task| Ok(Ok(file(&path, &task.dirs)))).await
             }
             Query::Addresses
             | Query::NomadVariable { .. }
@@ -228,9 +267,19 @@ impl Renderer {
             | Query::NomadServices { .. }
             | Query::Consul { .. }
             | Query::Vault { .. } => {
+                let data = Data::of(query, &task.reader);
                 // Before the read: a change after it is noticed.
-                self.watches.add(task.key, &absolute(query, &task.reader), Wait::NONE);
-                Ok(self.sources.answer(query, &task.reader).await)
+                self.watches.add(task.key, &data, Wait::NONE);
+                match &task.reader.access {
+                    Access::Servers { token } if data.is_of_servers() => {
+                        let reader = ServerReader { key: task.key, task: &task.reader.task, token };
+                        let answer = self.servers.read(&data, reader).await;
+                        Ok(answer.map(|answer| selected(answer, query)))
+                    }
+                    Access::Servers { .. } | Access::Agent => {
+                        Ok(Ok(self.sources.answer(query, &task.reader).await))
+                    }
+                }
             }
         }
     }
@@ -238,17 +287,18 @@ impl Renderer {
     /// Watches exactly the queries of this render. What is missing is rendered as soon as it is there.
     fn watch(&self, task: &TaskTemplates, renders: &[Render]) {
         let is_complete = renders.iter().all(|render| render.missing.is_empty());
-        let mut wanted: BTreeMap<Query, Wait> = BTreeMap::new();
+        let mut wanted: BTreeMap<Data, Wait> = BTreeMap::new();
         for (block, render) in task.templates.iter().zip(renders) {
             let wait = if is_complete { self.wait_of(block) } else { Wait::NONE };
             for query in &render.used {
-                let known = wanted.entry(absolute(query, &task.reader)).or_insert(wait);
+                let known = wanted.entry(Data::of(query, &task.reader)).or_insert(wait);
                 if wait.min < known.min {
                     *known = wait;
                 }
             }
         }
         self.watches.keep(task.key, &wanted);
+        self.servers.users_changed();
     }
 
     /// The template's wait or the agent's, within the agent's bounds.
@@ -264,6 +314,8 @@ impl Renderer {
 struct Round {
     parsed: Arc<Vec<Template>>,
     answers: Answers,
+    /// Queries whose source does not answer, and why.
+    unanswered: BTreeMap<Query, String>,
 }
 
 /// What is known so far. Has no `Debug`: answers are secrets.
@@ -291,9 +343,12 @@ impl Source for Answers {
     }
 }
 
-/// Whether the answer to the query depends on this variable.
-fn is_of(query: &Query, key: &VariableKey) -> bool {
-    match query {
+/// Whether the data depends on this variable of the agent.
+fn is_of(data: &Data, key: &VariableKey) -> bool {
+    if data.is_of_servers() {
+        return false;
+    }
+    match &data.query {
         Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
         Query::NomadVariables { prefix, namespace, .. } => {
             key.path.starts_with(prefix) && *namespace == key.namespace
@@ -308,23 +363,12 @@ fn is_of(query: &Query, key: &VariableKey) -> bool {
     }
 }
 
-fn is_about_variables(query: &Query) -> bool {
-    matches!(query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
+fn is_about_variables(data: &Data) -> bool {
+    !data.is_of_servers() && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
 }
 
-fn is_about_services(query: &Query) -> bool {
-    matches!(query, Query::NomadService { .. } | Query::NomadServices { .. })
-}
-
-/// The same query without reference to the job's namespace.
-fn absolute(query: &Query, reader: &Reader) -> Query {
-    let mut query = query.clone();
-    if let Query::NomadVariable { namespace, .. } | Query::NomadVariables { namespace, .. } = &mut query
-        && namespace.is_empty()
-    {
-        namespace.clone_from(&reader.namespace);
-    }
-    query
+fn is_about_services(data: &Data) -> bool {
+    !data.is_of_servers() && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
 }
 
 /// Whether all templates are rendered only once, and have been.
@@ -345,8 +389,8 @@ fn render_all(parsed: &[Template], answers: &Answers) -> Vec<Render> {
     parsed.iter().map(|template| template.render(answers)).collect()
 }
 
-/// The first names, as Nomad lists them.
-fn names(missing: &BTreeSet<&Query>) -> String {
+/// The first names, as Nomad lists them, and why sources do not answer.
+fn names(missing: &BTreeSet<&Query>, unanswered: &BTreeMap<Query, String>) -> String {
     let mut text = String::new();
     for (index, query) in missing.iter().take(NAMES_MAX).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
@@ -356,7 +400,18 @@ fn names(missing: &BTreeSet<&Query>) -> String {
     if missing.len() > NAMES_MAX {
         let _ = write!(text, " and {} more", missing.len() - NAMES_MAX);
     }
+    let reasons: BTreeSet<&String> = unanswered.values().collect();
+    for reason in reasons.into_iter().take(NAMES_MAX) {
+        let _ = write!(text, "; {reason}");
+    }
     text
+}
+
+fn recheck(missing: &BTreeSet<&Query>, round: &Round) -> Recheck {
+    if missing.iter().any(|query| matches!(query, Query::File { .. })) {
+        return Recheck::Files;
+    }
+    if round.unanswered.is_empty() { Recheck::Reported } else { Recheck::Servers }
 }
 
 fn unix_now() -> i64 {
