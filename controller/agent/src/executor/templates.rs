@@ -18,8 +18,7 @@ use herdlet_plan::{
     op::{Part, TaskPart, TemplateIndex},
 };
 use herdlet_render::{
-    Access, AccessToken, Reader, Recheck, RenderError, Rendering, TaskTemplates,
-    renderer::template_variables,
+    Access, AccessToken, Reader, Recheck, RenderError, Rendering, TaskTemplates, renderer::template_variables,
 };
 
 use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry};
