@@ -43,7 +43,6 @@ use herdlet_plan::{
     job::feasibility,
 };
 use herdlet_services::catalog::Catalogs;
-use herdlet_variables::{KeySource, Store};
 
 use crate::{
     guard::{Charge, Guard},
@@ -269,9 +268,7 @@ async fn start_agent(
 ) -> anyhow::Result<Agent> {
     let state = StateDb::open(state, &instance.paths, present::now()).context("open the state database")?;
     let node = agent::node_facts(&instance);
-    let dir = &instance.paths.state;
-    let keys = KeySource::choose(None, None, &dir.join("keys"));
-    let variables = herdlet_variables::Variables::new(Store::open(dir, keys).context("open the variables")?);
+    let variables = agent::variables_in(&instance.paths)?;
     let settings = agent::planner_settings(instance.id.clone());
     let mut agent = Agent::start(agent::Parts {
         instance,
@@ -283,7 +280,7 @@ async fn start_agent(
         start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users,
         artifacts: Limits::default(),
-        variables: Arc::new(variables),
+        variables,
         templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })

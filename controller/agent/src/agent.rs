@@ -21,6 +21,7 @@ use anyhow::Context as _;
 use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
+use herdlet_base::paths::Paths;
 use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
@@ -39,7 +40,7 @@ use herdlet_render::{Renderer, TaskKey, Wait, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
-use herdlet_variables::Variables;
+use herdlet_variables::{KeySource, Store, Variables};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -331,6 +332,16 @@ impl Agent {
             tracing::error!("the main loop did not end in time; unanswered requests may be lost");
         }
     }
+}
+
+/// The variables of a state directory, with the key that is kept in it.
+///
+/// # Errors
+/// If they can't be opened.
+pub fn variables_in(paths: &Paths) -> anyhow::Result<Arc<Variables>> {
+    let keys = KeySource::choose(None, None, &paths.state.join("keys"));
+    let store = Store::open(&paths.state, keys).context("open the variables")?;
+    Ok(Arc::new(Variables::new(store)))
 }
 
 fn template_settings(config: herdlet_config::template::Template) -> herdlet_render::Settings {

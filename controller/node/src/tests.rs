@@ -93,6 +93,8 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users: Vec::new(),
         artifacts: Limits::default(),
+        variables: agent::variables_in(&paths).unwrap(),
+        templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })
     .await

@@ -5,6 +5,7 @@
 
 mod checks;
 mod first;
+mod notice;
 pub(crate) mod pairs;
 mod part;
 mod restart;
@@ -30,15 +31,16 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     checks::ChecksMemory,
+    notice::{LaterNotice, Notice, NoticeInFlight},
     part::{Doing, FinishedOperation, LastValue, Noticed, PartState, Parts},
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
 use crate::{
-    facts::{AllFacts, ChangeAction, Fact, Facts, Input, Owed, Revision},
+    facts::{AllFacts, Fact, Facts, Input, Owed},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskIndex, TaskPart, TemplateIndex},
+    op::{Part, TaskIndex, TaskPart},
     parts::Memory,
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
@@ -359,39 +361,6 @@ pub struct Failures {
     pub count: u32,
     /// The longest lifetime.
     pub longest: Duration,
-}
-
-/// A signal or a script in flight that notifies a task of a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoticeInFlight {
-    /// The task.
-    pub task: TaskIndex,
-    /// Its attempt.
-    pub attempt: u32,
-    /// The part that has changed.
-    pub part: TaskPart,
-    /// The revision of the part.
-    pub revision: Revision,
-    /// The operation.
-    pub notice: Notice,
-}
-
-/// An operation that notifies a task of a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// This signal is sent.
-    Signal(String),
-    /// The script of this template runs.
-    Script(TemplateIndex),
-}
-
-/// What is left of a task's notification once those in flight have ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaterNotice {
-    /// The notification.
-    pub action: ChangeAction,
-    /// When it is due.
-    pub due: Deadline,
 }
 
 /// Why a task can't go on.

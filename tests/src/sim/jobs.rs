@@ -13,7 +13,7 @@ use herdlet_api_types::{
 use herdlet_plan::{job::capacity::Room, op::Part};
 use serde_json::json;
 
-use super::{Rng, launches};
+use super::{Rng, launches, templates};
 
 /// A task whose process runs for `run_for_ms` (for ever if none) and exits with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
@@ -144,6 +144,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
     }
+    if rng.one_in(3) {
+        tasks[0].templates = templates::random(rng);
+        tasks[0].restart.render_templates = rng.one_in(4);
+    }
     if rng.one_in(4) {
         tasks[0].services.push(random_service("inner", rng));
     }
@@ -238,6 +242,9 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             },
             ..fixture::update()
         });
+    }
+    if group.update.is_none() && !kind.completes() && !group.tasks[0].templates.is_empty() {
+        group.update = Some(Update { health_check: HealthCheck::TaskStates, ..fixture::update() });
     }
     if group.shutdown_delay > Duration::ZERO && group.tasks.len() == 4 {
         group.constraints.push(Constraint {

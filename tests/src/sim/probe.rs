@@ -61,6 +61,7 @@ impl Probes {
             | TaskPart::Artifacts
             | TaskPart::Identity
             | TaskPart::Mounts
+            | TaskPart::Templates
             | TaskPart::Process
             | TaskPart::Services
             | TaskPart::Checks

@@ -123,6 +123,12 @@ impl Life {
         if matches!(outcome, Outcome::Pending { .. }) {
             self.met.note(Kind::PendingPart);
         }
+        if matches!(outcome, Outcome::Outdated { .. }) {
+            self.met.note(Kind::OutdatedPart);
+        }
+        if matches!(flight.action.verb, Verb::Script { .. }) {
+            self.met.note(Kind::TemplateScript);
+        }
         let lost = self.faults.lost_one_in > 0 && self.rng.one_in(self.faults.lost_one_in);
         flight.outcome = Some(match flight.action.verb {
             Verb::Up | Verb::Down | Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. }
@@ -142,6 +148,7 @@ impl Life {
             | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Recover { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. } => outcome,
         });
         if let Op { target: Target::Alloc(id, part), .. } = flight.action.op
