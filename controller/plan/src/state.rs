@@ -161,11 +161,14 @@ impl AllocState {
         }
     }
 
-    /// The facts that a part reads, as far as they are known, and what it has produced before.
+    /// The facts that a part reads, as far as they are known, and what it has produced before, if that is stored.
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
-        let known = |part| Some(Input { part, facts: self.facts.get(part)?.clone() });
-        sources.chain([part]).filter_map(known).collect()
+        let own = part.row().is_stored().then_some(part);
+        sources
+            .chain(own)
+            .filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() }))
+            .collect()
     }
 
     /// Whether the task's present attempt is being notified of a change of this part.
