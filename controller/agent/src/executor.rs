@@ -3,6 +3,7 @@
 //! In: actions, each released by the committer once it may start. Out: outcomes, through the inbox. The executor translates
 //! between the planner's types and the drivers'. It decides *how* an action is done, never *whether*.
 //!
+//! - [`api_socket`]: sockets of the Task API.
 //! - [`artifacts`]: artifacts of tasks.
 //! - [`identities`]: tokens that servers sign.
 //! - [`node`]: the current facts about this machine.
@@ -13,6 +14,7 @@
 //! - [`scripts`]: commands of checks.
 //! - [`templates`]: files rendered from templates.
 
+pub mod api_socket;
 pub mod artifacts;
 pub mod identities;
 pub mod node;
@@ -47,12 +49,13 @@ use herdlet_plan::{
 };
 use herdlet_render::Renderer;
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
-use herdlet_storage::{artifact::Fetcher, identity::Signer};
+use herdlet_storage::{api_socket::SOCKET, artifact::Fetcher, identity::Signer};
 
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
+    task_sockets::TaskSockets,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -84,6 +87,8 @@ pub struct Context {
     pub artifacts: Arc<Fetcher>,
     /// Renders the templates of tasks.
     pub renderer: Arc<Renderer>,
+    /// Open sockets of the Task API.
+    pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
     /// The parent cgroup of tasks, as reported to them; none without cgroups.
@@ -255,6 +260,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => {
             if verb == PlaceVerb::Down {
                 context.renderer.forget(alloc.id);
+                api_socket::forget(&context, &alloc).await;
             }
             places::alloc_dir(&context, &alloc, verb).await
         }
@@ -278,6 +284,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 (TaskPart::Templates, Some(verb)) => {
                     templates::templates(&context, &task, verb, &inputs).await
                 }
+                (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
                     services::task_services(&context, &Attempted { task, launch }, verb).await
                 }
@@ -373,6 +380,13 @@ pub struct TaskVariables {
     pub templates: Variables,
 }
 
+/// Where a task finds what the agent has made for it.
+struct Places<'p> {
+    dirs: &'p TaskDirs,
+    /// Its socket of the Task API.
+    api_socket: &'p str,
+}
+
 impl Context {
     /// The task's environment as its program sees it, with these variables.
     pub fn task_env(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
@@ -384,7 +398,8 @@ impl Context {
             Some(FsIsolation::Image) => {
                 let dirs =
                     TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
-                self.env_with(workload, own, &dirs, &Variables::new())
+                let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
+                self.env_with(workload, own, places, &Variables::new())
             }
             Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
         }
@@ -399,19 +414,22 @@ impl Context {
             task: dir.join("local").to_string_lossy().into_owned(),
             secrets: dir.join("secrets").to_string_lossy().into_owned(),
         };
-        self.env_with(workload, own, &dirs, &self.host_env)
+        let socket = api_socket::address(&self.paths, &workload.alloc.id, name);
+        let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
+        self.env_with(workload, own, places, &self.host_env)
     }
 
     fn env_with(
         &self,
         workload: &Workload,
         own: &TaskVariables,
-        dirs: &TaskDirs,
+        places: Places<'_>,
         host_env: &Variables,
     ) -> TaskEnv {
         env::build(&Inputs {
             task: workload.task(),
-            dirs: Some(dirs),
+            dirs: Some(places.dirs),
+            api_socket: Some(places.api_socket),
             host_env,
             tokens: &own.tokens,
             template_env: &own.templates,
