@@ -20,6 +20,13 @@ pub trait TaskApi: Send + Sync {
     fn open(&self, socket: TaskSocket);
 }
 
+/// Closes each socket: the agent has no API. Clients are refused at once instead of waiting.
+pub struct NoApi;
+
+impl TaskApi for NoApi {
+    fn open(&self, _: TaskSocket) {}
+}
+
 /// A listening socket of a task.
 #[derive(Debug)]
 pub struct TaskSocket {

@@ -205,7 +205,11 @@ pub fn remove_alias(paths: &Paths, alloc: &AllocId, task: &str) -> Result<(), Fs
         Err(error) if error.is_missing() => return Ok(()),
         Err(error) => return Err(error),
     };
-    alias.file_name().map_or(Ok(()), |name| dir.unlink(name))
+    alias.file_name().map_or(Ok(()), |name| dir.unlink(name))?;
+    // With the last one. Another task's that is being made meanwhile is tried again.
+    let (runtime, name) = (Dir::open(&paths.runtime)?, paths.api_aliases());
+    let _ = name.file_name().map(|name| runtime.remove_empty(name));
+    Ok(())
 }
 
 /// Removes aliases whose directory is gone: the agent was killed between the two.
