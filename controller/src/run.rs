@@ -23,6 +23,7 @@ use herdlet_agent::{
     publish::ReadModel,
     requests::Requests,
     state_db::{Alone, StateDb, StateDir},
+    task_sockets::NoApi,
 };
 use herdlet_api_types::{
     JobKey,
@@ -285,6 +286,7 @@ async fn start_agent(
         notes: Arc::new(|_| {}),
     })
     .await?;
+    agent.context.task_sockets.serve_by(Arc::new(NoApi));
     agent.complete_after(std::future::ready(()));
     Ok(agent)
 }

@@ -60,6 +60,7 @@ use crate::{
     requests::Requests,
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
+    task_sockets::TaskSockets,
     watch::{clock, drift},
 };
 use orphans::{Extent, Memory, reconcile_found};
@@ -213,12 +214,14 @@ impl Agent {
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             renderer: Arc::clone(&renderer),
+            task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
                 .isolation
                 .cgroups()
                 .map(|_| cgroup::reported_parent(&instance.cgroup_parent)),
         });
+        executor::api_socket::sweep(&context);
         services::restore_built_in(&context, now.boot, world.allocations());
         model.history().begin(BootClock.now().boot_ns);
         model.history().adopt(world.allocations().map(|(spec, _)| spec.id));

@@ -3,6 +3,7 @@
 //! In: actions, each released by the committer once it may start. Out: outcomes, through the inbox. The executor translates
 //! between the planner's types and the drivers'. It decides *how* an action is done, never *whether*.
 //!
+//! - [`api_socket`]: sockets of the Task API.
 //! - [`artifacts`]: artifacts of tasks.
 //! - [`environment`]: the environment of tasks.
 //! - [`identities`]: tokens that servers sign.
@@ -14,6 +15,7 @@
 //! - [`scripts`]: commands of checks.
 //! - [`templates`]: files rendered from templates.
 
+pub mod api_socket;
 pub mod artifacts;
 mod environment;
 pub mod identities;
@@ -56,6 +58,7 @@ use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
+    task_sockets::TaskSockets,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -87,6 +90,8 @@ pub struct Context {
     pub artifacts: Arc<Fetcher>,
     /// Renders the templates of tasks.
     pub renderer: Arc<Renderer>,
+    /// Open sockets of the Task API.
+    pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
     /// The parent cgroup of tasks, as reported to them; none without cgroups.
@@ -258,6 +263,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => {
             if verb == PlaceVerb::Down {
                 context.renderer.forget(alloc.id);
+                api_socket::forget(&context, &alloc).await;
             }
             places::alloc_dir(&context, &alloc, verb).await
         }
@@ -281,6 +287,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 (TaskPart::Templates, Some(verb)) => {
                     templates::templates(&context, &task, verb, &inputs).await
                 }
+                (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
                     services::task_services(&context, &Attempted { task, launch }, verb).await
                 }

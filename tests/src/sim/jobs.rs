@@ -5,6 +5,7 @@ use herdlet_api_types::{
     Duration,
     alloc::Allocation,
     constraint::{Constraint, Operator},
+    driver::RAW_EXEC,
     fixture,
     job::*,
     service::{CheckResult, RegisteredCheck, Registration},
@@ -169,6 +170,8 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             change_mode,
             change_signal: None,
         });
+        // Its program may use the Task API with the token.
+        tasks[0].driver = RAW_EXEC.to_owned();
     }
     for (name, lifecycle) in [
         ("pre", Lifecycle::Prestart),

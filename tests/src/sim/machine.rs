@@ -401,7 +401,7 @@ impl Machine {
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
                         return Err(format!("{} mounts nothing", alloc.name()));
                     }
-                    _ if medium == Medium::Agent => Outcome::Checking(checks_of(alloc, part)),
+                    _ if runs_checks(part) => Outcome::Checking(checks_of(alloc, part)),
                     Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Outcome::Done(None),
                 }
             }
@@ -454,6 +454,11 @@ impl Machine {
             | Verb::Signal { .. }) => return Err(format!("{verb:?} on {part:?}")),
         })
     }
+}
+
+/// Whether a part runs checks. The socket of a task is the agent's own work, too.
+pub fn runs_checks(part: Part) -> bool {
+    matches!(part, Part::Checks | Part::Task(_, TaskPart::Checks))
 }
 
 /// Tokens are on a file system of their own.

@@ -62,6 +62,7 @@ impl Probes {
             | TaskPart::Identity
             | TaskPart::Mounts
             | TaskPart::Templates
+            | TaskPart::ApiSocket
             | TaskPart::Process
             | TaskPart::Services
             | TaskPart::Checks

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use herdlet_api_types::alloc::Allocation;
 use herdlet_driver::FsIsolation;
 use herdlet_plan::env::{self, Inputs, TaskDirs, TaskEnv, Variables};
+use herdlet_storage::api_socket::SOCKET;
 
-use super::{Context, Workload};
+use super::{Context, Workload, api_socket};
 
 /// Variables that only one task gets. Has no `Debug`: they are secrets.
 #[derive(Clone, Default)]
@@ -15,6 +16,13 @@ pub struct TaskVariables {
     pub tokens: Variables,
     /// Those of its templates.
     pub templates: Variables,
+}
+
+/// Where a task finds what the agent has made for it.
+struct Places<'p> {
+    dirs: &'p TaskDirs,
+    /// Its socket of the Task API.
+    api_socket: &'p str,
 }
 
 impl Context {
@@ -28,7 +36,8 @@ impl Context {
             Some(FsIsolation::Image) => {
                 let dirs =
                     TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
-                self.env_with(workload, own, &dirs, &Variables::new())
+                let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
+                self.env_with(workload, own, places, &Variables::new())
             }
             Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
         }
@@ -43,19 +52,22 @@ impl Context {
             task: dir.join("local").to_string_lossy().into_owned(),
             secrets: dir.join("secrets").to_string_lossy().into_owned(),
         };
-        self.env_with(workload, own, &dirs, &self.host_env)
+        let socket = api_socket::address(&self.paths, &workload.alloc.id, name);
+        let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
+        self.env_with(workload, own, places, &self.host_env)
     }
 
     fn env_with(
         &self,
         workload: &Workload,
         own: &TaskVariables,
-        dirs: &TaskDirs,
+        places: Places<'_>,
         host_env: &Variables,
     ) -> TaskEnv {
         env::build(&Inputs {
             task: workload.task(),
-            dirs: Some(dirs),
+            dirs: Some(places.dirs),
+            api_socket: Some(places.api_socket),
             host_env,
             tokens: &own.tokens,
             template_env: &own.templates,

@@ -10,11 +10,16 @@ use herdlet_plan::{
     action::{FailureClass, Outcome, Verb},
     event::Event,
     op::{Op, Part, Target, TaskPart},
-    parts::{Medium, Withdraw},
+    parts::Withdraw,
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{coverage::Kind, jobs::checks_of, machine::Thing, probe};
+use crate::sim::{
+    coverage::Kind,
+    jobs::checks_of,
+    machine::{Thing, runs_checks},
+    probe,
+};
 impl Life {
     /// Executes everything that is due, and collects the events the agent receives.
     pub(super) fn gather(&mut self) -> Result<(), String> {
@@ -152,7 +157,7 @@ impl Life {
             | Verb::Signal { .. } => outcome,
         });
         if let Op { target: Target::Alloc(id, part), .. } = flight.action.op
-            && part.row().medium == Medium::Agent
+            && runs_checks(part)
             && flight.action.verb == Verb::Up
         {
             self.checks.insert(id, (self.now_ns + SECOND, None));

@@ -88,6 +88,7 @@ fn all_parts() -> Vec<Part> {
         TaskPart::Identity,
         TaskPart::Mounts,
         TaskPart::Templates,
+        TaskPart::ApiSocket,
         TaskPart::Probe,
         TaskPart::ProbeReader,
         TaskPart::Process,
