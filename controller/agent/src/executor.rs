@@ -5,6 +5,7 @@
 //!
 //! - [`api_socket`]: sockets of the Task API.
 //! - [`artifacts`]: artifacts of tasks.
+//! - [`environment`]: the environment of tasks.
 //! - [`identities`]: tokens that servers sign.
 //! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
@@ -16,6 +17,7 @@
 
 pub mod api_socket;
 pub mod artifacts;
+mod environment;
 pub mod identities;
 pub mod node;
 pub mod places;
@@ -39,18 +41,19 @@ use herdlet_api_types::{
     job::{Provider, Task},
 };
 use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
-use herdlet_driver::{FsIsolation, Registry};
+use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    env::{self, Inputs, TaskDirs, TaskEnv, Variables},
+    env::Variables,
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
 };
 use herdlet_render::Renderer;
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
-use herdlet_storage::{api_socket::SOCKET, artifact::Fetcher, identity::Signer};
+use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
+pub use self::environment::{TaskVariables, inheritable};
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     planner::{Input, PlannedAction},
@@ -369,93 +372,6 @@ impl Workload {
     pub fn task(&self) -> Option<&Task> {
         self.alloc.group()?.tasks.get(self.index)
     }
-}
-
-/// Variables that only one task gets. Has no `Debug`: they are secrets.
-#[derive(Clone, Default)]
-pub struct TaskVariables {
-    /// Tokens by name of their identity.
-    pub tokens: Variables,
-    /// Those of its templates.
-    pub templates: Variables,
-}
-
-/// Where a task finds what the agent has made for it.
-struct Places<'p> {
-    dirs: &'p TaskDirs,
-    /// Its socket of the Task API.
-    api_socket: &'p str,
-}
-
-impl Context {
-    /// The task's environment as its program sees it, with these variables.
-    pub fn task_env(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
-        let isolation = workload.task().and_then(|task| {
-            let entries = self.drivers.entries();
-            entries.get(&task.driver).map(|entry| entry.info.capabilities.fs_isolation)
-        });
-        match isolation {
-            Some(FsIsolation::Image) => {
-                let dirs =
-                    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
-                let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
-                self.env_with(workload, own, places, &Variables::new())
-            }
-            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
-        }
-    }
-
-    /// The same with the directories on the machine, for paths that the agent uses itself.
-    pub fn task_env_on_host(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
-        let name = workload.task().map_or("", |task| task.name.as_str());
-        let dir = self.paths.task(&workload.alloc.id, name);
-        let dirs = TaskDirs {
-            alloc: self.paths.shared(&workload.alloc.id).to_string_lossy().into_owned(),
-            task: dir.join("local").to_string_lossy().into_owned(),
-            secrets: dir.join("secrets").to_string_lossy().into_owned(),
-        };
-        let socket = api_socket::address(&self.paths, &workload.alloc.id, name);
-        let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
-        self.env_with(workload, own, places, &self.host_env)
-    }
-
-    fn env_with(
-        &self,
-        workload: &Workload,
-        own: &TaskVariables,
-        places: Places<'_>,
-        host_env: &Variables,
-    ) -> TaskEnv {
-        env::build(&Inputs {
-            task: workload.task(),
-            dirs: Some(places.dirs),
-            api_socket: Some(places.api_socket),
-            host_env,
-            tokens: &own.tokens,
-            template_env: &own.templates,
-            cgroup_parent: self.cgroup_parent.as_deref(),
-            ..Inputs::new(&workload.alloc, &self.node.get())
-        })
-    }
-
-    /// The environment for resolving group services.
-    pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
-        env::build(&Inputs::new(alloc, &self.node.get()))
-    }
-}
-
-/// The agent's environment variables that a task may inherit: all but those about the agent itself.
-pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
-    const OWN: [&str; 7] = [
-        "HERDLET_",
-        "NOMAD_",
-        "NOTIFY_SOCKET",
-        "WATCHDOG_",
-        "LISTEN_",
-        "INVOCATION_ID",
-        "CREDENTIALS_DIRECTORY",
-    ];
-    vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
 }
 
 /// The priority of an allocation is its job's. Volumes come first: allocations of any priority may wait for them.

@@ -1,5 +1,7 @@
 //! A whole agent as a node of stand-in servers, in one process: servers' allocations run, and servers know their state.
 
+mod templates;
+
 use std::{
     fs,
     future::Future,

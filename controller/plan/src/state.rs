@@ -41,7 +41,6 @@ use crate::{
     launch::Launch,
     limits::EVENTS_MAX,
     op::{Part, TaskIndex, TaskPart},
-    parts::Memory,
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -165,7 +164,7 @@ impl AllocState {
     /// The facts that a part reads, as far as they are known, and what it has produced before, if that is stored.
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
-        let own = (part.row().memory == Memory::Stored).then_some(part);
+        let own = part.row().is_stored().then_some(part);
         sources
             .chain(own)
             .filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() }))

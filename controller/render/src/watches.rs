@@ -11,8 +11,9 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_template::Query;
 use tokio::{sync::Notify, time::Instant};
+
+use crate::data::Data;
 
 /// A task of an allocation, by its index.
 pub type TaskKey = (AllocId, u16);
@@ -46,8 +47,8 @@ pub struct Watches {
 
 #[derive(Default)]
 struct Known {
-    by_query: HashMap<Arc<Query>, BTreeMap<TaskKey, Wait>>,
-    by_task: BTreeMap<TaskKey, Vec<Arc<Query>>>,
+    by_query: HashMap<Arc<Data>, BTreeMap<TaskKey, Wait>>,
+    by_task: BTreeMap<TaskKey, Vec<Arc<Data>>>,
     due: BTreeMap<TaskKey, Quiet>,
 }
 
@@ -60,7 +61,7 @@ struct Quiet {
 
 impl Watches {
     /// Watches one more query for a task. Called before the query is answered, so that no change is missed.
-    pub fn add(&self, task: TaskKey, query: &Query, wait: Wait) {
+    pub fn add(&self, task: TaskKey, query: &Data, wait: Wait) {
         let mut known = self.known();
         let query = match known.by_query.get_key_value(query) {
             Some((shared, _)) => Arc::clone(shared),
@@ -77,9 +78,9 @@ impl Watches {
     }
 
     /// Watches exactly these queries for a task from now on.
-    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Query, Wait>) {
+    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Data, Wait>) {
         let mut known = self.known();
-        let dropped: Vec<Arc<Query>> = match known.by_task.get_mut(&task) {
+        let dropped: Vec<Arc<Data>> = match known.by_task.get_mut(&task) {
             Some(watched) => watched.extract_if(.., |query| !queries.contains_key(query)).collect(),
             None => Vec::new(),
         };
@@ -116,7 +117,7 @@ impl Watches {
     }
 
     /// The tasks that have used data for which `is_it` holds.
-    pub fn users(&self, is_it: impl Fn(&Query) -> bool) -> BTreeSet<TaskKey> {
+    pub fn users(&self, is_it: impl Fn(&Data) -> bool) -> BTreeSet<TaskKey> {
         let known = self.known();
         known
             .by_query
@@ -127,12 +128,12 @@ impl Watches {
     }
 
     /// The queries for which `is_it` holds.
-    pub fn matching(&self, is_it: impl Fn(&Query) -> bool) -> Vec<Arc<Query>> {
+    pub fn matching(&self, is_it: impl Fn(&Data) -> bool) -> Vec<Arc<Data>> {
         self.known().by_query.keys().filter(|query| is_it(query)).cloned().collect()
     }
 
     /// Data has changed: its users are due once it is quiet.
-    pub fn changed(&self, now: Instant, is_it: impl Fn(&Query) -> bool) {
+    pub fn changed(&self, now: Instant, is_it: impl Fn(&Data) -> bool) {
         let mut known = self.known();
         let Known { by_query, due, .. } = &mut *known;
         let mut any = false;
@@ -176,7 +177,7 @@ impl Watches {
 }
 
 impl Known {
-    fn remove(&mut self, task: TaskKey, query: &Arc<Query>) {
+    fn remove(&mut self, task: TaskKey, query: &Arc<Data>) {
         if let Some(tasks) = self.by_query.get_mut(query) {
             tasks.remove(&task);
             if tasks.is_empty() {
@@ -188,14 +189,19 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use herdlet_template::Query;
+
     use super::*;
+    use crate::data::Origin;
 
     fn alloc(number: u8) -> AllocId {
         AllocId::from_hash([number; 16])
     }
 
-    fn variable(path: &str) -> Query {
-        Query::NomadVariable { path: path.to_owned(), namespace: String::new(), region: String::new() }
+    fn variable(path: &str) -> Data {
+        let query =
+            Query::NomadVariable { path: path.to_owned(), namespace: String::new(), region: String::new() };
+        Data { origin: Origin::Agent, query }
     }
 
     fn seconds(min: u64, max: u64) -> Wait {

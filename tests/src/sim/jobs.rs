@@ -246,6 +246,9 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             ..fixture::update()
         });
     }
+    if group.update.is_none() && !kind.completes() && !group.tasks[0].templates.is_empty() {
+        group.update = Some(Update { health_check: HealthCheck::TaskStates, ..fixture::update() });
+    }
     if group.shutdown_delay > Duration::ZERO && group.tasks.len() == 4 {
         group.constraints.push(Constraint {
             attribute: "${meta.color}".to_owned(),

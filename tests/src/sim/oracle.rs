@@ -81,6 +81,10 @@ impl Life {
         self.check_launches()?;
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
+        // Replicas that are healthy restart in turns.
+        self.complete_data();
+        self.settle("after a change of all data")?;
+        self.check_wanted()?;
         if self.rng.one_in(3) {
             // A settled deployment can be rolled out completely, wait for users, and be reverted to.
             self.faults = faults;

@@ -24,7 +24,7 @@ use herdlet_plan::{
     op::{Part, TaskPart},
 };
 
-use super::{Rng, machine::AttemptKey};
+use super::Rng;
 
 /// The signal sent to a running task when a template has changed.
 pub(super) const SIGNAL: &str = "SIGUSR2";
@@ -34,6 +34,9 @@ const RESTART: &str = "Template with change_mode restart re-rendered";
 
 /// A task of an allocation.
 type Key = (AllocId, u16);
+
+/// An attempt: allocation, index of the task in its group, number.
+type AttemptKey = (AllocId, u16, u32);
 
 /// What is rendered for a task, and what its process has read.
 #[derive(Debug, Default)]

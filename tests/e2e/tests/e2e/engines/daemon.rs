@@ -81,7 +81,7 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         // Nothing is placed on a driver that is away, with that reason.
         agent.apply(&job("waits", "service", RESTARTS, &[sleeping("t", "")]));
         let away = format!(
-            "waits for the driver docker: it does not work: failed to reach Docker at {}",
+            "driver docker is away: it does not work: failed to reach Docker at {}",
             engine.socket().display()
         );
         agent.until_printed(&["explain", "waits"], |text| text.contains(&away));
@@ -255,7 +255,7 @@ fn a_running_allocation_keeps_its_engine_when_the_config_names_another() {
     assert_eq!((running_of(&docker, &agent), running_of(&podman, &agent).len()), (before, 1));
     // Its next attempt, too, waits for that engine.
     docker.kill();
-    agent.cli(&["restart", "kept"]);
+    agent.crash();
     let away = format!("Docker at {}", docker.socket().display());
     agent.until_printed(&["explain", "kept"], |text| text.contains(&away));
     docker.start(&[]);
