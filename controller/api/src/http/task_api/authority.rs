@@ -190,7 +190,7 @@ impl Authority for LocalAuthority {
         if self.token.as_ref().is_some_and(|own| own.is(token.as_bytes())) {
             return Some(Principal::Operator);
         }
-        self.principal(&*self.verified.get(token)?)
+        self.principal(&self.verified.get(token)?)
     }
 
     fn identify<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Principal, Unidentified>> {
