@@ -10,14 +10,17 @@
 //! - [`watches`]: who has used which data, and who is due after a change.
 //! - [`place`]: files of a task, opened without following links out of its directories.
 //! - [`env_file`]: variables from outputs with `env = true`.
+//! - [`figures`]: figures about renders, for metrics.
 
 pub mod env_file;
+pub mod figures;
 pub mod place;
 mod record;
 pub mod renderer;
 pub mod sources;
 pub mod watches;
 
+pub use figures::Figures;
 pub use renderer::{RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use sources::{Reader, Sources};
 pub use watches::{TaskKey, Wait};

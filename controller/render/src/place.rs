@@ -44,6 +44,11 @@ impl Place {
         Ok(Self { destination: Destination::of(&path, dirs)?, path: path.into() })
     }
 
+    /// Whether this path names the same file, before any link is followed.
+    pub fn is_of(&self, path: &str, dirs: &Dirs) -> bool {
+        Self::of(path, dirs).is_ok_and(|other| other.destination == self.destination)
+    }
+
     /// The file system that it is on.
     pub fn base(&self) -> Base {
         self.destination.base()
@@ -104,7 +109,11 @@ impl Place {
 }
 
 /// Opens a plain file below a directory. The kernel refuses every way out of it.
-fn open_beneath(dir: &Dir, (below, links): (&Path, ResolveFlags), path: &Path) -> Result<Option<File>, FsError> {
+fn open_beneath(
+    dir: &Dir,
+    (below, links): (&Path, ResolveFlags),
+    path: &Path,
+) -> Result<Option<File>, FsError> {
     // NONBLOCK: a fifo put here must not block us.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | links;

@@ -30,10 +30,11 @@ use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
     env_file::{self, EnvFileError},
+    figures::{Figures, Tally},
     place::Place,
     record::Record,
     sources::{Reader, Sources},
-    watches::{TaskKey, Wait, Watches},
+    watches::{TaskKey, Use, Wait, Watches},
 };
 
 /// The agent's settings.
@@ -114,6 +115,10 @@ pub enum RenderError {
         "write {destination}: {bytes} bytes do not fit into `secrets`, which holds 1 MiB; write the file to `local`"
     )]
     TooLarge { destination: String, bytes: usize },
+    #[error(
+        "write {destination}: its {bytes} bytes do not fit into `secrets` beside the other files there, which holds 1 MiB; a file is replaced in one step, which needs space for both; write it to `local`, or make it smaller"
+    )]
+    NoRoom { destination: String, bytes: usize },
     #[error("write {destination}: {source}")]
     Write { destination: String, source: FsError },
     #[error("keep the variables of templates: {0}")]
@@ -134,7 +139,8 @@ impl RenderError {
             | Self::Queries { .. }
             | Self::TooLarge { .. } => Class::Fatal,
             Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
-            Self::Thread(_) => Class::Retry,
+            // The task may remove files.
+            Self::NoRoom { .. } | Self::Thread(_) => Class::Retry,
         }
     }
 }
@@ -153,11 +159,12 @@ pub struct Renderer {
     sources: Sources,
     settings: Settings,
     watches: Watches,
+    tally: Tally,
 }
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
-        Self { sources, settings, watches: Watches::default() }
+        Self { sources, settings, watches: Watches::default(), tally: Tally::default() }
     }
 
     /// Renders the templates of a task, and watches their data from now on.
@@ -166,26 +173,32 @@ impl Renderer {
     /// If a template is wrong, or a file can't be read or written.
     pub async fn render(&self, task: TaskTemplates) -> Result<Rendering, RenderError> {
         let task = Arc::new(task);
-        if is_finished(&task) && run(&task, |task| Ok(all_exist(task))).await? {
+        let ended = self.render_task(&task).await;
+        self.tally.count(task.key, &ended);
+        ended
+    }
+
+    async fn render_task(&self, task: &Arc<TaskTemplates>) -> Result<Rendering, RenderError> {
+        if is_finished(task) && run(task, |task| Ok(all_exist(task))).await? {
             return Ok(Rendering::Done { outputs: task.before.clone() });
         }
         let denied = self.settings.denied.clone();
-        let (parsed, record) = run(&task, move |task| {
+        let (parsed, record) = run(task, move |task| {
             Ok((parse_all(task, &denied)?, Record::read(&task.dirs).map_err(RenderError::Record)?))
         })
         .await?;
-        let mut round = Round { parsed: Arc::new(parsed), answers: Answers::new(&task, record.as_ref()) };
-        let renders = self.complete(&task, &mut round).await?;
-        self.watch(&task, &renders);
+        let mut round = Round { parsed: Arc::new(parsed), answers: Answers::new(task, record.as_ref()) };
+        let renders = self.complete(task, &mut round).await?;
+        self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         if !missing.is_empty() {
             let on = names(&missing);
-            let kept = !task.before.is_empty() && run(&task, |task| Ok(all_exist(task))).await?;
+            let kept = !task.before.is_empty() && run(task, |task| Ok(all_exist(task))).await?;
             let files = missing.iter().any(|query| matches!(query, Query::File { .. }));
             return Ok(Rendering::Missing { on, kept, files });
         }
-        let written = run(&task, move |task| write_all(task, &round, renders)).await?;
-        if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(&task) }) {
+        let written = run(task, move |task| write_all(task, &round, renders)).await?;
+        if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
         }
         Ok(Rendering::Done { outputs: written })
@@ -202,11 +215,17 @@ impl Renderer {
     /// Forgets an allocation that is gone.
     pub fn forget(&self, alloc: AllocId) {
         self.watches.forget(alloc);
+        self.tally.forget(alloc);
     }
 
-    /// The number of different queries that are watched.
-    pub fn queries(&self) -> usize {
-        self.watches.queries()
+    /// The tasks that are rendered again when this variable changes, with the templates that have used it.
+    pub fn users_of(&self, key: &VariableKey) -> BTreeMap<TaskKey, BTreeSet<u16>> {
+        self.watches.users(|query| is_of(query, key))
+    }
+
+    /// Figures for metrics.
+    pub fn figures(&self) -> Figures {
+        self.tally.figures(self.watches.queries())
     }
 
     /// Reports the tasks whose data has changed, until the receiver is gone.
@@ -270,7 +289,7 @@ impl Renderer {
             }
             Query::File { path } => {
                 let path = path.clone();
-                run(task, move |task| Ok(file(&path, &task.dirs))).await
+                run(task, move |task| Ok(file(&path, task))).await
             }
             Query::Addresses
             | Query::NomadVariable { .. }
@@ -289,13 +308,14 @@ impl Renderer {
     /// Watches exactly the queries of this render. What is missing is rendered as soon as it is there.
     fn watch(&self, task: &TaskTemplates, renders: &[Render]) {
         let is_complete = renders.iter().all(|render| render.missing.is_empty());
-        let mut wanted: BTreeMap<Query, Wait> = BTreeMap::new();
-        for (block, render) in task.templates.iter().zip(renders) {
+        let mut wanted: BTreeMap<Query, Use> = BTreeMap::new();
+        for (index, (block, render)) in (0..).zip(task.templates.iter().zip(renders)) {
             let wait = if is_complete { self.wait_of(block) } else { Wait::NONE };
             for query in &render.used {
-                let known = wanted.entry(absolute(query, &task.reader)).or_insert(wait);
-                if wait.min < known.min {
-                    *known = wait;
+                let known = wanted.entry(absolute(query, &task.reader)).or_insert_with(|| Use::waiting(wait));
+                known.templates.insert(index);
+                if wait.min < known.wait.min {
+                    known.wait = wait;
                 }
             }
         }
@@ -423,7 +443,8 @@ fn text_of(path: &str, dirs: &Dirs) -> Result<String, RenderError> {
 }
 
 /// The answer to `file`: a file that does not exist yet is waited for.
-fn file(path: &str, dirs: &Dirs) -> Answer {
+fn file(path: &str, task: &TaskTemplates) -> Answer {
+    let dirs = &task.dirs;
     let query = Query::File { path: path.to_owned() };
     match Place::of(path, dirs) {
         Err(_) => Answer::Failed(format!(
@@ -431,6 +452,12 @@ fn file(path: &str, dirs: &Dirs) -> Answer {
         )),
         Ok(place) => match place.read(dirs) {
             Ok(Some(bytes)) => Answer::Text(bytes.into()),
+            // Nothing is written before all outputs are known.
+            Ok(None) if task.templates.iter().any(|block| place.is_of(&block.destination, dirs)) => {
+                Answer::Failed(format!(
+                    "file {path}: it is the output of a template of the same task; write that text into this template too"
+                ))
+            }
             Ok(None) => Answer::Pending,
             Err(error) => Answer::Failed(format!("{}: {error}", unavailable(&query))),
         },
@@ -507,6 +534,9 @@ fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) 
         let destination = block.destination.clone();
         if place.base() == Base::Secrets && output.len() > SECRETS_BYTES {
             return RenderError::TooLarge { destination, bytes: output.len() };
+        }
+        if place.base() == Base::Secrets && source.is_full() {
+            return RenderError::NoRoom { destination, bytes: output.len() };
         }
         RenderError::Write { destination, source }
     })

@@ -55,6 +55,7 @@ mod shortage;
 mod stopped;
 mod system;
 mod task_networks;
+mod templates;
 mod traefik;
 mod upgrade;
 mod variables;
