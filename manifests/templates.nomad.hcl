@@ -3,7 +3,7 @@
 #   herdlet var put nomad/jobs/templates-hcl greeting=hello
 #   herdlet apply -f manifests/templates.nomad.hcl --wait
 #   herdlet logs templates-hcl      # hello at level info
-#   herdlet var put nomad/jobs/templates-hcl greeting=goodbye
+#   herdlet var put -force nomad/jobs/templates-hcl greeting=goodbye
 #   herdlet logs templates-hcl      # goodbye at level info
 #
 job "templates-hcl" {

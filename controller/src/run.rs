@@ -23,6 +23,7 @@ use herdlet_agent::{
     publish::ReadModel,
     requests::Requests,
     state_db::{Alone, StateDb, StateDir},
+    task_sockets::NoApi,
 };
 use herdlet_api_types::{
     JobKey,
@@ -43,7 +44,6 @@ use herdlet_plan::{
     job::feasibility,
 };
 use herdlet_services::catalog::Catalogs;
-use herdlet_variables::{KeySource, Store};
 
 use crate::{
     guard::{Charge, Guard},
@@ -269,9 +269,7 @@ async fn start_agent(
 ) -> anyhow::Result<Agent> {
     let state = StateDb::open(state, &instance.paths, present::now()).context("open the state database")?;
     let node = agent::node_facts(&instance);
-    let dir = &instance.paths.state;
-    let keys = KeySource::choose(None, None, &dir.join("keys"));
-    let variables = herdlet_variables::Variables::new(Store::open(dir, keys).context("open the variables")?);
+    let variables = agent::variables_in(&instance.paths)?;
     let settings = agent::planner_settings(instance.id.clone());
     let mut agent = Agent::start(agent::Parts {
         instance,
@@ -283,11 +281,12 @@ async fn start_agent(
         start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users,
         artifacts: Limits::default(),
-        variables: Arc::new(variables),
+        variables,
         templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })
     .await?;
+    agent.context.task_sockets.serve_by(Arc::new(NoApi));
     agent.complete_after(std::future::ready(()));
     Ok(agent)
 }

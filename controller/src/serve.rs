@@ -30,7 +30,7 @@ use herdlet_agent::{
 };
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
-    http::{self, Access, Evaluations, Facts, Shared, Vitals},
+    http::{self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Vitals},
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
@@ -223,6 +223,10 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         scrape,
         closing.clone(),
     );
+    if member.is_none() {
+        let token = listeners.api.as_ref().map(|(_, token)| token.clone());
+        serve_tasks(&agent, &shared, token);
+    }
     // Before anything that may wait, so that users can query the agent.
     let node_door = listen(&open, listeners, &shared, &mut faces).await?;
     if let (Some(member), Some(listener)) = (member, node_door) {
@@ -234,6 +238,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         let access = Access::Cluster(Arc::clone(&now.api) as Arc<dyn http::Tokens>);
         faces.spawn(open.serve(listener, router, access));
         warning::of_open_node(listens, &now.api, &closing);
+        let task_api = herdlet_node::http::task_api(Arc::clone(&now.api));
+        agent.context.task_sockets.serve_by(Arc::new(task_api));
         let _ = joined.set(now);
     }
     for folder in folders {
@@ -353,6 +359,19 @@ fn shared(
         publish_allocation_metrics: config.publish_allocation_metrics,
         closing,
     })
+}
+
+/// Serves the sockets of tasks. On a node the cluster's servers sign and check identities.
+fn serve_tasks(agent: &Agent, shared: &Arc<Shared>, token: Option<Token>) {
+    // The context holds the sockets, and so this.
+    let context = Arc::downgrade(&agent.context);
+    let verify = Box::new(move |token: &str| context.upgrade()?.signer.verify(token).ok());
+    let known = (Arc::clone(&shared.model), shared.restored.clone());
+    agent.context.task_sockets.serve_by(Arc::new(TaskApiServer {
+        router: http::router(Arc::clone(shared)),
+        authority: Arc::new(LocalAuthority::new(verify, known, token)),
+        closing: shared.closing.clone(),
+    }));
 }
 
 fn describe(isolation: &Isolation) -> String {

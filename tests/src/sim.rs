@@ -12,6 +12,7 @@
 //! - [`coverage`]: the kinds of events that occurred.
 //! - [`workload`]: actions of users, and events behind the agent's back.
 //! - [`probe`]: parts that only tests have.
+//! - [`templates`]: templates of tasks, and their data.
 //! - [`jobs`]: jobs for simulations.
 //! - [`trace`]: the log.
 //! - [`rollouts`]: invariants of rolling updates.
@@ -34,5 +35,6 @@ pub mod probe;
 pub mod rollouts;
 pub mod rooms;
 pub mod seeds;
+pub mod templates;
 pub mod trace;
 pub mod workload;

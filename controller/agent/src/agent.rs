@@ -21,6 +21,7 @@ use anyhow::Context as _;
 use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
+use herdlet_base::paths::Paths;
 use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
@@ -39,7 +40,7 @@ use herdlet_render::{Renderer, TaskKey, Wait, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
-use herdlet_variables::Variables;
+use herdlet_variables::{KeySource, Store, Variables};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +60,7 @@ use crate::{
     requests::Requests,
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
+    task_sockets::TaskSockets,
     watch::{clock, drift},
 };
 use orphans::{Extent, Memory, reconcile_found};
@@ -212,12 +214,14 @@ impl Agent {
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             renderer: Arc::clone(&renderer),
+            task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
                 .isolation
                 .cgroups()
                 .map(|_| cgroup::reported_parent(&instance.cgroup_parent)),
         });
+        executor::api_socket::sweep(&context);
         services::restore_built_in(&context, now.boot, world.allocations());
         model.history().begin(BootClock.now().boot_ns);
         model.history().adopt(world.allocations().map(|(spec, _)| spec.id));
@@ -331,6 +335,16 @@ impl Agent {
             tracing::error!("the main loop did not end in time; unanswered requests may be lost");
         }
     }
+}
+
+/// The variables of a state directory, with the key that is kept in it.
+///
+/// # Errors
+/// If they can't be opened.
+pub fn variables_in(paths: &Paths) -> anyhow::Result<Arc<Variables>> {
+    let keys = KeySource::choose(None, None, &paths.state.join("keys"));
+    let store = Store::open(&paths.state, keys).context("open the variables")?;
+    Ok(Arc::new(Variables::new(store)))
 }
 
 fn template_settings(config: herdlet_config::template::Template) -> herdlet_render::Settings {

@@ -3,7 +3,9 @@
 //! In: actions, each released by the committer once it may start. Out: outcomes, through the inbox. The executor translates
 //! between the planner's types and the drivers'. It decides *how* an action is done, never *whether*.
 //!
+//! - [`api_socket`]: sockets of the Task API.
 //! - [`artifacts`]: artifacts of tasks.
+//! - [`environment`]: the environment of tasks.
 //! - [`identities`]: tokens that servers sign.
 //! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
@@ -13,7 +15,9 @@
 //! - [`scripts`]: commands of checks.
 //! - [`templates`]: files rendered from templates.
 
+pub mod api_socket;
 pub mod artifacts;
+mod environment;
 pub mod identities;
 pub mod node;
 pub mod places;
@@ -37,10 +41,10 @@ use herdlet_api_types::{
     job::{Provider, Task},
 };
 use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
-use herdlet_driver::{FsIsolation, Registry};
+use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    env::{self, Inputs, TaskDirs, TaskEnv, Variables},
+    env::Variables,
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
@@ -49,10 +53,12 @@ use herdlet_render::Renderer;
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
+pub use self::environment::{TaskVariables, inheritable};
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
+    task_sockets::TaskSockets,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -84,6 +90,8 @@ pub struct Context {
     pub artifacts: Arc<Fetcher>,
     /// Renders the templates of tasks.
     pub renderer: Arc<Renderer>,
+    /// Open sockets of the Task API.
+    pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.
     pub host_env: Variables,
     /// The parent cgroup of tasks, as reported to them; none without cgroups.
@@ -255,6 +263,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => {
             if verb == PlaceVerb::Down {
                 context.renderer.forget(alloc.id);
+                api_socket::forget(&context, &alloc).await;
             }
             places::alloc_dir(&context, &alloc, verb).await
         }
@@ -278,6 +287,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                 (TaskPart::Templates, Some(verb)) => {
                     templates::templates(&context, &task, verb, &inputs).await
                 }
+                (TaskPart::ApiSocket, Some(verb)) => api_socket::api_socket(&context, &task, verb).await,
                 (TaskPart::Services, Some(verb)) => {
                     services::task_services(&context, &Attempted { task, launch }, verb).await
                 }
@@ -362,82 +372,6 @@ impl Workload {
     pub fn task(&self) -> Option<&Task> {
         self.alloc.group()?.tasks.get(self.index)
     }
-}
-
-/// Variables that only one task gets. Has no `Debug`: they are secrets.
-#[derive(Clone, Default)]
-pub struct TaskVariables {
-    /// Tokens by name of their identity.
-    pub tokens: Variables,
-    /// Those of its templates.
-    pub templates: Variables,
-}
-
-impl Context {
-    /// The task's environment as its program sees it, with these variables.
-    pub fn task_env(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
-        let isolation = workload.task().and_then(|task| {
-            let entries = self.drivers.entries();
-            entries.get(&task.driver).map(|entry| entry.info.capabilities.fs_isolation)
-        });
-        match isolation {
-            Some(FsIsolation::Image) => {
-                let dirs =
-                    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
-                self.env_with(workload, own, &dirs, &Variables::new())
-            }
-            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
-        }
-    }
-
-    /// The same with the directories on the machine, for paths that the agent uses itself.
-    pub fn task_env_on_host(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
-        let name = workload.task().map_or("", |task| task.name.as_str());
-        let dir = self.paths.task(&workload.alloc.id, name);
-        let dirs = TaskDirs {
-            alloc: self.paths.shared(&workload.alloc.id).to_string_lossy().into_owned(),
-            task: dir.join("local").to_string_lossy().into_owned(),
-            secrets: dir.join("secrets").to_string_lossy().into_owned(),
-        };
-        self.env_with(workload, own, &dirs, &self.host_env)
-    }
-
-    fn env_with(
-        &self,
-        workload: &Workload,
-        own: &TaskVariables,
-        dirs: &TaskDirs,
-        host_env: &Variables,
-    ) -> TaskEnv {
-        env::build(&Inputs {
-            task: workload.task(),
-            dirs: Some(dirs),
-            host_env,
-            tokens: &own.tokens,
-            template_env: &own.templates,
-            cgroup_parent: self.cgroup_parent.as_deref(),
-            ..Inputs::new(&workload.alloc, &self.node.get())
-        })
-    }
-
-    /// The environment for resolving group services.
-    pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
-        env::build(&Inputs::new(alloc, &self.node.get()))
-    }
-}
-
-/// The agent's environment variables that a task may inherit: all but those about the agent itself.
-pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
-    const OWN: [&str; 7] = [
-        "HERDLET_",
-        "NOMAD_",
-        "NOTIFY_SOCKET",
-        "WATCHDOG_",
-        "LISTEN_",
-        "INVOCATION_ID",
-        "CREDENTIALS_DIRECTORY",
-    ];
-    vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
 }
 
 /// The priority of an allocation is its job's. Volumes come first: allocations of any priority may wait for them.

@@ -17,5 +17,6 @@ pub mod publish;
 pub mod requests;
 pub mod server_tokens;
 pub mod state_db;
+pub mod task_sockets;
 pub mod telemetry;
 pub mod watch;

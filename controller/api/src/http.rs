@@ -56,6 +56,7 @@ mod statuses;
 mod stream;
 mod tags;
 mod target;
+mod task_api;
 mod tls;
 mod trigger;
 mod ui;
@@ -105,6 +106,7 @@ pub use exec::input_frames as exec_input_frames;
 pub use serve::connection;
 pub use serve::{Frontend, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
+pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCache, Unidentified, Verifier};
 pub use tls::{Tls, TlsError, Validity};
 pub use variable_users::TemplateUsers;
 

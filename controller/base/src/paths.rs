@@ -106,6 +106,18 @@ impl Paths {
         self.state.join("volumes").join(file_name(name))
     }
 
+    /// `<runtime>/api`: short aliases of sockets of the Task API whose paths are too long.
+    pub fn api_aliases(&self) -> PathBuf {
+        self.runtime.join("api")
+    }
+
+    /// The alias of a task's socket in [`Paths::api_aliases`].
+    pub fn api_alias(&self, id: &AllocId, task: &str) -> PathBuf {
+        let mut name = hashed(&format!("{id}/{task}"));
+        name.truncate(ALIAS_LEN);
+        self.api_aliases().join(name)
+    }
+
     /// `<runtime>/attempts`: one record per task attempt.
     pub fn attempts(&self) -> PathBuf {
         self.runtime.join("attempts")
@@ -212,6 +224,9 @@ pub fn task_name_in<'t>(alloc: &Path, task: &'t str) -> Cow<'t, str> {
     let is_old = may_be_old && alloc.join(&encoded).symlink_metadata().is_ok();
     if is_old { Cow::Owned(encoded) } else { name }
 }
+
+/// Digits of a hash that tell the sockets of a machine apart.
+const ALIAS_LEN: usize = 16;
 
 /// The task whose directory has this name: one that [`dir_name`] or an earlier build returned; `None` for another name.
 pub fn task_of(dir: &str) -> Option<String> {

@@ -154,7 +154,7 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         let text = explain("spec.groups.restart.mode");
-        let columns = "\n    attempts  integer   Restarts allowed within `interval`\n    delay     duration  Delay before";
+        let columns = "\n    attempts          integer   Restarts allowed within `interval`\n    delay             duration  Delay before";
         assert!(explain("spec.groups.restart").contains(columns), "{}", explain("spec.groups.restart"));
         assert!(text.contains("Default: fail") && text.contains("Allowed: delay, fail"), "{text}");
         let text = explain("spec.groups.depends_on");
@@ -169,7 +169,7 @@ mod tests {
     /// `schema spec.groups.tasks` named no block that is missing.
     #[test]
     fn lists_name_what_their_items_do_not_support() {
-        for (path, name) in [("spec.groups.tasks", "template"), ("spec.groups.services", "connect")] {
+        for (path, name) in [("spec.groups.tasks", "secret"), ("spec.groups.services", "connect")] {
             let text = explain(path);
             let line = text.lines().find_map(|line| line.strip_prefix("  Not supported: ")).unwrap();
             assert!(line.split(", ").any(|known| known == name), "{text}");

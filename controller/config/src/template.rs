@@ -43,13 +43,11 @@ impl Section {
     /// Checks what the types can't express. Returns problems by field.
     pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
         let wait = self.wait_or_default();
-        let is_empty = |min: Duration, max: Duration| {
-            (min > max).then(|| format!("is empty: min {} is above max {}", Span(min), Span(max)))
-        };
         let bounds = &self.wait_bounds;
-        let bounds = bounds.min.zip(bounds.max).and_then(|(min, max)| is_empty(min.0, max.0));
-        let wait = is_empty(wait.min, wait.max).map(|message| ("wait", message));
-        wait.into_iter().chain(bounds.map(|message| ("wait_bounds", message))).collect()
+        let bounds = bounds.min.zip(bounds.max).map(|(min, max)| ("wait_bounds.min", min, max));
+        let ranges = [Some(("wait.min", Span(wait.min), Span(wait.max))), bounds];
+        let empty = ranges.into_iter().flatten().filter(|(_, min, max)| min > max);
+        empty.map(|(at, min, max)| (at, format!("must be at most max ({max}), found {min}"))).collect()
     }
 
     /// Fills in the defaults.
@@ -134,7 +132,7 @@ mod tests {
             ..Section::default()
         };
         let fields: Vec<&str> = section.problems().iter().map(|(field, _)| *field).collect();
-        assert_eq!(fields, ["wait", "wait_bounds"]);
+        assert_eq!(fields, ["wait.min", "wait_bounds.min"]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod request;
 mod response;
 mod stream;
 mod stream_call;
+mod task_api;
 
 use std::{sync::Arc, time::Duration};
 
@@ -51,6 +52,8 @@ use self::{
     response::{refusal, render_response},
     stream_call::Streamed,
 };
+pub use task_api::task_api;
+
 use super::{
     acl::{Acl, Denied},
     cluster_client::{Answer, Servers},

@@ -20,6 +20,7 @@ use super::{
     predecessor::{self, mover::Mover},
     runner,
     server_alloc::Reading,
+    templates::ServerData,
 };
 
 /// Runs the session once the node is `described`. Jobs may use `drivers`; `mover` fetches disks from other nodes.
@@ -40,6 +41,7 @@ pub fn join<S: Service, D: Dial>(
     if agent.context.cluster.set(Box::new(Servers(session.queries()))).is_err() {
         tracing::error!("the agent has joined a cluster already; identities are signed by that one");
     }
+    agent.context.renderer.join(Arc::new(ServerData(session.queries())));
     let told_again = watch::Sender::new(0);
     let node = NodeFacts::clone(&agent.context.node.get());
     let catalog = catalog::Mirror::new(agent.context.services.catalogs.built_in.clone(), model.clone(), node);

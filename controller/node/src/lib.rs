@@ -36,6 +36,7 @@ pub mod serve;
 pub mod server_alloc;
 pub mod servers;
 pub mod snapshot;
+pub mod templates;
 
 #[cfg(test)]
 mod test_recordings;

@@ -1,5 +1,7 @@
 //! A whole agent as a node of stand-in servers, in one process: servers' allocations run, and servers know their state.
 
+mod templates;
+
 use std::{
     fs,
     future::Future,
@@ -91,6 +93,8 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         start_pressure_limit: START_PRESSURE_LIMIT,
         task_dir_users: Vec::new(),
         artifacts: Limits::default(),
+        variables: agent::variables_in(&paths).unwrap(),
+        templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })
     .await

@@ -7,6 +7,7 @@
 
 pub mod alloc;
 pub mod assigned;
+pub mod catalogue;
 pub mod csi;
 pub mod device;
 pub mod id;

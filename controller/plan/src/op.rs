@@ -65,6 +65,8 @@ pub enum TaskPart {
     Mounts,
     /// Files rendered from templates.
     Templates,
+    /// The socket of the Task API.
+    ApiSocket,
     /// Exists only in tests: a source of facts.
     #[cfg(any(test, feature = "fixture"))]
     Probe,

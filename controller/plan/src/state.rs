@@ -5,6 +5,7 @@
 
 mod checks;
 mod first;
+mod notice;
 pub(crate) mod pairs;
 mod part;
 mod restart;
@@ -30,16 +31,16 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     checks::ChecksMemory,
+    notice::{LaterNotice, Notice, NoticeInFlight},
     part::{Doing, FinishedOperation, LastValue, Noticed, PartState, Parts},
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
 };
 use crate::{
-    facts::{AllFacts, ChangeAction, Fact, Facts, Input, Owed, Revision},
+    facts::{AllFacts, Fact, Facts, Input, Owed},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskIndex, TaskPart, TemplateIndex},
-    parts::Memory,
+    op::{Part, TaskIndex, TaskPart},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -163,7 +164,7 @@ impl AllocState {
     /// The facts that a part reads, as far as they are known, and what it has produced before, if that is stored.
     pub(crate) fn inputs(&self, part: Part) -> Vec<Input> {
         let sources = part.row().reads.iter().filter_map(|read| read.source.part(part.task()));
-        let own = (part.row().memory == Memory::Stored).then_some(part);
+        let own = part.row().is_stored().then_some(part);
         sources
             .chain(own)
             .filter_map(|part| Some(Input { part, facts: self.facts.get(part)?.clone() }))
@@ -359,39 +360,6 @@ pub struct Failures {
     pub count: u32,
     /// The longest lifetime.
     pub longest: Duration,
-}
-
-/// A signal or a script in flight that notifies a task of a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoticeInFlight {
-    /// The task.
-    pub task: TaskIndex,
-    /// Its attempt.
-    pub attempt: u32,
-    /// The part that has changed.
-    pub part: TaskPart,
-    /// The revision of the part.
-    pub revision: Revision,
-    /// The operation.
-    pub notice: Notice,
-}
-
-/// An operation that notifies a task of a change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Notice {
-    /// This signal is sent.
-    Signal(String),
-    /// The script of this template runs.
-    Script(TemplateIndex),
-}
-
-/// What is left of a task's notification once those in flight have ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaterNotice {
-    /// The notification.
-    pub action: ChangeAction,
-    /// When it is due.
-    pub due: Deadline,
 }
 
 /// Why a task can't go on.

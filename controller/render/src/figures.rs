@@ -90,9 +90,10 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::renderer::Recheck;
 
     fn missing(kept: bool) -> Result<Rendering, RenderError> {
-        Ok(Rendering::Missing { on: String::from("nomad/jobs/x"), kept, files: false })
+        Ok(Rendering::Missing { on: String::from("nomad/jobs/x"), kept, recheck: Recheck::Reported })
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,21 +6,27 @@
 //! means for it.
 //!
 //! - [`renderer`]: the entry: renders all templates of a task in rounds, until all data is there or known to be missing.
-//! - [`sources`]: where data comes from.
+//! - [`sources`]: where data comes from: this agent, or
+//! - [`servers`]: the servers of a cluster, through the port [`region`].
+//! - [`data`]: what tasks share.
 //! - [`watches`]: who has used which data, and who is due after a change.
 //! - [`place`]: files of a task, opened without following links out of its directories.
 //! - [`env_file`]: variables from outputs with `env = true`.
 //! - [`figures`]: figures about renders, for metrics.
 
+pub mod data;
 pub mod env_file;
 pub mod figures;
 pub mod place;
 mod record;
+pub mod region;
 pub mod renderer;
+pub mod servers;
 pub mod sources;
 pub mod watches;
 
 pub use figures::Figures;
-pub use renderer::{RenderError, Renderer, Rendering, Settings, TaskTemplates};
-pub use sources::{Reader, Sources};
+pub use region::{AccessToken, Region};
+pub use renderer::{Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
+pub use sources::{Access, Reader, Sources};
 pub use watches::{TaskKey, Wait};

@@ -4,6 +4,10 @@
 //! if its output differs from the last one: a new agent changes nothing. With data missing nothing is written, so that
 //! the files are always those of one render.
 
+mod error;
+mod output;
+mod text;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -11,29 +15,26 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use herdlet_api_types::{
-    AllocId,
-    job::{Template as Block, TemplateSource},
-    variable::VariableKey,
-};
-use herdlet_base::{
-    artifact::destination::{Base, Dirs, Outside},
-    observation::Class,
-    safe_fs::{FileOwner, FsError, Rights},
-};
+use herdlet_api_types::{AllocId, job::Template as Block, variable::VariableKey};
+use herdlet_base::{artifact::destination::Dirs, safe_fs::FileOwner};
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::BuiltIn;
-use herdlet_template::{Answer, MissingKey, Options, Query, Render, Source, Template, source::unavailable};
+use herdlet_template::{Answer, Query, Render, Source, Template};
 use herdlet_variables::service::Change;
-use sha2::{Digest as _, Sha256};
 use tokio::{sync::mpsc, time::Instant};
 
+pub use self::{error::RenderError, output::template_variables};
+use self::{
+    output::{all_exist, write_all},
+    text::{file, parse_all},
+};
 use crate::{
-    env_file::{self, EnvFileError},
+    data::Data,
     figures::{Figures, Tally},
-    place::Place,
     record::Record,
-    sources::{Reader, Sources},
+    region::Region,
+    servers::{ServerReader, Servers},
+    sources::{Access, Reader, Sources, selected},
     watches::{TaskKey, Use, Wait, Watches},
 };
 
@@ -89,60 +90,19 @@ pub enum Rendering {
         on: String,
         /// Whether the files of the last render are there.
         kept: bool,
-        /// Whether files are among it, whose appearance nothing reports.
-        files: bool,
+        recheck: Recheck,
     },
 }
 
-/// Why templates can't be rendered. Has no part of an output: outputs are secrets.
-#[derive(Debug, thiserror::Error)]
-pub enum RenderError {
-    #[error("{0}")]
-    Outside(#[from] Outside),
-    #[error("read the template {path}: {source}")]
-    Read { path: String, source: FsError },
-    #[error("read the template {path}: there is no such file; an artifact or an earlier task must create it")]
-    NoSource { path: String },
-    #[error("read the template {path}: it is not UTF-8")]
-    NotText { path: String },
-    #[error("render {destination}: {source}")]
-    Template { destination: String, source: herdlet_template::Error },
-    #[error("render {destination}: its output is not a list of variables: {source}")]
-    Env { destination: String, source: EnvFileError },
-    #[error("render {destination}: {limit} queries are too many for the templates of one task")]
-    Queries { destination: String, limit: usize },
-    #[error(
-        "write {destination}: {bytes} bytes do not fit into `secrets`, which holds 1 MiB; write the file to `local`"
-    )]
-    TooLarge { destination: String, bytes: usize },
-    #[error(
-        "write {destination}: its {bytes} bytes do not fit into `secrets` beside the other files there, which holds 1 MiB; a file is replaced in one step, which needs space for both; write it to `local`, or make it smaller"
-    )]
-    NoRoom { destination: String, bytes: usize },
-    #[error("write {destination}: {source}")]
-    Write { destination: String, source: FsError },
-    #[error("keep the variables of templates: {0}")]
-    Record(#[source] FsError),
-    #[error("render templates: {0}")]
-    Thread(String),
-}
-
-impl RenderError {
-    /// Whether a retry can help.
-    pub fn class(&self) -> Class {
-        match self {
-            Self::Outside(_)
-            | Self::NoSource { .. }
-            | Self::NotText { .. }
-            | Self::Template { .. }
-            | Self::Env { .. }
-            | Self::Queries { .. }
-            | Self::TooLarge { .. } => Class::Fatal,
-            Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
-            // The task may remove files.
-            Self::NoRoom { .. } | Self::Thread(_) => Class::Retry,
-        }
-    }
+/// Why missing data has to be looked for without a report of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recheck {
+    /// Its source reports it; a report could only be lost.
+    Reported,
+    /// Servers are away or refuse it.
+    Servers,
+    /// Nothing reports the appearance of a file.
+    Files,
 }
 
 /// Queries of the templates of one task, and so the rounds of its render.
@@ -151,12 +111,10 @@ const QUERIES_MAX: usize = 4_096;
 /// Names of missing data in one text, as in Nomad.
 const NAMES_MAX: usize = 3;
 
-/// The size of `secrets`.
-const SECRETS_BYTES: usize = 1 << 20;
-
 /// Renders the templates of all tasks.
 pub struct Renderer {
     sources: Sources,
+    servers: Servers,
     settings: Settings,
     watches: Watches,
     tally: Tally,
@@ -164,7 +122,8 @@ pub struct Renderer {
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
-        Self { sources, settings, watches: Watches::default(), tally: Tally::default() }
+        let (servers, watches, tally) = (Servers::default(), Watches::default(), Tally::default());
+        Self { sources, servers, settings, watches, tally }
     }
 
     /// Renders the templates of a task, and watches their data from now on.
@@ -187,19 +146,20 @@ impl Renderer {
             Ok((parse_all(task, &denied)?, Record::read(&task.dirs).map_err(RenderError::Record)?))
         })
         .await?;
-        let mut round = Round { parsed: Arc::new(parsed), answers: Answers::new(task, record.as_ref()) };
+        let answers = Answers::new(task, record.as_ref());
+        let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new() };
         let renders = self.complete(task, &mut round).await?;
         self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         if !missing.is_empty() {
-            let on = names(&missing);
+            let on = names(&missing, &round.unanswered);
             let kept = !task.before.is_empty() && run(task, |task| Ok(all_exist(task))).await?;
-            let files = missing.iter().any(|query| matches!(query, Query::File { .. }));
-            return Ok(Rendering::Missing { on, kept, files });
+            return Ok(Rendering::Missing { on, kept, recheck: recheck(&missing, &round) });
         }
         let written = run(task, move |task| write_all(task, &round, renders)).await?;
         if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
+            self.servers.users_changed();
         }
         Ok(Rendering::Done { outputs: written })
     }
@@ -215,12 +175,18 @@ impl Renderer {
     /// Forgets an allocation that is gone.
     pub fn forget(&self, alloc: AllocId) {
         self.watches.forget(alloc);
+        self.servers.forget(alloc);
         self.tally.forget(alloc);
+    }
+
+    /// Sets the servers that have the data of their allocations, once the node has joined their cluster.
+    pub fn join(&self, region: Arc<dyn Region>) {
+        self.servers.join(region);
     }
 
     /// The tasks that are rendered again when this variable changes, with the templates that have used it.
     pub fn users_of(&self, key: &VariableKey) -> BTreeMap<TaskKey, BTreeSet<u16>> {
-        self.watches.users(|query| is_of(query, key))
+        self.watches.templates(|data| is_of(data, key))
     }
 
     /// Figures for metrics.
@@ -230,13 +196,20 @@ impl Renderer {
 
     /// Reports the tasks whose data has changed, until the receiver is gone.
     pub async fn follow(&self, changed: mpsc::Sender<TaskKey>) {
+        tokio::select! {
+            () = self.servers.follow(&self.watches) => {}
+            () = self.follow_agent(changed) => {}
+        }
+    }
+
+    async fn follow_agent(&self, changed: mpsc::Sender<TaskKey>) {
         let mut variables = self.sources.variables.subscribe();
         let catalogue: &BuiltIn = &self.sources.catalogue;
         let mut version = catalogue.version();
         loop {
             tokio::select! {
                 change = variables.next() => match change {
-                    Some(Change::Of(key)) => self.watches.changed(Instant::now(), |query| is_of(query, &key)),
+                    Some(Change::Of(key)) => self.watches.changed(Instant::now(), |data| is_of(data, &key)),
                     Some(Change::Any) => self.watches.changed(Instant::now(), is_about_variables),
                     None => return,
                 },
@@ -276,20 +249,31 @@ impl Renderer {
                 return Err(RenderError::Queries { destination, limit: QUERIES_MAX });
             }
             for query in new {
-                let answer = self.answer(task, &query).await?;
+                let answer = match self.answer(task, &query).await? {
+                    Ok(answer) => answer,
+                    Err(why) => {
+                        round.unanswered.insert(query.clone(), why);
+                        Answer::Pending
+                    }
+                };
                 round.answers.known.insert(query, answer);
             }
         }
     }
 
-    async fn answer(&self, task: &Arc<TaskTemplates>, query: &Query) -> Result<Answer, RenderError> {
+    /// The answer to a query, or why its source does not answer.
+    async fn answer(
+        &self,
+        task: &Arc<TaskTemplates>,
+        query: &Query,
+    ) -> Result<Result<Answer, String>, RenderError> {
         match query {
             Query::Env { name } => {
-                Ok(task.env.get(name).map_or(Answer::Absent, |value| Answer::Text(value.as_str().into())))
+                Ok(Ok(task.env.get(name).map_or(Answer::Absent, |value| Answer::Text(value.as_str().into()))))
             }
             Query::File { path } => {
                 let path = path.clone();
-                run(task, move |task| Ok(file(&path, task))).await
+                run(task, move |task| Ok(Ok(file(&path, task)))).await
             }
             Query::Addresses
             | Query::NomadVariable { .. }
@@ -298,9 +282,19 @@ impl Renderer {
             | Query::NomadServices { .. }
             | Query::Consul { .. }
             | Query::Vault { .. } => {
+                let data = Data::of(query, &task.reader);
                 // Before the read: a change after it is noticed.
-                self.watches.add(task.key, &absolute(query, &task.reader), Wait::NONE);
-                Ok(self.sources.answer(query, &task.reader).await)
+                self.watches.add(task.key, &data, Wait::NONE);
+                match &task.reader.access {
+                    Access::Servers { token } if data.is_of_servers() => {
+                        let reader = ServerReader { key: task.key, task: &task.reader.task, token };
+                        let answer = self.servers.read(&data, reader).await;
+                        Ok(answer.map(|answer| selected(answer, query)))
+                    }
+                    Access::Servers { .. } | Access::Agent => {
+                        Ok(Ok(self.sources.answer(query, &task.reader).await))
+                    }
+                }
             }
         }
     }
@@ -308,11 +302,11 @@ impl Renderer {
     /// Watches exactly the queries of this render. What is missing is rendered as soon as it is there.
     fn watch(&self, task: &TaskTemplates, renders: &[Render]) {
         let is_complete = renders.iter().all(|render| render.missing.is_empty());
-        let mut wanted: BTreeMap<Query, Use> = BTreeMap::new();
+        let mut wanted: BTreeMap<Data, Use> = BTreeMap::new();
         for (index, (block, render)) in (0..).zip(task.templates.iter().zip(renders)) {
             let wait = if is_complete { self.wait_of(block) } else { Wait::NONE };
             for query in &render.used {
-                let known = wanted.entry(absolute(query, &task.reader)).or_insert_with(|| Use::waiting(wait));
+                let known = wanted.entry(Data::of(query, &task.reader)).or_insert_with(|| Use::waiting(wait));
                 known.templates.insert(index);
                 if wait.min < known.wait.min {
                     known.wait = wait;
@@ -320,6 +314,7 @@ impl Renderer {
             }
         }
         self.watches.keep(task.key, &wanted);
+        self.servers.users_changed();
     }
 
     /// The template's wait or the agent's, within the agent's bounds.
@@ -335,6 +330,8 @@ impl Renderer {
 struct Round {
     parsed: Arc<Vec<Template>>,
     answers: Answers,
+    /// Queries whose source does not answer, and why.
+    unanswered: BTreeMap<Query, String>,
 }
 
 /// What is known so far. Has no `Debug`: answers are secrets.
@@ -362,9 +359,12 @@ impl Source for Answers {
     }
 }
 
-/// Whether the answer to the query depends on this variable.
-fn is_of(query: &Query, key: &VariableKey) -> bool {
-    match query {
+/// Whether the data depends on this variable of the agent.
+fn is_of(data: &Data, key: &VariableKey) -> bool {
+    if data.is_of_servers() {
+        return false;
+    }
+    match &data.query {
         Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
         Query::NomadVariables { prefix, namespace, .. } => {
             key.path.starts_with(prefix) && *namespace == key.namespace
@@ -379,23 +379,12 @@ fn is_of(query: &Query, key: &VariableKey) -> bool {
     }
 }
 
-fn is_about_variables(query: &Query) -> bool {
-    matches!(query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
+fn is_about_variables(data: &Data) -> bool {
+    !data.is_of_servers() && matches!(data.query, Query::NomadVariable { .. } | Query::NomadVariables { .. })
 }
 
-fn is_about_services(query: &Query) -> bool {
-    matches!(query, Query::NomadService { .. } | Query::NomadServices { .. })
-}
-
-/// The same query without reference to the job's namespace.
-fn absolute(query: &Query, reader: &Reader) -> Query {
-    let mut query = query.clone();
-    if let Query::NomadVariable { namespace, .. } | Query::NomadVariables { namespace, .. } = &mut query
-        && namespace.is_empty()
-    {
-        namespace.clone_from(&reader.namespace);
-    }
-    query
+fn is_about_services(data: &Data) -> bool {
+    !data.is_of_servers() && matches!(data.query, Query::NomadService { .. } | Query::NomadServices { .. })
 }
 
 /// Whether all templates are rendered only once, and have been.
@@ -412,145 +401,12 @@ async fn run<T: Send + 'static>(
     done.map_err(|error| RenderError::Thread(error.to_string()))?
 }
 
-fn parse_all(task: &TaskTemplates, denied: &[String]) -> Result<Vec<Template>, RenderError> {
-    task.templates
-        .iter()
-        .map(|block| {
-            let options = Options {
-                name: block.destination.as_str().into(),
-                left_delimiter: block.left_delimiter.clone(),
-                right_delimiter: block.right_delimiter.clone(),
-                missing_key: if block.error_on_missing_key { MissingKey::Error } else { MissingKey::Zero },
-                denylist: denied.to_vec(),
-                ..Options::default()
-            };
-            let failed = |source| RenderError::Template { destination: block.destination.clone(), source };
-            match &block.source {
-                TemplateSource::Inline(text) => Template::parse(text, &options).map_err(failed),
-                TemplateSource::File(path) => {
-                    Template::parse(&text_of(path, &task.dirs)?, &options).map_err(failed)
-                }
-            }
-        })
-        .collect()
-}
-
-fn text_of(path: &str, dirs: &Dirs) -> Result<String, RenderError> {
-    let read = Place::of(path, dirs)?.read(dirs);
-    let bytes = read.map_err(|source| RenderError::Read { path: path.to_owned(), source })?;
-    let bytes = bytes.ok_or_else(|| RenderError::NoSource { path: path.to_owned() })?;
-    String::from_utf8(bytes).map_err(|_| RenderError::NotText { path: path.to_owned() })
-}
-
-/// The answer to `file`: a file that does not exist yet is waited for.
-fn file(path: &str, task: &TaskTemplates) -> Answer {
-    let dirs = &task.dirs;
-    let query = Query::File { path: path.to_owned() };
-    match Place::of(path, dirs) {
-        Err(_) => Answer::Failed(format!(
-            "file {path}: it is not in the task's directories `local`, `secrets`, `tmp` or `alloc`"
-        )),
-        Ok(place) => match place.read(dirs) {
-            Ok(Some(bytes)) => Answer::Text(bytes.into()),
-            // Nothing is written before all outputs are known.
-            Ok(None) if task.templates.iter().any(|block| place.is_of(&block.destination, dirs)) => {
-                Answer::Failed(format!(
-                    "file {path}: it is the output of a template of the same task; write that text into this template too"
-                ))
-            }
-            Ok(None) => Answer::Pending,
-            Err(error) => Answer::Failed(format!("{}: {error}", unavailable(&query))),
-        },
-    }
-}
-
 fn render_all(parsed: &[Template], answers: &Answers) -> Vec<Render> {
     parsed.iter().map(|template| template.render(answers)).collect()
 }
 
-fn all_exist(task: &TaskTemplates) -> bool {
-    let is_there =
-        |block: &Block| Place::of(&block.destination, &task.dirs).is_ok_and(|place| place.exists(&task.dirs));
-    let has_record =
-        !task.templates.iter().any(|block| block.env) || matches!(Record::read(&task.dirs), Ok(Some(_)));
-    has_record && task.templates.iter().all(is_there)
-}
-
-/// Writes what differs. If anything does, everything is rendered once more with the present time.
-fn write_all(task: &TaskTemplates, round: &Round, renders: Vec<Render>) -> Result<Vec<u64>, RenderError> {
-    let outputs = outputs_of(task, renders)?;
-    let revisions: Vec<u64> = outputs.iter().map(|output| revision(output)).collect();
-    if revisions == task.before && all_exist(task) {
-        return Ok(revisions);
-    }
-    let now = unix_now();
-    let is_current = revisions == task.before || round.answers.unix_time == now;
-    let (outputs, rendered_at) = if is_current {
-        (outputs, round.answers.unix_time)
-    } else {
-        let answers = Answers { unix_time: now, ..round.answers.clone() };
-        (outputs_of(task, render_all(&round.parsed, &answers))?, now)
-    };
-    let record = Record { rendered_at, env: variables(task, &outputs)? };
-    record.write(&task.dirs).map_err(RenderError::Record)?;
-    let mut revisions = Vec::with_capacity(outputs.len());
-    for (index, (block, output)) in task.templates.iter().zip(&outputs).enumerate() {
-        let revision = revision(output);
-        let place = Place::of(&block.destination, &task.dirs)?;
-        if task.before.get(index) != Some(&revision) || !place.exists(&task.dirs) {
-            write(task, (block, &place), output)?;
-        }
-        revisions.push(revision);
-    }
-    Ok(revisions)
-}
-
-fn outputs_of(task: &TaskTemplates, renders: Vec<Render>) -> Result<Vec<Vec<u8>>, RenderError> {
-    let failed =
-        |block: &Block, source| RenderError::Template { destination: block.destination.clone(), source };
-    let each = task.templates.iter().zip(renders);
-    each.map(|(block, render)| render.result.map_err(|error| failed(block, error))).collect()
-}
-
-fn variables(task: &TaskTemplates, outputs: &[Vec<u8>]) -> Result<BTreeMap<String, String>, RenderError> {
-    let mut all = BTreeMap::new();
-    for (block, output) in task.templates.iter().zip(outputs).filter(|(block, _)| block.env) {
-        let failed = |source| RenderError::Env { destination: block.destination.clone(), source };
-        all.extend(env_file::parse(output).map_err(failed)?);
-    }
-    Ok(all)
-}
-
-fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) -> Result<(), RenderError> {
-    let owner = match (block.uid, block.gid) {
-        (None, None) => None,
-        (uid, gid) => Some((
-            uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
-            gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
-        )),
-    };
-    let rights = Rights::Exact { mode: block.perms & 0o777, owner };
-    place.write(&task.dirs, output, (rights, task.owner.as_ref())).map_err(|source| {
-        let destination = block.destination.clone();
-        if place.base() == Base::Secrets && output.len() > SECRETS_BYTES {
-            return RenderError::TooLarge { destination, bytes: output.len() };
-        }
-        if place.base() == Base::Secrets && source.is_full() {
-            return RenderError::NoRoom { destination, bytes: output.len() };
-        }
-        RenderError::Write { destination, source }
-    })
-}
-
-/// Identifies an output. Never 0, which means that there is none.
-fn revision(output: &[u8]) -> u64 {
-    let digest = Sha256::digest(output);
-    let start = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
-    start.max(1)
-}
-
-/// The first names, as Nomad lists them.
-fn names(missing: &BTreeSet<&Query>) -> String {
+/// The first names, as Nomad lists them, and why sources do not answer.
+fn names(missing: &BTreeSet<&Query>, unanswered: &BTreeMap<Query, String>) -> String {
     let mut text = String::new();
     for (index, query) in missing.iter().take(NAMES_MAX).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
@@ -560,20 +416,23 @@ fn names(missing: &BTreeSet<&Query>) -> String {
     if missing.len() > NAMES_MAX {
         let _ = write!(text, " and {} more", missing.len() - NAMES_MAX);
     }
+    let reasons: BTreeSet<&String> = unanswered.values().collect();
+    for reason in reasons.into_iter().take(NAMES_MAX) {
+        let _ = write!(text, "; {reason}");
+    }
     text
+}
+
+fn recheck(missing: &BTreeSet<&Query>, round: &Round) -> Recheck {
+    if missing.iter().any(|query| matches!(query, Query::File { .. })) {
+        return Recheck::Files;
+    }
+    if round.unanswered.is_empty() { Recheck::Reported } else { Recheck::Servers }
 }
 
 fn unix_now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-}
-
-/// Variables of a task from its templates with `env = true`, as of the last render.
-///
-/// # Errors
-/// If they can't be read.
-pub fn template_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
-    Ok(Record::read(dirs)?.map(|record| record.env).unwrap_or_default())
 }
 
 #[cfg(test)]

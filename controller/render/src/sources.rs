@@ -22,6 +22,8 @@ use herdlet_variables::{
 };
 use sha2::{Digest as _, Sha256};
 
+use crate::region::AccessToken;
+
 /// The task that reads data, as its workload identity names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reader {
@@ -32,6 +34,16 @@ pub struct Reader {
     pub task: String,
     /// For the audit.
     pub alloc: String,
+    pub access: Access,
+}
+
+/// Whose variables and services a task reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Access {
+    /// This agent's.
+    Agent,
+    /// Those of the cluster's servers, which have placed the allocation.
+    Servers { token: AccessToken },
 }
 
 /// The sources of an agent.
@@ -148,6 +160,19 @@ impl Reader {
     fn actor(&self) -> Actor {
         Actor::client(format_args!("task {} of {}", self.task, self.alloc))
     }
+}
+
+/// The part of an answer about a service that its query selects.
+pub fn selected(answer: Answer, query: &Query) -> Answer {
+    let (Answer::Services(list), Query::NomadService { tag, choice, .. }) = (&answer, query) else {
+        return answer;
+    };
+    let is_wanted = |one: &&ServiceInstance| tag.is_empty() || one.tags.iter().any(|own| own == tag);
+    let found: Vec<ServiceInstance> = list.iter().filter(is_wanted).cloned().collect();
+    Answer::Services(match choice {
+        Some(choice) => chosen(found, choice).into(),
+        None => found.into(),
+    })
 }
 
 /// Instances by rendezvous hashing: the same key gets the same ones as long as they exist.

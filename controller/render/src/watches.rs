@@ -11,8 +11,9 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use herdlet_template::Query;
 use tokio::{sync::Notify, time::Instant};
+
+use crate::data::Data;
 
 /// A task of an allocation, by its index.
 pub type TaskKey = (AllocId, u16);
@@ -60,8 +61,8 @@ pub struct Watches {
 
 #[derive(Default)]
 struct Known {
-    by_query: HashMap<Arc<Query>, BTreeMap<TaskKey, Use>>,
-    by_task: BTreeMap<TaskKey, Vec<Arc<Query>>>,
+    by_query: HashMap<Arc<Data>, BTreeMap<TaskKey, Use>>,
+    by_task: BTreeMap<TaskKey, Vec<Arc<Data>>>,
     due: BTreeMap<TaskKey, Quiet>,
 }
 
@@ -74,7 +75,7 @@ struct Quiet {
 
 impl Watches {
     /// Watches one more query for a task. Called before the query is answered, so that no change is missed.
-    pub fn add(&self, task: TaskKey, query: &Query, wait: Wait) {
+    pub fn add(&self, task: TaskKey, query: &Data, wait: Wait) {
         let mut known = self.known();
         let query = match known.by_query.get_key_value(query) {
             Some((shared, _)) => Arc::clone(shared),
@@ -91,9 +92,9 @@ impl Watches {
     }
 
     /// Watches exactly these queries for a task from now on.
-    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Query, Use>) {
+    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Data, Use>) {
         let mut known = self.known();
-        let dropped: Vec<Arc<Query>> = match known.by_task.get_mut(&task) {
+        let dropped: Vec<Arc<Data>> = match known.by_task.get_mut(&task) {
             Some(watched) => watched.extract_if(.., |query| !queries.contains_key(query)).collect(),
             None => Vec::new(),
         };
@@ -129,26 +130,40 @@ impl Watches {
         self.known().by_query.len()
     }
 
-    /// The tasks that have used data for which `is_it` holds, with the templates that have.
-    pub fn users(&self, is_it: impl Fn(&Query) -> bool) -> BTreeMap<TaskKey, BTreeSet<u16>> {
+    /// The tasks that have used data for which `is_it` holds.
+    pub fn users(&self, is_it: impl Fn(&Data) -> bool) -> BTreeSet<TaskKey> {
         let known = self.known();
-        let mut users: BTreeMap<TaskKey, BTreeSet<u16>> = BTreeMap::new();
-        for (task, used) in
-            known.by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks)
-        {
-            users.entry(*task).or_default().extend(&used.templates);
+        known
+            .by_query
+            .iter()
+            .filter(|(query, _)| is_it(query))
+            .flat_map(|(_, tasks)| tasks.keys().copied())
+            .collect()
+    }
+
+    /// The same, with the templates of each task that have used it.
+    pub fn templates(&self, is_it: impl Fn(&Data) -> bool) -> BTreeMap<TaskKey, BTreeSet<u16>> {
+        let known = self.known();
+        let mut found: BTreeMap<TaskKey, BTreeSet<u16>> = BTreeMap::new();
+        let used = known.by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks);
+        for (task, used) in used {
+            found.entry(*task).or_default().extend(&used.templates);
         }
-        users
+        found
+    }
+
+    /// The queries for which `is_it` holds.
+    pub fn matching(&self, is_it: impl Fn(&Data) -> bool) -> Vec<Arc<Data>> {
+        self.known().by_query.keys().filter(|query| is_it(query)).cloned().collect()
     }
 
     /// Data has changed: its users are due once it is quiet.
-    pub fn changed(&self, now: Instant, is_it: impl Fn(&Query) -> bool) {
+    pub fn changed(&self, now: Instant, is_it: impl Fn(&Data) -> bool) {
         let mut known = self.known();
         let Known { by_query, due, .. } = &mut *known;
         let mut any = false;
-        for (task, Use { wait, .. }) in
-            by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks)
-        {
+        let used = by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks);
+        for (task, Use { wait, .. }) in used {
             let quiet = due.entry(*task).or_insert(Quiet { latest: now + wait.max.max(wait.min), due: now });
             quiet.due = (now + wait.min).min(quiet.latest);
             any = true;
@@ -188,7 +203,7 @@ impl Watches {
 }
 
 impl Known {
-    fn remove(&mut self, task: TaskKey, query: &Arc<Query>) {
+    fn remove(&mut self, task: TaskKey, query: &Arc<Data>) {
         if let Some(tasks) = self.by_query.get_mut(query) {
             tasks.remove(&task);
             if tasks.is_empty() {
@@ -200,14 +215,19 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use herdlet_template::Query;
+
     use super::*;
+    use crate::data::Origin;
 
     fn alloc(number: u8) -> AllocId {
         AllocId::from_hash([number; 16])
     }
 
-    fn variable(path: &str) -> Query {
-        Query::NomadVariable { path: path.to_owned(), namespace: String::new(), region: String::new() }
+    fn variable(path: &str) -> Data {
+        let query =
+            Query::NomadVariable { path: path.to_owned(), namespace: String::new(), region: String::new() };
+        Data { origin: Origin::Agent, query }
     }
 
     fn seconds(min: u64, max: u64) -> Wait {
@@ -295,9 +315,9 @@ mod tests {
             |templates: &[u16]| Use { wait: Wait::NONE, templates: templates.iter().copied().collect() };
         watches.keep(one, &[(variable("a"), used(&[0, 2])), (variable("b"), used(&[1]))].into());
         watches.keep(other, &[(variable("b"), used(&[0]))].into());
-        assert_eq!(watches.users(|query| *query == variable("a")), [(one, [0, 2].into())].into());
-        let of_b = watches.users(|query| *query == variable("b"));
+        assert_eq!(watches.templates(|query| *query == variable("a")), [(one, [0, 2].into())].into());
+        let of_b = watches.templates(|query| *query == variable("b"));
         assert_eq!(of_b, [(one, [1].into()), (other, [0].into())].into());
-        assert!(watches.users(|query| *query == variable("c")).is_empty());
+        assert!(watches.templates(|query| *query == variable("c")).is_empty());
     }
 }

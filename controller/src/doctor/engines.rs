@@ -49,7 +49,9 @@ fn finding(driver: &str, report: EngineReport) -> Finding {
         Err(why) => Finding::warning(
             "containers",
             format!("driver {driver}: failed to {why}"),
-            format!("its tasks wait until the engine answers; start it, or set drivers.{driver}.enabled: false"),
+            format!(
+                "its tasks wait until the engine answers; start it, or set drivers.{driver}.enabled: false"
+            ),
         ),
         Ok(engine) if !others.is_empty() => Finding::warning(
             "containers",

@@ -55,6 +55,9 @@ pub enum IdentityError {
     /// This key did not sign the token.
     #[error("verify a token: {0}")]
     Verify(#[source] jsonwebtoken::errors::Error),
+    /// Another key signed it, by its own account.
+    #[error("verify a token: it names another key")]
+    OtherKey,
     /// The task has no `secrets` directory or, with a `filepath`, no directory at all.
     #[error("write tokens of task {task}: its directory, or `secrets` in it, is missing")]
     NoDir { task: String },
@@ -73,7 +76,7 @@ impl IdentityError {
             Self::Key(source) | Self::File { source, .. } => source.class(),
             Self::TaskDir { source, .. } => source.class(),
             Self::Generate | Self::NoDir { .. } => Class::Retry,
-            Self::Damaged | Self::Sign(_) | Self::Verify(_) => Class::Fatal,
+            Self::Damaged | Self::Sign(_) | Self::Verify(_) | Self::OtherKey => Class::Fatal,
         }
     }
 }
@@ -149,9 +152,12 @@ impl Signer {
         rules.required_spec_claims.clear();
         rules.validate_exp = false;
         rules.validate_aud = false;
-        jsonwebtoken::decode(token, &self.public, &rules)
-            .map(|token| token.claims)
-            .map_err(IdentityError::Verify)
+        let token = jsonwebtoken::decode(token, &self.public, &rules).map_err(IdentityError::Verify)?;
+        if token.header.kid.as_deref() == Some(&self.kid) {
+            Ok(token.claims)
+        } else {
+            Err(IdentityError::OtherKey)
+        }
     }
 
     /// The public key as a JWK set (RFC 7517), as served at `/.well-known/jwks.json`.

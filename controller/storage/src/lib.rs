@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod alloc_dir;
+pub mod api_socket;
 pub mod artifact;
 pub mod identity;
 pub mod mounts;

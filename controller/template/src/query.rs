@@ -177,7 +177,7 @@ impl fmt::Debug for Variable {
 }
 
 /// A variable without its items. Times are nanoseconds since 1970.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct VariableMeta {
     pub namespace: String,
     pub path: String,
@@ -188,7 +188,7 @@ pub struct VariableMeta {
 }
 
 /// An instance of a service in Nomad's catalogue.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServiceInstance {
     pub id: String,
     pub name: String,
@@ -202,7 +202,7 @@ pub struct ServiceInstance {
 }
 
 /// A service of Nomad's catalogue, with all tags of its instances.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServiceName {
     pub name: String,
     pub tags: Vec<String>,

@@ -172,6 +172,7 @@ fn done(action: &Action) -> Outcome {
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. },
         ) => Outcome::Done(None),
     }

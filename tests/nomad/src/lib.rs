@@ -4,7 +4,7 @@
 //! leader, fail. Out: the answers of stock servers, and a record of the calls. Must not know the side that it tests,
 //! only the codec and the types of the messages, which are compared with recordings of stock peers.
 //!
-//! - [`state`]: nodes, allocations and indexes. It does not wait, and has no clock.
+//! - [`state`]: nodes, allocations, variables, services and indexes. It does not wait, and has no clock.
 //! - [`jobs`], [`schedule`], `place`: submitted jobs, decisions about them, and placement.
 //! - [`server`]: one server: methods, tokens, blocking queries.
 //! - [`cluster`]: several servers over one state, one of which leads; and the controls of a test.

@@ -1,6 +1,7 @@
 //! One server: its methods, their permissions, and blocking queries.
 
 mod allocs;
+mod catalogue;
 mod nodes;
 mod others;
 
@@ -123,6 +124,10 @@ impl Server {
             "Node.Deregister" => self.deregister(call.arguments()?).await,
             "Alloc.SignIdentities" => self.sign(call.arguments()?).await,
             "ServiceRegistration.Upsert" | "ServiceRegistration.DeleteByID" => self.service(call).await,
+            "ServiceRegistration.GetService" => self.instances(call).await,
+            "ServiceRegistration.List" => self.services(call).await,
+            "Variables.Read" => self.variable(call).await,
+            "Variables.List" => self.variables(call).await,
             method if method.starts_with("ACL.") => Err(Refusal::Error("ACL support disabled".to_owned())),
             method if ["Node.", "Alloc.", "Status."].iter().any(|service| method.starts_with(service)) => {
                 Err(Refusal::UnknownMethod)

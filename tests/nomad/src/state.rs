@@ -1,5 +1,7 @@
 //! The servers' state: nodes, allocations, and the index of each one's last change.
 
+mod catalogue;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -16,6 +18,8 @@ use crate::{
     jobs::{self, Spec},
     schedule::{Deployment, Key},
 };
+
+pub use self::catalogue::Catalogue;
 
 /// The whole state. A server that lags behind has a clone.
 #[derive(Debug, Clone)]
@@ -54,6 +58,8 @@ pub struct State {
     pub signed: BTreeMap<NodeId, Secret>,
     /// The allocation of each service, by namespace and id.
     pub services: BTreeMap<(String, String), AllocId>,
+    /// Variables, and what services consist of.
+    pub catalogue: Catalogue,
     by_node: BTreeMap<NodeId, BTreeSet<AllocId>>,
     /// The allocations of each job that should run.
     wanted: BTreeMap<Key, BTreeSet<AllocId>>,
@@ -100,6 +106,7 @@ impl Default for State {
             huge: BTreeSet::new(),
             most: usize::MAX,
             services: BTreeMap::new(),
+            catalogue: Catalogue::default(),
             by_node: BTreeMap::new(),
             wanted: BTreeMap::new(),
             collected: BTreeMap::new(),
@@ -265,10 +272,10 @@ impl State {
         }
         for report in reports {
             self.reports.entry(report.id.clone()).or_default().push(report.client_status.clone());
-            let Some(alloc) = self.allocs.get_mut(&report.id) else { continue };
             if report.client_status.is_terminal() {
-                self.services.retain(|_, alloc| *alloc != report.id);
+                self.remove_services(|_, alloc| *alloc == report.id);
             }
+            let Some(alloc) = self.allocs.get_mut(&report.id) else { continue };
             if report.client_status == ClientStatus::Failed {
                 self.failed_at.entry(report.id.clone()).or_insert(now);
             }

@@ -177,6 +177,7 @@ impl Invariants {
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. } => {}
         }
     }
@@ -348,9 +349,10 @@ fn gives_back(action: &Action, known: &Durable) -> Result<(), String> {
 /// The started attempt that an operation refers to.
 fn attempt_of(verb: &Verb) -> Option<u32> {
     match verb {
-        Verb::Recover { attempt } | Verb::Stop { attempt, .. } | Verb::Signal { attempt, .. } => {
-            Some(*attempt)
-        }
+        Verb::Recover { attempt }
+        | Verb::Stop { attempt, .. }
+        | Verb::Script { attempt, .. }
+        | Verb::Signal { attempt, .. } => Some(*attempt),
         Verb::Up
         | Verb::Down
         | Verb::Inspect

@@ -5,6 +5,7 @@ use herdlet_api_types::{
     Duration,
     alloc::Allocation,
     constraint::{Constraint, Operator},
+    driver::RAW_EXEC,
     fixture,
     job::*,
     service::{CheckResult, RegisteredCheck, Registration},
@@ -13,7 +14,7 @@ use herdlet_api_types::{
 use herdlet_plan::{job::capacity::Room, op::Part};
 use serde_json::json;
 
-use super::{Rng, launches};
+use super::{Rng, launches, templates};
 
 /// A task whose process runs for `run_for_ms` (for ever if none) and exits with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
@@ -144,6 +145,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
     }
+    if rng.one_in(3) {
+        tasks[0].templates = templates::random(rng);
+        tasks[0].restart.render_templates = rng.one_in(4);
+    }
     if rng.one_in(4) {
         tasks[0].services.push(random_service("inner", rng));
     }
@@ -165,6 +170,8 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             change_mode,
             change_signal: None,
         });
+        // Its program may use the Task API with the token.
+        tasks[0].driver = RAW_EXEC.to_owned();
     }
     for (name, lifecycle) in [
         ("pre", Lifecycle::Prestart),
@@ -238,6 +245,9 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             },
             ..fixture::update()
         });
+    }
+    if group.update.is_none() && !kind.completes() && !group.tasks[0].templates.is_empty() {
+        group.update = Some(Update { health_check: HealthCheck::TaskStates, ..fixture::update() });
     }
     if group.shutdown_delay > Duration::ZERO && group.tasks.len() == 4 {
         group.constraints.push(Constraint {

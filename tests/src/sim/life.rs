@@ -5,6 +5,7 @@ mod disk;
 mod driver;
 mod effects;
 mod replies;
+mod templates;
 mod turn;
 mod views;
 
@@ -357,6 +358,13 @@ impl Life {
         if self.faults.outage_one_in > 0 && self.rng.one_in(self.faults.outage_one_in) {
             let seconds = self.rng.below(300);
             self.catalogue_down(seconds);
+        }
+        if self.faults.outage_one_in > 0 && self.rng.one_in(self.faults.outage_one_in) {
+            self.met.note(Kind::DataOutage);
+            self.machine.templates.down_until = self.now_ns + self.rng.below(120) * SECOND;
+        }
+        if self.faults.drift_one_in > 0 && self.rng.one_in(self.faults.drift_one_in) {
+            self.change_data();
         }
         if self.events.is_empty() && self.dirty.is_empty() {
             let Some(at) = self.next() else { return Ok(false) };

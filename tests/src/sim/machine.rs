@@ -22,7 +22,7 @@ use herdlet_plan::{
     time::{Deadline, Now},
 };
 
-use super::{jobs::checks_of, probe::Probes};
+use super::{jobs::checks_of, probe::Probes, templates::Templates};
 
 /// A real object that an operation creates or removes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,6 +125,8 @@ pub struct Machine {
     pub(super) tokens: BTreeMap<(AllocId, u16), Tokens>,
     /// The parts that only tests have.
     pub probes: Probes,
+    /// Templates of tasks, and their data.
+    pub templates: Templates,
     /// Allocations whose progress an agent has forgotten: the order of their tasks is not checked any more.
     pub forgotten: BTreeSet<AllocId>,
     /// Until this time supervisors spawned by a dead agent may still start: records of ended attempts become fences.
@@ -203,7 +205,7 @@ impl Machine {
     /// finds its process running does not fail.
     pub fn may_fail(&mut self, action: &Action) -> bool {
         match (&action.subject, &action.verb) {
-            (_, Verb::Signal { .. }) => false,
+            (_, Verb::Signal { .. } | Verb::Script { .. }) => false,
             (Subject::Alloc(alloc, Part::Task(index, _)), Verb::Start { attempt }) => {
                 let key = (alloc.id, *index, *attempt);
                 let fence = Attempt { alloc: alloc.clone(), phase: Phase::Tombstone, exit_code: 0 };
@@ -323,7 +325,28 @@ impl Machine {
     /// The agent dies, and its checks with it.
     pub fn crash(&mut self, now_ns: u64) {
         self.late_until = now_ns + LATE_NS;
+        self.templates.crash();
         self.things.retain(|thing| !thing.consists_of(Medium::Agent));
+    }
+
+    /// Renders the templates of a task. If their data is missing, no file is written.
+    fn render(
+        &mut self,
+        now_ns: u64,
+        alloc: &Allocation,
+        part: Part,
+        action: &Action,
+    ) -> Result<Outcome, String> {
+        let index = part.task().unwrap_or_default();
+        let (_, task) = spec_of(alloc, index)?;
+        let thing = Thing::Part(alloc.id, part);
+        let has_files = self.things.contains(&thing);
+        let outcome = self.templates.render(now_ns, (alloc, index, task), (&action.inputs, has_files));
+        if matches!(outcome, Outcome::Done(_)) {
+            self.vanished.remove(&thing);
+            self.things.insert(thing);
+        }
+        Ok(outcome)
     }
 
     /// Ends a process. Returns the event that a running agent receives.
@@ -353,6 +376,9 @@ impl Machine {
                 let why = "the allocation directory is missing".to_owned();
                 Outcome::Failed { class: FailureClass::Retry, why }
             }
+            Verb::Up if matches!(part, Part::Task(_, TaskPart::Templates)) => {
+                return self.render(now_ns, alloc, part, action);
+            }
             Verb::Up => {
                 self.vanished.remove(&thing);
                 self.covered.remove(&thing);
@@ -375,7 +401,7 @@ impl Machine {
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
                         return Err(format!("{} mounts nothing", alloc.name()));
                     }
-                    _ if medium == Medium::Agent => Outcome::Checking(checks_of(alloc, part)),
+                    _ if runs_checks(part) => Outcome::Checking(checks_of(alloc, part)),
                     Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Outcome::Done(None),
                 }
             }
@@ -424,9 +450,15 @@ impl Machine {
             | Verb::Stop { .. }
             | Verb::Destroy { .. }
             | Verb::Prestop { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. }) => return Err(format!("{verb:?} on {part:?}")),
         })
     }
+}
+
+/// Whether a part runs checks. The socket of a task is the agent's own work, too.
+pub fn runs_checks(part: Part) -> bool {
+    matches!(part, Part::Checks | Part::Task(_, TaskPart::Checks))
 }
 
 /// Tokens are on a file system of their own.

@@ -81,6 +81,10 @@ impl Life {
         self.check_launches()?;
         self.settle("after the faults stopped")?;
         self.check_wanted()?;
+        // Replicas that are healthy restart in turns.
+        self.complete_data();
+        self.settle("after a change of all data")?;
+        self.check_wanted()?;
         if self.rng.one_in(3) {
             // A settled deployment can be rolled out completely, wait for users, and be reverted to.
             self.faults = faults;
@@ -121,6 +125,7 @@ impl Life {
         self.faults = Faults::default();
         self.end_driver_fault();
         self.machine.catalogue_down_until = 0;
+        self.complete_data();
         self.full_until = 0;
         self.want_volumes();
         self.go_on();
@@ -158,6 +163,8 @@ impl Life {
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Constraint) => {
                 !is_unfit(&view.job)
             }
+            // Another allocation of its group does not become healthy.
+            ConvergenceState::Waiting if self.is_turn_blocked(view) => false,
             // No user will promote it any more.
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Promotion) => false,
             ConvergenceState::Progressing | ConvergenceState::Waiting => true,
@@ -286,7 +293,7 @@ impl Life {
 
     /// Checks that every process that is notified of new tokens knows one that has not expired.
     fn check_tokens(&self) -> Result<(), Violation> {
-        for ((id, index, _), attempt) in self.machine.live() {
+        for ((id, index, number), attempt) in self.machine.live() {
             let known_until = self.machine.token_known_until(*id, *index);
             if known_until.is_some_and(|until| until < self.now_ns) {
                 let (name, task) = (attempt.alloc.name(), index);
@@ -299,6 +306,14 @@ impl Life {
                     "task {} of {name} does not know the newest value of its probe",
                     task.name
                 ));
+            }
+            let key = (*id, *index, *number);
+            let trouble = self.machine.templates.trouble(key, (&attempt.alloc.job_key, task));
+            if let Some(trouble) =
+                trouble.filter(|_| !self.waits_for_turn(*id, *index) && !self.machine.forgotten.contains(id))
+            {
+                let name = attempt.alloc.name();
+                return never_comes(format!("task {} of {name} {trouble}", task.name));
             }
         }
         Ok(())
@@ -372,6 +387,7 @@ impl Life {
     /// Checks that the state equals that of a simulation without faults in which the same was applied.
     fn check_history(&mut self) -> Result<(), Violation> {
         let mut clean = Life::new(1, Faults::default()).with_turns_of(self.turn_ns);
+        clean.machine.templates.is_complete = true;
         clean.want_volumes();
         clean.apply(self.wanted.values().cloned().collect());
         clean.settle("a life without faults")?;

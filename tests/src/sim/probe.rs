@@ -61,6 +61,8 @@ impl Probes {
             | TaskPart::Artifacts
             | TaskPart::Identity
             | TaskPart::Mounts
+            | TaskPart::Templates
+            | TaskPart::ApiSocket
             | TaskPart::Process
             | TaskPart::Services
             | TaskPart::Checks

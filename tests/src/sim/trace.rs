@@ -157,6 +157,7 @@ impl Trace {
             Outcome::Lost { why } => format!("lost: {why}"),
             Outcome::Failed { class, why } => format!("failed ({class:?}): {why}"),
             Outcome::Pending { on, .. } => format!("waits for {on}"),
+            Outcome::Outdated { on, .. } => format!("outdated, waits for {on}"),
             Outcome::Overdue => "overdue".to_owned(),
             Outcome::Recovered(Recovered::NotStarted) => "it never began".to_owned(),
             Outcome::Recovered(Recovered::Running(_)) => "it lives".to_owned(),
@@ -291,6 +292,7 @@ fn verb(verb: &Verb) -> String {
         Verb::Stop { attempt, grace, .. } => format!("stop {attempt}, by force after {grace}"),
         Verb::Destroy { attempt } => format!("destroy {attempt}"),
         Verb::Prestop { attempt } => format!("run prestop in {attempt}"),
+        Verb::Script { attempt, template } => format!("run script {template} in {attempt}"),
         Verb::Signal { attempt, signal } => format!("send {signal} to {attempt}"),
     }
 }

@@ -20,7 +20,7 @@ use super::{
     coverage::Kind,
     jobs,
     life::{Life, job_key},
-    machine::{AttemptKey, Thing},
+    machine::{AttemptKey, Thing, runs_checks},
 };
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -226,7 +226,7 @@ impl Life {
         match row.medium {
             // A lost directory ends the task, so this is rare.
             Medium::Files if thing.is_dir() && !self.rng.one_in(8) => return,
-            Medium::Agent => return,
+            Medium::Agent if runs_checks(part) => return,
             // They are removed with the directory, and a task that has received them may do with them what it likes.
             Medium::Files if row.while_running == WhileRunning::Leave => return,
             Medium::Mounts if self.rng.one_in(3) => {
@@ -234,7 +234,7 @@ impl Life {
                 self.trace.note(self.now().boot_ns, || format!("something else is mounted over {part:?}"));
                 self.machine.covered.insert(thing);
             }
-            Medium::Files | Medium::Mounts | Medium::Processes | Medium::Catalogue => {
+            Medium::Files | Medium::Mounts | Medium::Processes | Medium::Catalogue | Medium::Agent => {
                 self.met.note(Kind::Vanished);
                 self.trace.note(self.now().boot_ns, || format!("{part:?} vanishes"));
                 self.machine.vanish(&thing);

@@ -104,6 +104,8 @@ impl World {
             start_pressure_limit: START_PRESSURE_LIMIT,
             task_dir_users: Vec::new(),
             artifacts: Limits::default(),
+            variables: agent::variables_in(&paths).unwrap(),
+            templates: herdlet_config::template::Template::default(),
             notes: Arc::new(|_| {}),
         };
         let mut agent = Agent::start_by(parts, self.clock).await.unwrap();

@@ -17,12 +17,17 @@ use herdlet_plan::{
     facts::{Facts, Input, Revision},
     op::{Part, TaskPart, TemplateIndex},
 };
-use herdlet_render::{Reader, RenderError, Rendering, TaskTemplates, renderer::template_variables};
+use herdlet_render::{
+    Access, AccessToken, Reader, Recheck, RenderError, Rendering, TaskTemplates, renderer::template_variables,
+};
 
 use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry};
 
 /// Data that appears without an event, such as a file, is looked for in this period.
 const MISSING_FILE_PERIOD: Duration = Duration::from_secs(2);
+
+/// Data that servers do not give: they are asked again by the watch too, but what one task may read, another may not.
+const MISSING_SERVERS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Other data: its sources report changes, and this only limits the effect of a lost report.
 const MISSING_PERIOD: Duration = Duration::from_secs(300);
@@ -52,8 +57,12 @@ pub async fn templates(
     }
     match context.renderer.render(task).await {
         Ok(Rendering::Done { outputs }) => Outcome::Done(Some(Arc::new(facts(&outputs)))),
-        Ok(Rendering::Missing { on, kept, files }) => {
-            let period = if files { MISSING_FILE_PERIOD } else { MISSING_PERIOD };
+        Ok(Rendering::Missing { on, kept, recheck }) => {
+            let period = match recheck {
+                Recheck::Files => MISSING_FILE_PERIOD,
+                Recheck::Servers => MISSING_SERVERS_PERIOD,
+                Recheck::Reported => MISSING_PERIOD,
+            };
             let ask_in = herdlet_api_types::Duration(i64::try_from(period.as_nanos()).unwrap_or(i64::MAX));
             if kept { Outcome::Outdated { on, ask_in } } else { Outcome::Pending { on, ask_in } }
         }
@@ -149,6 +158,7 @@ async fn prepared(
             group: alloc.group.clone(),
             task: task.name.clone(),
             alloc: alloc.id.to_string(),
+            access: access(context, workload).await?,
         },
         templates: task.templates.iter().map(|template| resolved(template, &on_host)).collect(),
         env,
@@ -158,6 +168,23 @@ async fn prepared(
             .map(|facts| facts.outputs.iter().map(|revision| revision.0).collect())
             .unwrap_or_default(),
     })
+}
+
+/// A task of a local job reads this agent's data, one of servers their data with its default identity.
+async fn access(context: &Arc<Context>, workload: &Workload) -> Result<Access, Refusal> {
+    let alloc = &workload.alloc;
+    if alloc.server.is_none() {
+        return Ok(Access::Agent);
+    }
+    let (tokens, id) = (Arc::clone(&context.server_tokens), alloc.id);
+    let task = workload.task().map(|task| task.name.clone()).unwrap_or_default();
+    let read = herdlet_runtime::off_thread(move || tokens.of_task(id, &task)).await;
+    let token = read.map_err(std::io::Error::other).flatten().map_err(|error| Refusal {
+        class: Class::Retry,
+        why: format!("read the identity signed by servers: {error}"),
+    })?;
+    let token = token.map(|token| AccessToken::new(token.reveal())).unwrap_or_default();
+    Ok(Access::Servers { token })
 }
 
 fn resolved(template: &Template, env: &TaskEnv) -> Template {

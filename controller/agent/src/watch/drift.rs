@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -31,10 +31,11 @@ use herdlet_base::{
 use herdlet_plan::{
     event::{Event, Noticed},
     op::{Part, TaskIndex, TaskPart},
+    parts::Need,
     shared::volume::volume_name,
 };
 use herdlet_runtime::Inbox;
-use herdlet_storage::{alloc_dir, mounts::Destination, task_dir};
+use herdlet_storage::{alloc_dir, api_socket::SOCKET, mounts::Destination, task_dir};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use tokio::{
     sync::{Notify, broadcast::error::RecvError},
@@ -230,7 +231,9 @@ impl Watched {
                 changed.notify_one();
             }
         };
-        let entries = std::iter::once(&dirs.top).chain(dirs.mounts.iter().map(|mount| &mount.source));
+        let entries = std::iter::once(&dirs.top)
+            .chain(dirs.mounts.iter().map(|mount| &mount.source))
+            .chain(dirs.sockets.iter().map(|(_, path)| path));
         let entries: Vec<_> = entries.map(|path| Subscription::of_entry(path, notifier())).collect();
         let inside = [&dirs.top, &dirs.shared].into_iter().chain(dirs.tasks.iter().map(|(_, path)| path));
         let inside = inside.map(|path| Subscription::new(path, Interests::Rights, notifier()));
@@ -285,6 +288,8 @@ struct Directories {
     top: PathBuf,
     shared: PathBuf,
     tasks: Vec<(TaskIndex, PathBuf)>,
+    /// Sockets of the Task API.
+    sockets: Vec<(TaskIndex, PathBuf)>,
     mounts: Vec<Mounted>,
 }
 
@@ -298,8 +303,13 @@ impl Directories {
     fn of(view: &AllocView, paths: &Paths, volumes: &BTreeMap<String, PathBuf>) -> Self {
         let id = view.spec.id;
         let group = view.spec.group();
-        let mut dirs =
-            Self { top: paths.alloc(&id), shared: paths.shared(&id), tasks: Vec::new(), mounts: Vec::new() };
+        let mut dirs = Self {
+            top: paths.alloc(&id),
+            shared: paths.shared(&id),
+            tasks: Vec::new(),
+            sockets: Vec::new(),
+            mounts: Vec::new(),
+        };
         for (index, task) in (0..).zip(&view.tasks).filter(|(_, task)| is_running(task)) {
             let path = paths.task(&id, &task.name);
             let wanted = group.and_then(|group| group.tasks.get(usize::from(index)));
@@ -313,6 +323,10 @@ impl Directories {
                     dirs.mounts.push(Mounted { task: index, source: source.clone(), point });
                 }
             }
+            let has_socket = |wanted| (TaskPart::ApiSocket.row().needed)(wanted) == Need::Needed;
+            if wanted.is_some_and(has_socket) {
+                dirs.sockets.push((index, path.join("secrets").join(SOCKET)));
+            }
             dirs.tasks.push((index, path));
         }
         dirs
@@ -321,20 +335,23 @@ impl Directories {
     /// All watched paths; tasks that start later add more.
     fn places(&self) -> BTreeSet<PathBuf> {
         let mounts = self.mounts.iter().map(|mount| &mount.source);
-        let tasks = self.tasks.iter().map(|(_, path)| path);
+        let tasks = self.tasks.iter().chain(&self.sockets).map(|(_, path)| path);
         [&self.top, &self.shared].into_iter().chain(mounts).chain(tasks).cloned().collect()
     }
 
     /// The part of each directory that has a stamp.
     fn parts(&self) -> impl Iterator<Item = Part> {
-        let tasks = self.tasks.iter().map(|(task, _)| Part::Task(*task, TaskPart::Dir));
+        let tasks = self.tasks.iter().chain(&self.sockets);
+        let tasks = tasks.map(|(task, _)| Part::Task(*task, TaskPart::Dir));
         [Part::Dir, Part::Dir].into_iter().chain(tasks)
     }
 
     /// `None` if a directory is missing.
     fn stamps(&self) -> Option<Vec<Stamp>> {
-        let dirs = [&self.top, &self.shared].into_iter().chain(self.tasks.iter().map(|(_, path)| path));
-        dirs.map(|dir| Stamp::of(dir)).collect()
+        let tasks = self.tasks.iter().map(|(_, path)| &**path);
+        // The directory of a socket changes with its entries.
+        let secrets = self.sockets.iter().filter_map(|(_, path)| path.parent());
+        [&*self.top, &*self.shared].into_iter().chain(tasks).chain(secrets).map(Stamp::of).collect()
     }
 
     /// The parts that have changed since they were created. Their own inspections decide whether that matters.
@@ -350,6 +367,10 @@ impl Directories {
             if !has_dirs(path, &task_dir::DIRS) || is_open(path) {
                 missing.push(Part::Task(*task, TaskPart::Dir));
             }
+        }
+        let is_there = |path: &Path| path.symlink_metadata().is_ok_and(|about| about.file_type().is_socket());
+        for (task, _) in self.sockets.iter().filter(|(_, path)| !is_there(path)) {
+            missing.push(Part::Task(*task, TaskPart::ApiSocket));
         }
         // The mount table reports an unmount.
         let shows_its_source = |mount: &Mounted| {

@@ -4,7 +4,7 @@
 //! [`admission`](super::admission) decides which requests are answered. Shutdown stops accepting, ends streams through
 //! [`Shared::closing`](super::Shared::closing), and waits a moment for the other requests.
 
-mod connections;
+pub(super) mod connections;
 mod refusal;
 mod socket_path;
 

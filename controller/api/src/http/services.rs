@@ -29,6 +29,7 @@ use super::{
     filter::Filter,
     list::{Listed, fitting},
     query::{INDEX, Params, Read, Source, flag},
+    task_api::Scope,
 };
 
 impl Listed for Registration {
@@ -61,11 +62,15 @@ pub(super) async fn registrations(
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
+    scope: Scope,
 ) -> ApiResult<Response> {
+    scope.check_namespace(read.namespace())?;
     let filter = Filter::parse(&read.filter)?;
     let stubs = |shared: &Shared| {
         let mut found: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
-        for registration in shared.catalog.all().into_iter().filter(|one| read.covers(&one.job.namespace)) {
+        let is_shown =
+            |one: &Registration| read.covers(&one.job.namespace) && scope.may_see(&one.job.namespace);
+        for registration in shared.catalog.all().into_iter().filter(is_shown) {
             let services = found.entry(registration.job.namespace.to_string()).or_default();
             services.entry(registration.name).or_default().extend(registration.tags);
         }
@@ -98,11 +103,17 @@ pub(super) async fn read(
     Path(name): Path<String>,
     Params(read): Params<Read>,
     Params(wanted): Params<ServiceQuery>,
+    scope: Scope,
 ) -> ApiResult<Response> {
+    scope.check_namespace(read.namespace())?;
     let choice = Choice::parse(&wanted.choose)?;
     let instances = |shared: &Shared| {
         let mut found = shared.catalog.all();
-        found.retain(|one| one.name == name && (wanted.all || is_listed(&shared.model, one)));
+        found.retain(|one| {
+            one.name == name
+                && scope.may_see(&one.job.namespace)
+                && (wanted.all || is_listed(&shared.model, one))
+        });
         Ok(found)
     };
     let chosen = |shown| match &choice {

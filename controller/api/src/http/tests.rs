@@ -12,6 +12,7 @@ mod services;
 mod shapes;
 mod stock;
 mod streams;
+mod task_api;
 mod tls;
 mod ui;
 mod variables;

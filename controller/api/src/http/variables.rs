@@ -25,6 +25,7 @@ use super::{
     error::{ApiError, ApiResult},
     list::Listed,
     query::{INDEX, Params, Read, Source, answered},
+    task_api::{Requester, Scope, forbidden},
 };
 
 /// The caller of a request, for the audit.
@@ -34,6 +35,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Accessor {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        if let Some(requester) = parts.extensions.get::<Requester>() {
+            return Ok(Self(Actor::client(requester.name())));
+        }
         // Only a router without listener, in tests, has no caller.
         let caller = parts.extensions.get::<Caller>();
         Ok(Self(caller.map_or_else(Actor::agent, Actor::client)))
@@ -67,7 +71,9 @@ struct Asked<'s> {
 impl Asked<'_> {
     /// Records a refusal before the store is reached.
     fn refuse(&self, error: ApiError) -> ApiError {
-        self.shared.variables.refused(self.actor, self.operation, &self.key, "refused: invalid");
+        let is_forbidden = matches!(error, ApiError::Forbidden(_));
+        let result = if is_forbidden { "refused: not permitted" } else { "refused: invalid" };
+        self.shared.variables.refused(self.actor, self.operation, &self.key, result);
         error
     }
 }
@@ -83,14 +89,19 @@ fn namespace_of(read: &Given<Read>) -> String {
 pub(super) async fn list(
     State(shared): State<Arc<Shared>>,
     read: Given<Read>,
-    Accessor(actor): Accessor,
+    (Accessor(actor), scope): (Accessor, Scope),
 ) -> ApiResult<Response> {
     let key = VariableKey { namespace: namespace_of(&read), path: String::new() };
     let asked = Asked { shared: &shared, actor: &actor, operation: "list", key };
     let Params(read) = read.map_err(|error| asked.refuse(error))?;
+    scope.check_namespace(read.namespace()).map_err(|error| asked.refuse(error))?;
     shared.variables.listed(&actor, read.namespace(), &read.prefix);
     let show = |_: &Shared, one: &VariableMetadata| serde_json::to_value(one).unwrap_or_default();
-    let find = |shared: &Shared| Ok(shared.variables.store().list());
+    let find = |shared: &Shared| {
+        let mut found = shared.variables.store().list();
+        found.retain(|one| scope.may_read(&one.namespace, &one.path));
+        Ok(found)
+    };
     shared.list(&read, find, show).await
 }
 
@@ -98,11 +109,14 @@ pub(super) async fn read(
     State(shared): State<Arc<Shared>>,
     Path(path): Path<String>,
     read: Given<Read>,
-    Accessor(actor): Accessor,
+    (Accessor(actor), scope): (Accessor, Scope),
 ) -> VariableResult {
     let key = VariableKey { namespace: namespace_of(&read), path };
     let asked = Asked { shared: &shared, actor: &actor, operation: "read", key: key.clone() };
     let Params(read) = read.map_err(|error| asked.refuse(error))?;
+    if !scope.may_read(&key.namespace, &key.path) {
+        return Err(asked.refuse(forbidden()).into());
+    }
     shared.await_variable(&read, &key).await.map_err(|error| asked.refuse(error))?;
     let index = shared.index(Source::Variables);
     match shared.variables.read(&actor, key).await? {

@@ -211,7 +211,7 @@ fn settings_of_templates_are_read() {
     assert!(all_allowed.template.function_denylist.is_empty());
     let problems =
         load(&[("a.hcl", "client { template { wait { min = \"2s\" max = \"1s\" } } }")]).unwrap_err();
-    let message = "client.template.wait: is empty: min 2s is above max 1s";
+    let message = "client.template.wait.min: must be at most max (1s), found 2s";
     assert!(lines(&problems)[0].ends_with(message), "{problems}");
 }
 

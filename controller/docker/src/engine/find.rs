@@ -84,9 +84,7 @@ fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, 
         EngineChoice::Docker => docker(),
         EngineChoice::Podman => podman(),
         EngineChoice::Auto
-            if policy.socket.is_some()
-                || exists(&docker().socket)
-                || is_installed("dockerd", exists) =>
+            if policy.socket.is_some() || exists(&docker().socket) || is_installed("dockerd", exists) =>
         {
             docker()
         }

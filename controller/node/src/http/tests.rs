@@ -1,7 +1,7 @@
 //! The node's HTTP API over a real socket, with stand-in servers that record calls.
 
 mod elsewhere;
-mod test_env;
+pub(super) mod test_env;
 mod writes;
 
 use std::sync::atomic::Ordering;

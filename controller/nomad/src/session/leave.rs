@@ -124,7 +124,7 @@ impl<S: Service, D: Dial> Queries<S, D> {
                 let answer = self.node(self.node_id(), newer);
                 match newer {
                     Newer::Now => timeout(ASKED, answer).await.unwrap_or(Err(CallError::Late(ASKED))),
-                    Newer::Than(_) => answer.await,
+                    Newer::Than(_) | Newer::Within { .. } => answer.await,
                 }
             };
             let error = match asked.await {

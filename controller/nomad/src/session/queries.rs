@@ -50,6 +50,13 @@ pub enum Newer {
     Now,
     /// Any server's response, once its index is greater than this; at most 300 s.
     Than(u64),
+    /// The same with another limit, for callers with more queries than permits.
+    Within {
+        /// The known index.
+        index: u64,
+        /// For how long servers may block; more than zero, and at most 300 s.
+        block: Duration,
+    },
 }
 
 impl<S: Service, D: Dial> Queries<S, D> {
@@ -134,6 +141,10 @@ impl<S: Service, D: Dial> Queries<S, D> {
             Newer::Than(index) => {
                 let question = Question { index, responder: Responder::AnyServer };
                 self.ask_within(method, question, BLOCK, request).await
+            }
+            Newer::Within { index, block } => {
+                let question = Question { index, responder: Responder::AnyServer };
+                self.ask_within(method, question, block, request).await
             }
         }
     }

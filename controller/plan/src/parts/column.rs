@@ -38,6 +38,13 @@ pub struct PartRow {
     pub words: Words,
 }
 
+impl PartRow {
+    /// Whether its facts are stored.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.memory == Memory::Stored
+    }
+}
+
 /// Whether a specification needs a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {

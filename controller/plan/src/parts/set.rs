@@ -126,10 +126,18 @@ mod tests {
     #[test]
     fn sets_are_as_the_columns_say() {
         use TaskPart as P;
-        let before_start =
-            [P::Dir, P::Artifacts, P::Identity, P::Mounts, P::Templates, P::Probe, P::ProbeReader];
+        let kept = [P::Dir, P::Identity, P::Mounts, P::Templates, P::ApiSocket, P::Probe, P::ProbeReader];
+        let mut before_start = kept.to_vec();
+        before_start.insert(1, P::Artifacts);
         assert_eq!(parts(BEFORE_START), before_start);
-        assert_eq!(parts(KEPT), [P::Dir, P::Identity, P::Mounts, P::Templates, P::Probe, P::ProbeReader]);
-        assert_eq!(parts(AFTER_PROCESS), [P::Mounts, P::Probe]);
+        assert_eq!(parts(KEPT), kept);
+        assert_eq!(parts(AFTER_PROCESS), [P::Mounts, P::ApiSocket, P::Probe]);
+    }
+
+    #[test]
+    fn every_task_with_a_program_needs_its_socket() {
+        let mut task = task("main", Lifecycle::Main);
+        task.driver = herdlet_api_types::driver::RAW_EXEC.into();
+        assert_eq!(parts(PartSet::needed_by(&task)), [TaskPart::Dir, TaskPart::ApiSocket, TaskPart::Process]);
     }
 }

@@ -3,6 +3,7 @@
 use std_alloc::{collections::BTreeSet, format, string::String};
 
 use herdlet_api_types::{
+    driver::MOCK,
     job::{ChangeMode, Task},
     task::TaskEventKind,
 };
@@ -45,6 +46,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &IDENTITY,
     &MOUNTS,
     &TEMPLATES,
+    &API_SOCKET,
     #[cfg(any(test, feature = "fixture"))]
     &PROBE,
     #[cfg(any(test, feature = "fixture"))]
@@ -55,7 +57,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &PRESTOP,
 ];
 
-const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 11 } else { 9 };
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 12 } else { 10 };
 
 impl TaskPart {
     /// Its row in the table.
@@ -66,6 +68,7 @@ impl TaskPart {
             Self::Identity => &IDENTITY,
             Self::Mounts => &MOUNTS,
             Self::Templates => &TEMPLATES,
+            Self::ApiSocket => &API_SOCKET,
             #[cfg(any(test, feature = "fixture"))]
             Self::Probe => &PROBE,
             #[cfg(any(test, feature = "fixture"))]
@@ -189,6 +192,30 @@ const TEMPLATES: TaskPartRow = TaskPartRow {
         if_fatal: IfFatal::FailUsers { kind: TaskEventKind::Killing, prefix: "Template failed" },
         timeout: Timeout::same(OPERATION_TIMEOUT),
         words: Words { name: "templates", them: "them", up: "rendering", down: "removing" },
+    },
+};
+
+const API_SOCKET: TaskPartRow = TaskPartRow {
+    part: TaskPart::ApiSocket,
+    // A simulated task has no program that could connect.
+    needed: |task| Need::when(task.driver != MOCK),
+    before_start: BeforeStart::Verify,
+    on_change: NOTHING,
+    row: PartRow {
+        name: "api_socket",
+        medium: Medium::Agent,
+        // The next agent opens it at once, in the place of the socket that nobody serves any more.
+        trust: Trust::Assert,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Keep,
+        reads: &[],
+        memory: Memory::Inspected,
+        down: Down::AfterProcess,
+        withdraw: Withdraw::Never,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::Ignore,
+        timeout: Timeout::same(OPERATION_TIMEOUT),
+        words: Words { name: "Task API socket", them: "it", up: "opening", down: "closing" },
     },
 };
 

@@ -12,6 +12,7 @@ mod placement;
 mod poststop;
 mod quarantine;
 mod reschedule;
+mod restarts;
 mod scaling;
 mod servers;
 mod services;

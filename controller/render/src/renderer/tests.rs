@@ -4,9 +4,10 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use herdlet_api_types::{
     Duration as Span,
-    job::TemplateChange,
+    job::{TemplateChange, TemplateSource},
     variable::{VariableItems, VariableKey},
 };
+use herdlet_base::observation::Class;
 use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
 
 use super::*;
@@ -58,6 +59,7 @@ impl Bench {
             group: "g".to_owned(),
             task: "t".to_owned(),
             alloc: "a".to_owned(),
+            access: Access::Agent,
         };
         let task = TaskTemplates {
             key: (AllocId::from_hash([1; 16]), 0),
@@ -109,7 +111,8 @@ async fn data_is_waited_for_and_named() {
         block("local/b", "no data"),
     ]);
     let missing = bench.render().await.unwrap();
-    let expected = Rendering::Missing { on: "nomad/jobs/web".to_owned(), kept: false, files: false };
+    let expected =
+        Rendering::Missing { on: "nomad/jobs/web".to_owned(), kept: false, recheck: Recheck::Reported };
     assert_eq!(missing, expected);
     assert!(!bench.path("local/b").exists(), "the files are those of one render");
     bench.put("nomad/jobs/web", &[("user", "admin")]).await;
@@ -121,7 +124,9 @@ async fn data_is_waited_for_and_named() {
 async fn at_most_three_names_are_listed() {
     let text = (0..5).map(|number| format!("{{{{ file \"local/{number}\" }}}}")).collect::<String>();
     let bench = Bench::new(vec![block("local/a", &text)]);
-    let Ok(Rendering::Missing { on, files: true, .. }) = bench.render().await else { panic!("files") };
+    let Ok(Rendering::Missing { on, recheck: Recheck::Files, .. }) = bench.render().await else {
+        panic!("files")
+    };
     assert_eq!(on, "file local/0, file local/1, file local/2 and 2 more");
 }
 

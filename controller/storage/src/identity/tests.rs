@@ -57,6 +57,38 @@ fn the_key_is_kept_and_the_same_after_a_restart() {
 }
 
 #[test]
+fn only_tokens_of_this_key_with_its_id_are_verified() {
+    let temp = tempfile::tempdir().unwrap();
+    let ours = Signer::load_or_create(&temp.path().join("ours")).unwrap();
+    let others = Signer::load_or_create(&temp.path().join("others")).unwrap();
+    let claims = serde_json::json!({"a": 1});
+    let token = ours.sign(&claims).unwrap();
+    ours.verify(token.reveal()).unwrap();
+    ours.verify(others.sign(&claims).unwrap().reveal()).unwrap_err();
+    let encoded = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let parts: Vec<&str> = token.reveal().split('.').collect();
+    let (payload, signature) = (parts[1], parts[2]);
+    for header in [
+        serde_json::json!({"alg": "none", "kid": ours.kid()}),
+        serde_json::json!({"alg": "HS256", "kid": ours.kid()}),
+        serde_json::json!({"alg": "EdDSA", "kid": ours.kid(), "typ": "JWT", "x": 1}),
+    ] {
+        for signature in ["", signature] {
+            ours.verify(&format!("{}.{payload}.{signature}", encoded(header.clone()))).unwrap_err();
+        }
+    }
+    let other_claims = encoded(serde_json::json!({"a": 2}));
+    ours.verify(&format!("{}.{other_claims}.{signature}", parts[0])).unwrap_err();
+    // Signed by our key, which the header does not name.
+    for kid in [None, Some("other".to_owned())] {
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.kid = kid;
+        let token = jsonwebtoken::encode(&header, &claims, &ours.private).unwrap();
+        assert!(matches!(ours.verify(&token), Err(IdentityError::OtherKey)));
+    }
+}
+
+#[test]
 fn a_damaged_key_is_set_aside_and_replaced() {
     let temp = tempfile::tempdir().unwrap();
     let first = Signer::load_or_create(temp.path()).unwrap();

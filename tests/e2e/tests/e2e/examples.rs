@@ -269,6 +269,37 @@ fn tag_override_keeps_what_others_write() {
     agent.finish();
 }
 
+#[test]
+fn templates_follow_their_variable() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    agent.cli(&["var", "put", "nomad/jobs/templates", "greeting=hello", "token=s3cret"]).success();
+    agent.apply_and_wait(&patient("templates"));
+    let page = ["fs", "cat", "templates.web[0]/server", "local/www/index.html"];
+    agent.until_printed(&page, |output| output.contains("hello from templates"));
+    let again = ["var", "put", "-force", "nomad/jobs/templates", "greeting=goodbye", "token=s3cret"];
+    agent.cli(&again).success();
+    agent.until_printed(&page, |output| output.contains("goodbye from templates"));
+    agent.finish();
+}
+
+#[test]
+fn templates_in_hcl_signal_their_task() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.cli(&["var", "put", "nomad/jobs/templates-hcl", "greeting=hello"]).success();
+    let file = project().join("manifests/templates.nomad.hcl");
+    agent.cli(&["apply", "-f", file.to_str().unwrap(), "--wait"]).success();
+    agent.until_printed(&["logs", "templates-hcl"], |output| output.contains("hello at level info"));
+    agent.cli(&["var", "put", "-force", "nomad/jobs/templates-hcl", "greeting=goodbye"]).success();
+    agent.until_printed(&["logs", "templates-hcl"], |output| output.contains("goodbye at level info"));
+    agent.finish();
+}
+
 /// The page about templates: the block and the settings of the agent that it shows.
 #[test]
 fn blocks_of_the_guide_to_templates_work() {

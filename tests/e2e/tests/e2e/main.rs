@@ -54,6 +54,7 @@ mod shapes;
 mod shortage;
 mod stopped;
 mod system;
+mod task_api;
 mod task_networks;
 mod templates;
 mod traefik;

@@ -1,6 +1,6 @@
 //! Methods that only record their arguments, or return the answer set by a test.
 
-use herdlet_nomad::wire::{AllocId, NodeId, Secret, registration::GenericResponse};
+use herdlet_nomad::wire::{Secret, catalogue::ServiceInstance, registration::GenericResponse};
 use herdlet_rpc::{
     codec::Value,
     serve::{Call, answer},
@@ -14,26 +14,12 @@ use crate::cluster::lock;
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "PascalCase")]
 struct ServiceRequest {
-    services: Vec<Registered>,
+    services: Vec<ServiceInstance>,
     #[serde(rename = "ID")]
     id: String,
     namespace: String,
     region: String,
     auth_token: Secret,
-}
-
-/// A service.
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "PascalCase")]
-struct Registered {
-    #[serde(rename = "ID")]
-    id: String,
-    namespace: String,
-    #[serde(rename = "NodeID")]
-    node_id: NodeId,
-    #[serde(rename = "AllocID")]
-    alloc_id: AllocId,
-    address: String,
 }
 
 /// The number of recorded requests for each method.
@@ -67,15 +53,13 @@ impl Server {
             return refuse("service registration not found");
         }
         let index = self.cluster.write(|state| {
-            state.services.remove(&key);
-            let services = request.services.into_iter();
-            state.services.extend(services.map(|it| ((it.namespace, it.id), it.alloc_id)));
-            state.next()
+            state.remove_services(|known, _| *known == key);
+            state.register_services(request.services)
         });
         answer(&GenericResponse { index })
     }
 
-    fn keep(&self, call: &Call) {
+    pub(super) fn keep(&self, call: &Call) {
         if let Ok(request) = call.arguments::<Value>() {
             let mut asked = lock(&self.cluster.asked);
             let requests = asked.entry(call.method.clone()).or_default();

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use herdlet_api_types::driver::{MOCK, RAW_EXEC};
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
     event::Event,
@@ -15,8 +16,8 @@ use herdlet_plan::{
 use super::{Life, settings};
 use crate::sim::{coverage::Kind, machine::spec_of};
 
-/// The driver of all tasks.
-const DRIVER: &str = "mock";
+/// The drivers of all tasks. They go away together.
+const DRIVERS: [&str; 2] = [MOCK, RAW_EXEC];
 
 /// The state of the driver.
 #[derive(Debug, Clone, Default)]
@@ -63,9 +64,10 @@ impl Life {
 
     fn node_event(&self) -> Event {
         let mut facts = Box::new(settings().node);
-        facts.attributes.insert(format!("driver.{DRIVER}.changes"), self.driver.changes.to_string());
+        facts.attributes.insert(format!("driver.{MOCK}.changes"), self.driver.changes.to_string());
+        let away = self.driver.away.iter();
         let away: BTreeMap<_, _> =
-            self.driver.away.iter().map(|why| (DRIVER.to_owned(), why.clone())).collect();
+            away.flat_map(|why| DRIVERS.map(|driver| (driver.to_owned(), why.clone()))).collect();
         Event::Node { facts, away, disabled: BTreeSet::new() }
     }
 

@@ -10,11 +10,16 @@ use herdlet_plan::{
     action::{FailureClass, Outcome, Verb},
     event::Event,
     op::{Op, Part, Target, TaskPart},
-    parts::{Medium, Withdraw},
+    parts::Withdraw,
 };
 
 use super::{Flight, Life, SECOND};
-use crate::sim::{coverage::Kind, jobs::checks_of, machine::Thing, probe};
+use crate::sim::{
+    coverage::Kind,
+    jobs::checks_of,
+    machine::{Thing, runs_checks},
+    probe,
+};
 impl Life {
     /// Executes everything that is due, and collects the events the agent receives.
     pub(super) fn gather(&mut self) -> Result<(), String> {
@@ -123,6 +128,12 @@ impl Life {
         if matches!(outcome, Outcome::Pending { .. }) {
             self.met.note(Kind::PendingPart);
         }
+        if matches!(outcome, Outcome::Outdated { .. }) {
+            self.met.note(Kind::OutdatedPart);
+        }
+        if matches!(flight.action.verb, Verb::Script { .. }) {
+            self.met.note(Kind::TemplateScript);
+        }
         let lost = self.faults.lost_one_in > 0 && self.rng.one_in(self.faults.lost_one_in);
         flight.outcome = Some(match flight.action.verb {
             Verb::Up | Verb::Down | Verb::Stop { .. } | Verb::Destroy { .. } | Verb::Prestop { .. }
@@ -142,10 +153,11 @@ impl Life {
             | Verb::Start { .. }
             | Verb::Withdraw
             | Verb::Recover { .. }
+            | Verb::Script { .. }
             | Verb::Signal { .. } => outcome,
         });
         if let Op { target: Target::Alloc(id, part), .. } = flight.action.op
-            && part.row().medium == Medium::Agent
+            && runs_checks(part)
             && flight.action.verb == Verb::Up
         {
             self.checks.insert(id, (self.now_ns + SECOND, None));

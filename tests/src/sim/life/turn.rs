@@ -81,6 +81,7 @@ impl Life {
 
     /// Makes the turn's records durable and releases its decisions.
     pub(super) fn store(&mut self, mut turn: Turn, release: Release) -> Result<(), String> {
+        let turns = self.restart_turns();
         self.write(&mut turn);
         if !turn.views.is_empty() {
             for view in turn.views.drain(..) {
@@ -88,6 +89,7 @@ impl Life {
             }
             self.rollouts.end_turn(&self.jobs, &self.allocs)?;
             self.rooms.end_turn(&self.jobs, &self.allocs, &self.machine.forgotten)?;
+            self.check_restart_turns(&turns)?;
         }
         for (request, reply) in turn.replies.drain(..) {
             self.answer(request, &reply)?;
@@ -146,8 +148,8 @@ impl Life {
             self.withdraw(&action.op);
             return Ok(());
         }
-        // A signal may run concurrently with another operation on its process.
-        let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. });
+        // A signal or a script may run concurrently with another operation on its process.
+        let occupies = |action: &Action| !matches!(action.verb, Verb::Signal { .. } | Verb::Script { .. });
         let mut others = self.flights.iter().filter(|flight| occupies(&flight.action));
         if occupies(&action) && others.any(|flight| flight.action.op.target == action.op.target) {
             return Err(format!("two concurrent operations on {:?}", action.op.target));

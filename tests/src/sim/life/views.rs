@@ -17,6 +17,10 @@ impl Life {
         match view {
             View::Alloc(view) => {
                 self.promises.show(&view)?;
+                self.machine.templates.show(&view)?;
+                if view.convergence.message.contains("waits for its turn to restart") {
+                    self.met.note(Kind::RestartTurn);
+                }
                 self.may_have_lost(&view)?;
                 let passed = |since| self.clock.since(since, self.now_ns);
                 self.rollouts.show(self.allocs.get(&view.spec.id), &view, &passed)?;

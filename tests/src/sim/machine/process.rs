@@ -11,7 +11,7 @@ use herdlet_plan::{
     parts::{BeforeStart, PartSet},
 };
 
-use super::{Attempt, Machine, NEVER, Phase, Thing, launch_of, spec_of, started};
+use super::{super::templates, Attempt, Machine, NEVER, Phase, Thing, launch_of, spec_of, started};
 
 impl Machine {
     pub(super) fn process(
@@ -39,6 +39,7 @@ impl Machine {
                 }
                 self.may_start(alloc, group, task, index)?;
                 self.probes.start((alloc.id, index), task, &action.inputs)?;
+                self.templates.start(key, task, &action.inputs)?;
                 if !self.begun.insert(key) {
                     return Err(format!("attempt {attempt} of {}/{} starts twice", alloc.name(), task.name));
                 }
@@ -100,9 +101,22 @@ impl Machine {
                 }
                 Ok(Outcome::Done(None))
             }
-            Verb::Signal { .. } => {
+            Verb::Signal { attempt, signal } => {
+                let key = (alloc.id, index, *attempt);
+                if signal == templates::SIGNAL && self.living.contains_key(&key) {
+                    self.templates.signal(key, task)?;
+                }
                 self.read_tokens(alloc.id, index);
                 self.probes.signal((alloc.id, index));
+                Ok(Outcome::Done(None))
+            }
+            Verb::Script { attempt, template } => {
+                let key = (alloc.id, index, *attempt);
+                if !self.living.contains_key(&key) {
+                    let why = "the process has ended".to_owned();
+                    return Ok(Outcome::Failed { class: FailureClass::Fatal, why });
+                }
+                self.templates.script(key, (task, usize::from(*template)))?;
                 Ok(Outcome::Done(None))
             }
             Verb::Up | Verb::Down | Verb::Inspect | Verb::Ask | Verb::Withdraw | Verb::Prestop { .. } => {

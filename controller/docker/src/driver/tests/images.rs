@@ -173,7 +173,7 @@ async fn a_slow_disk_holds_nothing_else_while_unused_images_are_looked_for() {
     let record = dir.path().join(attempt_id(1).name());
     rustix::fs::mknodat(CWD, &record, FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     let (read, is_read) = tokio::sync::oneshot::channel();
-    let (other, others) = std::sync::mpsc::channel();
+    let (other, others) = std::sync::mpsc::sync_channel(1);
     let writer = std::thread::spawn(move || {
         let _fifo = std::fs::OpenOptions::new().write(true).open(record).unwrap();
         read.send(()).unwrap();

@@ -28,7 +28,7 @@ use crate::{
     test_recordings::text,
 };
 
-pub(super) fn map(fields: &[(&str, Value)]) -> Value {
+pub(in crate::http) fn map(fields: &[(&str, Value)]) -> Value {
     Value::Map(fields.iter().map(|(name, value)| (text(name), value.clone())).collect())
 }
 
@@ -61,6 +61,9 @@ impl Servers for Arc<Cluster> {
         let body = question.body("here", Duration::from_secs(300));
         let token = body.get("SecretID").and_then(Value::as_text).unwrap_or_default();
         let answer = match &*question.method {
+            "ACL.WhoAmI" if self.answers.lock().unwrap().contains_key("ACL.WhoAmI") => {
+                self.answers.lock().unwrap()["ACL.WhoAmI"].clone()
+            }
             "ACL.ResolveToken" | "ACL.GetPolicies" | "ACL.WhoAmI" if !self.has_acls => {
                 Err("ACL support disabled".to_owned())
             }
@@ -145,16 +148,17 @@ impl DynamicMeta for NoMeta {
     }
 }
 
-pub(super) struct Node {
-    pub(super) ground: ApiFixture,
+pub(in crate::http) struct Node {
+    pub(in crate::http) ground: ApiFixture,
     pub(super) cluster: Arc<Cluster>,
+    pub(in crate::http) api: Arc<NodeApi>,
     pub(super) url: String,
     pub(super) http: reqwest::Client,
-    pub(super) alloc: String,
+    pub(in crate::http) alloc: String,
 }
 
 impl Node {
-    pub(super) async fn new(has_acls: bool) -> Self {
+    pub(in crate::http) async fn new(has_acls: bool) -> Self {
         let ground = ApiFixture::new();
         let web = job("web", "front", "httpd");
         let view = alloc_view(&web, 0, 7);
@@ -181,12 +185,17 @@ impl Node {
         };
         let api = Arc::new(api);
         let access = Access::Cluster(Arc::clone(&api) as Arc<dyn Tokens>);
-        let url = ground.tcp_for(router(api), access).await;
-        Self { ground, cluster, url, http: reqwest::Client::new(), alloc }
+        let url = ground.tcp_for(router(Arc::clone(&api)), access).await;
+        Self { ground, cluster, api, url, http: reqwest::Client::new(), alloc }
     }
 
-    pub(super) fn answers(&self, method: &str, answer: Value) {
+    pub(in crate::http) fn answers(&self, method: &str, answer: Value) {
         self.cluster.answers.lock().unwrap().insert(method.to_owned(), Ok(answer));
+    }
+
+    /// Servers refuse this call.
+    pub(in crate::http) fn refuses(&self, method: &str, why: &str) {
+        self.cluster.answers.lock().unwrap().insert(method.to_owned(), Err(why.to_owned()));
     }
 
     pub(super) async fn ask(&self, method: Method, path: &str, token: &str, body: &str) -> reqwest::Response {
@@ -199,7 +208,7 @@ impl Node {
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 
-    pub(super) fn last_call(&self) -> (String, Value) {
+    pub(in crate::http) fn last_call(&self) -> (String, Value) {
         self.cluster.asked.lock().unwrap().pop().expect("a call to the servers")
     }
 }

@@ -31,7 +31,7 @@ impl Writer<'_> {
         if before.as_ref() == Some(&facts) {
             return;
         }
-        if part.row().memory == Memory::Stored && self.state.durable.facts.get(&part) != Some(&facts) {
+        if part.row().is_stored() && self.state.durable.facts.get(&part) != Some(&facts) {
             self.state.durable.facts.insert(part, facts.clone());
         }
         self.state.facts.set(part, facts);

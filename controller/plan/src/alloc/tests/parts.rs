@@ -18,7 +18,10 @@ fn fatal_part_failure_fails_waiting_tasks() {
         (Part::Checks, Doing::Up, Fatal, None),
         (own(TaskPart::Dir), Doing::Up, Fatal, Some("Task hook failed")),
         (own(TaskPart::Identity), Doing::Up, Fatal, Some("Task hook failed")),
-        (own(TaskPart::Identity), Doing::Renew, Fatal, None),
+        (own(TaskPart::Identity), Doing::Renew, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Templates), Doing::Up, Fatal, Some("Killing")),
+        (own(TaskPart::Templates), Doing::Renew, Fatal, Some("Killing")),
+        (own(TaskPart::Templates), Doing::Renew, Retry, None),
         (own(TaskPart::Mounts), Doing::Up, Fatal, Some("Task hook failed")),
         (own(TaskPart::Services), Doing::Up, Fatal, None),
         (Part::Task(1, TaskPart::Mounts), Doing::Up, Fatal, None),
@@ -209,6 +212,8 @@ fn next_agent_notifies_the_task_of_a_renewal() {
     let look = |bench: &mut Bench<'_>| {
         bench.write(|writer| writer.drift(part, Noticed::Periodic));
         bench.settle();
+        // A driver sends nothing to an attempt that it has not recovered.
+        bench.outcome(PROCESS, Outcome::Recovered(Recovered::Running(Default::default())));
         bench.outcome(part, issued());
         bench.issued.iter().filter(|verb| verb.contains("SIGUSR2")).count()
     };

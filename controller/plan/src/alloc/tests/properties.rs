@@ -3,6 +3,7 @@
 use super::*;
 use crate::facts::{ChangeAction, Owed, Revision};
 use crate::state::LastValue;
+use herdlet_api_types::{fixture, job::TemplateChange};
 
 fn any_deadline() -> impl Strategy<Value = Deadline> {
     (0..200u64, 0..60i64).prop_map(|(from, length)| Deadline::after(at(from), Duration::from_secs(length)))
@@ -31,13 +32,16 @@ fn any_run() -> impl Strategy<Value = Run> {
 }
 
 fn any_task() -> impl Strategy<Value = TaskState> {
-    (any_run(), 0..4u32, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(run, attempt, failed, requested, doomed)| {
+    let owed = prop::option::of(any_owed());
+    (any_run(), 0..4u32, any::<bool>(), any::<bool>(), any::<bool>(), owed).prop_map(
+        |(run, attempt, failed, requested, doomed, owed)| {
             let doom = doomed.then(|| PermanentFailure {
                 kind: herdlet_api_types::task::TaskEventKind::HookFailed,
                 message: String::new(),
             });
-            TaskState { run, attempt, failed, restart_requested: requested, doom, ..TaskState::default() }
+            let owed = owed.into_iter().map(|owed| (TaskPart::Templates, owed)).collect();
+            let restart_requested = requested;
+            TaskState { run, attempt, failed, restart_requested, doom, owed, ..TaskState::default() }
         },
     )
 }
@@ -62,11 +66,11 @@ fn any_part_state() -> impl Strategy<Value = PartState> {
             overtaken,
             overdue: false
         }),
-        (0..200u64).prop_map(|at| PartState::Pending {
+        (0..200u64, any::<bool>()).prop_map(|(at, kept)| PartState::Pending {
             on: String::new(),
             since_ns: 0,
             ask_at_ns: at * 1_000_000_000,
-            last: LastValue::Kept,
+            last: if kept { LastValue::Kept } else { LastValue::Gone },
         }),
         (doing, 0..200u64).prop_map(|(doing, at)| PartState::Failed {
             doing,
@@ -83,6 +87,8 @@ fn all_parts() -> Vec<Part> {
         TaskPart::Artifacts,
         TaskPart::Identity,
         TaskPart::Mounts,
+        TaskPart::Templates,
+        TaskPart::ApiSocket,
         TaskPart::Probe,
         TaskPart::ProbeReader,
         TaskPart::Process,
@@ -124,6 +130,19 @@ fn any_state() -> impl Strategy<Value = AllocState> {
         })
 }
 
+/// A task with templates of all kinds.
+fn templated(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
+    let mut script = fixture::change_script("/bin/reload");
+    (script.fail_on_error, script.run_on_first_render) = (true, true);
+    let changes = [
+        TemplateChange::Restart,
+        TemplateChange::Signal(String::from("SIGHUP")),
+        TemplateChange::Script(script),
+    ];
+    task.templates = changes.into_iter().map(fixture::template).collect();
+    task
+}
+
 /// A task with the parts that only tests have.
 fn probing(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
     task.config = serde_json::json!({ "probe": true });
@@ -133,24 +152,27 @@ fn probing(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Ta
 fn any_facts() -> impl Strategy<Value = Arc<Facts>> {
     let root = prop::option::of("[a-z/]{0,8}");
     let env = prop::collection::btree_map("[A-Z]{1,4}", ".{0,8}", 0..3);
-    (any::<u64>(), root, env, prop::option::of(any_deadline())).prop_map(|(revision, root, env, renew_at)| {
-        Arc::new(Facts { revision: Revision(revision), root, env, renew_at, ..Facts::none() })
-    })
+    let outputs = prop::collection::vec(any::<u64>().prop_map(Revision), 0..3);
+    (any::<u64>(), root, env, prop::option::of(any_deadline()), outputs).prop_map(
+        |(revision, root, env, renew_at, outputs)| {
+            Arc::new(Facts { revision: Revision(revision), root, env, renew_at, outputs, ..Facts::none() })
+        },
+    )
 }
 
 fn any_owed() -> impl Strategy<Value = Owed> {
     let restart = ".{0,8}".prop_map(ChangeAction::Restart);
-    let signal = prop::collection::btree_set("SIG[A-Z]{1,4}", 0..3).prop_map(ChangeAction::Signal);
-    (prop_oneof![restart, signal], any::<u64>(), any_deadline()).prop_map(|(action, revision, due)| Owed {
-        action,
-        revision: Revision(revision),
-        due,
-    })
+    let signals = || prop::collection::btree_set("SIG[A-Z]{1,4}", 0..3);
+    let scripts = prop::collection::btree_set(0..3u16, 1..3);
+    let signal = signals().prop_map(ChangeAction::Signal);
+    let run = (signals(), scripts).prop_map(|(signals, scripts)| ChangeAction::Run { signals, scripts });
+    (prop_oneof![restart, signal, run], any::<u64>(), any_deadline())
+        .prop_map(|(action, revision, due)| Owed { action, revision: Revision(revision), due })
 }
 
 /// A part of a probe, as a key of stored maps.
 fn any_probe() -> impl Strategy<Value = TaskPart> {
-    prop_oneof![Just(TaskPart::Probe), Just(TaskPart::ProbeReader)]
+    prop_oneof![Just(TaskPart::Probe), Just(TaskPart::ProbeReader), Just(TaskPart::Templates)]
 }
 
 /// Stored state of probes, in a task and beside it.
@@ -181,6 +203,11 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
         any_deadline().prop_map(|at| Outcome::Done(Some(Facts::renewed_at(Some(at))))),
         Just(Outcome::Started(Launch::of(1))),
         Just(Outcome::Pending { on: String::new(), ask_in: Duration::from_secs(30) }),
+        Just(Outcome::Outdated { on: String::new(), ask_in: Duration::from_secs(30) }),
+        prop::collection::vec(0..3u64, 3).prop_map(|outputs| {
+            let outputs = outputs.into_iter().map(Revision).collect();
+            Outcome::Done(Some(Arc::new(Facts { outputs, ..Facts::none() })))
+        }),
         Just(Outcome::Recovered(Recovered::NotStarted)),
         Just(Outcome::Recovered(Recovered::Running(Default::default()))),
         Just(Outcome::Recovered(Recovered::Exited(exit(1)))),
@@ -200,12 +227,12 @@ proptest! {
     fn plans_are_total_and_come_to_rest(
         state in any_state(),
         desired in prop_oneof![Just(Desired::Run), Just(Desired::Stop), Just(Desired::Gone)],
-        outcomes in prop::collection::vec((0..43usize, any_outcome()), 0..24),
+        outcomes in prop::collection::vec((0..50usize, any_outcome()), 0..24),
     ) {
         let mut spec = alloc(vec![
             task("pre", Lifecycle::Prestart),
             task("side", Lifecycle::PrestartSidecar),
-            probing(fetching(task("main", Lifecycle::Main))),
+            probing(templated(fetching(task("main", Lifecycle::Main)))),
             task("post", Lifecycle::Poststart),
             task("stop", Lifecycle::Poststop),
         ]);
@@ -215,7 +242,19 @@ proptest! {
         let parts = all_parts();
         let mut terminal = None;
         for (at, outcome) in outcomes {
-            life.outcome(parts[at % parts.len()], outcome);
+            // A signal or a script ends, data of templates changes, or another operation ends.
+            match (parts.get(at), life.state.notices_in_flight.keys().next().copied()) {
+                (Some(part), _) => life.outcome(*part, outcome),
+                (None, Some(sent)) => {
+                    let process = Part::Task(2, TaskPart::Process);
+                    life.write(|writer| writer.outcome(process, sent, outcome));
+                    life.settle();
+                }
+                (None, None) => {
+                    life.write(|writer| writer.source_changed(Part::Task(2, TaskPart::Templates)));
+                    life.settle();
+                }
+            }
             prop_assert!(life.settle() == 0, "a settled state plans nothing");
             let status = life.state.durable.status;
             prop_assert!(terminal.is_none_or(|was| was == status));
@@ -238,7 +277,7 @@ proptest! {
         let text = serde_json::to_string(&record).expect("text");
         let read: Durable = serde_json::from_str(&text).expect("a record");
         prop_assert_eq!(&read, &record);
-        let spec = alloc(vec![probing(task("main", Lifecycle::Main))]);
+        let spec = alloc(vec![probing(templated(task("main", Lifecycle::Main)))]);
         let mut life = Bench::new(&spec, AllocState::restored(&spec, read, at(100)));
         prop_assert!(life.settle() < 64);
         prop_assert!(plan(life.now, &life.ctx, &spec, &life.state).changes.is_empty());

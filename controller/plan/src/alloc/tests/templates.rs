@@ -212,6 +212,8 @@ fn a_change_during_a_render_causes_another_and_the_first_counts() {
     life.write(|writer| writer.exited("main", 1, exit(0)));
     life.settle();
     assert_eq!(life.issued("Up"), 3, "{:?}", life.issued);
+    // The stop, and the removal of what it left.
+    life.outcome(PROCESS, Outcome::Done(None));
     life.outcome(PROCESS, Outcome::Done(None));
     assert_eq!(life.issued("Start"), 1, "no start with a value that is known to be old");
     life.outcome(TEMPLATES, rendered(&[3]));

@@ -4,7 +4,10 @@ use herdlet_e2e::{engine::Engine, http, wait};
 use serde_json::Value;
 
 use super::{container, finish, on_both_engines, sleeping};
-use crate::common::{job, shell};
+use crate::{
+    common::{job, shell},
+    task_api,
+};
 
 on_both_engines!(
     commands_run_in_the_container,
@@ -13,6 +16,7 @@ on_both_engines!(
     images_and_digests_are_shown,
     values_of_env_are_visible_in_the_engine_and_nowhere_else,
     directories_of_a_container_are_closed_to_the_users_of_other_tasks,
+    a_container_reaches_the_task_api_among_its_secrets,
 );
 
 fn commands_run_in_the_container(engine: Engine<'_>) {
@@ -123,5 +127,18 @@ fn directories_of_a_container_are_closed_to_the_users_of_other_tasks(engine: Eng
     let alloc = agent.until_alloc("closed.g[0]", "runs", |alloc| alloc.state("web") == "running");
     agent.until_logged(&alloc.id(), "inside", "stdout", |log| log == "ready\n");
     agent.until_logged(&alloc.id(), "web", "stdout", |log| log == "mine\nover\n");
+    finish(&engine, agent);
+}
+
+fn a_container_reaches_the_task_api_among_its_secrets(engine: Engine<'_>) {
+    let mut agent = engine.agent("");
+    let script = "test -S /secrets/api.sock && echo $NOMAD_UNIX_ADDR; sleep 100000";
+    let task = container("t", script, "", task_api::IDENTITY);
+    agent.apply_and_wait(&job("inside", "service", "", &[task]));
+    let alloc = agent.until_alloc("inside.g[0]", "runs", |alloc| alloc.state("t") == "running").id();
+    agent.until_logged(&alloc, "t", "stdout", |log| log == "unix:///secrets/api.sock\n");
+    let dir = task_api::secrets(&agent, &alloc, "t");
+    assert_eq!(http::socket_mode(&dir.join("api.sock")), Some(0o666));
+    assert_eq!(task_api::status(&dir, "/v1/vars", &task_api::token(&dir)), Some(200));
     finish(&engine, agent);
 }

@@ -80,7 +80,10 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         engine.kill();
         // Nothing is placed on a driver that is away, with that reason.
         agent.apply(&job("waits", "service", RESTARTS, &[sleeping("t", "")]));
-        let away = format!("waits for the driver docker: it does not work: failed to reach Docker at {}", engine.socket().display());
+        let away = format!(
+            "driver docker is away: it does not work: failed to reach Docker at {}",
+            engine.socket().display()
+        );
         agent.until_printed(&["explain", "waits"], |text| text.contains(&away));
         let images = agent.cli(&["images"]);
         assert!(images.code == 1 && images.stderr.contains("Docker at"), "{images:?}");
@@ -252,11 +255,13 @@ fn a_running_allocation_keeps_its_engine_when_the_config_names_another() {
     assert_eq!((running_of(&docker, &agent), running_of(&podman, &agent).len()), (before, 1));
     // Its next attempt, too, waits for that engine.
     docker.kill();
-    agent.cli(&["restart", "kept"]);
+    agent.crash();
     let away = format!("Docker at {}", docker.socket().display());
     agent.until_printed(&["explain", "kept"], |text| text.contains(&away));
     docker.start(&[]);
-    agent.until_alloc("kept.g[0]", "runs again", |alloc| alloc.state("t") == "running" && alloc.restarts("t") > 0);
+    agent.until_alloc("kept.g[0]", "runs again", |alloc| {
+        alloc.state("t") == "running" && alloc.restarts("t") > 0
+    });
     assert_eq!(running_of(&docker, &agent).len(), 1);
     agent.cli(&["delete", "kept", "--wait"]).success();
     assert!(containers_of(&docker, &agent).is_empty());
@@ -286,7 +291,9 @@ fn a_daemon_that_is_restarted_while_no_agent_runs_starts_nothing_twice() {
         agent.launch();
         for index in 0..2 {
             let name = format!("kept.g[{index}]");
-            agent.until_alloc(&name, "runs again", |alloc| alloc.state("t") == "running" && alloc.restarts("t") == 1);
+            agent.until_alloc(&name, "runs again", |alloc| {
+                alloc.state("t") == "running" && alloc.restarts("t") == 1
+            });
             assert_eq!(starts(&agent, &name), 2);
         }
         assert_eq!(containers_of(&engine, &agent).len(), 2);

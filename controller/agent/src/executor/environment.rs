@@ -1,0 +1,97 @@
+//! The environment of tasks: what the planner derives from a job, with the variables of this task and this machine.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::alloc::Allocation;
+use herdlet_driver::FsIsolation;
+use herdlet_plan::env::{self, Inputs, TaskDirs, TaskEnv, Variables};
+use herdlet_storage::api_socket::SOCKET;
+
+use super::{Context, Workload, api_socket};
+
+/// Variables that only one task gets. Has no `Debug`: they are secrets.
+#[derive(Clone, Default)]
+pub struct TaskVariables {
+    /// Tokens by name of their identity.
+    pub tokens: Variables,
+    /// Those of its templates.
+    pub templates: Variables,
+}
+
+/// Where a task finds what the agent has made for it.
+struct Places<'p> {
+    dirs: &'p TaskDirs,
+    /// Its socket of the Task API.
+    api_socket: &'p str,
+}
+
+impl Context {
+    /// The task's environment as its program sees it, with these variables.
+    pub fn task_env(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
+        let isolation = workload.task().and_then(|task| {
+            let entries = self.drivers.entries();
+            entries.get(&task.driver).map(|entry| entry.info.capabilities.fs_isolation)
+        });
+        match isolation {
+            Some(FsIsolation::Image) => {
+                let dirs =
+                    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
+                let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
+                self.env_with(workload, own, places, &Variables::new())
+            }
+            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
+        }
+    }
+
+    /// The same with the directories on the machine, for paths that the agent uses itself.
+    pub fn task_env_on_host(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
+        let name = workload.task().map_or("", |task| task.name.as_str());
+        let dir = self.paths.task(&workload.alloc.id, name);
+        let dirs = TaskDirs {
+            alloc: self.paths.shared(&workload.alloc.id).to_string_lossy().into_owned(),
+            task: dir.join("local").to_string_lossy().into_owned(),
+            secrets: dir.join("secrets").to_string_lossy().into_owned(),
+        };
+        let socket = api_socket::address(&self.paths, &workload.alloc.id, name);
+        let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
+        self.env_with(workload, own, places, &self.host_env)
+    }
+
+    fn env_with(
+        &self,
+        workload: &Workload,
+        own: &TaskVariables,
+        places: Places<'_>,
+        host_env: &Variables,
+    ) -> TaskEnv {
+        env::build(&Inputs {
+            task: workload.task(),
+            dirs: Some(places.dirs),
+            api_socket: Some(places.api_socket),
+            host_env,
+            tokens: &own.tokens,
+            template_env: &own.templates,
+            cgroup_parent: self.cgroup_parent.as_deref(),
+            ..Inputs::new(&workload.alloc, &self.node.get())
+        })
+    }
+
+    /// The environment for resolving group services.
+    pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
+        env::build(&Inputs::new(alloc, &self.node.get()))
+    }
+}
+
+/// The agent's environment variables that a task may inherit: all but those about the agent itself.
+pub fn inheritable(vars: impl Iterator<Item = (String, String)>) -> Variables {
+    const OWN: [&str; 7] = [
+        "HERDLET_",
+        "NOMAD_",
+        "NOTIFY_SOCKET",
+        "WATCHDOG_",
+        "LISTEN_",
+        "INVOCATION_ID",
+        "CREDENTIALS_DIRECTORY",
+    ];
+    vars.filter(|(name, _)| !OWN.iter().any(|own| name.starts_with(own))).collect::<BTreeMap<_, _>>()
+}

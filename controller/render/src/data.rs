@@ -1,0 +1,66 @@
+//! Data that tasks share, whoever reads it: what a watch is about.
+//!
+//! In: a query, and the task that asks. Out: the same query without reference to the task. Tags and choices of services
+//! are left out: they select from one list, which is watched as a whole.
+
+use herdlet_template::Query;
+
+use crate::sources::{Access, Reader};
+
+/// Data by its place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Data {
+    pub origin: Origin,
+    pub query: Query,
+}
+
+/// Who has data.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// This agent.
+    Agent,
+    /// The cluster's servers, in this namespace.
+    Servers { namespace: String },
+}
+
+impl Data {
+    /// The data that answers a query of this task.
+    pub fn of(query: &Query, reader: &Reader) -> Self {
+        let mut query = query.clone();
+        if let Query::NomadVariable { namespace, .. } | Query::NomadVariables { namespace, .. } = &mut query
+            && namespace.is_empty()
+        {
+            namespace.clone_from(&reader.namespace);
+        }
+        let namespace = match &mut query {
+            Query::NomadVariable { namespace, .. } | Query::NomadVariables { namespace, .. } => {
+                namespace.clone()
+            }
+            Query::NomadService { tag, choice, .. } => {
+                if matches!(reader.access, Access::Servers { .. }) {
+                    tag.clear();
+                    *choice = None;
+                }
+                reader.namespace.clone()
+            }
+            Query::NomadServices { .. } => reader.namespace.clone(),
+            Query::Env { .. }
+            | Query::File { .. }
+            | Query::Addresses
+            | Query::Consul { .. }
+            | Query::Vault { .. } => {
+                return Self { origin: Origin::Agent, query };
+            }
+        };
+        let origin = match reader.access {
+            Access::Agent => Origin::Agent,
+            Access::Servers { .. } => Origin::Servers { namespace },
+        };
+        Self { origin, query }
+    }
+
+    /// Whether the cluster's servers have it.
+    pub fn is_of_servers(&self) -> bool {
+        matches!(self.origin, Origin::Servers { .. })
+    }
+}

@@ -1,0 +1,110 @@
+//! Writes the outputs of a render: only what differs from the last one.
+
+use std::collections::BTreeMap;
+
+use herdlet_api_types::job::Template as Block;
+use herdlet_base::{
+    artifact::destination::{Base, Dirs},
+    safe_fs::{FsError, Rights},
+};
+use herdlet_template::Render;
+use sha2::{Digest as _, Sha256};
+
+use super::{Answers, RenderError, Round, TaskTemplates, render_all, unix_now};
+use crate::{env_file, place::Place, record::Record};
+
+/// The size of `secrets`.
+const SECRETS_BYTES: usize = 1 << 20;
+
+pub(super) fn all_exist(task: &TaskTemplates) -> bool {
+    let is_there =
+        |block: &Block| Place::of(&block.destination, &task.dirs).is_ok_and(|place| place.exists(&task.dirs));
+    let has_record =
+        !task.templates.iter().any(|block| block.env) || matches!(Record::read(&task.dirs), Ok(Some(_)));
+    has_record && task.templates.iter().all(is_there)
+}
+
+/// Writes what differs. If anything does, everything is rendered once more with the present time.
+pub(super) fn write_all(
+    task: &TaskTemplates,
+    round: &Round,
+    renders: Vec<Render>,
+) -> Result<Vec<u64>, RenderError> {
+    let outputs = outputs_of(task, renders)?;
+    let revisions: Vec<u64> = outputs.iter().map(|output| revision(output)).collect();
+    if revisions == task.before && all_exist(task) {
+        return Ok(revisions);
+    }
+    let now = unix_now();
+    let is_current = revisions == task.before || round.answers.unix_time == now;
+    let (outputs, rendered_at) = if is_current {
+        (outputs, round.answers.unix_time)
+    } else {
+        let answers = Answers { unix_time: now, ..round.answers.clone() };
+        (outputs_of(task, render_all(&round.parsed, &answers))?, now)
+    };
+    let record = Record { rendered_at, env: variables(task, &outputs)? };
+    record.write(&task.dirs).map_err(RenderError::Record)?;
+    let mut revisions = Vec::with_capacity(outputs.len());
+    for (index, (block, output)) in task.templates.iter().zip(&outputs).enumerate() {
+        let revision = revision(output);
+        let place = Place::of(&block.destination, &task.dirs)?;
+        if task.before.get(index) != Some(&revision) || !place.exists(&task.dirs) {
+            write(task, (block, &place), output)?;
+        }
+        revisions.push(revision);
+    }
+    Ok(revisions)
+}
+
+fn outputs_of(task: &TaskTemplates, renders: Vec<Render>) -> Result<Vec<Vec<u8>>, RenderError> {
+    let failed =
+        |block: &Block, source| RenderError::Template { destination: block.destination.clone(), source };
+    let each = task.templates.iter().zip(renders);
+    each.map(|(block, render)| render.result.map_err(|error| failed(block, error))).collect()
+}
+
+fn variables(task: &TaskTemplates, outputs: &[Vec<u8>]) -> Result<BTreeMap<String, String>, RenderError> {
+    let mut all = BTreeMap::new();
+    for (block, output) in task.templates.iter().zip(outputs).filter(|(block, _)| block.env) {
+        let failed = |source| RenderError::Env { destination: block.destination.clone(), source };
+        all.extend(env_file::parse(output).map_err(failed)?);
+    }
+    Ok(all)
+}
+
+fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) -> Result<(), RenderError> {
+    let owner = match (block.uid, block.gid) {
+        (None, None) => None,
+        (uid, gid) => Some((
+            uid.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+            gid.unwrap_or_else(|| rustix::process::getgid().as_raw()),
+        )),
+    };
+    let rights = Rights::Exact { mode: block.perms & 0o777, owner };
+    place.write(&task.dirs, output, (rights, task.owner.as_ref())).map_err(|source| {
+        let destination = block.destination.clone();
+        if place.base() == Base::Secrets && output.len() > SECRETS_BYTES {
+            return RenderError::TooLarge { destination, bytes: output.len() };
+        }
+        if place.base() == Base::Secrets && source.is_full() {
+            return RenderError::NoRoom { destination, bytes: output.len() };
+        }
+        RenderError::Write { destination, source }
+    })
+}
+
+/// Identifies an output. Never 0, which means that there is none.
+fn revision(output: &[u8]) -> u64 {
+    let digest = Sha256::digest(output);
+    let start = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    start.max(1)
+}
+
+/// Variables of a task from its templates with `env = true`, as of the last render.
+///
+/// # Errors
+/// If they can't be read.
+pub fn template_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
+    Ok(Record::read(dirs)?.map(|record| record.env).unwrap_or_default())
+}

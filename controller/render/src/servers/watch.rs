@@ -1,0 +1,267 @@
+//! One blocking query for all data that tasks share.
+//!
+//! ```text
+//!   index ──► blocking query ──► newer, differs: users read again
+//!                            ├─► newer, equal: next one
+//!                            ├─► older: a server lags behind, or was restored: ask the leader, whose answer counts
+//!                            ├─► refused: the token of another user; of none: users learn it, and a pause
+//!                            └─► away: a pause; then the leader's present answer
+//! ```
+//!
+//! The query has the token of one of the users. It ends with the last user.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{BuildHasher as _, RandomState},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use futures_util::{
+    StreamExt as _,
+    future::{AbortHandle, Abortable},
+    stream::FuturesUnordered,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+
+use super::{Servers, Shared, lock, mark, request};
+use crate::{
+    data::Data,
+    region::{AccessToken, Newer, Region, RegionAnswer, RegionError},
+    watches::Watches,
+};
+
+/// Blocking queries at a time: half of what the node may make, so that others get theirs.
+pub(super) const BLOCKING: usize = 64;
+
+/// How long servers may block a query; their own maximum.
+const BLOCK: Duration = Duration::from_secs(300);
+
+/// The same if there is more data than queries: they take turns.
+const BLOCK_IN_TURN: Duration = Duration::from_secs(10);
+
+/// Between two questions about the same data: services may change all the time.
+const PACE: Duration = Duration::from_secs(1);
+
+/// Between two questions to the leader because a task has read something else.
+const CONFIRM: Duration = Duration::from_secs(5);
+
+/// The first and the longest pause while servers are away.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// The pause after a refusal: a policy may change, which nothing reports.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// The state of one watch between its questions.
+#[derive(Default)]
+struct Asking {
+    failures: u32,
+    refused: Vec<AccessToken>,
+    /// An answer was older than known.
+    is_doubtful: bool,
+    confirmed_at: Option<Instant>,
+}
+
+impl Servers {
+    /// Watches all data of servers that tasks use. Does not end.
+    pub async fn follow(&self, watches: &Watches) {
+        let mut running: HashMap<Arc<Data>, AbortHandle> = HashMap::new();
+        let mut asking = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                () = self.changed.notified() => {}
+                // Only watches that were aborted end.
+                Some(_) = asking.next(), if !asking.is_empty() => continue,
+            }
+            let used: HashSet<Arc<Data>> = watches.matching(Data::is_of_servers).into_iter().collect();
+            lock(&self.shared).retain(|data, _| used.contains(data));
+            running.retain(|data, handle| {
+                let is_used = used.contains(data);
+                if !is_used {
+                    handle.abort();
+                }
+                is_used
+            });
+            let known: Vec<Arc<Data>> = {
+                let shared = lock(&self.shared);
+                used.into_iter().filter(|data| shared.contains_key(&**data)).collect()
+            };
+            for data in known {
+                running.entry(data).or_insert_with_key(|data| {
+                    let (handle, registration) = AbortHandle::new_pair();
+                    asking.push(Abortable::new(self.watch(watches, Arc::clone(data)), registration));
+                    handle
+                });
+            }
+            self.share_queries(running.len());
+        }
+    }
+
+    /// With more data than queries, those that block already must give way.
+    fn share_queries(&self, watched: usize) {
+        let before = self.watched.swap(watched, Ordering::Relaxed);
+        if watched > BLOCKING && before <= BLOCKING {
+            lock(&self.shared).values().for_each(|known| known.wake.notify_one());
+        }
+    }
+
+    async fn watch(&self, watches: &Watches, data: Arc<Data>) {
+        let mut joined = self.region.subscribe();
+        // The sender lives as long as this.
+        let Ok(region) = joined.wait_for(Option::is_some).await.map(|region| region.clone()) else { return };
+        let Some(region) = region else { return };
+        let Some(wake) = self.with(&data, |known| Arc::clone(&known.wake)) else { return };
+        let mut asking = Asking::default();
+        loop {
+            let began = Instant::now();
+            let Some(token) = self.token(watches, &data, &asking.refused) else {
+                self.refused_to_all(watches, &data, &mut asking);
+                pause(jitter(REFUSED), &wake).await;
+                continue;
+            };
+            let newer = self.question(&data, &mut asking);
+            let answer = tokio::select! {
+                answer = self.ask_in_turn(&*region, &data, (&token, newer)) => answer,
+                () = wake.notified(), if newer != Newer::Now => {
+                    sleep(PACE.saturating_sub(began.elapsed())).await;
+                    continue;
+                }
+            };
+            let wait = match answer {
+                Ok(found) => {
+                    asking.failures = 0;
+                    self.on_answer(watches, &data, (newer, &found), &mut asking);
+                    jitter(PACE).saturating_sub(began.elapsed())
+                }
+                Err(RegionError::Denied(_)) => {
+                    asking.refused.push(token);
+                    Duration::ZERO
+                }
+                Err(error) => self.on_failure(&data, &error, &mut asking),
+            };
+            pause(wait, &wake).await;
+        }
+    }
+
+    /// The next question: after failures and doubts the leader's present answer, as servers may have been restored.
+    fn question(&self, data: &Data, asking: &mut Asking) -> Newer {
+        let (index, is_owed) = self.with(data, |known| (known.index, known.is_owed)).unwrap_or_default();
+        let may_confirm = asking.confirmed_at.is_none_or(|at| at.elapsed() >= CONFIRM);
+        if index == 0 || asking.failures > 0 || (may_confirm && (is_owed || asking.is_doubtful)) {
+            asking.confirmed_at = Some(Instant::now());
+            return Newer::Now;
+        }
+        let is_in_turn = self.watched.load(Ordering::Relaxed) > BLOCKING || is_owed || asking.is_doubtful;
+        Newer::Than { index, block: if is_in_turn { BLOCK_IN_TURN } else { BLOCK } }
+    }
+
+    async fn ask_in_turn(
+        &self,
+        region: &dyn Region,
+        data: &Data,
+        (token, newer): (&AccessToken, Newer),
+    ) -> Result<RegionAnswer, RegionError> {
+        // The semaphores are never closed.
+        let _permit = match newer {
+            Newer::Now => self.reads.acquire().await,
+            Newer::Than { .. } => self.blocking.acquire().await,
+        };
+        self.ask(region, request(data, token, newer)).await
+    }
+
+    fn on_answer(
+        &self,
+        watches: &Watches,
+        data: &Data,
+        (newer, found): (Newer, &RegionAnswer),
+        asking: &mut Asking,
+    ) {
+        // An index of 0 would not block.
+        let (index, mark) = (found.index.max(1), mark(found));
+        asking.refused.clear();
+        let is_news = self.with(data, |known| {
+            known.is_failing = false;
+            match newer {
+                Newer::Than { .. } if index <= known.index => {
+                    asking.is_doubtful = index < known.index;
+                    false
+                }
+                Newer::Than { .. } | Newer::Now => {
+                    let is_owed = newer == Newer::Now && std::mem::take(&mut known.is_owed);
+                    let is_news = is_owed || mark != known.mark;
+                    (known.index, known.mark) = (index, mark);
+                    asking.is_doubtful = false;
+                    is_news
+                }
+            }
+        });
+        if is_news == Some(true) {
+            watches.changed(Instant::now(), |used| used == data);
+        }
+    }
+
+    /// Returns how long to wait.
+    fn on_failure(&self, data: &Data, error: &RegionError, asking: &mut Asking) -> Duration {
+        if asking.failures == 0 {
+            tracing::warn!(query = %data.query, %error, "failed to watch data of templates; retrying");
+        }
+        let (first, longest) = AGAIN;
+        let wait = match error {
+            RegionError::Away(_) => first.saturating_mul(1 << asking.failures.min(6)).min(longest),
+            RegionError::Denied(_) | RegionError::TooOld(_) | RegionError::Failed(_) => longest,
+        };
+        asking.failures = asking.failures.saturating_add(1);
+        self.with(data, |known| known.is_failing = true);
+        jitter(wait)
+    }
+
+    /// No user may read the data any more: they learn it once.
+    fn refused_to_all(&self, watches: &Watches, data: &Data, asking: &mut Asking) {
+        if asking.refused.is_empty() {
+            // The last user is gone, and so is this watch in a moment.
+            return;
+        }
+        asking.refused.clear();
+        asking.failures = asking.failures.saturating_add(1);
+        let was_failing = self.with(data, |known| {
+            // Once it is allowed again, all read again.
+            known.is_owed = true;
+            std::mem::replace(&mut known.is_failing, true)
+        });
+        if was_failing == Some(false) {
+            tracing::warn!(query = %data.query, "servers refuse data of templates to all tasks that use it");
+            watches.changed(Instant::now(), |used| used == data);
+        }
+    }
+
+    /// The token of a user that was not refused.
+    fn token(&self, watches: &Watches, data: &Data, refused: &[AccessToken]) -> Option<AccessToken> {
+        let tokens = lock(&self.tokens);
+        let users = watches.users(|used| used == data);
+        let mut found = users.iter().filter_map(|user| tokens.get(user));
+        found.find(|token| !refused.contains(token)).cloned()
+    }
+
+    fn with<T>(&self, data: &Data, change: impl FnOnce(&mut Shared) -> T) -> Option<T> {
+        lock(&self.shared).get_mut(data).map(change)
+    }
+}
+
+/// `base` plus a random part of up to `base`, so that nodes do not ask at the same time.
+fn jitter(base: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) % 1_000;
+    base + base.mul_f64(f64::from(u32::try_from(random).unwrap_or_default()) / 1_000.0)
+}
+
+async fn pause(wait: Duration, wake: &Notify) {
+    if wait.is_zero() {
+        return;
+    }
+    tokio::select! {
+        () = sleep(wait) => {}
+        () = wake.notified() => {}
+    }
+}
