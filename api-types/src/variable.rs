@@ -5,11 +5,12 @@
 use std_alloc::{
     collections::BTreeMap,
     string::{String, ToString as _},
+    vec::Vec,
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{format_duration, parse_duration};
+use crate::{AllocId, format_duration, parse_duration};
 
 /// The namespace that is meant when none is named.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -52,6 +53,51 @@ pub struct VariableMetadata {
     pub modify_time: i64,
     /// The lock, if it is held.
     pub lock: Option<VariableLock>,
+}
+
+/// A task whose templates use a variable, and what a change of the variable does to it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VariableUser {
+    /// The allocation, as `job.group[index]`.
+    pub name: String,
+    /// The id of the allocation.
+    pub alloc: AllocId,
+    /// The name of the task.
+    pub task: String,
+    /// The effect, if the change makes a difference to an output.
+    pub effect: VariableEffect,
+    /// Signals that the task gets.
+    pub signals: Vec<String>,
+    /// Commands that run in the task.
+    pub scripts: Vec<String>,
+    /// Destinations of the templates that use the variable; none if it is not known yet which do.
+    pub files: Vec<String>,
+}
+
+/// The effect of a change of a variable on a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VariableEffect {
+    /// The task restarts.
+    Restart,
+    /// The task gets signals, or scripts run in it.
+    Notify,
+    /// Files are rendered, and nothing else happens.
+    Render,
+    /// The task does not run: files are rendered for its start, which may wait for the variable.
+    Start,
+}
+
+impl VariableEffect {
+    /// Its name in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Restart => "restart",
+            Self::Notify => "notify",
+            Self::Render => "render",
+            Self::Start => "start",
+        }
+    }
 }
 
 /// A lock on a variable. Only its holder knows the id.

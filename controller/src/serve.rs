@@ -344,6 +344,10 @@ fn shared(
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
         consul: Arc::clone(&agent.context.services.catalogs.consul),
         variables,
+        template_users: {
+            let renderer = Arc::clone(&agent.context.renderer);
+            Box::new(move |key| renderer.users_of(key))
+        },
         evaluations: Evaluations::default(),
         gc,
         // Includes the attributes that the drivers have set.

@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod names;
 pub mod nomad;
 mod page;
+mod templates;
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use herdlet_api_types::{
     view::{JobView, NodeView},
 };
 use herdlet_plan::{env::NodeFacts, job::capacity::Room, turn::Note};
+use herdlet_render::Figures;
 use herdlet_runtime::{Metrics, StoreHealth, metrics::HistogramReading};
 use herdlet_services::catalog::Catalogs;
 use prometheus_client::{
@@ -74,6 +76,8 @@ pub struct Sources {
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Where services are registered.
     pub catalogs: Catalogs,
+    /// Figures about the templates of tasks.
+    pub templates: Box<dyn Fn() -> Figures + Send + Sync>,
     /// The number of refused manifest files.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// The machine's resources, and the part that is reserved from allocations.
@@ -242,6 +246,7 @@ impl Shared {
             write_operations(page, &(sources.operations)())?;
             write_state(page, sources)?;
             catalogs::write(page, &sources.catalogs, &sources.model)?;
+            templates::write(page, (sources.templates)())?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
             page.gauges(&names::CERTIFICATE_EXPIRY, until)?;

@@ -61,6 +61,7 @@ mod tls;
 mod trigger;
 mod ui;
 mod unread;
+mod variable_users;
 mod variables;
 mod versions;
 mod volumes;
@@ -107,6 +108,7 @@ pub use serve::{Frontend, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
 pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCache, Unidentified, Verifier};
 pub use tls::{Tls, TlsError, Validity};
+pub use variable_users::TemplateUsers;
 
 /// Renders the metrics page, with the measured usage of tasks.
 pub type MetricsPage = Box<dyn Fn(Format, Vec<Measured>) -> String + Send + Sync>;
@@ -131,6 +133,8 @@ pub struct Shared {
     /// The Consul agent for services with `provider = "consul"`.
     pub consul: Arc<Consul>,
     pub variables: Arc<Variables>,
+    /// Finds the templates that use a variable.
+    pub template_users: TemplateUsers,
     /// Evaluations of recent changes.
     pub evaluations: Evaluations,
     pub gc: Arc<Collector>,
@@ -218,6 +222,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/status", get(agent::status))
         .route("/v1/herdlet/overview", get(agent::overview))
         .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
+        .route("/v1/herdlet/variable/users", get(variable_users::users))
         .route("/v1/herdlet/transitions", get(agent::transitions))
         .route("/v1/herdlet/drift", get(agent::drift))
         .route("/v1/herdlet/index", get(agent::index))

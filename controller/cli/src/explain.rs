@@ -1,8 +1,11 @@
-//! `herdlet explain` and `describe`: what an object is waiting for, and what happens next.
+//! `herdlet explain` and `describe`: what an object is waiting for, and what happens next. [`variable`]: the users of a
+//! variable.
+
+mod variable;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use herdlet_api_types::{
     AllocId, JobKey, UnixNanos,
     alloc::{ClientStatus, Desired},
@@ -29,7 +32,38 @@ use super::{
     target::{self, Target},
 };
 
-/// Arguments of `herdlet explain` and `herdlet describe`.
+pub use variable::ExplainVarArgs;
+
+/// Arguments of `herdlet explain`.
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ExplainAnyArgs {
+    #[command(subcommand)]
+    subject: Option<Subject>,
+    #[command(flatten)]
+    targets: ExplainArgs,
+}
+
+/// What else can be explained.
+#[derive(Debug, Clone, Subcommand)]
+enum Subject {
+    /// Show which tasks would restart, get a signal or run a script if a variable changed (a job of this name: explain -- var)
+    #[command(
+        after_help = "Examples:\n  herdlet explain var nomad/jobs/web\n  herdlet explain var nomad/jobs/web -o json"
+    )]
+    Var(ExplainVarArgs),
+}
+
+impl ExplainAnyArgs {
+    pub fn connection(&mut self) -> &mut Connection {
+        match &mut self.subject {
+            None => &mut self.targets.connection,
+            Some(Subject::Var(args)) => &mut args.connection,
+        }
+    }
+}
+
+/// Arguments of `herdlet describe`.
 #[derive(Debug, Clone, Args)]
 pub struct ExplainArgs {
     /// Jobs, allocations, or tasks
@@ -79,8 +113,11 @@ struct AllocReport<'r> {
     view: Option<&'r AllocView>,
 }
 
-pub async fn explain(args: ExplainArgs) -> Result<u8, Failure> {
-    print_explanation(args, Depth::Waits).await
+pub async fn explain(args: ExplainAnyArgs) -> Result<u8, Failure> {
+    match args.subject {
+        None => print_explanation(args.targets, Depth::Waits).await,
+        Some(Subject::Var(args)) => variable::explain(args).await,
+    }
 }
 
 pub async fn describe(args: ExplainArgs) -> Result<u8, Failure> {

@@ -12,9 +12,11 @@
 //! - [`watches`]: who has used which data, and who is due after a change.
 //! - [`place`]: files of a task, opened without following links out of its directories.
 //! - [`env_file`]: variables from outputs with `env = true`.
+//! - [`figures`]: figures about renders, for metrics.
 
 pub mod data;
 pub mod env_file;
+pub mod figures;
 pub mod place;
 mod record;
 pub mod region;
@@ -23,6 +25,7 @@ pub mod servers;
 pub mod sources;
 pub mod watches;
 
+pub use figures::Figures;
 pub use region::{AccessToken, Region};
 pub use renderer::{Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use sources::{Access, Reader, Sources};

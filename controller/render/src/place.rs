@@ -44,6 +44,11 @@ impl Place {
         Ok(Self { destination: Destination::of(&path, dirs)?, path: path.into() })
     }
 
+    /// Whether this path names the same file, before any link is followed.
+    pub fn is_of(&self, path: &str, dirs: &Dirs) -> bool {
+        Self::of(path, dirs).is_ok_and(|other| other.destination == self.destination)
+    }
+
     /// The file system that it is on.
     pub fn base(&self) -> Base {
         self.destination.base()

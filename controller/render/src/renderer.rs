@@ -30,11 +30,12 @@ use self::{
 };
 use crate::{
     data::Data,
+    figures::{Figures, Tally},
     record::Record,
     region::Region,
     servers::{ServerReader, Servers},
     sources::{Access, Reader, Sources, selected},
-    watches::{TaskKey, Wait, Watches},
+    watches::{TaskKey, Use, Wait, Watches},
 };
 
 /// The agent's settings.
@@ -116,11 +117,13 @@ pub struct Renderer {
     servers: Servers,
     settings: Settings,
     watches: Watches,
+    tally: Tally,
 }
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
-        Self { sources, servers: Servers::default(), settings, watches: Watches::default() }
+        let (servers, watches, tally) = (Servers::default(), Watches::default(), Tally::default());
+        Self { sources, servers, settings, watches, tally }
     }
 
     /// Renders the templates of a task, and watches their data from now on.
@@ -129,26 +132,32 @@ impl Renderer {
     /// If a template is wrong, or a file can't be read or written.
     pub async fn render(&self, task: TaskTemplates) -> Result<Rendering, RenderError> {
         let task = Arc::new(task);
-        if is_finished(&task) && run(&task, |task| Ok(all_exist(task))).await? {
+        let ended = self.render_task(&task).await;
+        self.tally.count(task.key, &ended);
+        ended
+    }
+
+    async fn render_task(&self, task: &Arc<TaskTemplates>) -> Result<Rendering, RenderError> {
+        if is_finished(task) && run(task, |task| Ok(all_exist(task))).await? {
             return Ok(Rendering::Done { outputs: task.before.clone() });
         }
         let denied = self.settings.denied.clone();
-        let (parsed, record) = run(&task, move |task| {
+        let (parsed, record) = run(task, move |task| {
             Ok((parse_all(task, &denied)?, Record::read(&task.dirs).map_err(RenderError::Record)?))
         })
         .await?;
-        let answers = Answers::new(&task, record.as_ref());
+        let answers = Answers::new(task, record.as_ref());
         let mut round = Round { parsed: Arc::new(parsed), answers, unanswered: BTreeMap::new() };
-        let renders = self.complete(&task, &mut round).await?;
-        self.watch(&task, &renders);
+        let renders = self.complete(task, &mut round).await?;
+        self.watch(task, &renders);
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         if !missing.is_empty() {
             let on = names(&missing, &round.unanswered);
-            let kept = !task.before.is_empty() && run(&task, |task| Ok(all_exist(task))).await?;
+            let kept = !task.before.is_empty() && run(task, |task| Ok(all_exist(task))).await?;
             return Ok(Rendering::Missing { on, kept, recheck: recheck(&missing, &round) });
         }
-        let written = run(&task, move |task| write_all(task, &round, renders)).await?;
-        if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(&task) }) {
+        let written = run(task, move |task| write_all(task, &round, renders)).await?;
+        if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
             self.watches.keep(task.key, &BTreeMap::new());
             self.servers.users_changed();
         }
@@ -167,6 +176,7 @@ impl Renderer {
     pub fn forget(&self, alloc: AllocId) {
         self.watches.forget(alloc);
         self.servers.forget(alloc);
+        self.tally.forget(alloc);
     }
 
     /// Sets the servers that have the data of their allocations, once the node has joined their cluster.
@@ -174,9 +184,14 @@ impl Renderer {
         self.servers.join(region);
     }
 
-    /// The number of different queries that are watched.
-    pub fn queries(&self) -> usize {
-        self.watches.queries()
+    /// The tasks that are rendered again when this variable changes, with the templates that have used it.
+    pub fn users_of(&self, key: &VariableKey) -> BTreeMap<TaskKey, BTreeSet<u16>> {
+        self.watches.templates(|data| is_of(data, key))
+    }
+
+    /// Figures for metrics.
+    pub fn figures(&self) -> Figures {
+        self.tally.figures(self.watches.queries())
     }
 
     /// Reports the tasks whose data has changed, until the receiver is gone.
@@ -258,7 +273,7 @@ impl Renderer {
             }
             Query::File { path } => {
                 let path = path.clone();
-                run(task, move |task| Ok(Ok(file(&path, &task.dirs)))).await
+                run(task, move |task| Ok(Ok(file(&path, task)))).await
             }
             Query::Addresses
             | Query::NomadVariable { .. }
@@ -287,13 +302,14 @@ impl Renderer {
     /// Watches exactly the queries of this render. What is missing is rendered as soon as it is there.
     fn watch(&self, task: &TaskTemplates, renders: &[Render]) {
         let is_complete = renders.iter().all(|render| render.missing.is_empty());
-        let mut wanted: BTreeMap<Data, Wait> = BTreeMap::new();
-        for (block, render) in task.templates.iter().zip(renders) {
+        let mut wanted: BTreeMap<Data, Use> = BTreeMap::new();
+        for (index, (block, render)) in (0..).zip(task.templates.iter().zip(renders)) {
             let wait = if is_complete { self.wait_of(block) } else { Wait::NONE };
             for query in &render.used {
-                let known = wanted.entry(Data::of(query, &task.reader)).or_insert(wait);
-                if wait.min < known.min {
-                    *known = wait;
+                let known = wanted.entry(Data::of(query, &task.reader)).or_insert_with(|| Use::waiting(wait));
+                known.templates.insert(index);
+                if wait.min < known.wait.min {
+                    known.wait = wait;
                 }
             }
         }

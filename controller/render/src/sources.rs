@@ -84,7 +84,7 @@ impl Sources {
         let key = VariableKey { namespace: namespace.to_owned(), path: path.to_owned() };
         let actor = reader.actor();
         if !may_read(reader.identity(), namespace, path) {
-            self.variables.refused(&actor, "read", &key, "the task's identity does not allow it");
+            self.variables.refused(&actor, "read", &key, "refused: no right");
             return Answer::Failed(format!(
                 "nomadVar {path}: the task may read only nomad/jobs and the variables of its job, group and task below nomad/jobs/{} in namespace {}",
                 reader.job, reader.namespace

@@ -37,6 +37,20 @@ impl Wait {
     }
 }
 
+/// How a task uses a query.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Use {
+    pub wait: Wait,
+    /// The templates that have asked, by index; none before the first render has ended.
+    pub templates: BTreeSet<u16>,
+}
+
+impl Use {
+    pub const fn waiting(wait: Wait) -> Self {
+        Self { wait, templates: BTreeSet::new() }
+    }
+}
+
 /// All watches of an agent.
 #[derive(Default)]
 pub struct Watches {
@@ -47,7 +61,7 @@ pub struct Watches {
 
 #[derive(Default)]
 struct Known {
-    by_query: HashMap<Arc<Data>, BTreeMap<TaskKey, Wait>>,
+    by_query: HashMap<Arc<Data>, BTreeMap<TaskKey, Use>>,
     by_task: BTreeMap<TaskKey, Vec<Arc<Data>>>,
     due: BTreeMap<TaskKey, Quiet>,
 }
@@ -69,16 +83,16 @@ impl Watches {
         };
         let tasks = known.by_query.entry(Arc::clone(&query)).or_default();
         match tasks.get_mut(&task) {
-            Some(before) => *before = before.shorter(wait),
+            Some(before) => before.wait = before.wait.shorter(wait),
             None => {
-                tasks.insert(task, wait);
+                tasks.insert(task, Use::waiting(wait));
                 known.by_task.entry(task).or_default().push(query);
             }
         }
     }
 
     /// Watches exactly these queries for a task from now on.
-    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Data, Wait>) {
+    pub fn keep(&self, task: TaskKey, queries: &BTreeMap<Data, Use>) {
         let mut known = self.known();
         let dropped: Vec<Arc<Data>> = match known.by_task.get_mut(&task) {
             Some(watched) => watched.extract_if(.., |query| !queries.contains_key(query)).collect(),
@@ -91,9 +105,9 @@ impl Watches {
             known.by_task.remove(&task);
             known.due.remove(&task);
         }
-        for (query, wait) in queries {
+        for (query, used) in queries {
             if let Some(known) = known.by_query.get_mut(query).and_then(|tasks| tasks.get_mut(&task)) {
-                *known = *wait;
+                known.clone_from(used);
             }
         }
     }
@@ -127,6 +141,17 @@ impl Watches {
             .collect()
     }
 
+    /// The same, with the templates of each task that have used it.
+    pub fn templates(&self, is_it: impl Fn(&Data) -> bool) -> BTreeMap<TaskKey, BTreeSet<u16>> {
+        let known = self.known();
+        let mut found: BTreeMap<TaskKey, BTreeSet<u16>> = BTreeMap::new();
+        let used = known.by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks);
+        for (task, used) in used {
+            found.entry(*task).or_default().extend(&used.templates);
+        }
+        found
+    }
+
     /// The queries for which `is_it` holds.
     pub fn matching(&self, is_it: impl Fn(&Data) -> bool) -> Vec<Arc<Data>> {
         self.known().by_query.keys().filter(|query| is_it(query)).cloned().collect()
@@ -137,7 +162,8 @@ impl Watches {
         let mut known = self.known();
         let Known { by_query, due, .. } = &mut *known;
         let mut any = false;
-        for (task, wait) in by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks) {
+        let used = by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks);
+        for (task, Use { wait, .. }) in used {
             let quiet = due.entry(*task).or_insert(Quiet { latest: now + wait.max.max(wait.min), due: now });
             quiet.due = (now + wait.min).min(quiet.latest);
             any = true;
@@ -270,10 +296,28 @@ mod tests {
         watches.changed(began, |_| true);
         assert_eq!(watches.due().await, [task].into());
         assert_eq!(began.elapsed(), Duration::from_secs(1));
-        watches.keep(task, &[(variable("a"), seconds(7, 28))].into());
+        watches.keep(task, &[(variable("a"), Use::waiting(seconds(7, 28)))].into());
         let began = Instant::now();
         watches.changed(began, |_| true);
         watches.due().await;
         assert_eq!(began.elapsed(), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn users_are_known_with_their_templates() {
+        let watches = Watches::default();
+        let (one, other) = ((alloc(1), 0), (alloc(2), 3));
+        for task in [one, other] {
+            watches.add(task, &variable("a"), Wait::NONE);
+            watches.add(task, &variable("b"), Wait::NONE);
+        }
+        let used =
+            |templates: &[u16]| Use { wait: Wait::NONE, templates: templates.iter().copied().collect() };
+        watches.keep(one, &[(variable("a"), used(&[0, 2])), (variable("b"), used(&[1]))].into());
+        watches.keep(other, &[(variable("b"), used(&[0]))].into());
+        assert_eq!(watches.templates(|query| *query == variable("a")), [(one, [0, 2].into())].into());
+        let of_b = watches.templates(|query| *query == variable("b"));
+        assert_eq!(of_b, [(one, [1].into()), (other, [0].into())].into());
+        assert!(watches.templates(|query| *query == variable("c")).is_empty());
     }
 }

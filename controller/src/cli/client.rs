@@ -49,9 +49,9 @@ pub enum ClientCommand {
     Top(top::TopArgs),
     /// Explain why something has not converged, and what happens next: the end of what describe shows
     #[command(
-        after_help = "Examples:\n  herdlet explain web\n  herdlet explain web.web[0]\n\nFor all details, such as events and ports: herdlet describe"
+        after_help = "Examples:\n  herdlet explain web\n  herdlet explain web.web[0]\n  herdlet explain var nomad/jobs/web     what a change of the variable would do\n\nFor all details, such as events and ports: herdlet describe"
     )]
-    Explain(explain::ExplainArgs),
+    Explain(explain::ExplainAnyArgs),
     /// Show all details: ports, checks, tasks with their last events, and the output of explain
     #[command(
         after_help = "Examples:\n  herdlet describe web\n  herdlet describe web.web[0]/httpd\n\nOnly what it is waiting for: herdlet explain"
@@ -230,7 +230,8 @@ impl ClientCommand {
             Self::Ps(args) => Some(&mut args.listed.connection),
             Self::Drift(args) => Some(&mut args.connection),
             Self::Status(args) => Some(&mut args.connection),
-            Self::Explain(args) | Self::Describe(args) => Some(&mut args.connection),
+            Self::Explain(args) => Some(args.connection()),
+            Self::Describe(args) => Some(&mut args.connection),
             Self::Logs(args) => Some(&mut args.connection),
             Self::Exec(args) => Some(&mut args.connection),
             Self::Fs(args) => Some(&mut args.connection),

@@ -149,6 +149,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         catalog: Arc::new(BuiltIn::default()),
         consul: Arc::new(Consul::absent()),
         variables: Arc::new(Variables::new(variables)),
+        template_users: Box::new(|_| Default::default()),
         evaluations: Evaluations::default(),
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),

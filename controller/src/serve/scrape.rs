@@ -54,6 +54,10 @@ pub(super) fn scrape(
         isolation,
         state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
         catalogs: agent.context.services.catalogs.clone(),
+        templates: {
+            let renderer = Arc::clone(&agent.context.renderer);
+            Box::new(move || renderer.figures())
+        },
         manifest_errors: Box::new(move || refused_files(&folders)),
         room,
         node: NodeFacts::clone(&agent.context.node.get()),

@@ -172,6 +172,16 @@ metrics! {
     CATALOG_FAILURES = Counter Number "catalog_failures_total" ["catalog", "request"]
         "Requests that a catalogue refused or did not answer, by purpose (list, register, deregister, update, watch).";
 
+    // Templates of tasks.
+    TEMPLATE_QUERIES = Gauge Number "template_queries" []
+        "Different queries of templates that are watched: variables, lists of variables, services.";
+    TEMPLATE_RENDERS = Counter Number "template_renders_total" ["result"]
+        "Renders of the templates of a task, by result (done, missing: data is not there, failed).";
+    TEMPLATES_OUTDATED = Gauge Number "templates_outdated" []
+        "Tasks whose last files are kept because data of their templates is gone.";
+    TEMPLATES_OUTDATED_AGE = Gauge Seconds "templates_outdated_seconds" []
+        "Time since the first of these tasks lost its data, or since the agent found it missing; 0 if there are none.";
+
     // A node's contact with its servers.
     NODE_REGISTERED = Gauge Number "node_registered" []
         "1 if the cluster's servers know this node, as far as it can tell, else 0; absent if it is not part of a cluster.";

@@ -72,6 +72,7 @@ impl ApiFixture {
             catalog: Arc::new(BuiltIn::default()),
             consul: Arc::new(Consul::absent()),
             variables: Arc::new(Variables::new(variables)),
+            template_users: Box::new(|_| Default::default()),
             evaluations: Evaluations::default(),
             facts: Facts {
                 node: NodeFacts { id: "n1".to_owned(), name: "box".to_owned(), ..NodeFacts::default() },

@@ -1,6 +1,6 @@
 //! Requests about variables and their keys.
 
-use herdlet_api_types::variable::{Variable, VariableKey, VariableMetadata};
+use herdlet_api_types::variable::{Variable, VariableKey, VariableMetadata, VariableUser};
 use herdlet_base::paths::encode;
 use reqwest::{Method, RequestBuilder};
 use serde::Deserialize;
@@ -62,6 +62,12 @@ impl Client {
             Err(ClientError::Status { status: 404, .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The tasks whose templates use a variable.
+    pub async fn variable_users(&self, key: &VariableKey) -> Result<Vec<VariableUser>> {
+        let request = self.to(Method::GET, "/v1/herdlet/variable/users");
+        self.ask(request.query(&[("path", &key.path), ("namespace", &key.namespace)])).await
     }
 
     /// Waits until a variable changes after this index, for some seconds at most.

@@ -123,12 +123,12 @@ async fn variable_of_servers_is_waited_for_and_followed() {
         token.starts_with(&format!("header.{alloc}-main-")) && token != secret.reveal()
     };
     assert!(cluster.requests("Variables.Read").iter().all(is_of_task));
-    assert_eq!(agent.context.renderer.queries(), 2);
+    assert_eq!(agent.context.renderer.figures().queries, 2);
     cluster.stop(&alloc);
     reaches(&cluster, &alloc, ClientStatus::Complete).await;
     cluster.write(|state| state.collect(&alloc));
     let forgotten = async {
-        while agent.context.renderer.queries() > 0 {
+        while agent.context.renderer.figures().queries > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -232,7 +232,7 @@ async fn tasks_with_one_variable_share_one_query() {
     // A slow machine may repeat a few; without sharing each task would have its own.
     let (blocking, own) = read(&cluster, "Variables.Read");
     assert!((1..20).contains(&blocking) && (200..300).contains(&own), "{blocking} and {own}");
-    assert_eq!(agent.context.renderer.queries(), 1);
+    assert_eq!(agent.context.renderer.figures().queries, 1);
     put(&cluster, "nomad/jobs/web", "second");
     for (alloc, name) in allocs.iter().flat_map(|alloc| names.iter().map(move |name| (alloc, name))) {
         reads(dir.path(), alloc, &format!("{name}/local/a"), "second").await;

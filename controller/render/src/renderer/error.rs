@@ -25,6 +25,10 @@ pub enum RenderError {
         "write {destination}: {bytes} bytes do not fit into `secrets`, which holds 1 MiB; write the file to `local`"
     )]
     TooLarge { destination: String, bytes: usize },
+    #[error(
+        "write {destination}: its {bytes} bytes do not fit into `secrets` beside the other files there, which holds 1 MiB; a file is replaced in one step, which needs space for both; write it to `local`, or make it smaller"
+    )]
+    NoRoom { destination: String, bytes: usize },
     #[error("write {destination}: {source}")]
     Write { destination: String, source: FsError },
     #[error("keep the variables of templates: {0}")]
@@ -45,7 +49,8 @@ impl RenderError {
             | Self::Queries { .. }
             | Self::TooLarge { .. } => Class::Fatal,
             Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
-            Self::Thread(_) => Class::Retry,
+            // The task may remove files.
+            Self::NoRoom { .. } | Self::Thread(_) => Class::Retry,
         }
     }
 }

@@ -87,6 +87,9 @@ fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) 
         if place.base() == Base::Secrets && output.len() > SECRETS_BYTES {
             return RenderError::TooLarge { destination, bytes: output.len() };
         }
+        if place.base() == Base::Secrets && source.is_full() {
+            return RenderError::NoRoom { destination, bytes: output.len() };
+        }
         RenderError::Write { destination, source }
     })
 }

@@ -237,7 +237,7 @@ async fn once_rendered_templates_are_not_rendered_again() {
     bench.task.env.insert("NAME".to_owned(), "other".to_owned());
     assert_eq!(bench.done().await, first);
     assert_eq!(bench.text("local/a"), "value");
-    assert_eq!(bench.renderer.queries(), 0);
+    assert_eq!(bench.renderer.figures().queries, 0);
     fs::remove_file(bench.path("local/a")).unwrap();
     bench.done().await;
     assert_eq!(bench.text("local/a"), "other", "a lost file is rendered again");
@@ -262,7 +262,7 @@ async fn changes_of_used_data_are_reported() {
     bench.done().await;
     assert_eq!(bench.text("local/a"), "root");
     bench.renderer.forget(bench.task.key.0);
-    assert_eq!(bench.renderer.queries(), 0);
+    assert_eq!(bench.renderer.figures().queries, 0);
     following.abort();
 }
 
@@ -278,4 +278,34 @@ async fn hostile_templates_end_in_bounds() {
         assert_eq!(error.class(), Class::Fatal, "{text}: {error}");
         assert!(!bench.path("local/a").exists());
     }
+}
+
+#[tokio::test]
+async fn users_of_a_variable_are_known_by_template() {
+    let mut bench = Bench::new(vec![
+        block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#),
+        block("local/b", "constant"),
+        block("local/c", r#"{{ range nomadVarList "nomad/jobs/web" }}{{ .Path }}{{ end }}"#),
+    ]);
+    let users = |bench: &Bench, path: &str| {
+        let key = VariableKey { namespace: "default".to_owned(), path: path.to_owned() };
+        bench.renderer.users_of(&key)
+    };
+    let Ok(Rendering::Missing { .. }) = bench.render().await else { panic!("missing") };
+    assert_eq!(users(&bench, "nomad/jobs/web"), [(bench.task.key, [0, 2].into())].into(), "it waits for it");
+    bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+    bench.done().await;
+    assert_eq!(users(&bench, "nomad/jobs/web"), [(bench.task.key, [0, 2].into())].into());
+    assert_eq!(users(&bench, "nomad/jobs/web/g"), [(bench.task.key, [2].into())].into());
+    assert!(users(&bench, "nomad/jobs/other").is_empty());
+}
+
+/// It would be waited for without end: no file is written while data is missing.
+#[tokio::test]
+async fn the_output_of_another_template_is_no_input() {
+    let bench = Bench::new(vec![block("local/a", "a"), block("local/b", r#"{{ file "./local/a" }}"#)]);
+    let error = bench.render().await.unwrap_err();
+    assert_eq!(error.class(), Class::Fatal);
+    let text = std::error::Error::source(&error).unwrap().to_string();
+    assert!(text.contains("is the output of a template of the same task"), "{text}");
 }

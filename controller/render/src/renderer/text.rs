@@ -38,7 +38,8 @@ fn text_of(path: &str, dirs: &Dirs) -> Result<String, RenderError> {
 }
 
 /// The answer to `file`: a file that does not exist yet is waited for.
-pub(super) fn file(path: &str, dirs: &Dirs) -> Answer {
+pub(super) fn file(path: &str, task: &TaskTemplates) -> Answer {
+    let dirs = &task.dirs;
     let query = Query::File { path: path.to_owned() };
     match Place::of(path, dirs) {
         Err(_) => Answer::Failed(format!(
@@ -46,6 +47,12 @@ pub(super) fn file(path: &str, dirs: &Dirs) -> Answer {
         )),
         Ok(place) => match place.read(dirs) {
             Ok(Some(bytes)) => Answer::Text(bytes.into()),
+            // Nothing is written before all outputs are known.
+            Ok(None) if task.templates.iter().any(|block| place.is_of(&block.destination, dirs)) => {
+                Answer::Failed(format!(
+                    "file {path}: it is the output of a template of the same task; write that text into this template too"
+                ))
+            }
             Ok(None) => Answer::Pending,
             Err(error) => Answer::Failed(format!("{}: {error}", unavailable(&query))),
         },

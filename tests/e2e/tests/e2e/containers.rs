@@ -12,6 +12,7 @@ mod logs;
 mod node;
 mod policy;
 mod tasks;
+mod templates;
 
 use herdlet_e2e::{
     agent::Agent,

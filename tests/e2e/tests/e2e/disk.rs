@@ -19,7 +19,7 @@ use crate::common::{is_root, job, shell, sleeper};
 const DISK: &std::ffi::CStr = c"size=24m,mode=0711";
 
 /// A tmpfs mounted on a directory.
-struct Disk {
+pub(crate) struct Disk {
     at: PathBuf,
 }
 
@@ -50,7 +50,15 @@ impl Disk {
         }
     }
 
-    fn free(&self) {
+    /// Leaves this many bytes free.
+    pub(crate) fn fill_except(&self, bytes: u64) {
+        self.fill();
+        let file = fs::OpenOptions::new().write(true).open(self.ballast()).unwrap();
+        let len = file.metadata().unwrap().len();
+        file.set_len(len.checked_sub(bytes).unwrap()).unwrap();
+    }
+
+    pub(crate) fn free(&self) {
         fs::remove_file(self.ballast()).unwrap();
     }
 }
@@ -62,13 +70,13 @@ impl Drop for Disk {
 }
 
 /// Returns an agent that is not started yet, on its own disk.
-fn on_a_small_disk(setup: Setup) -> (Disk, Agent) {
+pub(crate) fn on_a_small_disk(setup: Setup) -> (Disk, Agent) {
     let agent = Agent::prepare(setup);
     (Disk::over(&agent.home.state()), agent)
 }
 
 /// Does the checks of [`Agent::finish`], without the disk itself.
-fn finish(disk: Disk, mut agent: Agent) {
+pub(crate) fn finish(disk: Disk, mut agent: Agent) {
     for job in agent.allocs().iter().map(|alloc| alloc.job()).collect::<std::collections::BTreeSet<_>>() {
         // A job of a folder may be gone after its file was removed.
         let output = agent.cli(&["delete", "--wait", &job]);

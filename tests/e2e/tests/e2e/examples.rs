@@ -299,3 +299,29 @@ fn templates_in_hcl_signal_their_task() {
     agent.until_printed(&["logs", "templates-hcl"], |output| output.contains("goodbye at level info"));
     agent.finish();
 }
+
+/// The page about templates: the block and the settings of the agent that it shows.
+#[test]
+fn blocks_of_the_guide_to_templates_work() {
+    if !is_root() {
+        return;
+    }
+    let page = fs::read_to_string(project().join("docs/guide/templates.md")).unwrap();
+    let blocks: Vec<&str> =
+        page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [tasks, settings] = blocks.as_slice() else { panic!("{blocks:?}") };
+    let tasks: String = tasks.lines().map(|line| format!("      {line}\n")).collect();
+    let tasks = tasks.replace("{command: bin/server}", "{command: /bin/sleep, args: [\"100000\"]}").replace(
+        "change_mode: signal",
+        "change_mode: signal\n              splay: 0s\n              wait: {min: 1s}",
+    );
+    let mut agent = Agent::start_with(Setup::default().config(*settings));
+    agent.cli(&["var", "put", "nomad/jobs/web", "password=s3cret"]).success();
+    agent.apply_and_wait(&format!(
+        "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: web}}\nspec:\n  groups:\n    - name: g\n{tasks}"
+    ));
+    // `fs` refuses secrets.
+    let file = ["exec", "web", "--", "cat", "secrets/app.conf"];
+    assert_eq!(agent.cli(&file).success().stdout.trim(), "password = s3cret");
+    agent.finish();
+}

@@ -56,6 +56,7 @@ mod stopped;
 mod system;
 mod task_api;
 mod task_networks;
+mod templates;
 mod traefik;
 mod upgrade;
 mod variables;

@@ -12,3 +12,4 @@ mod programs;
 mod strangers;
 mod supervisors;
 mod tasks;
+mod templates;
