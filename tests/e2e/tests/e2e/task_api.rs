@@ -7,9 +7,10 @@ use std::{
 };
 
 use herdlet_e2e::{
-    agent::{Agent, Alloc},
+    agent::Agent,
     home,
     http::{self, Peer},
+    shown::Alloc,
     wait,
 };
 use serde_json::json;
