@@ -119,7 +119,7 @@ const EDGES: [(&str, &str); 15] = [
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (
         "node",
-        "agent api api-types base config driver fingerprint manifest nomad plan process rpc runtime services storage",
+        "agent api api-types base config driver fingerprint manifest nomad plan process render rpc runtime services storage template",
     ),
     ("cli", "api-types base config driver manifest plan template"),
 ];
