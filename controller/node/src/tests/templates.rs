@@ -5,6 +5,11 @@ use herdlet_nomad_server::{Fault, Fields};
 
 use super::*;
 
+/// Servers that check tokens, and do not give up a node whose heartbeats a busy machine delays.
+fn patient() -> Settings {
+    Settings { tokens: true, outlive: true, ttl_min: Duration::from_secs(600), ..Settings::default() }
+}
+
 /// A template without delays.
 fn template(path: &str, text: &str, change: &str) -> Json {
     json!({
@@ -74,7 +79,7 @@ const B: &str = r#"{{ with nomadVar "nomad/jobs/web/group" }}{{ .text }}{{ end }
 #[tokio::test(flavor = "multi_thread")]
 async fn variable_of_servers_is_waited_for_and_followed() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+    let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
     let templates = json!([template("local/a", A, "signal"), template("secrets/b", B, "restart")]);
@@ -178,7 +183,7 @@ async fn servers_that_are_away_change_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_servers_do_not_give_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+    let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
     put(&cluster, "nomad/jobs/other", "secret");
@@ -201,7 +206,7 @@ async fn what_servers_do_not_give_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn old_servers_are_named_with_the_release_that_helps() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(Settings { fields: Fields::Of(1, 3), ..Settings::default() });
+    let cluster = Cluster::start(Settings { fields: Fields::Of(1, 3), tokens: false, ..patient() });
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
     let web = job_of("web", &json!([task("main", &json!([template("local/a", A, "noop")]))]));
@@ -213,7 +218,7 @@ async fn old_servers_are_named_with_the_release_that_helps() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_with_one_variable_share_one_query() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+    let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
     put(&cluster, "nomad/jobs/web", "first");
@@ -248,7 +253,7 @@ async fn tasks_with_one_variable_share_one_query() {
 #[tokio::test(flavor = "multi_thread")]
 async fn services_of_servers_are_followed() {
     let dir = tempfile::tempdir().unwrap();
-    let cluster = Cluster::start(Settings { tokens: true, ..Settings::default() });
+    let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
     let text = r#"{{ range nomadService "blue.db" }}{{ .Address }}:{{ .Port }} {{ .Tags }} {{ end }}"#;
