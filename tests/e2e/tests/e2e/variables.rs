@@ -109,7 +109,9 @@ fn a_planted_secret_appears_nowhere_else() {
     agent.apply(&user_of_the_secret());
     agent.cli(&["wait", "web"]).success();
     let alloc = agent.alloc("web.g[0]").unwrap().id();
-    agent.until_printed(&["describe", "web"], |text| text.contains("ran script"));
+    agent.until_printed(&["describe", "web"], |text| {
+        text.contains("successfully ran script") && text.contains("exited with code: 2")
+    });
     agent.until_printed(&["describe", "wrong"], |text| text.contains("Template failed"));
     assert_eq!(put("not.valid", SECRET), 400);
     let wrong = json!({ "Items": { "password": [SECRET] } }).to_string();
@@ -164,12 +166,12 @@ fn a_planted_secret_appears_nowhere_else() {
     // These are in memory.
     let own = agent.home.state().join("alloc").join(&alloc).join("t").display().to_string();
     let is_in_memory = |path: &String| {
-        ["secrets/conf", "secrets/env", "private/templates.json"]
+        ["secrets/conf", "secrets/env", "secrets/failing", "private/templates.json"]
             .iter()
             .any(|file| *path == format!("{own}/{file}"))
     };
     let in_memory = found.extract_if(.., |path| is_in_memory(path)).count();
-    assert_eq!(in_memory, 3, "the task has it");
+    assert_eq!(in_memory, 4, "the task has it");
     assert!(found.is_empty(), "these files have the secret: {found:?}");
     for (pid, arguments) in herdlet_e2e::host::processes_naming(agent.home.path()) {
         assert!(!arguments.contains(SECRET), "arguments of {pid}");
@@ -210,6 +212,13 @@ fn user_of_the_secret() -> String {
             "change_mode: script, change_script: {command: /bin/cat, args: [secrets/conf], timeout: 2m, run_on_first_render: true}",
         ),
     ];
+    // Its event names the arguments, and this one has the secret as a value.
+    let failing = template(
+        &read("web", "{{ .password | toLower }}"),
+        "secrets/failing",
+        "change_mode: script, change_script: {command: /bin/ls, args: [\"/no/${A}\"], timeout: 2m, run_on_first_render: true}",
+    );
+    let right = [right.as_slice(), &[failing]].concat();
     let once = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
     let web = job("web", "service", "", &[sleeper("t", &more(&right))]);
     let wrong = [template(&read("wrong", "{{ .password | parseInt }}"), "secrets/number", "")];
