@@ -7,6 +7,7 @@ mod forms;
 mod replicas;
 mod scripts;
 mod services;
+mod shown;
 mod start;
 
 use std::{fs, path::PathBuf};
