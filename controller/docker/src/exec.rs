@@ -29,8 +29,8 @@ const PIECES_MAX: usize = 16;
 /// How often the engine is asked for the exit code of a command whose output has ended: it may know it a little later.
 const EXIT_TRIES: u32 = 50;
 const EXIT_PAUSE: Duration = Duration::from_millis(20);
-/// How often a terminal's size is set until the engine accepts it: for a second, longer than a process takes to exist.
-const RESIZE_TRIES: u32 = 20;
+/// How often a terminal's size is set until the engine accepts it: for 30 s, longer than a process takes to exist on a busy machine.
+const RESIZE_TRIES: u32 = 600;
 const RESIZE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Executes a command in a container.
@@ -59,13 +59,14 @@ pub(crate) async fn session(
     }
     .map_err(|error| failure::start("execute the command", &error))?;
     let command = Command { client: client.clone(), id, container: container.to_owned() };
-    if let Some(size) = request.terminal {
-        command.resize(size).await;
-    }
     let (stdin, bytes) = mpsc::channel(PIECES_MAX);
     let (out, stdout) = mpsc::channel(PIECES_MAX);
     let (err, stderr) = mpsc::channel(PIECES_MAX);
     let (resize, sizes) = mpsc::channel(4);
+    if let Some(size) = request.terminal {
+        // Set beside the streams, as the engine may take a while to accept it. The channel has room for it.
+        let _ = resize.try_send(size);
+    }
     let (ended, exit) = oneshot::channel();
     tokio::spawn(command.run(Streams { output, input, bytes, out, err, sizes, ended }));
     let exit = async {

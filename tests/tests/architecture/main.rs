@@ -100,7 +100,7 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 14] = [
+const EDGES: [(&str, &str); 15] = [
     ("base", "api-types"),
     ("driver", "api-types base"),
     ("fingerprint", "api-types base nomad plan"),
@@ -119,7 +119,7 @@ const EDGES: [(&str, &str); 14] = [
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (
         "node",
-        "agent api api-types base config driver fingerprint manifest nomad plan process rpc runtime services storage",
+        "agent api api-types base config driver fingerprint manifest nomad plan process render rpc runtime services storage template",
     ),
     ("cli", "api-types base config driver manifest plan template"),
 ];

@@ -60,7 +60,7 @@ async fn missing_requirement_fails_the_allocation() {
     let plain = job("web", "service", json!({ "run_for": FOR_EVER }), json!({}));
     for (job, says) in [
         (job("web", "service", json!({ "run_for": FOR_EVER }), volumes), "missing disk"),
-        (templates(plain), "EmbeddedTmpl: `key` needs Consul"),
+        (templates(plain), "of the text: `key` needs Consul"),
     ] {
         let id = world.place(&node, &job);
         world.reaches(&id, ClientStatus::Failed).await;

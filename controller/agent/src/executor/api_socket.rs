@@ -10,8 +10,6 @@ use herdlet_storage::{
     task_dir::TaskDir,
 };
 
-pub(super) use herdlet_storage::api_socket::address;
-
 use super::{Context, PlaceVerb, Refusal, Workload, places, retry};
 
 /// The socket of a task. It ends with the agent; the next one puts its own in its place.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use herdlet_api_types::alloc::Allocation;
 use herdlet_driver::FsIsolation;
 use herdlet_plan::env::{self, Inputs, TaskDirs, TaskEnv, Variables};
-use herdlet_storage::api_socket::SOCKET;
+use herdlet_storage::api_socket::{SOCKET, address};
 
-use super::{Context, Workload, api_socket};
+use super::{Context, Workload};
 
 /// Variables that only one task gets. Has no `Debug`: they are secrets.
 #[derive(Clone, Default)]
@@ -52,7 +52,7 @@ impl Context {
             task: dir.join("local").to_string_lossy().into_owned(),
             secrets: dir.join("secrets").to_string_lossy().into_owned(),
         };
-        let socket = api_socket::address(&self.paths, &workload.alloc.id, name);
+        let socket = address(&self.paths, &workload.alloc.id, name);
         let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
         self.env_with(workload, own, places, &self.host_env)
     }

@@ -327,7 +327,7 @@ fn gauges_show_the_current_model() {
         ("herdlet_manifest_errors", 2.0),
         ("herdlet_template_queries", 4.0),
         (r#"herdlet_template_renders_total{result="missing"}"#, 2.0),
-        ("herdlet_templates_outdated ", 3.0),
+        ("herdlet_templates_outdated", 3.0),
         ("herdlet_templates_outdated_seconds", 90.0),
         ("herdlet_node_registered", 1.0),
         ("herdlet_node_contact_age_seconds", 7.0),

@@ -233,6 +233,8 @@ const PROCESS: TaskPartRow = TaskPartRow {
         reads: &[
             Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },
+            // A start that is repeated by the next agent waits for its socket too.
+            Read { source: Source::Own(TaskPart::ApiSocket), when: ReadWhen::AtStart },
             #[cfg(any(test, feature = "fixture"))]
             Read { source: Source::Own(TaskPart::Probe), when: ReadWhen::AtStart },
             #[cfg(any(test, feature = "fixture"))]

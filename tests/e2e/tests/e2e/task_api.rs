@@ -7,9 +7,10 @@ use std::{
 };
 
 use herdlet_e2e::{
-    agent::{Agent, Alloc},
+    agent::Agent,
     home,
     http::{self, Peer},
+    shown::Alloc,
     wait,
 };
 use serde_json::json;
@@ -54,7 +55,7 @@ fn a_task_reads_the_variables_of_its_job_by_curl() {
     put(&agent, "nomad/jobs/reader");
     put(&agent, "nomad/jobs/other");
     let script = "for path in reader other; do curl -s -o $NOMAD_TASK_DIR/$path -w '%{http_code} ' --unix-socket \
-                  ${NOMAD_UNIX_ADDR#unix://} -H \"X-Nomad-Token: $NOMAD_TOKEN\" http://x/v1/var/nomad/jobs/$path; \
+                  $${NOMAD_UNIX_ADDR#unix://} -H \"X-Nomad-Token: $NOMAD_TOKEN\" http://x/v1/var/nomad/jobs/$path; \
                   done; grep -c hunter2 $NOMAD_TASK_DIR/reader; echo done";
     for user in ["", "user: nobody\n"] {
         let task = shell("t", script, &format!("{user}{IDENTITY}"));
@@ -143,7 +144,7 @@ fn a_task_with_a_long_path_uses_an_alias_that_goes_with_it() {
     let name = "t".repeat(100);
     let mut agent = Agent::start();
     let script = "echo $NOMAD_UNIX_ADDR; curl -s -o /dev/null -w '%{http_code}\n' --unix-socket \
-                  ${NOMAD_UNIX_ADDR#unix://} -H \"X-Nomad-Token: $NOMAD_TOKEN\" http://x/v1/vars; sleep 100000";
+                  $${NOMAD_UNIX_ADDR#unix://} -H \"X-Nomad-Token: $NOMAD_TOKEN\" http://x/v1/vars; sleep 100000";
     let task = shell(&name, script, &format!("user: nobody\n{IDENTITY}"));
     agent.apply_and_wait(&job("long", "service", "", &[task]));
     let alloc = agent.until_alloc("long.g[0]", "runs", |alloc| alloc.state(&name) == "running");

@@ -8,7 +8,7 @@ use herdlet_api_types::{
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
     op::Part,
-    parts::{BeforeStart, PartSet},
+    parts::{BeforeStart, Medium, PartSet},
 };
 
 use super::{super::templates, Attempt, Machine, NEVER, Phase, Thing, launch_of, spec_of, started};
@@ -151,8 +151,10 @@ impl Machine {
         }) {
             return Err(format!("{} starts while {other:?} runs", name()));
         }
-        let before_start =
-            PartSet::needed_by(task).rows().filter(|row| row.before_start != BeforeStart::Nothing);
+        // A start of a dead agent may arrive after what ended with that agent.
+        let before_start = PartSet::needed_by(task)
+            .rows()
+            .filter(|row| row.before_start != BeforeStart::Nothing && row.row.medium != Medium::Agent);
         let of_task = before_start.map(|row| Part::Task(index, row.part));
         for part in [Part::Dir].into_iter().chain(of_task) {
             let thing = Thing::Part(alloc.id, part);

@@ -190,7 +190,8 @@ impl Authority for LocalAuthority {
         if self.token.as_ref().is_some_and(|own| own.is(token.as_bytes())) {
             return Some(Principal::Operator);
         }
-        self.principal(&*self.verified.get(token)?)
+        let claims = self.verified.get(token)?;
+        self.principal(&claims)
     }
 
     fn identify<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Principal, Unidentified>> {
