@@ -290,7 +290,7 @@ fn templates_in_hcl_signal_their_task() {
     if !is_root() {
         return;
     }
-    let mut agent = Agent::start();
+    let agent = Agent::start();
     agent.cli(&["var", "put", "nomad/jobs/templates-hcl", "greeting=hello"]).success();
     let file = project().join("manifests/templates.nomad.hcl");
     agent.cli(&["apply", "-f", file.to_str().unwrap(), "--wait"]).success();
