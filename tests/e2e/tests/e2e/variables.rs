@@ -10,8 +10,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    common::{is_root, job, on_loopback, sleeper},
-    templates::{template, templates},
+    common::{is_root, on_loopback},
+    templates::users_of_a_secret,
 };
 
 const SECRET: &str = "planted-secret-0815-4711";
@@ -106,7 +106,7 @@ fn a_planted_secret_appears_nowhere_else() {
     assert_eq!(put("nomad/jobs/web", SECRET), 200);
     assert_eq!(put("nomad/jobs/wrong", SECRET), 200);
     assert_eq!(put("nomad/jobs/web?cas=1", SECRET), 409);
-    agent.apply(&user_of_the_secret());
+    agent.apply(&users_of_a_secret());
     agent.cli(&["wait", "web"]).success();
     let alloc = agent.alloc("web.g[0]").unwrap().id();
     agent.until_printed(&["describe", "web"], |text| {
@@ -192,37 +192,6 @@ fn a_planted_secret_appears_nowhere_else() {
         assert!(log.lines().any(|line| parts.iter().all(|part| line.contains(part))), "{parts:?}\n{log}");
     }
     agent.finish();
-}
-
-/// A job whose templates use the secret in every way, and one whose templates can't.
-fn user_of_the_secret() -> String {
-    let read =
-        |job: &str, text: &str| format!("{{{{ with nomadVar \"nomad/jobs/{job}\" }}}}{text}{{{{ end }}}}");
-    let more = |each: &[String]| templates(each);
-    let right = [
-        template(
-            &read("web", "{{ .password }} {{ .password.Value | sha256Hex }}"),
-            "secrets/conf",
-            "change_mode: signal",
-        ),
-        template(&read("web", "A={{ .password }}"), "secrets/env", "env: true, perms: \"0600\""),
-        template(
-            &read("web", "{{ .password | toUpper }}"),
-            "secrets/script",
-            "change_mode: script, change_script: {command: /bin/cat, args: [secrets/conf], timeout: 2m, run_on_first_render: true}",
-        ),
-    ];
-    // Its event names the arguments, and this one has the secret as a value.
-    let failing = template(
-        &read("web", "{{ .password | toLower }}"),
-        "secrets/failing",
-        "change_mode: script, change_script: {command: /bin/ls, args: [\"/no/${A}\"], timeout: 2m, run_on_first_render: true}",
-    );
-    let right = [right.as_slice(), &[failing]].concat();
-    let once = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
-    let web = job("web", "service", "", &[sleeper("t", &more(&right))]);
-    let wrong = [template(&read("wrong", "{{ .password | parseInt }}"), "secrets/number", "")];
-    format!("{web}---\n{}", job("wrong", "service", once, &[sleeper("t", &more(&wrong))]))
 }
 
 /// Numbers are written one after the other while the agent is killed again and again.
