@@ -85,7 +85,8 @@ pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Va
     }
 }
 
-/// Runs the script of a template inside an attempt. Texts are Nomad's.
+/// Runs the script of a template inside an attempt. Texts are Nomad's; they have the arguments as the job has them,
+/// because variables in them may be secrets.
 pub async fn script(
     context: &Arc<Context>,
     workload: &Workload,
@@ -102,9 +103,7 @@ pub async fn script(
         Err(refusal) => return refusal.into(),
     };
     let line: Vec<String> = std::iter::once(command).chain(args).map(|text| env.interpolate(text)).collect();
-    let (command, args) = line
-        .split_first()
-        .map_or((String::new(), String::new()), |(command, args)| (command.clone(), args.join(" ")));
+    let args = args.join(" ");
     match driver.exec(id, &line, duration(*timeout)).await {
         Ok(outcome) if outcome.exit.code == 0 => Outcome::Done(None),
         Ok(outcome) => fatal(format!(

@@ -7,6 +7,7 @@ mod forms;
 mod replicas;
 mod scripts;
 mod services;
+mod shown;
 mod start;
 
 use std::{fs, path::PathBuf};
@@ -17,7 +18,7 @@ use herdlet_e2e::{
 };
 use serde_json::json;
 
-use crate::common::shell;
+use crate::common::{job, shell, sleeper};
 
 /// Data does not have to be quiet: a test that makes one change waits for nothing.
 pub(crate) const QUICK: &str = "template: {wait: {min: 0s, max: 0s}}\n";
@@ -95,4 +96,34 @@ pub(crate) fn until_recorded(agent: &Agent, (alloc, task): (&str, &str), lines: 
 #[track_caller]
 pub(crate) fn until_explained(agent: &Agent, job: &str, text: &str) -> String {
     agent.until_printed(&["explain", job], |printed| printed.contains(text))
+}
+
+/// The job `web`, whose templates use the password of its variable in every way, and `wrong`, whose template fails with it.
+pub(crate) fn users_of_a_secret() -> String {
+    let read =
+        |job: &str, text: &str| format!("{{{{ with nomadVar \"nomad/jobs/{job}\" }}}}{text}{{{{ end }}}}");
+    let right = [
+        template(
+            &read("web", "{{ .password }} {{ .password.Value | sha256Hex }}"),
+            "secrets/conf",
+            "change_mode: signal",
+        ),
+        template(&read("web", "A={{ .password }}"), "secrets/env", "env: true, perms: \"0600\""),
+        template(
+            &read("web", "{{ .password | toUpper }}"),
+            "secrets/script",
+            "change_mode: script, change_script: {command: /bin/cat, args: [secrets/conf], timeout: 2m, run_on_first_render: true}",
+        ),
+    ];
+    // Its event names the arguments, and this one has the secret as a value.
+    let failing = template(
+        &read("web", "{{ .password | toLower }}"),
+        "secrets/failing",
+        "change_mode: script, change_script: {command: /bin/ls, args: [\"/no/${A}\"], timeout: 2m, run_on_first_render: true}",
+    );
+    let right = [right.as_slice(), &[failing]].concat();
+    let once = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
+    let web = job("web", "service", "", &[sleeper("t", &templates(&right))]);
+    let wrong = [template(&read("wrong", "{{ .password | parseInt }}"), "secrets/number", "")];
+    format!("{web}---\n{}", job("wrong", "service", once, &[sleeper("t", &templates(&wrong))]))
 }

@@ -10,8 +10,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    common::{is_root, job, on_loopback, sleeper},
-    templates::{template, templates},
+    common::{is_root, on_loopback},
+    templates::users_of_a_secret,
 };
 
 const SECRET: &str = "planted-secret-0815-4711";
@@ -106,10 +106,12 @@ fn a_planted_secret_appears_nowhere_else() {
     assert_eq!(put("nomad/jobs/web", SECRET), 200);
     assert_eq!(put("nomad/jobs/wrong", SECRET), 200);
     assert_eq!(put("nomad/jobs/web?cas=1", SECRET), 409);
-    agent.apply(&user_of_the_secret());
+    agent.apply(&users_of_a_secret());
     agent.cli(&["wait", "web"]).success();
     let alloc = agent.alloc("web.g[0]").unwrap().id();
-    agent.until_printed(&["describe", "web"], |text| text.contains("ran script"));
+    agent.until_printed(&["describe", "web"], |text| {
+        text.contains("successfully ran script") && text.contains("exited with code: 2")
+    });
     agent.until_printed(&["describe", "wrong"], |text| text.contains("Template failed"));
     assert_eq!(put("not.valid", SECRET), 400);
     let wrong = json!({ "Items": { "password": [SECRET] } }).to_string();
@@ -164,12 +166,12 @@ fn a_planted_secret_appears_nowhere_else() {
     // These are in memory.
     let own = agent.home.state().join("alloc").join(&alloc).join("t").display().to_string();
     let is_in_memory = |path: &String| {
-        ["secrets/conf", "secrets/env", "private/templates.json"]
+        ["secrets/conf", "secrets/env", "secrets/failing", "private/templates.json"]
             .iter()
             .any(|file| *path == format!("{own}/{file}"))
     };
     let in_memory = found.extract_if(.., |path| is_in_memory(path)).count();
-    assert_eq!(in_memory, 3, "the task has it");
+    assert_eq!(in_memory, 4, "the task has it");
     assert!(found.is_empty(), "these files have the secret: {found:?}");
     for (pid, arguments) in herdlet_e2e::host::processes_naming(agent.home.path()) {
         assert!(!arguments.contains(SECRET), "arguments of {pid}");
@@ -190,30 +192,6 @@ fn a_planted_secret_appears_nowhere_else() {
         assert!(log.lines().any(|line| parts.iter().all(|part| line.contains(part))), "{parts:?}\n{log}");
     }
     agent.finish();
-}
-
-/// A job whose templates use the secret in every way, and one whose templates can't.
-fn user_of_the_secret() -> String {
-    let read =
-        |job: &str, text: &str| format!("{{{{ with nomadVar \"nomad/jobs/{job}\" }}}}{text}{{{{ end }}}}");
-    let more = |each: &[String]| templates(each);
-    let right = [
-        template(
-            &read("web", "{{ .password }} {{ .password.Value | sha256Hex }}"),
-            "secrets/conf",
-            "change_mode: signal",
-        ),
-        template(&read("web", "A={{ .password }}"), "secrets/env", "env: true, perms: \"0600\""),
-        template(
-            &read("web", "{{ .password | toUpper }}"),
-            "secrets/script",
-            "change_mode: script, change_script: {command: /bin/cat, args: [secrets/conf], timeout: 2m, run_on_first_render: true}",
-        ),
-    ];
-    let once = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
-    let web = job("web", "service", "", &[sleeper("t", &more(&right))]);
-    let wrong = [template(&read("wrong", "{{ .password | parseInt }}"), "secrets/number", "")];
-    format!("{web}---\n{}", job("wrong", "service", once, &[sleeper("t", &more(&wrong))]))
 }
 
 /// Numbers are written one after the other while the agent is killed again and again.

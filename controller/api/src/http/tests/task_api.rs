@@ -91,7 +91,7 @@ impl Env {
 
     async fn put(&self, namespace: &str, path: &str) {
         let key = VariableKey { namespace: namespace.to_owned(), path: path.to_owned() };
-        let items = VariableItems([("password".to_owned(), format!("of {path}").into())].into());
+        let items = VariableItems([("password".to_owned(), format!("of {path}"))].into());
         let variables = &self.ground.shared.variables;
         variables.put(&Actor::agent(), key, items, (Check::Nothing, String::new())).await.unwrap();
     }

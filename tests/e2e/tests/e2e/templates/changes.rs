@@ -193,15 +193,8 @@ fn wrong_data_ends_no_running_task() {
     }
     let mut agent = quick();
     put(&agent, "nomad/jobs/wrong", &["greeting=[1]"]);
-    let data = format!(
-        "{{{{ with nomadVar \"nomad/jobs/wrong\" }}}}{{{{ index (parseJSON .greeting.Value) 0 }}}}{{{{ end }}}}"
-    );
-    agent.apply_and_wait(&job(
-        "wrong",
-        "service",
-        "",
-        &[recorder("t", &[template(&data, "local/conf", "")])],
-    ));
+    let data = "{{ with nomadVar \"nomad/jobs/wrong\" }}{{ index (parseJSON .greeting.Value) 0 }}{{ end }}";
+    agent.apply_and_wait(&job("wrong", "service", "", &[recorder("t", &[template(data, "local/conf", "")])]));
     until_recorded(&agent, ("wrong.g[0]", "t"), &["start"]);
     put(&agent, "nomad/jobs/wrong", &["greeting=planted-secret"]);
     agent.until_printed(&["describe", "wrong"], |text| text.contains("the task keeps the last output"));

@@ -70,7 +70,8 @@ fn files_lost_by_a_reboot_are_rendered_again() {
         template(&format!("A={}\n", greeting("reboot")), "secrets/env", "env: true"),
         template(&greeting("reboot"), "local/conf", ""),
     ];
-    agent.apply_and_wait(&job("reboot", "service", "", &[recorder("t", &each)]));
+    let group = "restart: {attempts: 9, delay: 50ms}";
+    agent.apply_and_wait(&job("reboot", "service", group, &[recorder("t", &each)]));
     let alloc = "reboot.g[0]";
     until_recorded(&agent, (alloc, "t"), &["start"]);
     let dir = path_of(&agent, alloc, "t");

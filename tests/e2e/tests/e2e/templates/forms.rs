@@ -12,7 +12,9 @@ use herdlet_e2e::{
 use super::{QUICK, path_of, put, until_file};
 use crate::common::{is_root, job, sleeper};
 
-const FORMS: [(&str, fn(&mut Agent)); 5] = [
+type Check = fn(&mut Agent);
+
+const FORMS: [(&str, Check); 5] = [
     ("certificate", certificate),
     ("env-file", env_file),
     ("load-balancer", load_balancer),

@@ -1,0 +1,97 @@
+//! What is shown about templates: the users of a variable, and metrics.
+
+use herdlet_e2e::wait;
+use serde_json::{Value, json};
+
+use super::{greeting, put, quick, recorder, template, until_explained, until_recorded};
+use crate::common::{is_root, job};
+
+#[test]
+fn the_users_of_a_variable_are_listed_with_the_effect_of_a_change() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = quick();
+    put(&agent, "nomad/jobs", &["greeting=one"]);
+    let text = "{{ with nomadVar \"nomad/jobs\" }}{{ .greeting }}{{ end }}";
+    let task = |name: &str, more: &str| recorder(name, &[template(text, "local/conf", more)]);
+    let tasks = [
+        task("noop", "change_mode: noop"),
+        task("restart", ""),
+        task("script", "change_mode: script, change_script: {command: /bin/true}"),
+        task("signal", "change_mode: signal, change_signal: SIGUSR1"),
+        recorder("other", &[template("constant", "local/conf", "")]),
+    ];
+    agent.apply_and_wait(&job("users", "service", "", &tasks));
+    let waiting =
+        recorder("t", &[template(text, "local/conf", ""), template(&greeting("waits"), "local/missing", "")]);
+    agent.apply(&job("waits", "service", "", &[waiting]));
+    until_explained(&agent, "waits", "waits for nomad/jobs/waits");
+    let users = |path: &str| -> Value {
+        let printed = agent.cli(&["explain", "var", path, "-o", "json"]).success().stdout;
+        serde_json::from_str(&printed).unwrap()
+    };
+    let found = users("nomad/jobs");
+    assert_eq!((&found["apiVersion"], &found["path"]), (&json!("herdlet/v1"), &json!("nomad/jobs")));
+    let effects: Vec<Value> = found["users"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|user| {
+            json!([
+                user["name"],
+                user["task"],
+                user["effect"],
+                user["signals"],
+                user["scripts"],
+                user["files"]
+            ])
+        })
+        .collect();
+    let (alloc, files) = ("users.g[0]", json!(["local/conf"]));
+    assert_eq!(
+        effects,
+        [
+            json!([alloc, "noop", "render", [], [], files]),
+            json!([alloc, "restart", "restart", [], [], files]),
+            json!([alloc, "script", "notify", [], ["/bin/true"], files]),
+            json!([alloc, "signal", "notify", ["SIGUSR1"], [], files]),
+            json!(["waits.g[0]", "t", "start", [], [], files]),
+        ]
+    );
+    // A variable that does not exist may have users; another has none.
+    assert_eq!(users("nomad/jobs/waits")["users"][0]["files"], json!(["local/missing"]));
+    assert_eq!(agent.cli(&["explain", "var", "none"]).success().stdout, "no template uses none\n");
+    let text = agent.cli(&["explain", "var", "nomad/jobs"]).success().stdout;
+    assert!(text.contains("users.g[0]/signal") && text.contains("gets SIGUSR1"), "{text}");
+    // A job of that name is still found.
+    agent.apply_and_wait(&job("var", "service", "", &[recorder("t", &[template("x", "local/conf", "")])]));
+    assert!(agent.cli(&["explain", "--", "var"]).success().stdout.contains("var.g[0]"));
+    agent.cli(&["explain", "var"]).ended(2);
+    agent.finish();
+}
+
+#[test]
+fn metrics_count_renders_and_show_data_that_is_gone() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = quick();
+    put(&agent, "nomad/jobs/metrics", &["greeting=one"]);
+    let task = recorder("t", &[template(&greeting("metrics"), "local/conf", "")]);
+    agent.apply_and_wait(&job("metrics", "service", "", &[task]));
+    until_recorded(&agent, ("metrics.g[0]", "t"), &["start"]);
+    let is = |name: &str, labels: &str, value: f64| (agent.metric(name, labels) - value).abs() < 0.5;
+    assert!(is("herdlet_template_queries", "", 1.0));
+    assert!(agent.metric("herdlet_template_renders_total", "done") > 0.5);
+    assert!(is("herdlet_templates_outdated ", "", 0.0) && is("herdlet_templates_outdated_seconds", "", 0.0));
+    agent.cli(&["var", "purge", "nomad/jobs/metrics"]).success();
+    wait::until_true("the loss is counted", || is("herdlet_templates_outdated ", "", 1.0));
+    wait::until_true("its age grows", || agent.metric("herdlet_templates_outdated_seconds", "") > 0.0);
+    assert!(agent.metric("herdlet_template_renders_total", "missing") > 0.5);
+    put(&agent, "nomad/jobs/metrics", &["greeting=one"]);
+    wait::until_true("the data is back", || is("herdlet_templates_outdated ", "", 0.0));
+    agent.cli(&["delete", "--wait", "metrics"]).success();
+    wait::until_true("nothing is watched", || is("herdlet_template_queries", "", 0.0));
+    agent.finish();
+}
