@@ -9,6 +9,7 @@ pub mod deployment;
 pub mod difference;
 pub(crate) mod drain;
 pub mod feasibility;
+pub mod pass;
 pub mod periodic;
 pub mod placed;
 pub mod ports;
@@ -108,6 +109,11 @@ impl JobState {
     pub fn held(&self) -> Option<&str> {
         let definition = self.definition.as_ref().filter(|definition| definition.held)?;
         Some(&definition.source.file)
+    }
+
+    /// The newest stable version that `find` still knows: a failed deployment goes back to it.
+    pub fn newest_stable<T>(&self, find: impl Fn(u64) -> Option<T>) -> Option<(u64, T)> {
+        self.stable.iter().rev().find_map(|version| Some((*version, find(*version)?)))
     }
 
     /// The deployment of the current version.

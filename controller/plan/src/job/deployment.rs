@@ -31,20 +31,20 @@ use herdlet_api_types::{
     AllocId, DeploymentId, UnixNanos,
     alloc::Desired,
     deployment::{Deployment, DeploymentGroup, DeploymentStatus},
-    job::{Group, Job, JobType, Update},
+    job::{Group, JobType, Update},
 };
 
 use crate::{
     hash::Fields,
     job::{
         JobState,
+        pass::JobPass,
         placed::{Placed, is_bad},
         same_work,
     },
-    time::Now,
 };
 
-pub use self::state::DeploymentState;
+pub use self::state::{DeploymentState, Role};
 
 const RUNNING: &str = "Deployment is running";
 const PAUSED: &str = "Deployment is paused";
@@ -68,19 +68,12 @@ pub enum Turnout {
     Revert(u64),
 }
 
-/// Plans the job's deployments. `allocs` are all allocations of the job; `find` looks one up by id, `text` a version of
-/// the job.
-pub fn plan<'a>(
-    now: Now,
-    job: &Job,
-    state: &JobState,
-    allocs: &[AllocId],
-    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-    text: &dyn Fn(u64) -> Option<Arc<Job>>,
-) -> Vec<Turnout> {
+/// Plans the job's deployments.
+pub fn plan(pass: &JobPass<'_, '_>) -> Vec<Turnout> {
+    let state = pass.state;
     let mut turnouts = Vec::new();
     for older in state.deployments.iter().filter(|older| older.deployment.is_running()) {
-        if state.deleting || job.stop {
+        if state.deleting || pass.job.stop {
             turnouts.push(Turnout::Is(older.ended(DeploymentStatus::Cancelled, STOPPED_JOB)));
         } else if older.deployment.job_version != state.version {
             turnouts.push(Turnout::Is(older.ended(DeploymentStatus::Cancelled, NEWER_JOB)));
@@ -89,25 +82,20 @@ pub fn plan<'a>(
     if !state.deleting
         && let Some(known) = state.deployment().filter(|known| known.deployment.is_running())
     {
-        turnouts.extend(follow(now, job, state, known, allocs, find, text));
+        turnouts.extend(follow(pass, known));
     }
     turnouts
 }
 
 /// Creates the deployment that the current version needs and does not have: for a new job, and for a version that
 /// replaces allocations or takes them over.
-pub fn begin<'a>(
-    job: &Job,
-    state: &JobState,
-    instance: &str,
-    allocs: &[AllocId],
-    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-) -> Option<DeploymentState> {
+pub fn begin(pass: &JobPass<'_, '_>, instance: &str) -> Option<DeploymentState> {
+    let (job, state) = (pass.job, pass.state);
     let updates = job.groups.iter().any(|group| group.update.is_some() && job.desired_count(group) > 0);
     if job.kind != JobType::Service || !updates || state.deleting || state.deployment().is_some() {
         return None;
     }
-    let placed = || allocs.iter().filter_map(|id| find(*id));
+    let placed = || pass.allocs.iter().filter_map(|id| pass.placed(*id));
     let has_run = placed().any(|placed| placed.version == state.version);
     let changes = placed().any(|placed| placed.desired == Desired::Run && placed.version != state.version);
     if has_run && !changes {
@@ -116,7 +104,7 @@ pub fn begin<'a>(
     // A canary of an older deployment is only removed, not replaced.
     let replaces = |group: &Group| {
         let mut standing =
-            state.slots.get(&group.name).into_iter().flatten().filter_map(|slot| find(slot.alloc?));
+            state.slots.get(&group.name).into_iter().flatten().filter_map(|slot| pass.placed(slot.alloc?));
         standing.any(|placed| placed.desired == Desired::Run && !same_work(placed.job, job, &group.name))
     };
     let group_of = |group: &Group| {
@@ -145,25 +133,19 @@ pub fn begin<'a>(
 }
 
 /// The same deployment, marked as failed by request, and the version to revert to.
-pub fn fail_by_request(
-    job: &Job,
-    state: &JobState,
-    known: &DeploymentState,
-    text: &dyn Fn(u64) -> Option<Arc<Job>>,
-) -> Vec<Turnout> {
-    let reverts = known.deployment.groups.values().any(|group| group.auto_revert);
-    fail(job, state, known, FAILED_BY_USER, reverts, text)
+pub fn fail_by_request(pass: &JobPass<'_, '_>, known: &DeploymentState) -> Vec<Turnout> {
+    fail(pass, known, FAILED_BY_USER, known.deployment.groups.values())
 }
 
-/// The same deployment, failed because allocations of it were reported unhealthy.
+/// The same deployment, failed because these allocations of it were reported unhealthy.
 pub fn fail_unhealthy(
-    job: &Job,
-    state: &JobState,
+    pass: &JobPass<'_, '_>,
     known: &DeploymentState,
-    reverts: bool,
-    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+    unhealthy: &[AllocId],
 ) -> Vec<Turnout> {
-    fail(job, state, known, FAILED_ALLOCATIONS, reverts, text)
+    let counted = known.counted(pass);
+    let groups = unhealthy.iter().filter_map(|alloc| known.group(pass.placed(*alloc)?.group));
+    fail(pass, &counted, FAILED_ALLOCATIONS, groups)
 }
 
 /// Number of the group's canaries that are healthy now.
@@ -212,37 +194,28 @@ fn running(deployment: &Deployment) -> &'static str {
 }
 
 /// Recounts a running deployment, and ends it where that is due.
-fn follow<'a>(
-    now: Now,
-    job: &Job,
-    state: &JobState,
-    known: &DeploymentState,
-    allocs: &[AllocId],
-    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-    text: &dyn Fn(u64) -> Option<Arc<Job>>,
-) -> Vec<Turnout> {
-    let mut next = known.counted(now, allocs, find);
+fn follow(pass: &JobPass<'_, '_>, known: &DeploymentState) -> Vec<Turnout> {
+    let mut next = known.counted(pass);
     if next.deployment.paused {
         return if next == *known { Vec::new() } else { Vec::from([Turnout::Is(next)]) };
     }
     let groups = &next.deployment.groups;
     let at_once = |group: &&DeploymentGroup| group.progress_deadline.is_zero() && group.unhealthy_allocs > 0;
     if let Some(group) = groups.values().find(at_once) {
-        let reverts = group.auto_revert;
-        return fail(job, state, &next, FAILED_ALLOCATIONS, reverts, text);
+        return fail(pass, &next, FAILED_ALLOCATIONS, [group]);
     }
     let mut stuck = groups.iter().filter(|(name, group)| {
-        !next.is_content(group) && next.progress_by.get(*name).is_some_and(|by| by.is_due(now))
+        !next.is_content(group) && next.progress_by.get(*name).is_some_and(|by| by.is_due(pass.now))
     });
     if stuck.next().is_some() {
-        let reverts = groups.values().any(|group| group.auto_revert && !next.is_content(group));
-        return fail(job, state, &next, FAILED_PROGRESS, reverts, text);
+        let lacking = groups.values().filter(|group| !next.is_content(group));
+        return fail(pass, &next, FAILED_PROGRESS, lacking);
     }
     let mut turnouts = Vec::new();
-    if promotes_itself(&next.deployment, find) {
+    if promotes_itself(&next.deployment, pass.find) {
         let waiting = groups.iter().filter(|(_, group)| group.is_canarying());
         turnouts.push(Turnout::Promote(waiting.map(|(name, _)| name.clone()).collect()));
-    } else if is_complete(job, state, &next, find) {
+    } else if is_complete(pass, &next) {
         next = next.ended(DeploymentStatus::Successful, SUCCESSFUL);
     }
     if next != *known {
@@ -251,23 +224,21 @@ fn follow<'a>(
     turnouts
 }
 
-/// Marks the deployment as failed. If it `reverts`, the job goes back to the newest stable version, unless that has the
-/// same specification.
-fn fail(
-    job: &Job,
-    state: &JobState,
+/// Marks the deployment as failed, because of these groups. If one of them has `auto_revert`, the job goes back to the
+/// newest stable version, unless that has the same specification.
+fn fail<'g>(
+    pass: &JobPass<'_, '_>,
     known: &DeploymentState,
     why: &str,
-    reverts: bool,
-    text: &dyn Fn(u64) -> Option<Arc<Job>>,
+    groups: impl IntoIterator<Item = &'g DeploymentGroup>,
 ) -> Vec<Turnout> {
     let end = |why: &str| Turnout::Is(known.ended(DeploymentStatus::Failed, why));
-    if !reverts {
+    if !groups.into_iter().any(|group| group.auto_revert) {
         return Vec::from([end(why)]);
     }
-    match newest_stable(state, text) {
+    match pass.state.newest_stable(pass.version) {
         None => Vec::from([end(&format!("{why} - no stable job version to auto revert to"))]),
-        Some((version, stable)) if *stable == *job => Vec::from([end(&format!(
+        Some((version, stable)) if *stable == *pass.job => Vec::from([end(&format!(
             "{why} - not rolling back to stable job version {version} as current job has same specification"
         ))]),
         Some((version, _)) => {
@@ -277,14 +248,6 @@ fn fail(
             Vec::from([Turnout::Is(ended), Turnout::Revert(version)])
         }
     }
-}
-
-/// The version that a job would revert to, with its specification.
-pub(crate) fn newest_stable(
-    state: &JobState,
-    text: &dyn Fn(u64) -> Option<Arc<Job>>,
-) -> Option<(u64, Arc<Job>)> {
-    state.stable.iter().rev().find_map(|version| Some((*version, text(*version)?)))
 }
 
 /// Groups with canaries are promoted together, once all of these canaries are healthy.
@@ -297,17 +260,14 @@ fn promotes_itself<'a>(deployment: &Deployment, find: &dyn Fn(AllocId) -> Option
 }
 
 /// Whether every slot of its groups holds a healthy allocation of this version, and as many were counted.
-fn is_complete<'a>(
-    job: &Job,
-    state: &JobState,
-    known: &DeploymentState,
-    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-) -> bool {
+fn is_complete(pass: &JobPass<'_, '_>, known: &DeploymentState) -> bool {
+    let state = pass.state;
     let is_placed = |group: &Group| {
         let slots = state.slots.get(&group.name).map_or(&[][..], Vec::as_slice);
         let current = |id: AllocId| {
             known.judged.get(&id) == Some(&true)
-                && find(id)
+                && pass
+                    .placed(id)
                     .is_some_and(|placed| placed.desired == Desired::Run && placed.version == state.version)
         };
         let placed = slots.iter().take(usize::try_from(group.count).unwrap_or(usize::MAX));
@@ -317,7 +277,7 @@ fn is_complete<'a>(
     let is_done = |(name, group): (&String, &DeploymentGroup)| {
         !group.is_canarying()
             && group.healthy_allocs >= group.desired_total
-            && job.group(name).is_none_or(is_placed)
+            && pass.job.group(name).is_none_or(is_placed)
     };
     known.deployment.groups.iter().all(is_done)
 }

@@ -11,12 +11,8 @@ use std_alloc::{collections::BTreeMap, vec::Vec};
 use herdlet_api_types::{AllocId, alloc::Desired, job::Job};
 
 use crate::{
-    job::{
-        placed::{Placed, has_ended},
-        rollout::Step,
-    },
+    job::{pass::JobPass, placed::has_ended, rollout::Step},
     node::{Drain, reason},
-    time::Now,
 };
 
 /// Allocations of a group that are stopped at the same time.
@@ -28,21 +24,16 @@ pub(crate) fn concerns(drain: &Drain, job: &Job) -> bool {
 }
 
 /// The next steps. `is_last` means that only allocations of system jobs are left on the node.
-pub(crate) fn plan<'a>(
-    now: Now,
-    (job, drain): (&Job, &Drain),
-    allocs: &[AllocId],
-    find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-    is_last: impl FnOnce() -> bool,
-) -> Vec<Step> {
+pub(crate) fn plan(pass: &JobPass<'_, '_>, drain: &Drain, is_last: impl FnOnce() -> bool) -> Vec<Step> {
+    let job = pass.job;
     if !concerns(drain, job) {
         return Vec::new();
     }
-    let live = allocs.iter().filter_map(|id| Some((*id, find(*id)?)));
+    let live = pass.allocs.iter().filter_map(|id| Some((*id, pass.placed(*id)?)));
     let live: Vec<_> = live.filter(|(_, placed)| !has_ended(placed.known)).collect();
     let staying = || live.iter().filter(|(_, placed)| placed.desired == Desired::Run);
     let stop = |alloc: AllocId| Step::Want { alloc, desired: Desired::Stop, why: reason() };
-    if drain.until.is_due(now) {
+    if drain.until.is_due(pass.now) {
         return staying().map(|(id, _)| stop(*id)).collect();
     }
     if job.kind.completes() {

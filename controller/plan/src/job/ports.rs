@@ -14,7 +14,7 @@ use herdlet_api_types::{
     view::{Reason, Unplaced},
 };
 
-use crate::backoff::fraction;
+use crate::{backoff::fraction, context::Settings};
 
 /// Why ports can't be assigned now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,9 +140,9 @@ pub fn assign(
     group: &Group,
     id: AllocId,
     held: &PortClaims,
-    range: &core::ops::RangeInclusive<u16>,
-    host_ip: &str,
+    settings: &Settings,
 ) -> Result<AllocPorts, NoPorts> {
+    let (range, host_ip) = (&settings.dynamic_ports, &*settings.host_ip);
     let mut own = BTreeSet::new();
     let mut ports = AllocPorts::default();
     let mut give = |task: Option<&Task>, label: &String, request: &PortRequest, value: u16| {
@@ -196,6 +196,14 @@ mod tests {
     use super::*;
     use crate::fixture::{alloc, task};
 
+    fn few_ports() -> Settings {
+        Settings {
+            dynamic_ports: 20_000..=20_003,
+            host_ip: "10.0.0.1".to_owned(),
+            ..crate::fixture::settings()
+        }
+    }
+
     const DYNAMIC: PortRequest = PortRequest { fixed: None, to: None };
 
     fn group(ports: &[(&str, PortRequest)]) -> Group {
@@ -205,8 +213,7 @@ mod tests {
 
     /// The ports that the allocation gets from 20,000 to 20,003, or why it gets none.
     fn assigned(group: &Group, id: u8, held: &PortClaims) -> Result<Vec<u16>, NoPorts> {
-        let AllocPorts { group, tasks } =
-            assign(group, AllocId::from_hash([id; 16]), held, &(20_000..=20_003), "10.0.0.1")?;
+        let AllocPorts { group, tasks } = assign(group, AllocId::from_hash([id; 16]), held, &few_ports())?;
         Ok(group.values().chain(tasks.values().flat_map(BTreeMap::values)).map(|port| port.value).collect())
     }
 
@@ -249,7 +256,7 @@ mod tests {
         group.tasks[0].ports.insert("http".to_owned(), http);
         let id = AllocId::from_hash([1; 16]);
         let mut held = PortClaims::default();
-        let ports = assign(&group, id, &held, &(20_000..=20_003), "10.0.0.1").expect("free ports");
+        let ports = assign(&group, id, &held, &few_ports()).expect("free ports");
         assert_eq!(ports.tasks["a"]["http"].value, 20_001);
         assert!(ports.group.is_empty() && ports.tasks["b"].len() == 1);
         let mut holder = alloc(Vec::new());
@@ -313,7 +320,7 @@ mod tests {
         let http = PortRequest { fixed: Some(80), to: Some(8080) };
         let mut held = PortClaims::default();
         let id = AllocId::from_hash([1; 16]);
-        let ports = assign(&group(&[("http", http)]), id, &held, &(20_000..=20_003), "10.0.0.1");
+        let ports = assign(&group(&[("http", http)]), id, &held, &few_ports());
         let expected = AssignedPort { host_ip: "10.0.0.1".to_owned(), value: 80, to: 8080 };
         assert_eq!(
             ports,

@@ -71,11 +71,9 @@ impl World {
         if job.state.deleting || job.quarantine.is_some() {
             return true;
         }
-        let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
-        let placed = |id| self.allocs.placement(id);
         // Allocations that may not run here now, or wait for capacity, are still to come.
         self.allocs.next_retry(key, now).is_none()
-            && rollout::plan(now, &job.current, &job.state, &allocs, &placed, &|_| true).is_empty()
+            && job.read(now, &self.allocs, |pass| rollout::plan(pass, &|_| true)).is_empty()
     }
 
     fn collect_alloc(&mut self, open: &mut OpenTurn<'_>, id: AllocId) -> bool {

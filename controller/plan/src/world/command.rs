@@ -90,7 +90,8 @@ impl World {
             }
             Command::EndPoststop { of } => Ok(self.end_poststop(open, &of, PoststopScope::All)),
             Command::Collect { jobs, allocs } => Ok(self.collect(open, jobs, allocs)),
-            Command::PauseDeployment { id, paused } => self.pause_deployment(open, id, paused),
+            Command::PauseDeployment { id, paused: true } => self.pause_deployment(open, id),
+            Command::PauseDeployment { id, paused: false } => self.resume_deployment(open, id),
             Command::TagVersion { job, version, tag } => self.tag_version(open, &job, version, tag),
             Command::UntagVersion { job, name } => self.untag_version(open, &job, &name),
             Command::SetEligibility { eligible } => self.set_eligibility(open, eligible),

@@ -10,14 +10,17 @@ use herdlet_api_types::{AllocId, DeploymentId, JobKey, alloc::Desired, deploymen
 use crate::{
     alloc::apply::serve_as_promoted,
     event::{PromoteScope, Refusal, Reply},
-    job::deployment::{self, DeploymentState, Turnout},
+    job::{
+        deployment::{self, DeploymentState, Turnout},
+        pass::JobPass,
+    },
     limits::DEPLOYMENTS_KEPT,
     op::Key,
     plan::Change,
     state::Health,
     time::Now,
     turn::OpenTurn,
-    world::{JobEntry, World},
+    world::{JobEntry, World, allocs::Allocs},
 };
 
 /// What a request about the health of allocations does with their deployment, in Nomad's words.
@@ -25,21 +28,14 @@ const HEALTH: &str = "set health of allocations for a";
 
 impl World {
     /// Updates the job's deployments. Returns whether anything changed.
-    pub(super) fn follow_deployments(
-        &mut self,
-        open: &mut OpenTurn<'_>,
-        key: &JobKey,
-        allocs: &[AllocId],
-    ) -> bool {
+    pub(super) fn follow_deployments(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) -> bool {
         let Some(entry) = self.jobs.get(key) else { return false };
-        let find = |id| self.allocs.placement(id);
-        let mut turnouts =
-            deployment::plan(open.now, &entry.current, &entry.state, allocs, &find, &|version| {
-                entry.text(version)
-            });
         let instance = &self.ctx.settings.instance.0;
-        let begun = deployment::begin(&entry.current, &entry.state, instance, allocs, &find);
-        turnouts.extend(begun.map(Turnout::Is));
+        let turnouts = entry.read(open.now, &self.allocs, |pass| {
+            let mut turnouts = deployment::plan(pass);
+            turnouts.extend(deployment::begin(pass, instance).map(Turnout::Is));
+            turnouts
+        });
         let moved = !turnouts.is_empty();
         self.turn_out(open, key, turnouts);
         moved
@@ -94,21 +90,38 @@ impl World {
         Ok(Reply::Accepted { index: self.meta.index })
     }
 
-    /// Pauses or resumes a deployment.
+    /// Pauses a deployment.
     pub(super) fn pause_deployment(
         &mut self,
         open: &mut OpenTurn<'_>,
         id: DeploymentId,
-        paused: bool,
     ) -> Result<Reply, Refusal> {
-        let (key, _, known) = self.active_deployment(id, if paused { "pause" } else { "resume" })?;
-        if known.deployment.paused != paused {
-            let mut known = known.clone();
-            known.pause(open.now, paused);
-            self.turn_out(open, &key, Vec::from([Turnout::Is(known)]));
-            self.mark_stale(open, key);
+        let (key, _, known) = self.active_deployment(id, "pause")?;
+        let mut next = known.clone();
+        next.pause(open.now);
+        Ok(self.change_deployment(open, &key, next))
+    }
+
+    /// Resumes a deployment.
+    pub(super) fn resume_deployment(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        id: DeploymentId,
+    ) -> Result<Reply, Refusal> {
+        let (key, _, known) = self.active_deployment(id, "resume")?;
+        let mut next = known.clone();
+        next.resume(open.now);
+        Ok(self.change_deployment(open, &key, next))
+    }
+
+    /// Stores the deployment if it differs from the stored one.
+    fn change_deployment(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, next: DeploymentState) -> Reply {
+        let known = self.jobs.get(key).and_then(|entry| entry.state.deployment());
+        if known != Some(&next) {
+            self.turn_out(open, key, Vec::from([Turnout::Is(next)]));
+            self.mark_stale(open, key.clone());
         }
-        Ok(Reply::Accepted { index: self.meta.index })
+        Reply::Accepted { index: self.meta.index }
     }
 
     /// Marks a deployment as failed; with `auto_revert` the job goes back to a stable version.
@@ -118,8 +131,7 @@ impl World {
         id: DeploymentId,
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id, "fail")?;
-        let turnouts =
-            deployment::fail_by_request(&entry.current, &entry.state, known, &|version| entry.text(version));
+        let turnouts = entry.read(open.now, &self.allocs, |pass| deployment::fail_by_request(pass, known));
         let reply = self.turn_out_failed(open, &key, turnouts);
         self.mark_stale(open, key);
         Ok(reply)
@@ -171,15 +183,8 @@ impl World {
         unhealthy: &[AllocId],
     ) -> Result<Reply, Refusal> {
         let (key, entry, known) = self.active_deployment(id, HEALTH)?;
-        let find = |id| self.allocs.placement(id);
-        let mut groups = unhealthy.iter().filter_map(|alloc| known.group(find(*alloc)?.group));
-        let reverts = groups.any(|group| group.auto_revert);
-        let allocs: Vec<AllocId> = self.allocs.of_job(&key).map(|(id, _)| id).collect();
-        let counted = known.counted(open.now, &allocs, &find);
         let turnouts =
-            deployment::fail_unhealthy(&entry.current, &entry.state, &counted, reverts, &|version| {
-                entry.text(version)
-            });
+            entry.read(open.now, &self.allocs, |pass| deployment::fail_unhealthy(pass, known, unhealthy));
         Ok(self.turn_out_failed(open, &key, turnouts))
     }
 
@@ -296,6 +301,19 @@ impl World {
 }
 
 impl JobEntry {
+    /// Gives `read` what a plan of the job reads.
+    pub(super) fn read<T>(&self, now: Now, allocs: &Allocs, read: impl FnOnce(&JobPass<'_, '_>) -> T) -> T {
+        let ids: Vec<AllocId> = allocs.of_job(&self.state.key).map(|(id, _)| id).collect();
+        read(&JobPass {
+            now,
+            job: &self.current,
+            state: &self.state,
+            allocs: &ids,
+            find: &|id| allocs.placement(id),
+            version: &|version| self.text(version),
+        })
+    }
+
     /// The specification of a stored version.
     pub(super) fn text(&self, version: u64) -> Option<Arc<herdlet_api_types::job::Job>> {
         if version == self.state.version {

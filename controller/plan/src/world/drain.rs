@@ -120,11 +120,8 @@ impl World {
         let (Some(drain), Some(entry)) = (&self.meta.node.drain, self.jobs.get(key)) else {
             return Vec::new();
         };
-        let allocs: Vec<_> = self.allocs.of_job(key).map(|(id, _)| id).collect();
-        let find = |id| self.allocs.placement(id);
-        drain::plan(now, (&entry.current, drain), &allocs, &find, || {
-            self.live_jobs().all(|job| job.kind.is_on_each_machine())
-        })
+        let is_last = || self.live_jobs().all(|job| job.kind.is_on_each_machine());
+        entry.read(now, &self.allocs, |pass| drain::plan(pass, drain, is_last))
     }
 
     /// When the drain's limit is reached, if that is ahead.

@@ -170,12 +170,11 @@ impl World {
         };
         let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
-            let allocs: Vec<AllocId> = self.allocs.of_job(key).map(|(id, _)| id).collect();
-            if self.follow_deployments(open, key, &allocs) {
+            if self.follow_deployments(open, key) {
                 result = "changed";
                 continue;
             }
-            let mut steps = self.plan_job(open.now, key, &allocs);
+            let mut steps = self.plan_job(open.now, key);
             self.hold_back(key, &mut steps);
             steps.extend(self.drain_steps(open.now, key));
             if steps.contains(&Step::Forget) {
@@ -214,7 +213,7 @@ impl World {
         open.dirty.extend(self.line.planned(key).into_iter().map(Key::Waiting));
     }
 
-    fn plan_job(&mut self, now: Now, key: &JobKey, allocs: &[AllocId]) -> Vec<Step> {
+    fn plan_job(&mut self, now: Now, key: &JobKey) -> Vec<Step> {
         let Some(entry) = self.jobs.get_mut(key) else { return Vec::new() };
         entry.unplaced.clear();
         if !self.ctx.complete && entry.state.deleting {
@@ -223,7 +222,7 @@ impl World {
         // A version does not change, and this node rarely, so the result is cached: regular expressions are not compiled
         // at each plan.
         let (job, node, away) = (&entry.current, &self.ctx.settings.node, &self.ctx.away);
-        let infeasible = entry.infeasible.get_or_insert_with(|| {
+        entry.infeasible.get_or_insert_with(|| {
             let groups = job.groups.iter();
             let held = groups.filter_map(|group| {
                 Some((group, feasibility::check_with_drivers(job, group, node, away).err()?))
@@ -231,8 +230,9 @@ impl World {
             held.map(|(group, why)| (group.name.clone(), why.of(&format!("{}.{}:", key.id, group.name))))
                 .collect()
         });
-        let fits = |group: &Group| !infeasible.contains_key(&group.name);
-        rollout::plan(now, &entry.current, &entry.state, allocs, &|id| self.allocs.placement(id), &fits)
+        let entry = &*entry;
+        let is_held = |group: &Group| entry.infeasible.iter().any(|held| held.contains_key(&group.name));
+        entry.read(now, &self.allocs, |pass| rollout::plan(pass, &|group| !is_held(group)))
     }
 
     fn remove_job(&mut self, open: &mut OpenTurn<'_>, key: &JobKey) {

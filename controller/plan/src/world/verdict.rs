@@ -20,7 +20,7 @@ use herdlet_api_types::{
 
 use crate::{
     job::{
-        deployment::{DeploymentState, healthy_canaries, newest_stable},
+        deployment::{DeploymentState, healthy_canaries},
         placed::{has_ended, is_bad, is_lost},
         same_work,
     },
@@ -209,7 +209,7 @@ fn poststop_of(alloc: &AllocEntry) -> Option<String> {
 /// What a bad allocation of a deployment means for its job: failure, unless the deployment reverts the job.
 fn bad_state(job: &JobEntry, known: &DeploymentState, group: &str) -> ConvergenceState {
     let reverts = known.deployment.is_running() && known.group(group).is_some_and(|group| group.auto_revert);
-    let back = || newest_stable(&job.state, &|version| job.text(version));
+    let back = || job.state.newest_stable(|version| job.text(version));
     // A version with the same specification is no target of a revert.
     if reverts && back().is_some_and(|(_, stable)| stable != job.current) {
         ConvergenceState::Progressing

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{running, verdict};
 use crate::{
-    job::placed::Placed,
+    job::pass::JobPass,
     time::{Deadline, Now},
 };
 
@@ -34,13 +34,22 @@ pub struct DeploymentState {
     pub judged: BTreeMap<AllocId, bool>,
 }
 
+/// What an allocation is in its slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It holds the slot.
+    Holder,
+    /// It runs beside the slot's holder until it is promoted.
+    Canary,
+}
+
 impl DeploymentState {
     /// Adds an allocation that was made for it or taken over. The first one starts the deadline.
-    pub fn place(&mut self, now: Now, group: &str, alloc: AllocId, canary: bool) {
+    pub fn place(&mut self, now: Now, group: &str, alloc: AllocId, role: Role) {
         let deployment = Arc::make_mut(&mut self.deployment);
         let Some(known) = deployment.groups.get_mut(group) else { return };
         known.placed_allocs = known.placed_allocs.saturating_add(1);
-        if canary {
+        if role == Role::Canary {
             known.placed_canaries.push(alloc);
         }
         if !known.progress_deadline.is_zero() && known.require_progress_by.is_none() {
@@ -90,10 +99,24 @@ impl DeploymentState {
         }
     }
 
-    /// Pauses it, or resumes it with new deadlines for the groups that have begun.
-    pub(crate) fn pause(&mut self, now: Now, paused: bool) {
+    /// Pauses it: it has no deadlines meanwhile.
+    pub(crate) fn pause(&mut self, now: Now) {
+        if !self.deployment.paused {
+            Arc::make_mut(&mut self.deployment).paused = true;
+            self.begin_again(now);
+        }
+    }
+
+    /// Resumes it, with new deadlines for the groups that have begun.
+    pub(crate) fn resume(&mut self, now: Now) {
+        if self.deployment.paused {
+            Arc::make_mut(&mut self.deployment).paused = false;
+            self.begin_again(now);
+        }
+    }
+
+    fn begin_again(&mut self, now: Now) {
         let deployment = Arc::make_mut(&mut self.deployment);
-        deployment.paused = paused;
         deployment.description = running(deployment).to_string();
         let begun = deployment.groups.iter_mut().filter(|(_, group)| group.require_progress_by.is_some());
         let begun: Vec<String> = begun.map(|(name, _)| name.clone()).collect();
@@ -120,10 +143,10 @@ impl DeploymentState {
     }
 
     /// Counts the verdicts of its allocations.
-    fn count<'a>(&mut self, now: Now, allocs: &[AllocId], find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
-        self.drop_stopped(now, find);
+    fn count(&mut self, pass: &JobPass<'_, '_>) {
+        self.drop_stopped(pass);
         let id = self.deployment.id;
-        let members = allocs.iter().filter_map(|alloc| Some((*alloc, find(*alloc)?)));
+        let members = pass.allocs.iter().filter_map(|alloc| Some((*alloc, pass.placed(*alloc)?)));
         let members = members.filter(|(_, placed)| {
             placed.desired == Desired::Run && placed.deployment.is_some_and(|of| of.id == id)
         });
@@ -148,17 +171,17 @@ impl DeploymentState {
             }
         }
         for name in progressed {
-            self.extend(now, &name);
+            self.extend(pass.now, &name);
         }
         // Removed allocations are not judged again.
-        if self.judged.len() > allocs.len() {
-            self.judged.retain(|alloc, _| allocs.contains(alloc));
+        if self.judged.len() > pass.allocs.len() {
+            self.judged.retain(|alloc, _| pass.allocs.contains(alloc));
         }
     }
 
     /// Removes stopped allocations from the count. The replacement of each has the full deadline to become healthy.
-    fn drop_stopped<'a>(&mut self, now: Now, find: &dyn Fn(AllocId) -> Option<Placed<'a>>) {
-        let runs = |id: &AllocId| find(*id).is_none_or(|placed| placed.desired == Desired::Run);
+    fn drop_stopped(&mut self, pass: &JobPass<'_, '_>) {
+        let runs = |id: &AllocId| pass.placed(*id).is_none_or(|placed| placed.desired == Desired::Run);
         let lacks = |group: &DeploymentGroup| group.is_canarying() && !group.placed_canaries.iter().all(runs);
         if self.deployment.groups.values().any(lacks) {
             let groups = Arc::make_mut(&mut self.deployment).groups.values_mut();
@@ -167,23 +190,18 @@ impl DeploymentState {
         let stopped: Vec<AllocId> = self.judged.keys().filter(|id| !runs(id)).copied().collect();
         for id in stopped {
             let was_healthy = self.judged.remove(&id) == Some(true);
-            let Some(placed) = find(id).filter(|_| was_healthy) else { continue };
+            let Some(placed) = pass.placed(id).filter(|_| was_healthy) else { continue };
             if let Some(group) = Arc::make_mut(&mut self.deployment).groups.get_mut(placed.group) {
                 group.healthy_allocs = group.healthy_allocs.saturating_sub(1);
             }
-            self.extend(now, placed.group);
+            self.extend(pass.now, placed.group);
         }
     }
 
     /// A copy with the current verdicts of its allocations counted.
-    pub fn counted<'a>(
-        &self,
-        now: Now,
-        allocs: &[AllocId],
-        find: &dyn Fn(AllocId) -> Option<Placed<'a>>,
-    ) -> Self {
+    pub fn counted(&self, pass: &JobPass<'_, '_>) -> Self {
         let mut counted = self.clone();
-        counted.count(now, allocs, find);
+        counted.count(pass);
         counted
     }
 

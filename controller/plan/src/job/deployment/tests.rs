@@ -2,13 +2,14 @@
 
 use std_alloc::{borrow::ToOwned, vec};
 
-use herdlet_api_types::{Duration, JobKey, alloc::AllocDeployment, fixture};
+use herdlet_api_types::{Duration, JobKey, alloc::AllocDeployment, fixture, job::Job};
 
 use super::*;
 use crate::{
     fixture::{at, failed, running as runs},
     job::Slot,
     state::{Durable, Health},
+    time::Now,
 };
 
 /// A deployment of version 1 of a job with one group of two; version 0 was stable.
@@ -63,7 +64,7 @@ impl Bench {
         let mut bench = Self { job, old, state, allocs: BTreeMap::new() };
         bench.put(1, 0, Some(true));
         bench.put(2, 0, Some(true));
-        let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
+        let begun = bench.read(0, |pass| begin(pass, "i"));
         bench.state.deployments.push(begun.expect("a deployment"));
         bench
     }
@@ -77,12 +78,12 @@ impl Bench {
         self.put(number, 1, healthy);
         let slots = self.state.slots.get_mut("g").expect("the slots of the group");
         slots[index].alloc = Some(id(number));
-        self.state.deployments[0].place(at(0), "g", id(number), false);
+        self.state.deployments[0].place(at(0), "g", id(number), Role::Holder);
     }
 
     fn canary(&mut self, number: u8, healthy: Option<bool>) {
         self.put(number, 1, healthy);
-        self.state.deployments[0].place(at(0), "g", id(number), true);
+        self.state.deployments[0].place(at(0), "g", id(number), Role::Canary);
     }
 
     fn ids(&self) -> Vec<AllocId> {
@@ -106,10 +107,22 @@ impl Bench {
         })
     }
 
+    /// Gives `read` what a plan reads at that second.
+    fn read<T>(&self, second: u64, read: impl FnOnce(&JobPass<'_, '_>) -> T) -> T {
+        let version = |version| (version == 0).then(|| Arc::new(self.old.clone()));
+        read(&JobPass {
+            now: at(second),
+            job: &self.job,
+            state: &self.state,
+            allocs: &self.ids(),
+            find: &|id| self.find(id),
+            version: &version,
+        })
+    }
+
     /// Plans at that second; keeps the newest state.
     fn turn(&mut self, second: u64) -> Vec<Turnout> {
-        let text = |version| (version == 0).then(|| Arc::new(self.old.clone()));
-        let turnouts = plan(at(second), &self.job, &self.state, &self.ids(), &|id| self.find(id), &text);
+        let turnouts = self.read(second, plan);
         for turnout in &turnouts {
             if let Turnout::Is(next) = turnout {
                 self.state.deployments[0] = next.clone();
@@ -210,8 +223,7 @@ fn auto_revert_picks_last_stable_different_version() {
     assert_eq!(bench.end(60), (status, description, None));
 
     let bench = failing();
-    let text = |_| Some(Arc::new(bench.old.clone()));
-    let turnouts = fail_by_request(&bench.job, &bench.state, &bench.state.deployments[0], &text);
+    let turnouts = bench.read(0, |pass| fail_by_request(pass, &bench.state.deployments[0]));
     let [Turnout::Is(ended), Turnout::Revert(0)] = &turnouts[..] else { panic!("{turnouts:?}") };
     assert_eq!(ended.deployment.description, "Deployment marked as failed - rolling back to job version 0");
 }
@@ -278,7 +290,7 @@ fn one_is_begun_where_a_service_with_update_is_new_or_changes() {
         let mut bench = Bench::new(|update| update.canary = 3);
         bench.state.deployments.clear();
         change(&mut bench);
-        let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
+        let begun = bench.read(0, |pass| begin(pass, "i"));
         begun.map(|known| known.deployment.groups["g"].desired_canaries)
     };
     assert_eq!(begun(|_| {}), Some(3), "its allocations are replaced");
@@ -298,7 +310,7 @@ fn groups_with_count_zero_join_no_deployment() {
     bench.state.deployments.clear();
     let none = Group { name: "none".to_owned(), count: 0, ..bench.job.groups[0].clone() };
     bench.job.groups.push(none);
-    let begun = begin(&bench.job, &bench.state, "i", &bench.ids(), &|id| bench.find(id));
+    let begun = bench.read(0, |pass| begin(pass, "i"));
     let groups: Vec<String> = begun.expect("a deployment").deployment.groups.keys().cloned().collect();
     assert_eq!(groups, ["g"]);
 }
@@ -317,11 +329,10 @@ fn it_goes_on_while_a_slot_holds_another_than_was_counted() {
     bench.turn(1);
     bench.put(4, 1, Some(true));
     bench.state.version = 2;
-    let find = |id| bench.find(id);
-    let counted = bench.state.deployments[0].counted(at(2), &bench.ids(), &find);
-    assert!(!is_complete(&bench.job, &bench.state, &counted, &find), "both have an older version");
-    let state = JobState { version: 1, ..bench.state.clone() };
-    assert!(is_complete(&bench.job, &state, &counted, &find));
+    let counted = bench.read(2, |pass| bench.state.deployments[0].counted(pass));
+    assert!(!bench.read(2, |pass| is_complete(pass, &counted)), "both have an older version");
+    bench.state.version = 1;
+    assert!(bench.read(2, |pass| is_complete(pass, &counted)));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use herdlet_api_types::{
     DeploymentId, Duration, JobKey, UnixNanos,
     alloc::{AllocDeployment, ClientStatus},
     fixture,
-    job::{Lifecycle, ReschedulePolicy, Update},
+    job::{Job, Lifecycle, ReschedulePolicy, Update},
 };
 
 use super::*;
@@ -137,7 +137,8 @@ fn steps_of(
         Some(Placed { job, version, group: "g", index, deployment, desired, previous: None, known })
     };
     if let Some(instance) = deploys {
-        state.deployments.extend(deployment::begin(&new, &state, instance, &ids, &find));
+        let begun = deployment::begin(&pass(&new, &state, &ids, &find), instance);
+        state.deployments.extend(begun);
     }
     for (known, stands) in state.deployments.iter_mut().zip(stands) {
         Arc::make_mut(&mut known.deployment).status = stands.status;
@@ -149,12 +150,21 @@ fn steps_of(
         beside.expect("a slot").canary = Some(*id);
         let known = state.deployments.first_mut().expect("a deployment with canaries");
         if canary_of == CanaryOf::This {
-            known.place(at(0), "g", *id, true);
+            known.place(at(0), "g", *id, deployment::Role::Canary);
             of.set(Some(AllocDeployment { id: known.deployment.id, canary: true }));
         }
     }
-    let steps = plan(at(0), &new, &state, &ids, &find, &|_| true);
+    let steps = plan(&pass(&new, &state, &ids, &find), &|_| true);
     (ids, steps)
+}
+
+fn pass<'p, 'w>(
+    job: &'p Job,
+    state: &'p JobState,
+    allocs: &'p [AllocId],
+    find: &'p dyn Fn(AllocId) -> Option<Placed<'w>>,
+) -> JobPass<'p, 'w> {
+    JobPass { now: at(0), job, state, allocs, find, version: &|_| None }
 }
 
 /// The indexes that a roll-out stops and creates next.

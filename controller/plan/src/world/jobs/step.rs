@@ -12,14 +12,22 @@ use herdlet_api_types::{
 use crate::{
     alloc::apply::{reset_health, take_new_version},
     hash::Fields,
-    job::{Slot, capacity::Room, feasibility, ports, reschedule, rollout::Step},
+    job::{
+        Slot,
+        capacity::Room,
+        deployment::Role,
+        feasibility,
+        ports::{self, AllocPorts},
+        reschedule,
+        rollout::Step,
+    },
     op::Key,
     spec::AllocSpec,
     time::Now,
     turn::OpenTurn,
     world::{
         JobEntry, World,
-        allocs::{AllocEntry, claimed_volumes},
+        allocs::{AllocEntry, Allocs, claimed_volumes},
     },
 };
 
@@ -30,14 +38,14 @@ impl World {
             Step::Want { alloc, desired, why } => self.want_of(open, alloc, desired, why),
             Step::Replace(alloc) => self.replace(open, key, alloc),
             Step::Create { group, index, previous } => {
-                let place = NewAlloc { group: &group, index, previous, canary: false };
+                let place = NewAlloc { group: &group, index, previous, role: Role::Holder };
                 self.create_alloc(open, key, place)
             }
             Step::Canary { group, index } => {
                 let beside = self.jobs.get(key).and_then(|entry| entry.state.slots.get(&group));
                 let at = usize::try_from(index).unwrap_or(usize::MAX);
                 let previous = beside.and_then(|slots| slots.get(at)).and_then(|slot| slot.alloc);
-                self.create_alloc(open, key, NewAlloc { group: &group, index, previous, canary: true })
+                self.create_alloc(open, key, NewAlloc { group: &group, index, previous, role: Role::Canary })
             }
             Step::Follow { alloc, followed } => {
                 let Some(entry) = self.allocs.get_mut(alloc) else { return false };
@@ -72,83 +80,19 @@ impl World {
         true
     }
 
+    /// Creates an allocation, unless its group has to wait. Returns whether it was created.
     fn create_alloc(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, place: NewAlloc<'_>) -> bool {
-        let NewAlloc { group, index, previous, canary } = place;
-        // A successor does not wait again: its group has started before.
-        if previous.is_none()
-            && !canary
-            && let Some(why) = self.unmet_dependency(key, group)
-        {
-            self.wait_for_others(key, group, why.of(&format!("{}.{group}", key.id)));
-            return false;
-        }
+        let Some((id, ports)) = self.admit(key, place) else { return false };
+        let NewAlloc { group, index, previous, role } = place;
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
-        let job = Arc::clone(&entry.current);
-        let Some(spec) = job.group(group) else { return false };
-        let at = usize::try_from(index).unwrap_or(usize::MAX);
-        let had = entry.state.slots.get(group).and_then(|slots| slots.get(at)).map_or(0, |slot| slot.had);
-        if feasibility::is_distinct(&job, spec)
-            && let Err(why) = self.allocs.check_distinct(&job, spec)
-        {
-            entry.hold(group, why.of(&format!("{}.{group}:", key.id)));
-            return false;
-        }
-        let settings = &self.ctx.settings;
-        let wants = Room::of(spec);
-        if (!wants.is_empty() || spec.fixed_ports().next().is_some()) && self.line.is_anothers_turn(key) {
-            return false;
-        }
-        let name = || format!("{}.{group}[{index}]", key.id);
-        if let Err(why) = wants.check(settings.room.minus(self.allocs.taken()), settings.room) {
-            self.wait_for_room(key, group, why.of(&name()));
-            return false;
-        }
-        let id = alloc_id(&settings.instance.0, key, entry.state.create_index, group, index, had);
-        let ports =
-            match ports::assign(spec, id, self.allocs.ports(), &settings.dynamic_ports, &settings.host_ip) {
-                Ok(ports) => ports,
-                Err(why) => {
-                    let unplaced = why.unplaced(|port| self.allocs.holder_of(port));
-                    self.wait_for_room(key, group, unplaced.of(&name()));
-                    return false;
-                }
-            };
-        let followed = previous.filter(|_| !canary).and_then(|previous| self.allocs.get(previous));
-        let retry = followed.and_then(|alloc| Some((alloc, alloc.state.durable.reschedule()?)));
-        let retry = retry.filter(|(_, due)| due.is_due(open.now));
-        let slots = entry.state.slots.entry(String::from(group)).or_default();
-        if slots.len() <= at {
-            slots.resize(at + 1, Slot::default());
-        }
-        let mut rescheduled = Vec::new();
-        if let Some(slot) = slots.get_mut(at) {
-            slot.had += 1;
-            if canary {
-                slot.canary = Some(id);
-            } else {
-                slot.alloc = Some(id);
-                slot.rescheduled = match &retry {
-                    Some((_, due)) => {
-                        reschedule::follow(open.now, &spec.reschedule, &slot.rescheduled, due.length)
-                    }
-                    None => Vec::new(),
-                };
-                let forgotten = retry.map_or(0, |(alloc, _)| alloc.spec.rescheduled.len() + 1);
-                let forgotten = forgotten.saturating_sub(slot.rescheduled.len());
-                rescheduled.extend(retry.into_iter().flat_map(|(alloc, due)| {
-                    let event =
-                        RescheduleEvent { time: open.now.wall, previous: alloc.spec.id, delay: due.length };
-                    alloc.spec.rescheduled.iter().copied().chain([event]).skip(forgotten)
-                }));
-            }
-        }
-        let deployment = entry.join(open.now, group, id, canary);
+        let rescheduled = entry.fill_slot(open.now, &self.allocs, id, place);
+        let deployment = entry.join(open.now, group, id, role);
         let alloc = Allocation {
             id,
             job_key: key.clone(),
             job_version: entry.state.version,
-            job,
+            job: Arc::clone(&entry.current),
             group: String::from(group),
             index,
             ports: ports.group,
@@ -165,7 +109,7 @@ impl World {
         };
         self.meta.index = create_index;
         if let Some((id_before, before)) =
-            previous.filter(|_| !canary).and_then(|before| Some((before, self.allocs.get_mut(before)?)))
+            place.successor_of().and_then(|before| Some((before, self.allocs.get_mut(before)?)))
         {
             before.spec.change(|spec| spec.next = Some(id));
             before.changed = true;
@@ -182,12 +126,53 @@ impl World {
         true
     }
 
+    /// The id and ports of a new allocation. `None` if its group has to wait: the reason is noted.
+    fn admit(&mut self, key: &JobKey, place: NewAlloc<'_>) -> Option<(AllocId, AllocPorts)> {
+        let NewAlloc { group, index, previous, role } = place;
+        // A successor does not wait again: its group has started before.
+        if previous.is_none()
+            && role == Role::Holder
+            && let Some(why) = self.unmet_dependency(key, group)
+        {
+            self.wait_for_others(key, group, why.of(&format!("{}.{group}", key.id)));
+            return None;
+        }
+        let entry = self.jobs.get_mut(key)?;
+        let job = Arc::clone(&entry.current);
+        let spec = job.group(group)?;
+        if feasibility::is_distinct(&job, spec)
+            && let Err(why) = self.allocs.check_distinct(&job, spec)
+        {
+            entry.hold(group, why.of(&format!("{}.{group}:", key.id)));
+            return None;
+        }
+        let id = entry.next_alloc_id(&self.ctx.settings.instance.0, place);
+        let settings = &self.ctx.settings;
+        let wants = Room::of(spec);
+        if (!wants.is_empty() || spec.fixed_ports().next().is_some()) && self.line.is_anothers_turn(key) {
+            return None;
+        }
+        let name = || format!("{}.{group}[{index}]", key.id);
+        if let Err(why) = wants.check(settings.room.minus(self.allocs.taken()), settings.room) {
+            self.wait_for_room(key, group, why.of(&name()));
+            return None;
+        }
+        match ports::assign(spec, id, self.allocs.ports(), settings) {
+            Ok(ports) => Some((id, ports)),
+            Err(why) => {
+                let unplaced = why.unplaced(|port| self.allocs.holder_of(port));
+                self.wait_for_room(key, group, unplaced.of(&name()));
+                None
+            }
+        }
+    }
+
     /// Moves the allocation, unchanged, to the current version. A running deployment judges it again.
     fn take_over(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, id: AllocId) -> bool {
         let Some(entry) = self.jobs.get_mut(key) else { return false };
         let Some(alloc) = self.allocs.get_mut(id) else { return false };
         let old = Arc::clone(&alloc.spec.job);
-        let joined = entry.join(open.now, &alloc.spec.group, id, false);
+        let joined = entry.join(open.now, &alloc.spec.group, id, Role::Holder);
         alloc.spec.change(|spec| {
             spec.job = Arc::clone(&entry.current);
             spec.job_version = entry.state.version;
@@ -214,30 +199,76 @@ struct NewAlloc<'a> {
     group: &'a str,
     index: u32,
     previous: Option<AllocId>,
-    canary: bool,
+    role: Role,
+}
+
+impl NewAlloc<'_> {
+    /// The allocation that it replaces: a canary replaces none yet.
+    fn successor_of(&self) -> Option<AllocId> {
+        self.previous.filter(|_| self.role == Role::Holder)
+    }
+
+    fn slot(&self) -> usize {
+        usize::try_from(self.index).unwrap_or(usize::MAX)
+    }
 }
 
 impl JobEntry {
+    /// Puts the new allocation into its slot. Returns the reschedules that led to it.
+    fn fill_slot(
+        &mut self,
+        now: Now,
+        allocs: &Allocs,
+        id: AllocId,
+        place: NewAlloc<'_>,
+    ) -> Vec<RescheduleEvent> {
+        let policy = self.current.group(place.group).map(|group| group.reschedule);
+        let followed = place.successor_of().and_then(|previous| allocs.get(previous));
+        let retry = followed.and_then(|alloc| Some((alloc, alloc.state.durable.reschedule()?)));
+        let retry = retry.filter(|(_, due)| due.is_due(now));
+        let slots = self.state.slots.entry(String::from(place.group)).or_default();
+        if slots.len() <= place.slot() {
+            slots.resize(place.slot() + 1, Slot::default());
+        }
+        let Some(slot) = slots.get_mut(place.slot()) else { return Vec::new() };
+        slot.had += 1;
+        if place.role == Role::Canary {
+            slot.canary = Some(id);
+            return Vec::new();
+        }
+        slot.alloc = Some(id);
+        let Some(((before, due), policy)) = retry.zip(policy) else {
+            slot.rescheduled = Vec::new();
+            return Vec::new();
+        };
+        slot.rescheduled = reschedule::follow(now, &policy, &slot.rescheduled, due.length);
+        let forgotten = (before.spec.rescheduled.len() + 1).saturating_sub(slot.rescheduled.len());
+        let event = RescheduleEvent { time: now.wall, previous: before.spec.id, delay: due.length };
+        before.spec.rescheduled.iter().copied().chain([event]).skip(forgotten).collect()
+    }
+
+    /// The id of a slot's next allocation: a hash of everything that identifies it.
+    fn next_alloc_id(&self, instance: &str, place: NewAlloc<'_>) -> AllocId {
+        let slots = self.state.slots.get(place.group);
+        let had = slots.and_then(|slots| slots.get(place.slot())).map_or(0, |slot| slot.had);
+        let mut fields = Fields::default();
+        for text in [instance, &self.state.key.namespace, &self.state.key.id, place.group] {
+            fields.text(text);
+        }
+        fields.number(self.state.create_index);
+        fields.number(u64::from(place.index));
+        fields.number(u64::from(had));
+        AllocId::from_hash(fields.start())
+    }
+
     /// Adds an allocation to the running deployment, if there is one.
-    fn join(&mut self, now: Now, group: &str, id: AllocId, canary: bool) -> Option<AllocDeployment> {
+    fn join(&mut self, now: Now, group: &str, id: AllocId, role: Role) -> Option<AllocDeployment> {
         let version = self.state.version;
         let joined = self.state.deployment().filter(|known| known.deployment.is_running())?;
         joined.group(group)?;
         let state = &mut *self.state;
         let known = state.deployments.iter_mut().find(|known| known.deployment.job_version == version)?;
-        known.place(now, group, id, canary);
-        Some(AllocDeployment { id: known.deployment.id, canary })
+        known.place(now, group, id, role);
+        Some(AllocDeployment { id: known.deployment.id, canary: role == Role::Canary })
     }
-}
-
-/// The id of a slot's next allocation: a hash of everything that identifies it.
-fn alloc_id(instance: &str, key: &JobKey, create_index: u64, group: &str, index: u32, had: u32) -> AllocId {
-    let mut fields = Fields::default();
-    for text in [instance, &key.namespace, &key.id, group] {
-        fields.text(text);
-    }
-    fields.number(create_index);
-    fields.number(u64::from(index));
-    fields.number(u64::from(had));
-    AllocId::from_hash(fields.start())
 }
