@@ -32,6 +32,9 @@ const EXIT_PAUSE: Duration = Duration::from_millis(20);
 /// How often a terminal's size is set until the engine accepts it: for 30 s, longer than a process takes to exist on a busy machine.
 const RESIZE_TRIES: u32 = 600;
 const RESIZE_PAUSE: Duration = Duration::from_millis(50);
+/// When a size that the engine has accepted is set again: a busy Podman loses one, or applies two in the wrong order.
+const RESIZE_AGAIN: [Duration; 3] =
+    [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
 
 /// Executes a command in a container.
 ///
@@ -106,7 +109,7 @@ struct Streams {
 
 impl Command {
     async fn run(self, streams: Streams) {
-        let Streams { mut output, mut input, mut bytes, out, err, mut sizes, mut ended } = streams;
+        let Streams { mut output, mut input, mut bytes, out, err, sizes, mut ended } = streams;
         let writing = async {
             while let Some(bytes) = bytes.recv().await {
                 if input.write_all(&bytes).await.is_err() || input.flush().await.is_err() {
@@ -117,9 +120,7 @@ impl Command {
             std::future::pending::<()>().await;
         };
         let resizing = async {
-            while let Some(size) = sizes.recv().await {
-                self.resize(size).await;
-            }
+            self.follow_sizes(sizes).await;
             std::future::pending::<()>().await;
         };
         let reading = async {
@@ -145,6 +146,27 @@ impl Command {
         }
         drop((out, err));
         let _ = ended.send(self.exit().await);
+    }
+
+    /// Gives the terminal the newest size, until no more can come.
+    async fn follow_sizes(&self, mut sizes: mpsc::Receiver<TerminalSize>) {
+        let Some(mut size) = sizes.recv().await else { return };
+        let mut again = RESIZE_AGAIN.iter();
+        loop {
+            self.resize(size).await;
+            let newer = match again.next() {
+                Some(pause) => tokio::time::timeout(*pause, sizes.recv()).await,
+                None => Ok(sizes.recv().await),
+            };
+            match newer {
+                Ok(Some(newer)) => {
+                    size = newer;
+                    again = RESIZE_AGAIN.iter();
+                }
+                Ok(None) => return,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Sets the size of the terminal. An engine refuses that until the process exists, a little after the command was started.

@@ -11,7 +11,7 @@ use herdlet_driver::{
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::machine::{Link, machines};
+use super::machine::{Link, Machine, machines};
 
 /// Only a fault exceeds it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -178,30 +178,42 @@ async fn a_terminal_shows_all_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_gets_its_size_once_the_engine_accepts_it() {
     for machine in machines() {
-        let driver = machine.connected().await;
-        driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
-        machine.link.send_replace(Link::FailsResize);
-        let script = "until stty size | grep -q '30 99'; do sleep 0.05; done; echo it has its size";
-        let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-        let terminal = Some(TerminalSize { height: 30, width: 99 });
-        let id = attempt_id(1);
-        let begun = driver.exec_streaming(&id, ExecRequest { command, terminal });
-        let works = async {
-            while machine.failed.load(Ordering::SeqCst) < 2 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-            machine.link.send_replace(Link::Works);
-        };
-        let (session, ()) =
-            tokio::time::timeout(PATIENCE, async { tokio::join!(begun, works) }).await.unwrap();
-        let mut session = session.unwrap();
-        let exit = tokio::time::timeout(PATIENCE, async {
-            while session.stdout.recv().await.is_some() {}
-            session.exit.await.unwrap()
-        });
-        assert_eq!(exit.await.unwrap().code, 0);
-        driver.destroy(&id, Leftover::Kill).await.unwrap();
+        gets_its_size_after(&machine, Link::FailsResize, 2).await;
     }
+}
+
+/// A busy Podman applied the first of two sizes last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_gets_its_size_even_if_the_engine_loses_it() {
+    for machine in machines() {
+        gets_its_size_after(&machine, Link::LosesResize, 1).await;
+    }
+}
+
+/// A command sees the size of its terminal after the engine has treated `times` requests like this.
+async fn gets_its_size_after(machine: &Machine, link: Link, times: u32) {
+    let driver = machine.connected().await;
+    driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
+    machine.link.send_replace(link);
+    let script = "until stty size | grep -q '30 99'; do sleep 0.05; done; echo it has its size";
+    let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let terminal = Some(TerminalSize { height: 30, width: 99 });
+    let id = attempt_id(1);
+    let begun = driver.exec_streaming(&id, ExecRequest { command, terminal });
+    let works = async {
+        while machine.failed.load(Ordering::SeqCst) < times {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        machine.link.send_replace(Link::Works);
+    };
+    let (session, ()) = tokio::time::timeout(PATIENCE, async { tokio::join!(begun, works) }).await.unwrap();
+    let mut session = session.unwrap();
+    let exit = tokio::time::timeout(PATIENCE, async {
+        while session.stdout.recv().await.is_some() {}
+        session.exit.await.unwrap()
+    });
+    assert_eq!(exit.await.unwrap().code, 0);
+    driver.destroy(&id, Leftover::Kill).await.unwrap();
 }
 
 /// With Podman a capability that is only Docker's default was not added, and each seccomp profile was refused.

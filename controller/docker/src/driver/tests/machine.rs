@@ -38,6 +38,8 @@ pub(super) enum Link {
     FailsInspect,
     /// Terminals get no size.
     FailsResize,
+    /// Sizes of terminals are accepted, and lost.
+    LosesResize,
     /// Archives of images are received and never answered.
     HangsLoad,
 }
@@ -48,7 +50,7 @@ pub(super) struct Machine {
     pub(super) driver: &'static str,
     pub(super) instance: String,
     pub(super) link: watch::Sender<Link>,
-    /// How many requests have failed or hang.
+    /// How many requests have failed, were lost or hang.
     pub(super) failed: Arc<AtomicU32>,
     pub(super) options: Json,
 }
@@ -193,14 +195,21 @@ async fn forward(
     let path = line.split([' ', '?']).nth(1).unwrap_or_default();
     let is_inspection =
         path.ends_with("/json") && path.contains("/containers/") && !path.ends_with("/containers/json");
-    let fails = match *link.borrow() {
-        Link::FailsInspect => is_inspection,
-        Link::FailsResize => path.ends_with("/resize"),
-        Link::Works | Link::Down | Link::HangsLoad => false,
+    const FAILED: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
+    const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+    let answer = match *link.borrow() {
+        Link::FailsInspect if is_inspection => Some(FAILED),
+        Link::FailsResize if path.ends_with("/resize") => Some(FAILED),
+        Link::LosesResize if path.ends_with("/resize") => Some(DONE),
+        Link::FailsInspect
+        | Link::FailsResize
+        | Link::LosesResize
+        | Link::Works
+        | Link::Down
+        | Link::HangsLoad => None,
     };
-    if fails {
+    if let Some(answer) = answer {
         failed.fetch_add(1, Ordering::SeqCst);
-        let answer = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
         let _ = client.write_all(answer.as_bytes()).await;
         return;
     }
