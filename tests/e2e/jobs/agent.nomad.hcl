@@ -16,7 +16,7 @@ job "agent" {
         network_mode = "host"
         pid_mode     = "host"
         command      = "/bin/sh"
-        args         = ["-c", "ls /host; ls -d /proc/[0-9]* | wc -l; exec sleep 100000"]
+        args         = ["-c", "ls /host; ls -d /proc/[0-9]* | wc -l; echo counted; exec sleep 100000"]
         volumes = [
           "${var.data}:/host:ro,rslave",
           "/proc:/host-proc:ro",

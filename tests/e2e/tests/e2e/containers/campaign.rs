@@ -21,7 +21,8 @@ fn agents_are_killed_while_their_containers_run(engine: Engine<'_>) {
     let seed = u64::from(std::process::id());
     eprintln!("seed {seed}");
     let mut random = Rng::new(seed);
-    let mut agent = engine.agent("");
+    // A busy engine creates a container after its agent was killed: nothing claims it.
+    let mut agent = engine.agent("gc: {dangling_containers: {period: 2s, creation_grace: 10s}}");
     // Half of them end by themselves at different times and are started again.
     let restart = "restart: {attempts: 1000, interval: 1h, delay: 10ms, mode: delay}";
     let steady = "echo start; i=0; while :; do i=$((i+1)); echo $i; sleep 0.2; done";

@@ -180,9 +180,9 @@ fn agent(ground: &Ground<'_>) {
         ground.agent.until_printed(&["describe", "agent"], |text| text.contains("unable to apply caps"));
         return;
     }
-    let log = ground.printed("agent.agent[0]", "agent", &["marker"]);
-    let lines = || log.lines().filter_map(|line| line.parse::<u32>().ok());
-    assert!(lines().any(|processes| processes > 5), "it sees the machine's processes: {log}");
+    let log = ground.printed("agent.agent[0]", "agent", &["marker", "counted\n"]);
+    let mut lines = log.lines().filter_map(|line| line.parse::<u32>().ok());
+    assert!(lines.any(|processes| processes > 5), "it sees the machine's processes: {log}");
 }
 
 /// Returns whether root has every capability here: CAP_SYS_RESOURCE (24) is missing on some virtual machines.
