@@ -17,7 +17,7 @@ use herdlet_api_types::{
 
 pub use self::wait::describe;
 use self::{
-    wait::{SENTENCE, write_reason},
+    wait::{SENTENCE, Sentence},
     words::why_restarted,
 };
 use crate::{
@@ -119,7 +119,7 @@ pub fn convergence(
         };
     };
     let mut message = String::with_capacity(SENTENCE);
-    let details = write_reason(&mut message, now, spec, state, waiting);
+    let details = Sentence::begin(&mut message, now, spec, state).write(waiting);
     if unhealthy {
         message = format!("{}; {message}", unhealthy_why(spec));
     }

@@ -6,7 +6,7 @@ use core::fmt::{Arguments, Display, Write};
 use std_alloc::string::String;
 
 use herdlet_api_types::{
-    Duration,
+    AllocId, Duration,
     alloc::Allocation,
     task::TaskStatus,
     view::{Reason, Wait},
@@ -25,11 +25,14 @@ pub(super) const SENTENCE: usize = 80;
 
 /// Separates the part from the message.
 const SEPARATOR: &str = ": ";
+/// Names of what waits, where it is no part and no task.
+const GROUP: &str = "group";
+const HEALTH: &str = "health";
 
 /// One wait of a plan, in words.
 pub fn describe(now: Now, spec: &Allocation, state: &AllocState, waiting: &Waiting) -> Wait {
     let mut part = String::new();
-    let details = write_reason(&mut part, now, spec, state, waiting);
+    let details = Sentence::begin(&mut part, now, spec, state).write(waiting);
     let message = String::from(part.get(details.part + SEPARATOR.len()..).unwrap_or_default());
     part.truncate(details.part);
     Wait {
@@ -50,216 +53,272 @@ pub(super) struct ReasonFields {
     pub(super) until_ns: Option<u64>,
 }
 
-/// Writes one wait, the part first, without intermediate strings: this happens on each change of each allocation.
-pub(super) fn write_reason(
-    text: &mut String,
+/// The reason of a wait, and its times.
+struct Cause {
+    reason: Reason,
+    since_ns: Option<u64>,
+    until_ns: Option<u64>,
+}
+
+impl Cause {
+    const DEPENDENCY: Self = Self::new(Reason::Dependency);
+    const OPERATION: Self = Self::new(Reason::Operation);
+
+    const fn new(reason: Reason) -> Self {
+        Self { reason, since_ns: None, until_ns: None }
+    }
+
+    fn since(reason: Reason, since_ns: u64) -> Self {
+        Self { since_ns: Some(since_ns), ..Self::new(reason) }
+    }
+
+    fn until(reason: Reason, until_ns: Option<u64>) -> Self {
+        Self { until_ns, ..Self::new(reason) }
+    }
+}
+
+/// A message that is written, the part first, without intermediate strings: this happens on each change of each
+/// allocation.
+pub(super) struct Sentence<'a> {
+    text: &'a mut String,
+    part: usize,
     now: Now,
-    spec: &Allocation,
-    state: &AllocState,
-    waiting: &Waiting,
-) -> ReasonFields {
-    let mut part = 0;
-    let mut say = |name: &dyn Display, message: Arguments<'_>| {
+    spec: &'a Allocation,
+    state: &'a AllocState,
+}
+
+impl<'a> Sentence<'a> {
+    /// Writes to `text` about this allocation.
+    pub(super) fn begin(text: &'a mut String, now: Now, spec: &'a Allocation, state: &'a AllocState) -> Self {
+        Self { text, part: 0, now, spec, state }
+    }
+
+    /// Writes one wait.
+    pub(super) fn write(mut self, waiting: &Waiting) -> ReasonFields {
+        let Cause { reason, since_ns, until_ns } = self.cause(waiting);
+        ReasonFields { part: self.part, reason, since_ns, until_ns }
+    }
+
+    fn say(&mut self, name: &dyn Display, message: Arguments<'_>) {
         // Writing to a string can't fail.
-        let _ = write!(text, "{name}");
-        part = text.len();
-        let _ = write!(text, "{SEPARATOR}{message}");
-    };
-    let task = |index: &TaskIndex| TaskName(spec, *index);
-    let due = |deadline: &Deadline| Some(deadline.due_ns(now));
-    let (reason, since_ns, until_ns) = match waiting {
-        Waiting::Part(part) => {
-            let name = PartName(spec, *part);
-            match state.parts.get(*part) {
-                PartState::Busy { doing, since_ns, overdue, .. } => {
-                    let how = if *overdue { " is overdue" } else { "" };
-                    let work = Work(*part, *doing);
-                    match progress(state, *part, *since_ns) {
-                        Some(Progress { what, since_ns }) => {
-                            say(&name, format_args!("{work}{how}: {what}"));
-                            (Reason::Operation, Some(*since_ns), None)
-                        }
-                        None => {
-                            say(&name, format_args!("{work}{how}"));
-                            (Reason::Operation, Some(*since_ns), None)
-                        }
+        let _ = write!(self.text, "{name}");
+        self.part = self.text.len();
+        let _ = write!(self.text, "{SEPARATOR}{message}");
+    }
+
+    fn say_of_task(&mut self, index: TaskIndex, message: Arguments<'_>) {
+        self.say(&TaskName(self.spec, index), message);
+    }
+
+    fn due(&self, deadline: &Deadline) -> Option<u64> {
+        Some(deadline.due_ns(self.now))
+    }
+
+    fn cause(&mut self, waiting: &Waiting) -> Cause {
+        match waiting {
+            Waiting::Part(part) => self.part(*part),
+            Waiting::Gate(index) => self.depends(*index, format_args!("waits for its turn in the lifecycle")),
+            Waiting::Dependency(index, other) => self.depends(*index, format_args!("waits for task {other}")),
+            Waiting::Driver(index, why) => {
+                let driver = self.driver(*index);
+                self.depends(*index, format_args!("waits for the driver {driver}: {why}"))
+            }
+            Waiting::Stale(index, why) => {
+                let driver = self.driver(*index);
+                self.depends(*index, format_args!("its state is stale: the driver {driver} is away: {why}"))
+            }
+            Waiting::Contact(index) => self.depends(
+                *index,
+                format_args!("waits for the servers: this allocation may have been replaced on another node"),
+            ),
+            Waiting::Previous(index, awaited) => self.previous(*index, *awaited),
+            Waiting::Volume(index, volume, why) => self.volume(*index, volume, why.as_deref()),
+            Waiting::Backoff(index, until) => {
+                let last = LastExit(self.spec, self.state, *index);
+                self.say_of_task(*index, format_args!("restarts after a delay{last}"));
+                Cause::until(Reason::Backoff, self.due(until))
+            }
+            Waiting::Proof(index, at_ns) => self.proof(*index, *at_ns),
+            Waiting::Delay(index, until) => self.delay(*index, until),
+            Waiting::Turn(index, other) => self.turn(*index, other),
+            Waiting::StopOrder(index) => {
+                self.depends(*index, format_args!("stops after the tasks before it in the stop order"))
+            }
+            Waiting::Exit(index, until) => self.exit(*index, until),
+            Waiting::Task(index, status) => {
+                let progress = match status {
+                    TaskStatus::Pending => "is being prepared",
+                    TaskStatus::Running => "is running",
+                    TaskStatus::Dead => "has ended",
+                };
+                self.say_of_task(*index, format_args!("{progress}"));
+                Cause::OPERATION
+            }
+            Waiting::Poststop(index) => {
+                let name = self.spec.name();
+                self.say_of_task(
+                    *index,
+                    format_args!("runs last and has no time limit; to end it: herdlet stop --force '{name}'"),
+                );
+                Cause::OPERATION
+            }
+            Waiting::Checks(by) => {
+                self.say(&HEALTH, format_args!("waits for {}", Checks(self.state)));
+                Cause::until(Reason::Health, by.as_ref().and_then(|by| self.due(by)))
+            }
+            Waiting::CheckRestart { check, at_ns } => self.check_restart(check, *at_ns),
+            Waiting::Health(by) => {
+                self.say(&HEALTH, format_args!("waits for {}", Lacking(self.spec, self.state)));
+                Cause::until(Reason::Health, by.as_ref().and_then(|by| self.due(by)))
+            }
+            Waiting::Judgement(id) => {
+                self.say(
+                    &HEALTH,
+                    format_args!(
+                        "waits for a manual health decision: POST /v1/deployment/allocation-health/{id}"
+                    ),
+                );
+                Cause::new(Reason::Promotion)
+            }
+        }
+    }
+
+    /// The task waits for something else.
+    fn depends(&mut self, index: TaskIndex, message: Arguments<'_>) -> Cause {
+        self.say_of_task(index, message);
+        Cause::DEPENDENCY
+    }
+
+    /// The driver of a task.
+    fn driver(&self, index: TaskIndex) -> &'a str {
+        let task = self.spec.group().and_then(|group| group.tasks.get(usize::from(index)));
+        task.map_or("", |task| &*task.driver)
+    }
+
+    fn part(&mut self, part: Part) -> Cause {
+        let name = PartName(self.spec, part);
+        match self.state.parts.get(part) {
+            PartState::Busy { doing, since_ns, overdue, .. } => {
+                let how = if *overdue { " is overdue" } else { "" };
+                let work = Work(part, *doing);
+                match progress(self.state, part, *since_ns) {
+                    Some(Progress { what, since_ns }) => {
+                        self.say(&name, format_args!("{work}{how}: {what}"));
+                        Cause::since(Reason::Operation, *since_ns)
+                    }
+                    None => {
+                        self.say(&name, format_args!("{work}{how}"));
+                        Cause::since(Reason::Operation, *since_ns)
                     }
                 }
-                PartState::Failed { doing, attempt, retry_at_ns, why } => {
-                    say(&name, format_args!("{} failed (try {attempt}): {why}", Work(*part, *doing)));
-                    (Reason::Error, None, Some(*retry_at_ns))
-                }
-                PartState::Pending { on, since_ns, last, .. } => {
-                    let last = match last {
-                        LastValue::Gone => "",
-                        LastValue::Kept => "outdated, the last output is kept: ",
-                    };
-                    say(&name, format_args!("{last}waits for {on}"));
-                    (Reason::Dependency, Some(*since_ns), None)
-                }
-                PartState::Unknown | PartState::Suspect(_) => {
-                    say(&name, format_args!("not inspected yet"));
-                    (Reason::Operation, None, None)
-                }
-                PartState::Absent | PartState::Up => {
-                    say(&name, format_args!("about to change"));
-                    (Reason::Operation, None, None)
-                }
+            }
+            PartState::Failed { doing, attempt, retry_at_ns, why } => {
+                self.say(&name, format_args!("{} failed (try {attempt}): {why}", Work(part, *doing)));
+                Cause::until(Reason::Error, Some(*retry_at_ns))
+            }
+            PartState::Pending { on, since_ns, last, .. } => {
+                let last = match last {
+                    LastValue::Gone => "",
+                    LastValue::Kept => "outdated, the last output is kept: ",
+                };
+                self.say(&name, format_args!("{last}waits for {on}"));
+                Cause::since(Reason::Dependency, *since_ns)
+            }
+            PartState::Unknown | PartState::Suspect(_) => {
+                self.say(&name, format_args!("not inspected yet"));
+                Cause::OPERATION
+            }
+            PartState::Absent | PartState::Up => {
+                self.say(&name, format_args!("about to change"));
+                Cause::OPERATION
             }
         }
-        Waiting::Gate(index) => {
-            say(&task(index), format_args!("waits for its turn in the lifecycle"));
-            (Reason::Dependency, None, None)
+    }
+
+    fn previous(&mut self, index: TaskIndex, awaited: AllocId) -> Cause {
+        let why = if self.spec.previous == Some(awaited) {
+            "which it replaces"
+        } else {
+            "which was preempted for it"
+        };
+        self.depends(index, format_args!("waits for allocation {awaited} to end, {why}"))
+    }
+
+    fn volume(&mut self, index: Option<TaskIndex>, volume: &str, why: Option<&str>) -> Cause {
+        let (separator, why) = why.map_or(("", ""), |why| (": ", why));
+        let message = format_args!("waits for volume \"{volume}\"{separator}{why}");
+        match index {
+            Some(index) => self.say_of_task(index, message),
+            None => self.say(&GROUP, message),
         }
-        Waiting::Dependency(index, other) => {
-            say(&task(index), format_args!("waits for task {other}"));
-            (Reason::Dependency, None, None)
+        Cause::DEPENDENCY
+    }
+
+    fn proof(&mut self, index: TaskIndex, at_ns: u64) -> Cause {
+        let known = self.state.durable.tasks.get(usize::from(index));
+        let started_ns = known.map_or(at_ns, |known| known.started_ns);
+        let length = Duration(i64::try_from(at_ns.saturating_sub(started_ns)).unwrap_or(i64::MAX));
+        let length = length.rounded();
+        self.say_of_task(
+            index,
+            format_args!("has failed before; counts as running after {length} without a failure"),
+        );
+        Cause::until(Reason::Backoff, Some(at_ns))
+    }
+
+    fn delay(&mut self, index: Option<TaskIndex>, until: &Deadline) -> Cause {
+        let length = until.length;
+        if let Some(index) = index {
+            self.say_of_task(index, format_args!("shutdown_delay of {length} runs"));
+            return Cause::until(Reason::Delay, self.due(until));
         }
-        Waiting::Driver(index, why) => {
-            let driver =
-                spec.group().and_then(|group| group.tasks.get(usize::from(*index))).map(|task| &*task.driver);
-            say(&task(index), format_args!("waits for the driver {}: {why}", driver.unwrap_or_default()));
-            (Reason::Dependency, None, None)
-        }
-        Waiting::Stale(index, why) => {
-            let driver =
-                spec.group().and_then(|group| group.tasks.get(usize::from(*index))).map(|task| &*task.driver);
-            let driver = driver.unwrap_or_default();
-            say(&task(index), format_args!("its state is stale: the driver {driver} is away: {why}"));
-            (Reason::Dependency, None, None)
-        }
-        Waiting::Contact(index) => {
-            let why = "waits for the servers: this allocation may have been replaced on another node";
-            say(&task(index), format_args!("{why}"));
-            (Reason::Dependency, None, None)
-        }
-        Waiting::Previous(index, awaited) => {
-            let why = if spec.previous == Some(*awaited) {
-                "which it replaces"
-            } else {
-                "which was preempted for it"
-            };
-            say(&task(index), format_args!("waits for allocation {awaited} to end, {why}"));
-            (Reason::Dependency, None, None)
-        }
-        Waiting::Volume(index, volume, why) => {
-            let (separator, why) = why.as_ref().map_or(("", ""), |why| (": ", why.as_str()));
-            let text = format_args!("waits for volume \"{volume}\"{separator}{why}");
-            match index {
-                Some(index) => say(&task(index), text),
-                None => say(&"group", text),
+        let what = match (&self.state.durable.stop, &self.state.durable.restart) {
+            (None, Some(restart)) if restart.unhealthy => {
+                " before its tasks restart because of a failing check"
             }
-            (Reason::Dependency, None, None)
+            (None, Some(_)) => " before its tasks restart",
+            (Some(_), _) | (None, None) => "",
+        };
+        self.say(&GROUP, format_args!("shutdown_delay of {length} runs{what}"));
+        Cause::until(Reason::Delay, self.due(until))
+    }
+
+    fn turn(&mut self, index: TaskIndex, other: &str) -> Cause {
+        let update = self.spec.group().and_then(|group| group.update.as_ref());
+        let most = update.map_or(0, |update| update.max_parallel);
+        self.depends(
+            index,
+            format_args!(
+                "waits for its turn to restart: its templates have changed, but {other} restarts or is not healthy \
+                 yet, and `max_parallel` of `update` is {most}"
+            ),
+        )
+    }
+
+    fn exit(&mut self, index: TaskIndex, until: &Deadline) -> Cause {
+        let known = self.state.durable.tasks.get(usize::from(index));
+        let why = known.and_then(why_restarted).unwrap_or_default();
+        let colon = if why.is_empty() { "" } else { "; reason: " };
+        let (length, signal) = (until.length, signal_of(self.spec, index));
+        self.say_of_task(index, format_args!("got {signal}; is killed after {length}{colon}{why}"));
+        Cause::until(Reason::Operation, self.due(until))
+    }
+
+    fn check_restart(&mut self, check: &str, at_ns: u64) -> Cause {
+        let result = self.state.checks.results.get(check);
+        let (check, service) = result.map_or(("", ""), |result| (&*result.check, &*result.service));
+        match result.and_then(|result| result.task.as_deref()) {
+            Some(task) => self.say(
+                &format_args!("task {task}"),
+                format_args!("restarts unless check {check} of service {service} passes"),
+            ),
+            None => self.say(
+                &GROUP,
+                format_args!("its running tasks restart unless check {check} of service {service} passes"),
+            ),
         }
-        Waiting::Backoff(index, until) => {
-            let last = LastExit(spec, state, *index);
-            say(&task(index), format_args!("restarts after a delay{last}"));
-            (Reason::Backoff, None, due(until))
-        }
-        Waiting::Proof(index, at_ns) => {
-            let known = state.durable.tasks.get(usize::from(*index));
-            let started_ns = known.map_or(*at_ns, |known| known.started_ns);
-            let length = Duration(i64::try_from(at_ns.saturating_sub(started_ns)).unwrap_or(i64::MAX));
-            let length = length.rounded();
-            say(
-                &task(index),
-                format_args!("has failed before; counts as running after {length} without a failure"),
-            );
-            (Reason::Backoff, None, Some(*at_ns))
-        }
-        Waiting::Delay(Some(index), until) => {
-            say(&task(index), format_args!("shutdown_delay of {} runs", until.length));
-            (Reason::Delay, None, due(until))
-        }
-        Waiting::Delay(None, until) => {
-            let what = match (&state.durable.stop, &state.durable.restart) {
-                (None, Some(restart)) if restart.unhealthy => {
-                    " before its tasks restart because of a failing check"
-                }
-                (None, Some(_)) => " before its tasks restart",
-                (Some(_), _) | (None, None) => "",
-            };
-            say(&"group", format_args!("shutdown_delay of {} runs{what}", until.length));
-            (Reason::Delay, None, due(until))
-        }
-        Waiting::Turn(index, other) => {
-            let update = spec.group().and_then(|group| group.update.as_ref());
-            let most = update.map_or(0, |update| update.max_parallel);
-            say(
-                &task(index),
-                format_args!(
-                    "waits for its turn to restart: its templates have changed, but {other} restarts or is not \
-                     healthy yet, and `max_parallel` of `update` is {most}"
-                ),
-            );
-            (Reason::Dependency, None, None)
-        }
-        Waiting::StopOrder(index) => {
-            say(&task(index), format_args!("stops after the tasks before it in the stop order"));
-            (Reason::Dependency, None, None)
-        }
-        Waiting::Exit(index, until) => {
-            let known = state.durable.tasks.get(usize::from(*index));
-            let why = known.and_then(why_restarted).unwrap_or_default();
-            let colon = if why.is_empty() { "" } else { "; reason: " };
-            let length = until.length;
-            let signal = signal_of(spec, *index);
-            say(&task(index), format_args!("got {signal}; is killed after {length}{colon}{why}"));
-            (Reason::Operation, None, due(until))
-        }
-        Waiting::Task(index, status) => {
-            let progress = match status {
-                TaskStatus::Pending => "is being prepared",
-                TaskStatus::Running => "is running",
-                TaskStatus::Dead => "has ended",
-            };
-            say(&task(index), format_args!("{progress}"));
-            (Reason::Operation, None, None)
-        }
-        Waiting::Poststop(index) => {
-            let name = spec.name();
-            say(
-                &task(index),
-                format_args!("runs last and has no time limit; to end it: herdlet stop --force '{name}'"),
-            );
-            (Reason::Operation, None, None)
-        }
-        Waiting::Checks(by) => {
-            say(&"health", format_args!("waits for {}", Checks(state)));
-            (Reason::Health, None, by.as_ref().and_then(due))
-        }
-        Waiting::CheckRestart { check, at_ns } => {
-            let result = state.checks.results.get(check);
-            let (check, service) = result.map_or(("", ""), |result| (&*result.check, &*result.service));
-            match result.and_then(|result| result.task.as_deref()) {
-                Some(task) => say(
-                    &format_args!("task {task}"),
-                    format_args!("restarts unless check {check} of service {service} passes"),
-                ),
-                None => say(
-                    &"group",
-                    format_args!(
-                        "its running tasks restart unless check {check} of service {service} passes"
-                    ),
-                ),
-            }
-            (Reason::Health, None, Some(*at_ns))
-        }
-        Waiting::Health(by) => {
-            say(&"health", format_args!("waits for {}", Lacking(spec, state)));
-            (Reason::Health, None, by.as_ref().and_then(due))
-        }
-        Waiting::Judgement(id) => {
-            say(
-                &"health",
-                format_args!(
-                    "waits for a manual health decision: POST /v1/deployment/allocation-health/{id}"
-                ),
-            );
-            (Reason::Promotion, None, None)
-        }
-    };
-    ReasonFields { part, reason, since_ns, until_ns }
+        Cause::until(Reason::Health, Some(at_ns))
+    }
 }
 
 /// How far the start of a task is, if its driver has reported it since the start began.
