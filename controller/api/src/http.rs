@@ -14,6 +14,7 @@ mod allocs;
 mod apply;
 mod auth;
 mod body;
+mod depends;
 mod deployments;
 mod dispatch;
 mod drain;

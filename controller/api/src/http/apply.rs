@@ -22,7 +22,7 @@ use herdlet_plan::{
 use herdlet_services::catalog::Catalogs;
 
 use super::{
-    Shared, body,
+    Shared, body, depends,
     error::{ApiError, ApiResult, unexpected},
     register,
 };
@@ -60,14 +60,17 @@ pub(super) async fn apply(
 }
 
 impl Shared {
-    /// Warnings about jobs that need what this machine lacks: a Consul that answers, cgroups for their
-    /// limits, users of their tasks.
+    /// Warnings about jobs that can't start as things are: they need a Consul that answers, cgroups for their limits,
+    /// users of their tasks, or each other.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
         let tasks = users::users_of(jobs);
         let users = herdlet_runtime::off_thread(move || users::warnings(tasks));
         let (consul, users) = tokio::join!(Catalogs::lacking(&self.consul, jobs), users);
-        consul.into_iter().chain(limits).chain(users.unwrap_or_default()).collect()
+        let current =
+            |key: &_| self.model.job(key).filter(|view| !view.deleting).map(|view| Arc::clone(&view.job));
+        let cycles = depends::warnings(jobs, current);
+        consul.into_iter().chain(limits).chain(users.unwrap_or_default()).chain(cycles).collect()
     }
 }
 
