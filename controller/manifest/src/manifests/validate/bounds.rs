@@ -15,6 +15,8 @@ const TASKS_MAX: usize = 100;
 const SERVICES_MAX: usize = 1_000;
 /// Per group, with those of its tasks: ports. Per group, task or service: volumes, mounts, identities, checks and all else.
 const ITEMS_MAX: usize = 100;
+/// Bytes of a variable with its name. Linux executes no program with a longer one: 32 pages with `=` and the final zero.
+const VARIABLE_LEN_MAX: usize = 128 * 1024 - 2;
 
 /// Reports every list that is too long; returns whether there is none.
 pub(super) fn hold(manifest: &JobManifest, job: &Job, spec: &Trail<'_>, findings: &mut Findings<'_>) -> bool {
@@ -97,6 +99,20 @@ impl Bounds<'_, '_> {
         self.list("identities", length(task.identities.as_ref()), ITEMS_MAX, &trail.field("identities"));
         self.list("templates", length(task.templates.as_ref()), ITEMS_MAX, &trail.field("templates"));
         self.services(task.services.as_deref(), &trail.field("services"));
+        let env = trail.field("env");
+        for (name, value) in task.env.iter().flatten() {
+            let length = name.len() + value.0.len();
+            if length > VARIABLE_LEN_MAX {
+                self.hold = false;
+                self.findings.problem(
+                    &env.field(name),
+                    format!(
+                        "has {length} bytes with its name; Linux passes at most {VARIABLE_LEN_MAX} to a program: put the value \
+                         into a file (a template, an artifact)"
+                    ),
+                );
+            }
+        }
     }
 
     fn services(&mut self, services: Option<&[Service]>, trail: &Trail<'_>) {
@@ -120,4 +136,27 @@ impl Bounds<'_, '_> {
 
 fn length<I: IntoIterator>(items: Option<I>) -> usize {
     items.into_iter().flatten().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::VARIABLE_LEN_MAX;
+    use crate::manifests::{Drivers, parse};
+
+    #[test]
+    fn a_variable_longer_than_a_program_can_get_is_refused() {
+        let manifest = |length: usize| {
+            format!(
+                "apiVersion: herdlet/v1\nkind: Job\nmetadata: {{name: a}}\nspec: {{groups: [{{name: g, tasks: [{{name: t, \
+                 driver: mock, env: {{BIG: {}}}}}]}}]}}\n",
+                "x".repeat(length)
+            )
+        };
+        let read = |length| parse("a.yaml", manifest(length).as_bytes(), &Drivers::built_in());
+        assert!(read(VARIABLE_LEN_MAX - 3).is_ok());
+        let problems = read(VARIABLE_LEN_MAX - 2).unwrap_err().to_string();
+        let expected = "a.yaml:4:70: spec.groups[0].tasks[0].env.BIG: has 131071 bytes with its name; Linux passes at most 131070 \
+                        to a program: put the value into a file (a template, an artifact)";
+        assert_eq!(problems, expected);
+    }
 }
