@@ -226,8 +226,8 @@ impl ReadModel {
         }
     }
 
-    fn read<T>(&self, look: impl FnOnce(&Objects) -> T) -> T {
-        look(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&Objects) -> T) -> T {
+        read(&self.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

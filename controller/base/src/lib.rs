@@ -1,6 +1,6 @@
 //! The foundation of all crates of the agent: files protected from other users, paths, users, clocks, HTTP clients.
 //!
-//! In: paths, strings. Out: open directories, validated values, errors that tell whether a retry can help. This crate
+//! In: paths, strings. Out: open directories, validated values, errors that say whether a retry can help. This crate
 //! does not know tasks, the lifecycle of jobs or the planner.
 
 /// Writes a line for people to standard error. It is dropped if it can't be written (a full disk, a closed pipe).

@@ -225,7 +225,7 @@ pub fn task_name_in<'t>(alloc: &Path, task: &'t str) -> Cow<'t, str> {
     if is_old { Cow::Owned(encoded) } else { name }
 }
 
-/// Digits of a hash that tell the sockets of a machine apart.
+/// Digits of a hash that distinguishes the sockets of a machine.
 const ALIAS_LEN: usize = 16;
 
 /// The task whose directory has this name: one that [`dir_name`] or an earlier build returned; `None` for another name.

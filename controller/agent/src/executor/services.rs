@@ -52,7 +52,7 @@ pub struct Services {
 }
 
 /// Reports of catalogues and checks.
-pub struct News {
+pub struct ServiceFeeds {
     reports: mpsc::Receiver<Heard>,
     events: mpsc::Receiver<CatalogEvent>,
     sender: mpsc::Sender<CatalogEvent>,
@@ -68,18 +68,18 @@ impl Services {
         instance: InstanceId,
         consul: &ConsulConfig,
         scripts: Arc<dyn Scripts>,
-    ) -> anyhow::Result<(Self, News)> {
+    ) -> anyhow::Result<(Self, ServiceFeeds)> {
         let consul = Arc::new(Consul::new(consul, instance).context("prepare the Consul catalogue")?);
         let (report_sender, reports) = mpsc::channel(REPORTS_LEN);
         let (sender, events) = mpsc::channel(REPORTS_LEN);
         let checks = Checks::new(report_sender, scripts, Arc::clone(&consul));
         let built_in = Arc::new(BuiltIn::new(sender.clone()));
         let catalogs = Catalogs { built_in, consul: Arc::clone(&consul) };
-        Ok((Self { catalogs, checks }, News { reports, events, sender, consul }))
+        Ok((Self { catalogs, checks }, ServiceFeeds { reports, events, sender, consul }))
     }
 }
 
-impl News {
+impl ServiceFeeds {
     /// Converts reports into events for the planner until the agent ends.
     pub async fn follow(mut self, model: Arc<ReadModel>, inbox: Inbox<Input>) {
         let watch = Arc::clone(&self.consul).watch(self.sender, CancellationToken::new());

@@ -52,14 +52,14 @@ use crate::{
 const BURST: Duration = Duration::from_millis(20);
 
 /// How often directories are inspected, for those that cannot be watched.
-pub const LOOK_PERIOD: Duration = Duration::from_secs(30);
+pub const INSPECTION_PERIOD: Duration = Duration::from_secs(30);
 
 /// Follows the mount table below the allocations until the agent ends.
 pub async fn watch_mounts(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
     loop {
         let Err(error) = follow_mounts(&paths, &model, &inbox).await else { return };
         tracing::warn!(%error, "failed to watch the mount table; retrying");
-        tokio::time::sleep(LOOK_PERIOD).await;
+        tokio::time::sleep(INSPECTION_PERIOD).await;
     }
 }
 
@@ -79,13 +79,13 @@ async fn follow_mounts(paths: &Paths, model: &ReadModel, inbox: &Inbox<Input>) -
     }
 }
 
-/// Watches the directories of live allocations and of their volumes, and inspects all of them every [`LOOK_PERIOD`].
+/// Watches the directories of live allocations and of their volumes, and inspects all of them every [`INSPECTION_PERIOD`].
 /// Reports to the planner only the parts that have changed.
 pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox<Input>) {
     let mut changes = model.changes();
     let watched = Arc::new(Watched::default());
-    let mut look = tokio::time::interval(LOOK_PERIOD);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut inspections = tokio::time::interval(INSPECTION_PERIOD);
+    inspections.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let by = tokio::select! {
             change = changes.recv() => match change {
@@ -105,7 +105,7 @@ pub async fn watch_directories(paths: Paths, model: Arc<ReadModel>, inbox: Inbox
                 tokio::time::sleep(BURST).await;
                 Noticed::Event
             }
-            _ = look.tick() => {
+            _ = inspections.tick() => {
                 watched.doubt(model.allocs().iter().map(|view| view.spec.id));
                 Noticed::Periodic
             }

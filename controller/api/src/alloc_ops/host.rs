@@ -50,8 +50,8 @@ impl HostSampler {
     /// The machine's usage. Processor usage counts since the last call; at the first call, since the machine started.
     pub async fn stats(&self, reach: &AllocOps) -> ApiResult<Value> {
         let allocs = reach.paths.allocs();
-        let look = move || Ok((Host::now(), disks(), Space::of(&allocs).unwrap_or_default()));
-        let (now, disks, allocs) = blocking(look).await.map_err(failed)?;
+        let read = move || Ok((Host::now(), disks(), Space::of(&allocs).unwrap_or_default()));
+        let (now, disks, allocs) = blocking(read).await.map_err(failed)?;
         let before =
             std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), now.clone());
         let none = Processor::default();
@@ -83,7 +83,7 @@ impl HostSampler {
 
 /// The machine's configuration.
 pub async fn data() -> ApiResult<Value> {
-    let look = || {
+    let read = || {
         let disks: Map<String, Value> = disks()
             .into_iter()
             .map(|(device, _, space)| {
@@ -100,7 +100,7 @@ pub async fn data() -> ApiResult<Value> {
             "Environment": variables, "Disk": disks,
         }))
     };
-    blocking(look).await.map_err(failed)
+    blocking(read).await.map_err(failed)
 }
 
 fn failed(error: std::io::Error) -> ApiError {

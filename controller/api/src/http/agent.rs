@@ -74,8 +74,8 @@ pub(super) async fn index(
     State(shared): State<Arc<Shared>>,
     Params(read): Params<Read>,
 ) -> ApiResult<Response> {
-    let look = |shared: &Shared| Ok(json!({ "Index": shared.index(Source::Services) }));
-    shared.answer_from(Source::Services, &read, look).await
+    let index = |shared: &Shared| Ok(json!({ "Index": shared.index(Source::Services) }));
+    shared.answer_from(Source::Services, &read, index).await
 }
 
 fn status_of(shared: &Shared) -> AgentStatus {

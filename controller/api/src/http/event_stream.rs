@@ -2,9 +2,9 @@
 //!
 //! `topic=TOPIC:KEY` (repeatable; `*` matches any) and `namespace` filter. `index=N` resumes: the stream repeats the changes
 //! since commit N, with each object in its present state. If they are no longer known, or a reader is too slow, the stream sends
-//! all objects. An idle stream sends `{}`. [`topics`] lists the topics, [`news`] decides which changes are events.
+//! all objects. An idle stream sends `{}`. [`topics`] lists the topics, [`changes`] decides which changes are events.
 
-mod news;
+mod changes;
 mod topics;
 
 use std::{sync::Arc, time::Duration};
@@ -23,7 +23,7 @@ use super::{
     query::{Params, Read},
     stream::{Gone, Pieces, streamed},
 };
-use news::{KnownObjects, Reader};
+use changes::{KnownObjects, Reader};
 use topics::Topics;
 
 /// Interval of the empty objects on an idle stream, as in Nomad.

@@ -93,12 +93,12 @@ impl Shared {
     ) -> ApiResult<Response> {
         let filter = Filter::parse(&read.filter)?;
         let mut next = None;
-        let look = |shared: &Self| {
+        let list = |shared: &Self| {
             let page = page(find(shared)?, read, &filter, |one| show(shared, one))?;
             next = page.next;
             Ok(arrange(page.shown))
         };
-        let answer = self.answer_from(T::SOURCE, read, look).await?;
+        let answer = self.answer_from(T::SOURCE, read, list).await?;
         Ok(match next {
             Some(next) => ([(NEXT_TOKEN, next)], answer).into_response(),
             None => answer,

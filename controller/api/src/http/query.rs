@@ -21,7 +21,7 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Random addition of up to this fraction of the wait, as in Nomad, so that queries that began together don't end together.
 const WAIT_JITTER: u32 = 16;
 /// Shortest interval between two comparisons of what a waiting reader of services would get: one comparison covers many changes.
-const LOOKS_APART: Duration = Duration::from_millis(20);
+const READS_APART: Duration = Duration::from_millis(20);
 
 /// The index of the data.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
@@ -115,21 +115,21 @@ impl Shared {
     }
 
     /// Waits as a blocking query requests. Read the model only after this.
-    async fn await_news<T: Serialize>(
+    async fn await_change<T: Serialize>(
         &self,
         read: &Read,
         source: Source,
-        look: &mut impl FnMut(&Self) -> Result<T, ApiError>,
+        load: &mut impl FnMut(&Self) -> Result<T, ApiError>,
     ) -> Result<(), ApiError> {
         // An index that was not reached yet is from before a restart: the query returns at once with the present index.
         if (1..=self.index(source)).contains(&read.index) {
-            self.wait(read, self.news(read.index, source, look)).await?;
+            self.wait(read, self.answer_changed(read.index, source, load)).await?;
         }
         Ok(())
     }
 
-    /// Waits for `news`, at most as long as the query permits.
-    pub(super) async fn wait(&self, read: &Read, news: impl Future<Output = ()>) -> Result<(), ApiError> {
+    /// Waits for `change`, at most as long as the query permits.
+    pub(super) async fn wait(&self, read: &Read, change: impl Future<Output = ()>) -> Result<(), ApiError> {
         let wait = match read.wait.as_deref() {
             None | Some("") => WAIT_DEFAULT,
             Some(text) => {
@@ -141,7 +141,7 @@ impl Shared {
         let chance = uuid::Uuid::new_v4().as_fields().0;
         let wait = wait + (wait / WAIT_JITTER).mul_f64(f64::from(chance) / f64::from(u32::MAX));
         tokio::select! {
-            () = news => {}
+            () = change => {}
             () = tokio::time::sleep(wait) => {}
             () = self.closing.cancelled() => {}
         }
@@ -150,13 +150,13 @@ impl Shared {
 
     /// Waits for a change after `index`. Any change of the model counts. Changes of services and variables count only if they
     /// change this answer: clients wait for single ones, while every other one changes the index too.
-    async fn news<T: Serialize>(
+    async fn answer_changed<T: Serialize>(
         &self,
         index: u64,
         source: Source,
-        look: &mut impl FnMut(&Self) -> Result<T, ApiError>,
+        load: &mut impl FnMut(&Self) -> Result<T, ApiError>,
     ) {
-        let mut shown = |shared: &Self| Some(serde_json::to_vec(&look(shared).ok()?).ok());
+        let mut shown = |shared: &Self| Some(serde_json::to_vec(&load(shared).ok()?).ok());
         let known = match source {
             Source::Model => None,
             Source::Services | Source::Variables => shown(self),
@@ -170,17 +170,17 @@ impl Shared {
             if !is_known || shown(self) != known {
                 return;
             }
-            tokio::time::sleep(LOOKS_APART).await;
+            tokio::time::sleep(READS_APART).await;
         }
     }
 
-    /// Answers with data and its index. `look` runs after the index was determined, so the data is at least as new.
+    /// Answers with data and its index. `load` runs after the index was determined, so the data is at least as new.
     pub async fn answer<T: Serialize>(
         self: &Arc<Self>,
         read: &Read,
-        look: impl FnMut(&Self) -> Result<T, ApiError>,
+        load: impl FnMut(&Self) -> Result<T, ApiError>,
     ) -> Result<Response, ApiError> {
-        self.answer_from(Source::Model, read, look).await
+        self.answer_from(Source::Model, read, load).await
     }
 
     /// The same for data from `source`.
@@ -188,11 +188,11 @@ impl Shared {
         self: &Arc<Self>,
         source: Source,
         read: &Read,
-        mut look: impl FnMut(&Self) -> Result<T, ApiError>,
+        mut load: impl FnMut(&Self) -> Result<T, ApiError>,
     ) -> Result<Response, ApiError> {
-        self.await_news(read, source, &mut look).await?;
+        self.await_change(read, source, &mut load).await?;
         let index = self.index(source);
-        answered(read, index, look(self)?)
+        answered(read, index, load(self)?)
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     query::{Params, Read},
 };
 
-/// At most this many ids of a kind are returned, as in Nomad; `Truncations` tells whether there are
+/// At most this many ids of a kind are returned, as in Nomad; `Truncations` says whether there are
 /// more.
 pub(super) const MATCHES_LEN_MAX: usize = 20;
 

@@ -137,13 +137,13 @@ impl Shared {
         if read.index == 0 || read.index > index || is_new {
             return Ok(());
         }
-        let news = async {
+        let change = async {
             while version() == first {
                 store.changed(index).await;
                 index = store.index();
             }
         };
-        self.wait(read, news).await
+        self.wait(read, change).await
     }
 }
 

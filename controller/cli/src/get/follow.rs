@@ -170,7 +170,7 @@ enum Change {
 }
 
 #[derive(Serialize)]
-struct News<'n> {
+struct ObjectChange<'n> {
     change: Change,
     name: &'n str,
     /// The new state; null if it was removed.
@@ -273,12 +273,12 @@ impl Telling<'_> {
         change: Change,
         known: &'k PrintedRow,
         document: Option<Document>,
-    ) -> Result<News<'k>, Failure> {
+    ) -> Result<ObjectChange<'k>, Failure> {
         let object = match document {
             Some(document) => document.printed(self.wanted.client).await?,
             None => None,
         };
-        Ok(News { change, name: &known.name, object })
+        Ok(ObjectChange { change, name: &known.name, object })
     }
 }
 

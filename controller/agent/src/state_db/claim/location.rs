@@ -62,7 +62,7 @@ struct Location {
     pid_namespace: Option<u64>,
 }
 
-/// The identity of a directory, which tells it from its copies.
+/// The identity of a directory, which distinguishes it from its copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Directory {
     path: PathBuf,

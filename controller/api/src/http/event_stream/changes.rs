@@ -111,10 +111,10 @@ impl Reader {
         if before.modify_index != view.modify_index {
             events.extend(self.event(about(kind), || json!({ "Job": jobs::to_json(&view) })));
         }
-        let is_news = |id: &DeploymentId, at: u64| before.deployments.get(id) != Some(&at);
-        let news = view.deployments.iter().filter(|one| is_news(&one.id, one.modify_index));
+        let is_newer = |id: &DeploymentId, at: u64| before.deployments.get(id) != Some(&at);
+        let newer = view.deployments.iter().filter(|one| is_newer(&one.id, one.modify_index));
         // Oldest first.
-        events.extend(news.rev().filter_map(|one| self.deployment(&view, one.id, index)));
+        events.extend(newer.rev().filter_map(|one| self.deployment(&view, one.id, index)));
         let deployments = view.deployments.iter().map(|one| (one.id, one.modify_index)).collect();
         let known = KnownJob { modify_index: view.modify_index, deleting: view.deleting, deployments };
         self.known.jobs.insert(key.clone(), known);
