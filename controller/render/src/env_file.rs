@@ -21,14 +21,18 @@ pub enum Problem {
     NotText,
     #[error("expected NAME=value")]
     NoSeparator,
-    #[error("the name before `=` is empty or does not begin with a letter or `_`")]
+    #[error("the name before `=` is not a letter or `_`, followed by letters, digits, `_`, `.` and `/`")]
     Name,
     #[error("the value has a control character; write \"\\n\" or \"\\t\" inside double quotes")]
     Control,
     #[error("a quote is not closed")]
     OpenQuote,
-    #[error("after a backslash in double quotes only \\, \", n and t are allowed")]
+    #[error(
+        "after a backslash in double quotes only those of JSON are allowed: \\, \", /, b, f, n, r, t, uXXXX"
+    )]
     Escape,
+    #[error("the value has a NUL, which no variable can hold")]
+    Nul,
 }
 
 /// Reads the variables of an output. A later line with the same name wins.
@@ -45,12 +49,17 @@ pub fn parse(output: &[u8]) -> Result<BTreeMap<String, String>, EnvFileError> {
         }
         let (name, written) = text.split_once('=').ok_or_else(|| at(Problem::NoSeparator))?;
         let name = name.trim().trim_start_matches("export ").trim_start();
-        if !name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_') {
+        if !is_name(name) {
             return Err(at(Problem::Name));
         }
         variables.insert(name.to_owned(), value(written.trim()).map_err(at)?);
     }
     Ok(variables)
+}
+
+fn is_name(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
+        && name.chars().all(|each| each.is_ascii_alphanumeric() || matches!(each, '_' | '.' | '/'))
 }
 
 /// Removes quotes, resolves escapes, and ends at a comment.
@@ -85,17 +94,51 @@ fn double_quoted(rest: &mut std::str::Chars<'_>, value: &mut String) -> Result<(
     while let Some(next) = rest.next() {
         match next {
             '"' => return Ok(()),
-            '\\' => value.push(match rest.next().ok_or(Problem::OpenQuote)? {
-                'n' => '\n',
-                't' => '\t',
-                same @ ('"' | '\\') => same,
-                _ => return Err(Problem::Escape),
-            }),
+            '\\' => value.push(escaped(rest)?),
             _ if next.is_control() => return Err(Problem::Control),
             _ => value.push(next),
         }
     }
     Err(Problem::OpenQuote)
+}
+
+/// The character after a backslash: `toJSON` writes strings with all of JSON's escapes.
+fn escaped(rest: &mut std::str::Chars<'_>) -> Result<char, Problem> {
+    Ok(match rest.next().ok_or(Problem::OpenQuote)? {
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        same @ ('"' | '\\' | '/') => same,
+        'u' => {
+            let first = code_unit(rest)?;
+            let is_pair = (0xd800..0xdc00).contains(&first);
+            if is_pair && !rest.as_str().starts_with("\\u") {
+                return Err(Problem::Escape);
+            }
+            let units = if is_pair {
+                rest.nth(1);
+                vec![first, code_unit(rest)?]
+            } else {
+                vec![first]
+            };
+            let decoded = char::decode_utf16(units).next().and_then(Result::ok).ok_or(Problem::Escape)?;
+            if decoded == '\0' {
+                return Err(Problem::Nul);
+            }
+            decoded
+        }
+        _ => return Err(Problem::Escape),
+    })
+}
+
+/// Four hexadecimal digits.
+fn code_unit(rest: &mut std::str::Chars<'_>) -> Result<u16, Problem> {
+    let digits = rest.as_str().get(..4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let unit = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok()).ok_or(Problem::Escape)?;
+    rest.nth(3);
+    Ok(unit)
 }
 
 fn single_quoted(rest: &mut std::str::Chars<'_>, value: &mut String) -> Result<(), Problem> {
@@ -128,6 +171,8 @@ mod tests {
             ("A=b=c", "b=c"),
             (r#"A="x # y""#, "x # y"),
             (r#"A="a\nb\t\"c\"\\""#, "a\nb\t\"c\"\\"),
+            (r#"A="\u003ca\u003e \u0026 \/\b\f\r \u00e9\ud83d\ude00""#, "<a> & /\u{8}\u{c}\r é😀"),
+            ("A_1./b=1", "1"),
             (r"A='a\nb'", r"a\nb"),
             (r#"A=a"b"'c'd"#, "abcd"),
             (r#"A=" kept " # cut"#, " kept "),
@@ -147,6 +192,15 @@ mod tests {
             ("A=\"secret", 1, Problem::OpenQuote),
             ("A='secret", 1, Problem::OpenQuote),
             (r#"A="\x""#, 1, Problem::Escape),
+            (r#"A="\u12""#, 1, Problem::Escape),
+            (r#"A="\u12é4""#, 1, Problem::Escape),
+            (r#"A="\ud83d secret""#, 1, Problem::Escape),
+            (r#"A="\ud83d\u0041""#, 1, Problem::Escape),
+            (r#"A="\udc00""#, 1, Problem::Escape),
+            (r#"A="\u0000""#, 1, Problem::Nul),
+            ("A-B=secret", 1, Problem::Name),
+            ("A B=secret", 1, Problem::Name),
+            ("A\0B=secret", 1, Problem::Name),
             ("A=\"secret\\", 1, Problem::OpenQuote),
             ("A=a\u{1}b", 1, Problem::Control),
         ] {

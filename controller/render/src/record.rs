@@ -28,6 +28,9 @@ pub(crate) struct Record {
     pub rendered_at: i64,
     /// Variables of the task.
     pub env: BTreeMap<String, String>,
+    /// Files may be those of a later render, which has not ended: all are written again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_unfinished: bool,
 }
 
 impl Record {
@@ -52,4 +55,9 @@ impl Record {
         let rights = Rights::Exact { mode: 0o600, owner: None };
         private.write_file(OsStr::new(FILE), &bytes, rights, Outlives::Processes)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde calls")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }

@@ -273,7 +273,7 @@ impl Renderer {
             }
             Query::File { path } => {
                 let path = path.clone();
-                run(task, move |task| Ok(Ok(file(&path, task)))).await
+                run(task, move |task| Ok(file(&path, task))).await
             }
             Query::Addresses
             | Query::NomadVariable { .. }
@@ -292,7 +292,7 @@ impl Renderer {
                         Ok(answer.map(|answer| selected(answer, query)))
                     }
                     Access::Servers { .. } | Access::Agent => {
-                        Ok(Ok(self.sources.answer(query, &task.reader).await))
+                        Ok(self.sources.answer(query, &task.reader).await)
                     }
                 }
             }

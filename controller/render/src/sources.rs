@@ -63,10 +63,13 @@ pub struct NodeNames {
 
 impl Sources {
     /// Answers a query.
-    pub async fn answer(&self, query: &Query, reader: &Reader) -> Answer {
-        match query {
-            Query::Addresses => addresses().await,
-            Query::NomadVariable { path, namespace, .. } => self.variable(path, namespace, reader).await,
+    ///
+    /// # Errors
+    /// Why the source does not answer now: it is asked again.
+    pub async fn answer(&self, query: &Query, reader: &Reader) -> Result<Answer, String> {
+        Ok(match query {
+            Query::Addresses => addresses().await?,
+            Query::NomadVariable { path, namespace, .. } => self.variable(path, namespace, reader).await?,
             Query::NomadVariables { prefix, namespace, .. } => self.variables(prefix, namespace, reader),
             Query::NomadService { name, tag, choice, .. } => {
                 self.service((name, tag), choice.as_ref(), &reader.namespace)
@@ -76,27 +79,28 @@ impl Sources {
             Query::Env { .. } | Query::File { .. } | Query::Consul { .. } | Query::Vault { .. } => {
                 Answer::Failed(unavailable(query))
             }
-        }
+        })
     }
 
-    async fn variable(&self, path: &str, namespace: &str, reader: &Reader) -> Answer {
+    async fn variable(&self, path: &str, namespace: &str, reader: &Reader) -> Result<Answer, String> {
         let namespace = or(namespace, &reader.namespace);
         let key = VariableKey { namespace: namespace.to_owned(), path: path.to_owned() };
         let actor = reader.actor();
         if !may_read(reader.identity(), namespace, path) {
             self.variables.refused(&actor, "read", &key, "refused: no right");
-            return Answer::Failed(format!(
+            return Ok(Answer::Failed(format!(
                 "nomadVar {path}: the task may read only nomad/jobs and the variables of its job, group and task below nomad/jobs/{} in namespace {}",
                 reader.job, reader.namespace
-            ));
+            )));
         }
         match self.variables.read(&actor, key).await {
-            Ok(None) => Answer::Absent,
+            Ok(None) => Ok(Answer::Absent),
             Ok(Some(found)) => {
                 let items = found.items.unwrap_or_default().0;
-                Answer::Variable(Arc::new(Variable { meta: meta(&found.metadata), items }))
+                Ok(Answer::Variable(Arc::new(Variable { meta: meta(&found.metadata), items })))
             }
-            Err(error) => Answer::Failed(format!("nomadVar {path}: {error}")),
+            // A key file or a damaged variable may be restored, and a device may answer again.
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -187,14 +191,9 @@ fn chosen(mut instances: Vec<ServiceInstance>, choice: &Choice) -> Vec<ServiceIn
 }
 
 /// The addresses of this machine.
-async fn addresses() -> Answer {
-    let found = match off_thread(herdlet_fingerprint::interfaces).await {
-        Ok(Ok(found)) => found,
-        Ok(Err(error)) => {
-            return Answer::Failed(format!("sockaddr: list the interfaces of this machine: {error}"));
-        }
-        Err(error) => return Answer::Failed(format!("sockaddr: {error}")),
-    };
+async fn addresses() -> Result<Answer, String> {
+    let listing = off_thread(herdlet_fingerprint::interfaces).await.map_err(|error| error.to_string())?;
+    let found = listing.map_err(|error| format!("list the interfaces of this machine: {error}"))?;
     let addresses = found.iter().flat_map(|interface| {
         interface.addresses.iter().map(|(address, prefix)| NodeAddress {
             interface: interface.name.clone(),
@@ -204,7 +203,7 @@ async fn addresses() -> Answer {
             is_default: interface.is_default,
         })
     });
-    Answer::Addresses(addresses.collect())
+    Ok(Answer::Addresses(addresses.collect()))
 }
 
 fn meta(known: &herdlet_api_types::variable::VariableMetadata) -> VariableMeta {

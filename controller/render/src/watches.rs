@@ -33,7 +33,11 @@ impl Wait {
 
     /// The shorter one: a template must not wait for the sake of another.
     fn shorter(self, other: Self) -> Self {
-        if other.min < self.min { other } else { self }
+        if (other.min, other.max) < (self.min, self.max) { other } else { self }
+    }
+
+    fn longest(self) -> Duration {
+        self.max.max(self.min)
     }
 }
 
@@ -71,6 +75,8 @@ struct Known {
 struct Quiet {
     latest: Instant,
     due: Instant,
+    /// The shortest of the data that has changed.
+    wait: Wait,
 }
 
 impl Watches {
@@ -161,12 +167,19 @@ impl Watches {
     pub fn changed(&self, now: Instant, is_it: impl Fn(&Data) -> bool) {
         let mut known = self.known();
         let Known { by_query, due, .. } = &mut *known;
-        let mut any = false;
+        // The shortest wait of each task: queries have no order.
+        let mut waits: BTreeMap<TaskKey, Wait> = BTreeMap::new();
         let used = by_query.iter().filter(|(query, _)| is_it(query)).flat_map(|(_, tasks)| tasks);
         for (task, Use { wait, .. }) in used {
-            let quiet = due.entry(*task).or_insert(Quiet { latest: now + wait.max.max(wait.min), due: now });
-            quiet.due = (now + wait.min).min(quiet.latest);
-            any = true;
+            waits.entry(*task).and_modify(|known| *known = known.shorter(*wait)).or_insert(*wait);
+        }
+        let any = !waits.is_empty();
+        for (task, wait) in waits {
+            let quiet = due.entry(task).or_insert(Quiet { latest: now + wait.longest(), due: now, wait });
+            // A change of data with a longer wait does not delay what is due.
+            quiet.wait = quiet.wait.shorter(wait);
+            quiet.latest = quiet.latest.min(now + wait.longest());
+            quiet.due = (now + quiet.wait.min).min(quiet.latest);
         }
         drop(known);
         if any {
@@ -301,6 +314,27 @@ mod tests {
         watches.changed(began, |_| true);
         watches.due().await;
         assert_eq!(began.elapsed(), Duration::from_secs(7));
+    }
+
+    /// The order of a map decided which wait counted.
+    #[tokio::test(start_paused = true)]
+    async fn the_shortest_wait_of_all_changed_data_counts() {
+        for number in 0..32 {
+            let watches = Watches::default();
+            let task = (alloc(number), 0);
+            for (path, wait) in [("a", seconds(30, 60)), ("b", seconds(0, 0)), ("c", seconds(40, 80))] {
+                watches.add(task, &variable(path), wait);
+            }
+            let began = Instant::now();
+            watches.changed(began, |_| true);
+            assert_eq!(watches.due().await, [task].into());
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            watches.changed(Instant::now(), |query| *query == variable("a"));
+            tokio::time::sleep(Duration::from_secs(29)).await;
+            watches.changed(Instant::now(), |query| *query == variable("c"));
+            watches.due().await;
+            assert_eq!(began.elapsed(), Duration::from_secs(59), "quiet for the shorter one");
+        }
     }
 
     #[test]

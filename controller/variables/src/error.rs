@@ -82,7 +82,7 @@ pub enum VariableError {
         present: Box<Variable>,
     },
     /// Nothing was changed.
-    #[error("nothing was changed, because variables can't be encrypted or decrypted: {0}")]
+    #[error("variables can't be encrypted or decrypted: {0}")]
     Key(KeyError),
     /// A request about keys. Nothing was changed.
     #[error("{0}")]

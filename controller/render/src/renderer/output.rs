@@ -16,6 +16,7 @@ use crate::{env_file, place::Place, record::Record};
 /// The size of `secrets`.
 const SECRETS_BYTES: usize = 1 << 20;
 
+/// Whether there is a file of each template.
 pub(super) fn all_exist(task: &TaskTemplates) -> bool {
     let is_there =
         |block: &Block| Place::of(&block.destination, &task.dirs).is_ok_and(|place| place.exists(&task.dirs));
@@ -24,7 +25,8 @@ pub(super) fn all_exist(task: &TaskTemplates) -> bool {
     has_record && task.templates.iter().all(is_there)
 }
 
-/// Writes what differs. If anything does, everything is rendered once more with the present time.
+/// Writes what differs. If anything does, everything is rendered once more with the present time. A render that fails or
+/// is interrupted between two files leaves a mark: the next one does not trust the revisions of the last complete one.
 pub(super) fn write_all(
     task: &TaskTemplates,
     round: &Round,
@@ -32,7 +34,8 @@ pub(super) fn write_all(
 ) -> Result<Vec<u64>, RenderError> {
     let outputs = outputs_of(task, renders)?;
     let revisions: Vec<u64> = outputs.iter().map(|output| revision(output)).collect();
-    if revisions == task.before && all_exist(task) {
+    let last = Record::read(&task.dirs).map_err(RenderError::Record)?.unwrap_or_default();
+    if revisions == task.before && !last.is_unfinished && all_exist(task) {
         return Ok(revisions);
     }
     let now = unix_now();
@@ -43,17 +46,22 @@ pub(super) fn write_all(
         let answers = Answers { unix_time: now, ..round.answers.clone() };
         (outputs_of(task, render_all(&round.parsed, &answers))?, now)
     };
-    let record = Record { rendered_at, env: variables(task, &outputs)? };
-    record.write(&task.dirs).map_err(RenderError::Record)?;
+    let record = Record { rendered_at, env: variables(task, &outputs)?, is_unfinished: false };
+    let keeps_files = !task.before.is_empty() && !last.is_unfinished;
+    if keeps_files {
+        Record { is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;
+    }
     let mut revisions = Vec::with_capacity(outputs.len());
     for (index, (block, output)) in task.templates.iter().zip(&outputs).enumerate() {
         let revision = revision(output);
         let place = Place::of(&block.destination, &task.dirs)?;
-        if task.before.get(index) != Some(&revision) || !place.exists(&task.dirs) {
+        let is_written = keeps_files && task.before.get(index) == Some(&revision);
+        if !is_written || !place.exists(&task.dirs) {
             write(task, (block, &place), output)?;
         }
         revisions.push(revision);
     }
+    record.write(&task.dirs).map_err(RenderError::Record)?;
     Ok(revisions)
 }
 

@@ -48,11 +48,7 @@ impl Bench {
         }
         let store = Store::open(&state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
         let variables = Arc::new(Variables::new(store));
-        let sources = Sources {
-            variables: Arc::clone(&variables),
-            catalogue: Arc::new(BuiltIn::default()),
-            node: NodeNames::default(),
-        };
+        let sources = sources(&variables);
         let reader = Reader {
             namespace: "default".to_owned(),
             job: "web".to_owned(),
@@ -71,6 +67,12 @@ impl Bench {
             before: Vec::new(),
         };
         Self { renderer: Arc::new(Renderer::new(sources, Settings::default())), variables, task, dir }
+    }
+
+    /// Goes on with another store, as after a restart.
+    fn replace_store(&mut self, store: Store) {
+        self.variables = Arc::new(Variables::new(store));
+        self.renderer = Arc::new(Renderer::new(sources(&self.variables), Settings::default()));
     }
 
     async fn put(&self, path: &str, items: &[(&str, &str)]) {
@@ -97,6 +99,14 @@ impl Bench {
 
     fn text(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
+    }
+}
+
+fn sources(variables: &Arc<Variables>) -> Sources {
+    Sources {
+        variables: Arc::clone(variables),
+        catalogue: Arc::new(BuiltIn::default()),
+        node: NodeNames::default(),
     }
 }
 
@@ -308,4 +318,49 @@ async fn the_output_of_another_template_is_no_input() {
     assert_eq!(error.class(), Class::Fatal);
     let text = std::error::Error::source(&error).unwrap().to_string();
     assert!(text.contains("is the output of a template of the same task"), "{text}");
+}
+
+/// Data that went back to their last state found the outputs of the failed render, and left them.
+#[tokio::test]
+async fn outputs_of_a_failed_render_do_not_stay() {
+    let text = |name| format!(r#"{{{{ with nomadVar "nomad/jobs/web" }}}}{{{{ .{name} }}}}{{{{ end }}}}"#);
+    let env = Block { env: true, ..block("secrets/env", &format!("A={}", text("a"))) };
+    let mut bench = Bench::new(vec![block("local/a", &text("a")), env, block("local/b", &text("b"))]);
+    bench.put("nomad/jobs/web", &[("a", "one"), ("b", "1")]).await;
+    let first = bench.done().await;
+    fs::remove_file(bench.path("local/b")).unwrap();
+    fs::create_dir(bench.path("local/b")).unwrap();
+    bench.put("nomad/jobs/web", &[("a", "two"), ("b", "2")]).await;
+    bench.render().await.unwrap_err();
+    assert_eq!(bench.text("local/a"), "two", "it fails at a later file");
+    let variables = template_variables(&bench.task.dirs).unwrap();
+    assert_eq!(variables["A"], "one", "variables are those of the last complete render");
+    fs::remove_dir(bench.path("local/b")).unwrap();
+    bench.put("nomad/jobs/web", &[("a", "one"), ("b", "1")]).await;
+    assert_eq!(bench.done().await, first);
+    assert_eq!(["local/a", "secrets/env", "local/b"].map(|file| bench.text(file)), ["one", "A=one", "1"]);
+    let inode_before = inode(&bench.path("local/a"));
+    bench.done().await;
+    assert_eq!(inode(&bench.path("local/a")), inode_before, "nothing is written twice");
+}
+
+/// A key file that was missing for a moment failed tasks for good.
+#[tokio::test]
+async fn a_source_that_can_not_be_read_is_waited_for() {
+    let mut bench =
+        Bench::new(vec![block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .a }}{{ end }}"#)]);
+    bench.put("nomad/jobs/web", &[("a", "one")]).await;
+    let keys = bench.dir.path().join("state/keys");
+    let away = bench.dir.path().join("away");
+    fs::rename(&keys, &away).unwrap();
+    let store = Store::open(&bench.dir.path().join("state"), KeySource::choose(None, None, &keys));
+    bench.replace_store(store.unwrap());
+    let Rendering::Missing { on, recheck, .. } = bench.render().await.unwrap() else {
+        panic!("it has no key")
+    };
+    assert_eq!(recheck, Recheck::Servers);
+    assert!(on.starts_with("nomad/jobs/web; ") && on.contains("keys/variables is missing"), "{on}");
+    fs::rename(&away, &keys).unwrap();
+    bench.done().await;
+    assert_eq!(bench.text("local/a"), "one");
 }

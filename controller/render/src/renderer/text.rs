@@ -1,7 +1,7 @@
 //! The texts of templates, and files that they read.
 
 use herdlet_api_types::job::TemplateSource;
-use herdlet_base::artifact::destination::Dirs;
+use herdlet_base::{artifact::destination::Dirs, observation::Class};
 use herdlet_template::{Answer, MissingKey, Options, Query, Template, source::unavailable};
 
 use super::{RenderError, TaskTemplates};
@@ -37,11 +37,11 @@ fn text_of(path: &str, dirs: &Dirs) -> Result<String, RenderError> {
     String::from_utf8(bytes).map_err(|_| RenderError::NotText { path: path.to_owned() })
 }
 
-/// The answer to `file`: a file that does not exist yet is waited for.
-pub(super) fn file(path: &str, task: &TaskTemplates) -> Answer {
+/// The answer to `file`: a file that does not exist yet is waited for. An error if it can't be read now.
+pub(super) fn file(path: &str, task: &TaskTemplates) -> Result<Answer, String> {
     let dirs = &task.dirs;
     let query = Query::File { path: path.to_owned() };
-    match Place::of(path, dirs) {
+    Ok(match Place::of(path, dirs) {
         Err(_) => Answer::Failed(format!(
             "file {path}: it is not in the task's directories `local`, `secrets`, `tmp` or `alloc`"
         )),
@@ -54,7 +54,10 @@ pub(super) fn file(path: &str, task: &TaskTemplates) -> Answer {
                 ))
             }
             Ok(None) => Answer::Pending,
-            Err(error) => Answer::Failed(format!("{}: {error}", unavailable(&query))),
+            Err(error) => match error.class() {
+                Class::Fatal => Answer::Failed(format!("{}: {error}", unavailable(&query))),
+                Class::Retry => return Err(error.to_string()),
+            },
         },
-    }
+    })
 }
