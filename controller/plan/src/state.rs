@@ -136,7 +136,7 @@ pub struct Durable {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
     pub facts: BTreeMap<Part, Arc<Facts>>,
     /// A task restarts because its templates have changed, in its turn: others of its group wait until the allocation
-    /// has been healthy again for `min_healthy_time`.
+    /// has been healthy again for `min_healthy_time`. An allocation that replaces it takes over the turn.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub takes_turn: bool,
     /// Why planning it panicked. It is left alone until an operator acts.

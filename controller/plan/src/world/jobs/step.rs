@@ -108,11 +108,14 @@ impl World {
             server: None,
         };
         self.meta.index = create_index;
+        let mut takes_turn = false;
         if let Some((id_before, before)) =
             place.successor_of().and_then(|before| Some((before, self.allocs.get_mut(before)?)))
         {
             before.spec.change(|spec| spec.next = Some(id));
             before.changed = true;
+            // It may have failed because of the data that this one is about to read.
+            takes_turn = before.state.durable.takes_turn;
             open.dirty.insert(Key::Alloc(id_before));
         }
         let claimed = claimed_volumes(&alloc).filter(|name| self.ctx.volumes.contains_key(&**name));
@@ -120,7 +123,9 @@ impl World {
         if alloc.predecessor().is_some() {
             self.wait_for_previous_of(&alloc);
         }
-        self.allocs.insert(AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now));
+        let mut entry = AllocEntry::new(AllocSpec::read(Arc::new(alloc)), open.now);
+        entry.state.durable.takes_turn = takes_turn;
+        self.allocs.insert(entry);
         self.review_restart(open, id);
         open.dirty.insert(Key::Alloc(id));
         true

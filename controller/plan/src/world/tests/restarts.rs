@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     Duration,
-    job::{Group, HealthCheck, TemplateChange, Update},
+    job::{DelayFunction, Group, HealthCheck, ReschedulePolicy, TemplateChange, Update},
 };
 use std_alloc::format;
 
@@ -179,6 +179,46 @@ fn a_replica_that_fails_with_new_data_keeps_the_others_from_it() {
     assert_eq!(group.state(other).durable.tasks[0].restarts, 0, "the replacement has yet to prove itself");
     group.pass(10);
     assert_eq!(group.state(other).durable.tasks[0].restarts, 1);
+}
+
+/// A replacement that failed too let the next replica restart, until all had failed.
+#[test]
+fn failed_replacements_of_a_replica_keep_the_others_from_its_data() {
+    let mut group = replicas(3, |group| {
+        group.tasks[0].restart.attempts = 0;
+        // Its first deployment has to succeed: allocations of a failed one are not replaced.
+        let update = group.update.take();
+        group.update =
+            update.map(|update| Update { progress_deadline: Duration::from_secs(1_000), ..update });
+        group.reschedule = ReschedulePolicy {
+            attempts: 0,
+            interval: Duration::ZERO,
+            delay: Duration::from_secs(5),
+            delay_function: DelayFunction::Constant,
+            max_delay: Duration::ZERO,
+            unlimited: true,
+        };
+    });
+    let old = group.ids();
+    let restarts = |group: &Replicas| -> Vec<u32> {
+        let kept = group.ids().into_iter().filter(|id| old.contains(id));
+        kept.map(|id| group.state(id).durable.tasks[0].restarts).collect()
+    };
+    group.change(2);
+    let mut failing = group.first();
+    for _ in 0..4 {
+        group.exit(failing, "main");
+        assert!(group.state(failing).durable.tasks[0].failed);
+        group.pass(5);
+        let new: Vec<AllocId> = group.ids().into_iter().filter(|id| !old.contains(id)).collect();
+        assert_eq!((new.len(), restarts(&group)), (1, vec![0, 0]), "only the failed one is replaced");
+        failing = new[0];
+    }
+    group.change(3);
+    for _ in 0..3 {
+        group.pass(10);
+    }
+    assert_eq!((restarts(&group), group.turns()), (vec![1, 1], 0), "data that works reaches all");
 }
 
 /// A restart takes nothing away from a replica that does not work, and may be what it needs.
