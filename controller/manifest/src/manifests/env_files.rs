@@ -254,7 +254,7 @@ mod tests {
             manifests::parse_sent(texts, files(content), &Drivers::built_in(), &Variables::default())
         };
         assert!(parsed(format!("A={}", "x".repeat(1000))).is_ok());
-        let large = format!("A={}", "x".repeat(900_000));
+        let large: String = (0..9).map(|index| format!("A{index}={}\n", "x".repeat(100_000))).collect();
         let multiplied = format!("A={}\n{}", "x".repeat(5_000), "B=$A$A$A$A$A$A$A$A$A$A\n".repeat(20));
         let comment = "#".repeat(1_000_000);
         for content in [large, multiplied, comment] {

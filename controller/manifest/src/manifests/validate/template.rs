@@ -4,9 +4,13 @@
 use std::{collections::BTreeMap, path::Path};
 
 use herdlet_api_types::manifest::{
-    ChangeScript, TaskSpec, Template, TemplateChangeMode, TemplateWait, Text, template::permissions,
+    ChangeScript, Identity, TaskSpec, Template, TemplateChangeMode, TemplateWait, Text,
+    defaults::DEFAULT_IDENTITY, template::permissions,
 };
-use herdlet_base::artifact::destination::{Destination, Dirs};
+use herdlet_base::{
+    artifact::destination::{Destination, Dirs},
+    token_path::path_of,
+};
 use herdlet_template::{self as language, Function, Options, Support};
 
 use super::{Findings, GroupContext, text};
@@ -205,12 +209,19 @@ fn refusal(function: &Function, template: &language::Template) -> Option<String>
     }
 }
 
-/// Requires that no two templates write the same file, or one of them a file where the other needs a directory.
+/// Requires that no two templates write the same file, or one of them a file where the other needs a directory, and
+/// none a file of the agent.
 fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    let tokens = token_files(spec);
     for (index, template) in spec.templates.iter().flatten().enumerate() {
         let Some(destination) = &template.destination else { continue };
         let Ok(Place { path: Some(path) }) = Place::of(&destination.0) else { continue };
+        if let Some(owner) = owner_of(&path, &tokens) {
+            findings
+                .problem(&list.item(index).field("destination"), format!("is {owner}; write another path"));
+            continue;
+        }
         let above = Path::new(&path).ancestors().filter_map(Path::to_str).find_map(|above| known.get(above));
         let within = format!("{path}/");
         let below = || known.range(within.clone()..).next().filter(|(other, _)| other.starts_with(&within));
@@ -225,6 +236,35 @@ fn apart(spec: &TaskSpec, list: &Trail<'_>, findings: &mut Findings<'_>) {
             }
         }
     }
+}
+
+/// The files of the task's identities, with the names of these.
+fn token_files(spec: &TaskSpec) -> BTreeMap<String, &str> {
+    let identities = spec.identities.iter().flatten().filter(|identity| identity.file == Some(true));
+    let file = |identity: &'_ Identity| {
+        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        Some(format!("{TASK}/{}", path_of(name, identity.filepath.as_deref())?.to_str()?))
+    };
+    identities
+        .filter_map(|identity| Some((file(identity)?, identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY))))
+        .collect()
+}
+
+/// What the agent itself has at this path, if anything.
+fn owner_of(path: &str, tokens: &BTreeMap<String, &str>) -> Option<String> {
+    if let Some(identity) = tokens.get(path) {
+        return Some(format!("the file of the identity `{identity}`"));
+    }
+    if path == format!("{TASK}/secrets/{API_SOCKET}") {
+        return Some(String::from("the socket of the task's API"));
+    }
+    let path = Path::new(path);
+    if path.starts_with(format!("{SHARED}/logs")) {
+        return Some(String::from("in the directory of the task's logs"));
+    }
+    let name = path.file_name()?.to_str()?;
+    let is_draft = name.starts_with('.') && name.ends_with(".new");
+    is_draft.then(|| format!("a name that the agent uses while it writes another file ({name})"))
 }
 
 /// Requires the same `once` of all templates: a task is either watched or not.
@@ -253,6 +293,9 @@ const SHARED: &str = "/alloc-dir/alloc";
 /// Directories that every task has, so that they cannot be files.
 const DIRECTORIES: [&str; 5] =
     ["/alloc-dir/task", "/alloc-dir/task/local", "/alloc-dir/task/secrets", "/alloc-dir/task/tmp", SHARED];
+
+/// The file of the task's API in `secrets`.
+const API_SOCKET: &str = "api.sock";
 
 const OUTSIDE: &str =
     "must be a path in the task's directory or in ${NOMAD_ALLOC_DIR}, for instance local/app.conf";
@@ -302,7 +345,14 @@ fn with_directories(text: &str) -> String {
 /// The path below one of the directories, without `.` and `..`: the text is valid.
 fn absolute(text: &str) -> String {
     let is_absolute = [TASK, SHARED].iter().any(|directory| Path::new(text).starts_with(directory));
-    let base = if is_absolute { "" } else { TASK };
+    // A task with its own root has the shared directory at `/alloc`.
+    let shared = text.strip_prefix("/alloc/").or_else(|| text.strip_prefix("alloc/"));
+    let base = match (is_absolute, shared) {
+        (true, _) => "",
+        (false, Some(_)) => SHARED,
+        (false, None) => TASK,
+    };
+    let text = shared.unwrap_or(text);
     let mut steps: Vec<&str> = Vec::new();
     for step in base.split('/').chain(text.split('/')) {
         match step {
