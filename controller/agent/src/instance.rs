@@ -89,7 +89,7 @@ impl Instance {
         let made = |path: &Path| format!("failed to make directory {}", path.display());
         durable::make_passage(&paths.state).with_context(|| made(&paths.state))?;
         durable::make_passage(&paths.allocs()).with_context(|| made(&paths.allocs()))?;
-        durable::make_dir(&paths.runtime).with_context(|| made(&paths.runtime))?;
+        durable::make_dir_in_passages(&paths.runtime).with_context(|| made(&paths.runtime))?;
         let isolation = Isolation::detect(&cgroup::Setup {
             parent: cgroup_parent.clone(),
             instance: instance.0.clone(),

@@ -21,12 +21,24 @@ pub enum Outlives {
     PowerCuts,
 }
 
-/// Creates a directory, and missing parents, that only we may enter (0700).
+/// Creates a directory that only we may enter (0700), and missing parents.
 ///
 /// # Errors
 /// If a directory can't be created or given its mode.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     make_dir_with(path, 0o700)
+}
+
+/// Creates a directory that only we may enter (0700), and missing parents that others may pass through (0711): they may
+/// reach what is opened to them below it.
+///
+/// # Errors
+/// If a directory can't be created or given its mode.
+pub fn make_dir_in_passages(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.exists()) {
+        make_passage(parent)?;
+    }
+    make_dir(path)
 }
 
 /// Creates a directory, and missing parents, that others may pass through to names they know, but not list (0711).
@@ -258,6 +270,17 @@ mod tests {
         assert_eq!(names(), [".token.tmp"]);
         remove(&path).unwrap();
         assert!(names().is_empty());
+    }
+
+    /// The parents of a runtime directory were closed: tasks of other users did not reach what is opened to them in it.
+    #[test]
+    fn missing_parents_are_passages() {
+        let ground = tempfile::tempdir().unwrap();
+        let mode = |path: &str| fs::metadata(ground.path().join(path)).unwrap().permissions().mode() & 0o777;
+        make_dir_in_passages(&ground.path().join("a/b/c")).unwrap();
+        assert_eq!(["a", "a/b", "a/b/c"].map(mode), [0o711, 0o711, 0o700]);
+        make_dir_in_passages(&ground.path().join("a/b/c/d")).unwrap();
+        assert_eq!(["a/b/c", "a/b/c/d"].map(mode), [0o700, 0o700], "one that exists keeps its mode");
     }
 
     #[test]

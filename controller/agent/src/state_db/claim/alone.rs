@@ -69,7 +69,7 @@ impl StateDir {
     /// locked.
     pub fn claim_runtime(&self, runtime: &Path) -> Result<Alone, ClaimError> {
         ownership::check_if_there(runtime)?;
-        durable::make_dir(runtime).map_err(io_error("create the runtime directory", runtime))?;
+        durable::make_dir_in_passages(runtime).map_err(io_error("create the runtime directory", runtime))?;
         ownership::check(runtime)?;
         ownership::check_entries(runtime)?;
         let dir = File::open(runtime).map_err(io_error("open", runtime))?;
