@@ -28,7 +28,7 @@ pub(super) fn evaluate(context: &mut Context<'_>, expression: &str) -> Outcome<S
         found = match (index, found) {
             (0, Found::Addresses(all)) => start(all, &words)?,
             (_, Found::Addresses(all)) => filter(context, all, &words)?,
-            (_, Found::Text(_)) => return Err(Fault::new(format!("{} needs a list of addresses", words[0]))),
+            (_, Found::Text(_)) => return Err(unsupported("a step after one that gives a text")),
         };
     }
     match found {
@@ -117,12 +117,12 @@ fn start(all: Vec<NodeAddress>, words: &[&str]) -> Outcome<Found> {
         ["GetPublicIPs"] => Found::Text(joined(&private(all, false), " ")),
         ["GetInterfaceIP", name] => Found::Text(first(&of(all, name))),
         ["GetInterfaceIPs", name] => Found::Text(joined(&of(all, name), " ")),
-        _ => return Err(Fault::new(format!("{:?} is not supported", words.join(" ")))),
+        _ => return Err(unsupported("the step")),
     })
 }
 
 fn filter(context: &mut Context<'_>, mut all: Vec<NodeAddress>, words: &[&str]) -> Outcome<Found> {
-    let count = |text: &str| text.parse::<usize>().map_err(|_| Fault::new(format!("{text:?} is no count")));
+    let count = |text: &str| text.parse::<usize>().map_err(|_| unsupported("the count"));
     Ok(match words {
         [verb @ ("include" | "exclude"), selector, value] => {
             let is_match = condition(context, all.len(), (selector, value))?;
@@ -158,8 +158,13 @@ fn filter(context: &mut Context<'_>, mut all: Vec<NodeAddress>, words: &[&str]) 
             let texts = all.iter().map(|address| attribute(address, name)).collect::<Outcome<Vec<_>>>()?;
             Found::Text(texts.join(separator))
         }
-        _ => return Err(Fault::new(format!("{:?} is not supported", words.join(" ")))),
+        _ => return Err(unsupported("the step")),
     })
+}
+
+/// An expression that is not supported, without its text, which may be a secret: the error names the call in the template.
+fn unsupported(what: &str) -> Fault {
+    Fault::new(format!("{what} is not supported"))
 }
 
 /// Longest text of an address.
@@ -173,7 +178,6 @@ fn condition(
     (selector, value): (&str, &str),
 ) -> Outcome<Condition> {
     let value = value.to_owned();
-    let unsupported = |what: &str| Fault::new(format!("{selector} {what:?} is not supported"));
     Ok(match selector {
         "name" | "address" => {
             let expression = strings::compile(context, &Value::from(value.as_str()))?;
@@ -185,35 +189,35 @@ fn condition(
             })
         }
         "network" => {
-            let (network, prefix) = value.split_once('/').ok_or_else(|| unsupported(&value))?;
-            let network: IpAddr = network.parse().map_err(|_| unsupported(&value))?;
-            let prefix: u8 = prefix.parse().map_err(|_| unsupported(&value))?;
+            let (network, prefix) = value.split_once('/').ok_or_else(|| unsupported("the network"))?;
+            let network: IpAddr = network.parse().map_err(|_| unsupported("the value"))?;
+            let prefix: u8 = prefix.parse().map_err(|_| unsupported("the value"))?;
             Box::new(move |address| contains((network, prefix), address.address))
         }
         "type" => match value.to_lowercase().as_str() {
             "ip" => Box::new(|_| true),
             "ipv4" => Box::new(|address| address.address.is_ipv4()),
             "ipv6" => Box::new(|address| address.address.is_ipv6()),
-            _ => return Err(unsupported(&value)),
+            _ => return Err(unsupported("the value")),
         },
         "flag" | "flags" => match value.as_str() {
             "up" => Box::new(|address| address.is_up),
             "loopback" => Box::new(|address| address.address.is_loopback()),
             "forwardable" => Box::new(|address| is_forwardable(address.address)),
-            _ => return Err(unsupported(&value)),
+            _ => return Err(unsupported("the value")),
         },
         "rfc" | "RFC" => match value.as_str() {
             "1918" => {
                 Box::new(|address| matches!(address.address, IpAddr::V4(address) if address.is_private()))
             }
             "6890" => Box::new(|address| is_private(address.address)),
-            _ => return Err(unsupported(&value)),
+            _ => return Err(unsupported("the value")),
         },
         "size" => {
-            let size: u8 = value.parse().map_err(|_| unsupported(&value))?;
+            let size: u8 = value.parse().map_err(|_| unsupported("the value"))?;
             Box::new(move |address| address.prefix == size)
         }
-        _ => return Err(Fault::new(format!("the selector {selector:?} is not supported"))),
+        _ => return Err(unsupported("the selector")),
     })
 }
 
@@ -226,7 +230,7 @@ fn sort(all: &mut [NodeAddress], key: &str) -> Outcome<()> {
         "private" => all.sort_by_key(|address| !is_private(address.address)),
         "size" => all.sort_by_key(|address| std::cmp::Reverse(address.prefix)),
         "type" => all.sort_by_key(|address| address.address.is_ipv6()),
-        _ => return Err(Fault::new(format!("sort by {name:?} is not supported"))),
+        _ => return Err(unsupported("the key of `sort`")),
     }
     if key.starts_with('-') {
         all.reverse();
@@ -241,7 +245,7 @@ fn attribute(address: &NodeAddress, name: &str) -> Outcome<String> {
         "size" | "mask_bits" => Ok(address.prefix.to_string()),
         "type" => Ok(if address.address.is_ipv4() { "IPv4" } else { "IPv6" }.to_owned()),
         "cidr" | "string" => Ok(format!("{}/{}", address.address, address.prefix)),
-        _ => Err(Fault::new(format!("the attribute {name:?} is not supported"))),
+        _ => Err(unsupported("the attribute")),
     }
 }
 

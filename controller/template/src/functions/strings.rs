@@ -205,7 +205,8 @@ pub(super) fn compile(context: &mut Context<'_>, expression: &Value) -> Outcome<
                 return Ok(expression);
             }
             Err(regex::Error::CompiledTooBig(_)) => {}
-            Err(_) => return Err(Fault::new(format!("invalid regular expression {text:?}"))),
+            // Without the text, which may be a secret.
+            Err(_) => return Err(Fault::new(String::from("invalid regular expression"))),
         }
     }
     Err(Fault::limit(format!("the regular expression needs more than {limit} bytes")))
