@@ -84,7 +84,7 @@ impl Context {
                 "the driver {driver} is disabled on this agent; enable it with `drivers.{driver}.enabled` in the config"
             ));
         }
-        self.away.get(driver).map(|why| format!("the driver {driver} is away: {why}"))
+        self.away.get(driver).map(|why| format!("the driver {driver} is not available: {why}"))
     }
 
     /// The first allocation that has to end before this one begins, if any.

@@ -50,7 +50,7 @@ impl Misses {
 
     /// Adds a driver that is away, and Nomad's name for this reason.
     fn lacks_driver(&mut self, driver: &str, why: &str) {
-        let sentence = format!("driver {driver} is away: {why}");
+        let sentence = format!("driver {driver} is not available: {why}");
         if !self.sentences.contains(&sentence) {
             self.sentences.push(sentence);
         }

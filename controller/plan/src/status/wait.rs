@@ -125,7 +125,10 @@ impl<'a> Sentence<'a> {
             }
             Waiting::Stale(index, why) => {
                 let driver = self.driver(*index);
-                self.depends(*index, format_args!("its state is stale: the driver {driver} is away: {why}"))
+                self.depends(
+                    *index,
+                    format_args!("its state is stale: the driver {driver} is not available: {why}"),
+                )
             }
             Waiting::Contact(index) => self.depends(
                 *index,

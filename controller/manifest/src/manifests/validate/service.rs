@@ -105,6 +105,11 @@ pub(super) fn list(
         if spec.address.is_some() && service.address_mode != AddressMode::Auto {
             findings.problem(&trail.field("address"), "is only allowed with `address_mode: auto`");
         }
+        if service.address_mode == AddressMode::Driver && context.task.is_none() {
+            let message =
+                "needs the network of a task, which a group does not have; write the service into the task";
+            findings.problem(&trail.field("address_mode"), message);
+        }
         if let Some(address) = &spec.address {
             text::plain(address, &trail.field("address"), findings);
         }

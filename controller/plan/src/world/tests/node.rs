@@ -35,7 +35,7 @@ fn a_job_waits_for_a_driver_that_is_away() {
     assert_eq!(bench.world.allocations().count(), 0);
     let view = bench.job();
     assert_eq!(view.convergence.reason, Some(Reason::Constraint));
-    assert_eq!(view.convergence.message, format!("j.g: driver {} is away: it is gone", driver()));
+    assert_eq!(view.convergence.message, format!("j.g: driver {} is not available: it is gone", driver()));
     assert_eq!(view.unplaced["g"].filtered_by, ["missing drivers"]);
     bench.report(&[]);
     assert_eq!((bench.starts(), bench.world.allocations().count()), (1, 1));
@@ -48,7 +48,8 @@ fn missing_driver_blocks_only_starts() {
     bench.report(&["it does not work: no answer"]);
     assert!(bench.settle().is_empty(), "running tasks are unchanged");
     let shown = bench.last_view().expect("a published view").convergence;
-    let stale = format!("its state is stale: the driver {} is away: it does not work: no answer", driver());
+    let stale =
+        format!("its state is stale: the driver {} is not available: it does not work: no answer", driver());
     assert!(shown.message.ends_with(&stale), "{}", shown.message);
     let result = crate::fixture::exit(1);
     bench.see(Event::Exited { alloc: id, task: String::from("main"), attempt: 1, result });
@@ -141,7 +142,9 @@ fn restart_is_refused_without_its_driver() {
     }
     assert!(bench.settle().is_empty(), "nothing is touched");
     let name = driver();
-    assert!(refusals[0].ends_with(&format!("can't be restarted: the driver {name} is away: it is gone")));
+    assert!(
+        refusals[0].ends_with(&format!("can't be restarted: the driver {name} is not available: it is gone"))
+    );
     assert!(refusals[5].ends_with(&format!("enable it with `drivers.{name}.enabled` in the config")));
     bench.report(&[]);
     bench.see(Event::Command {

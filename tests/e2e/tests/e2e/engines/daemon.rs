@@ -46,7 +46,7 @@ fn a_hanging_daemon_fails_no_task_and_exits_are_seen_later() {
         engine.freeze();
         host::signal(pid, Signal::KILL);
         wait::until_true("the process has ended", || !host::is_alive(pid));
-        let stale = "its state is stale: the driver docker is away: ";
+        let stale = "its state is stale: the driver docker is not available: ";
         agent.until_printed(&["explain", "steady"], |text| text.contains(stale));
         agent.until_printed(&["status"], |text| text.contains(stale));
         for name in ["steady.g[0]", "ends.g[0]"] {
@@ -81,7 +81,7 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         // Nothing is placed on a driver that is away, with that reason.
         agent.apply(&job("waits", "service", RESTARTS, &[sleeping("t", "")]));
         let away = format!(
-            "driver docker is away: it does not work: failed to reach Docker at {}",
+            "driver docker is not available: it does not work: failed to reach Docker at {}",
             engine.socket().display()
         );
         agent.until_printed(&["explain", "waits"], |text| text.contains(&away));
