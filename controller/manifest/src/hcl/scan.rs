@@ -44,8 +44,8 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     } else if line.starts_with(',') {
         Some("the attributes of a block are separated by lines: remove the comma")
     } else if rest.trim_start().is_empty() {
-        Some("look for a `{` that is not closed")
-    } else if line.starts_with('"') && line.contains('=') {
+        Some("a `{` is not closed")
+    } else if is_quoted_name(line) {
         Some("a quoted name is only allowed in an object: write `meta = { \"a-b\" = … }`")
     } else if is_opener(before) || line.contains('{') {
         Some(
@@ -54,6 +54,12 @@ pub(super) fn remedy(text: &str, offset: usize) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// Whether the line begins with a name in quotes that is given a value.
+fn is_quoted_name(line: &str) -> bool {
+    let after = line.strip_prefix('"').and_then(|line| line.split_once('"'));
+    after.is_some_and(|(_, rest)| rest.trim_start().starts_with('='))
 }
 
 /// A scanner that recognises only brackets, strings, heredocs and comments.
