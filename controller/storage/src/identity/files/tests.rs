@@ -11,7 +11,7 @@ use crate::identity::SigningAlgorithm;
 const NOW: UnixNanos = UnixNanos(1_700_000_000_500_000_000);
 
 fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
-    Identity {
+    Identity { extra_claims: Vec::new(),
         name: name.to_owned(),
         aud: aud.iter().map(|aud| (*aud).to_owned()).collect(),
         ttl,
