@@ -257,7 +257,7 @@ impl ClientCommand {
             Self::Eligibility(args) => Some(&mut args.connection),
             Self::Eval(args) => Some(&mut args.connection),
             Self::Var(args) => args.verb.connection(),
-            Self::Identity(args) => args.connection(),
+            Self::Identity(args) => Some(args.connection()),
             Self::Checks(args) => Some(&mut args.connection),
             Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),

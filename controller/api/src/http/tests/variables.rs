@@ -358,7 +358,7 @@ async fn discovery_needs_an_issuer() {
 
 #[tokio::test]
 async fn damaged_keys_of_identities_are_reported() {
-    let agent = ApiFixture::new();
+    let agent = agent().await;
     let keys = agent.dir.path().join("state/keys");
     std::fs::create_dir_all(&keys).unwrap();
     std::fs::write(keys.join("identity.json"), "{").unwrap();
