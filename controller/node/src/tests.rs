@@ -1,5 +1,6 @@
 //! A whole agent as a node of stand-in servers, in one process: servers' allocations run, and servers know their state.
 
+mod identities;
 mod templates;
 
 use std::{
