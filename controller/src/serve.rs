@@ -30,7 +30,9 @@ use herdlet_agent::{
 };
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
-    http::{self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Unidentified, Vitals},
+    http::{
+        self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Unidentified, Vitals,
+    },
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};

@@ -137,7 +137,8 @@ impl IdentityKeys {
         let (allocs, now) = (self.model.allocs(), now_s());
         let mut left = 0;
         for info in infos.iter().filter(|info| info.state != KeyState::Active) {
-            let is_over = matches!(info.state, KeyState::Inactive { .. }) && needed(info, &allocs, now).is_none();
+            let is_over =
+                matches!(info.state, KeyState::Inactive { .. }) && needed(info, &allocs, now).is_none();
             if !is_over || self.remove(&info.kid, Removal::Forced).await.is_err() {
                 left += 1;
             }
@@ -183,7 +184,8 @@ fn holds_token(view: &AllocView, until_s: u64, now_s: u64) -> bool {
     if spec.server.is_some() || created_s > until_s.saturating_add(KEPT_SECONDS) {
         return false;
     }
-    let tasks = spec.job.groups.iter().filter(|group| group.name == spec.group).flat_map(|group| &group.tasks);
+    let tasks =
+        spec.job.groups.iter().filter(|group| group.name == spec.group).flat_map(|group| &group.tasks);
     let mut ttls = tasks.flat_map(|task| &task.identities).map(|identity| identity.ttl);
     ttls.any(|ttl| match ttl {
         // One that expires is replaced meanwhile, also while its allocation runs.

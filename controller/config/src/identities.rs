@@ -33,7 +33,8 @@ impl Section {
         };
         let issuer = self.oidc_issuer.iter().filter(|issuer| !is_url(issuer));
         let issuer = issuer.map(|issuer| {
-            let message = format!("must be a URL such as https://id.example.com, without query, found {issuer:?}");
+            let message =
+                format!("must be a URL such as https://id.example.com, without query, found {issuer:?}");
             ("oidc_issuer", message)
         });
         let claims =
@@ -67,10 +68,20 @@ mod tests {
         for good in ["https://id.example.com", "http://10.0.0.7:4646", "https://a/b/"] {
             assert_eq!(problems(good), 0, "{good}");
         }
-        for bad in ["", "id.example.com", "https://", "https:///a", "ftp://a", "https://a b", "https://a?b", "https://a#b"] {
+        for bad in [
+            "",
+            "id.example.com",
+            "https://",
+            "https:///a",
+            "ftp://a",
+            "https://a b",
+            "https://a?b",
+            "https://a#b",
+        ] {
             assert_eq!(problems(bad), 1, "{bad}");
         }
-        let unnamed = Section { extra_claims: [(" ".to_owned(), "x".to_owned())].into(), ..Section::default() };
+        let unnamed =
+            Section { extra_claims: [(" ".to_owned(), "x".to_owned())].into(), ..Section::default() };
         assert_eq!(unnamed.problems().len(), 1);
     }
 }

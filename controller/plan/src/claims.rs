@@ -133,7 +133,8 @@ fn subject(grant: &Grant<'_>) -> String {
 /// The operator's claims for this identity. An optional claim that the operator has not defined is left out, as in Nomad.
 fn extra_claims(grant: &Grant<'_>) -> BTreeMap<String, String> {
     let Issuer { extra_claims, optional_extra_claims, .. } = grant.issuer;
-    let chosen = grant.identity.extra_claims.iter().filter_map(|name| optional_extra_claims.get_key_value(name));
+    let chosen =
+        grant.identity.extra_claims.iter().filter_map(|name| optional_extra_claims.get_key_value(name));
     let filled = |text: &str| interpolate::replace(text, CLAIM_BYTES_MAX, |name| value_of(grant, name));
     extra_claims.iter().chain(chosen).map(|(name, text)| (name.clone(), filled(text))).collect()
 }

@@ -3,8 +3,8 @@
 use clap::Subcommand;
 use herdlet_cli::{
     Connection, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec,
-    explain, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale, schema, status,
-    stop, template, top, var, wait,
+    explain, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale, schema,
+    status, stop, template, top, var, wait,
 };
 
 use super::{doctor, man, simulate, ui};

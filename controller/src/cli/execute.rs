@@ -5,8 +5,8 @@
 
 use herdlet_cli::{
     apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec, explain, failure,
-    failure::Failure, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale, schema,
-    show, status, stdout, stop, template, top, var, wait,
+    failure::Failure, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale,
+    schema, show, status, stdout, stop, template, top, var, wait,
 };
 
 use super::{ClientCommand, completions, doctor, man, simulate, ui};

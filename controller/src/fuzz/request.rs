@@ -3,7 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdlet_agent::{gc::Collector, identity_keys::IdentityKeys, publish::ReadModel, requests::Requests, telemetry::Telemetry};
+use herdlet_agent::{
+    gc::Collector, identity_keys::IdentityKeys, publish::ReadModel, requests::Requests, telemetry::Telemetry,
+};
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
     http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},

@@ -160,7 +160,8 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             2 => (Some(Duration::from_secs(60)), ChangeMode::Signal),
             _ => (Some(Duration::from_secs(7_200)), ChangeMode::Restart),
         };
-        tasks[0].identities.push(Identity { extra_claims: Vec::new(),
+        tasks[0].identities.push(Identity {
+            extra_claims: Vec::new(),
             name: "api".to_owned(),
             aud: vec!["example.test".to_owned()],
             ttl,

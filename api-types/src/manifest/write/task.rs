@@ -11,8 +11,8 @@ use crate::{
     Duration,
     job::{self, ArtifactMode, DependencyCondition, RestartPolicy},
     manifest::{
-        Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Signal,
-        TaskSpec, Template, Text, VolumeMount,
+        Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Signal, TaskSpec,
+        Template, Text, VolumeMount,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         non_empty,
         resolve::Names,

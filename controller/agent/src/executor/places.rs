@@ -294,7 +294,9 @@ fn with_tokens<T>(
     let owner = user::credentials(machine_user(task)).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> = match &workload.alloc.server {
-        None => task.identities.iter().map(|of| token_spec(context, &workload.alloc, task, (of, None))).collect(),
+        None => {
+            task.identities.iter().map(|of| token_spec(context, &workload.alloc, task, (of, None))).collect()
+        }
         // Servers would not accept a token that we signed.
         Some(_) => {
             let mut given = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task)

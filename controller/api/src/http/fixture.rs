@@ -5,7 +5,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use axum::Router;
-use herdlet_agent::{gc::Collector, identity_keys::IdentityKeys, publish::ReadModel, requests::Requests, telemetry::Telemetry};
+use herdlet_agent::{
+    gc::Collector, identity_keys::IdentityKeys, publish::ReadModel, requests::Requests, telemetry::Telemetry,
+};
 use herdlet_api_types::{
     UnixNanos,
     view::{AllocView, JobView},

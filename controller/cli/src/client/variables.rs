@@ -158,8 +158,11 @@ impl Client {
 
     /// Creates a key that signs identities from a time on, in nanoseconds since 1970; with 0 at once.
     pub async fn rotate_identity_key(&self, algorithm: &str, publish_time: i64) -> Result<VariableKeyInfo> {
-        let query =
-            [("use", IDENTITIES), ("signing_algorithm", algorithm), ("publish_time", &publish_time.to_string())];
+        let query = [
+            ("use", IDENTITIES),
+            ("signing_algorithm", algorithm),
+            ("publish_time", &publish_time.to_string()),
+        ];
         let rotated: Rotated = self.ask(self.to(Method::PUT, ROTATE).query(&query)).await?;
         Ok(rotated.key)
     }

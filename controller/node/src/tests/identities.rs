@@ -52,7 +52,10 @@ async fn identities_are_renewed_when_a_leader_is_back() {
     }
     let (agent, _) = start(&cluster, dir.path()).await;
     let is_running = || {
-        agent.model.alloc(&id).is_some_and(|view| view.status == herdlet_api_types::alloc::ClientStatus::Running)
+        agent
+            .model
+            .alloc(&id)
+            .is_some_and(|view| view.status == herdlet_api_types::alloc::ClientStatus::Running)
     };
     let tried = async {
         while !is_running() {

@@ -7,8 +7,15 @@ const NOW: UnixNanos = UnixNanos(1_790_000_000_900_000_000);
 
 fn claims(identity: &Identity, issuer: &Issuer) -> serde_json::Value {
     let (alloc, task, node) = (fixture::alloc(), fixture::task(), fixture::node());
-    let grant =
-        Grant { alloc: &alloc, task: &task, identity, issued_at: NOW, token_id: "an-id", issuer, node: &node };
+    let grant = Grant {
+        alloc: &alloc,
+        task: &task,
+        identity,
+        issued_at: NOW,
+        token_id: "an-id",
+        issuer,
+        node: &node,
+    };
     serde_json::to_value(Claims::new(&grant)).unwrap()
 }
 

@@ -82,7 +82,8 @@ pub(crate) fn task() -> Task {
 pub(crate) fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
     let aud: Vec<String> = aud.iter().map(ToString::to_string).collect();
     let change_mode = ChangeMode::Noop;
-    Identity { extra_claims: Vec::new(),
+    Identity {
+        extra_claims: Vec::new(),
         name: name.to_string(),
         aud,
         ttl,

@@ -176,7 +176,8 @@ impl TaskTokens<'_> {
         let (claims, now) = (self.read(spot)?.and_then(Result::ok), seconds(&wanted.claims, "iat"));
         let (Some(claims), Some(now)) = (claims, now) else { return Ok(false) };
         // The clock was set back: when it is due by this token says nothing.
-        let is_early = seconds(&claims, "iat").is_some_and(|issued| issued > now.saturating_add(CLOCK_SECONDS));
+        let is_early =
+            seconds(&claims, "iat").is_some_and(|issued| issued > now.saturating_add(CLOCK_SECONDS));
         Ok(!is_early && renew_in(&claims, now).is_none_or(|left| !left.is_zero()))
     }
 

@@ -139,11 +139,7 @@ impl SigningKey {
         self.sign_with(&header, claims)
     }
 
-    pub(super) fn sign_with(
-        &self,
-        header: &Header,
-        claims: &impl Serialize,
-    ) -> Result<Token, IdentityError> {
+    pub(super) fn sign_with(&self, header: &Header, claims: &impl Serialize) -> Result<Token, IdentityError> {
         let text = |error: serde_json::Error| IdentityError::Claims(error);
         let header = URL_SAFE_NO_PAD.encode(serde_json::to_vec(header).map_err(text)?);
         let claims = Zeroizing::new(serde_json::to_vec(claims).map_err(text)?);

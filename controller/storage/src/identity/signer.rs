@@ -153,7 +153,10 @@ impl Signer {
         match info.map(|info| info.state) {
             None => return Err(IdentityError::NoSuchKey { kid: kid.to_owned() }),
             Some(KeyState::Active) => {
-                return Err(IdentityError::InUse { kid: kid.to_owned(), why: "it signs; rotate first".to_owned() });
+                return Err(IdentityError::InUse {
+                    kid: kid.to_owned(),
+                    why: "it signs; rotate first".to_owned(),
+                });
             }
             Some(KeyState::Prepublished | KeyState::Inactive { .. }) => {}
         }
@@ -362,9 +365,9 @@ fn infos(keys: &[Arc<SigningKey>], now_s: u64) -> Vec<SigningKeyInfo> {
         created_s: key.created_s,
         active_from_s: key.active_from_s,
         state: match at.cmp(&active) {
-            std::cmp::Ordering::Less => KeyState::Inactive {
-                until_s: keys.get(at + 1).map_or(now_s, |next| next.active_from_s),
-            },
+            std::cmp::Ordering::Less => {
+                KeyState::Inactive { until_s: keys.get(at + 1).map_or(now_s, |next| next.active_from_s) }
+            }
             std::cmp::Ordering::Equal => KeyState::Active,
             std::cmp::Ordering::Greater => KeyState::Prepublished,
         },

@@ -154,7 +154,8 @@ fn keys_are_rotated_and_old_tokens_stay_valid() {
     let old = token(&dir);
     let kid = |token: &str| jsonwebtoken::decode_header(token).unwrap().kid.unwrap();
     let rotate = |more: &[&str]| {
-        let rotated = agent.cli(&[&["identity", "key", "rotate", "-o", "json"], more].concat()).success().stdout;
+        let rotated =
+            agent.cli(&[&["identity", "key", "rotate", "-o", "json"], more].concat()).success().stdout;
         serde_json::from_str::<Value>(&rotated).unwrap()["keys"][0].clone()
     };
     // One that services learn first does not sign yet.
@@ -168,7 +169,11 @@ fn keys_are_rotated_and_old_tokens_stay_valid() {
     agent.apply_and_wait(&job("new", "service", "", &[sleeper("t", identity)]));
     let new = token(&secrets(&agent, &agent.single("new.g[0]", "t").alloc, "t"));
     assert_eq!(kid(&new), added["id"].as_str().unwrap());
-    assert_eq!((token(&dir), agent.single("old.g[0]", "t")), (old.clone(), member), "nothing is issued again");
+    assert_eq!(
+        (token(&dir), agent.single("old.g[0]", "t")),
+        (old.clone(), member),
+        "nothing is issued again"
+    );
     for token in [&old, &new] {
         assert_eq!(claims(&agent, token)["nomad_task"], "t");
         assert_eq!(status(&dir, "/v1/vars", token), Some(200));
@@ -217,7 +222,8 @@ fn services_discover_the_issuer_and_its_claims() {
         (&served["issuer"], &served["jwks_uri"]),
         (&"https://id.example.test".into(), &"https://id.example.test/.well-known/jwks.json".into())
     );
-    let identities = "identities: [{name: api, aud: [x.test], file: true, extra_claims: [who, none]}, {file: true}]";
+    let identities =
+        "identities: [{name: api, aud: [x.test], file: true, extra_claims: [who, none]}, {file: true}]";
     agent.apply_and_wait(&job("told", "service", "", &[sleeper("t", identities)]));
     let dir = secrets(&agent, &agent.single("told.g[0]", "t").alloc, "t");
     let api = claims(&agent, &fs::read_to_string(dir.join("nomad_api.jwt")).unwrap());

@@ -19,14 +19,8 @@ use crate::http::{
 };
 
 /// What a task may read beside variables and services: nothing in them is about a job.
-const OPEN_PATHS: [&str; 6] = [
-    "/v1/agent/health",
-    "/v1/status/leader",
-    "/v1/status/peers",
-    "/v1/regions",
-    JWKS_PATH,
-    DISCOVERY_PATH,
-];
+const OPEN_PATHS: [&str; 6] =
+    ["/v1/agent/health", "/v1/status/leader", "/v1/status/peers", "/v1/regions", JWKS_PATH, DISCOVERY_PATH];
 
 /// The sender of a request through the Task API. A request extension.
 #[derive(Clone)]

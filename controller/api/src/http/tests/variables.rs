@@ -328,7 +328,10 @@ async fn keys_of_identities_are_rotated_beside_those_of_variables() {
         json!([next["Key"]["Algorithm"], next["Key"]["State"], next["SigningKey"]]),
         json!(["EdDSA", "prepublished", null])
     );
-    assert_eq!((published().await.len(), listed().await[0]["PublishTime"].as_i64()), (2, Some(later / 1_000_000_000 * 1_000_000_000)));
+    assert_eq!(
+        (published().await.len(), listed().await[0]["PublishTime"].as_i64()),
+        (2, Some(later / 1_000_000_000 * 1_000_000_000))
+    );
     rotate("use=variables").await;
     assert_eq!(listed().await.as_array().unwrap().len(), 3);
     // Both, as in Nomad.

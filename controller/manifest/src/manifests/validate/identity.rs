@@ -38,7 +38,10 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 findings.problem(&trail.field("ttl"), message);
             }
         } else if aud.is_empty() {
-            findings.warning(&trail, "`aud` is missing, so a service can't tell whether this token is meant for it");
+            findings.warning(
+                &trail,
+                "`aud` is missing, so a service can't tell whether this token is meant for it",
+            );
         }
         for (index, audience) in aud.iter().enumerate() {
             text::plain(audience, &trail.field("aud").item(index), findings);

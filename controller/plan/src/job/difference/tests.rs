@@ -126,7 +126,8 @@ fn each_job_field_changes_in_place_or_replaces() {
             });
         }),
         ("tasks[a].identities", |job| {
-            first(job).identities.push(Identity { extra_claims: Vec::new(),
+            first(job).identities.push(Identity {
+                extra_claims: Vec::new(),
                 name: "x".to_owned(),
                 aud: Vec::new(),
                 ttl: None,

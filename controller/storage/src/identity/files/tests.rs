@@ -11,7 +11,8 @@ use crate::identity::SigningAlgorithm;
 const NOW: UnixNanos = UnixNanos(1_700_000_000_500_000_000);
 
 fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
-    Identity { extra_claims: Vec::new(),
+    Identity {
+        extra_claims: Vec::new(),
         name: name.to_owned(),
         aud: aud.iter().map(|aud| (*aud).to_owned()).collect(),
         ttl,
@@ -125,8 +126,7 @@ fn token_files_are_written_inspected_and_renewed() {
 fn an_expiring_variable_is_renewed_also_after_a_restart() {
     let world = world();
     let tokens = tokens(&world);
-    let variable =
-        Identity { file: false, ..identity("api", &["x"], Some(Duration::from_secs(1_000))) };
+    let variable = Identity { file: false, ..identity("api", &["x"], Some(Duration::from_secs(1_000))) };
     let plain = Identity { file: false, ..identity("default", &[], None) };
     let wanted = |now| token_specs(&[variable.clone(), plain.clone()], now);
     let at = |seconds: i64| UnixNanos(NOW.0 + seconds * 1_000_000_000);
@@ -158,7 +158,10 @@ fn tokens_of_one_time_are_not_renewed_together() {
     let (first, last) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
     assert!(last - first > 200, "{first} {last}");
     assert_eq!(renew_in(&claims(1), 1_800), Some(std::time::Duration::ZERO));
-    assert_eq!(renew_in(&serde_json::json!({ "iat": 0, "exp": 1 }), 0), Some(std::time::Duration::from_secs(1)));
+    assert_eq!(
+        renew_in(&serde_json::json!({ "iat": 0, "exp": 1 }), 0),
+        Some(std::time::Duration::from_secs(1))
+    );
     let endless = serde_json::json!({ "iat": 0, "exp": i64::MAX });
     assert!(renew_in(&endless, 0).unwrap() > std::time::Duration::from_secs(1 << 60));
     assert_eq!(renew_in(&serde_json::json!({ "iat": 0 }), 0), None);
@@ -181,7 +184,10 @@ fn tokens_of_an_old_key_stay_and_those_of_damaged_keys_are_unknown() {
     let later = TaskTokens { signer: &unreadable, ..tokens };
     let error = later.inspect(&wanted).unwrap_err();
     assert!(matches!(error, IdentityError::Damaged { .. }), "{error}");
-    assert_eq!((later.up(&wanted).unwrap_err().class(), std::fs::read_to_string(&file).unwrap()), (Class::Retry, first));
+    assert_eq!(
+        (later.up(&wanted).unwrap_err().class(), std::fs::read_to_string(&file).unwrap()),
+        (Class::Retry, first)
+    );
 }
 
 /// A token's clock is the machine's: after a set-back it would have been due far in the future.

@@ -111,7 +111,14 @@ fn damaged_keys_are_an_error_until_they_are_repaired_or_removed() {
     let key = text.split("pkcs8\":\"").nth(1).unwrap()[..60].to_owned();
     let unknown = text.replace("RS256", "ES512");
     let other = text.replace("RS256", "EdDSA");
-    for bad in [&whole[..0], &whole[..whole.len() / 2], b"{\"keys\":[]}", unknown.as_bytes(), other.as_bytes(), b"\xff\0"] {
+    for bad in [
+        &whole[..0],
+        &whole[..whole.len() / 2],
+        b"{\"keys\":[]}",
+        unknown.as_bytes(),
+        other.as_bytes(),
+        b"\xff\0",
+    ] {
         std::fs::write(&path, bad).unwrap();
         let next = again(&signer);
         for error in [
@@ -173,7 +180,8 @@ fn forged_tokens_are_not_verified() {
         }
         // Signed by our key, which the header does not name, or with another one's algorithm.
         let algorithm = jsonwebtoken::decode_header(token.reveal()).unwrap().alg;
-        let others: Vec<String> = keys.iter().map(|key| key.kid.clone()).filter(|kid| *kid != key.kid).collect();
+        let others: Vec<String> =
+            keys.iter().map(|key| key.kid.clone()).filter(|kid| *kid != key.kid).collect();
         for kid in [None, Some("other".to_owned())].into_iter().chain(others.into_iter().map(Some)) {
             let mut header = Header::new(algorithm);
             header.kid = kid;

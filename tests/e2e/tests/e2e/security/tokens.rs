@@ -84,7 +84,10 @@ fn forged_tokens_are_refused() {
         ("another job", signed(&ours, &with("nomad_job_id", json!("two")), &key)),
         ("another namespace", signed(&ours, &with("nomad_namespace", json!("prod")), &key)),
         ("an unknown task", signed(&ours, &with("nomad_task", json!("u")), &key)),
-        ("other claims", format!("{}.{}.{}", parts[0], encoded(&with("nomad_job_id", json!("two"))), parts[2])),
+        (
+            "other claims",
+            format!("{}.{}.{}", parts[0], encoded(&with("nomad_job_id", json!("two"))), parts[2]),
+        ),
         ("no signature", format!("{}.{}.", parts[0], parts[1])),
         ("two parts", format!("{}.{}", parts[0], parts[1])),
     ];
@@ -94,12 +97,15 @@ fn forged_tokens_are_refused() {
         forged.push(("no algorithm, but a signature", format!("{header}.{}.{}", parts[1], parts[2])));
     }
     let symmetric = header(Algorithm::HS256, Some(&kid));
-    for secret in [&public_bytes[..], public["x"].as_str().unwrap().as_bytes(), public.to_string().as_bytes(), b""] {
+    for secret in
+        [&public_bytes[..], public["x"].as_str().unwrap().as_bytes(), public.to_string().as_bytes(), b""]
+    {
         let key = EncodingKey::from_secret(secret);
         forged.push(("the public key as a secret", signed(&symmetric, &valid, &key)));
     }
     // A key of the attacker's in the header itself.
-    let embedded = json!({ "alg": "EdDSA", "typ": "JWT", "kid": "mine", "jwk": public, "jku": "http://127.0.0.1:1/" });
+    let embedded =
+        json!({ "alg": "EdDSA", "typ": "JWT", "kid": "mine", "jwk": public, "jku": "http://127.0.0.1:1/" });
     forged.push(("a key in the header", format!("{}.{}.{}", encoded(&embedded), parts[1], parts[2])));
     // The tests sign as the agent does.
     assert_eq!(status(&dir, "/v1/vars", &signed(&ours, &valid, &key)), Some(200));
