@@ -113,6 +113,7 @@ pub fn service(name: &str) -> Service {
         enable_tag_override: false,
         weights: Weights::default(),
         task: None,
+        identity: None,
         checks: Vec::new(),
     }
 }

@@ -526,7 +526,7 @@ pub struct VolumeMount {
 pub struct Identity {
     /// `default`, or a name of `[A-Za-z0-9-_]{1,128}`.
     pub name: String,
-    /// Audiences; empty only for the default identity, which has `nomadproject.io`.
+    /// Audiences. The default identity has none here; its token has `nomadproject.io`.
     pub aud: Vec<String>,
     /// Lifetime; without it the token does not expire.
     pub ttl: Option<Duration>,
@@ -541,6 +541,9 @@ pub struct Identity {
     pub change_mode: ChangeMode,
     /// Signal for [`ChangeMode::Signal`].
     pub change_signal: Option<String>,
+    /// Names of claims that the operator offers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extra_claims: Vec<String>,
 }
 
 /// The effect of a changed file on a running task.

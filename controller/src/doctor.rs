@@ -8,10 +8,12 @@
 //! - `cluster`: servers.
 //! - `ownership`: whether other users could change what the agent obeys.
 //! - `instance`: whether the instance or its tasks run elsewhere.
+//! - `identities`: whether identities can be signed.
 //! - `variables`: whether variables can be decrypted.
 
 mod cluster;
 mod engines;
+mod identities;
 mod instance;
 mod machine;
 mod ownership;
@@ -102,6 +104,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(instance::instance(config, state_dir));
     findings.extend(task_dir_users::task_dir_users(config));
     findings.extend(variables::variables(config, state_dir));
+    findings.extend(identities::identities(state_dir));
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));

@@ -283,6 +283,7 @@ async fn start_agent(
         artifacts: Limits::default(),
         variables,
         templates: herdlet_config::template::Template::default(),
+        issuer: Default::default(),
         notes: Arc::new(|_| {}),
     })
     .await?;

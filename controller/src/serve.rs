@@ -30,7 +30,9 @@ use herdlet_agent::{
 };
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
-    http::{self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Vitals},
+    http::{
+        self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Unidentified, Vitals,
+    },
 };
 use herdlet_base::{clock, error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
@@ -171,6 +173,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         artifacts: config.artifact,
         variables: Arc::clone(&variables),
         templates: config.template.clone(),
+        issuer: config.issuer.clone(),
         notes: telemetry.sink(),
     })
     .await?;
@@ -353,7 +356,7 @@ fn shared(
         // Includes the attributes that the drivers have set.
         facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),
-        jwks: agent.context.signer.jwks(),
+        identity_keys: Arc::clone(&agent.context.identity_keys),
         metrics: Box::new(scrape),
         measuring: tokio::sync::Mutex::default(),
         publish_allocation_metrics: config.publish_allocation_metrics,
@@ -365,7 +368,13 @@ fn shared(
 fn serve_tasks(agent: &Agent, shared: &Arc<Shared>, token: Option<Token>) {
     // The context holds the sockets, and so this.
     let context = Arc::downgrade(&agent.context);
-    let verify = Box::new(move |token: &str| context.upgrade()?.signer.verify(token).ok());
+    let verify = Box::new(move |token: &str| {
+        let context = context.upgrade().ok_or(Unidentified::Rejected)?;
+        context.signer.verify(token).map_err(|error| match error.is_about_token() {
+            true => Unidentified::Rejected,
+            false => Unidentified::Failed(error.to_string()),
+        })
+    });
     let known = (Arc::clone(&shared.model), shared.restored.clone());
     agent.context.task_sockets.serve_by(Arc::new(TaskApiServer {
         router: http::router(Arc::clone(shared)),

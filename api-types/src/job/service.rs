@@ -4,6 +4,7 @@ use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
+use super::Identity;
 use crate::Duration;
 
 /// A service to register in a catalogue.
@@ -43,6 +44,9 @@ pub struct Service {
     /// Of a service of the group: the task that its checks are about, where one is named. A command names its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// The token of the service. No catalogue uses it yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
     /// Health checks; names are unique in the service.
     #[serde(default)]
     pub checks: Vec<Check>,
@@ -67,6 +71,7 @@ impl Service {
             tagged_addresses: _,
             enable_tag_override: _,
             weights: _,
+            identity: _,
         } = self;
         let way = (name, provider, port, address, address_mode);
         way == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode)

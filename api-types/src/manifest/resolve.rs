@@ -5,6 +5,7 @@
 //! absent resources are not limited (see [`super::defaults`]).
 
 mod group;
+mod identity;
 mod names;
 mod policy;
 mod service;

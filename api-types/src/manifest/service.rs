@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "schema")]
 use super::unused::OLD;
-use super::{Span, Text};
+use super::{Identity, Span, Text};
 use crate::job::{AddressMode, InitialStatus, OnUpdate, Provider};
 
 block! {
     /// A service, registered in a catalogue while its group or task runs.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["cluster", "connect", "identity", "kind", "namespace"],
+        "x-not-built" = ["cluster", "connect", "kind", "namespace"],
         "x-default" = { "cluster": ["default"], "namespace": ["default"] },
     )))]
     pub struct Service {
@@ -44,6 +44,8 @@ block! {
         /// For a service of the group: the task that its checks are about. Scripts run in it, and `check_restart` counts failures while it
         /// runs; default: while all main tasks of the group run.
         pub task: String,
+        /// The signed token of the service. It is stored; Consul's auth methods, which would use it, are not built.
+        pub identity: Identity,
         /// Default of the checks' `on_update`.
         pub on_update: OnUpdate,
         /// Default of the checks' `check_restart`; a check may override individual fields.

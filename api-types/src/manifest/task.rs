@@ -216,13 +216,12 @@ block! {
 block! {
     /// A signed token (JWT) that identifies the task.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["extra_claims", "service_name"],
-        "x-default" = { "extra_claims": [{}] },
+        "x-not-built" = ["service_name"],
     )))]
     pub struct Identity {
         /// Letters, digits, `-` and `_`; default `default`.
         pub name: String,
-        /// The token's audiences; required except for the default identity, which has its own.
+        /// The token's audiences; the default identity has its own.
         pub aud: Vec<String>,
         /// How long a token is valid before it is replaced; without it or with 0, forever.
         pub ttl: Span,
@@ -236,6 +235,8 @@ block! {
         pub change_mode: ChangeMode,
         /// The signal for `change_mode: signal`.
         pub change_signal: Signal,
+        /// Names of claims that the agent's config offers (`identities.optional_extra_claims`).
+        pub extra_claims: Vec<String>,
     }
 }
 

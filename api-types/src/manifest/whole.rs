@@ -153,6 +153,10 @@ fn fill_services(written: Option<&mut [Service]>, services: &[crate::job::Servic
         written.name.get_or_insert_with(|| service.name.clone());
         written.provider.get_or_insert(Provider::Nomad);
         written.address_mode.get_or_insert(AddressMode::Auto);
+        if let (Some(written), Some(identity)) = (&mut written.identity, &service.identity) {
+            written.name = Some(identity.name.clone());
+            fill_identity(written);
+        }
         for (written, check) in written.checks.iter_mut().flatten().zip(&service.checks) {
             fill_check(written, check);
         }

@@ -3,6 +3,7 @@
 //! Total and exact: reading the manifest again gives an equal job.
 
 mod group;
+mod identity;
 mod service;
 mod task;
 

@@ -244,6 +244,7 @@ fn service(service: &Service) -> Value {
         "EnableTagOverride": service.enable_tag_override,
         "Weights": { "Passing": service.weights.passing, "Warning": service.weights.warning },
         "Checks": list(service.checks.iter().map(check).collect()),
+        "Identity": service.identity.as_ref().map(identity),
         // Each check has the service's settings.
         "OnUpdate": OnUpdate::RequireHealthy.as_str(), "TaskName": service.task.clone().unwrap_or_default(), "CheckRestart": null,
     })
@@ -342,6 +343,6 @@ fn identity(identity: &Identity) -> Value {
     json!({
         "Name": identity.name, "Audience": identity.aud, "TTL": identity.ttl.unwrap_or_default(),
         "Env": identity.env, "File": identity.file, "Filepath": identity.filepath.clone().unwrap_or_default(), "ChangeMode": change_mode,
-        "ChangeSignal": identity.change_signal.clone().unwrap_or_default(),
+        "ChangeSignal": identity.change_signal.clone().unwrap_or_default(), "ExtraClaims": texts(&identity.extra_claims),
     })
 }

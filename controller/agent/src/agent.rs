@@ -26,6 +26,7 @@ use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
 use herdlet_plan::{
+    claims::Issuer,
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
@@ -39,7 +40,7 @@ use herdlet_process::cgroup::{self, Isolation};
 use herdlet_render::{Renderer, TaskKey, Wait, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
-use herdlet_storage::{artifact::Fetcher, identity::Signer};
+use herdlet_storage::artifact::Fetcher;
 use herdlet_variables::{KeySource, Store, Variables};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -52,6 +53,7 @@ use crate::{
         scripts::InTasks,
         services::{self, Services, sweep_consul},
     },
+    identity_keys::IdentityKeys,
     instance::Instance,
     malloc,
     planner::{Answer, Input, NoteSink, Planner},
@@ -100,6 +102,8 @@ pub struct Parts {
     pub variables: Arc<Variables>,
     /// Rules of templates.
     pub templates: herdlet_config::template::Template,
+    /// Rules of identities that this agent signs.
+    pub issuer: Issuer,
     /// Receives the planner's notes, to count them.
     pub notes: NoteSink,
 }
@@ -156,6 +160,7 @@ impl Agent {
             artifacts,
             variables,
             templates,
+            issuer,
             notes,
         } = parts;
         let bare = node.clone();
@@ -187,9 +192,14 @@ impl Agent {
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
         let (found, orphans) = reconcile_found(&instance, &memory, found).await;
-        let signer = Signer::load_or_create(&instance.paths.keys()).context("load the signing key")?;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let model = Arc::new(ReadModel::default());
+        let identity_keys =
+            Arc::new(IdentityKeys::new(instance.paths.keys(), Arc::clone(&model), issuer.url.clone()));
+        // Tasks without identities don't need them.
+        if let Err(error) = identity_keys.signer().check() {
+            tracing::error!("failed to {error}; until then, tasks with identities wait");
+        }
         let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
         let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
         let renderer = Arc::new(Renderer::new(
@@ -208,7 +218,9 @@ impl Agent {
             privileges: instance.privileges,
             task_dir_users,
             drivers: instance.drivers.clone(),
-            signer,
+            signer: identity_keys.signer(),
+            identity_keys,
+            issuer,
             server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
             cluster: OnceLock::new(),
             services,
@@ -273,6 +285,7 @@ impl Agent {
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(report_data_changes(data_changes, inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
+        watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {
             watchers.open(async move { ports.follow().await });
         }

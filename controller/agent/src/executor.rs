@@ -44,6 +44,7 @@ use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
+    claims::Issuer,
     env::Variables,
     event::Event,
     op::{Op, Part, Subject, Target, TaskPart},
@@ -56,6 +57,7 @@ use herdlet_storage::{artifact::Fetcher, identity::Signer};
 pub use self::environment::{TaskVariables, inheritable};
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
+    identity_keys::IdentityKeys,
     planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
     task_sockets::TaskSockets,
@@ -79,7 +81,11 @@ pub struct Context {
     /// Task drivers.
     pub drivers: Registry,
     /// Signs workload identities.
-    pub signer: Signer,
+    pub signer: Arc<Signer>,
+    /// The same keys, for clients.
+    pub identity_keys: Arc<IdentityKeys>,
+    /// What the operator defines about identities.
+    pub issuer: Issuer,
     /// Tokens of servers' allocations.
     pub server_tokens: Arc<ServerTokens>,
     /// The cluster, once this agent is one of its nodes.

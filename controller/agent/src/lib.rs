@@ -7,6 +7,7 @@ pub mod agent;
 pub mod executor;
 pub mod gc;
 pub mod history;
+pub mod identity_keys;
 pub mod instance;
 pub mod logs;
 pub mod malloc;

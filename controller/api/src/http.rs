@@ -30,6 +30,7 @@ mod fs;
 mod fuzzy;
 mod gc;
 mod hold;
+mod identity_keys;
 mod images;
 mod job_paths;
 mod jobs;
@@ -80,6 +81,7 @@ use axum::{
 };
 use herdlet_agent::{
     gc::Collector,
+    identity_keys::IdentityKeys,
     publish::ReadModel,
     requests::Requests,
     telemetry::{Format, Measured},
@@ -142,8 +144,8 @@ pub struct Shared {
     pub facts: Facts,
     /// The health of the agent, determined for each answer.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
-    /// The public keys that verify workload identities, as a JWK set (RFC 7517).
-    pub jwks: serde_json::Value,
+    /// The keys that sign workload identities.
+    pub identity_keys: Arc<IdentityKeys>,
     pub metrics: MetricsPage,
     /// Held while the metrics page is rendered: concurrent scrapes use one processor at most.
     pub measuring: tokio::sync::Mutex<()>,
@@ -198,6 +200,9 @@ pub struct SeenByServers {
 /// The path of the public keys of workload identities. It needs no token, as in Nomad: a service that receives a task's
 /// token must be able to verify it.
 const JWKS_PATH: &str = "/.well-known/jwks.json";
+
+/// The path of the OpenID Connect discovery document, which names the keys' path.
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
 impl Shared {
     /// The drivers that manifests may name now.

@@ -33,6 +33,7 @@ pub mod paths;
 pub mod privileges;
 pub mod ready;
 pub mod regular;
+pub mod rsa_key;
 pub mod safe_fs;
 pub mod signal;
 #[cfg(any(test, fuzzing, feature = "fixture"))]

@@ -37,7 +37,7 @@ pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 pub use jobs::{Dispatch, JobChange};
 pub use usage::{ResourceUsage, Usage};
-pub use variables::{LockOperation, VariableKeyInfo, VariableRefusal};
+pub use variables::{KeyRemoval, LockOperation, VariableKeyInfo, VariableRefusal};
 
 use super::Address;
 

@@ -25,6 +25,7 @@ pub mod fs;
 pub mod gc;
 pub mod get;
 pub mod here;
+pub mod identity;
 pub mod images;
 pub mod job;
 pub mod logs;

@@ -19,7 +19,7 @@ use super::{
     HostPort, LogFormat,
     artifact::Artifact,
     check::{cgroup_parent_problem, filter_problem, not_absolute, ports},
-    cluster, template,
+    cluster, identities, template,
 };
 use crate::TlsFiles;
 
@@ -86,6 +86,8 @@ pub struct File {
     pub consul: Consul,
     /// Variables: small secrets and settings of jobs.
     pub variables: Variables,
+    /// Identities: the tokens that this agent signs for tasks.
+    pub identities: identities::Section,
     /// Range of dynamic ports.
     pub dynamic_ports: Option<PortRange>,
     /// Resources of this machine that allocations can't use.
@@ -364,6 +366,9 @@ impl File {
         }
         for (at, message) in self.template.problems() {
             report(&format!("template.{at}"), message);
+        }
+        for (at, message) in self.identities.problems() {
+            report(&format!("identities.{at}"), message);
         }
         if let Err(message) = self.reserved.ports() {
             report("reserved.reserved_ports", message);

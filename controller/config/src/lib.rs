@@ -15,6 +15,7 @@ pub mod fuzz;
 pub mod gc;
 mod host_port;
 pub mod http;
+mod identities;
 mod load;
 pub mod log_filter;
 mod merge;
@@ -133,6 +134,8 @@ pub struct Config {
     pub consul: Consul,
     /// File with the keys that encrypt variables; `None` for a credential or a generated file.
     pub variables_key_file: Option<PathBuf>,
+    /// Rules of the identities that this agent signs.
+    pub issuer: herdlet_plan::claims::Issuer,
     /// Range of dynamic ports.
     pub dynamic_ports: RangeInclusive<u16>,
     /// Resources of this machine that allocations can't use.

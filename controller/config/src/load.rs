@@ -143,6 +143,7 @@ impl Config {
             drivers,
             consul,
             variables_key_file: file.variables.key_file,
+            issuer: file.identities.settled(),
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
             reserved: Room {
                 cpu_mhz: file.reserved.cpu,

@@ -251,6 +251,9 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("consul.client_auto_join", json!(config.consul.client_auto_join.unwrap_or(true))),
         ("consul.service_tokens_dir", json!(config.consul.service_tokens_dir)),
         ("variables.key_file", json!(config.variables_key_file)),
+        ("identities.oidc_issuer", json!(config.issuer.url)),
+        ("identities.extra_claims", json!(config.issuer.extra_claims)),
+        ("identities.optional_extra_claims", json!(config.issuer.optional_extra_claims)),
         ("telemetry.publish_allocation_metrics", json!(config.publish_allocation_metrics)),
         ("log_level", json!(config.log_level)),
         (

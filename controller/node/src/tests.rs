@@ -1,5 +1,6 @@
 //! A whole agent as a node of stand-in servers, in one process: servers' allocations run, and servers know their state.
 
+mod identities;
 mod templates;
 
 use std::{
@@ -94,6 +95,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         task_dir_users: Vec::new(),
         artifacts: Limits::default(),
         variables: agent::variables_in(&paths).unwrap(),
+        issuer: Default::default(),
         templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })

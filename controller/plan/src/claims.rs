@@ -1,9 +1,10 @@
 //! Contents of a workload identity token: the claims of a JWT, in the form of Nomad 1.7 and later.
 //!
-//! In: the allocation, the task, the identity, the time and a token id. Out: [`Claims`], ready to be signed. It knows
-//! no keys, clocks or files.
+//! In: the allocation, the task, the identity, the time, a token id, and the operator's rules. Out: [`Claims`], ready to
+//! be signed. It knows no keys, clocks or files.
 
 use std_alloc::{
+    collections::BTreeMap,
     string::{String, ToString},
     vec,
     vec::Vec,
@@ -13,8 +14,11 @@ use herdlet_api_types::{
     Duration, UnixNanos,
     alloc::Allocation,
     job::{Identity, Task},
+    manifest::defaults::DEFAULT_IDENTITY,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::{env::NodeFacts, interpolate};
 
 /// Audience of the default identity.
 pub const DEFAULT_AUDIENCE: &str = "nomadproject.io";
@@ -35,7 +39,8 @@ pub struct Claims {
     pub iss: Option<String>,
     /// `region:namespace:job:group:task:identity`; a `:` within a name is `%3A`.
     pub sub: String,
-    /// Intended audience.
+    /// Intended audience. Absent if the identity has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aud: Vec<String>,
     /// Issue time.
     pub iat: i64,
@@ -46,6 +51,20 @@ pub struct Claims {
     pub exp: Option<i64>,
     /// Unique id of the token.
     pub jti: String,
+    /// Claims of the operator's [`Issuer`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra_claims: BTreeMap<String, String>,
+}
+
+/// What the operator defines about all tokens of this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Issuer {
+    /// The URL below which others find the keys: `iss`.
+    pub url: Option<String>,
+    /// Claims of all tokens, by name. Values may contain `${…}`.
+    pub extra_claims: BTreeMap<String, String>,
+    /// Claims of the tokens whose identity names them in `extra_claims`.
+    pub optional_extra_claims: BTreeMap<String, String>,
 }
 
 /// The subject of a token, and when it is issued.
@@ -61,29 +80,33 @@ pub struct Grant<'a> {
     pub issued_at: UnixNanos,
     /// A fresh unique id, usually a random UUID.
     pub token_id: &'a str,
-    /// `iss`, if the node has one.
-    pub issuer: Option<&'a str>,
+    /// The operator's rules.
+    pub issuer: &'a Issuer,
+    /// This machine.
+    pub node: &'a NodeFacts,
 }
 
 impl Claims {
     /// The claims for a grant.
     pub fn new(grant: &Grant<'_>) -> Self {
-        let Grant { alloc, task, identity, issued_at, token_id, issuer } = *grant;
+        let Grant { alloc, task, identity, issued_at, token_id, issuer, node: _ } = *grant;
         let now = seconds(issued_at.0);
-        let aud =
-            if identity.aud.is_empty() { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
+        // Only the default identity is for this API.
+        let is_default = identity.name == DEFAULT_IDENTITY && identity.aud.is_empty();
+        let aud = if is_default { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
         Self {
             nomad_namespace: alloc.job_key.namespace.to_string(),
             nomad_job_id: job_id(alloc).to_string(),
             nomad_allocation_id: alloc.id.to_string(),
             nomad_task: task.name.clone(),
-            iss: issuer.map(ToString::to_string),
+            iss: issuer.url.clone(),
             sub: subject(grant),
             aud,
             iat: now,
             nbf: now,
             exp: expires(issued_at, identity.ttl),
             jti: token_id.to_string(),
+            extra_claims: extra_claims(grant),
         }
     }
 }
@@ -106,6 +129,36 @@ fn subject(grant: &Grant<'_>) -> String {
     ];
     names.map(|name| name.replace('%', "%25").replace(':', "%3A")).join(":")
 }
+
+/// The operator's claims for this identity. An optional claim that the operator has not defined is left out, as in Nomad.
+fn extra_claims(grant: &Grant<'_>) -> BTreeMap<String, String> {
+    let Issuer { extra_claims, optional_extra_claims, .. } = grant.issuer;
+    let chosen =
+        grant.identity.extra_claims.iter().filter_map(|name| optional_extra_claims.get_key_value(name));
+    let filled = |text: &str| interpolate::replace(text, CLAIM_BYTES_MAX, |name| value_of(grant, name));
+    extra_claims.iter().chain(chosen).map(|(name, text)| (name.clone(), filled(text))).collect()
+}
+
+/// The value of `${name}` in a claim. Nomad's names, except those of Vault.
+fn value_of<'a>(grant: &Grant<'a>, name: &str) -> Option<&'a str> {
+    let Grant { alloc, task, node, .. } = *grant;
+    Some(match name {
+        "job.region" => &alloc.job.region,
+        "job.namespace" => &alloc.job_key.namespace,
+        "job.id" => job_id(alloc),
+        "job.node_pool" => &alloc.job.node_pool,
+        "group.name" => &alloc.group,
+        "task.name" => &task.name,
+        "node.id" => &node.id,
+        "node.datacenter" => &node.datacenter,
+        "node.pool" => &node.pool,
+        "node.class" => &node.class,
+        _ => return alloc.job.meta.get(name.strip_prefix("job.meta.")?).map(String::as_str),
+    })
+}
+
+/// A token is sent in a header with each request.
+const CLAIM_BYTES_MAX: usize = 1_024;
 
 /// The last second in which a token is valid. A `ttl` of 0 means none, as in Nomad.
 fn expires(issued_at: UnixNanos, ttl: Option<Duration>) -> Option<i64> {

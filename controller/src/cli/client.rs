@@ -3,8 +3,8 @@
 use clap::Subcommand;
 use herdlet_cli::{
     Connection, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec,
-    explain, fs, gc, get, images, job, logs, monitor, offline, restart, rollback, scale, schema, status,
-    stop, template, top, var, wait,
+    explain, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale, schema,
+    status, stop, template, top, var, wait,
 };
 
 use super::{doctor, man, simulate, ui};
@@ -145,6 +145,9 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet var put nomad/jobs/web user=me password=@password.txt\n  herdlet var get nomad/jobs/web\n  herdlet var list\n\nA task may read nomad/jobs and what is named after its job, group and task below it."
     )]
     Var(Box<var::VarArgs>),
+    /// Identities: the tokens of tasks
+    #[command(after_help = "Examples:\n  herdlet identity key list\n  herdlet identity key rotate")]
+    Identity(Box<identity::IdentityArgs>),
     /// Show the last results of checks
     #[command(after_help = "Examples:\n  herdlet checks web\n  herdlet checks web.web[0] -o json")]
     Checks(checks::ChecksArgs),
@@ -254,6 +257,7 @@ impl ClientCommand {
             Self::Eligibility(args) => Some(&mut args.connection),
             Self::Eval(args) => Some(&mut args.connection),
             Self::Var(args) => args.verb.connection(),
+            Self::Identity(args) => Some(args.connection()),
             Self::Checks(args) => Some(&mut args.connection),
             Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),

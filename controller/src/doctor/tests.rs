@@ -88,6 +88,20 @@ fn variables_without_their_key_are_reported() {
 }
 
 #[test]
+fn damaged_keys_of_identities_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let examined = || identities::identities(StateDir::InUse(dir.path()));
+    assert!(examined().is_none());
+    let keys = dir.path().join("keys");
+    let signer = herdlet_storage::identity::Signer::new(keys.clone());
+    signer.jwks().unwrap();
+    assert_eq!(examined().unwrap().verdict, Verdict::Ok);
+    fs::write(keys.join("identity.json"), "half").unwrap();
+    let finding = examined().unwrap();
+    assert!(finding.verdict == Verdict::Failure && finding.message.contains("is damaged"), "{finding:?}");
+}
+
+#[test]
 fn container_is_detected_by_its_marks() {
     let root = tempfile::tempdir().unwrap();
     assert_eq!(container(root.path()).verdict, Verdict::Ok);

@@ -3,7 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests, telemetry::Telemetry};
+use herdlet_agent::{
+    gc::Collector, identity_keys::IdentityKeys, publish::ReadModel, requests::Requests, telemetry::Telemetry,
+};
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
     http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
@@ -136,6 +138,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
     // Nothing can be created there.
     let state = std::path::Path::new("/proc/nonexistent");
     let variables = Store::open(state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
+    let identity_keys = Arc::new(IdentityKeys::new(state.join("keys"), Arc::clone(&model), None));
     Shared {
         requests,
         model,
@@ -153,7 +156,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         evaluations: Evaluations::default(),
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
-        jwks: serde_json::json!({ "keys": [] }),
+        identity_keys,
         metrics: Box::new(|format, _| format!("{format:?}\n")),
         measuring: tokio::sync::Mutex::default(),
         publish_allocation_metrics: false,

@@ -1,37 +1,25 @@
-//! Workload identities: the node's signing key, and the tokens it signs for tasks (JWTs, EdDSA over Ed25519, RFC 8037).
+//! Workload identities: this machine's signing keys, and the tokens that they sign for tasks (JSON Web Tokens, RFC 7519).
 //!
 //! In: the directory of keys, claims, the files to write, tokens signed by servers. Out: signed tokens, token files in
-//! the task's `secrets` or elsewhere in its directory, and the public key as a JWK set for verification. Keys and
+//! the task's `secrets` or elsewhere in its directory, and the public keys as a JWK set for verification. Keys and
 //! tokens never appear in `Debug` output and are wiped when dropped. All calls block.
+//!
+//! - `key`: one key, and its algorithm.
+//! - `signer`: all keys: the active one signs, all verify.
+//! - `files`: tokens in the directory of a task.
 
-use std::{ffi::OsStr, fmt, path::Path};
+use std::{fmt, path::PathBuf};
 
-use aws_lc_rs::{
-    rand::SystemRandom,
-    signature::{Ed25519KeyPair, KeyPair as _},
-};
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use herdlet_base::{
-    observation::Class,
-    safe_fs::{Dir, FsError, Outlives, Rights},
-};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
-use serde::Serialize;
-use sha2::{Digest as _, Sha256};
+use herdlet_base::{observation::Class, safe_fs::FsError};
 use zeroize::Zeroizing;
 
 mod files;
+mod key;
+mod signer;
 
 pub use files::{Issued, SignedToken, TaskTokens, WantedToken};
-
-/// The key that signs this node's tokens.
-pub struct Signer {
-    kid: String,
-    /// Public key, base64url.
-    x: String,
-    private: EncodingKey,
-    public: DecodingKey,
-}
+pub use key::SigningAlgorithm;
+pub use signer::{KeyState, Signer, SigningKeyInfo, examine};
 
 /// A signed token. Only the task may see its text.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,19 +28,34 @@ pub struct Token(Zeroizing<String>);
 /// Errors of keys and tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The key file can't be read or written.
-    #[error("load or store the signing key: {0}")]
+    /// A key file can't be read or written.
+    #[error("read or write the signing keys: {0}")]
     Key(#[source] FsError),
     /// A key can't be generated.
     #[error("generate a signing key: the system provided no random data")]
     Generate,
-    /// The file does not contain an Ed25519 key.
-    #[error("load the signing key: it is damaged")]
-    Damaged,
+    /// A file does not contain signing keys.
+    #[error(
+        "read the signing keys: {path} is damaged ({why}); restore it from a backup, or remove it: new keys are then \
+         generated, and all tokens are replaced"
+    )]
+    Damaged { path: PathBuf, why: String },
+    /// Too many keys are kept.
+    #[error("add a signing key: there are {count} already; remove old ones first")]
+    TooMany { count: usize },
+    /// No key has this id.
+    #[error("find a signing key with the id {kid}")]
+    NoSuchKey { kid: String },
+    /// The key is needed.
+    #[error("remove the signing key {kid}: {why}")]
+    InUse { kid: String, why: String },
     /// Signing failed.
+    #[error("sign a token: the key does not work")]
+    Sign,
+    /// The claims are not JSON.
     #[error("sign a token: {0}")]
-    Sign(#[source] jsonwebtoken::errors::Error),
-    /// This key did not sign the token.
+    Claims(#[source] serde_json::Error),
+    /// None of our keys signed the token.
     #[error("verify a token: {0}")]
     Verify(#[source] jsonwebtoken::errors::Error),
     /// Another key signed it, by its own account.
@@ -75,102 +78,21 @@ impl IdentityError {
         match self {
             Self::Key(source) | Self::File { source, .. } => source.class(),
             Self::TaskDir { source, .. } => source.class(),
-            Self::Generate | Self::NoDir { .. } => Class::Retry,
-            Self::Damaged | Self::Sign(_) | Self::Verify(_) | Self::OtherKey => Class::Fatal,
-        }
-    }
-}
-
-impl Signer {
-    /// Loads the key from `keys`, or generates and keeps a new one. A damaged key file is renamed and replaced: tokens
-    /// signed by it become invalid, and new ones are issued.
-    ///
-    /// # Errors
-    ///
-    /// If the key can't be read, generated or kept.
-    pub fn load_or_create(keys: &Path) -> Result<Self, IdentityError> {
-        let dir = Dir::open_or_make(keys, 0o700).map_err(IdentityError::Key)?;
-        dir.set_rights(Rights::Exact { mode: 0o700, owner: None }).map_err(IdentityError::Key)?;
-        let name = OsStr::new(KEY_FILE);
-        let kept = dir.read_file(name, KEY_BYTES_MAX).map_err(IdentityError::Key)?.map(Zeroizing::new);
-        match kept.as_deref().map(|bytes| Self::from_pkcs8(bytes)) {
-            Some(Ok(signer)) => return Ok(signer),
-            Some(Err(_)) => {
-                tracing::error!(path = %keys.join(KEY_FILE).display(), "the signing key is damaged; it is set aside and a new one is generated");
-                dir.rename(name, OsStr::new(DAMAGED_FILE)).map_err(IdentityError::Key)?;
-            }
-            None => {}
-        }
-        let document =
-            Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).map_err(|_| IdentityError::Generate)?;
-        let signer = Self::from_pkcs8(document.as_ref())?;
-        let rights = Rights::Exact { mode: 0o600, owner: None };
-        dir.write_file(name, document.as_ref(), rights, Outlives::PowerCuts).map_err(IdentityError::Key)?;
-        Ok(signer)
-    }
-
-    /// Uses an Ed25519 key pair in PKCS#8 form (RFC 5958).
-    ///
-    /// # Errors
-    ///
-    /// If it is not one.
-    pub fn from_pkcs8(document: &[u8]) -> Result<Self, IdentityError> {
-        let pair = Ed25519KeyPair::from_pkcs8(document).map_err(|_| IdentityError::Damaged)?;
-        let x = URL_SAFE_NO_PAD.encode(pair.public_key().as_ref());
-        Ok(Self {
-            kid: thumbprint(&x),
-            private: EncodingKey::from_ed_der(document),
-            public: DecodingKey::from_ed_components(&x).map_err(|_| IdentityError::Damaged)?,
-            x,
-        })
-    }
-
-    /// The key's id: its thumbprint (RFC 7638).
-    pub fn kid(&self) -> &str {
-        &self.kid
-    }
-
-    /// Signs `claims`.
-    ///
-    /// # Errors
-    ///
-    /// If they can't be serialized as JSON.
-    pub fn sign(&self, claims: &impl Serialize) -> Result<Token, IdentityError> {
-        let mut header = Header::new(Algorithm::EdDSA);
-        header.kid = Some(self.kid.clone());
-        let text = jsonwebtoken::encode(&header, claims, &self.private).map_err(IdentityError::Sign)?;
-        Ok(Token(Zeroizing::new(text)))
-    }
-
-    /// Checks a token's signature and returns its claims. The caller must check time and audience.
-    ///
-    /// # Errors
-    ///
-    /// If this key did not sign it.
-    pub fn verify(&self, token: &str) -> Result<serde_json::Value, IdentityError> {
-        let mut rules = Validation::new(Algorithm::EdDSA);
-        rules.required_spec_claims.clear();
-        rules.validate_exp = false;
-        rules.validate_aud = false;
-        let token = jsonwebtoken::decode(token, &self.public, &rules).map_err(IdentityError::Verify)?;
-        if token.header.kid.as_deref() == Some(&self.kid) {
-            Ok(token.claims)
-        } else {
-            Err(IdentityError::OtherKey)
+            // An operator can repair a damaged file.
+            Self::Generate | Self::NoDir { .. } | Self::Damaged { .. } => Class::Retry,
+            Self::TooMany { .. }
+            | Self::NoSuchKey { .. }
+            | Self::InUse { .. }
+            | Self::Sign
+            | Self::Claims(_)
+            | Self::Verify(_)
+            | Self::OtherKey => Class::Fatal,
         }
     }
 
-    /// The public key as a JWK set (RFC 7517), as served at `/.well-known/jwks.json`.
-    pub fn jwks(&self) -> serde_json::Value {
-        serde_json::json!({ "keys": [{
-            "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": self.kid, "x": self.x,
-        }] })
-    }
-}
-
-impl fmt::Debug for Signer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").field("kid", &self.kid).finish_non_exhaustive()
+    /// Whether the token is not one of ours, rather than the keys being unusable.
+    pub fn is_about_token(&self) -> bool {
+        matches!(self, Self::Verify(_) | Self::OtherKey)
     }
 }
 
@@ -191,18 +113,3 @@ impl fmt::Debug for Token {
         f.write_str("Token(…)")
     }
 }
-
-const KEY_FILE: &str = "identity.p8";
-const DAMAGED_FILE: &str = "identity.p8.damaged";
-
-/// An Ed25519 key pair takes about 90 bytes.
-const KEY_BYTES_MAX: u64 = 4096;
-
-/// RFC 7638 §3 with the members from RFC 8037 §2, in lexicographic order.
-fn thumbprint(x: &str) -> String {
-    let canonical = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#);
-    URL_SAFE_NO_PAD.encode(Sha256::digest(canonical.as_bytes()))
-}
-
-#[cfg(test)]
-mod tests;

@@ -185,6 +185,15 @@ impl TaskDir {
         self.part("secrets")
     }
 
+    /// Opens `private`, which the task can't see.
+    ///
+    /// # Errors
+    ///
+    /// If it can't be opened, for instance because it is not a directory.
+    pub fn private(&self) -> Result<Option<Dir>, TaskDirError> {
+        self.part("private")
+    }
+
     /// Opens the directory itself.
     ///
     /// # Errors

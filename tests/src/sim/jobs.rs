@@ -161,6 +161,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             _ => (Some(Duration::from_secs(7_200)), ChangeMode::Restart),
         };
         tasks[0].identities.push(Identity {
+            extra_claims: Vec::new(),
             name: "api".to_owned(),
             aud: vec!["example.test".to_owned()],
             ttl,

@@ -105,6 +105,7 @@ impl World {
             task_dir_users: Vec::new(),
             artifacts: Limits::default(),
             variables: agent::variables_in(&paths).unwrap(),
+            issuer: Default::default(),
             templates: herdlet_config::template::Template::default(),
             notes: Arc::new(|_| {}),
         };

@@ -4,7 +4,7 @@
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, vec::Vec};
 
-use super::{length, names::Names, plain};
+use super::{identity::to_service_identity, length, names::Names, plain};
 use crate::{
     Duration,
     job::{AddressMode, Check, CheckKind, CheckRestart, Provider, Service, Thresholds, Weights},
@@ -23,8 +23,14 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
     let name = names.service(spec.name.as_deref());
     let weights = spec.weights.clone().unwrap_or_default();
     let default = Weights::default();
+    let provider = spec.provider.unwrap_or(Provider::Nomad);
+    let port = spec.port.as_ref().map(|port| &*port.0);
     Service {
-        provider: spec.provider.unwrap_or(Provider::Nomad),
+        provider,
+        identity: spec
+            .identity
+            .as_ref()
+            .map(|identity| to_service_identity(identity, (&name, provider, port), names)),
         port: spec.port.clone().map(|port| port.0),
         address: spec.address.clone(),
         address_mode: spec.address_mode.unwrap_or(AddressMode::Auto),

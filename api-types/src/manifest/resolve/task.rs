@@ -4,13 +4,20 @@
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String};
 
-use super::{length, names::Names, plain, service::to_services, to_affinities, to_constraints};
+use super::{
+    identity::{to_identity, to_signal},
+    length,
+    names::Names,
+    plain,
+    service::to_services,
+    to_affinities, to_constraints,
+};
 use crate::{
     Duration,
-    job::{self, ChangeMode, DependencyCondition, PortRequest, RestartPolicy, Task},
+    job::{self, DependencyCondition, PortRequest, RestartPolicy, Task},
     manifest::{
         self, Dependency, Hook, Lifecycle, TaskSpec,
-        defaults::{ARTIFACT_DESTINATION, DEFAULT_IDENTITY, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
+        defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         strings,
     },
 };
@@ -72,11 +79,6 @@ fn to_task_ports(spec: Option<&manifest::Resources>) -> BTreeMap<String, PortReq
     ports.map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: None })).collect()
 }
 
-/// Nomad takes names of signals in any case.
-fn to_signal(signal: Option<&manifest::Signal>) -> Option<String> {
-    signal.map(|signal| signal.0.to_ascii_uppercase())
-}
-
 fn to_dependency(spec: &Dependency) -> job::Dependency {
     job::Dependency {
         task: spec.task.clone().unwrap_or_default(),
@@ -110,21 +112,6 @@ fn to_artifact(spec: &manifest::Artifact) -> job::Artifact {
         insecure: spec.insecure.unwrap_or(false),
         destination: destination.unwrap_or_else(|| ARTIFACT_DESTINATION.to_owned()),
         chown: spec.chown.unwrap_or(false),
-    }
-}
-
-fn to_identity(spec: &manifest::Identity) -> job::Identity {
-    let name = spec.name.clone().unwrap_or_else(|| DEFAULT_IDENTITY.to_owned());
-    job::Identity {
-        // The audience of the default identity is fixed.
-        aud: spec.aud.clone().filter(|_| name != DEFAULT_IDENTITY).unwrap_or_default(),
-        name,
-        ttl: spec.ttl.map(|ttl| ttl.0).filter(|ttl| !ttl.is_zero()),
-        env: spec.env.unwrap_or(false),
-        file: spec.file.unwrap_or(false),
-        filepath: spec.filepath.clone(),
-        change_mode: spec.change_mode.unwrap_or(ChangeMode::Noop),
-        change_signal: to_signal(spec.change_signal.as_ref()),
     }
 }
 

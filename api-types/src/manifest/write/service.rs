@@ -5,7 +5,7 @@
 
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::{from_length, from_plain, unless_empty, yes};
+use super::{from_length, from_plain, identity::from_service_identity, unless_empty, yes};
 use crate::{
     job::{self, AddressMode, CheckKind, Provider},
     manifest::{
@@ -40,6 +40,7 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
             service.checks.iter().map(|check| from_check(check, &service.name, names.task)).collect(),
         ),
         task: service.task.clone(),
+        identity: service.identity.as_ref().map(from_service_identity),
         // The checks have these settings.
         on_update: None,
         check_restart: None,

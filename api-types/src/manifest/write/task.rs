@@ -5,15 +5,15 @@
 
 use super::{
     from_affinities, from_constraints, from_length, from_plain, from_ports, from_restart,
-    service::from_services, unless_empty, yes,
+    identity::from_identity, service::from_services, unless_empty, yes,
 };
 use crate::{
     Duration,
-    job::{self, ArtifactMode, ChangeMode, DependencyCondition, RestartPolicy},
+    job::{self, ArtifactMode, DependencyCondition, RestartPolicy},
     manifest::{
-        Artifact, Dependency, DispatchPayload, Hook, Identity, Lifecycle, Logs, Prestop, Resources, Signal,
-        Span, TaskSpec, Template, Text, VolumeMount,
-        defaults::{ARTIFACT_DESTINATION, DEFAULT_IDENTITY, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
+        Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Signal, TaskSpec,
+        Template, Text, VolumeMount,
+        defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         non_empty,
         resolve::Names,
         texts, unless,
@@ -100,19 +100,6 @@ fn from_artifact(artifact: &job::Artifact) -> Artifact {
         insecure: yes(artifact.insecure),
         destination: unless(&artifact.destination, ARTIFACT_DESTINATION).map(Text),
         chown: yes(artifact.chown),
-    }
-}
-
-fn from_identity(identity: &job::Identity) -> Identity {
-    Identity {
-        name: unless(&identity.name, DEFAULT_IDENTITY),
-        aud: non_empty(identity.aud.clone()),
-        ttl: identity.ttl.map(Span),
-        env: yes(identity.env),
-        file: yes(identity.file),
-        filepath: identity.filepath.clone(),
-        change_mode: (identity.change_mode != ChangeMode::Noop).then_some(identity.change_mode),
-        change_signal: identity.change_signal.clone().map(Signal),
     }
 }
 

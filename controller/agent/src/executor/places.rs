@@ -294,7 +294,9 @@ fn with_tokens<T>(
     let owner = user::credentials(machine_user(task)).map_err(|error| Refusal::of(error.class(), &error))?;
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
     let wanted: Vec<WantedToken> = match &workload.alloc.server {
-        None => task.identities.iter().map(|of| token_spec(&workload.alloc, task, of, None)).collect(),
+        None => {
+            task.identities.iter().map(|of| token_spec(context, &workload.alloc, task, (of, None))).collect()
+        }
         // Servers would not accept a token that we signed.
         Some(_) => {
             let mut given = identities::signed_by_servers(&context.server_tokens, workload.alloc.id, task)
@@ -302,8 +304,9 @@ fn with_tokens<T>(
                     let why = format!("read the tokens signed by servers: {error}");
                     Refusal { class: Class::Retry, why }
                 })?;
-            let wanted =
-                |of: &Identity| Some(token_spec(&workload.alloc, task, of, Some(given.remove(&of.name)?)));
+            let wanted = |of: &Identity| {
+                Some(token_spec(context, &workload.alloc, task, (of, Some(given.remove(&of.name)?))))
+            };
             task.identities.iter().filter_map(wanted).collect()
         }
     };
@@ -318,14 +321,22 @@ fn with_tokens<T>(
 }
 
 fn token_spec(
+    context: &Context,
     alloc: &Arc<Allocation>,
     task: &Task,
-    identity: &Identity,
-    given: Option<SignedToken>,
+    (identity, given): (&Identity, Option<SignedToken>),
 ) -> WantedToken {
     let issued_at: UnixNanos = wall_now();
     let token_id = uuid::Uuid::new_v4().to_string();
-    let claims = Claims::new(&Grant { alloc, task, identity, issued_at, token_id: &token_id, issuer: None });
+    let claims = Claims::new(&Grant {
+        alloc,
+        task,
+        identity,
+        issued_at,
+        token_id: &token_id,
+        issuer: &context.issuer,
+        node: &context.node.get(),
+    });
     WantedToken {
         identity: identity.clone(),
         claims: serde_json::to_value(claims).unwrap_or_default(),

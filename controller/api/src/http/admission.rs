@@ -34,12 +34,12 @@ use self::{
     names::{HostRefusal, Naming},
     reports::Reports,
 };
-use super::{JWKS_PATH, auth::Token};
+use super::{DISCOVERY_PATH, JWKS_PATH, auth::Token};
 use crate::peer::Peer;
 
 /// Paths that need no token and accept any host name: the keys that verify tasks' tokens, and where a cluster publishes
 /// them.
-const PUBLIC_PATHS: [&str; 2] = [JWKS_PATH, "/.well-known/openid-configuration"];
+const PUBLIC_PATHS: [&str; 2] = [JWKS_PATH, DISCOVERY_PATH];
 
 /// Delay of the answer to a wrong token after too many of them: each connection can guess once per second.
 const PENALTY: Duration = Duration::from_secs(1);

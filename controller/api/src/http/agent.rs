@@ -183,12 +183,6 @@ pub(super) async fn health(
     (code, Json(body)).into_response()
 }
 
-/// The public keys of workload identities, for services that verify a task's token. The key lasts as long as the state
-/// directory.
-pub(super) async fn jwks(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
-    ([(header::CACHE_CONTROL, "public, max-age=3600")], Json(shared.jwks.clone()))
-}
-
 pub(super) async fn alive() -> &'static str {
     "ok\n"
 }

@@ -5,7 +5,9 @@
 use std::{path::PathBuf, sync::Arc};
 
 use axum::Router;
-use herdlet_agent::{gc::Collector, publish::ReadModel, requests::Requests, telemetry::Telemetry};
+use herdlet_agent::{
+    gc::Collector, identity_keys::IdentityKeys, publish::ReadModel, requests::Requests, telemetry::Telemetry,
+};
 use herdlet_api_types::{
     UnixNanos,
     view::{AllocView, JobView},
@@ -59,6 +61,7 @@ impl ApiFixture {
         };
         let state = dir.path().join("state");
         let variables = Store::open(&state, KeySource::choose(None, None, &state.join("keys"))).unwrap();
+        let identity_keys = Arc::new(IdentityKeys::new(state.join("keys"), Arc::clone(&model), None));
         let shared = Shared {
             requests,
             model,
@@ -80,7 +83,7 @@ impl ApiFixture {
                 ..Facts::default()
             },
             vitals: Box::new(Vitals::default),
-            jwks: serde_json::json!({ "keys": [{ "kid": "k1" }] }),
+            identity_keys,
             metrics: Box::new(|format, _| format!("{format:?}\n")),
             measuring: tokio::sync::Mutex::default(),
             publish_allocation_metrics: false,

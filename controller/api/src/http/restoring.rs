@@ -11,14 +11,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{JWKS_PATH, Shared, error::ApiError};
+use super::{DISCOVERY_PATH, JWKS_PATH, Shared, error::ApiError};
 
 /// Shorter than the timeouts of clients.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// Paths that don't depend on the state.
-const AT_ONCE: [&str; 7] =
-    ["/healthz", "/readyz", "/metrics", "/v1/metrics", "/v1/agent/health", "/v1/agent/monitor", JWKS_PATH];
+const AT_ONCE: [&str; 8] = [
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/v1/metrics",
+    "/v1/agent/health",
+    "/v1/agent/monitor",
+    JWKS_PATH,
+    DISCOVERY_PATH,
+];
 
 /// Paths whose answers report that the state is missing.
 const SAYS_SO: [&str; 2] = ["/v1/herdlet/status", "/v1/herdlet/overview"];

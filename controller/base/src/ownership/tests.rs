@@ -410,6 +410,7 @@ fn state_directory_is_inspected_without_task_directories() {
         "accepted/default.e.json",
         "accepted/ended/default.e.json",
         "keys/identity.p8",
+        "keys/identity.json",
         "node/tokens/0/t",
         "folders/memory",
         "bin/shim",

@@ -43,7 +43,25 @@ pub struct VariableKeyInfo {
     pub state: String,
     /// Nanoseconds since 1970; 0 if unknown.
     pub create_time: i64,
+    #[serde(default)]
     pub variables: u64,
+    #[serde(default)]
+    pub algorithm: String,
+    /// `variables` or `identities`; empty on a node, whose servers use each key for both.
+    #[serde(default, rename = "Use")]
+    pub purpose: String,
+    /// Nanoseconds since 1970 from which it is used; 0 if it is used already.
+    #[serde(default)]
+    pub publish_time: i64,
+}
+
+/// Whether a removal heeds the tokens that a key has signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRemoval {
+    /// It is refused while one may be valid.
+    Checked,
+    /// They become invalid.
+    Forced,
 }
 
 #[derive(Deserialize)]
@@ -53,6 +71,11 @@ struct Rotated {
 }
 
 const KEYS: &str = "/v1/operator/keyring/keys";
+const ROTATE: &str = "/v1/operator/keyring/rotate";
+
+/// What a key is for.
+const VARIABLES: &str = "variables";
+const IDENTITIES: &str = "identities";
 
 impl Client {
     /// A variable with its items; none if there is none.
@@ -123,13 +146,43 @@ impl Client {
 
     /// The keys that encrypt variables.
     pub async fn variable_keys(&self) -> Result<Vec<VariableKeyInfo>> {
-        self.ask(self.to(Method::GET, KEYS)).await
+        let keys: Vec<VariableKeyInfo> = self.ask(self.to(Method::GET, KEYS)).await?;
+        Ok(keys.into_iter().filter(|key| key.purpose != IDENTITIES).collect())
+    }
+
+    /// The keys that sign identities.
+    pub async fn identity_keys(&self) -> Result<Vec<VariableKeyInfo>> {
+        let keys: Vec<VariableKeyInfo> = self.ask(self.to(Method::GET, KEYS)).await?;
+        Ok(keys.into_iter().filter(|key| key.purpose != VARIABLES).collect())
+    }
+
+    /// Creates a key that signs identities from a time on, in nanoseconds since 1970; with 0 at once.
+    pub async fn rotate_identity_key(&self, algorithm: &str, publish_time: i64) -> Result<VariableKeyInfo> {
+        let query = [
+            ("use", IDENTITIES),
+            ("signing_algorithm", algorithm),
+            ("publish_time", &publish_time.to_string()),
+        ];
+        let rotated: Rotated = self.ask(self.to(Method::PUT, ROTATE).query(&query)).await?;
+        Ok(rotated.key)
+    }
+
+    /// Removes a key that does not sign.
+    pub async fn remove_identity_key(&self, id: &str, removal: KeyRemoval) -> Result<()> {
+        let path = format!("/v1/operator/keyring/key/{}", encode(id));
+        let request = self.to(Method::DELETE, &path);
+        let request = match removal {
+            KeyRemoval::Checked => request,
+            KeyRemoval::Forced => request.query(&[("force", "true")]),
+        };
+        let _: Value = self.ask(request.json(&json!({}))).await?;
+        Ok(())
     }
 
     /// Creates a key, with which all variables are encrypted again.
     pub async fn rotate_variable_key(&self) -> Result<VariableKeyInfo> {
-        let rotated: Rotated =
-            self.ask(self.to(Method::PUT, "/v1/operator/keyring/rotate").query(&[("full", "true")])).await?;
+        let query = [("full", "true"), ("use", VARIABLES)];
+        let rotated: Rotated = self.ask(self.to(Method::PUT, ROTATE).query(&query)).await?;
         Ok(rotated.key)
     }
 

@@ -3,12 +3,13 @@
 //! In: servers' answers. Out: a JSON Web Key set (RFC 7517, RFC 8037), an OpenID Connect discovery document, and how long to cache the
 //! keys. Keys of unknown types are left out.
 //!
-//! Facts: `hashicorp/nomad:command/agent/keyring_endpoint.go`, `nomad/structs/keyring.go`; PKCS #1 (RFC 8017, A.1.1) for keys of RSA.
+//! Facts: `hashicorp/nomad:command/agent/keyring_endpoint.go`, `nomad/structs/keyring.go`.
 
 use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use herdlet_api_types::UnixNanos;
+use herdlet_base::rsa_key;
 use herdlet_rpc::codec::Value;
 use serde_json::{Map, Value as Json, json};
 
@@ -79,7 +80,7 @@ fn key(key: &Value) -> Option<Json> {
             fields.insert("x".to_owned(), encoded(public));
         }
         "RS256" => {
-            let (modulus, exponent) = rsa(public)?;
+            let (modulus, exponent) = rsa_key::components(public)?;
             fields.insert("kty".to_owned(), "RSA".into());
             fields.insert("n".to_owned(), encoded(modulus));
             fields.insert("e".to_owned(), encoded(exponent));
@@ -87,33 +88,6 @@ fn key(key: &Value) -> Option<Json> {
         _ => return None,
     }
     Some(Json::Object(fields))
-}
-
-/// Modulus and exponent of an RSA key, which is a DER sequence of the two.
-fn rsa(der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (sequence, _) = element(der, 0x30)?;
-    let (modulus, rest) = element(sequence, 0x02)?;
-    let (exponent, _) = element(rest, 0x02)?;
-    Some((unsigned(modulus), unsigned(exponent)))
-}
-
-/// The content of the first element, which must have this tag, and the bytes after it.
-fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let [found, length, rest @ ..] = der else { return None };
-    let (length, rest) = match length {
-        short @ 0..=0x7f => (usize::from(*short), rest),
-        // RSA keys are shorter than 64 KiB.
-        0x81 => (usize::from(*rest.first()?), rest.get(1..)?),
-        0x82 => (usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?])), rest.get(2..)?),
-        _ => return None,
-    };
-    (*found == tag).then_some(())?;
-    rest.split_at_checked(length)
-}
-
-/// Removes the zero byte that marks a number as non-negative.
-fn unsigned(number: &[u8]) -> &[u8] {
-    number.strip_prefix(&[0]).unwrap_or(number)
 }
 
 #[cfg(test)]

@@ -5,16 +5,28 @@ use crate::env::fixture;
 
 const NOW: UnixNanos = UnixNanos(1_790_000_000_900_000_000);
 
-fn claims(identity: &Identity, issuer: Option<&str>) -> serde_json::Value {
-    let (alloc, task) = (fixture::alloc(), fixture::task());
-    let grant = Grant { alloc: &alloc, task: &task, identity, issued_at: NOW, token_id: "an-id", issuer };
+fn claims(identity: &Identity, issuer: &Issuer) -> serde_json::Value {
+    let (alloc, task, node) = (fixture::alloc(), fixture::task(), fixture::node());
+    let grant = Grant {
+        alloc: &alloc,
+        task: &task,
+        identity,
+        issued_at: NOW,
+        token_id: "an-id",
+        issuer,
+        node: &node,
+    };
     serde_json::to_value(Claims::new(&grant)).unwrap()
+}
+
+fn none() -> Issuer {
+    Issuer::default()
 }
 
 #[test]
 fn a_default_identity() {
     assert_eq!(
-        claims(&fixture::identity("default", &[], None), None),
+        claims(&fixture::identity("default", &[], None), &none()),
         serde_json::json!({
             "nomad_namespace": "default",
             "nomad_job_id": "web",
@@ -32,7 +44,8 @@ fn a_default_identity() {
 #[test]
 fn an_identity_with_audience_ttl_and_issuer() {
     let identity = fixture::identity("api", &["example.test", "b"], Some(Duration::from_millis(3_600_100)));
-    let claims = claims(&identity, Some("https://node.test"));
+    let issuer = Issuer { url: Some("https://node.test".to_string()), ..none() };
+    let claims = claims(&identity, &issuer);
     assert_eq!(claims["sub"], "global:default:web:cache:redis:api");
     assert_eq!(claims["aud"], serde_json::json!(["example.test", "b"]));
     // 0.9 s + 3600.1 s
@@ -43,9 +56,9 @@ fn an_identity_with_audience_ttl_and_issuer() {
 #[test]
 fn a_ttl_of_nothing_is_none_and_an_endless_one_ends() {
     let nothing = fixture::identity("api", &["a"], Some(Duration::ZERO));
-    assert!(claims(&nothing, None).get("exp").is_none());
+    assert!(claims(&nothing, &none()).get("exp").is_none());
     let endless = fixture::identity("api", &["a"], Some(Duration::MAX));
-    assert_eq!(claims(&endless, None)["exp"], i64::MAX / 1_000_000_000);
+    assert_eq!(claims(&endless, &none())["exp"], i64::MAX / 1_000_000_000);
 }
 
 // A job `web:cache` with a group `x` got the first parts of the subject of job `web`, group `cache`.
@@ -61,7 +74,35 @@ fn a_name_with_a_colon_is_one_part_of_the_subject() {
         identity: &identity,
         issued_at: NOW,
         token_id: "x",
-        issuer: None,
+        issuer: &none(),
+        node: &fixture::node(),
     };
     assert_eq!(Claims::new(&grant).sub, "global:default:web%3Acache:a%253Ab:redis:default");
+}
+
+// It got the audience of the default identity, with which it could have read the variables of its job.
+#[test]
+fn another_identity_without_audience_has_none() {
+    assert!(claims(&fixture::identity("api", &[], None), &none()).get("aud").is_none());
+}
+
+#[test]
+fn the_operator_adds_claims_and_offers_others() {
+    let claim = |name: &str, text: &str| (name.to_string(), text.to_string());
+    let issuer = Issuer {
+        extra_claims: [claim("pool", "${node.pool}/${node.class}"), claim("where", "x${nothing}")].into(),
+        optional_extra_claims: [
+            claim("who", "${job.namespace}/${job.id}/${group.name}/${task.name}@${node.id}"),
+            claim("secret", "${job.meta.none}"),
+        ]
+        .into(),
+        ..none()
+    };
+    let mut identity = fixture::identity("api", &["x"], None);
+    let pool = serde_json::json!({ "pool": "default/edge", "where": "x${nothing}" });
+    assert_eq!(claims(&identity, &issuer)["extra_claims"], pool);
+    identity.extra_claims = vec!["who".to_string(), "unknown".to_string()];
+    let all = serde_json::json!({ "pool": "default/edge", "where": "x${nothing}", "who": "default/web/cache/redis@n-1" });
+    assert_eq!(claims(&identity, &issuer)["extra_claims"], all);
+    assert!(claims(&identity, &none()).get("extra_claims").is_none());
 }

@@ -83,6 +83,7 @@ pub(crate) fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Ident
     let aud: Vec<String> = aud.iter().map(ToString::to_string).collect();
     let change_mode = ChangeMode::Noop;
     Identity {
+        extra_claims: Vec::new(),
         name: name.to_string(),
         aud,
         ttl,

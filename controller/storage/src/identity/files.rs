@@ -1,8 +1,9 @@
 //! Token files in a task's `secrets` or at its `filepath`, and tokens for its environment.
 //!
 //! In: the signer, the task directory, the task's identities with the claims for each. Out: files `nomad_token` (the
-//! identity called `default`) and `nomad_<name>.jwt`, or the configured paths, readable only by the task's user. This
-//! module does not schedule renewals; it only reports when the next is due.
+//! identity called `default`) and `nomad_<name>.jwt`, or the configured paths, readable only by the task's user. A token
+//! that expires and that the task gets only as a variable has a file that the task can't see, so that the next agent knows
+//! when it is due. This module does not schedule renewals; it only reports when the next is due.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -13,6 +14,8 @@ use herdlet_base::{
     safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
     token_path::{file_name, path_of},
 };
+
+use sha2::{Digest as _, Sha256};
 
 use super::{IdentityError, Signer, Token};
 use crate::task_dir::TaskDir;
@@ -40,6 +43,14 @@ pub struct WantedToken {
     pub given: Option<SignedToken>,
 }
 
+impl WantedToken {
+    /// Whether it has a file: the task's, or our own.
+    fn is_stored(&self) -> bool {
+        let expires = self.claims.get("exp").is_some();
+        self.identity.file || (self.identity.env && expires && self.given.is_none())
+    }
+}
+
 /// A token that servers have signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedToken {
@@ -57,24 +68,25 @@ pub struct Issued {
 
 impl TaskTokens<'_> {
     /// Writes a token file for each identity that has one, atomically for readers: the token from the servers, or else
-    /// a newly signed one. Repeating the call renews the latter.
+    /// a newly signed one. A token that is in place and not due stays.
     ///
     /// # Errors
     ///
     /// If `secrets` or, with a `filepath`, the task's directory is missing, or a file can't be written.
     pub fn up(&self, wanted: &[WantedToken]) -> Result<Issued, IdentityError> {
-        for wanted in wanted.iter().filter(|token| token.identity.file) {
+        for wanted in wanted.iter().filter(|token| token.is_stored()) {
             let missing = || IdentityError::NoDir { task: self.task.to_owned() };
-            let Spot { dir, name } = self.spot(&wanted.identity, Missing::Made)?.ok_or_else(missing)?;
+            let spot = self.spot(&wanted.identity, Missing::Made)?.ok_or_else(missing)?;
+            if self.is_fresh(&spot, wanted)? {
+                continue;
+            }
             let token = self.make(wanted)?;
-            dir.write_file(&name, token.reveal().as_bytes(), self.rights(0o600), Outlives::Processes)
+            let rights = if wanted.identity.file { self.rights(0o600) } else { PRIVATE };
+            spot.dir
+                .write_file(&spot.name, token.reveal().as_bytes(), rights, Outlives::Processes)
                 .map_err(|source| self.file_error(source))?;
         }
-        let due = |wanted: &WantedToken| match &wanted.given {
-            Some(given) => given.renew_in,
-            None => renew_in(&wanted.identity),
-        };
-        Ok(Issued { renew_in: wanted.iter().filter_map(due).min() })
+        Ok(Issued { renew_in: self.renew_in(wanted) })
     }
 
     /// Tokens for the environment, by variable name: `NOMAD_TOKEN` (default) or `NOMAD_TOKEN_<name>`.
@@ -86,8 +98,23 @@ impl TaskTokens<'_> {
         wanted
             .iter()
             .filter(|token| token.identity.env)
-            .map(|token| Ok((env_name(&token.identity), self.make(token)?)))
+            .map(|token| {
+                let stored = if token.is_stored() { self.stored(token)? } else { None };
+                let token_for_env = stored.map_or_else(|| self.make(token), Ok)?;
+                Ok((env_name(&token.identity), token_for_env))
+            })
             .collect()
+    }
+
+    /// The token in its file, if it is fresh.
+    fn stored(&self, wanted: &WantedToken) -> Result<Option<Token>, IdentityError> {
+        let Some(spot) = self.spot(&wanted.identity, Missing::Left)? else { return Ok(None) };
+        if !self.is_fresh(&spot, wanted)? {
+            return Ok(None);
+        }
+        let bytes = self.bytes(&spot)?.and_then(Result::ok);
+        let text = bytes.and_then(|bytes| std::str::from_utf8(&bytes).ok().map(str::to_owned));
+        Ok(text.map(|text| Token(text.into())))
     }
 
     /// Whether all token files exist, are signed by us or the servers, readable only by their owner, not expired (at
@@ -122,18 +149,44 @@ impl TaskTokens<'_> {
 
     /// Time until the first renewal of the existing tokens is due, zero if overdue; `None` if nothing expires.
     pub fn renew_in(&self, wanted: &[WantedToken]) -> Option<Duration> {
-        let due = |token: &WantedToken| {
-            if let Some(given) = &token.given {
-                return given.renew_in;
-            }
-            let spot = self.spot(&token.identity, Missing::Left).ok().flatten()?;
-            let claims = self.read(&spot).ok().flatten()?.ok()?;
-            let (issued, expires, now) =
-                (seconds(&claims, "iat")?, seconds(&claims, "exp")?, seconds(&token.claims, "iat")?);
-            let left = issued.saturating_add(expires.saturating_sub(issued) / 2).saturating_sub(now);
-            Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
-        };
-        wanted.iter().filter(|token| token.identity.file || token.given.is_some()).filter_map(due).min()
+        wanted.iter().filter_map(|token| self.due_in(token)).min()
+    }
+
+    fn due_in(&self, wanted: &WantedToken) -> Option<Duration> {
+        if let Some(given) = &wanted.given {
+            return given.renew_in;
+        }
+        let spot = self.spot(&wanted.identity, Missing::Left).ok().flatten();
+        let claims = spot.and_then(|spot| self.read(&spot).ok().flatten()?.ok());
+        match claims.or_else(|| (!wanted.identity.file).then(|| wanted.claims.clone())) {
+            // Issued without a file, by a release that wrote none: it is at most as old as the agent's predecessor.
+            Some(claims) => renew_in(&claims, seconds(&wanted.claims, "iat")?),
+            None => None,
+        }
+    }
+
+    /// Whether the token in its place is as wanted and not due.
+    fn is_fresh(&self, spot: &Spot, wanted: &WantedToken) -> Result<bool, IdentityError> {
+        if !matches!(self.see(spot, wanted)?, Observation::Present) || !self.is_owned(spot, wanted)? {
+            return Ok(false);
+        }
+        if wanted.given.is_some() {
+            return Ok(true);
+        }
+        let (claims, now) = (self.read(spot)?.and_then(Result::ok), seconds(&wanted.claims, "iat"));
+        let (Some(claims), Some(now)) = (claims, now) else { return Ok(false) };
+        // The clock was set back: when it is due by this token says nothing.
+        let is_early =
+            seconds(&claims, "iat").is_some_and(|issued| issued > now.saturating_add(CLOCK_SECONDS));
+        Ok(!is_early && renew_in(&claims, now).is_none_or(|left| !left.is_zero()))
+    }
+
+    /// Whether the file belongs to whom it would be given to now.
+    fn is_owned(&self, spot: &Spot, wanted: &WantedToken) -> Result<bool, IdentityError> {
+        let rights = if wanted.identity.file { self.rights(0o600) } else { PRIVATE };
+        let Rights::Exact { owner: Some(owner), .. } = rights else { return Ok(true) };
+        let stat = spot.dir.stat_name(&spot.name).map_err(|source| self.file_error(source))?;
+        Ok(stat.is_some_and(|stat| (stat.st_uid, stat.st_gid) == owner))
     }
 
     fn make(&self, wanted: &WantedToken) -> Result<Token, IdentityError> {
@@ -151,7 +204,7 @@ impl TaskTokens<'_> {
         let claims = match &token.given {
             Some(given) if given.token.reveal().as_bytes() == &bytes[..] => token.claims.clone(),
             Some(_) => return seen("is not the token from the servers"),
-            None => match self.claims(&bytes) {
+            None => match self.claims(&bytes)? {
                 Ok(claims) => claims,
                 Err(NotOurs) => return seen("is not one of our tokens"),
             },
@@ -171,13 +224,21 @@ impl TaskTokens<'_> {
 
     /// The claims of the existing token.
     fn read(&self, spot: &Spot) -> Result<Option<Result<serde_json::Value, NotOurs>>, IdentityError> {
-        let bytes = self.bytes(spot)?;
-        Ok(bytes.map(|bytes| bytes.and_then(|bytes| self.claims(&bytes))))
+        match self.bytes(spot)? {
+            None => Ok(None),
+            Some(Err(NotOurs)) => Ok(Some(Err(NotOurs))),
+            Some(Ok(bytes)) => self.claims(&bytes).map(Some),
+        }
     }
 
-    fn claims(&self, bytes: &[u8]) -> Result<serde_json::Value, NotOurs> {
-        let claims = std::str::from_utf8(bytes).ok().and_then(|text| self.signer.verify(text).ok());
-        claims.ok_or(NotOurs)
+    /// Fails if the keys can't be used: then nothing is known about the token.
+    fn claims(&self, bytes: &[u8]) -> Result<Result<serde_json::Value, NotOurs>, IdentityError> {
+        let Ok(text) = std::str::from_utf8(bytes) else { return Ok(Err(NotOurs)) };
+        match self.signer.verify(text) {
+            Ok(claims) => Ok(Ok(claims)),
+            Err(error) if error.is_about_token() => Ok(Err(NotOurs)),
+            Err(error) => Err(error),
+        }
     }
 
     /// The contents of the existing file.
@@ -195,6 +256,10 @@ impl TaskTokens<'_> {
     /// The directory and file name of a token; `None` if a directory on the way is missing and isn't created.
     fn spot(&self, identity: &Identity, missing: Missing) -> Result<Option<Spot>, IdentityError> {
         let entered = |source| IdentityError::TaskDir { task: self.task.to_owned(), source };
+        if !identity.file {
+            let private = self.task_dir.private().map_err(entered)?;
+            return Ok(private.map(|dir| Spot { dir, name: file_name(&identity.name).into() }));
+        }
         let Some(path) = identity.filepath.as_deref() else {
             let secrets = self.task_dir.secrets().map_err(entered)?;
             return Ok(secrets.map(|dir| Spot { dir, name: file_name(&identity.name).into() }));
@@ -276,11 +341,25 @@ fn lasting(claims: &serde_json::Value) -> serde_json::Value {
     claims
 }
 
-/// Time from issue to renewal: half the lifetime, as in Nomad; `None` if the token doesn't expire.
-fn renew_in(identity: &Identity) -> Option<Duration> {
-    let ttl = identity.ttl.filter(|ttl| !ttl.is_zero() && !ttl.is_negative())?;
-    Some((ttl.to_std() / 2).max(Duration::from_secs(1)))
+/// Time from `now` until a token with these claims is to be renewed: after half of its life or up to a fifth of that
+/// earlier, so that tokens that were issued together are not renewed together. `None` if it doesn't expire.
+fn renew_in(claims: &serde_json::Value, now: i64) -> Option<Duration> {
+    let (issued, expires) = (seconds(claims, "iat")?, seconds(claims, "exp")?);
+    let life = Duration::from_secs(u64::try_from(expires.saturating_sub(issued)).unwrap_or_default());
+    let half = life / 2;
+    // The token's id is random, and tells any agent the same time.
+    let id = claims.get("jti").and_then(|id| id.as_str()).unwrap_or_default();
+    let share = Sha256::digest(id.as_bytes()).first().copied().unwrap_or_default();
+    let wait = half.saturating_sub(half / (5 * 256) * u32::from(share)).max(Duration::from_secs(1));
+    let passed = Duration::from_secs(u64::try_from(now.saturating_sub(issued)).unwrap_or_default());
+    Some(wait.saturating_sub(passed))
 }
+
+/// How far clocks may be set back without effect.
+const CLOCK_SECONDS: i64 = 60;
+
+/// Only we read it.
+const PRIVATE: Rights = Rights::Exact { mode: 0o600, owner: None };
 
 /// Larger than any token, and far below the size of `secrets`.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
@@ -292,3 +371,6 @@ fn env_name(identity: &Identity) -> String {
         format!("NOMAD_TOKEN_{}", identity.name)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,11 +6,17 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use herdlet_e2e::{agent::Agent, http, wait};
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    http, wait,
+};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, jwk::JwkSet};
 use serde_json::Value;
 
-use crate::common::{is_root, job, shell, sleeper};
+use crate::{
+    common::{is_root, job, shell, sleeper},
+    task_api::{secrets, status, token},
+};
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
@@ -24,10 +30,11 @@ fn claims(agent: &Agent, token: &str) -> Value {
     let keys: JwkSet = serde_json::from_str(&served.body).unwrap();
     let header = jsonwebtoken::decode_header(token.trim()).unwrap();
     let key = keys.find(&header.kid.unwrap()).unwrap();
-    let mut rules = Validation::new(Algorithm::EdDSA);
+    let mut rules = Validation::new(header.alg);
     rules.validate_aud = false;
     // Nomad's default identity does not expire; expirations of others are verified.
     rules.required_spec_claims.clear();
+    assert!(matches!(header.alg, Algorithm::RS256 | Algorithm::EdDSA), "{header:?}");
     let key = DecodingKey::from_jwk(key).unwrap();
     jsonwebtoken::decode::<Value>(token.trim(), &key, &rules).unwrap().claims
 }
@@ -59,7 +66,7 @@ fn identity_tokens_are_signed_and_expire() {
     );
     let keys = http::get(&agent.peer(), "/.well-known/jwks.json").unwrap().json();
     let key = &keys["keys"][0];
-    for (field, value) in [("kty", "OKP"), ("crv", "Ed25519"), ("alg", "EdDSA"), ("use", "sig")] {
+    for (field, value) in [("kty", "RSA"), ("e", "AQAB"), ("alg", "RS256"), ("use", "sig")] {
         assert_eq!(key[field], value, "{keys}");
     }
     assert_eq!(claims_of_api["nomad_job_id"], "who");
@@ -125,5 +132,132 @@ fn a_task_without_identities_has_no_token() {
     });
     let log = agent.until_logged(&alloc.id(), "t", "stdout", |output| output.ends_with("done\n"));
     assert!(log.starts_with("0\n") && !log.contains("token") && !log.contains("jwt"), "{log}");
+    agent.finish();
+}
+
+fn keys(agent: &Agent) -> Value {
+    let list = agent.cli(&["identity", "key", "list", "-o", "json"]).success().stdout;
+    serde_json::from_str::<Value>(&list).unwrap()["keys"].clone()
+}
+
+#[test]
+fn keys_are_rotated_and_old_tokens_stay_valid() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    assert_eq!(keys(&agent), serde_json::json!([]), "no task needs one");
+    let identity = "identities: [{file: true}]";
+    agent.apply_and_wait(&job("old", "service", "", &[sleeper("t", identity)]));
+    let member = agent.single("old.g[0]", "t");
+    let dir = secrets(&agent, &member.alloc, "t");
+    let old = token(&dir);
+    let kid = |token: &str| jsonwebtoken::decode_header(token).unwrap().kid.unwrap();
+    let rotate = |more: &[&str]| {
+        let rotated =
+            agent.cli(&[&["identity", "key", "rotate", "-o", "json"], more].concat()).success().stdout;
+        serde_json::from_str::<Value>(&rotated).unwrap()["keys"][0].clone()
+    };
+    // One that services learn first does not sign yet.
+    let next = rotate(&["--publish-for", "10h", "--algorithm", "eddsa"]);
+    assert_eq!((&next["state"], &next["algorithm"]), (&"prepublished".into(), &"EdDSA".into()));
+    let added = rotate(&[]);
+    assert_eq!(keys(&agent).as_array().unwrap().len(), 3);
+    let refused = agent.cli(&["identity", "key", "remove", &kid(&old)]).ended(1);
+    assert!(refused.stderr.contains("less than an hour ago"), "{}", refused.stderr);
+    agent.crash();
+    agent.apply_and_wait(&job("new", "service", "", &[sleeper("t", identity)]));
+    let new = token(&secrets(&agent, &agent.single("new.g[0]", "t").alloc, "t"));
+    assert_eq!(kid(&new), added["id"].as_str().unwrap());
+    assert_eq!(
+        (token(&dir), agent.single("old.g[0]", "t")),
+        (old.clone(), member),
+        "nothing is issued again"
+    );
+    for token in [&old, &new] {
+        assert_eq!(claims(&agent, token)["nomad_task"], "t");
+        assert_eq!(status(&dir, "/v1/vars", token), Some(200));
+    }
+    // Without its key, a token is nothing, and the agent replaces it.
+    agent.cli(&["identity", "key", "remove", "--force", &kid(&old)]).success();
+    wait::until_true("the token is refused", || status(&dir, "/v1/vars", &old) == Some(403));
+    agent.finish();
+}
+
+/// An agent that had restarted never renewed such a token.
+#[test]
+fn an_expiring_variable_is_renewed_by_the_next_agent() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let identities = "identities: [{name: brief, aud: [x.test], ttl: 20s, env: true, change_mode: restart}]";
+    agent.apply_and_wait(&job("env", "service", "", &[sleeper("t", identities)]));
+    let variable = |pid: u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        environment.split('\0').find_map(|pair| Some(pair.strip_prefix("NOMAD_TOKEN_brief=")?.to_owned()))
+    };
+    let first = agent.single("env.g[0]", "t");
+    let before = variable(first.pid).unwrap();
+    agent.crash();
+    let next = wait::until("a restart with a new token", || {
+        let member = agent.members().into_iter().find(|member| member.pid != first.pid)?;
+        variable(member.pid).filter(|token| *token != before)
+    });
+    assert!(claims(&agent, &next)["exp"].as_u64().unwrap() > now());
+    agent.finish();
+}
+
+#[test]
+fn services_discover_the_issuer_and_its_claims() {
+    if !is_root() {
+        return;
+    }
+    let config = "identities:\n  oidc_issuer: https://id.example.test\n  extra_claims: {where: \"${node.datacenter}\"}\n  \
+                  optional_extra_claims: {who: \"${job.id}/${task.name}\"}\n";
+    let mut agent = Agent::start_with(Setup::default().config(config));
+    let served = http::get(&agent.peer(), "/.well-known/openid-configuration").unwrap().json();
+    assert_eq!(
+        (&served["issuer"], &served["jwks_uri"]),
+        (&"https://id.example.test".into(), &"https://id.example.test/.well-known/jwks.json".into())
+    );
+    let identities =
+        "identities: [{name: api, aud: [x.test], file: true, extra_claims: [who, none]}, {file: true}]";
+    agent.apply_and_wait(&job("told", "service", "", &[sleeper("t", identities)]));
+    let dir = secrets(&agent, &agent.single("told.g[0]", "t").alloc, "t");
+    let api = claims(&agent, &fs::read_to_string(dir.join("nomad_api.jwt")).unwrap());
+    assert_eq!(api["iss"], "https://id.example.test");
+    assert_eq!(api["extra_claims"], serde_json::json!({ "where": "dc1", "who": "told/t" }));
+    let plain = claims(&agent, &token(&dir));
+    assert_eq!(plain["extra_claims"], serde_json::json!({ "where": "dc1" }));
+    agent.finish();
+}
+
+#[test]
+fn damaged_keys_delay_new_tasks_only() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let identity = "identities: [{file: true}]";
+    agent.apply_and_wait(&job("before", "service", "", &[sleeper("t", identity)]));
+    let member = agent.single("before.g[0]", "t");
+    let dir = secrets(&agent, &member.alloc, "t");
+    let first = token(&dir);
+    agent.kill();
+    let file = agent.home.state().join("keys/identity.json");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    agent.launch();
+    agent.apply(&job("after", "service", "", &[sleeper("t", identity)]));
+    agent.until_printed(&["explain", "after.g[0]"], |text| text.contains("identity.json is damaged"));
+    assert_eq!(status(&dir, "/v1/vars", &first), Some(500));
+    assert_eq!((agent.single("before.g[0]", "t"), token(&dir)), (member, first.clone()));
+    assert_eq!(fs::read(&file).unwrap().len(), whole.len() / 2, "it is not replaced");
+    fs::write(&file, &whole).unwrap();
+    agent.until_running("after.g[0]", "t");
+    assert_eq!(status(&dir, "/v1/vars", &first), Some(200));
+    assert_eq!(token(&dir), first);
     agent.finish();
 }

@@ -75,7 +75,7 @@ fn find_readable(dir: &Path, open: &mut Vec<String>) {
     // Closed directories protect their contents. Tasks of other users must be able to enter allocation
     // directories.
     if mode & 0o007 == 0 {
-        for file in ["state.db", "keys/identity.p8", "keys/variables", "instance"] {
+        for file in ["state.db", "keys/identity.p8", "keys/identity.json", "keys/variables", "instance"] {
             if let Ok(found) = fs::metadata(dir.join(file))
                 && found.mode() & 0o077 != 0
             {

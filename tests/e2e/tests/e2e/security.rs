@@ -13,3 +13,4 @@ mod strangers;
 mod supervisors;
 mod tasks;
 mod templates;
+mod tokens;

@@ -115,7 +115,7 @@ fn hash(token: &str) -> [u8; 32] {
 }
 
 /// Checks the signature of an identity, and returns its claims.
-pub type Verifier = Box<dyn Fn(&str) -> Option<serde_json::Value> + Send + Sync>;
+pub type Verifier = Box<dyn Fn(&str) -> Result<serde_json::Value, Unidentified> + Send + Sync>;
 
 /// The authority of an agent without a cluster.
 pub struct LocalAuthority {
@@ -171,8 +171,8 @@ impl LocalAuthority {
         if token.len() > TOKEN_LEN_MAX {
             return Err(Unidentified::Rejected);
         }
-        let claims = (self.verify)(token).and_then(|claims| serde_json::from_value::<Claims>(claims).ok());
-        let claims = Arc::new(claims.ok_or(Unidentified::Rejected)?);
+        let claims = serde_json::from_value::<Claims>((self.verify)(token)?);
+        let claims = Arc::new(claims.map_err(|_| Unidentified::Rejected)?);
         if !self.restored.is_open() {
             let opened = tokio::time::timeout(RESTORE_MAX, self.restored.opened()).await;
             if !matches!(opened, Ok(Ok(_))) {

@@ -14,13 +14,13 @@ use herdlet_variables::access::{TaskIdentity, may_read};
 
 use super::authority::{Principal, TaskPrincipal};
 use crate::http::{
-    JWKS_PATH,
+    DISCOVERY_PATH, JWKS_PATH,
     error::{ApiError, ApiResult},
 };
 
 /// What a task may read beside variables and services: nothing in them is about a job.
-const OPEN_PATHS: [&str; 5] =
-    ["/v1/agent/health", "/v1/status/leader", "/v1/status/peers", "/v1/regions", JWKS_PATH];
+const OPEN_PATHS: [&str; 6] =
+    ["/v1/agent/health", "/v1/status/leader", "/v1/status/peers", "/v1/regions", JWKS_PATH, DISCOVERY_PATH];
 
 /// The sender of a request through the Task API. A request extension.
 #[derive(Clone)]

@@ -38,8 +38,8 @@ async fn tcp_requires_the_token() {
     assert_eq!(status(http.get(format!("{base}/nothing"))).await, 401, "every path needs a token");
     let keys = http.get(format!("{base}/.well-known/jwks.json")).send().await.unwrap();
     assert_eq!(keys.status().as_u16(), 200, "public keys need no token");
-    assert_eq!(keys.headers()["cache-control"], "public, max-age=3600");
-    assert_eq!(keys.json::<serde_json::Value>().await.unwrap()["keys"][0]["kid"], "k1");
+    assert_eq!(keys.headers()["cache-control"], "public, max-age=900");
+    assert_eq!(keys.json::<serde_json::Value>().await.unwrap()["keys"][0]["alg"], "RS256");
     assert_eq!(status(http.post(format!("{base}/.well-known/jwks.json"))).await, 405);
 }
 

@@ -42,7 +42,13 @@ impl Env {
         let path = env.ground.dir.path().join("token");
         std::fs::write(&path, OPERATOR).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let verify = Box::new(|token: &str| serde_json::from_str(token.strip_prefix("signed:")?).ok());
+        let verify = Box::new(|token: &str| {
+            if token == "unknown" {
+                return Err(Unidentified::Failed("read the keys".to_owned()));
+            }
+            let claims = token.strip_prefix("signed:").and_then(|claims| serde_json::from_str(claims).ok());
+            claims.ok_or(Unidentified::Rejected)
+        });
         let known = (Arc::clone(&env.ground.shared.model), env.ground.shared.restored.clone());
         env.serve("one", Arc::new(LocalAuthority::new(verify, known, Some(Token::read(&path).unwrap()))));
         env
@@ -114,6 +120,7 @@ async fn nobody_is_served_without_a_token_that_holds() {
         ("authorization", "Basic eDp5".to_owned(), 401),
         ("authorization", "Bearer ".to_owned(), 401),
         (TOKEN, "anonymous".to_owned(), 403),
+        (TOKEN, "unknown".to_owned(), 500),
         (TOKEN, valid.replace("signed:", "forged:"), 403),
         (TOKEN, valid.clone(), 200),
         ("authorization", format!("Bearer {valid}"), 200),

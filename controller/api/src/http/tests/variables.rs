@@ -304,6 +304,75 @@ async fn keys_are_listed_rotated_and_removed_without_showing_them() {
 }
 
 #[tokio::test]
+async fn keys_of_identities_are_rotated_beside_those_of_variables() {
+    let agent = agent().await;
+    let published = async || {
+        let keys = send(&agent, "GET", "../.well-known/jwks.json", Value::Null).await.json();
+        let kids = keys["keys"].as_array().unwrap().iter().map(|key| key["kid"].clone());
+        kids.collect::<Vec<Value>>()
+    };
+    let first = published().await;
+    let listed = async || send(&agent, "GET", "operator/keyring/keys", Value::Null).await.json();
+    let keys = listed().await;
+    assert_eq!(
+        json!([keys[0]["KeyID"], keys[0]["Algorithm"], keys[0]["State"], keys[0]["Use"]]),
+        json!([first[0], "RS256", "active", "identities"])
+    );
+    // One kind only.
+    let rotate = async |query: &str| {
+        send(&agent, "PUT", &format!("operator/keyring/rotate?{query}"), Value::Null).await
+    };
+    let later = i64::MAX / 2;
+    let next = rotate(&format!("use=identities&signing_algorithm=eddsa&publish_time={later}")).await.json();
+    assert_eq!(
+        json!([next["Key"]["Algorithm"], next["Key"]["State"], next["SigningKey"]]),
+        json!(["EdDSA", "prepublished", null])
+    );
+    assert_eq!(
+        (published().await.len(), listed().await[0]["PublishTime"].as_i64()),
+        (2, Some(later / 1_000_000_000 * 1_000_000_000))
+    );
+    // There was none of variables, so it is the first one and its successor.
+    rotate("use=variables").await;
+    assert_eq!((listed().await.as_array().unwrap().len(), published().await.len()), (4, 2));
+    // Both, as in Nomad.
+    let both = rotate("full=true").await.json();
+    assert_eq!(json!([both["Key"]["Use"], both["SigningKey"]["State"]]), json!(["variables", "active"]));
+    for bad in ["use=other", "signing_algorithm=HS256", "publish_time=soon"] {
+        assert_eq!(rotate(bad).await.status, 400, "{bad}");
+    }
+    let text = send(&agent, "GET", "operator/keyring/keys", Value::Null).await.text;
+    let file = std::fs::read_to_string(agent.dir.path().join("state/keys/identity.json")).unwrap();
+    let file: Value = serde_json::from_str(&file).unwrap();
+    assert!(!text.contains(file["keys"][0]["pkcs8"].as_str().unwrap()));
+    let first = first[0].as_str().unwrap();
+    let remove = async |query: &str| {
+        send(&agent, "DELETE", &format!("operator/keyring/key/{first}{query}"), Value::Null).await.status
+    };
+    assert_eq!((remove("").await, remove("?force=true").await, remove("").await), (409, 200, 404));
+    assert_eq!(published().await.len(), 2);
+}
+
+#[tokio::test]
+async fn discovery_needs_an_issuer() {
+    let agent = agent().await;
+    let answer = send(&agent, "GET", "../.well-known/openid-configuration", Value::Null).await;
+    assert!(answer.status == 404 && answer.text.contains("identities.oidc_issuer"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn damaged_keys_of_identities_are_reported() {
+    let agent = agent().await;
+    let keys = agent.dir.path().join("state/keys");
+    std::fs::create_dir_all(&keys).unwrap();
+    std::fs::write(keys.join("identity.json"), "{").unwrap();
+    for path in ["../.well-known/jwks.json", "operator/keyring/keys"] {
+        let answer = send(&agent, "GET", path, Value::Null).await;
+        assert!(answer.status == 500 && answer.text.contains("identity.json is damaged"), "{}", answer.text);
+    }
+}
+
+#[tokio::test]
 async fn a_lost_key_is_named_and_other_paths_still_work() {
     let mut agent = ApiFixture::new();
     let state = agent.dir.path().join("state");

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use herdlet_api_types::{
     job::ChangeMode,
-    manifest::{TaskSpec, defaults::DEFAULT_IDENTITY},
+    manifest::{Identity, TaskSpec, defaults::DEFAULT_IDENTITY},
 };
 use herdlet_base::{below::below, token_path::path_of};
 
@@ -38,7 +38,10 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
                 findings.problem(&trail.field("ttl"), message);
             }
         } else if aud.is_empty() {
-            findings.absent(&trail, &trail, "`aud` is missing: name the audience of the token");
+            findings.warning(
+                &trail,
+                "`aud` is missing, so a service can't tell whether this token is meant for it",
+            );
         }
         for (index, audience) in aud.iter().enumerate() {
             text::plain(audience, &trail.field("aud").item(index), findings);
@@ -69,6 +72,26 @@ pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Finding
     }
     apart(spec, &list, findings);
     outside_of_volumes(spec, &list, findings);
+}
+
+/// Validates the identity of a service.
+pub(super) fn of_service(identity: &Identity, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if identity.aud.as_deref().unwrap_or_default().is_empty() {
+        findings.absent(trail, trail, "`aud` is missing: name the audience of the token");
+    }
+    for (index, audience) in identity.aud.iter().flatten().enumerate() {
+        text::plain(audience, &trail.field("aud").item(index), findings);
+    }
+    let no_effect = [
+        ("env", identity.env.is_some_and(|is| is)),
+        ("file", identity.file.is_some_and(|is| is)),
+        ("filepath", identity.filepath.is_some()),
+        ("change_mode", identity.change_mode.is_some_and(|mode| mode != ChangeMode::Noop)),
+        ("change_signal", identity.change_signal.is_some()),
+    ];
+    for (field, _) in no_effect.into_iter().filter(|(_, is_set)| *is_set) {
+        findings.warning(&trail.field(field), "has no effect: no task gets the token of a service");
+    }
 }
 
 /// Validates the files of identities that servers have validated.

@@ -8,7 +8,7 @@ use herdlet_api_types::manifest::{CheckType, Span, service as spec};
 use herdlet_api_types::names::{NameKind, SERVICE_RULE};
 
 use super::text::no_such;
-use super::{Findings, GroupContext, text};
+use super::{Findings, GroupContext, identity, text};
 use crate::yaml::Trail;
 
 /// Minimum interval and timeout of a check.
@@ -117,6 +117,9 @@ pub(super) fn list(
             text::plain(address, &trail.field("tagged_addresses").field(field), findings);
         }
         only_consul(service, &trail, findings);
+        if let Some(identity) = &spec.identity {
+            identity::of_service(identity, &trail.field("identity"), findings);
+        }
         if let Some(task) = &spec.task {
             a_task(context, task, &trail.field("task"), findings);
         }

@@ -342,6 +342,7 @@ fn token_change_is_settled_after_the_last_signal() {
     for signal in ["SIGUSR1", "SIGUSR2"] {
         let job = Arc::make_mut(&mut Arc::make_mut(&mut desk.spec).job);
         job.groups[0].tasks[0].identities.push(Identity {
+            extra_claims: Vec::new(),
             name: signal.to_owned(),
             aud: Vec::new(),
             ttl: Some(Duration::from_secs(60)),
@@ -498,6 +499,7 @@ fn change_without_an_agent_is_owed() {
         let mut desk = Desk::new(TaskState { launch: Some(Arc::new(launch)), ..running() });
         let job = Arc::make_mut(&mut Arc::make_mut(&mut desk.spec).job);
         job.groups[0].tasks[0].identities.push(Identity {
+            extra_claims: Vec::new(),
             name: "api".to_owned(),
             aud: Vec::new(),
             ttl: Some(Duration::from_secs(60)),

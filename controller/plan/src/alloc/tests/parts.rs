@@ -180,6 +180,7 @@ fn a_delay_after_a_failure_does_not_hold_back_the_opposite() {
 /// An identity whose renewal is notified by a signal.
 fn expiring_identity() -> Identity {
     Identity {
+        extra_claims: Vec::new(),
         name: String::from("api"),
         aud: Vec::new(),
         ttl: Some(Duration::from_secs(60)),

@@ -127,6 +127,7 @@ fn each_job_field_changes_in_place_or_replaces() {
         }),
         ("tasks[a].identities", |job| {
             first(job).identities.push(Identity {
+                extra_claims: Vec::new(),
                 name: "x".to_owned(),
                 aud: Vec::new(),
                 ttl: None,

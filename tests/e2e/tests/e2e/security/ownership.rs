@@ -505,7 +505,8 @@ fn a_job_and_keys_that_another_user_has_planted_are_refused() {
     }
     let agent = prepared(&[]);
     let state = make(agent.home.state(), 0o711);
-    for (dir, planted) in [("accepted", "default.e.json"), ("keys", "identity.p8")] {
+    for (dir, planted) in [("accepted", "default.e.json"), ("keys", "identity.p8"), ("keys", "identity.json")]
+    {
         let planted = make(state.join(dir), 0o700).join(planted);
         fs::write(&planted, "{}").unwrap();
         give_away(&planted);

@@ -7,7 +7,7 @@ use super::{
     PublicKeys, Route, Served, ServerHealth, Servers, Stream, Text, Whole, below, delete, get, put, read,
     remove, write,
 };
-use crate::http::{agent, event_stream, gc, keyring, nodes};
+use crate::http::{event_stream, gc, identity_keys, keyring, nodes};
 
 const OPERATION: &str = "operation of a cluster";
 const SUMMARIES: &str = "repair of summaries";
@@ -67,12 +67,12 @@ pub(super) const ROUTES: &[Route] = &[
     get("operator/keyring/keys", served!(keyring::list), Servers(read("Keyring.List", List("Keys")))),
     get(
         ".well-known/jwks.json",
-        served!(agent::jwks),
+        served!(identity_keys::jwks),
         Servers(read("Keyring.ListPublic", Whole).with_response(PublicKeys)),
     ),
     get(
         ".well-known/openid-configuration",
-        NotBuilt("OpenID Connect discovery"),
+        served!(identity_keys::discovery),
         Servers(read("Keyring.GetConfig", Whole).with_response(Discovery)),
     ),
     put(

@@ -2,19 +2,17 @@
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use herdlet_api_types::{
-    Duration, UnixNanos,
-    job::{ChangeMode, Identity},
-};
-use herdlet_base::{observation::Observation, privileges::Privileges};
+use herdlet_api_types::{Duration, UnixNanos, job::ChangeMode};
+use herdlet_base::observation::Class;
 
 use super::*;
-use crate::task_dir::TaskDir;
+use crate::identity::SigningAlgorithm;
 
 const NOW: UnixNanos = UnixNanos(1_700_000_000_500_000_000);
 
 fn identity(name: &str, aud: &[&str], ttl: Option<Duration>) -> Identity {
     Identity {
+        extra_claims: Vec::new(),
         name: name.to_owned(),
         aud: aud.iter().map(|aud| (*aud).to_owned()).collect(),
         ttl,
@@ -42,85 +40,6 @@ fn token_specs(identities: &[Identity], now: UnixNanos) -> Vec<WantedToken> {
     identities.iter().map(|identity| token_spec("httpd", identity, now)).collect()
 }
 
-#[test]
-fn the_key_is_kept_and_the_same_after_a_restart() {
-    let temp = tempfile::tempdir().unwrap();
-    let keys = temp.path().join("keys");
-    let first = Signer::load_or_create(&keys).unwrap();
-    let second = Signer::load_or_create(&keys).unwrap();
-    assert_eq!(first.kid(), second.kid());
-    let file = keys.join(KEY_FILE).metadata().unwrap();
-    assert_eq!((file.mode() & 0o777, keys.metadata().unwrap().mode() & 0o777), (0o600, 0o700));
-    let token = first.sign(&serde_json::json!({"a": 1})).unwrap();
-    assert_eq!(second.verify(token.reveal()).unwrap()["a"], 1);
-    assert!(!format!("{token:?}{first:?}").contains(token.reveal()));
-}
-
-#[test]
-fn only_tokens_of_this_key_with_its_id_are_verified() {
-    let temp = tempfile::tempdir().unwrap();
-    let ours = Signer::load_or_create(&temp.path().join("ours")).unwrap();
-    let others = Signer::load_or_create(&temp.path().join("others")).unwrap();
-    let claims = serde_json::json!({"a": 1});
-    let token = ours.sign(&claims).unwrap();
-    ours.verify(token.reveal()).unwrap();
-    ours.verify(others.sign(&claims).unwrap().reveal()).unwrap_err();
-    let encoded = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let parts: Vec<&str> = token.reveal().split('.').collect();
-    let (payload, signature) = (parts[1], parts[2]);
-    for header in [
-        serde_json::json!({"alg": "none", "kid": ours.kid()}),
-        serde_json::json!({"alg": "HS256", "kid": ours.kid()}),
-        serde_json::json!({"alg": "EdDSA", "kid": ours.kid(), "typ": "JWT", "x": 1}),
-    ] {
-        for signature in ["", signature] {
-            ours.verify(&format!("{}.{payload}.{signature}", encoded(header.clone()))).unwrap_err();
-        }
-    }
-    let other_claims = encoded(serde_json::json!({"a": 2}));
-    ours.verify(&format!("{}.{other_claims}.{signature}", parts[0])).unwrap_err();
-    // Signed by our key, which the header does not name.
-    for kid in [None, Some("other".to_owned())] {
-        let mut header = Header::new(Algorithm::EdDSA);
-        header.kid = kid;
-        let token = jsonwebtoken::encode(&header, &claims, &ours.private).unwrap();
-        assert!(matches!(ours.verify(&token), Err(IdentityError::OtherKey)));
-    }
-}
-
-#[test]
-fn a_damaged_key_is_set_aside_and_replaced() {
-    let temp = tempfile::tempdir().unwrap();
-    let first = Signer::load_or_create(temp.path()).unwrap();
-    std::fs::write(temp.path().join(KEY_FILE), "rubbish").unwrap();
-    let second = Signer::load_or_create(temp.path()).unwrap();
-    assert_ne!(first.kid(), second.kid());
-    assert_eq!(std::fs::read(temp.path().join(DAMAGED_FILE)).unwrap(), b"rubbish");
-    let token = first.sign(&serde_json::json!({})).unwrap();
-    assert!(matches!(second.verify(token.reveal()), Err(IdentityError::Verify(_))));
-}
-
-#[test]
-fn the_key_set_verifies_tokens_and_its_key_id_is_the_thumbprint() {
-    // The key pair and thumbprint from RFC 8037, appendix A.
-    assert_eq!(
-        thumbprint("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"),
-        "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
-    );
-    let temp = tempfile::tempdir().unwrap();
-    let signer = Signer::load_or_create(temp.path()).unwrap();
-    let set: jsonwebtoken::jwk::JwkSet = serde_json::from_value(signer.jwks()).unwrap();
-    let token = signer.sign(&token_spec("httpd", &identity("api", &["a", "b"], None), NOW).claims).unwrap();
-    let header = jsonwebtoken::decode_header(token.reveal()).unwrap();
-    let key = DecodingKey::from_jwk(set.find(&header.kid.unwrap()).unwrap()).unwrap();
-    let mut rules = Validation::new(Algorithm::EdDSA);
-    rules.set_audience(&["b"]);
-    rules.required_spec_claims.clear();
-    let claims = jsonwebtoken::decode::<serde_json::Value>(token.reveal(), &key, &rules).unwrap().claims;
-    assert_eq!(claims["sub"], "global:default:web:g:httpd:api");
-    assert_eq!(claims["iat"], 1_700_000_000);
-}
-
 struct World {
     _temp: tempfile::TempDir,
     signer: Signer,
@@ -133,7 +52,7 @@ fn world() -> World {
     let path = temp.path().join("task");
     let dir = TaskDir::new(path.clone(), Privileges::none());
     dir.up().unwrap();
-    let signer = Signer::load_or_create(&temp.path().join("keys")).unwrap();
+    let signer = Signer::new(temp.path().join("keys"));
     World { _temp: temp, signer, dir, path }
 }
 
@@ -157,12 +76,12 @@ fn token_files_are_written_inspected_and_renewed() {
         identity("short", &["x"], Some(Duration::from_secs(60))),
     ];
     assert_eq!(tokens.inspect(&token_specs(&identities, NOW)).unwrap(), Observation::Absent);
-    assert_eq!(
-        tokens.up(&token_specs(&identities, NOW)).unwrap().renew_in,
-        Some(std::time::Duration::from_secs(30))
-    );
+    // Before half of the shortest life, and the same for the next agent.
+    let renew_in = tokens.up(&token_specs(&identities, NOW)).unwrap().renew_in.unwrap();
+    assert!((24..=30).contains(&renew_in.as_secs()), "{renew_in:?}");
     let soon = UnixNanos(NOW.0 + 10_000_000_000);
-    assert_eq!(tokens.renew_in(&token_specs(&identities, soon)), Some(std::time::Duration::from_secs(20)));
+    let left = tokens.renew_in(&token_specs(&identities, soon));
+    assert_eq!(left, Some(renew_in - std::time::Duration::from_secs(10)));
     assert_eq!(tokens.inspect(&token_specs(&identities, NOW)).unwrap(), Observation::Present);
     let file = world.path.join("secrets/nomad_api.jwt");
     assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o600);
@@ -176,9 +95,13 @@ fn token_files_are_written_inspected_and_renewed() {
     assert!(
         matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("expired"))
     );
+    let read = |name: &str| std::fs::read_to_string(world.path.join("secrets").join(name)).unwrap();
+    let short = read("nomad_short.jwt");
     tokens.up(&token_specs(&identities, later)).unwrap();
     assert_eq!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Present);
-    assert_ne!(first, std::fs::read_to_string(&file).unwrap());
+    assert_ne!(short, read("nomad_short.jwt"));
+    // The others are not due.
+    assert_eq!((first.clone(), default), (read("nomad_api.jwt"), read("nomad_token")));
 
     // Others must not be able to read it.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -196,6 +119,86 @@ fn token_files_are_written_inspected_and_renewed() {
     assert!(
         matches!(tokens.inspect(&token_specs(&identities, later)).unwrap(), Observation::Foreign { why } if why.contains("missing"))
     );
+}
+
+/// An agent that has restarted did not know when such a token is due, and never renewed it.
+#[test]
+fn an_expiring_variable_is_renewed_also_after_a_restart() {
+    let world = world();
+    let tokens = tokens(&world);
+    let variable = Identity { file: false, ..identity("api", &["x"], Some(Duration::from_secs(1_000))) };
+    let plain = Identity { file: false, ..identity("default", &[], None) };
+    let wanted = |now| token_specs(&[variable.clone(), plain.clone()], now);
+    let at = |seconds: i64| UnixNanos(NOW.0 + seconds * 1_000_000_000);
+    let renew_in = tokens.up(&wanted(NOW)).unwrap().renew_in.unwrap();
+    assert!((400..=500).contains(&renew_in.as_secs()), "{renew_in:?}");
+    let env = |now| tokens.env(&wanted(now)).unwrap();
+    let value = |now| env(now)[0].1.reveal().to_owned();
+    let first = value(NOW);
+    assert_eq!(tokens.renew_in(&wanted(at(100))).unwrap(), renew_in - std::time::Duration::from_secs(100));
+    assert_eq!(value(at(100)), first, "a restarted task gets the same one");
+    assert_ne!(env(at(100))[1].1.reveal(), env(at(100))[1].1.reveal(), "one that doesn't expire has no file");
+    assert_eq!(std::fs::read_dir(world.path.join("secrets")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(world.path.join("private")).unwrap().count(), 1);
+    // It is due: both the file and the variable change.
+    tokens.up(&wanted(at(501))).unwrap();
+    assert_ne!(value(at(501)), first);
+    // A release without this file has issued it.
+    std::fs::remove_file(world.path.join("private/nomad_api.jwt")).unwrap();
+    assert_eq!(tokens.inspect(&wanted(at(501))).unwrap(), Observation::Present);
+    let left = tokens.renew_in(&wanted(at(501))).unwrap();
+    assert!((400..=500).contains(&left.as_secs()), "{left:?}");
+}
+
+#[test]
+fn tokens_of_one_time_are_not_renewed_together() {
+    let claims = |id: u32| serde_json::json!({ "iat": 0, "exp": 3_600, "jti": format!("id {id}") });
+    let waits: Vec<u64> = (0..100).map(|id| renew_in(&claims(id), 0).unwrap().as_secs()).collect();
+    assert!(waits.iter().all(|wait| (1_440..=1_800).contains(wait)), "{waits:?}");
+    let (first, last) = (waits.iter().min().unwrap(), waits.iter().max().unwrap());
+    assert!(last - first > 200, "{first} {last}");
+    assert_eq!(renew_in(&claims(1), 1_800), Some(std::time::Duration::ZERO));
+    assert_eq!(
+        renew_in(&serde_json::json!({ "iat": 0, "exp": 1 }), 0),
+        Some(std::time::Duration::from_secs(1))
+    );
+    let endless = serde_json::json!({ "iat": 0, "exp": i64::MAX });
+    assert!(renew_in(&endless, 0).unwrap() > std::time::Duration::from_secs(1 << 60));
+    assert_eq!(renew_in(&serde_json::json!({ "iat": 0 }), 0), None);
+}
+
+#[test]
+fn tokens_of_an_old_key_stay_and_those_of_damaged_keys_are_unknown() {
+    let world = world();
+    let tokens = tokens(&world);
+    let wanted = token_specs(&[identity("default", &[], None)], NOW);
+    tokens.up(&wanted).unwrap();
+    let file = world.path.join("secrets/nomad_token");
+    let first = std::fs::read_to_string(&file).unwrap();
+    world.signer.rotate(SigningAlgorithm::EdDsa, 0).unwrap();
+    tokens.up(&wanted).unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), first);
+    let keys = world._temp.path().join("keys");
+    std::fs::write(keys.join("identity.json"), "{").unwrap();
+    let unreadable = Signer::new(keys);
+    let later = TaskTokens { signer: &unreadable, ..tokens };
+    let error = later.inspect(&wanted).unwrap_err();
+    assert!(matches!(error, IdentityError::Damaged { .. }), "{error}");
+    assert_eq!(
+        (later.up(&wanted).unwrap_err().class(), std::fs::read_to_string(&file).unwrap()),
+        (Class::Retry, first)
+    );
+}
+
+/// A token's clock is the machine's: after a set-back it would have been due far in the future.
+#[test]
+fn a_token_from_the_future_is_replaced() {
+    let world = world();
+    let tokens = tokens(&world);
+    let short = [identity("api", &["x"], Some(Duration::from_secs(60)))];
+    tokens.up(&token_specs(&short, UnixNanos(NOW.0 + 3_600_000_000_000))).unwrap();
+    let renew_in = tokens.up(&token_specs(&short, NOW)).unwrap().renew_in.unwrap();
+    assert!(renew_in.as_secs() <= 30, "{renew_in:?}");
 }
 
 #[test]
