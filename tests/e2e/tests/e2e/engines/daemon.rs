@@ -94,11 +94,16 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         for index in 0..3 {
             assert_eq!(agent.alloc(&format!("kept.g[{index}]")).unwrap().state("t"), "running");
         }
-        // A job that is deleted meanwhile ends once the daemon answers.
-        agent.cli(&["delete", "kept"]).success();
+        // A job that is stopped meanwhile ends once the daemon answers; until then it is shown why it does not.
+        agent.cli(&["stop", "kept"]).success();
+        let why = format!("Docker at {}", engine.socket().display());
+        agent.until_printed(&["explain", "kept"], |text| {
+            let is_it = |line: &str| line.contains("stopping process failed (try ") && line.contains(&why);
+            text.lines().any(is_it)
+        });
         engine.start(&["--live-restore"]);
         agent.cli(&["wait", "waits"]).success();
-        wait::until_true("the deleted job's containers are gone", || {
+        wait::until_true("the stopped job's containers are gone", || {
             before.iter().all(|id| engine.inspect(id).is_none())
         });
         assert_eq!(starts(&agent, "waits.g[0]"), 1);
