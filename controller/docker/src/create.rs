@@ -30,6 +30,7 @@ use crate::{
 };
 
 pub(crate) use limits::Compute;
+pub(crate) use network::joined;
 #[cfg(test)]
 pub(crate) use sources::Bounds;
 pub(crate) use sources::{Missing, Pin};

@@ -1,15 +1,22 @@
-//! What a container needs from the machine at its start: paths of its allocation.
+//! What a container needs from the machine at its start: paths of its allocation, and the network of another container.
 //!
-//! In: a request. Out: mounts for the engine, which last until the container has started.
+//! In: a request. Out: mounts for the engine, which last until the container has started; the other container by its id, or a refusal.
 
 use std::sync::Arc;
 
+use bollard::Docker;
 use herdlet_base::privileges::{Mounting, Privileges};
 use herdlet_driver::{AttemptId, DriverError, DriverResult};
 use tokio::net::UnixStream;
 
-use super::Shared;
-use crate::{create::Pin, engine::Engine, pins};
+use super::{Shared, locate::inspect};
+use crate::{
+    config::FieldError,
+    create::{self, Pin, Request},
+    engine::Engine,
+    names::{self, Naming},
+    pins,
+};
 
 impl Shared {
     /// Where paths of an attempt's allocation are mounted for the engine; none if this agent can't mount anything.
@@ -56,6 +63,46 @@ impl Shared {
         if self.records.pins(id).exists() {
             let (shared, id) = (Arc::clone(self), id.clone());
             tokio::spawn(async move { shared.unpin(&id).await });
+        }
+    }
+
+    /// Replaces the container whose network a task joins by its id. One of the same allocation needs no permission: Nomad's name of it is
+    /// known here, too. Any other may be somebody else's.
+    pub(super) async fn join(
+        &self,
+        client: &Docker,
+        id: &AttemptId,
+        request: &mut Request,
+    ) -> DriverResult<()> {
+        let host = request.body.host_config.get_or_insert_default();
+        let Some(name) = create::joined(host.network_mode.as_deref()) else { return Ok(()) };
+        let sibling = self.runs.of_alloc(id.alloc).into_iter().find(|run| {
+            run.exit().is_none() && names::container(&run.id, &self.owner.instance, Naming::Nomad) == name
+        });
+        let found = match sibling {
+            Some(run) => Some(run.container.clone()),
+            None => inspect(client, name).await?.and_then(|about| {
+                let is_sibling = self.attempt_of(&about).is_some_and(|other| other.alloc == id.alloc);
+                about.id.filter(|_| is_sibling)
+            }),
+        };
+        match found {
+            Some(container) => {
+                host.network_mode = Some(format!("container:{container}"));
+                Ok(())
+            }
+            None if self.policy.may_join_network(name) => Ok(()),
+            None if name.ends_with(&format!("-{}", id.alloc)) => {
+                Err(DriverError::recoverable(format!("join the network of container {name}: it does not run")))
+            }
+            None => Err(FieldError::new(
+                "network_mode",
+                format!(
+                    "\"container:{name}\" is not a container of the same allocation, and not allowed on this agent; allow it with \
+                     `allowed_modes.network: [container]` or `allow_privileged` of the driver's options"
+                ),
+            )
+            .into()),
         }
     }
 }

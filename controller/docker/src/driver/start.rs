@@ -68,6 +68,7 @@ impl Shared {
             None => engine.probe().await.map_err(DriverError::retry)?,
         };
         let mut request = self.request(&task, &config, &about)?;
+        self.join(client, id, &mut request).await?;
         if !about.is_docker() {
             request.body.image = Some(podman_name(client, &config.docker.image).await?);
             self.store_profiles(id, &mut request)?;
