@@ -1,8 +1,8 @@
 //! Costs of containers, beside the engine's own: starts, memory, rest, adoption.
 //!
-//! The engine is a Docker daemon of this run (`tests/engines`). Containers have no network and no mounts beyond those of every
-//! task, so that the engine's own time is as short as it can be. A bare start is two requests: create and start, with the same
-//! image and command.
+//! The engines are a Docker daemon and a Podman service of this run (`tests/engines`). Containers have no network and no mounts beyond
+//! those of every task, so that the engine's own time is as short as it can be. A bare start is two requests, create and start, of a
+//! container with the same image, command, mounts and limits.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,14 +30,22 @@ const SETTLED: Duration = Duration::from_secs(25);
 /// Duration of the measurement at rest.
 const REST: Duration = Duration::from_secs(60);
 
-/// Starts an engine and an agent that uses it; `None` without engines on this machine.
-fn with_engine(ground: &BenchDirs, measure: impl FnOnce(&Bench, Engine<'_>)) {
-    let Some(mut engines) = Engines::prepare() else { return };
-    engines.serve_apart(&["docker"]);
-    let engine = engines.engine(Kind::Docker);
+/// What a bare start has in common with that of a task, of `HostConfig`.
+const COMMON: [&str; 8] =
+    ["Binds", "CapAdd", "CapDrop", "CpuShares", "LogConfig", "Memory", "MemorySwap", "NetworkMode"];
+
+/// Starts each engine with an agent that uses it; nothing without engines on this machine.
+fn with_engines(ground: &BenchDirs, mut measure: impl FnMut(&mut Bench, Engine<'_>)) {
+    for kind in Kind::ALL {
+        let Some(engines) = Engines::apart(&[kind.name()]) else { return };
+        with_engine(ground, engines.engine(kind), &mut measure);
+    }
+}
+
+fn with_engine(ground: &BenchDirs, engine: Engine<'_>, mut measure: impl FnMut(&mut Bench, Engine<'_>)) {
     let config = engine.config("");
-    let bench = Bench::with(ground, |setup| setup.config(config));
-    measure(&bench, engine);
+    let mut bench = Bench::with(ground, |setup| setup.config(config));
+    measure(&mut bench, engine);
     bench.delete();
     wait::until_true("no container is left", || {
         let instance = bench.agent.home.instance().unwrap_or_default();
@@ -67,8 +75,9 @@ spec:
 
 /// The time over a bare create and start in the same run, and the agent's processor time.
 pub(super) fn starts(table: &mut Table, ground: &BenchDirs) {
-    with_engine(ground, |bench, engine| {
+    with_engines(ground, |bench, engine| {
         let (mut ours, mut bare, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+        let instance = bench.agent.home.instance().unwrap_or_default();
         for round in 0..SINGLES {
             let before = cost::cpu([bench.agent.pid()]);
             let began = SystemTime::now();
@@ -76,13 +85,14 @@ pub(super) fn starts(table: &mut Table, ground: &BenchDirs) {
             bench.until_counted("running", 1);
             ours.push(millis(started(&engine, began)));
             cpu.push(millis(cost::cpu([bench.agent.pid()]).saturating_sub(before)));
-            bench.delete();
-            bench.until_counted("running", 0);
+            let body = same(&engine, &instance);
             wait::pause(Duration::from_millis(200));
             let began = SystemTime::now();
-            let id = engine.stranger(&format!("bare-{round}"), &json!({}));
+            let id = engine.start_as(&format!("bare-{round}"), &body);
             bare.push(millis(started(&engine, began)));
             engine.remove(&id);
+            bench.delete();
+            bench.until_counted("running", 0);
             wait::pause(Duration::from_millis(200));
         }
         for list in [&mut ours, &mut bare, &mut cpu] {
@@ -90,7 +100,10 @@ pub(super) fn starts(table: &mut Table, ground: &BenchDirs) {
         }
         let (own, alone) = (quantile(&ours, 0.5), quantile(&bare, 0.5));
         table.row(
-            "one container, from the request to its start: over a bare create and start (medians); processor time of the agent",
+            &format!(
+                "{}: one container, from the request to its start: over a bare create and start (medians); processor time of the agent",
+                engine.kind
+            ),
             format_args!("{:.1} ms ({:.2} times); {:.1} ms", own - alone, own / alone, quantile(&cpu, 0.5)),
             "≤ 5 ms; ≤ 3 ms",
             format_args!("{alone:.1} ms (the engine)"),
@@ -101,7 +114,7 @@ pub(super) fn starts(table: &mut Table, ground: &BenchDirs) {
 
 /// Memory of the agent for each container, and a minute without events.
 pub(super) fn rest(table: &mut Table, ground: &BenchDirs) {
-    with_engine(ground, |bench, _| {
+    with_engines(ground, |bench, engine| {
         let pid = bench.agent.pid();
         wait::pause(SETTLED);
         let before = cost::pss_kib([pid]);
@@ -110,7 +123,7 @@ pub(super) fn rest(table: &mut Table, ground: &BenchDirs) {
         wait::pause(SETTLED);
         let each = cost::pss_kib([pid]).saturating_sub(before) / RESTING as u64;
         table.row(
-            "memory of the agent for each container, logs included (PSS)",
+            &format!("{}: memory of the agent for each container, logs included (PSS)", engine.kind),
             format_args!("{each} KB, no process"),
             "≤ 200 KB",
             "",
@@ -118,7 +131,11 @@ pub(super) fn rest(table: &mut Table, ground: &BenchDirs) {
         let (cpu, woken) = (cost::cpu([pid]), cost::wake_ups([pid]));
         wait::pause(REST);
         table.row(
-            &format!("{RESTING} containers, no events for {} s: processor time of the agent", REST.as_secs()),
+            &format!(
+                "{}: {RESTING} containers, no events for {} s: processor time of the agent",
+                engine.kind,
+                REST.as_secs()
+            ),
             format_args!(
                 "{:.3} s, {} wake-ups",
                 cost::cpu([pid]).saturating_sub(cpu).as_secs_f64(),
@@ -132,40 +149,44 @@ pub(super) fn rest(table: &mut Table, ground: &BenchDirs) {
 
 /// `kill -9` with 200 containers: the time until a new agent has adopted all of them.
 pub(super) fn adoption(table: &mut Table, ground: &BenchDirs) {
-    let Some(mut engines) = Engines::prepare() else { return };
-    engines.serve_apart(&["docker"]);
-    let engine = engines.engine(Kind::Docker);
-    let config = engine.config("");
-    let mut bench = Bench::with(ground, |setup| setup.config(config));
-    bench.apply(&job("bench", ADOPTED));
-    bench.until_counted("running", ADOPTED);
-    let instance = bench.agent.home.instance().unwrap_or_default();
-    let ids = || {
-        let found = engine.containers(&instance);
-        let mut ids: Vec<String> = found.iter().map(|found| found["Id"].to_string()).collect();
-        ids.sort();
-        ids
-    };
-    let before = ids();
-    let began = Instant::now();
-    let listed = engine.request("GET", "/containers/json?all=true", &Value::Null);
-    let list = began.elapsed();
-    assert_eq!(listed.status, 200);
-    bench.agent.kill();
-    let began = Instant::now();
-    bench.agent.launch();
-    bench.until_counted("running", ADOPTED);
-    let took = began.elapsed();
-    let same = if ids() == before { "same containers" } else { "OTHER CONTAINERS" };
-    table.row(
-        "kill -9 with 200 running containers, restart: all adopted",
-        format_args!("{:.2} s, {same}", took.as_secs_f64()),
-        "≤ 0.6 s",
-        format_args!("{:.2} s (one list of the engine)", list.as_secs_f64()),
-    );
-    bench.delete();
-    wait::until_true("no container is left", || engine.containers(&instance).is_empty());
-    bench.agent.finish();
+    with_engines(ground, |bench, engine| {
+        bench.apply(&job("bench", ADOPTED));
+        bench.until_counted("running", ADOPTED);
+        let instance = bench.agent.home.instance().unwrap_or_default();
+        let ids = || {
+            let found = engine.containers(&instance);
+            let mut ids: Vec<String> = found.iter().map(|found| found["Id"].to_string()).collect();
+            ids.sort();
+            ids
+        };
+        let before = ids();
+        let began = Instant::now();
+        let listed = engine.request("GET", "/containers/json?all=true", &Value::Null);
+        let list = began.elapsed();
+        assert_eq!(listed.status, 200);
+        bench.agent.kill();
+        let began = Instant::now();
+        bench.agent.launch();
+        bench.until_counted("running", ADOPTED);
+        let took = began.elapsed();
+        let same = if ids() == before { "same containers" } else { "OTHER CONTAINERS" };
+        table.row(
+            &format!("{}: kill -9 with {ADOPTED} running containers, restart: all adopted", engine.kind),
+            format_args!("{:.2} s, {same}", took.as_secs_f64()),
+            "≤ 0.6 s",
+            format_args!("{:.2} s (one list of the engine)", list.as_secs_f64()),
+        );
+    });
+}
+
+/// The request for a container like the task's.
+fn same(engine: &Engine<'_>, instance: &str) -> Value {
+    let found = engine.containers(instance);
+    let id = found.first().and_then(|found| found["Id"].as_str()).expect("a container");
+    let about = engine.inspect(id).expect("a container that exists");
+    let host: serde_json::Map<String, Value> =
+        COMMON.iter().map(|key| ((*key).to_owned(), about["HostConfig"][key].clone())).collect();
+    json!({ "Image": IMAGE, "Cmd": about["Config"]["Cmd"], "Env": about["Config"]["Env"], "HostConfig": host })
 }
 
 /// The time from `began` to the first start of a container after it, as the engine reports it.

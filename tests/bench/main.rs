@@ -12,7 +12,7 @@
 //! - [`checks`]: costs of checks.
 //! - [`output`]: throughput of a task's log.
 //! - [`services`]: services in a Consul; left out if there is none.
-//! - [`containers`]: containers of a Docker daemon; left out if there is none.
+//! - [`containers`]: containers of a Docker daemon and a Podman service; left out if there is none.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.

@@ -175,6 +175,8 @@ pub struct AllowedModes {
     pub userns: Vec<String>,
     /// Values of `uts_mode`.
     pub uts: Vec<String>,
+    /// Containers of other allocations and strangers whose network tasks may join. Not an option of Nomad, which allows all.
+    pub network: Vec<String>,
 }
 
 impl DockerOptions {

@@ -8,8 +8,12 @@ mod limits;
 mod mounts;
 mod network;
 mod security;
+mod sources;
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+};
 
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
@@ -26,6 +30,10 @@ use crate::{
 };
 
 pub(crate) use limits::Compute;
+pub(crate) use network::joined;
+#[cfg(test)]
+pub(crate) use sources::Bounds;
+pub(crate) use sources::{Missing, Pin};
 
 /// Docker's log driver whose files are read. Podman has the same name for its own format.
 const JSON_FILE: &str = "json-file";
@@ -40,6 +48,8 @@ pub(crate) struct Material<'m> {
     pub(crate) about: &'m About,
     pub(crate) compute: Compute,
     pub(crate) labels: BTreeMap<String, String>,
+    /// Where the agent mounts paths of the allocation for the engine; none if it can't mount.
+    pub(crate) pins: Option<PathBuf>,
 }
 
 /// The request to create a container.
@@ -52,6 +62,8 @@ pub(crate) struct Request {
     pub(crate) logs: LogSource,
     /// Keys of the config that have no effect, as messages.
     pub(crate) notes: Vec<&'static str>,
+    /// What the agent has to mount before the container is created, until it has started.
+    pub(crate) pins: Vec<Pin>,
 }
 
 /// Where the engine stores a container's output.
@@ -122,7 +134,7 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
     };
     limits::set(&mut host, material)?;
     security::set(&mut host, material)?;
-    mounts::set(&mut host, material)?;
+    let pins = mounts::set(&mut host, material)?;
     let cmd = docker.command.iter().chain(&docker.args).map(|text| text.0.clone()).collect();
     let disables_check = docker.healthchecks.as_ref().is_some_and(|checks| checks.0.disable);
     let body = ContainerCreateBody {
@@ -143,7 +155,7 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
         host_config: Some(host),
         ..ContainerCreateBody::default()
     };
-    Ok(Request { body, port_map: network.port_map, logs, notes })
+    Ok(Request { body, port_map: network.port_map, logs, notes, pins })
 }
 
 fn logging(

@@ -6,6 +6,7 @@
 
 mod collect;
 mod follow;
+mod launch;
 mod locate;
 mod prepare;
 mod recover;
@@ -108,6 +109,8 @@ struct Shared {
     events: Outlet<TaskEvent>,
     /// Set once unused containers and images are looked for.
     cleaning: OnceLock<()>,
+    /// Whether this agent may mount anything.
+    can_mount: OnceLock<bool>,
     ended: CancellationToken,
 }
 
@@ -147,6 +150,7 @@ impl Containers {
             exits: Outlet::default(),
             events: Outlet::default(),
             cleaning: OnceLock::new(),
+            can_mount: OnceLock::new(),
             ended: ended.clone(),
         };
         Ok(Self { shared: Arc::new(shared), _tasks: ended.drop_guard() })

@@ -10,7 +10,7 @@
 //! | `create` | a task as the engine's request to create a container |
 //! | `reference`, `auth`, `images` | names of images, credentials, pulls |
 //! | `engine` | finding an engine, connecting to it, its state |
-//! | `files` | files of tasks |
+//! | `files`, `pins` | files of tasks; mounts of their paths for the engine |
 //! | `names`, `records`, `used` | names and labels of containers; the record of each attempt; images that tasks have used |
 //! | `logs` | copying the engine's log files into the task's |
 //! | `report` | what `herdlet doctor` shows of an engine |
@@ -28,6 +28,7 @@ mod files;
 mod images;
 mod logs;
 mod names;
+mod pins;
 mod policy;
 mod records;
 mod reference;

@@ -63,6 +63,8 @@ pub(crate) struct Policy {
     pub(crate) allowed_ipc: Vec<String>,
     pub(crate) allowed_userns: Vec<String>,
     pub(crate) allowed_uts: Vec<String>,
+    /// Containers of others whose network tasks may join: `container:NAME`, or `container` for all.
+    pub(crate) allowed_network: Vec<String>,
     pub(crate) auth_config: Option<PathBuf>,
     pub(crate) auth_helper: Option<String>,
     pub(crate) pull_timeout: Duration,
@@ -114,6 +116,7 @@ impl Policy {
             allowed_ipc: modes.ipc,
             allowed_userns: modes.userns,
             allowed_uts: modes.uts,
+            allowed_network: modes.network,
             auth_config: auth.config.filter(|path| !path.is_empty()).map(PathBuf::from),
             auth_helper: auth.helper.filter(|name| !name.is_empty()),
             pull_timeout: length(options.image_pull_timeout, 300),
@@ -129,6 +132,14 @@ impl Policy {
             image_delay: gc.image.then(|| length(gc.image_delay, 180)),
             call_timeout: length(options.client_http_timeout, 60),
         })
+    }
+}
+
+impl Policy {
+    /// Whether tasks may join the network of a container that is not of their allocation.
+    pub(crate) fn may_join_network(&self, name: &str) -> bool {
+        let is_it = |mode: &String| mode == "container" || mode.strip_prefix("container:") == Some(name);
+        self.allow_privileged || self.allowed_network.iter().any(is_it)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     fs, io,
     io::Write as _,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -17,7 +18,7 @@ use herdlet_driver::{AttemptId, TaskConfig};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::{engine::Place, names};
+use crate::{engine::Place, names, pins};
 
 /// What is recorded of an attempt. Newer releases add fields, each with a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +100,9 @@ impl Record {
 /// The directory of seccomp profiles in the directory of the records. Its name is no attempt's.
 const PROFILES: &str = "profiles";
 
+/// The directory of mounts for engines, in the directory of the records. Its name is no attempt's.
+const PINS: &str = "pins";
+
 /// The directory of the records.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -117,6 +121,7 @@ impl Records {
         }
         let records = Self { dir: dir.to_owned() };
         records.remove_stray_profiles()?;
+        records.remove_stray_pins()?;
         Ok(records)
     }
 
@@ -146,16 +151,31 @@ impl Records {
         Ok(path)
     }
 
+    /// The directory of the mounts that an attempt's start needs.
+    pub(crate) fn pins(&self, id: &AttemptId) -> PathBuf {
+        self.dir.join(PINS).join(id.name())
+    }
+
+    /// Removes the mounts of an attempt, which it does not need any more.
+    pub(crate) fn unpin(&self, id: &AttemptId) -> io::Result<()> {
+        pins::unmount(&self.pins(id))
+    }
+
+    /// Removes the mounts of attempts without a record. The engine may be about to use those of others.
+    fn remove_stray_pins(&self) -> io::Result<()> {
+        for name in entries(&self.dir.join(PINS))? {
+            if !self.dir.join(&name).exists() {
+                pins::unmount(&self.dir.join(PINS).join(name))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the profiles of attempts without a record: an agent was killed before it claimed one.
     fn remove_stray_profiles(&self) -> io::Result<()> {
-        let entries = match fs::read_dir(self.dir.join(PROFILES)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries?,
-        };
-        for entry in entries {
-            let entry = entry?;
-            if !self.dir.join(entry.file_name()).exists() {
-                fs::remove_dir_all(entry.path())?;
+        for name in entries(&self.dir.join(PROFILES))? {
+            if !self.dir.join(&name).exists() {
+                fs::remove_dir_all(self.dir.join(PROFILES).join(name))?;
             }
         }
         Ok(())
@@ -212,6 +232,7 @@ impl Records {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(()),
         };
+        self.unpin(id)?;
         unless_missing(fs::remove_dir_all(self.profiles(id)))?;
         unless_missing(fs::remove_file(self.position(id)))?;
         unless_missing(fs::remove_file(self.path(id)))
@@ -271,6 +292,14 @@ impl Records {
     }
 }
 
+/// The names in a directory, which may be missing.
+fn entries(dir: &Path) -> io::Result<Vec<OsString>> {
+    match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| entry.map(|entry| entry.file_name())).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,6 +339,29 @@ mod tests {
         assert_eq!(records.list().unwrap(), [id(2)]);
         records.remove(&id(2)).unwrap();
         assert_eq!(fs::read_dir(dir.path().join(PROFILES)).unwrap().count(), 0);
+    }
+
+    /// An agent that was killed during a start left its mounts for ever.
+    #[test]
+    fn mounts_are_removed_with_the_record_or_by_the_next_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path()).unwrap();
+        let id = |attempt| AttemptId { alloc: AllocId::from_hash([1; 16]), task: "t".into(), attempt };
+        let record = Record { claim: RecordClaim::Taken, ..Record::fence() };
+        records.claim(&id(1), &record).unwrap();
+        records.claim(&id(2), &record).unwrap();
+        for attempt in [1, 2, 3] {
+            fs::create_dir_all(records.pins(&id(attempt)).join("0")).unwrap();
+        }
+        let there = |records: &Records| [1, 2, 3].map(|attempt| records.pins(&id(attempt)).exists());
+        records.remove(&id(1)).unwrap();
+        assert_eq!(there(&records), [false, true, true]);
+        // Of the second one the engine may be about to start the container.
+        let records = Records::open(dir.path()).unwrap();
+        assert_eq!(there(&records), [false, true, false]);
+        assert_eq!(records.list().unwrap(), [id(2)]);
+        records.remove(&id(2)).unwrap();
+        assert_eq!(there(&records), [false; 3]);
     }
 
     #[test]

@@ -2,12 +2,15 @@
 //!
 //! In: a driver's options. Out: an [`EngineReport`]. It changes nothing.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use herdlet_api_types::driver::DockerOptions;
 
 use crate::{
-    engine::{Engine, candidates},
+    engine::{Engine, Place, candidates},
     names,
     policy::{Mode, Policy},
 };
@@ -44,9 +47,18 @@ pub async fn report(
 ) -> Result<Option<EngineReport>, String> {
     let policy = Policy::of(options, Mode::Standalone)?;
     let place = candidates(driver, &policy);
-    if policy.socket.is_none() && !place.socket.exists() && !place.is_installed() {
+    if !is_there(&policy, &place, &|path| path.exists()) {
         return Ok(None);
     }
+    Ok(Some(examine(place, instance).await))
+}
+
+/// Whether an engine is on this machine: its socket is named or there, or its daemon is installed.
+fn is_there(policy: &Policy, place: &Place, exists: &dyn Fn(&Path) -> bool) -> bool {
+    policy.socket.is_some() || exists(&place.socket) || place.is_installed(exists)
+}
+
+async fn examine(place: Place, instance: Option<&str>) -> EngineReport {
     let engine = Engine::new(place.clone(), CALL_MAX);
     let mut report = EngineReport { socket: place.socket, answer: Ok(String::new()), others: Vec::new() };
     report.answer = match engine.probe().await {
@@ -68,5 +80,28 @@ pub async fn report(
         let names = of_others.filter_map(|container| container.names?.into_iter().next());
         report.others = names.map(|name| name.trim_start_matches('/').to_owned()).take(OTHERS_MAX).collect();
     }
-    Ok(Some(report))
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Kind;
+
+    /// An engine that was installed and not started was not mentioned at all.
+    #[tokio::test]
+    async fn an_installed_engine_without_a_socket_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let policy = Policy::of(&DockerOptions::default(), Mode::Standalone).unwrap();
+        let place = |kind| Place { kind, socket: dir.path().join("none.sock") };
+        let dockerd = |path: &Path| path == Path::new("/usr/sbin/dockerd");
+        assert!(is_there(&policy, &place(Kind::Docker), &dockerd));
+        // Podman's client is installed for other reasons, too; and nothing at all needs no engine.
+        assert!(!is_there(&policy, &place(Kind::Podman), &dockerd));
+        assert!(!is_there(&policy, &place(Kind::Docker), &|_| false));
+        let report = examine(place(Kind::Docker), None).await;
+        let why = report.answer.unwrap_err();
+        assert!(why.starts_with("reach Docker at ") && why.contains("none.sock: "), "{why}");
+        assert!(report.others.is_empty());
+    }
 }

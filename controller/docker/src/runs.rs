@@ -8,7 +8,7 @@ use std::{
 };
 
 use bollard::models::{ContainerInspectResponse, ContainerState, ContainerStateStatusEnum as Status};
-use herdlet_api_types::{UnixNanos, task::ExitResult};
+use herdlet_api_types::{AllocId, UnixNanos, task::ExitResult};
 use herdlet_driver::{AttemptId, DriverNetwork, Started};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -85,6 +85,12 @@ impl Runs {
             .filter(|run| Arc::ptr_eq(&run.engine, engine) && run.exit().is_none())
             .map(Arc::clone)
             .collect()
+    }
+
+    /// The runs of an allocation.
+    pub(crate) fn of_alloc(&self, alloc: AllocId) -> Vec<Arc<Run>> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.values().filter(|run| run.id.alloc == alloc).map(Arc::clone).collect()
     }
 
     pub(crate) fn of_container(&self, container: &str) -> Option<Arc<Run>> {

@@ -111,11 +111,27 @@ impl Engines {
     /// # Panics
     /// If the folder cannot be created.
     pub fn prepare() -> Option<Self> {
+        if env::var_os("NEXTEST").is_none() {
+            environment::leave_out("container engines need a process for each test (cargo nextest)");
+            return None;
+        }
+        Self::folder_for_any()
+    }
+
+    /// Starts engines in a network of their own, until this process ends. Mounts of the agent do not reach them.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn apart(kinds: &[&str]) -> Option<Self> {
+        let mut engines = Self::folder_for_any()?;
+        engines.launch("0", &std::process::id().to_string(), kinds);
+        Some(engines)
+    }
+
+    fn folder_for_any() -> Option<Self> {
         environment::component(environment::ENGINES)?;
-        if !rustix::process::geteuid().is_root() || env::var_os("NEXTEST").is_none() {
-            environment::leave_out(
-                "container engines need root, and a process for each test (cargo nextest)",
-            );
+        if !rustix::process::geteuid().is_root() {
+            environment::leave_out("container engines need root");
             return None;
         }
         let folder = tempfile::Builder::new().prefix("hde-").tempdir_in("/tmp").expect("a folder").keep();
@@ -138,14 +154,6 @@ impl Engines {
         // Mounts of the agent reach the engines.
         mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC).expect("a shared root");
         self.launch("1", owner, kinds);
-    }
-
-    /// Starts engines in a network of their own, until this process ends. Mounts of the agent do not reach them.
-    ///
-    /// # Panics
-    /// If they do not start.
-    pub fn serve_apart(&mut self, kinds: &[&str]) {
-        self.launch("0", &std::process::id().to_string(), kinds);
     }
 
     fn launch(&mut self, here: &str, owner: &str, kinds: &[&str]) {
@@ -309,7 +317,15 @@ impl Engine<'_> {
         let body = json!({
             "Image": IMAGE, "Cmd": ["sleep", "100000"], "Labels": labels, "HostConfig": { "NetworkMode": "none" },
         });
-        let made = self.request("POST", &format!("/containers/create?name={name}"), &body);
+        self.start_as(name, &body)
+    }
+
+    /// Creates and starts a container by this request.
+    ///
+    /// # Panics
+    /// If the engine refuses.
+    pub fn start_as(&self, name: &str, body: &Value) -> String {
+        let made = self.request("POST", &format!("/containers/create?name={name}"), body);
         assert_eq!(made.status, 201, "{}", made.body);
         let id = made.json()["Id"].as_str().expect("an id").to_owned();
         let started = self.request("POST", &format!("/containers/{id}/start"), &Value::Null);

@@ -79,6 +79,8 @@ kinds! {
     DiskFull = "full disks",
     StopAhead = "stops ahead of a commit",
     DriverAway = "drivers that went away",
+    EngineRestart = "engines that ended their tasks",
+    UnseenExit = "exits seen once the driver was back",
     DriverBack = "drivers that came back",
     StateDamaged = "damaged states",
     RecordDamaged = "damaged supervisor records",

@@ -185,6 +185,17 @@ impl Machine {
         ended.into_iter().filter_map(end).collect()
     }
 
+    /// Ends all processes now, with this code. Returns how many.
+    pub fn end_all(&mut self, now_ns: u64, code: i32) -> usize {
+        for (key, ends_at) in &mut self.living {
+            *ends_at = now_ns.min(*ends_at);
+            if let Some(attempt) = self.attempts.get_mut(key) {
+                attempt.exit_code = code;
+            }
+        }
+        self.living.len()
+    }
+
     /// When a process next ends by itself.
     pub fn next_end(&self) -> Option<u64> {
         self.living.values().copied().filter(|at| *at != NEVER).min()

@@ -38,7 +38,8 @@ pub fn mount_tmpfs(target: &Dir, size_bytes: u64, mode: u32) -> Result<(), FsErr
         | MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV;
     let tree = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(refused)?;
-    attach(&tree, target).map_err(refused)
+    will_mount(target.path());
+    attach(&tree, target.as_fd()).map_err(refused)
 }
 
 /// Makes the tree at `source` appear on `target` too, including mounts below it. Later mounts on one side do not appear
@@ -48,15 +49,36 @@ pub fn mount_tmpfs(target: &Dir, size_bytes: u64, mode: u32) -> Result<(), FsErr
 ///
 /// If the source is not a directory or a system call fails.
 pub fn bind(source: &Path, target: &Dir, access: Access) -> Result<(), FsError> {
-    let refused = |errno: Errno| FsError::io("mount a volume on", target.path(), errno);
+    let opened = open_source(source)?;
+    will_mount(target.path());
+    bind_open(opened.as_fd(), Target { fd: target.as_fd(), path: target.path() }, access)
+}
+
+/// Where a file or directory is mounted.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'t> {
+    /// An open file or directory, of the same kind as what is mounted on it.
+    pub fd: BorrowedFd<'t>,
+    /// Its path, for messages.
+    pub path: &'t Path,
+}
+
+/// As [`bind`], for a file or directory that is open: whatever its path leads to by now, exactly that one is mounted. No watch of
+/// mounts is notified in advance.
+///
+/// # Errors
+///
+/// If a system call fails.
+pub fn bind_open(source: BorrowedFd<'_>, target: Target<'_>, access: Access) -> Result<(), FsError> {
+    let refused = |errno: Errno| FsError::io("mount a volume on", target.path, errno);
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH;
-    let tree = open_tree(&open_source(source)?, "", flags).map_err(refused)?;
+    let tree = open_tree(source, "", flags).map_err(refused)?;
     // Set before the mount is visible.
     set_attributes(tree.as_fd(), access).map_err(refused)?;
-    attach(&tree, target).map_err(refused)
+    attach(&tree, target.fd).map_err(refused)
 }
 
 /// Opens a volume's directory and follows links: the author of its path meant their target.
@@ -207,9 +229,8 @@ fn unmount_one(parent: &Dir, name: &OsStr) -> Result<Unmounted, FsError> {
     }
 }
 
-fn attach(tree: &OwnedFd, target: &Dir) -> Result<(), Errno> {
+fn attach(tree: &OwnedFd, target: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    will_mount(target.path());
     move_mount(tree, "", target, "", flags)?;
     // A mount below a shared mount (systemd shares `/`) becomes shared too; ours are private.
     set_attributes(tree.as_fd(), Access::ReadWrite)

@@ -81,6 +81,15 @@ pub fn mounts_below(base: &Path) -> io::Result<Vec<Mount>> {
     Ok(below)
 }
 
+/// The mounts at or below `base` that another process sees, in the kernel's order.
+///
+/// # Errors
+///
+/// If its `/proc` can't be read.
+pub fn mounts_of(process: i32, base: &Path) -> io::Result<Vec<Mount>> {
+    Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?, base))
+}
+
 /// A snapshot of the whole table.
 struct Table {
     file: PolledFile,

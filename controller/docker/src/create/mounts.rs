@@ -1,13 +1,10 @@
 //! Mounts of a container: the task's directories, volumes of the group, `volumes`, `mount` and `tmpfs`.
 //!
 //! In: the task's directories and config, the policy. Out: fields of the request. A path outside of the allocation's directory needs
-//! `volumes.enabled`, also if a link in that directory leads there; and so does a directory whose entries the agent itself relies on.
+//! `volumes.enabled`, also if a link in that directory leads there; and so does a directory whose entries the agent itself relies on
+//! ([`super::sources`]).
 
-use std::{
-    collections::HashMap,
-    fs, io,
-    path::{Component, Path, PathBuf},
-};
+use std::{collections::HashMap, fs, path::Path};
 
 use bollard::models::{
     HostConfig, Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Spread,
@@ -16,8 +13,17 @@ use bollard::models::{
 use herdlet_api_types::manifest::driver::DockerMount;
 use herdlet_driver::{DriverError, DriverResult, Mount, Propagation};
 
-use super::{Material, some};
+use super::{
+    Material, some,
+    sources::{Missing, NOT_ENABLED, Pin, Sources},
+};
 use crate::config::FieldError;
+
+/// The options of `volumes` with which later mounts on one side appear on the other.
+const PROPAGATING: [&str; 4] = ["shared", "rshared", "slave", "rslave"];
+
+/// Why they are refused.
+const NOT_PROPAGATED: &str = "propagation of mounts needs `volumes.enabled` of the driver's options: without it, only the state of now is mounted";
 
 /// The options of `volumes` that engines know.
 const OPTIONS: [&str; 22] = [
@@ -45,20 +51,22 @@ const OPTIONS: [&str; 22] = [
     "nodev",
 ];
 
-pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResult<()> {
+/// Sets them. Returns what the agent has to mount for the engine.
+pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResult<Vec<Pin>> {
     let mut binds = own_binds(material)?;
+    let mut sources = Sources::new(material);
     for (index, text) in material.config.docker.volumes.iter().enumerate() {
-        binds.push(
-            volume(&text.0, material).map_err(|why| FieldError::new(format!("volumes[{index}]"), why))?,
-        );
+        let field = format!("volumes[{index}]");
+        let made = volume(&field, &text.0, &mut sources, material);
+        binds.push(made.map_err(|why| FieldError::new(field, why))?);
     }
     let docker = &material.config.docker;
     let mut mounts: Vec<EngineMount> = material.task.mounts.iter().map(of_part).collect();
     for (key, list) in [("mount", &docker.mount), ("mounts", &docker.mounts)] {
         for (index, mount) in list.iter().enumerate() {
-            let made =
-                written(mount, material).map_err(|why| FieldError::new(format!("{key}[{index}]"), why));
-            mounts.push(made?);
+            let field = format!("{key}[{index}]");
+            let made = written(&field, mount, &mut sources, material);
+            mounts.push(made.map_err(|why| FieldError::new(field, why))?);
         }
     }
     host.binds = Some(binds);
@@ -72,7 +80,7 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResul
         .map(|(target, options)| (target.to_owned(), options.to_owned()))
         .collect();
     host.tmpfs = some(tmpfs);
-    Ok(())
+    Ok(sources.pins)
 }
 
 /// The three directories of every task; the task may only read its own logs.
@@ -107,7 +115,12 @@ fn own_binds(material: &Material<'_>) -> DriverResult<Vec<String>> {
 }
 
 /// `SOURCE:TARGET[:OPTIONS]`.
-fn volume(text: &str, material: &Material<'_>) -> Result<String, String> {
+fn volume(
+    field: &str,
+    text: &str,
+    sources: &mut Sources<'_>,
+    material: &Material<'_>,
+) -> Result<String, String> {
     let mut parts = text.splitn(3, ':');
     let (Some(source), Some(target)) = (parts.next(), parts.next()) else {
         return Err(format!("expected SOURCE:TARGET[:OPTIONS], found {text:?}"));
@@ -128,66 +141,14 @@ fn volume(text: &str, material: &Material<'_>) -> Result<String, String> {
         }
         source.to_owned()
     } else {
-        host_path(source, material)?.display().to_string()
+        if !sources.may_propagate() && options.iter().any(|option| PROPAGATING.contains(option)) {
+            return Err(NOT_PROPAGATED.to_owned());
+        }
+        sources.path(field, source, Missing::Create)?.display().to_string()
     };
     options.extend(material.policy.selinux_label.as_deref());
     let options = if options.is_empty() { String::new() } else { format!(":{}", options.join(",")) };
     Ok(format!("{source}:{target}{options}"))
-}
-
-/// Nomad's sentence, with the remedy.
-pub(super) const NOT_ENABLED: &str = "volumes are not enabled; cannot mount host paths or volumes of the engine: set `volumes.enabled` of the driver's options";
-
-/// The path of a source: a relative one is in the task directory.
-fn host_path(source: &str, material: &Material<'_>) -> Result<PathBuf, String> {
-    let dirs = &material.task.dirs;
-    let path = plain(&dirs.task.join(source));
-    if material.policy.host_paths {
-        return Ok(path);
-    }
-    let is_allowed = || {
-        let alloc = dirs.task.parent()?;
-        let is_plainly = is_free(&path, alloc, &dirs.shared);
-        let (real, alloc, shared) = (resolved(&path)?, resolved(alloc)?, resolved(&dirs.shared)?);
-        Some(is_plainly && is_free(&real, &alloc, &shared))
-    };
-    if is_allowed() == Some(true) { Ok(path) } else { Err(format!("{source:?}: {NOT_ENABLED}")) }
-}
-
-/// Whether a task may do with a path as it likes: it is the shared directory or in that or a task's. A task's directory itself, and the
-/// allocation's, have entries that the agent relies on: who may replace `local` by a link has the engine mount what it leads to.
-fn is_free(path: &Path, alloc: &Path, shared: &Path) -> bool {
-    let Ok(below) = path.strip_prefix(alloc) else { return false };
-    let is_in_task = below.components().nth(1).is_some_and(|part| part.as_os_str() != "private");
-    path.starts_with(shared) || is_in_task
-}
-
-/// The path without links, of which the end need not exist; none if a link leads nowhere, or can't be resolved.
-fn resolved(path: &Path) -> Option<PathBuf> {
-    let absent = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
-    for existing in path.ancestors() {
-        match fs::symlink_metadata(existing) {
-            Ok(_) => return Some(fs::canonicalize(existing).ok()?.join(path.strip_prefix(existing).ok()?)),
-            Err(error) if absent(error.kind()) => {}
-            Err(_) => return None,
-        }
-    }
-    None
-}
-
-/// A path without `.` and `..`, by its text.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(part),
-        }
-    }
-    plain
 }
 
 /// A mount that a part of the allocation has produced.
@@ -214,7 +175,12 @@ fn of_part(mount: &Mount) -> EngineMount {
     }
 }
 
-fn written(mount: &DockerMount, material: &Material<'_>) -> Result<EngineMount, String> {
+fn written(
+    field: &str,
+    mount: &DockerMount,
+    sources: &mut Sources<'_>,
+    material: &Material<'_>,
+) -> Result<EngineMount, String> {
     if !mount.target.0.starts_with('/') {
         return Err(format!("`target` must be an absolute path, found {:?}", mount.target.0));
     }
@@ -226,10 +192,15 @@ fn written(mount: &DockerMount, material: &Material<'_>) -> Result<EngineMount, 
     match mount.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or("volume") {
         "bind" => {
             let options = mount.bind_options.as_ref().and_then(|options| options.0.propagation.as_deref());
-            let propagation = options.filter(|name| !name.is_empty()).map(propagation).transpose()?;
+            let options = options.filter(|name| !name.is_empty());
+            if !sources.may_propagate() && options.is_some_and(|name| PROPAGATING.contains(&name)) {
+                return Err(NOT_PROPAGATED.to_owned());
+            }
+            let propagation = options.map(propagation).transpose()?;
+            let source = sources.path(field, &mount.source.0, Missing::Refuse)?;
             Ok(EngineMount {
                 typ: Some(MountType::BIND),
-                source: Some(host_path(&mount.source.0, material)?.display().to_string()),
+                source: Some(source.display().to_string()),
                 bind_options: propagation.map(|propagation| MountBindOptions {
                     propagation: Some(propagation),
                     ..MountBindOptions::default()

@@ -65,6 +65,11 @@ pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
     Ok(network)
 }
 
+/// The container whose network a mode joins.
+pub(crate) fn joined(mode: Option<&str>) -> Option<&str> {
+    mode?.strip_prefix("container:")
+}
+
 /// The ports to publish, with their ports inside the container: those that `ports` and `port_map` name, and all of the task's own.
 fn published<'m>(
     material: &'m Material<'_>,

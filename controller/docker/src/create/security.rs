@@ -8,7 +8,7 @@ use std::{fs, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 use bollard::models::HostConfig;
 use herdlet_api_types::manifest::driver::DockerConfig;
 
-use super::{Material, capabilities, mounts, some};
+use super::{Material, capabilities, some, sources::NOT_ENABLED};
 use crate::{config::FieldError, files, policy::Policy};
 
 /// The mode that shares the namespace of a container.
@@ -104,7 +104,7 @@ fn read_profile(task: &Path, path: &Path, policy: &Policy) -> Result<String, Str
     let inside = path.strip_prefix(task).unwrap_or(path);
     let file = if inside.is_absolute() {
         if !policy.host_paths {
-            return Err(mounts::NOT_ENABLED.to_owned());
+            return Err(NOT_ENABLED.to_owned());
         }
         let flags = libc::O_NONBLOCK;
         fs::OpenOptions::new()

@@ -1,6 +1,10 @@
 //! Requests to create containers: what a config becomes, and what is refused.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use herdlet_api_types::{
     AllocId,
@@ -17,6 +21,7 @@ struct Case {
     task: TaskConfig,
     options: Json,
     about: About,
+    pins: Option<PathBuf>,
 }
 
 impl Case {
@@ -43,7 +48,7 @@ impl Case {
             ports: [("http".to_owned(), port(20_000, 80)), ("raw".to_owned(), port(20_001, 0))].into(),
             own_ports: BTreeMap::new(),
         };
-        Self { task, options: json!({}), about: About::fixture() }
+        Self { task, options: json!({}), about: About::fixture(), pins: None }
     }
 
     fn make(&self, mut config: Json) -> Result<Request, String> {
@@ -57,6 +62,7 @@ impl Case {
             about: &self.about,
             compute: Compute { mhz: 2_000, cores: 2 },
             labels: BTreeMap::new(),
+            pins: self.pins.clone(),
         };
         request(&material).map_err(|error| error.to_string())
     }
@@ -139,6 +145,43 @@ fn volumes_outside_of_the_allocation_need_a_permission() {
     let case = Case { options: json!({"volumes": {"enabled": true}}), ..Case::new() };
     let host = case.host(json!({"volumes": ["/etc:/x:ro,rslave"], "mount": {"type": "bind"}}).take_mount());
     assert!(host.binds.unwrap().contains(&"/etc:/x:ro,rslave".to_owned()));
+}
+
+/// The engine gets mounts of the agent in place of paths that tasks may change; and with a permission, the paths.
+#[test]
+fn paths_of_the_allocation_are_pinned() {
+    let config = json!({"volumes": ["local/x:/x:ro", "../alloc/data:/y"], "mount": [{"type": "bind", "source": "local/z", "target": "/z"}]});
+    let mut case = Case { pins: Some("/pins/a1".into()), ..Case::new() };
+    let made = case.make(config.clone()).unwrap();
+    let host = made.body.host_config.as_ref().unwrap();
+    let binds = host.binds.as_ref().unwrap();
+    assert!(
+        binds.contains(&"/pins/a1/0:/x:ro".to_owned()) && binds.contains(&"/pins/a1/1:/y".to_owned()),
+        "{binds:?}"
+    );
+    assert_eq!(host.mounts.as_ref().unwrap()[0].source.as_deref(), Some("/pins/a1/2"));
+    let pins: Vec<_> =
+        made.pins.iter().map(|pin| (pin.field.as_str(), pin.source.to_str(), pin.missing)).collect();
+    assert_eq!(
+        pins,
+        [
+            ("volumes[0]", Some("/a/t/local/x"), Missing::Create),
+            ("volumes[1]", Some("/a/alloc/data"), Missing::Create),
+            ("mount[0]", Some("/a/t/local/z"), Missing::Refuse),
+        ]
+    );
+    // Later mounts would not reach a mount of the agent.
+    for config in [
+        json!({"volumes": ["local/x:/x:rshared"]}),
+        json!({"mount": [{"type": "bind", "source": "local/x", "target": "/x", "bind_options": {"propagation": "rslave"}}]}),
+    ] {
+        let refused = case.make(config).unwrap_err();
+        assert!(refused.contains("propagation") && refused.contains("volumes.enabled"), "{refused}");
+    }
+    case.options = json!({"volumes": {"enabled": true}});
+    let made = case.make(config).unwrap();
+    assert!(made.pins.is_empty());
+    assert!(made.body.host_config.unwrap().binds.unwrap().contains(&"/a/t/local/x:/x:ro".to_owned()));
 }
 
 trait TakeMount {

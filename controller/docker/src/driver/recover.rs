@@ -62,6 +62,7 @@ impl Shared {
         if let Some(record) = record
             && let Some(run) = self.adopt_listed(id, &engine, record)
         {
+            self.release_pins(id);
             return Ok(Recovered::Running(run.started()));
         }
         let is_away = record.is_none() && engine.about().is_none() && !engine.socket().exists();
@@ -96,6 +97,7 @@ impl Shared {
                 let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
                 let run = self.adopt(id, &engine, &record, &about);
                 self.mark_restart(&run);
+                self.release_pins(id);
                 Ok(Recovered::Running(run.started()))
             }
             Seen::Exited(exit) => {

@@ -48,6 +48,7 @@ impl Shared {
             about,
             compute: self.compute,
             labels: names::labels(task, &self.owner, self.naming, &self.policy.extra_labels),
+            pins: self.pins(&task.id),
         })
     }
 
@@ -67,6 +68,7 @@ impl Shared {
             None => engine.probe().await.map_err(DriverError::retry)?,
         };
         let mut request = self.request(&task, &config, &about)?;
+        self.join(client, id, &mut request).await?;
         if !about.is_docker() {
             request.body.image = Some(podman_name(client, &config.docker.image).await?);
             self.store_profiles(id, &mut request)?;
@@ -81,7 +83,7 @@ impl Shared {
             image: config.docker.image.clone(),
             port_map: request.port_map.clone(),
             advertise_ipv6: config.docker.advertise_ipv6_address,
-            request: hash.clone(),
+            request: hash,
         };
         let noted = self.records.note_engine(id.alloc, &engine.place);
         noted.map_err(|error| DriverError::retry(format!("record the engine of {id}: {error}")))?;
@@ -101,10 +103,30 @@ impl Shared {
         for note in &request.notes {
             self.message(id, (*note).to_owned());
         }
-        let container = match self.create(client, id, request, &hash).await {
+        let launched = match self.pin(id, &engine, &request.pins).await {
+            Ok(()) => self.launch(&engine, id, request, &record).await,
+            Err(error) => {
+                let _ = self.records.remove(id);
+                return Err(error);
+            }
+        };
+        self.unpin(id).await;
+        launched
+    }
+
+    /// Creates and starts the container of a claimed attempt.
+    async fn launch(
+        self: &Arc<Self>,
+        engine: &Arc<Engine>,
+        id: &AttemptId,
+        request: Request,
+        record: &Record,
+    ) -> DriverResult<Started> {
+        let client = &engine.reach().await.map_err(DriverError::retry)?;
+        let container = match self.create(client, id, request, &record.request).await {
             Ok(Created::New(container)) => container,
             // An earlier call of this attempt: a container that has ended must not run a second time.
-            Ok(Created::Started(about)) => return Ok(self.adopt(id, &engine, &record, &about).started()),
+            Ok(Created::Started(about)) => return Ok(self.adopt(id, engine, record, &about).started()),
             Err(error) => {
                 // If the engine has answered, it has not created anything.
                 if !matches!(error, DriverError::Retry(_)) {
@@ -134,7 +156,7 @@ impl Shared {
             id,
             format!("Created container {} from {}, which is {digest}", record.container, record.image),
         );
-        Ok(self.adopt(id, &engine, &record, &about).started())
+        Ok(self.adopt(id, engine, record, &about).started())
     }
 
     /// Podman takes a seccomp profile for the path of one.

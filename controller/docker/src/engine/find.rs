@@ -35,8 +35,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Whether its daemon is installed. Podman's is a service of its client, which many have for other reasons.
-    pub(crate) fn is_installed(&self) -> bool {
-        self.kind == Kind::Docker && is_installed("dockerd", &|path| path.exists())
+    pub(crate) fn is_installed(&self, exists: &dyn Fn(&Path) -> bool) -> bool {
+        self.kind == Kind::Docker && is_installed("dockerd", exists)
     }
 }
 

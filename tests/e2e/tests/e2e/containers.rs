@@ -13,6 +13,7 @@ mod node;
 mod policy;
 mod tasks;
 mod templates;
+mod volumes;
 
 use herdlet_e2e::{
     agent::Agent,

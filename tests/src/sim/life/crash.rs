@@ -41,6 +41,7 @@ impl Life {
         self.wakes.clear();
         self.asked.clear();
         self.held.clear();
+        self.forget_unseen_exits();
         self.machine.crash(self.now_ns);
         self.promises.crash();
         if self.faults.reboot_one_in > 0 && self.rng.one_in(self.faults.reboot_one_in) {

@@ -1,7 +1,8 @@
 //! Task drivers that go away and come back, and node facts that change with them.
 //!
 //! In: faults. Out: events for the agent, and failed operations on processes while their driver is away. An agent that starts
-//! knows the drivers before its first plan, as the real one does.
+//! knows the drivers before its first plan, as the real one does. Processes live on, as containers do whose engine is down; or
+//! they end with it, as those of an engine that restarts. The driver reports exits once it is back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,9 @@ use crate::sim::{coverage::Kind, machine::spec_of};
 /// The drivers of all tasks. They go away together.
 const DRIVERS: [&str; 2] = [MOCK, RAW_EXEC];
 
+/// The exit code of processes that end with their engine.
+const KILLED: i32 = 137;
+
 /// The state of the driver.
 #[derive(Debug, Clone, Default)]
 pub(in crate::sim) struct Driver {
@@ -26,6 +30,8 @@ pub(in crate::sim) struct Driver {
     away: Option<String>,
     /// How often it has changed; shown in an attribute of the node.
     changes: u64,
+    /// Exits that it has not seen yet.
+    unseen: Vec<Event>,
 }
 
 impl Driver {
@@ -53,13 +59,33 @@ impl Life {
         }
     }
 
+    /// Reports an exit, or keeps it until the driver is back.
+    pub(super) fn see_exit(&mut self, exit: Event) {
+        if self.driver.away.is_none() {
+            return self.post(exit);
+        }
+        self.met.note(Kind::UnseenExit);
+        self.driver.unseen.push(exit);
+    }
+
+    /// An agent that starts inspects attempts instead.
+    pub(super) fn forget_unseen_exits(&mut self) {
+        self.driver.unseen.clear();
+    }
+
     fn set_driver(&mut self, away: Option<String>) {
+        if away.is_some() && self.rng.one_in(3) && self.machine.end_all(self.now_ns, KILLED) > 0 {
+            self.met.note(Kind::EngineRestart);
+        }
+        let seen = if away.is_some() { Vec::new() } else { std::mem::take(&mut self.driver.unseen) };
         self.met.note(if away.is_some() { Kind::DriverAway } else { Kind::DriverBack });
         let what = if away.is_some() { "goes away" } else { "is back" };
         self.trace.note(self.now_ns, || format!("the driver {what}"));
-        self.driver = Driver { away, changes: self.driver.changes + 1 };
+        self.driver.away = away;
+        self.driver.changes += 1;
         let event = self.node_event();
         self.see(event);
+        seen.into_iter().for_each(|exit| self.post(exit));
     }
 
     fn node_event(&self) -> Event {

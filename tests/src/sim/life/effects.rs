@@ -46,7 +46,7 @@ impl Life {
         self.flights = flights;
         for event in self.machine.pass_time(now_ns) {
             self.trace.event(now_ns, &event);
-            self.post(event);
+            self.see_exit(event);
         }
         let mut index = 0;
         while index < self.flights.len() {

@@ -227,6 +227,32 @@ async fn an_exit_is_asked_for_until_the_engine_answers() {
     }
 }
 
+/// Many containers were inspected one by one after a restart of the agent: 200 took as long as 200 answers of the engine.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_containers_are_adopted_with_one_list() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+        let first = machine.connected().await;
+        for attempt in [1, 2, 3] {
+            first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap();
+        }
+        drop(first);
+        let driver = machine.connected().await;
+        while driver.shared.listed.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        machine.link.send_replace(Link::FailsInspect);
+        for attempt in [1, 2, 3] {
+            let recovered = driver.recover(recovery(attempt)).await.unwrap();
+            assert!(matches!(recovered, Recovered::Running(_)), "{recovered:?}");
+        }
+        assert_eq!(machine.failed.load(Ordering::SeqCst), 0, "no container is inspected");
+        machine.link.send_replace(Link::Works);
+        for attempt in [1, 2, 3] {
+            driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();
+        }
+    }
+}
+
 /// A power cut left a record without content: no task of the driver was recovered, stopped or removed any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_keeps_no_task_from_its_driver() {

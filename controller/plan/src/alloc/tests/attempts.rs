@@ -507,6 +507,34 @@ fn process_that_survives_its_stop_is_stopped_again() {
     assert!(matches!(life.state.parts.get(PROCESS), PartState::Failed { doing: Doing::Down, .. }));
 }
 
+/// While an engine was down, `explain` said that the task had got its signal, and named neither the engine nor its error.
+#[test]
+fn the_error_of_a_stop_is_shown_instead_of_a_signal_that_was_not_sent() {
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    std_alloc::sync::Arc::make_mut(&mut spec).desired = Desired::Stop;
+    let parts = up(&[Part::Dir, TASK_DIR, PROCESS]);
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+    life.settle();
+    let shown = |life: &Bench<'_>| {
+        let plan = plan(life.now, &life.ctx, life.spec, &life.state);
+        let waits = plan.waits.iter();
+        waits
+            .map(|waiting| crate::status::describe(life.now, life.spec, &life.state, waiting).message)
+            .collect::<Vec<_>>()
+    };
+    assert!(shown(&life)[0].starts_with("got SIG"), "{:?}", shown(&life));
+    let why = "reach Docker at /x: connection refused".to_string();
+    life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why });
+    assert_eq!(shown(&life), ["stopping process failed (try 1): reach Docker at /x: connection refused"]);
+    // A daemon that hangs does not answer at all.
+    let driver = spec.group().expect("a group").tasks[0].driver.clone();
+    life.ctx.away.insert(driver.clone(), "it does not work: no answer".to_string());
+    assert_eq!(
+        shown(&life)[1],
+        format!("its state is stale: the driver {driver} is away: it does not work: no answer")
+    );
+}
+
 /// The fate of a first attempt that a previous agent may have begun is inspected first. If the task is no longer
 /// wanted, the start is fenced.
 #[test]

@@ -8,6 +8,7 @@ use crate::common::job;
 on_both_engines!(
     tasks_may_do_what_the_options_allow,
     what_options_allow_is_done,
+    networks_of_strangers_need_a_permission,
     unknown_keys_are_refused_before_the_start
 );
 
@@ -76,6 +77,35 @@ fn what_options_allow_is_done(engine: Engine<'_>) {
     assert_eq!(set & 1, 1, "{log}");
     assert_eq!(set & (1 << 21), 0, "no SYS_ADMIN: {log}");
     finish(&engine, agent);
+}
+
+/// A task could join the network of any container of the engine, whoever runs it.
+fn networks_of_strangers_need_a_permission(engine: Engine<'_>) {
+    let stranger = format!("stranger-{}", std::process::id());
+    let id = engine.stranger(&stranger, &serde_json::json!({}));
+    let config = format!("network_mode: \"container:{stranger}\"");
+    let once = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
+    let joins = job("joins", "batch", once, &[container("t", "true", &config, "")]);
+    let mut agent = engine.agent("");
+    agent.apply(&joins);
+    let alloc = agent.until_alloc("joins.g[0]", "has failed", |alloc| alloc.status() == "failed");
+    let reason = alloc.0["TaskStates"]["t"].to_string();
+    assert!(reason.contains("config.network_mode") && reason.contains("allowed_modes.network"), "{reason}");
+    // A container of the same allocation needs none, by the name that Nomad gives it.
+    let script = "readlink /proc/self/ns/net; exec sleep 100000";
+    let sidecar = container("side", script, "", "lifecycle: {hook: prestart, sidecar: true}");
+    let beside = container("t", script, "network_mode: \"container:side-${NOMAD_ALLOC_ID}\"", "");
+    agent.apply_and_wait(&job("beside", "service", "", &[sidecar, beside]));
+    let alloc = agent.alloc("beside.g[0]").unwrap().id();
+    let namespace = |task| agent.until_logged(&alloc, task, "stdout", |log| log.ends_with('\n'));
+    assert_eq!(namespace("side"), namespace("t"));
+    finish(&engine, agent);
+
+    let mut agent = engine.agent("allowed_modes: {network: [container]}");
+    agent.apply(&joins);
+    agent.until_alloc("joins.g[0]", "is complete", |alloc| alloc.status() == "complete");
+    finish(&engine, agent);
+    engine.remove(&id);
 }
 
 fn unknown_keys_are_refused_before_the_start(engine: Engine<'_>) {

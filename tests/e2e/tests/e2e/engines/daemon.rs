@@ -76,8 +76,16 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         engine.start(&["--live-restore"]);
         let mut agent = engine.agent("");
         agent.apply_and_wait(&job("kept", "service", &format!("{RESTARTS}\ncount: 3"), &[sleeping("t", "")]));
+        agent.apply_and_wait(&job("ends", "service", RESTARTS, &[sleeping("t", "")]));
         let before = running_of(&engine, &agent);
         engine.kill();
+        // A stop is tried again, and it is shown why it does not succeed.
+        agent.cli(&["stop", "ends"]).success();
+        let why = format!("Docker at {}", engine.socket().display());
+        agent.until_printed(&["explain", "ends"], |text| {
+            let is_it = |line: &str| line.contains("stopping process failed (try ") && line.contains(&why);
+            text.lines().any(is_it)
+        });
         // Nothing is placed on a driver that is away, with that reason.
         agent.apply(&job("waits", "service", RESTARTS, &[sleeping("t", "")]));
         let away = format!(
@@ -98,7 +106,7 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         agent.cli(&["delete", "kept"]).success();
         engine.start(&["--live-restore"]);
         agent.cli(&["wait", "waits"]).success();
-        wait::until_true("the deleted job's containers are gone", || {
+        wait::until_true("the containers of the jobs that were ended are gone", || {
             before.iter().all(|id| engine.inspect(id).is_none())
         });
         assert_eq!(starts(&agent, "waits.g[0]"), 1);

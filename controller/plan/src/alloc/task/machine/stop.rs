@@ -140,7 +140,19 @@ impl TaskTurn<'_> {
                 }
             }
         }
-        pass.wait(Waiting::Exit(self.index, *until));
+        // A driver that has answered with an error may not have sent the signal.
+        pass.wait(match pass.state.parts.get(part) {
+            PartState::Failed { .. } => Waiting::Part(part),
+            PartState::Busy { .. }
+            | PartState::Suspect(_)
+            | PartState::Up
+            | PartState::Unknown
+            | PartState::Absent
+            | PartState::Pending { .. } => Waiting::Exit(self.index, *until),
+        });
+        if let Some(why) = pass.ctx.away.get(&self.task.driver) {
+            pass.wait(Waiting::Stale(self.index, why.clone()));
+        }
     }
 }
 
