@@ -41,6 +41,7 @@ pub fn task(name: &str) -> Task {
         volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
+        secrets: Vec::new(),
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),

@@ -28,6 +28,9 @@ pub(crate) struct Record {
     pub rendered_at: i64,
     /// Variables of the task.
     pub env: BTreeMap<String, String>,
+    /// Those that the last attempt was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<BTreeMap<String, String>>,
 }
 
 impl Record {

@@ -41,7 +41,10 @@ pub(super) async fn remove(
     Path(id): Path<String>,
     Accessor(actor): Accessor,
 ) -> Result<Json<Value>, VariableRefusal> {
-    let id = id.parse().map_err(|_| ApiError::bad(format!("{id:?} is not the id of a key")))?;
+    let id = id.parse().map_err(|_| {
+        shared.variables.key_refused(&actor, &id);
+        ApiError::bad(format!("{id:?} is not the id of a key"))
+    })?;
     shared.variables.remove_key(&actor, id).await?;
     Ok(Json(json!({ "Index": shared.index(Source::Variables) })))
 }

@@ -19,6 +19,8 @@ pub enum RenderError {
     Template { destination: String, source: herdlet_template::Error },
     #[error("render {destination}: its output is not a list of variables: {source}")]
     Env { destination: String, source: EnvFileError },
+    #[error("read the secret \"{name}\": {why}")]
+    Secret { name: String, why: String },
     #[error("render {destination}: {limit} queries are too many for the templates of one task")]
     Queries { destination: String, limit: usize },
     #[error(
@@ -47,6 +49,7 @@ impl RenderError {
             | Self::Template { .. }
             | Self::Env { .. }
             | Self::Queries { .. }
+            | Self::Secret { .. }
             | Self::TooLarge { .. } => Class::Fatal,
             Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
             // The task may remove files.

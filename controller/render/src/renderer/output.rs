@@ -43,7 +43,8 @@ pub(super) fn write_all(
         let answers = Answers { unix_time: now, ..round.answers.clone() };
         (outputs_of(task, render_all(&round.parsed, &answers))?, now)
     };
-    let record = Record { rendered_at, env: variables(task, &outputs)? };
+    let started = Record::read(&task.dirs).map_err(RenderError::Record)?.and_then(|before| before.started);
+    let record = Record { rendered_at, env: variables(task, &outputs)?, started };
     record.write(&task.dirs).map_err(RenderError::Record)?;
     let mut revisions = Vec::with_capacity(outputs.len());
     for (index, (block, output)) in task.templates.iter().zip(&outputs).enumerate() {
@@ -107,4 +108,26 @@ fn revision(output: &[u8]) -> u64 {
 /// If they can't be read.
 pub fn template_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
     Ok(Record::read(dirs)?.map(|record| record.env).unwrap_or_default())
+}
+
+/// Notes that an attempt starts with these variables.
+///
+/// # Errors
+/// If that can't be written.
+pub fn note_start(dirs: &Dirs) -> Result<(), FsError> {
+    let Some(record) = Record::read(dirs)? else { return Ok(()) };
+    if record.started.as_ref() == Some(&record.env) {
+        return Ok(());
+    }
+    Record { started: Some(record.env.clone()), ..record }.write(dirs)
+}
+
+/// The variables that the last attempt has started with: its services are registered with them, whatever has been
+/// rendered since.
+///
+/// # Errors
+/// If they can't be read.
+pub fn started_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
+    let record = Record::read(dirs)?.unwrap_or_default();
+    Ok(record.started.unwrap_or(record.env))
 }
