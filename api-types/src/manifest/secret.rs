@@ -17,7 +17,7 @@ block! {
         /// The path of the values: of a variable, or whatever the plugin expects.
         #[cfg_attr(feature = "schema", schemars(required))]
         pub path: Text,
-        /// Options of the provider `nomad`.
+        /// Options of the provider; plugins have none.
         pub config: SecretConfig,
         /// Environment of a plugin; values may contain `${…}`.
         #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = {"x-name": "variable"})))]
@@ -26,11 +26,12 @@ block! {
 }
 
 block! {
-    /// Options of a secret from a variable.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["engine"])))]
+    /// Options of a secret's provider.
     pub struct SecretConfig {
         /// Namespace of the variable; default the job's.
         pub namespace: Text,
+        /// Only for Vault, which this release does not support.
+        pub engine: Text,
     }
 }
 
@@ -54,7 +55,10 @@ impl Secret {
             name: Some(secret.name.clone()),
             provider: Some(Text(secret.provider.clone())),
             path: Some(Text(secret.path.clone())),
-            config: secret.namespace.clone().map(|namespace| SecretConfig { namespace: Some(Text(namespace)) }),
+            config: secret
+                .namespace
+                .clone()
+                .map(|namespace| SecretConfig { namespace: Some(Text(namespace)), engine: None }),
             env: texts(&secret.env),
         }
     }

@@ -208,7 +208,6 @@ impl Config {
         self.common_plugin_dir.join("secrets")
     }
 
-
     /// Returns the directories of an instance.
     pub fn paths(&self, instance: &InstanceId) -> Paths {
         let runtime = match &self.runtime_parent {

@@ -94,7 +94,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         task_dir_users: Vec::new(),
         artifacts: Limits::default(),
         variables: agent::variables_in(&paths).unwrap(),
-        secrets_plugins: PathBuf::from("/none"),
+        secrets_plugins: Path::new("/none").to_owned(),
         templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })

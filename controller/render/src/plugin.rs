@@ -197,9 +197,7 @@ async fn trusted(plugins: &Path, name: &str) -> Result<PathBuf, PluginError> {
     let failed = |source| PluginError::Start { name: name.to_owned(), source };
     match checked.map_err(|error| failed(std::io::Error::other(error)))? {
         Ok(()) => Ok(program),
-        Err(error) if error.is_absent() => {
-            Err(PluginError::Missing { name: name.to_owned(), path: program })
-        }
+        Err(error) if error.is_absent() => Err(PluginError::Missing { name: name.to_owned(), path: program }),
         Err(source) => Err(PluginError::Untrusted { name: name.to_owned(), source }),
     }
 }

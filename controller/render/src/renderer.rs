@@ -190,10 +190,10 @@ impl Renderer {
     }
 
     /// The tasks that this variable concerns when it changes, with the templates that have used it: none if it is only
-    /// waited for.
+    /// waited for. Tasks of servers use the servers' variable of this name.
     pub fn users_of(&self, key: &VariableKey) -> BTreeMap<(AllocId, u16), BTreeSet<u16>> {
         let mut found: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
-        for ((alloc, index, _), templates) in self.watches.templates(|data| is_of(data, key)) {
+        for ((alloc, index, _), templates) in self.watches.templates(|data| is_about(data, key)) {
             found.entry((alloc, index)).or_default().extend(templates);
         }
         found
@@ -371,9 +371,11 @@ impl Source for Answers {
 
 /// Whether the data depends on this variable of the agent.
 fn is_of(data: &Data, key: &VariableKey) -> bool {
-    if data.is_of_servers() {
-        return false;
-    }
+    !data.is_of_servers() && is_about(data, key)
+}
+
+/// Whether the data depends on this variable, of the agent or of servers.
+fn is_about(data: &Data, key: &VariableKey) -> bool {
     match &data.query {
         Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
         Query::NomadVariables { prefix, namespace, .. } => {

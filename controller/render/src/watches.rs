@@ -130,8 +130,7 @@ impl Watches {
     /// Forgets all tasks of an allocation.
     pub fn forget(&self, alloc: AllocId) {
         let mut known = self.known();
-        let tasks: Vec<TaskKey> =
-            known.by_task.range(keys_of(alloc)).map(|(key, _)| *key).collect();
+        let tasks: Vec<TaskKey> = known.by_task.range(keys_of(alloc)).map(|(key, _)| *key).collect();
         for task in tasks {
             known.due.remove(&task);
             for query in known.by_task.remove(&task).into_iter().flatten() {

@@ -7,8 +7,12 @@ use herdlet_api_types::{
     job::{ChangeScript, Template, TemplateChange, TemplateSource},
 };
 use herdlet_base::{
-    artifact::destination::Dirs, error::in_full, observation::Class, privileges::Ownership,
-    safe_fs::{FileOwner, FsError}, user,
+    artifact::destination::Dirs,
+    error::in_full,
+    observation::Class,
+    privileges::Ownership,
+    safe_fs::{FileOwner, FsError},
+    user,
 };
 use herdlet_driver::{AttemptId, TaskDriver};
 use herdlet_plan::{
@@ -19,7 +23,8 @@ use herdlet_plan::{
 };
 use herdlet_render::{
     Access, AccessToken, Consumer, Reader, Recheck, RenderError, Rendering, TaskTemplates,
-    renderer::{started_variables, template_variables}, secrets::SecretValues,
+    renderer::{started_variables, template_variables},
+    secrets::SecretValues,
 };
 
 use crate::executor::{
@@ -103,7 +108,8 @@ pub async fn note_start(context: &Arc<Context>, workload: &Workload) -> Result<(
     }
     let dirs = dirs(context, workload);
     let noted = herdlet_runtime::off_thread(move || herdlet_render::renderer::note_start(&dirs)).await;
-    let failed = |why: String| Refusal { class: Class::Retry, why: format!("keep the variables of templates: {why}") };
+    let failed =
+        |why: String| Refusal { class: Class::Retry, why: format!("keep the variables of templates: {why}") };
     noted.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
 }
 

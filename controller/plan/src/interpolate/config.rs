@@ -195,7 +195,9 @@ impl<'t> Name<'t> {
         match root.trim() {
             "env" => Some(Self::Env(key)),
             root @ ("attr" | "meta" | "node") => Some(Self::Node { root, key }),
-            root if root.strip_prefix("secret.").is_some_and(is_secret_name) => Some(Self::Node { root, key }),
+            root if root.strip_prefix("secret.").is_some_and(is_secret_name) => {
+                Some(Self::Node { root, key })
+            }
             _ => None,
         }
     }

@@ -19,8 +19,13 @@ impl Plugins {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    async fn fetch(&self, name: &str, cancelled: &CancellationToken) -> Result<BTreeMap<String, String>, PluginError> {
-        let env = [("TOKEN".to_owned(), "t".to_owned()), ("CPI_OPERATION".to_owned(), "mine".to_owned())].into();
+    async fn fetch(
+        &self,
+        name: &str,
+        cancelled: &CancellationToken,
+    ) -> Result<BTreeMap<String, String>, PluginError> {
+        let env =
+            [("TOKEN".to_owned(), "t".to_owned()), ("CPI_OPERATION".to_owned(), "mine".to_owned())].into();
         fetch(self.0.path(), PluginRequest { name, path: "a b", env: &env, cancelled }).await
     }
 
@@ -44,14 +49,26 @@ async fn a_plugin_gets_its_path_and_environment_and_nothing_else() {
 async fn failures_name_the_plugin_and_quote_no_value() {
     for (script, expected) in [
         ("echo hunter2 >&2; exit 3", "run the secrets plugin p: it ended with exit status: 3"),
-        (r#"echo '{"error": "no such path\nhunter2"}'; exit 1"#, "run the secrets plugin p: it says: no such path"),
-        (r#"echo '{"result": {"a": "hunter2"}, "error": "denied"}'"#, "run the secrets plugin p: it says: denied"),
-        (r#"echo '{"result": "hunter2"}'"#, "is not {\"result\": {\"KEY\": \"VALUE\"}, \"error\": null} (line 1, column 20)"),
+        (
+            r#"echo '{"error": "no such path\nhunter2"}'; exit 1"#,
+            "run the secrets plugin p: it says: no such path",
+        ),
+        (
+            r#"echo '{"result": {"a": "hunter2"}, "error": "denied"}'"#,
+            "run the secrets plugin p: it says: denied",
+        ),
+        (
+            r#"echo '{"result": "hunter2"}'"#,
+            "is not {\"result\": {\"KEY\": \"VALUE\"}, \"error\": null} (line 1, column 20)",
+        ),
         ("echo hunter2", "(line 1, column 1)"),
         ("head -c 2000000 /dev/zero", "it has more than 1048576 bytes"),
     ] {
         let (class, error) = Plugins::with("p", script).error("p").await;
-        assert!(class == Class::Fatal && error.contains(expected) && !error.contains("hunter2"), "{script}: {error}");
+        assert!(
+            class == Class::Fatal && error.contains(expected) && !error.contains("hunter2"),
+            "{script}: {error}"
+        );
     }
 }
 
@@ -73,7 +90,10 @@ async fn a_plugin_that_others_can_change_is_not_started() {
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_does_not_end_is_forced_to() {
     let plugins = Plugins::with("p", "trap '' TERM; while :; do sleep 1000; done");
-    assert_eq!(plugins.error("p").await, (Class::Fatal, "wait for the secrets plugin p: it did not end within 60 s".to_owned()));
+    assert_eq!(
+        plugins.error("p").await,
+        (Class::Fatal, "wait for the secrets plugin p: it did not end within 60 s".to_owned())
+    );
     plugins.add("q", "exec sleep 1000");
     let cancelled = CancellationToken::new();
     cancelled.cancel();
@@ -83,7 +103,11 @@ async fn a_plugin_that_does_not_end_is_forced_to() {
 
 #[tokio::test]
 async fn versions_are_those_of_secrets_plugins() {
-    let answer = |kind: &str| format!("[ $CPI_OPERATION$1 = fingerprintfingerprint ] && echo '{{\"type\": \"{kind}\", \"version\": \"1.2.0\"}}'");
+    let answer = |kind: &str| {
+        format!(
+            "[ $CPI_OPERATION$1 = fingerprintfingerprint ] && echo '{{\"type\": \"{kind}\", \"version\": \"1.2.0\"}}'"
+        )
+    };
     let plugins = Plugins::with("good", &answer("secrets"));
     plugins.add("other", &answer("host_volume"));
     plugins.add("broken", "exit 1");

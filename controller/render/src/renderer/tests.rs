@@ -357,7 +357,10 @@ async fn variables_of_secrets_are_waited_for_and_read_once() {
 /// Services were registered without variables of templates, or with others than the process has.
 #[tokio::test]
 async fn variables_of_a_start_outlive_later_renders() {
-    let env = Block { env: true, ..block("secrets/env", r#"{{ with nomadVar "nomad/jobs/web" }}NAME={{ .name }}{{ end }}"#) };
+    let env = Block {
+        env: true,
+        ..block("secrets/env", r#"{{ with nomadVar "nomad/jobs/web" }}NAME={{ .name }}{{ end }}"#)
+    };
     let mut bench = Bench::new(vec![env]);
     bench.put("nomad/jobs/web", &[("name", "one")]).await;
     bench.done().await;

@@ -3,11 +3,13 @@
 use std::{
     io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use herdlet_api_types::variable::{VariableItems, VariableKey};
 use herdlet_variables::{Check, KeySource, Store, Variables};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use super::{ApiFixture, Limits};
 

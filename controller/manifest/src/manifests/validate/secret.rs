@@ -2,7 +2,7 @@
 
 use herdlet_api_types::{
     job,
-    manifest::{Secret, TaskSpec, Text},
+    manifest::{Secret, SecretConfig, TaskSpec, Text},
 };
 
 use super::{Findings, text};
@@ -54,14 +54,18 @@ fn one(secret: &Secret, trail: &Trail<'_>, findings: &mut Findings<'_>) {
                 let message = "is only for plugins; the provider `nomad` starts no program";
                 findings.problem(&trail.field("env"), message);
             }
+            if secret.config.as_ref().is_some_and(|config| config.engine.is_some()) {
+                findings.problem(&trail.field("config").field("engine"), "is only for the provider `vault`");
+            }
         }
         plugin => {
             if !is_plugin(plugin) {
                 let message = "must be `nomad`, or the name of a secrets plugin: letters, digits, `.`, `_` and `-`, not beginning with `.`";
                 findings.problem(&trail.field("provider"), message);
             }
-            if secret.config.as_ref().is_some_and(|config| config.namespace.is_some()) {
-                let message = "is only for the provider `nomad`; pass options to a plugin in `env`";
+            let is_set = |config: &SecretConfig| config.namespace.is_some() || config.engine.is_some();
+            if secret.config.as_ref().is_some_and(is_set) {
+                let message = "is not for plugins; pass options to a plugin in `env`";
                 findings.problem(&trail.field("config"), message);
             }
         }

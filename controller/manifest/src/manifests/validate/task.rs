@@ -5,8 +5,8 @@ use herdlet_api_types::job::{Resources, Task};
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
-    Findings, GroupContext, artifact, children, constraint, identity, mount, policy, secret, service, template,
-    text, variables,
+    Findings, GroupContext, artifact, children, constraint, identity, mount, policy, secret, service,
+    template, text, variables,
 };
 use crate::yaml::Trail;
 

@@ -17,7 +17,8 @@ use crate::{
 
 /// One for each kind: an item of a variable in a file and in the environment by templates, and by a `secret` block; a value
 /// of a plugin.
-const PLANTED: [&str; 4] = ["planted-in-a-file", "planted-in-env", "planted-in-a-block", "planted-by-a-plugin"];
+const PLANTED: [&str; 4] =
+    ["planted-in-a-file", "planted-in-env", "planted-in-a-block", "planted-by-a-plugin"];
 
 const SECRETS: &str = "secrets:\n\
     - {name: block, provider: nomad, path: nomad/jobs/planted}\n\
@@ -50,7 +51,11 @@ fn planted_secrets_are_only_in_their_task() {
     }
     let setup = Setup::default().config(QUICK).argument("--log-level").argument("trace");
     let mut agent = Agent::start_with(setup);
-    plugin(&agent, "planting", "echo planted-by-a-plugin >&2; echo '{\"result\": {\"key\": \"planted-by-a-plugin\"}}'");
+    plugin(
+        &agent,
+        "planting",
+        "echo planted-by-a-plugin >&2; echo '{\"result\": {\"key\": \"planted-by-a-plugin\"}}'",
+    );
     let [file, env, block, _] = PLANTED;
     let items = [format!("file={file}"), format!("env={env}"), format!("block={block}")];
     agent.apply(&planted_job());

@@ -42,8 +42,9 @@ fn values_are_fetched_once_and_used_everywhere() {
     if !is_root() {
         return;
     }
-    let mut agent =
-        Agent::start_with(Setup::default().config(format!("{QUICK}host_ip: 127.0.0.1\n{}", ports::for_tasks())));
+    let mut agent = Agent::start_with(
+        Setup::default().config(format!("{QUICK}host_ip: 127.0.0.1\n{}", ports::for_tasks())),
+    );
     let (script, fetches) = counting(&agent);
     plugin(&agent, "counting", &script);
     let conf = template("{{ env \"BOTH\" }}", "local/conf", "");
@@ -102,7 +103,12 @@ fn a_plugin_that_fails_fails_its_task() {
     let started = agent.home.path().join("started");
     let script = format!("touch {}", started.display());
     let failed = |agent: &mut Agent, name: &str, text: &str| {
-        agent.apply(&job(name, "service", ONCE, &[shell("t", &script, &SECRETS.replace("jobs/blocks", "jobs"))]));
+        agent.apply(&job(
+            name,
+            "service",
+            ONCE,
+            &[shell("t", &script, &SECRETS.replace("jobs/blocks", "jobs"))],
+        ));
         put(agent, "nomad/jobs", &["user=me"]);
         let alloc = agent.until_alloc(&format!("{name}.g[0]"), "failed", |alloc| alloc.status() == "failed");
         let events = alloc.0["TaskStates"]["t"]["Events"].to_string();
