@@ -105,7 +105,7 @@ impl World {
             task_dir_users: Vec::new(),
             artifacts: Limits::default(),
             variables: agent::variables_in(&paths).unwrap(),
-            secrets_plugins: dir.join("common_plugins/secrets"),
+            secrets_plugins: path.join("common_plugins/secrets"),
             templates: herdlet_config::template::Template::default(),
             notes: Arc::new(|_| {}),
         };
