@@ -10,7 +10,7 @@ use crate::{
     job::{
         AddressMode, Artifact, ArtifactMode, ChangeScript, Check, CheckKind, DelayFunction, Group,
         HealthCheck, Job, JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy,
-        Resources, RestartMode, RestartPolicy, Scaling, Service, Task, Template, TemplateChange,
+        Resources, RestartMode, RestartPolicy, Scaling, Secret, Service, Task, Template, TemplateChange,
         TemplateSource, Thresholds, Update, Weights,
     },
     manifest::defaults::NODE_POOL,
@@ -41,6 +41,7 @@ pub fn task(name: &str) -> Task {
         volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
+        secrets: Vec::new(),
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),
@@ -51,6 +52,17 @@ pub fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         constraints: Vec::new(),
         affinities: Vec::new(),
+    }
+}
+
+/// A secret from a variable.
+pub fn secret(name: &str, path: &str) -> Secret {
+    Secret {
+        name: name.to_owned(),
+        provider: Secret::VARIABLES.to_owned(),
+        path: path.to_owned(),
+        namespace: None,
+        env: BTreeMap::new(),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
 mod artifact;
 mod children;
 mod policy;
+mod secret;
 mod service;
 mod template;
 
@@ -24,6 +25,7 @@ pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use policy::{
     DelayFunction, HealthCheck, Migrate, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update,
 };
+pub use secret::Secret;
 pub use service::{
     AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Service, Thresholds,
     Weights,
@@ -409,6 +411,9 @@ pub struct Task {
     /// Files to render before it starts, and whenever their data changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub templates: Vec<Template>,
+    /// Values to fetch before it starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<Secret>,
     /// The file below `local` that receives the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,

@@ -39,6 +39,7 @@ pub mod driver;
 pub mod group;
 pub mod job;
 pub mod scalar;
+pub mod secret;
 pub mod service;
 pub mod task;
 pub mod template;
@@ -60,6 +61,7 @@ pub use group::{
 };
 pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};
 pub use scalar::{Signal, Span, Text};
+pub use secret::{Secret, SecretConfig};
 pub use service::{Check, CheckType, Service};
 pub use task::{
     Artifact, Dependency, DispatchPayload, EnvFile, EnvFiles, Hook, Identity, Lifecycle, Logs, Prestop,

@@ -271,6 +271,7 @@ async fn start_agent(
     let node = agent::node_facts(&instance);
     let variables = agent::variables_in(&instance.paths)?;
     let settings = agent::planner_settings(instance.id.clone());
+    let secrets_plugins = instance.paths.state.join("common_plugins/secrets");
     let mut agent = Agent::start(agent::Parts {
         instance,
         state,
@@ -282,6 +283,7 @@ async fn start_agent(
         task_dir_users,
         artifacts: Limits::default(),
         variables,
+        secrets_plugins,
         templates: herdlet_config::template::Template::default(),
         issuer: Default::default(),
         notes: Arc::new(|_| {}),

@@ -172,6 +172,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         task_dir_users: config.task_dir_users.clone(),
         artifacts: config.artifact,
         variables: Arc::clone(&variables),
+        secrets_plugins: config.secrets_plugins(),
         templates: config.template.clone(),
         issuer: config.issuer.clone(),
         notes: telemetry.sink(),

@@ -10,13 +10,13 @@ use serde::{
 
 #[cfg(feature = "schema")]
 use super::unused::{NO_VAULT, OLD, VERTICAL, consul, vault};
-use super::{Affinity, Constraint, Network, RestartRule, Service, Signal, Span, Template, Text};
+use super::{Affinity, Constraint, Network, RestartRule, Secret, Service, Signal, Span, Template, Text};
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "action", "actions", "consul", "csi_plugin", "kind", "schedule", "secret", "secrets", "vault",
+        "action", "actions", "consul", "csi_plugin", "kind", "schedule", "vault",
     ], "x-no-effect" = {
         "scaling": VERTICAL,
         "scalings": VERTICAL,
@@ -71,6 +71,8 @@ block! {
         pub artifacts: Vec<Artifact>,
         /// Files to render from data before it starts, and again when their data changes.
         pub templates: Vec<Template>,
+        /// Values to fetch before it starts, for `${secret.NAME.KEY}`.
+        pub secrets: Vec<Secret>,
         /// The file that receives the payload of a dispatch.
         pub dispatch_payload: DispatchPayload,
         /// Signed tokens that identify this task.

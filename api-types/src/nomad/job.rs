@@ -9,7 +9,7 @@ use crate::{
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
         Job, JobType, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling,
-        Service, Task, Ui, Update, VolumeRequest,
+        Secret, Service, Task, Ui, Update, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -320,9 +320,17 @@ fn task(task: &Task) -> Value {
         },
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
-        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Vault": null, "Consul": null,
+        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": null, "Consul": null,
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
         "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
+    })
+}
+
+fn secret(secret: &Secret) -> Value {
+    let config = secret.namespace.as_ref().map(|namespace| json!({ "namespace": namespace }));
+    json!({
+        "Name": secret.name, "Provider": secret.provider, "Path": secret.path, "Config": config,
+        "Env": map(&secret.env),
     })
 }
 

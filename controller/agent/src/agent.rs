@@ -13,6 +13,7 @@ mod watchers;
 
 use std::{
     collections::BTreeSet,
+    path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -37,7 +38,7 @@ use herdlet_plan::{
     world::World,
 };
 use herdlet_process::cgroup::{self, Isolation};
-use herdlet_render::{Renderer, TaskKey, Wait, sources::NodeNames};
+use herdlet_render::{Consumer, Renderer, TaskKey, Wait, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::artifact::Fetcher;
@@ -100,6 +101,8 @@ pub struct Parts {
     pub artifacts: Limits,
     /// The variables that templates read.
     pub variables: Arc<Variables>,
+    /// The directory of plugins that fetch secrets.
+    pub secrets_plugins: PathBuf,
     /// Rules of templates.
     pub templates: herdlet_config::template::Template,
     /// Rules of identities that this agent signs.
@@ -159,6 +162,7 @@ impl Agent {
             task_dir_users,
             artifacts,
             variables,
+            secrets_plugins,
             templates,
             issuer,
             notes,
@@ -226,6 +230,7 @@ impl Agent {
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             renderer: Arc::clone(&renderer),
+            secrets_plugins,
             task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
@@ -371,8 +376,12 @@ fn template_settings(config: herdlet_config::template::Template) -> herdlet_rend
 
 /// Passes on which tasks have templates with new data.
 async fn report_data_changes(mut changes: mpsc::Receiver<TaskKey>, inbox: Inbox<Input>) {
-    while let Some((alloc, index)) = changes.recv().await {
-        let part = Part::Task(index, TaskPart::Templates);
+    while let Some((alloc, index, consumer)) = changes.recv().await {
+        let part = match consumer {
+            Consumer::Secrets => TaskPart::Secrets,
+            Consumer::Templates => TaskPart::Templates,
+        };
+        let part = Part::Task(index, part);
         if inbox.send(Input::Event(Event::SourceChanged { alloc, part })).await.is_err() {
             return;
         }

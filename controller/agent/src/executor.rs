@@ -11,6 +11,7 @@
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
 //! - [`pressure`]: the pressure on the machine, which paces starts.
 //! - [`places`]: directories, mounts, tokens, volumes.
+//! - [`secrets`]: values of `secret` blocks.
 //! - [`services`]: registrations and checks.
 //! - [`scripts`]: commands of checks.
 //! - [`templates`]: files rendered from templates.
@@ -24,6 +25,7 @@ pub mod places;
 pub mod pressure;
 pub mod process;
 pub mod scripts;
+pub mod secrets;
 pub mod services;
 pub mod templates;
 
@@ -31,6 +33,7 @@ use std::{
     cmp::Reverse,
     collections::BTreeMap,
     num::NonZeroU32,
+    path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -96,6 +99,8 @@ pub struct Context {
     pub artifacts: Arc<Fetcher>,
     /// Renders the templates of tasks.
     pub renderer: Arc<Renderer>,
+    /// The directory of plugins that fetch secrets.
+    pub secrets_plugins: PathBuf,
     /// Open sockets of the Task API.
     pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.
@@ -289,6 +294,9 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                     artifacts::artifacts(&context, &task, verb, &control.cancel).await
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
+                (TaskPart::Secrets, Some(verb)) => {
+                    secrets::secrets(&context, &task, verb, &control.cancel).await
+                }
                 (TaskPart::Mounts, Some(verb)) => places::mounts(&context, &task, &mounts, verb).await,
                 (TaskPart::Templates, Some(verb)) => {
                     templates::templates(&context, &task, verb, &inputs).await

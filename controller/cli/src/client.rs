@@ -5,6 +5,7 @@
 //! for variables.
 
 mod allocs;
+mod catalogue;
 mod error;
 mod exec;
 mod jobs;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 pub use allocs::{LogRequest, RestartScope, Tty};
+pub use catalogue::{CatalogueInstance, CatalogueService};
 pub use error::{ClientError, Effect};
 pub use exec::{ExecFrame, ExecInput, ExecOutput, ExecSocket};
 pub use jobs::{Dispatch, JobChange};

@@ -1,7 +1,9 @@
-//! `herdlet template render`: renders a template of a job without an agent.
+//! `herdlet template render`: renders a template of a job, without an agent or with its data.
 //!
-//! In: a template; the environment and the variables as flags or files. Out: the output, and the data that is missing. Nothing
-//! but the flags is used: not this machine's files and environment.
+//! In: a template; the environment and the variables as flags or files; with `--agent` also what an agent's API gives. Out: the
+//! output, and the data that is missing. Nothing else is used: not this machine's files and environment.
+
+mod live;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,11 +14,14 @@ use std::{
 
 use base64::prelude::*;
 use clap::{Args, Subcommand};
+use herdlet_api_types::variable::DEFAULT_NAMESPACE;
 use herdlet_manifest::{dotenv, yaml};
 use herdlet_template::{ErrorKind, MissingKey, Options, Query, Render, Template, source::Fixed};
 use serde_json::json;
 
+use self::live::Live;
 use super::{
+    address::Connection,
     failure::{FAILED, Failure, USAGE},
     output::{Output, Reader},
     show::{self, styled},
@@ -32,9 +37,9 @@ pub struct TemplateArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum TemplateVerb {
-    /// Render a template of a job with given data, without an agent
+    /// Render a template of a job with given data, or with the data of an agent
     #[command(
-        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
+        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n  herdlet template render app.conf.tpl --agent --namespace prod\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
     )]
     Render(Box<RenderArgs>),
 }
@@ -65,14 +70,30 @@ struct RenderArgs {
     /// Fail if a map has no entry for a key, instead of printing <no value>
     #[arg(long)]
     error_on_missing_key: bool,
+    /// Use the variables and services that the agent's API gives to you; values of other flags take precedence
+    #[arg(long)]
+    agent: bool,
+    /// Namespace of variables and services, with --agent
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAMESPACE, requires = "agent")]
+    namespace: String,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl TemplateArgs {
+    /// The connection flags; none if the command needs no agent.
+    pub fn connection(&mut self) -> Option<&mut Connection> {
+        let TemplateVerb::Render(args) = &mut self.verb;
+        args.agent.then_some(&mut args.connection)
+    }
 }
 
 /// A template, and a file of variables, are at most this long.
 const BYTES_MAX: u64 = 1 << 20;
 
-pub fn run(args: &TemplateArgs) -> Result<u8, Failure> {
+pub async fn run(args: &TemplateArgs) -> Result<u8, Failure> {
     let TemplateVerb::Render(args) = &args.verb;
     let text = String::from_utf8(read(&args.file)?)
         .map_err(|_| Failure::new(format!("{}: is not UTF-8", args.file.display())).code(USAGE))?;
@@ -86,7 +107,12 @@ pub fn run(args: &TemplateArgs) -> Result<u8, Failure> {
     let source = args.source()?;
     let template =
         Template::parse(&text, &options).map_err(|error| Failure::new(error.to_string()).code(USAGE))?;
-    let render = template.render(&source);
+    let render = match args.agent {
+        true => {
+            Live::new(source, args.connection.client()?, args.namespace.clone()).render(&template).await?
+        }
+        false => template.render(&source),
+    };
     let missing: Vec<String> = render.missing.iter().map(Query::to_string).collect();
     match &render.result {
         // An error may be the consequence of missing data only.
@@ -247,21 +273,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn missing_data_has_an_exit_code() {
+    #[tokio::test]
+    async fn missing_data_has_an_exit_code() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("t.tpl");
-        let code = |text: &str| {
+        let code = async |text: &str| {
             std::fs::write(&file, text).unwrap();
             let args = TemplateArgs { verb: TemplateVerb::Render(Box::new(args(&[file.to_str().unwrap()]))) };
-            run(&args).map_err(|failure| (failure.code, failure.to_string()))
+            run(&args).await.map_err(|failure| (failure.code, failure.to_string()))
         };
-        assert_eq!(code("").unwrap(), 0);
-        assert_eq!(code(r#"{{ with nomadVar "nomad/jobs/x" }}{{ .a }}{{ end }}"#).unwrap(), FAILED);
-        let (exit, message) = code("a\n{{ if }}").unwrap_err();
+        assert_eq!(code("").await.unwrap(), 0);
+        assert_eq!(code(r#"{{ with nomadVar "nomad/jobs/x" }}{{ .a }}{{ end }}"#).await.unwrap(), FAILED);
+        let (exit, message) = code("a\n{{ if }}").await.unwrap_err();
         assert_eq!(exit, USAGE);
         assert!(message.ends_with("t.tpl:2:7: missing value for if"), "{message}");
-        let (exit, message) = code(r#"{{ secret "a" }}"#).unwrap_err();
+        let (exit, message) = code(r#"{{ secret "a" }}"#).await.unwrap_err();
         assert_eq!(exit, FAILED);
         assert!(message.contains("secret needs Vault"), "{message}");
     }

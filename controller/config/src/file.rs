@@ -103,6 +103,9 @@ pub struct File {
     pub start_pressure_limit: Option<u8>,
     /// Limits on downloads for tasks.
     pub artifact: Artifact,
+    /// Directory of plugins; those that fetch secrets are in its folder `secrets`.
+    #[schemars(with = "Option<String>")]
+    pub common_plugin_dir: Option<PathBuf>,
     /// Templates of tasks.
     pub template: template::Section,
     /// How long an ended job is kept.
@@ -298,6 +301,7 @@ impl File {
             ("consul.token_file", &self.consul.token_file),
             ("consul.service_tokens_dir", &self.consul.service_tokens_dir),
             ("variables.key_file", &self.variables.key_file),
+            ("common_plugin_dir", &self.common_plugin_dir),
         ];
         for (at, path) in paths {
             path.iter().filter_map(|path| not_absolute(path)).for_each(|message| report(at, message));

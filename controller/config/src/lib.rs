@@ -124,6 +124,8 @@ pub struct Config {
     pub task_dir_users: Vec<String>,
     /// Limits on downloads for tasks.
     pub artifact: Limits,
+    /// Directory of plugins; those that fetch secrets are in its folder `secrets`.
+    pub common_plugin_dir: PathBuf,
     /// Settings of the templates of tasks.
     pub template: Template,
     /// Rules for garbage collection.
@@ -204,6 +206,11 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// The directory of plugins that fetch secrets.
+    pub fn secrets_plugins(&self) -> PathBuf {
+        self.common_plugin_dir.join("secrets")
+    }
+
     /// Returns the directories of an instance.
     pub fn paths(&self, instance: &InstanceId) -> Paths {
         let runtime = match &self.runtime_parent {

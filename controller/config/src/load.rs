@@ -122,6 +122,7 @@ impl Config {
                 .runtime_dir
                 .or(file.runtime_dir)
                 .or_else(|| places::default_runtime_parent(surroundings)),
+            common_plugin_dir: file.common_plugin_dir.unwrap_or_else(|| state_dir.join("common_plugins")),
             state_dir,
             socket,
             listen,

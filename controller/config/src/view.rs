@@ -236,6 +236,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("artifact.http_read_timeout", json!(short(of_std(config.artifact.http_time_max)))),
         ("artifact.decompression_size_limit", json!(size(config.artifact.unpacked_bytes_max))),
         ("artifact.decompression_file_count_limit", json!(config.artifact.entries_max)),
+        ("common_plugin_dir", json!(config.common_plugin_dir)),
         ("template.function_denylist", json!(config.template.function_denylist)),
         ("template.wait.min", json!(short(config.template.wait.min))),
         ("template.wait.max", json!(short(config.template.wait.max))),

@@ -134,7 +134,8 @@ impl Describer {
             tokio::join!(
                 self.follow_networks(),
                 self.follow_consul(consul, CONSUL_PERIOD),
-                self.follow_drivers(registry)
+                self.follow_drivers(registry),
+                self.find_secrets_plugins()
             );
         };
         tokio::select! {
@@ -217,6 +218,14 @@ impl Describer {
                 }
                 None => sleep(NETWORK_PERIOD).await,
             }
+        }
+    }
+
+    /// Asks the secrets plugins for their versions, once: servers place jobs only where their plugins are.
+    async fn find_secrets_plugins(&self) {
+        if self.shared.fixed.runs("plugins") {
+            let versions = herdlet_render::plugin::versions(&self.shared.fixed.secrets_plugins).await;
+            self.change(|parts| parts.secrets_plugins = versions);
         }
     }
 

@@ -96,6 +96,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         artifacts: Limits::default(),
         variables: agent::variables_in(&paths).unwrap(),
         issuer: Default::default(),
+        secrets_plugins: Path::new("/none").to_owned(),
         templates: herdlet_config::template::Template::default(),
         notes: Arc::new(|_| {}),
     })

@@ -13,7 +13,7 @@
 //! | tokens | no | [`Inputs::tokens`] |
 //! | `NOMAD_META_*` | yes | job, group, task |
 //! | the host's variables, where not yet set; those of its login only for tasks without a `user` | yes | [`Inputs::host_env`] |
-//! | `env` of the task | yes | task |
+//! | `env` of the task | yes, also with [`Inputs::secrets`] | task |
 //! | variables of the task's parts, in their order | yes | [`Inputs::hook_env`] |
 //! | templates | no | [`Inputs::template_env`] |
 //!
@@ -128,6 +128,8 @@ pub struct Inputs<'a> {
     pub tokens: &'a Variables,
     /// The task API's socket, as the task sees it, if there is one.
     pub api_socket: Option<&'a str>,
+    /// Values of the task's `secret` blocks, by `secret.NAME.KEY`.
+    pub secrets: &'a Variables,
     /// Variables of the task's parts, in their order.
     pub hook_env: &'a [Variables],
     /// Variables of templates with `env`.
@@ -151,6 +153,7 @@ impl<'a> Inputs<'a> {
             denied: &DENIED_DEFAULT,
             tokens: &EMPTY,
             api_socket: None,
+            secrets: &EMPTY,
             hook_env: &[],
             template_env: &EMPTY,
             cgroup_parent: None,
@@ -158,11 +161,12 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// A complete environment: the variables of the process and the facts of the node for `${…}`.
+/// A complete environment: the variables of the process; the facts of the node and the task's secrets for `${…}`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TaskEnv {
     variables: Variables,
     node: Variables,
+    secrets: Variables,
     /// Bytes of all values ever set, including overwritten ones.
     bytes: usize,
 }
@@ -178,9 +182,9 @@ impl TaskEnv {
         self.variables.get(key::cleaned(name).as_ref()).map(String::as_str)
     }
 
-    /// The value of `${name}`: a variable, else a fact of the node.
+    /// The value of `${name}`: a variable, else a fact of the node, else a value of a secret.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.var(name).or_else(|| self.node.get(name).map(String::as_str))
+        self.var(name).or_else(|| self.node.get(name).or_else(|| self.secrets.get(name)).map(String::as_str))
     }
 
     /// Replaces every known `${name}`; unknown ones stay. A text that would exceed [`OUTPUT_BYTES_MAX`] is returned as
@@ -215,13 +219,15 @@ impl fmt::Debug for TaskEnv {
         f.debug_struct("TaskEnv")
             .field("variables", &self.variables.keys())
             .field("node", &self.node.keys())
+            .field("secrets", &self.secrets.keys())
             .finish()
     }
 }
 
 /// Builds the environment. Total and deterministic.
 pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
-    let mut env = TaskEnv { variables: Variables::new(), node: builtin::node_keys(inputs.node), bytes: 0 };
+    let node = builtin::node_keys(inputs.node);
+    let mut env = TaskEnv { variables: Variables::new(), node, secrets: Variables::new(), bytes: 0 };
     builtin::set_places(&mut env, inputs);
     builtin::set_limits(&mut env, inputs);
     builtin::set_names(&mut env, inputs);
@@ -232,6 +238,8 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
     layer::add(&mut env, builtin::meta(inputs));
     let passed = host_variables(&env, inputs);
     layer::add(&mut env, passed);
+    // As in Nomad, layers before this one see no secrets.
+    env.secrets.clone_from(inputs.secrets);
     if let Some(task) = inputs.task {
         layer::add(&mut env, layer::borrowed(&task.env));
     }

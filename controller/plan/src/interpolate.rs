@@ -8,7 +8,7 @@
 //! | where | a variable | an unknown one | escape |
 //! | --- | --- | --- | --- |
 //! | everything except driver config | `${` `[a-zA-Z0-9_.-]+` `}` | stays as written | none |
-//! | driver config ([`interpolate_config`]) | `${NAME}`, `${env["x.y"]}`, `${attr.…}`, `${meta.…}`, `${node.…}` | an error | `$${` is `${` |
+//! | driver config ([`interpolate_config`]) | `${NAME}`, `${env["x.y"]}`, `${attr.…}`, `${meta.…}`, `${node.…}`, `${secret.NAME.KEY}` | an error | `$${` is `${` |
 
 mod config;
 
@@ -25,7 +25,7 @@ pub trait Values {
     /// A variable of the task's environment.
     fn var(&self, name: &str) -> Option<&str>;
 
-    /// The value of `${name}`: a variable, else a fact of the node.
+    /// The value of `${name}`: a variable, else a fact of the node, else a value of a secret.
     fn get(&self, name: &str) -> Option<&str>;
 }
 

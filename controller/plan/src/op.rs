@@ -57,10 +57,12 @@ impl Part {
 pub enum TaskPart {
     /// The task directory with `local`, `secrets`, `private`, `tmp`.
     Dir,
-    /// Files fetched into it.
-    Artifacts,
     /// Token files.
     Identity,
+    /// Values of `secret` blocks.
+    Secrets,
+    /// Files fetched into it.
+    Artifacts,
     /// Volumes mounted for the task.
     Mounts,
     /// Files rendered from templates.

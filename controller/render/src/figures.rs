@@ -67,7 +67,7 @@ impl Tally {
 
     /// An allocation is gone.
     pub(crate) fn forget(&self, alloc: AllocId) {
-        self.known().outdated.retain(|(of, _), _| *of != alloc);
+        self.known().outdated.retain(|(of, ..), _| *of != alloc);
     }
 
     pub(crate) fn figures(&self, queries: usize) -> Figures {
@@ -90,7 +90,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::renderer::Recheck;
+    use crate::{renderer::Recheck, watches::Consumer};
 
     fn missing(kept: bool) -> Result<Rendering, RenderError> {
         Ok(Rendering::Missing { on: String::from("nomad/jobs/x"), kept, recheck: Recheck::Reported })
@@ -99,7 +99,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_oldest_outage_counts_until_all_data_is_back() {
         let tally = Tally::default();
-        let task = |number: u8| (AllocId::from_hash([number; 16]), 0);
+        let task = |number: u8| (AllocId::from_hash([number; 16]), 0, Consumer::Templates);
         let done = || Ok(Rendering::Done { outputs: vec![1] });
         tally.count(task(1), &done());
         tally.count(task(1), &missing(true));

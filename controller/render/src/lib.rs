@@ -1,4 +1,4 @@
-//! Rendering the templates of tasks: data, files, and watches.
+//! Rendering the templates of tasks, and fetching their secrets: data, files, and watches.
 //!
 //! In: the templates of a task, with its environment and its directories. Out: files, with a revision for each, or the
 //! names of data that is missing; and, when data changes, the tasks that have used it. All tasks with the same query
@@ -12,15 +12,18 @@
 //! - [`watches`]: who has used which data, and who is due after a change.
 //! - [`place`]: files of a task, opened without following links out of its directories.
 //! - [`env_file`]: variables from outputs with `env = true`.
+//! - [`secrets`]: values of `secret` blocks, and [`plugin`]s that fetch some of them.
 //! - [`figures`]: figures about renders, for metrics.
 
 pub mod data;
 pub mod env_file;
 pub mod figures;
 pub mod place;
+pub mod plugin;
 mod record;
 pub mod region;
 pub mod renderer;
+pub mod secrets;
 pub mod servers;
 pub mod sources;
 pub mod watches;
@@ -29,4 +32,4 @@ pub use figures::Figures;
 pub use region::{AccessToken, Region};
 pub use renderer::{Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use sources::{Access, Reader, Sources};
-pub use watches::{TaskKey, Wait};
+pub use watches::{Consumer, TaskKey, Wait};

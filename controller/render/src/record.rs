@@ -31,6 +31,9 @@ pub(crate) struct Record {
     /// Files may be those of a later render, which has not ended: all are written again.
     #[serde(skip_serializing_if = "is_false")]
     pub is_unfinished: bool,
+    /// Those that the last attempt was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started: Option<BTreeMap<String, String>>,
 }
 
 impl Record {

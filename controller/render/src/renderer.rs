@@ -6,6 +6,7 @@
 
 mod error;
 mod output;
+mod secrets;
 mod text;
 
 use std::{
@@ -23,7 +24,11 @@ use herdlet_template::{Answer, Query, Render, Source, Template};
 use herdlet_variables::service::Change;
 use tokio::{sync::mpsc, time::Instant};
 
-pub use self::{error::RenderError, output::template_variables};
+pub use self::{
+    error::RenderError,
+    output::{note_start, started_variables, template_variables},
+    secrets::SecretVariables,
+};
 use self::{
     output::{all_exist, write_all},
     text::{file, parse_all},
@@ -184,9 +189,14 @@ impl Renderer {
         self.servers.join(region);
     }
 
-    /// The tasks that are rendered again when this variable changes, with the templates that have used it.
-    pub fn users_of(&self, key: &VariableKey) -> BTreeMap<TaskKey, BTreeSet<u16>> {
-        self.watches.templates(|data| is_of(data, key))
+    /// The tasks that this variable concerns when it changes, with the templates that have used it: none if it is only
+    /// waited for. Tasks of servers use the servers' variable of this name.
+    pub fn users_of(&self, key: &VariableKey) -> BTreeMap<(AllocId, u16), BTreeSet<u16>> {
+        let mut found: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
+        for ((alloc, index, _), templates) in self.watches.templates(|data| is_about(data, key)) {
+            found.entry((alloc, index)).or_default().extend(templates);
+        }
+        found
     }
 
     /// Figures for metrics.
@@ -361,9 +371,11 @@ impl Source for Answers {
 
 /// Whether the data depends on this variable of the agent.
 fn is_of(data: &Data, key: &VariableKey) -> bool {
-    if data.is_of_servers() {
-        return false;
-    }
+    !data.is_of_servers() && is_about(data, key)
+}
+
+/// Whether the data depends on this variable, of the agent or of servers.
+fn is_about(data: &Data, key: &VariableKey) -> bool {
     match &data.query {
         Query::NomadVariable { path, namespace, .. } => *path == key.path && *namespace == key.namespace,
         Query::NomadVariables { prefix, namespace, .. } => {

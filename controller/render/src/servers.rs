@@ -24,7 +24,7 @@ use tokio::{
 use crate::{
     data::{Data, Origin},
     region::{AccessToken, Newer, Region, RegionAnswer, RegionError, RegionRequest},
-    watches::TaskKey,
+    watches::{TaskKey, keys_of},
 };
 
 /// Reads at a time: a change of data that many tasks use must not occupy the connection to the servers.
@@ -121,7 +121,7 @@ impl Servers {
     /// Forgets an allocation that is gone.
     pub fn forget(&self, alloc: AllocId) {
         let mut tokens = lock(&self.tokens);
-        let gone: Vec<TaskKey> = tokens.range((alloc, 0)..=(alloc, u16::MAX)).map(|(key, _)| *key).collect();
+        let gone: Vec<TaskKey> = tokens.range(keys_of(alloc)).map(|(key, _)| *key).collect();
         gone.iter().for_each(|key| drop(tokens.remove(key)));
         drop(tokens);
         self.users_changed();

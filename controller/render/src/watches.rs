@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -15,8 +16,22 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::data::Data;
 
-/// A task of an allocation, by its index.
-pub type TaskKey = (AllocId, u16);
+/// A task of an allocation, by its index, and the part of it that uses data.
+pub type TaskKey = (AllocId, u16, Consumer);
+
+/// A part of a task that uses data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Consumer {
+    /// Its `secret` blocks, until all their values are there.
+    Secrets,
+    /// Its templates.
+    Templates,
+}
+
+/// The keys of all tasks of an allocation.
+pub(crate) fn keys_of(alloc: AllocId) -> RangeInclusive<TaskKey> {
+    (alloc, 0, Consumer::Secrets)..=(alloc, u16::MAX, Consumer::Templates)
+}
 
 /// How long data must be quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +136,7 @@ impl Watches {
     /// Forgets all tasks of an allocation.
     pub fn forget(&self, alloc: AllocId) {
         let mut known = self.known();
-        let tasks: Vec<TaskKey> =
-            known.by_task.range((alloc, 0)..=(alloc, u16::MAX)).map(|(key, _)| *key).collect();
+        let tasks: Vec<TaskKey> = known.by_task.range(keys_of(alloc)).map(|(key, _)| *key).collect();
         for task in tasks {
             known.due.remove(&task);
             for query in known.by_task.remove(&task).into_iter().flatten() {
@@ -252,7 +266,7 @@ mod tests {
         let watches = Watches::default();
         for number in 0..100 {
             for task in 0..10 {
-                watches.add((alloc(number), task), &variable("a"), Wait::NONE);
+                watches.add((alloc(number), task, Consumer::Templates), &variable("a"), Wait::NONE);
             }
         }
         assert_eq!(watches.queries(), 1);
@@ -267,7 +281,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn data_is_quiet_before_its_users_are_due() {
         let watches = Watches::default();
-        let task = (alloc(1), 0);
+        let task = (alloc(1), 0, Consumer::Templates);
         watches.add(task, &variable("a"), seconds(5, 12));
         let began = Instant::now();
         watches.changed(Instant::now(), |_| true);
@@ -289,11 +303,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_users_of_changed_data_are_due() {
         let watches = Watches::default();
-        watches.add((alloc(1), 0), &variable("a"), Wait::NONE);
-        watches.add((alloc(2), 0), &variable("b"), Wait::NONE);
+        watches.add((alloc(1), 0, Consumer::Templates), &variable("a"), Wait::NONE);
+        watches.add((alloc(2), 0, Consumer::Templates), &variable("b"), Wait::NONE);
         watches.changed(Instant::now(), |query| *query == variable("b"));
-        assert_eq!(watches.due().await, [(alloc(2), 0)].into());
-        watches.keep((alloc(2), 0), &BTreeMap::new());
+        assert_eq!(watches.due().await, [(alloc(2), 0, Consumer::Templates)].into());
+        watches.keep((alloc(2), 0, Consumer::Templates), &BTreeMap::new());
         watches.changed(Instant::now(), |query| *query == variable("b"));
         let nothing = tokio::time::timeout(Duration::from_secs(60), watches.due()).await;
         assert!(nothing.is_err(), "{nothing:?}");
@@ -302,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_shortest_wait_counts() {
         let watches = Watches::default();
-        let task = (alloc(1), 0);
+        let task = (alloc(1), 0, Consumer::Templates);
         watches.add(task, &variable("a"), seconds(5, 240));
         watches.add(task, &variable("a"), seconds(1, 4));
         let began = Instant::now();
@@ -321,7 +335,7 @@ mod tests {
     async fn the_shortest_wait_of_all_changed_data_counts() {
         for number in 0..32 {
             let watches = Watches::default();
-            let task = (alloc(number), 0);
+            let task = (alloc(number), 0, Consumer::Templates);
             for (path, wait) in [("a", seconds(30, 60)), ("b", seconds(0, 0)), ("c", seconds(40, 80))] {
                 watches.add(task, &variable(path), wait);
             }
@@ -340,7 +354,7 @@ mod tests {
     #[test]
     fn users_are_known_with_their_templates() {
         let watches = Watches::default();
-        let (one, other) = ((alloc(1), 0), (alloc(2), 3));
+        let (one, other) = ((alloc(1), 0, Consumer::Templates), (alloc(2), 3, Consumer::Templates));
         for task in [one, other] {
             watches.add(task, &variable("a"), Wait::NONE);
             watches.add(task, &variable("b"), Wait::NONE);

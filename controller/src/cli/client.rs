@@ -185,7 +185,7 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet convert web.nomad.hcl --var image=v2 > web.yaml\n  nomad job inspect web | herdlet convert -"
     )]
     Convert(convert::ConvertArgs),
-    /// Render templates of jobs, without an agent
+    /// Render templates of jobs, without an agent or with its data
     #[command(
         after_help = "Example:\n  herdlet template render app.conf.tpl --env PORT=8080 --var nomad/jobs/web.password=secret"
     )]
@@ -258,13 +258,13 @@ impl ClientCommand {
             Self::Eval(args) => Some(&mut args.connection),
             Self::Var(args) => args.verb.connection(),
             Self::Identity(args) => Some(args.connection()),
+            Self::Template(args) => args.connection(),
             Self::Checks(args) => Some(&mut args.connection),
             Self::Monitor(args) => Some(&mut args.connection),
             Self::Diff(args) => Some(&mut args.connection),
             Self::Validate(_)
             | Self::Convert(_)
             | Self::Schema(_)
-            | Self::Template(_)
             | Self::Simulate(_)
             | Self::Doctor(_)
             | Self::Config(_)

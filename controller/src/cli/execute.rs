@@ -66,7 +66,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Validate(args) => offline::validate(&args),
         ClientCommand::Convert(args) => convert::convert(&args),
         ClientCommand::Schema(args) => schema::schema(&args),
-        ClientCommand::Template(args) => template::run(&args),
+        ClientCommand::Template(args) => template::run(&args).await,
         ClientCommand::Simulate(args) => simulate::run(*args).await,
         ClientCommand::Doctor(args) => doctor::run(*args).await,
         ClientCommand::Config(args) => config::run(args),

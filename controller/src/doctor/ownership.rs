@@ -69,7 +69,7 @@ fn obeyed(config: &Config) -> Vec<&Path> {
     let mut paths: Vec<&PathBuf> = config.files.iter().chain(&config.runtime_parent).collect();
     paths.extend(config.listen.as_ref().map(|(_, token)| token));
     paths.extend(config.consul.token_file.iter().chain(&config.consul.service_tokens_dir));
-    paths.extend(&config.variables_key_file);
+    paths.extend(config.variables_key_file.iter().chain([&config.common_plugin_dir]));
     let cluster = config.cluster.as_ref();
     let tls = config.tls.iter().chain(cluster.and_then(|cluster| cluster.http_tls.as_ref()));
     for files in tls {

@@ -107,6 +107,11 @@ impl Variables {
         audit::refused(actor, operation, key, why);
     }
 
+    /// Records a request to remove a key whose id has not the form of one.
+    pub fn key_refused(&self, actor: &Actor, id: &str) {
+        audit::key_refused(actor, id);
+    }
+
     /// Reads a variable; none if there is none.
     ///
     /// # Errors

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! <state>/variables/NAMESPACE%2FPATH   one variable (`record`)
-//! <state>/variables/index              the index of the last removal; that of other changes is in the files
+//! <state>/variables/index              an index that was reached, such as that of the last removal, and one that none has
+//!                                      exceeded; those of other changes are in the files
 //! <state>/damaged/                     files that could not be read
 //! ```
 //!
@@ -24,7 +25,10 @@ use std::{
     io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use herdlet_api_types::variable::{Variable, VariableItems, VariableKey, VariableLock, VariableMetadata};
@@ -53,8 +57,13 @@ const INDEX: &str = "index";
 /// The directory of damaged files, in the state directory.
 const SET_ASIDE: &str = "damaged";
 
-/// What is added to the index if a damaged file may have had the last one: more changes than an agent ever makes.
-const INDEX_GAP: u64 = 1 << 32;
+/// Indexes are reserved in steps of this size: as many changes cost one more write, and a damaged file raises the index by
+/// at most so much.
+const INDEX_STEP: u64 = 1_024;
+
+/// What is added to the index if the reservation is lost too: more removals in a row than an agent ever makes. All other
+/// changes have left a file.
+const INDEX_GAP: u64 = 1 << 20;
 
 /// Changes that a slow subscriber may be behind. It then reads everything again.
 const CHANGES_MAX: usize = 1_024;
@@ -69,6 +78,8 @@ pub struct Store {
     /// Held for moments only.
     known: Mutex<Known>,
     index: watch::Sender<u64>,
+    /// No index is higher; changed by the holder of `writer` only.
+    reserved: AtomicU64,
     changes: broadcast::Sender<VariableKey>,
     steps: Steps,
 }
@@ -97,7 +108,7 @@ impl Store {
         steps: Steps,
     ) -> Result<Self, VariableError> {
         let dir = state.join(DIR);
-        let scan::Scan { entries, newer, damaged, unreadable, unfinished, index, is_index_lost } =
+        let scan::Scan { entries, newer, damaged, unreadable, unfinished, index, reserved, is_index_lost } =
             scan::scan(&dir)?;
         for path in unfinished {
             // A crash left it; its write was never acknowledged.
@@ -108,10 +119,17 @@ impl Store {
         for path in &newer {
             tracing::error!(path = %path.display(), "a newer release wrote this variable: it can't be read, and no variable is changed");
         }
-        let index = if is_index_lost { index + INDEX_GAP } else { index };
+        // A reservation that is lower is not of these files.
+        let reserved = reserved.filter(|reserved| *reserved >= index);
+        let index = match reserved {
+            _ if !is_index_lost => index,
+            Some(reserved) => reserved,
+            None => index + INDEX_GAP,
+        };
         let known = Mutex::new(Known { entries, newer, keys: Keyring::default() });
         let (index, changes) = (watch::Sender::new(index), broadcast::Sender::new(CHANGES_MAX));
-        let store = Self { dir, source, writer: Mutex::default(), known, index, changes, steps };
+        let reserved = AtomicU64::new(reserved.unwrap_or_default());
+        let store = Self { dir, source, writer: Mutex::default(), known, index, reserved, changes, steps };
         if !is_index_lost || store.keep_index() {
             let damaged = damaged.iter().map(|(path, why)| (path, why as &dyn std::fmt::Display));
             let unreadable = unreadable.iter().map(|(path, error)| (path, error as &dyn std::fmt::Display));
@@ -136,7 +154,7 @@ impl Store {
         if !path.is_file() && path.exists() {
             scan::set_aside(&path, &self.dir.with_file_name(SET_ASIDE), &"it is not an index");
         }
-        let written = self.write_file(&path, self.index().to_string().as_bytes());
+        let written = self.write_index(self.index());
         written.inspect_err(|error| tracing::error!(%error, "damaged variables are not moved away")).is_ok()
     }
 
@@ -247,6 +265,20 @@ impl Store {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves an index before it is given out.
+    fn reserve(&self, index: u64) -> Result<(), VariableError> {
+        if index <= self.reserved.load(Ordering::Relaxed) { Ok(()) } else { self.write_index(self.index()) }
+    }
+
+    /// Writes that an index is reached, with a reservation beyond it.
+    fn write_index(&self, index: u64) -> Result<(), VariableError> {
+        let known = self.reserved.load(Ordering::Relaxed);
+        let reserved = if known > index { known } else { index + INDEX_STEP };
+        self.write_file(&self.dir.join(INDEX), format!("{index} {reserved}").as_bytes())?;
+        self.reserved.store(reserved, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes a file durably. After a failure, a temporary file is removed: it takes space on a full disk.

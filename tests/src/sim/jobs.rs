@@ -145,6 +145,9 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
     }
+    if rng.one_in(4) {
+        tasks[0].secrets.push(fixture::secret("db", "nomad/jobs"));
+    }
     if rng.one_in(3) {
         tasks[0].templates = templates::random(rng);
         tasks[0].restart.render_templates = rng.one_in(4);

@@ -58,8 +58,9 @@ impl Probes {
             TaskPart::Probe => Some(facts(probe.made)),
             TaskPart::ProbeReader => Some(facts(probe.read)),
             TaskPart::Dir
-            | TaskPart::Artifacts
             | TaskPart::Identity
+            | TaskPart::Secrets
+            | TaskPart::Artifacts
             | TaskPart::Mounts
             | TaskPart::Templates
             | TaskPart::ApiSocket

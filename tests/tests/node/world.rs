@@ -106,6 +106,7 @@ impl World {
             artifacts: Limits::default(),
             variables: agent::variables_in(&paths).unwrap(),
             issuer: Default::default(),
+            secrets_plugins: path.join("common_plugins/secrets"),
             templates: herdlet_config::template::Template::default(),
             notes: Arc::new(|_| {}),
         };

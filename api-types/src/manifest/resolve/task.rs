@@ -54,6 +54,7 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolic
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
         artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
         templates: spec.templates.iter().flatten().map(manifest::Template::to_template).collect(),
+        secrets: spec.secrets.iter().flatten().map(manifest::Secret::to_secret).collect(),
         dispatch_payload: spec
             .dispatch_payload
             .as_ref()

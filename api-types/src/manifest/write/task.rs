@@ -11,8 +11,8 @@ use crate::{
     Duration,
     job::{self, ArtifactMode, DependencyCondition, RestartPolicy},
     manifest::{
-        Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Signal, TaskSpec,
-        Template, Text, VolumeMount,
+        Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Secret, Signal,
+        TaskSpec, Template, Text, VolumeMount,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         non_empty,
         resolve::Names,
@@ -38,6 +38,7 @@ pub(super) fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPo
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
         artifacts: non_empty(task.artifacts.iter().map(from_artifact).collect()),
         templates: non_empty(task.templates.iter().map(Template::of).collect()),
+        secrets: non_empty(task.secrets.iter().map(Secret::of).collect()),
         dispatch_payload: task
             .dispatch_payload
             .as_ref()

@@ -11,7 +11,7 @@ use herdlet_plan::{
 use herdlet_storage::artifact::{self, ArtifactError, Recipient, Resolved, Verdict};
 use tokio_util::sync::CancellationToken;
 
-use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, places, retry};
+use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, places, retry, secrets};
 
 /// Fetches a task's artifacts, or inspects whether they are fetched. They are removed with the task's directory.
 pub async fn artifacts(
@@ -26,7 +26,11 @@ pub async fn artifacts(
     match verb {
         PlaceVerb::Down => Outcome::Done(None),
         PlaceVerb::Inspect => {
-            let wanted = resolved(workload, &context.task_env_on_host(workload, &TaskVariables::default()));
+            let own = match secrets::values(context, workload).await {
+                Ok(secrets) => TaskVariables { secrets, ..TaskVariables::default() },
+                Err(refusal) => return refusal.into(),
+            };
+            let wanted = resolved(workload, &context.task_env_on_host(workload, &own));
             let looking = herdlet_runtime::off_thread(move || artifact::is_fetched(&wanted, &dirs));
             match looking.await {
                 Ok(Ok(true)) => Outcome::Present(None),
@@ -41,8 +45,8 @@ pub async fn artifacts(
                 Ok(recipient) => recipient,
                 Err(refusal) => return refusal.into(),
             };
-            let own = match places::env_tokens(context, workload).await {
-                Ok(tokens) => TaskVariables { tokens, ..TaskVariables::default() },
+            let own = match variables(context, workload).await {
+                Ok(own) => own,
                 Err(refusal) => return refusal.into(),
             };
             let wanted = resolved(workload, &context.task_env_on_host(workload, &own));
@@ -59,6 +63,15 @@ pub async fn artifacts(
             }
         }
     }
+}
+
+/// What addresses and headers may refer to: templates are rendered later.
+async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
+    Ok(TaskVariables {
+        tokens: places::env_tokens(context, workload).await?,
+        secrets: secrets::values(context, workload).await?,
+        ..TaskVariables::default()
+    })
 }
 
 async fn recipient(context: &Arc<Context>, workload: &Workload, dirs: Dirs) -> Result<Recipient, Refusal> {

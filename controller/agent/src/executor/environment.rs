@@ -16,6 +16,8 @@ pub struct TaskVariables {
     pub tokens: Variables,
     /// Those of its templates.
     pub templates: Variables,
+    /// Values of its `secret` blocks, for `${…}`.
+    pub secrets: Variables,
 }
 
 /// Where a task finds what the agent has made for it.
@@ -71,6 +73,7 @@ impl Context {
             host_env,
             tokens: &own.tokens,
             template_env: &own.templates,
+            secrets: &own.secrets,
             cgroup_parent: self.cgroup_parent.as_deref(),
             ..Inputs::new(&workload.alloc, &self.node.get())
         })

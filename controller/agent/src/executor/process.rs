@@ -19,7 +19,7 @@ use herdlet_plan::{
 use herdlet_runtime::Permit;
 
 use crate::executor::{
-    Context, Control, Refusal, TaskVariables, WorkKind, Workload, duration, fatal, places, retry, templates,
+    Context, Control, Refusal, WorkKind, Workload, duration, fatal, places, retry, templates,
 };
 
 /// The planner's knowledge of an attempt.
@@ -137,6 +137,7 @@ fn driver_for(entries: &Entries, name: &str, verb: &Verb) -> Result<Arc<dyn Task
 /// The config to start an attempt with. Writes the payload before each start, so that it exists after a power cut too.
 async fn prepared(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, Refusal> {
     places::payload(context, workload).await?;
+    templates::note_start(context, workload).await?;
     config(context, workload, attempt).await
 }
 
@@ -147,9 +148,7 @@ pub async fn config(
     attempt: u32,
 ) -> Result<TaskConfig, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let tokens = places::env_tokens(context, workload).await?;
-    let templates = templates::variables(context, workload).await?;
-    let env = context.task_env(workload, &TaskVariables { tokens, templates });
+    let env = context.task_env(workload, &templates::environment(context, workload).await?);
     let config = interpolate_config(&task.config, &env).map_err(|error| Refusal {
         class: observation::Class::Fatal,
         why: format!("parse config: {error}"),

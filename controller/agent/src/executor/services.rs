@@ -10,7 +10,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use herdlet_api_types::{
     AllocId, InstanceId,
     alloc::Allocation,
-    job::Provider,
+    job::{Provider, Task},
     service::{CheckResult, Registration},
     view::AllocView,
 };
@@ -34,7 +34,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    executor::{Context, PlaceVerb, TaskVariables, Workload, retry},
+    executor::{Context, PlaceVerb, TaskVariables, Workload, retry, templates},
     planner::Input,
     publish::ReadModel,
 };
@@ -114,7 +114,7 @@ pub async fn group_services(context: &Arc<Context>, alloc: &Arc<Allocation>, ver
 
 /// A task's services.
 pub async fn task_services(context: &Arc<Context>, attempted: &Attempted, verb: PlaceVerb) -> Outcome {
-    let Some((owner, resolved)) = of_task(context, attempted) else {
+    let Some((owner, resolved)) = of_attempt(context, attempted).await else {
         return retry("find the task".to_owned());
     };
     carry_out(context, &owner, resolved, verb).await
@@ -146,14 +146,18 @@ pub fn restore_built_in<'w>(
         for known in durable.tasks.iter().filter(runs) {
             let Some(task) = Workload::named(alloc, &known.name) else { continue };
             let launch = known.launch_of(known.newest()).cloned();
-            of_task(context, &Attempted { task, launch }).map(fill);
+            let own = templates::of_attempt(context, &task).unwrap_or_default();
+            of_task(context, &Attempted { task, launch }, &own).map(fill);
         }
     }
 }
 
 /// Whether Consul responds. Its contents are not inspected: none of these registrations was ever sent.
-pub async fn ask(context: &Context, alloc: &Arc<Allocation>, task: Option<&Attempted>) -> Outcome {
-    let of_task = task.and_then(|task| of_task(context, task));
+pub async fn ask(context: &Arc<Context>, alloc: &Arc<Allocation>, task: Option<&Attempted>) -> Outcome {
+    let of_task = match task {
+        Some(task) => of_attempt(context, task).await,
+        None => None,
+    };
     let (owner, resolved) = of_task.unwrap_or_else(|| of_group(context, alloc));
     match context.services.catalogs.ask(&owner, &resolved.registrations).await {
         Ok(()) => Outcome::Absent,
@@ -169,7 +173,7 @@ pub async fn group_checks(context: &Arc<Context>, alloc: &Arc<Allocation>, verb:
 
 /// A task's checks.
 pub async fn task_checks(context: &Arc<Context>, attempted: &Attempted, verb: PlaceVerb) -> Outcome {
-    let Some((owner, resolved)) = of_task(context, attempted) else {
+    let Some((owner, resolved)) = of_attempt(context, attempted).await else {
         return retry("find the task".to_owned());
     };
     checks(context, &owner, &resolved.registrations, verb)
@@ -180,7 +184,7 @@ pub async fn task_checks(context: &Arc<Context>, attempted: &Attempted, verb: Pl
 pub async fn sweep_consul(context: Arc<Context>, model: Arc<ReadModel>) {
     let consul = &context.services.catalogs.consul;
     loop {
-        let (keep, used) = desired_in_consul(&context, &model.allocs());
+        let (keep, used) = desired_in_consul(&context, &model.allocs()).await;
         // A crash may have left entries of a removed job. But don't contact a Consul on a machine that does not use one.
         if used || consul.is_named() {
             sweep_until_done(&context, &model, keep).await;
@@ -212,7 +216,7 @@ async fn sweep_until_done(context: &Arc<Context>, model: &ReadModel, mut keep: B
             }
         }
         tokio::time::sleep(delay).await;
-        (keep, _) = desired_in_consul(context, &model.allocs());
+        (keep, _) = desired_in_consul(context, &model.allocs()).await;
     }
 }
 
@@ -224,7 +228,7 @@ const SWEEP_AGAIN_MIN: Duration = Duration::from_millis(500);
 const SWEEP_AGAIN_MAX: Duration = Duration::from_secs(15);
 
 /// Ids of services that live allocations may want in Consul, and whether any allocation uses Consul.
-fn desired_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
+async fn desired_in_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) -> (BTreeSet<String>, bool) {
     let mut keep = BTreeSet::new();
     let mut used = false;
     for view in views {
@@ -237,7 +241,7 @@ fn desired_in_consul(context: &Context, views: &[Arc<AllocView>]) -> (BTreeSet<S
         for task in &group.tasks {
             let Some(task) = Workload::named(&view.spec, &task.name) else { continue };
             // The launch record is not known here, nor needed: ids don't depend on addresses.
-            let resolved = of_task(context, &Attempted { task, launch: None });
+            let resolved = of_attempt(context, &Attempted { task, launch: None }).await;
             keep.extend(resolved.into_iter().flat_map(|(_, resolved)| resolved.ids));
         }
     }
@@ -273,12 +277,25 @@ pub struct Attempted {
     pub launch: Option<Arc<Launch>>,
 }
 
+/// The services of an attempt, with the variables that it was started with. If these can't be read any more, without
+/// them.
+async fn of_attempt(context: &Arc<Context>, attempted: &Attempted) -> Option<(ServiceOwner, Resolved)> {
+    let is_plain = |task: &Task| task.templates.is_empty() && task.secrets.is_empty();
+    if attempted.task.task().is_none_or(is_plain) {
+        return of_task(context, attempted, &TaskVariables::default());
+    }
+    let (shared, task) = (Arc::clone(context), attempted.task.clone());
+    let read = herdlet_runtime::off_thread(move || templates::of_attempt(&shared, &task)).await;
+    of_task(context, attempted, &read.map(Result::unwrap_or_default).unwrap_or_default())
+}
+
 fn of_task(
     context: &Context,
     Attempted { task: workload, launch }: &Attempted,
+    own: &TaskVariables,
 ) -> Option<(ServiceOwner, Resolved)> {
     let task = workload.task()?;
-    let env = context.task_env(workload, &TaskVariables::default());
+    let env = context.task_env(workload, own);
     let of_it = registration::Workload {
         alloc: &workload.alloc,
         task: Some(task),

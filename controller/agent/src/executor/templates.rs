@@ -1,14 +1,18 @@
 //! Renders the templates of a task through [`herdlet_render`], and runs their scripts.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use herdlet_api_types::{
     driver::runs_images,
     job::{ChangeScript, Template, TemplateChange, TemplateSource},
 };
 use herdlet_base::{
-    artifact::destination::Dirs, error::in_full, observation::Class, privileges::Ownership,
-    safe_fs::FileOwner, user,
+    artifact::destination::Dirs,
+    error::in_full,
+    observation::Class,
+    privileges::Ownership,
+    safe_fs::{FileOwner, FsError},
+    user,
 };
 use herdlet_driver::{AttemptId, TaskDriver};
 use herdlet_plan::{
@@ -18,10 +22,14 @@ use herdlet_plan::{
     op::{Part, TaskPart, TemplateIndex},
 };
 use herdlet_render::{
-    Access, AccessToken, Reader, Recheck, RenderError, Rendering, TaskTemplates, renderer::template_variables,
+    Access, AccessToken, Consumer, Reader, Recheck, RenderError, Rendering, TaskTemplates,
+    renderer::{started_variables, template_variables},
+    secrets::SecretValues,
 };
 
-use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry};
+use crate::executor::{
+    Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets,
+};
 
 /// Data that appears without an event, such as a file, is looked for in this period.
 const MISSING_FILE_PERIOD: Duration = Duration::from_secs(2);
@@ -58,21 +66,26 @@ pub async fn templates(
     match context.renderer.render(task).await {
         Ok(Rendering::Done { outputs }) => Outcome::Done(Some(Arc::new(facts(&outputs)))),
         Ok(Rendering::Missing { on, kept, recheck }) => {
-            let period = match recheck {
-                Recheck::Files => MISSING_FILE_PERIOD,
-                Recheck::Servers => MISSING_SERVERS_PERIOD,
-                Recheck::Reported => MISSING_PERIOD,
-            };
-            let ask_in = herdlet_api_types::Duration(i64::try_from(period.as_nanos()).unwrap_or(i64::MAX));
+            let ask_in = awaited(recheck);
             if kept { Outcome::Outdated { on, ask_in } } else { Outcome::Pending { on, ask_in } }
         }
         Err(error) => failed(&error),
     }
 }
 
+/// When data that is missing is looked for without an event.
+pub(super) fn awaited(recheck: Recheck) -> herdlet_api_types::Duration {
+    let period = match recheck {
+        Recheck::Files => MISSING_FILE_PERIOD,
+        Recheck::Servers => MISSING_SERVERS_PERIOD,
+        Recheck::Reported => MISSING_PERIOD,
+    };
+    herdlet_api_types::Duration(i64::try_from(period.as_nanos()).unwrap_or(i64::MAX))
+}
+
 /// Variables of a task from its templates with `env = true`.
 pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Variables, Refusal> {
-    if !workload.task().is_some_and(|task| task.templates.iter().any(|template| template.env)) {
+    if !has_variables(workload) {
         return Ok(Variables::new());
     }
     let dirs = dirs(context, workload);
@@ -83,6 +96,41 @@ pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Va
         Ok(Err(error)) => Err(failed(error.to_string())),
         Err(error) => Err(failed(error.to_string())),
     }
+}
+
+/// Notes that an attempt starts with the present variables of templates, for its services.
+///
+/// # Errors
+/// If that can't be written.
+pub async fn note_start(context: &Arc<Context>, workload: &Workload) -> Result<(), Refusal> {
+    if !has_variables(workload) {
+        return Ok(());
+    }
+    let dirs = dirs(context, workload);
+    let noted = herdlet_runtime::off_thread(move || herdlet_render::renderer::note_start(&dirs)).await;
+    let failed =
+        |why: String| Refusal { class: Class::Retry, why: format!("keep the variables of templates: {why}") };
+    noted.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+}
+
+/// The variables with which the services of a task are registered: those that its attempt has started with. Blocking.
+///
+/// # Errors
+/// If they can't be read.
+pub fn of_attempt(context: &Context, workload: &Workload) -> Result<TaskVariables, FsError> {
+    let dirs = dirs(context, workload);
+    let mut own = TaskVariables::default();
+    if has_variables(workload) {
+        own.templates = started_variables(&dirs)?;
+    }
+    if workload.task().is_some_and(|task| !task.secrets.is_empty()) {
+        own.secrets = SecretValues::read(&dirs)?.unwrap_or_default().values;
+    }
+    Ok(own)
+}
+
+fn has_variables(workload: &Workload) -> bool {
+    workload.task().is_some_and(|task| task.templates.iter().any(|template| template.env))
 }
 
 /// Runs the script of a template inside an attempt. Texts are Nomad's; they have the arguments as the job has them,
@@ -117,9 +165,16 @@ pub async fn script(
     }
 }
 
-async fn environment(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
-    let tokens = places::env_tokens(context, workload).await?;
-    Ok(TaskVariables { tokens, templates: variables(context, workload).await? })
+/// All variables that only this task gets.
+///
+/// # Errors
+/// If they can't be read.
+pub async fn environment(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
+    Ok(TaskVariables {
+        tokens: places::env_tokens(context, workload).await?,
+        templates: variables(context, workload).await?,
+        secrets: secrets::values(context, workload).await?,
+    })
 }
 
 async fn prepared(
@@ -128,10 +183,12 @@ async fn prepared(
     before: Option<&Facts>,
 ) -> Result<TaskTemplates, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let alloc = &workload.alloc;
     // A template does not see the variables that templates make.
-    let variables =
-        TaskVariables { tokens: places::env_tokens(context, workload).await?, templates: Variables::new() };
+    let variables = TaskVariables {
+        tokens: places::env_tokens(context, workload).await?,
+        templates: Variables::new(),
+        secrets: secrets::values(context, workload).await?,
+    };
     let on_host = context.task_env_on_host(workload, &variables);
     let env = context.task_env(workload, &variables).variables().clone();
     let owner = match context.privileges.ownership {
@@ -150,7 +207,26 @@ async fn prepared(
         }
     };
     Ok(TaskTemplates {
-        key: (alloc.id, workload.position()),
+        templates: task.templates.iter().map(|template| resolved(template, &on_host)).collect(),
+        env,
+        owner,
+        before: before
+            .map(|facts| facts.outputs.iter().map(|revision| revision.0).collect())
+            .unwrap_or_default(),
+        ..reading(context, workload, Consumer::Templates).await?
+    })
+}
+
+/// A task that reads data with its own rights, without templates.
+pub(super) async fn reading(
+    context: &Arc<Context>,
+    workload: &Workload,
+    consumer: Consumer,
+) -> Result<TaskTemplates, Refusal> {
+    let alloc = &workload.alloc;
+    let task = workload.task().ok_or("find the task")?;
+    Ok(TaskTemplates {
+        key: (alloc.id, workload.position(), consumer),
         reader: Reader {
             namespace: alloc.job_key.namespace.to_string(),
             job: alloc.job.parent_id().unwrap_or(&alloc.job_key.id).to_owned(),
@@ -159,13 +235,11 @@ async fn prepared(
             alloc: alloc.id.to_string(),
             access: access(context, workload).await?,
         },
-        templates: task.templates.iter().map(|template| resolved(template, &on_host)).collect(),
-        env,
+        templates: Vec::new(),
+        env: BTreeMap::new(),
         dirs: dirs(context, workload),
-        owner,
-        before: before
-            .map(|facts| facts.outputs.iter().map(|revision| revision.0).collect())
-            .unwrap_or_default(),
+        owner: None,
+        before: Vec::new(),
     })
 }
 
@@ -194,7 +268,8 @@ fn resolved(template: &Template, env: &TaskEnv) -> Template {
     Template { source, destination: env.interpolate(&template.destination), ..template.clone() }
 }
 
-fn dirs(context: &Context, workload: &Workload) -> Dirs {
+/// The directories of a task.
+pub(super) fn dirs(context: &Context, workload: &Workload) -> Dirs {
     let name = workload.task().map_or("", |task| task.name.as_str());
     let id = &workload.alloc.id;
     Dirs { task: context.paths.task(id, name), shared: context.paths.shared(id) }

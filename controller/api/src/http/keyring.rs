@@ -97,7 +97,10 @@ pub(super) async fn remove(
         let removal = if force { Removal::Forced } else { Removal::Checked };
         shared.identity_keys.remove(&id, removal).await.map_err(identity_keys::refusal)?;
     } else {
-        let id = id.parse().map_err(|_| ApiError::bad(format!("{id:?} is not the id of a key")))?;
+        let id = id.parse().map_err(|_| {
+            shared.variables.key_refused(&actor, &id);
+            ApiError::bad(format!("{id:?} is not the id of a key"))
+        })?;
         shared.variables.remove_key(&actor, id).await?;
     }
     Ok(Json(json!({ "Index": shared.index(Source::Variables) })))

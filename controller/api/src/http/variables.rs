@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     Json,
-    extract::{FromRequestParts, Path, State},
+    extract::{FromRequest as _, FromRequestParts, Path, Request, State},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
@@ -75,6 +75,37 @@ impl Asked<'_> {
         let result = if is_forbidden { "refused: not permitted" } else { "refused: invalid" };
         self.shared.variables.refused(self.actor, self.operation, &self.key, result);
         error
+    }
+}
+
+impl Asked<'_> {
+    /// Reads the body. A client that is gone before its end has an audit line too.
+    async fn body(&self, request: Request) -> ApiResult<body::Json<Value>> {
+        let waiting = Waiting { asked: self, is_ended: false };
+        let sent = body::Json::from_request(request, &()).await;
+        waiting.end();
+        sent
+    }
+}
+
+/// A request whose body has not arrived.
+struct Waiting<'a> {
+    asked: &'a Asked<'a>,
+    is_ended: bool,
+}
+
+impl Waiting<'_> {
+    fn end(mut self) {
+        self.is_ended = true;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Asked { shared, actor, operation, key } = self.asked;
+        if !self.is_ended {
+            shared.variables.refused(actor, operation, key, "refused: caller gone");
+        }
     }
 }
 
@@ -180,13 +211,13 @@ pub(super) async fn write(
     Path(path): Path<String>,
     (read, operation): (Given<Read>, Given<Operation>),
     Accessor(actor): Accessor,
-    sent: Result<body::Json<Value>, ApiError>,
+    request: Request,
 ) -> VariableResult {
     let key = VariableKey { namespace: namespace_of(&read), path };
     let mut asked = Asked { shared: &shared, actor: &actor, operation: "write", key };
     let Params(read) = read.map_err(|error| asked.refuse(error))?;
     let Params(operation) = operation.map_err(|error| asked.refuse(error))?;
-    let body::Json(sent) = sent.map_err(|error| asked.refuse(error))?;
+    let body::Json(sent) = asked.body(request).await.map_err(|error| asked.refuse(error))?;
     let Variable { metadata, items } = variable_of(sent).map_err(|error| asked.refuse(error))?;
     if read.namespace.as_deref().is_none_or(str::is_empty) && !metadata.namespace.is_empty() {
         asked.key.namespace = metadata.namespace;

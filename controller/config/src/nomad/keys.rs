@@ -108,6 +108,7 @@ const CLIENT: Keys = &[
     ("chroot_env", Unused),
     ("cni_config_dir", Unused),
     ("cni_path", Unused),
+    ("common_plugin_dir", Field(Text, "common_plugin_dir")),
     ("cpu_disable_dmidecode", Satisfied),
     ("cpu_total_compute", Field(Whole, "cpu_total_compute")),
     ("disable_remote_exec", Field(Flag, "cluster.disable_remote_exec")),

@@ -26,6 +26,7 @@ mod lifecycle;
 mod mount;
 mod network;
 mod policy;
+mod secret;
 mod service;
 mod task;
 mod template;

@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
+    path::PathBuf,
 };
 
-use herdlet_api_types::driver;
+use herdlet_api_types::{driver, job::Secret};
 use herdlet_config::{Cluster, Config};
 use herdlet_fingerprint::{self, Attributes, Interface, Networks};
 use herdlet_nomad::wire::{
@@ -53,6 +54,8 @@ pub struct Fixed {
     /// Host volumes by name.
     pub volumes: BTreeMap<String, HostVolume>,
     pub cgroup_parent: String,
+    /// The directory of plugins that fetch secrets.
+    pub secrets_plugins: PathBuf,
     pub cluster: Cluster,
 }
 
@@ -63,11 +66,17 @@ pub struct Parts {
     pub consul: ConsulFingerprint,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub meta: NodeMeta,
+    /// Versions of plugins that fetch secrets, by name.
+    pub secrets_plugins: BTreeMap<String, String>,
     /// Resources that local manifests take.
     pub reserved: Room,
     /// Ports that local manifests take.
     pub reserved_ports: BTreeSet<u16>,
 }
+
+/// The provider of secrets that is built in, with the version of Nomad's. Vault is left out: servers then place no job
+/// here that needs it.
+const SECRETS_OF_VARIABLES: (&str, &str) = (Secret::VARIABLES, "1.0.0");
 
 impl Fixed {
     /// Reads the config and the machine.
@@ -99,6 +108,7 @@ impl Fixed {
             dynamic_ports: config.dynamic_ports.clone(),
             volumes: volumes.collect(),
             cgroup_parent: config.cgroup_parent.clone(),
+            secrets_plugins: config.secrets_plugins(),
             cluster: cluster.clone(),
         }
     }
@@ -164,6 +174,10 @@ impl Fixed {
             attributes.insert("unique.network.ip-address".to_owned(), ip.to_string());
         }
         attributes.extend(parts.consul.attributes.clone());
+        let plugins = parts.secrets_plugins.iter().map(|(name, version)| (name.as_str(), version.as_str()));
+        for (name, version) in plugins.chain([SECRETS_OF_VARIABLES]) {
+            attributes.insert(format!("plugins.secrets.{name}.version"), version.to_owned());
+        }
         attributes.retain(|name, _| self.runs(fingerprinter_of(name)));
         // Even if its fingerprinter is disabled: without the version, servers do not call a node back.
         attributes.insert("nomad.version".to_owned(), herdlet_fingerprint::NOMAD_VERSION.to_owned());

@@ -1,5 +1,6 @@
 //! Templates of servers' jobs: their data comes from the servers.
 
+use herdlet_api_types::variable::VariableKey;
 use herdlet_nomad::wire::catalogue::ServiceInstance;
 use herdlet_nomad_server::{Fault, Fields};
 
@@ -101,6 +102,11 @@ async fn variable_of_servers_is_waited_for_and_followed() {
         task.state == wire::RunState::Running && task.restarts == 1
     };
     within(cluster.until(restarted)).await;
+
+    let key = |path: &str| VariableKey { namespace: "default".to_owned(), path: path.to_owned() };
+    let users = agent.context.renderer.users_of(&key("nomad/jobs/web/group"));
+    let users: Vec<_> = users.into_iter().map(|((_, task), templates)| (task, templates)).collect();
+    assert_eq!(users, [(0, [1].into())], "what `explain var` shows");
 
     // The next agent renders the same, and follows the variable.
     agent.stop().await;
@@ -294,5 +300,35 @@ async fn services_of_servers_are_followed() {
     reads(dir.path(), &alloc, "main/local/vars", "nomad/jobs/web ").await;
     cluster.write(|state| state.remove_services(|(_, id), _| id == "1"));
     reads(dir.path(), &alloc, "main/local/db", "").await;
+    agent.stop().await;
+}
+
+/// A `secret` block reads the servers' variable with the identity of its task, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_of_servers_are_waited_for_and_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(patient());
+    let (agent, node) = start(&cluster, dir.path()).await;
+    ready(&cluster, &node).await;
+    let version = cluster
+        .read(|state| state.nodes[&node].node.attributes.get("plugins.secrets.nomad.version").cloned());
+    assert_eq!(version.as_deref(), Some("1.0.0"), "servers place such jobs only there");
+    let secrets =
+        json!([{ "Name": "db", "Provider": "nomad", "Path": "nomad/jobs/web", "Config": null, "Env": null }]);
+    let task = json!([{ "Name": "main", "Driver": "mock", "Config": { "run_for": "1h", "stdout_string": "${secret.db.text}" },
+        "Secrets": secrets }]);
+    let alloc = place_signed(&cluster, &node, &job_of("web", &task), &["main"]);
+    told(&cluster, &alloc, "Template", "Missing: nomad/jobs/web").await;
+    put(&cluster, "nomad/jobs/web", "hunter2");
+    reaches(&cluster, &alloc, ClientStatus::Running).await;
+    assert!(file(dir.path(), &alloc, "main/private/secrets.json").contains("hunter2"));
+    let is_of_task = |request: &Value| {
+        let token = request.get("AuthToken").and_then(Value::as_text).unwrap_or_default();
+        token.starts_with(&format!("header.{alloc}-main-"))
+    };
+    assert!(cluster.requests("Variables.Read").iter().all(is_of_task));
+    assert_eq!(agent.context.renderer.figures().queries, 0, "it is not watched any more");
+    let shown = cluster.read(|state| format!("{:?}", state.allocs[&alloc].task_states));
+    assert!(!shown.contains("hunter2"), "{shown}");
     agent.stop().await;
 }

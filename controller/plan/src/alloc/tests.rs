@@ -8,6 +8,7 @@ mod health;
 mod parts;
 mod probe;
 mod properties;
+mod secrets;
 mod task_events;
 mod templates;
 

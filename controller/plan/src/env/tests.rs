@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use std_alloc::{format, vec, vec::Vec};
+use std_alloc::{format, string::ToString, vec, vec::Vec};
 
 use herdlet_api_types::Duration;
 use proptest::prelude::*;
@@ -353,4 +353,31 @@ proptest! {
         let env = task_env(&pairs);
         prop_assert!(entries.keys().all(|name| !env.var(name).unwrap_or("$").contains('$')));
     }
+}
+
+/// As in Nomad: later than variables and facts of the node, and not in meta.
+#[test]
+fn secrets_are_values_of_env_and_texts_but_no_variables() {
+    let (alloc, node) = (alloc(), node());
+    let mut task = task();
+    task.env = variables(&[("PASSWORD", "${secret.db.password}"), ("NONE", "${secret.db.none}")]);
+    task.meta = variables(&[("m", "${secret.db.password}")]);
+    let secrets =
+        variables(&[("secret.db.password", "hunter2"), ("secret.db.a b", "odd"), ("PASSWORD", "no")]);
+    let env = build(&Inputs { task: Some(&task), secrets: &secrets, ..Inputs::new(&alloc, &node) });
+    check(
+        &env,
+        &[("PASSWORD", "hunter2"), ("NONE", "${secret.db.none}"), ("NOMAD_META_m", "${secret.db.password}")],
+    );
+    assert_eq!(env.var("secret.db.password"), None);
+    assert_eq!(env.interpolate("x ${secret.db.password} ${secret.db.none}"), "x hunter2 ${secret.db.none}");
+    let config = |text: &str| crate::interpolate::interpolate_config(&serde_json::json!({ "a": text }), &env);
+    let read = |text: &str| config(text).map(|config| config["a"].as_str().unwrap_or_default().to_string());
+    assert_eq!(read("${secret.db.password}").as_deref(), Ok("hunter2"));
+    assert_eq!(read("${secret.db[\"a b\"]}").as_deref(), Ok("odd"));
+    for unknown in ["${secret.db.none}", "${secret.other.password}", "${secret[\"db\"]}"] {
+        assert!(config(unknown).is_err(), "{unknown}");
+    }
+    let shown = format!("{env:?}");
+    assert!(!shown.contains("hunter2") && shown.contains("secret.db.password"), "{shown}");
 }

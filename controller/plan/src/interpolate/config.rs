@@ -60,7 +60,8 @@ pub enum ConfigError {
 /// Replaces the variables in all strings of a driver's config. Keys are left alone.
 ///
 /// Forms: `${NAME}` (a variable of the task's environment), `${env["x.y"]}` and `${env.NAME}` (the same, for names with
-/// other characters), `${attr.…}`, `${meta.…}`, `${node.…}` (facts of the node, also as `${meta["a b"]}`). Blanks
+/// other characters), `${attr.…}`, `${meta.…}`, `${node.…}` (facts of the node, also as `${meta["a b"]}`),
+/// `${secret.NAME.KEY}` and `${secret.NAME["KEY"]}`. Blanks
 /// within the braces are ignored; `$${` is a literal `${`. Anything else between braces is an error, as in Nomad.
 pub fn interpolate_config(config: &Value, env: &impl Values) -> Result<Value, ConfigError> {
     Walk { env, path: String::new(), depth: 0, bytes_left: OUTPUT_BYTES_MAX }.value(config)
@@ -174,7 +175,7 @@ enum Name<'t> {
     Any(&'t str),
     /// A variable.
     Env(&'t str),
-    /// A fact of the node whose key has characters that a plain name can't have.
+    /// A fact of the node or a value of a secret, whose key has characters that a plain name can't have.
     Node { root: &'t str, key: &'t str },
 }
 
@@ -194,9 +195,17 @@ impl<'t> Name<'t> {
         match root.trim() {
             "env" => Some(Self::Env(key)),
             root @ ("attr" | "meta" | "node") => Some(Self::Node { root, key }),
+            root if root.strip_prefix("secret.").is_some_and(is_secret_name) => {
+                Some(Self::Node { root, key })
+            }
             _ => None,
         }
     }
+}
+
+/// The names of `secret` blocks.
+fn is_secret_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// Position of the `}` that ends an expression; a `}` within quotes does not.

@@ -42,8 +42,9 @@ pub struct TaskPartRow {
 /// The order to bring up, which is also the order of [`TaskPart`].
 pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &DIR,
-    &ARTIFACTS,
     &IDENTITY,
+    &SECRETS,
+    &ARTIFACTS,
     &MOUNTS,
     &TEMPLATES,
     &API_SOCKET,
@@ -57,15 +58,16 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &PRESTOP,
 ];
 
-const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 12 } else { 10 };
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 13 } else { 11 };
 
 impl TaskPart {
     /// Its row in the table.
     pub const fn row(self) -> &'static TaskPartRow {
         match self {
             Self::Dir => &DIR,
-            Self::Artifacts => &ARTIFACTS,
             Self::Identity => &IDENTITY,
+            Self::Secrets => &SECRETS,
+            Self::Artifacts => &ARTIFACTS,
             Self::Mounts => &MOUNTS,
             Self::Templates => &TEMPLATES,
             Self::ApiSocket => &API_SOCKET,
@@ -103,28 +105,6 @@ const DIR: TaskPartRow = TaskPartRow {
     },
 };
 
-const ARTIFACTS: TaskPartRow = TaskPartRow {
-    part: TaskPart::Artifacts,
-    needed: |task| Need::when(!task.artifacts.is_empty()),
-    before_start: BeforeStart::Once,
-    on_change: NOTHING,
-    row: PartRow {
-        name: "artifacts",
-        medium: Medium::Files,
-        trust: Trust::InspectFirst,
-        inside: Inside::TaskDir,
-        while_running: WhileRunning::Leave,
-        reads: &[],
-        memory: Memory::Inspected,
-        down: Down::WithDir,
-        withdraw: Withdraw::WhileStarting,
-        if_lost: IfLost::Restore,
-        if_fatal: IfFatal::RestartPolicy,
-        timeout: Timeout { up: DOWNLOAD_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
-        words: Words { name: "artifacts", them: "them", up: "downloading", down: "removing" },
-    },
-};
-
 const IDENTITY: TaskPartRow = TaskPartRow {
     part: TaskPart::Identity,
     needed: |task| Need::when(!task.identities.is_empty()),
@@ -144,6 +124,53 @@ const IDENTITY: TaskPartRow = TaskPartRow {
         if_fatal: fails_with("identity"),
         timeout: Timeout::same(OPERATION_TIMEOUT),
         words: Words { name: "tokens", them: "them", up: "issuing", down: "removing" },
+    },
+};
+
+const SECRETS: TaskPartRow = TaskPartRow {
+    part: TaskPart::Secrets,
+    needed: |task| Need::when(!task.secrets.is_empty()),
+    // Every later part may have `${secret.NAME.KEY}` in its texts.
+    before_start: BeforeStart::Once,
+    on_change: NOTHING,
+    row: PartRow {
+        name: "secrets",
+        medium: Medium::Files,
+        trust: Trust::InspectFirst,
+        inside: Inside::TaskDir,
+        // The process has read them. They are fetched again only if a later start does not find them.
+        while_running: WhileRunning::Leave,
+        reads: &[Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart }],
+        memory: Memory::Inspected,
+        down: Down::WithDir,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: fails_with("secrets"),
+        timeout: Timeout { up: DOWNLOAD_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
+        words: Words { name: "secrets", them: "them", up: "fetching", down: "removing" },
+    },
+};
+
+const ARTIFACTS: TaskPartRow = TaskPartRow {
+    part: TaskPart::Artifacts,
+    needed: |task| Need::when(!task.artifacts.is_empty()),
+    before_start: BeforeStart::Once,
+    on_change: NOTHING,
+    row: PartRow {
+        name: "artifacts",
+        medium: Medium::Files,
+        trust: Trust::InspectFirst,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Leave,
+        // Addresses and headers may have values of secrets.
+        reads: &[Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart }],
+        memory: Memory::Inspected,
+        down: Down::WithDir,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::RestartPolicy,
+        timeout: Timeout { up: DOWNLOAD_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
+        words: Words { name: "artifacts", them: "them", up: "downloading", down: "removing" },
     },
 };
 
@@ -183,6 +210,7 @@ const TEMPLATES: TaskPartRow = TaskPartRow {
         // A template's text may be in a volume, and its data may need a token.
         reads: &[
             Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Mounts), when: ReadWhen::AtStart },
         ],
         memory: Memory::Stored,
@@ -232,6 +260,7 @@ const PROCESS: TaskPartRow = TaskPartRow {
         while_running: WhileRunning::Keep,
         reads: &[
             Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },
             // A start that is repeated by the next agent waits for its socket too.
             Read { source: Source::Own(TaskPart::ApiSocket), when: ReadWhen::AtStart },

@@ -19,6 +19,8 @@ pub enum RenderError {
     Template { destination: String, source: herdlet_template::Error },
     #[error("render {destination}: its output is not a list of variables: {source}")]
     Env { destination: String, source: EnvFileError },
+    #[error("read the secret \"{name}\": {why}")]
+    Secret { name: String, why: String },
     #[error("render {destination}: {limit} queries are too many for the templates of one task")]
     Queries { destination: String, limit: usize },
     #[error(
@@ -29,6 +31,10 @@ pub enum RenderError {
         "write {destination}: its {bytes} bytes do not fit into `secrets` beside the other files there, which holds 1 MiB; a file is replaced in one step, which needs space for both; write it to `local`, or make it smaller"
     )]
     NoRoom { destination: String, bytes: usize },
+    #[error(
+        "render templates with `env`: their variables have {bytes} bytes, at most {limit} are kept; write large values to files"
+    )]
+    Variables { bytes: usize, limit: usize },
     #[error("write {destination}: {source}")]
     Write { destination: String, source: FsError },
     #[error("keep the variables of templates: {0}")]
@@ -47,7 +53,9 @@ impl RenderError {
             | Self::Template { .. }
             | Self::Env { .. }
             | Self::Queries { .. }
-            | Self::TooLarge { .. } => Class::Fatal,
+            | Self::Secret { .. }
+            | Self::TooLarge { .. }
+            | Self::Variables { .. } => Class::Fatal,
             Self::Read { source, .. } | Self::Write { source, .. } | Self::Record(source) => source.class(),
             // The task may remove files.
             Self::NoRoom { .. } | Self::Thread(_) => Class::Retry,

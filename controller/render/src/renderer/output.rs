@@ -15,6 +15,9 @@ use crate::{env_file, place::Place, record::Record};
 
 /// The size of `secrets`.
 const SECRETS_BYTES: usize = 1 << 20;
+/// Names and values of all variables: `private`, of 1 MiB, holds those of the last start and of the last render, twice while
+/// they are replaced.
+const VARIABLES_BYTES_MAX: usize = 192 << 10;
 
 /// Whether there is a file of each template.
 pub(super) fn all_exist(task: &TaskTemplates) -> bool {
@@ -46,7 +49,8 @@ pub(super) fn write_all(
         let answers = Answers { unix_time: now, ..round.answers.clone() };
         (outputs_of(task, render_all(&round.parsed, &answers))?, now)
     };
-    let record = Record { rendered_at, env: variables(task, &outputs)?, is_unfinished: false };
+    let env = variables(task, &outputs)?;
+    let record = Record { rendered_at, env, is_unfinished: false, started: last.started.clone() };
     let keeps_files = !task.before.is_empty() && !last.is_unfinished;
     if keeps_files {
         Record { is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;
@@ -77,6 +81,10 @@ fn variables(task: &TaskTemplates, outputs: &[Vec<u8>]) -> Result<BTreeMap<Strin
     for (block, output) in task.templates.iter().zip(outputs).filter(|(block, _)| block.env) {
         let failed = |source| RenderError::Env { destination: block.destination.clone(), source };
         all.extend(env_file::parse(output).map_err(failed)?);
+    }
+    let bytes = all.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > VARIABLES_BYTES_MAX {
+        return Err(RenderError::Variables { bytes, limit: VARIABLES_BYTES_MAX });
     }
     Ok(all)
 }
@@ -115,4 +123,26 @@ fn revision(output: &[u8]) -> u64 {
 /// If they can't be read.
 pub fn template_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
     Ok(Record::read(dirs)?.map(|record| record.env).unwrap_or_default())
+}
+
+/// Notes that an attempt starts with these variables.
+///
+/// # Errors
+/// If that can't be written.
+pub fn note_start(dirs: &Dirs) -> Result<(), FsError> {
+    let Some(record) = Record::read(dirs)? else { return Ok(()) };
+    if record.started.as_ref() == Some(&record.env) {
+        return Ok(());
+    }
+    Record { started: Some(record.env.clone()), ..record }.write(dirs)
+}
+
+/// The variables that the last attempt has started with: its services are registered with them, whatever has been
+/// rendered since.
+///
+/// # Errors
+/// If they can't be read.
+pub fn started_variables(dirs: &Dirs) -> Result<BTreeMap<String, String>, FsError> {
+    let record = Record::read(dirs)?.unwrap_or_default();
+    Ok(record.started.unwrap_or(record.env))
 }

@@ -4,14 +4,14 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use herdlet_api_types::{
     Duration as Span,
-    job::{TemplateChange, TemplateSource},
+    job::{Secret, TemplateChange, TemplateSource},
     variable::{VariableItems, VariableKey},
 };
 use herdlet_base::observation::Class;
 use herdlet_variables::{Actor, Check, KeySource, Store, Variables};
 
 use super::*;
-use crate::sources::NodeNames;
+use crate::{secrets::SecretValues, sources::NodeNames, watches::Consumer};
 
 struct Bench {
     renderer: Arc<Renderer>,
@@ -39,6 +39,10 @@ fn block(destination: &str, text: &str) -> Block {
 }
 
 impl Bench {
+    fn id(&self) -> (AllocId, u16) {
+        (self.task.key.0, self.task.key.1)
+    }
+
     fn new(templates: Vec<Block>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
@@ -58,7 +62,7 @@ impl Bench {
             access: Access::Agent,
         };
         let task = TaskTemplates {
-            key: (AllocId::from_hash([1; 16]), 0),
+            key: (AllocId::from_hash([1; 16]), 0, Consumer::Templates),
             reader,
             templates,
             env: [("NAME".to_owned(), "value".to_owned())].into(),
@@ -302,11 +306,11 @@ async fn users_of_a_variable_are_known_by_template() {
         bench.renderer.users_of(&key)
     };
     let Ok(Rendering::Missing { .. }) = bench.render().await else { panic!("missing") };
-    assert_eq!(users(&bench, "nomad/jobs/web"), [(bench.task.key, [0, 2].into())].into(), "it waits for it");
+    assert_eq!(users(&bench, "nomad/jobs/web"), [(bench.id(), [0, 2].into())].into(), "it waits for it");
     bench.put("nomad/jobs/web", &[("user", "admin")]).await;
     bench.done().await;
-    assert_eq!(users(&bench, "nomad/jobs/web"), [(bench.task.key, [0, 2].into())].into());
-    assert_eq!(users(&bench, "nomad/jobs/web/g"), [(bench.task.key, [2].into())].into());
+    assert_eq!(users(&bench, "nomad/jobs/web"), [(bench.id(), [0, 2].into())].into());
+    assert_eq!(users(&bench, "nomad/jobs/web/g"), [(bench.id(), [2].into())].into());
     assert!(users(&bench, "nomad/jobs/other").is_empty());
 }
 
@@ -318,6 +322,21 @@ async fn the_output_of_another_template_is_no_input() {
     assert_eq!(error.class(), Class::Fatal);
     let text = std::error::Error::source(&error).unwrap().to_string();
     assert!(text.contains("is the output of a template of the same task"), "{text}");
+}
+
+/// Variables that fitted into `private` only once could never be replaced.
+#[tokio::test]
+async fn variables_have_a_bounded_size() {
+    let env = |length: usize| Block {
+        env: true,
+        ..block("local/env", &format!(r#"A={{{{ sprig_repeat {length} "x" }}}}"#))
+    };
+    let rendered = async |length: usize| Bench::new(vec![env(length)]).render().await;
+    assert!(matches!(rendered((192 << 10) - 1).await, Ok(Rendering::Done { .. })));
+    let error = rendered(192 << 10).await.unwrap_err();
+    assert_eq!(error.class(), Class::Fatal);
+    let expected = "render templates with `env`: their variables have 196609 bytes, at most 196608 are kept; write large values to files";
+    assert_eq!(error.to_string(), expected);
 }
 
 /// Data that went back to their last state found the outputs of the failed render, and left them.
@@ -363,4 +382,65 @@ async fn a_source_that_can_not_be_read_is_waited_for() {
     fs::rename(&away, &keys).unwrap();
     bench.done().await;
     assert_eq!(bench.text("local/a"), "one");
+}
+
+fn secret(name: &str, path: &str) -> Secret {
+    let (name, path) = (name.to_owned(), path.to_owned());
+    Secret { name, provider: Secret::VARIABLES.to_owned(), path, namespace: None, env: BTreeMap::new() }
+}
+
+/// Variables of `secret` blocks are watched until all of them are there, and never again.
+#[tokio::test]
+async fn variables_of_secrets_are_waited_for_and_read_once() {
+    let bench = Bench::new(Vec::new());
+    let mut task = bench.task.clone();
+    task.key.2 = Consumer::Secrets;
+    let secrets = [
+        secret("db", "nomad/jobs/web"),
+        secret("more", "nomad/jobs"),
+        Secret { provider: "plugin".to_owned(), ..secret("other", "x") },
+    ];
+    let read = async || bench.renderer.secret_variables(task.clone(), &secrets).await;
+    bench.put("nomad/jobs", &[("a", "1")]).await;
+    let Ok(SecretVariables::Missing { on, recheck: Recheck::Reported }) = read().await else {
+        panic!("a variable is missing")
+    };
+    assert_eq!((on.as_str(), bench.renderer.figures().queries), ("nomad/jobs/web", 2));
+    let key = VariableKey { namespace: "default".to_owned(), path: "nomad/jobs/web".to_owned() };
+    assert_eq!(bench.renderer.users_of(&key), [(bench.id(), BTreeSet::new())].into(), "it waits for it");
+    bench.put("nomad/jobs/web", &[("user", "me"), ("password", "two\nlines=x")]).await;
+    let Ok(SecretVariables::Read(found)) = read().await else { panic!("all are there") };
+    let values: Vec<_> = found.values.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let expected = [("secret.db.password", "two\nlines=x"), ("secret.db.user", "me"), ("secret.more.a", "1")];
+    assert_eq!(values, expected);
+    assert_eq!(bench.renderer.figures().queries, 0);
+    found.write(&task.dirs).unwrap();
+    let file = bench.path("private/secrets.json");
+    assert_eq!(fs::metadata(file).unwrap().mode() & 0o777, 0o600);
+    assert!(SecretValues::read(&task.dirs).unwrap() == Some(found));
+    // The rights are those of templates.
+    let forbidden = bench.renderer.secret_variables(task.clone(), &[secret("db", "nomad/jobs/other")]).await;
+    let Err(error) = forbidden else { panic!("it is another job's") };
+    assert!(error.class() == Class::Fatal && error.to_string().contains("the task may read only"), "{error}");
+}
+
+/// Services were registered without variables of templates, or with others than the process has.
+#[tokio::test]
+async fn variables_of_a_start_outlive_later_renders() {
+    let env = Block {
+        env: true,
+        ..block("secrets/env", r#"{{ with nomadVar "nomad/jobs/web" }}NAME={{ .name }}{{ end }}"#)
+    };
+    let mut bench = Bench::new(vec![env]);
+    bench.put("nomad/jobs/web", &[("name", "one")]).await;
+    bench.done().await;
+    let started = |bench: &Bench| started_variables(&bench.task.dirs).unwrap().remove("NAME").unwrap();
+    assert_eq!(started(&bench), "one", "before any start");
+    note_start(&bench.task.dirs).unwrap();
+    bench.put("nomad/jobs/web", &[("name", "two")]).await;
+    bench.done().await;
+    assert_eq!(started(&bench), "one");
+    assert_eq!(template_variables(&bench.task.dirs).unwrap()["NAME"], "two");
+    note_start(&bench.task.dirs).unwrap();
+    assert_eq!(started(&bench), "two");
 }

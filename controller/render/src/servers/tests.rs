@@ -7,7 +7,7 @@ use herdlet_template::{Query, Variable, VariableMeta};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::watches::{Wait, Watches};
+use crate::watches::{Consumer, Wait, Watches};
 
 /// Servers with one variable.
 #[derive(Default)]
@@ -113,7 +113,7 @@ fn data(path: &str) -> Data {
 }
 
 fn task(number: u8) -> TaskKey {
-    (AllocId::from_hash([number; 16]), 0)
+    (AllocId::from_hash([number; 16]), 0, Consumer::Templates)
 }
 
 impl World {

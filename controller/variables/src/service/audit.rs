@@ -123,6 +123,15 @@ pub(super) fn key_removed(actor: &Actor, id: KeyId, done: &Result<(), VariableEr
     tracing::info!(target: TARGET, %actor, operation = "remove key", result, key = %id, "key of variables changed");
 }
 
+/// The longest text of a request in a line.
+const TEXT_CHARS_MAX: usize = 64;
+
+/// A request about a key whose id is none.
+pub(super) fn key_refused(actor: &Actor, id: &str) {
+    let key: String = id.chars().take(TEXT_CHARS_MAX).collect();
+    tracing::info!(target: TARGET, %actor, operation = "remove key", result = "refused: invalid", key, "key of variables changed");
+}
+
 /// An access that is refused before it reaches the store.
 pub(super) fn refused(actor: &Actor, operation: &str, key: &VariableKey, why: &'static str) {
     let VariableKey { namespace, path } = key;

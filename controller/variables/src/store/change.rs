@@ -8,7 +8,7 @@ use std::{
 use herdlet_api_types::variable::{Variable, VariableItems, VariableKey, VariableLock, VariableMetadata};
 use herdlet_base::{clock, durable};
 
-use super::{INDEX, Store, read_bounded};
+use super::{Store, read_bounded};
 use crate::{
     error::{KeyError, VariableError},
     keyring::Keyring,
@@ -71,7 +71,7 @@ impl Store {
         }
         // First the index: after a restart it could otherwise be lower than before.
         let index = self.index() + 1;
-        self.write_file(&self.dir.join(INDEX), index.to_string().as_bytes())?;
+        self.write_index(index)?;
         let path = self.path(key);
         let removed = durable::remove_in_steps(&path, durable::Outlives::PowerCuts, &self.steps);
         removed.map_err(|source| {
@@ -200,6 +200,7 @@ impl Store {
     ) -> Result<Variable, VariableError> {
         let key = metadata.key();
         let (entry, bytes) = record::encode(&metadata, &items, keys).ok_or(KeyError::Random)?;
+        self.reserve(metadata.modify_index)?;
         self.write_file(&self.path(&key), &bytes).inspect_err(|_| self.read_back(&key))?;
         self.publish(&key, Some(entry), metadata.modify_index);
         Ok(Variable { metadata, items: Some(items) })

@@ -32,6 +32,8 @@ pub(super) struct Scan {
     pub(super) unfinished: Vec<PathBuf>,
     /// The index of the last change, unless it is in a file without a readable index.
     pub(super) index: u64,
+    /// An index that none has exceeded, if that is known.
+    pub(super) reserved: Option<u64>,
     /// Whether there is such a file.
     pub(super) is_index_lost: bool,
 }
@@ -102,10 +104,14 @@ impl Scan {
     }
 
     fn add_index(&mut self, path: PathBuf, text: &[u8]) {
-        let last: Option<u64> = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
-        match last.filter(|index| *index <= INDEX_MAX) {
-            Some(last) => self.index = self.index.max(last),
-            None => self.lose(path, "it is not an index"),
+        let text = std::str::from_utf8(text).unwrap_or_default();
+        let numbers: Result<Vec<u64>, _> = text.split_whitespace().map(str::parse).collect();
+        match numbers.as_deref() {
+            Ok([last, rest @ ..]) if *last <= INDEX_MAX && rest.len() <= 1 => {
+                self.index = self.index.max(*last);
+                self.reserved = rest.first().copied().filter(|reserved| *reserved <= INDEX_MAX);
+            }
+            Ok(_) | Err(_) => self.lose(path, "it is not an index"),
         }
     }
 

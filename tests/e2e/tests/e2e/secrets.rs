@@ -1,5 +1,7 @@
 //! No secret is visible to other users, whatever the umask.
 
+mod planted;
+
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use herdlet_e2e::{

@@ -3,11 +3,13 @@
 use std::{
     io,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use herdlet_api_types::variable::{VariableItems, VariableKey};
 use herdlet_variables::{Check, KeySource, Store, Variables};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use super::{ApiFixture, Limits};
 
@@ -233,6 +235,27 @@ async fn refused_requests_have_audit_lines() {
         assert!(last.contains(&format!("operation=\"{operation}\"")), "{path}: {last}");
         assert!(last.contains("result=\"refused: invalid\"") && !text.contains("hunter2"), "{text}");
     }
+    let refused = send(&agent, "DELETE", "operator/keyring/key/no-key", Value::Null).await;
+    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let last = text.lines().rfind(|line| line.contains("herdlet::audit")).unwrap_or_default();
+    let expected = "operation=\"remove key\" result=\"refused: invalid\" key=\"no-key\"";
+    assert!(refused.status == 400 && last.contains(expected), "{}: {text}", refused.status);
+    // A client whose connection ends within the body: the request is dropped, or its body ends with an error.
+    let mut client = tokio::net::UnixStream::connect(agent.socket()).await.unwrap();
+    let head = "PUT /v1/var/aborted HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"Items\":{\"a\":\"hunter2";
+    client.write_all(head.as_bytes()).await.unwrap();
+    drop(client);
+    let line = async {
+        loop {
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            if let Some(line) = text.lines().find(|line| line.contains("path=\"aborted\"")) {
+                break line.to_owned();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let line = tokio::time::timeout(Duration::from_secs(180), line).await.expect("a line");
+    assert!(line.contains("result=\"refused: ") && !line.contains("hunter2"), "{line}");
 }
 
 #[tokio::test]

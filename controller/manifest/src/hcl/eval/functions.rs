@@ -55,7 +55,7 @@ pub(super) struct Arguments<'a> {
 const REFUSED: [(&[&str], &str); 4] = [
     (
         &["abspath", "file", "filebase64", "fileexists", "fileset", "pathexpand", "templatefile"],
-        "reads files of the machine, but a job file must give the same job on every machine",
+        "reads files of the machine, but a job file must give the same job on every machine; declare a variable, and pass the text: --var NAME=\"$(cat FILE)\"",
     ),
     (
         &["bcrypt", "timestamp", "uuidv4"],

@@ -143,7 +143,7 @@ impl Reading<'_> {
             return;
         }
         let inner = match (&*block.kind, shape.field(&name)) {
-            ("config", Some(_)) => driver_of(around)
+            ("config", Some(_)) if shape.field("driver").is_some() => driver_of(around)
                 .and_then(|driver| self.drivers.get(driver))
                 .map(|rules| Shape::of(&rules.config)),
             (_, inner) => inner,
@@ -228,7 +228,8 @@ fn free(body: &Body, position: Position) -> Arc<Node> {
 }
 
 /// The blocks whose label becomes a field of the item, with that field.
-const TAKES_LABEL: [(&str, &str); 3] = [("group", "name"), ("task", "name"), ("target", "value")];
+const TAKES_LABEL: [(&str, &str); 4] =
+    [("group", "name"), ("task", "name"), ("secret", "name"), ("target", "value")];
 
 /// Returns the field for a block: its own name or the plural of it.
 fn plural(shape: &Shape<'_>, kind: &str) -> String {

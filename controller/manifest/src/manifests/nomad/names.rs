@@ -8,7 +8,7 @@ use crate::yaml::{
 };
 
 /// Names that differ in more than their case.
-const NAMES: [(&str, &str); 29] = [
+const NAMES: [(&str, &str); 28] = [
     ("TaskGroups", "groups"),
     ("RestartPolicy", "restart"),
     ("ReschedulePolicy", "reschedule"),
@@ -19,7 +19,6 @@ const NAMES: [(&str, &str); 29] = [
     ("MemoryMB", "memory"),
     ("MemoryMaxMB", "memory_max"),
     ("DiskMB", "disk"),
-    ("SecretsMB", "secrets"),
     ("LogConfig", "logs"),
     ("MaxFileSizeMB", "max_file_size"),
     ("Audience", "aud"),
@@ -40,9 +39,9 @@ const NAMES: [(&str, &str); 29] = [
     ("SELinuxLabel", "selinux_label"),
 ];
 
-/// Further names within the items of a list. Elsewhere, these manifest names mean something else.
-const NAMES_WITHIN: [(&str, &[(&str, &str)]); 2] =
-    [("Artifacts", &OF_ARTIFACTS), ("Templates", &OF_TEMPLATES)];
+/// Further names within a block, or the items of a list. Elsewhere, these manifest names mean something else.
+const NAMES_WITHIN: [(&str, &[(&str, &str)]); 3] =
+    [("Artifacts", &OF_ARTIFACTS), ("Templates", &OF_TEMPLATES), ("Resources", &[("SecretsMB", "secrets")])];
 
 const OF_ARTIFACTS: [(&str, &str); 6] = [
     ("GetterSource", "source"),

@@ -5,8 +5,8 @@ use herdlet_api_types::job::{Resources, Task};
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
-    Findings, GroupContext, artifact, children, constraint, identity, mount, policy, service, template, text,
-    variables,
+    Findings, GroupContext, artifact, children, constraint, identity, mount, policy, secret, service,
+    template, text, variables,
 };
 use crate::yaml::Trail;
 
@@ -47,6 +47,7 @@ pub(super) fn validate(
     service::list(own, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
     children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
     artifact::of_task(spec, trail, findings);
+    secret::of_task(spec, trail, findings);
     template::of_task(context, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
@@ -65,6 +66,7 @@ pub(super) fn of_servers(
         text::signal(&signal.0, &trail.field("kill_signal"), findings);
     }
     artifact::of_task(spec, trail, findings);
+    secret::of_servers(spec, trail, findings);
     template::of_servers(context, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::files(spec, trail, findings);

@@ -41,7 +41,7 @@ pub(super) fn of_task(
                 if !given.assume(name) {
                     return;
                 }
-                if AssumedVariables::is_the_machines(name) {
+                if AssumedVariables::is_the_machines(name) || is_secret(task, name) {
                     continue;
                 }
                 (path, format!("the task will have no variable `{name}`"))
@@ -62,6 +62,13 @@ pub(super) fn of_task(
     }
 }
 
+/// Returns whether a `secret` block of the task will have the value. Only its provider knows the keys.
+fn is_secret(task: &Task, name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("secret.") else { return false };
+    let end = rest.find(['.', '[']).unwrap_or(rest.len());
+    task.secrets.iter().any(|secret| secret.name == rest[..end])
+}
+
 /// Names that are assumed to exist.
 #[derive(Default)]
 struct AssumedVariables {
@@ -75,7 +82,7 @@ impl AssumedVariables {
     /// its own, and the other names of the node are known.
     fn is_the_machines(name: &str) -> bool {
         let variable = key_in("env", name).unwrap_or(name);
-        !variable.starts_with("NOMAD_") && !variable.starts_with("node.") && !variable.starts_with("node[")
+        !["NOMAD_", "node.", "node[", "secret."].iter().any(|own| variable.starts_with(own))
     }
 
     /// Assumes a name; returns `false` if it already was.

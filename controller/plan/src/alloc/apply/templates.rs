@@ -48,9 +48,11 @@ impl Writer<'_> {
         let now_ns = self.now.boot_ns;
         let ask_at_ns = now_ns.saturating_add(ask_in.as_nanos().max(1).unsigned_abs());
         let last = if self.state.facts.get(part).is_some() { last } else { LastValue::Gone };
-        if let (Part::Task(index, TaskPart::Templates), LastValue::Gone) = (part, last) {
-            // Nomad's text.
-            self.record_once((index, TaskPart::Templates), TaskEventKind::Template, format!("Missing: {on}"));
+        if let (Part::Task(index, own @ (TaskPart::Templates | TaskPart::Secrets)), LastValue::Gone) =
+            (part, last)
+        {
+            // Nomad's text, also for secrets: it renders a template for them.
+            self.record_once((index, own), TaskEventKind::Template, format!("Missing: {on}"));
         }
         self.state.parts.await_need(part, on, (now_ns, ask_at_ns), last);
     }

@@ -84,8 +84,9 @@ fn any_part_state() -> impl Strategy<Value = PartState> {
 fn all_parts() -> Vec<Part> {
     let of_task = [
         TaskPart::Dir,
-        TaskPart::Artifacts,
         TaskPart::Identity,
+        TaskPart::Secrets,
+        TaskPart::Artifacts,
         TaskPart::Mounts,
         TaskPart::Templates,
         TaskPart::ApiSocket,
@@ -140,6 +141,12 @@ fn templated(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::
         TemplateChange::Script(script),
     ];
     task.templates = changes.into_iter().map(fixture::template).collect();
+    task
+}
+
+/// A task with a secret.
+fn secretive(mut task: herdlet_api_types::job::Task) -> herdlet_api_types::job::Task {
+    task.secrets = [fixture::secret("db", "nomad/jobs/web")].into();
     task
 }
 
@@ -232,7 +239,7 @@ proptest! {
         let mut spec = alloc(vec![
             task("pre", Lifecycle::Prestart),
             task("side", Lifecycle::PrestartSidecar),
-            probing(templated(fetching(task("main", Lifecycle::Main)))),
+            probing(templated(secretive(fetching(task("main", Lifecycle::Main))))),
             task("post", Lifecycle::Poststart),
             task("stop", Lifecycle::Poststop),
         ]);

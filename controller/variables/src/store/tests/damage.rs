@@ -91,6 +91,36 @@ fn the_index_does_not_decrease_when_a_damaged_file_is_moved() {
     }
 }
 
+/// The index grew by 2^32 with each damaged file, so that some thousands of them used up all numbers of JSON.
+#[test]
+fn a_damaged_file_raises_the_index_by_little() {
+    let state = tempfile::tempdir().unwrap();
+    let store = open(state.path());
+    // More changes than one reservation has.
+    let mut last = 0;
+    for _ in 0..INDEX_STEP + 3 {
+        last = put(&store, "last", "1");
+    }
+    put(&store, "other", "1");
+    let path = store.path(&key("last"));
+    drop(store);
+    for round in 1..=20 {
+        fs::write(&path, "damaged").unwrap();
+        let store = open(state.path());
+        let after = store.index();
+        assert!(after > last && after <= last + round * (INDEX_STEP + 1), "{round}: {after}");
+        assert!(put(&store, "last", "2") > after);
+    }
+    // The reservation itself is damaged: only removals could have had a higher index than the files.
+    let store = open(state.path());
+    let before = store.index();
+    fs::write(state.path().join(DIR).join(INDEX), "1 x").unwrap();
+    drop(store);
+    let after = open(state.path()).index();
+    assert!(after > before && after <= before + INDEX_GAP, "{after}");
+    assert_eq!(open(state.path()).index(), after, "once");
+}
+
 /// An index of a damaged header could end the agent at the next change.
 #[test]
 fn an_index_out_of_range_is_damage() {

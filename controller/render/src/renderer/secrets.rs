@@ -1,0 +1,84 @@
+//! Reads the variables of `secret` blocks. Until all of them exist, their changes are reported.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use herdlet_api_types::job::Secret;
+use herdlet_template::{Answer, Query};
+
+use super::{Recheck, RenderError, Renderer, TaskTemplates, names};
+use crate::{
+    data::Data,
+    secrets::SecretValues,
+    watches::{Use, Wait},
+};
+
+/// The end of a read.
+pub enum SecretVariables {
+    /// All are there.
+    Read(SecretValues),
+    /// Some are missing.
+    Missing {
+        /// Their names, for people.
+        on: String,
+        recheck: Recheck,
+    },
+}
+
+impl Renderer {
+    /// Reads the variables of a task's secrets. Its templates are not needed.
+    ///
+    /// # Errors
+    /// If a variable can't be read.
+    pub async fn secret_variables(
+        &self,
+        task: TaskTemplates,
+        secrets: &[Secret],
+    ) -> Result<SecretVariables, RenderError> {
+        let task = Arc::new(task);
+        let mut found = SecretValues::default();
+        let (mut missing, mut unanswered, mut used) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
+        for secret in secrets.iter().filter(|secret| secret.provider == Secret::VARIABLES) {
+            let query = Query::NomadVariable {
+                path: secret.path.clone(),
+                namespace: secret.namespace.clone().unwrap_or_default(),
+                region: String::new(),
+            };
+            used.insert(Data::of(&query, &task.reader), Use::waiting(Wait::NONE));
+            match self.answer(&task, &query).await? {
+                Ok(Answer::Variable(variable)) => {
+                    let items = variable.items.iter();
+                    found.values.extend(items.map(|(key, value)| (secret.value_name(key), value.clone())));
+                }
+                Ok(Answer::Failed(why)) => {
+                    return Err(RenderError::Secret { name: secret.name.clone(), why });
+                }
+                Ok(
+                    Answer::Pending
+                    | Answer::Absent
+                    | Answer::Text(_)
+                    | Answer::Addresses(_)
+                    | Answer::Variables(_)
+                    | Answer::Services(_)
+                    | Answer::ServiceNames(_)
+                    | Answer::Json(_),
+                ) => drop(missing.insert(query)),
+                Err(why) => {
+                    unanswered.insert(query.clone(), why);
+                    missing.insert(query);
+                }
+            }
+        }
+        let is_complete = missing.is_empty();
+        self.watches.keep(task.key, if is_complete { const { &BTreeMap::new() } } else { &used });
+        self.servers.users_changed();
+        if is_complete {
+            return Ok(SecretVariables::Read(found));
+        }
+        let on = names(&missing.iter().collect(), &unanswered);
+        let recheck = if unanswered.is_empty() { Recheck::Reported } else { Recheck::Servers };
+        Ok(SecretVariables::Missing { on, recheck })
+    }
+}
