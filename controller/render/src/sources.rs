@@ -17,7 +17,7 @@ use herdlet_template::{
 };
 use herdlet_variables::{
     Variables,
-    access::{TaskIdentity, may_read},
+    access::{TaskIdentity, may_read, readable},
     service::Actor,
 };
 use sha2::{Digest as _, Sha256};
@@ -108,12 +108,8 @@ impl Sources {
     fn variables(&self, prefix: &str, namespace: &str, reader: &Reader) -> Answer {
         let namespace = or(namespace, &reader.namespace);
         self.variables.listed(&reader.actor(), namespace, prefix);
-        let mut listed = self.variables.store().list();
-        listed.retain(|meta| {
-            meta.namespace == namespace
-                && meta.path.starts_with(prefix)
-                && may_read(reader.identity(), namespace, &meta.path)
-        });
+        let mut listed = self.variables.store().list_of(&readable(reader.identity()));
+        listed.retain(|meta| meta.namespace == namespace && meta.path.starts_with(prefix));
         Answer::Variables(listed.iter().map(meta).collect())
     }
 

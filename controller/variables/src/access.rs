@@ -3,6 +3,8 @@
 //! In: the identity of a task, a namespace and a path. Out: whether the task may read that variable. A pure function; the
 //! caller has verified the identity. Facts: <https://developer.hashicorp.com/nomad/docs/concepts/variables>, "Task access".
 
+use herdlet_api_types::variable::VariableKey;
+
 /// The directory of variables of jobs.
 const JOBS: &str = "nomad/jobs";
 
@@ -36,6 +38,19 @@ pub fn may_read(identity: TaskIdentity<'_>, namespace: &str, path: &str) -> bool
     let names = [job, group, task];
     parts.len() <= names.len()
         && parts.iter().zip(names).all(|(part, name)| *part == name && !part.is_empty())
+}
+
+/// The keys of all variables that the task may read, whether they exist or not.
+pub fn readable(identity: TaskIdentity<'_>) -> Vec<VariableKey> {
+    let TaskIdentity { namespace, job, group, task } = identity;
+    let paths = [
+        JOBS.to_owned(),
+        format!("{JOBS}/{job}"),
+        format!("{JOBS}/{job}/{group}"),
+        format!("{JOBS}/{job}/{group}/{task}"),
+    ];
+    let own = paths.into_iter().filter(|path| may_read(identity, namespace, path));
+    own.map(|path| VariableKey { namespace: namespace.to_owned(), path }).collect()
 }
 
 #[cfg(test)]
@@ -88,6 +103,10 @@ mod tests {
         let job = TaskIdentity { job: "web/front", group: "g", task: "t", ..IDENTITY };
         assert!(!may_read(job, "prod", "nomad/jobs/web/front"), "it is the group of another job");
         assert!(may_read(job, "prod", "nomad/jobs"));
+        let paths = |identity| readable(identity).into_iter().map(|key| key.path).collect::<Vec<_>>();
+        assert_eq!(paths(job), ["nomad/jobs"]);
+        let own = ["nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/front", "nomad/jobs/web/front/httpd"];
+        assert_eq!(paths(IDENTITY), own);
         let group = TaskIdentity { group: "front/httpd", ..IDENTITY };
         assert!(!may_read(group, "prod", "nomad/jobs/web/front/httpd"));
         let nameless = TaskIdentity { job: "", group: "", task: "", ..IDENTITY };

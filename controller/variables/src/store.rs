@@ -189,6 +189,11 @@ impl Store {
         self.known().entries.values().map(|entry| entry.metadata.clone().without_lock_id()).collect()
     }
 
+    /// Those of these variables that exist. Visits no other one.
+    pub fn list_of(&self, keys: &[VariableKey]) -> Vec<VariableMetadata> {
+        keys.iter().filter_map(|key| self.metadata(key)).collect()
+    }
+
     /// Everything about a variable but its items.
     pub fn metadata(&self, key: &VariableKey) -> Option<VariableMetadata> {
         self.entry(key).map(|entry| entry.metadata.without_lock_id())

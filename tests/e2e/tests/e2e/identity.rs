@@ -29,7 +29,7 @@ fn claims(agent: &Agent, token: &str) -> Value {
     assert_eq!(served.status, 200, "{}", served.body);
     let keys: JwkSet = serde_json::from_str(&served.body).unwrap();
     let header = jsonwebtoken::decode_header(token.trim()).unwrap();
-    let key = keys.find(&header.kid.unwrap()).unwrap();
+    let key = keys.find(&header.kid.clone().unwrap()).unwrap();
     let mut rules = Validation::new(header.alg);
     rules.validate_aud = false;
     // Nomad's default identity does not expire; expirations of others are verified.

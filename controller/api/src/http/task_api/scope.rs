@@ -10,7 +10,8 @@ use axum::{
     extract::FromRequestParts,
     http::{Method, request::Parts},
 };
-use herdlet_variables::access::{TaskIdentity, may_read};
+use herdlet_api_types::variable::VariableKey;
+use herdlet_variables::access::{TaskIdentity, may_read, readable};
 
 use super::authority::{Principal, TaskPrincipal};
 use crate::http::{
@@ -68,6 +69,12 @@ impl Requester {
         may_read(TaskIdentity { namespace: own, job, group, task }, namespace, path)
     }
 
+    /// The variables that it may read; `None` for all.
+    fn readable(&self) -> Option<Vec<VariableKey>> {
+        let TaskPrincipal { namespace, job, group, task, .. } = self.task.as_deref()?;
+        Some(readable(TaskIdentity { namespace, job, group, task }))
+    }
+
     /// Whether it may see anything of this namespace.
     pub(in crate::http) fn may_see(&self, namespace: &str) -> bool {
         self.task.as_ref().is_none_or(|task| task.namespace == namespace)
@@ -80,6 +87,11 @@ pub(in crate::http) struct Scope(Option<Requester>);
 impl Scope {
     pub(in crate::http) fn may_read(&self, namespace: &str, path: &str) -> bool {
         self.0.as_ref().is_none_or(|requester| requester.may_read(namespace, path))
+    }
+
+    /// The variables that the request may read; `None` for all.
+    pub(in crate::http) fn readable(&self) -> Option<Vec<VariableKey>> {
+        self.0.as_ref()?.readable()
     }
 
     pub(in crate::http) fn may_see(&self, namespace: &str) -> bool {
