@@ -229,7 +229,7 @@ pub(super) async fn reading(
         key: (alloc.id, workload.position(), consumer),
         reader: Reader {
             namespace: alloc.job_key.namespace.to_string(),
-            job: alloc.job.parent_id().unwrap_or(&alloc.job_key.id).to_owned(),
+            job: alloc.job.identity_id().to_owned(),
             group: alloc.group.clone(),
             task: task.name.clone(),
             alloc: alloc.id.to_string(),

@@ -68,6 +68,19 @@ fn a_command_runs_once_in_the_environment_of_a_job() {
     agent.finish();
 }
 
+/// A task that reads the variables of its job could run no command.
+#[test]
+fn a_command_may_read_the_variables_of_the_job() {
+    let mut agent = Agent::start();
+    agent.cli(&["var", "put", "nomad/jobs/web", "greeting=hello"]).success();
+    let template = "templates: [{data: '{{ with nomadVar \"nomad/jobs/web\" }}G={{ .greeting }}{{ end }}', \
+                    destination: local/env, env: true}]";
+    agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", template)]));
+    let ran = agent.cli(&["run", "web", "--", "/bin/sh", "-c", "echo $G"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "hello\n"), "{ran:?}");
+    agent.finish();
+}
+
 /// The command went on without anybody who waited for it.
 #[test]
 fn one_off_job_is_deleted_when_its_client_is_killed() {
