@@ -171,7 +171,7 @@ fn keys_are_rotated_and_old_tokens_stay_valid() {
     assert_eq!(kid(&new), added["id"].as_str().unwrap());
     assert_eq!(
         (token(&dir), agent.single("old.g[0]", "t")),
-        (old.clone(), member),
+        (old.clone(), member.clone()),
         "nothing is issued again"
     );
     for token in [&old, &new] {
