@@ -7,25 +7,23 @@
 mod ending;
 mod health;
 mod listeners;
+mod preparation;
 mod readiness;
 mod reload;
 mod scrape;
 mod systemd;
 mod warning;
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use herdlet_agent::{
     agent::{
-        self, Agent, Parts,
+        Agent, Parts,
         drivers::{self, Named},
         folder::FolderSource,
     },
     gc::Collector,
-    instance::{Host, Instance, Mode, Options},
-    present,
-    state_db::{ClaimError, StateDb, StateDir},
     telemetry::{Format, Measured, Telemetry, logs},
 };
 use herdlet_api::{
@@ -34,22 +32,20 @@ use herdlet_api::{
         self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Unidentified, Vitals,
     },
 };
-use herdlet_base::{clock, error::in_full, ownership};
+use herdlet_base::{error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
-use herdlet_node::member::Member;
 use herdlet_plan::env::NodeFacts;
-use herdlet_process::cgroup::Isolation;
 use herdlet_runtime::off_thread;
-use herdlet_storage::{alloc_dir, artifact::unpack::Barrier, volume::HostVolumes};
-use herdlet_variables::{Store, Variables};
+use herdlet_variables::Variables;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{consul_config, doctor, variable_keys};
+use crate::consul_config;
 
 use ending::Signals;
 use health::Sources;
-use listeners::{Listeners, Open, listen};
+use listeners::{Open, listen};
+use preparation::{Prepared, open_listeners, prepare, warn_of_limits};
 use readiness::Readiness;
 use reload::{HarmlessSignals, Reloader, Started};
 use scrape::Scraped;
@@ -97,75 +93,17 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let harmless = HarmlessSignals::listen()?;
     ownership::check_session(config.runtime_paths())?;
     warn_of_limits();
-    // Before any change: an agent whose addresses are taken must not have started tasks.
-    let listeners = match Listeners::open(&config).await {
-        Ok(listeners) => listeners,
-        // An agent with the same state is a better explanation than a taken address.
-        Err(error) => match config.state_dir.is_dir().then(|| StateDir::claim(&config.state_dir)) {
-            Some(Err(taken @ ClaimError::InUse { .. })) => return Err(taken.into()),
-            Some(Ok(_) | Err(_)) | None => return Err(error),
-        },
-    };
+    let listeners = open_listeners(&config).await?;
     let consul = consul_config::resolve(&config)?;
-    if let Some(runtimes) = &config.runtime_parent {
-        for beside in StateDir::inspect_abandoned(&config.state_dir, runtimes)? {
-            tracing::warn!("tasks run without an agent: {beside}");
-        }
-    }
-    let dir = StateDir::claim(&config.state_dir)?;
-    let id = dir.instance().clone();
-    // Before anything is written: on a full disk, the start may get no further.
-    agent::close_left_open(&config.paths(&id), &config.task_dir_users);
-    let mut alone = dir.claim_runtime(&config.paths(&id).runtime)?;
-    let member = Member::of(&config, &consul)?;
-    let instance = Instance::open(Options {
-        instance: id.clone(),
-        paths: config.paths(&id),
-        cgroup_parent: config.cgroup_parent.clone(),
-        drivers: config.drivers.clone(),
-        host: Host {
-            mode: if member.is_some() { Mode::Node } else { Mode::Standalone },
-            cpu_mhz: config.total().cpu_mhz,
-        },
-        leash: None,
-    })?;
-    if let Some(cgroups) = instance.isolation.cgroups() {
-        dir.claim_cgroups(&mut alone, cgroups.tree())?;
-    }
-    let tree = instance.isolation.cgroups().map(|cgroups| cgroups.tree());
-    dir.check_cgroups(&config.paths(&id).runtime, tree)?;
-    dir.keep_location(&config.paths(&id).runtime, tree);
-    let isolation = describe(&instance.isolation);
-    let ineffective = instance.isolation.ineffective().with_max_kill_timeout(Some(config.max_kill_timeout));
-    tracing::info!(instance = %id, state = %config.state_dir.display(), isolation, "agent starts");
-    sweep(&instance);
-    let state = StateDb::open(dir, &instance.paths, present::now()).context("open the state database")?;
-    let variables = Store::open(&config.state_dir, variable_keys::source(&config, &config.state_dir))
-        .context("open the variables")?;
-    let variables = Arc::new(Variables::new(variables));
-    let total = config.total();
-    let room = (total, config.reserved);
-    let mut facts_of_node = config.node_facts(&id, total);
-    if let Some(member) = &member {
-        member.id().clone_into(&mut facts_of_node.id);
-    }
-    warning::of_task_dir_users(&config.task_dir_users);
-    let facts = Facts {
-        node: facts_of_node.clone(),
-        instance: id.0.clone(),
-        isolation,
-        ineffective,
-        started_at: clock::wall_now(),
-        reserved_ports: comma_list(&config.reserved_ports),
-        room,
-        dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),
-    };
+    // Its locks are held until the end.
+    let Prepared { alone: _alone, member, instance, state, variables, facts } = prepare(&config, &consul)?;
+    let (settings, room) = (config.planner_settings(instance.id.clone(), config.total()), facts.room);
     let telemetry = Telemetry::new();
     let mut agent = Agent::start(Parts {
         instance,
         state,
-        node: facts_of_node,
-        settings: config.planner_settings(id, total),
+        node: facts.node.clone(),
+        settings,
         volumes: config.volumes(),
         consul,
         start_pressure_limit: config.start_pressure_limit,
@@ -250,21 +188,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         agent.watch(folder.follow());
     }
     agent.watch(reloader.follow(harmless));
-    agent.complete_after(readiness.clone().until_folders_read());
-    // Collection needs the folders' ownership: a collected job of a folder would run again.
-    agent.watch({
-        let ready = readiness.clone().reached();
-        async move {
-            ready.await;
-            collector.run().await;
-        }
-    });
-    agent.watch(readiness.notify_service_manager(
-        agent.requests.clone(),
-        Arc::clone(&agent.model),
-        config.socket.clone(),
-    ));
-    agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
+    watch(&mut agent, readiness, (collector, &config));
     let ended = tokio::select! {
         () = ending::wait(signals, config.cluster.as_ref(), &joined) => Ok(()),
         error = agent.failed() => Err(error),
@@ -281,31 +205,27 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     ended
 }
 
+/// Starts what runs beside the loop until the agent ends.
+fn watch(agent: &mut Agent, readiness: Readiness, (collector, config): (Arc<Collector>, &Config)) {
+    agent.complete_after(readiness.clone().until_folders_read());
+    // Collection needs the folders' ownership: a collected job of a folder would run again.
+    agent.watch({
+        let ready = readiness.clone().reached();
+        async move {
+            ready.await;
+            collector.run().await;
+        }
+    });
+    let (requests, model) = (agent.requests.clone(), Arc::clone(&agent.model));
+    agent.watch(readiness.notify_service_manager(requests, model, config.socket.clone()));
+    agent.watch(pet_watchdog(agent.inbox.clone(), Arc::clone(&agent.handle.metrics)));
+}
+
 /// Without this listener, the agent could not be queried.
 fn face_ended(ended: Result<(), JoinError>) -> anyhow::Error {
     match ended {
         Ok(()) => anyhow::anyhow!("continue: a listener ended unexpectedly"),
         Err(error) => anyhow::anyhow!("continue: a listener ended: {error}"),
-    }
-}
-
-/// Logs findings of `herdlet doctor` whose effects would be hard to diagnose, such as too few file descriptors.
-fn warn_of_limits() {
-    for found in [doctor::open_files(), doctor::unpacking(Barrier::probe())] {
-        if let Some(hint) = found.hint {
-            tracing::warn!(hint, "{}; `herdlet doctor` shows all checks", found.message);
-        }
-    }
-}
-
-/// Finishes removals that an earlier agent began. A failure does not prevent the start, and is tried again at the next
-/// one.
-fn sweep(instance: &Instance) {
-    if let Err(error) = alloc_dir::sweep(&instance.paths) {
-        tracing::warn!(error = in_full(&error), "failed to finish the removal of allocation directories");
-    }
-    if let Err(error) = HostVolumes::new(instance.paths.clone(), instance.privileges).sweep() {
-        tracing::warn!(error = in_full(&error), "failed to finish the removal of volumes");
     }
 }
 
@@ -382,18 +302,4 @@ fn serve_tasks(agent: &Agent, shared: &Arc<Shared>, token: Option<Token>) {
         authority: Arc::new(LocalAuthority::new(verify, known, token)),
         closing: shared.closing.clone(),
     }));
-}
-
-fn describe(isolation: &Isolation) -> String {
-    match isolation {
-        Isolation::Cgroups(cgroups) if cgroups.unlimited().is_empty() => "cgroups".to_owned(),
-        Isolation::Cgroups(cgroups) => format!("cgroups; no limits: {}", cgroups.unlimited().join("; ")),
-        Isolation::None { why } => format!("none ({why})"),
-    }
-}
-
-/// Ports in the notation of Nomad's API.
-fn comma_list(ports: &BTreeSet<u16>) -> String {
-    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-    ports.join(",")
 }
