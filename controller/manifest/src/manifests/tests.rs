@@ -11,6 +11,7 @@ use crate::yaml::Problems;
 mod bad;
 mod folders;
 mod hostile;
+mod secrets;
 
 fn read(text: &str) -> Result<Set, Problems> {
     parse("test.yaml", text.as_bytes(), &Drivers::built_in())

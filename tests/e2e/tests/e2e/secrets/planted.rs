@@ -100,14 +100,15 @@ fn look_everywhere(agent: &Agent, secrets: &[&str]) {
     }
     let id = agent.alloc("planted.g[0]").unwrap().id();
     for arguments in [
-        ["inspect", "planted"].as_slice(),
-        &["inspect", &id],
+        ["job", "inspect", "planted"].as_slice(),
+        &["alloc", "status", &id],
+        &["get", "jobs", "planted", "-o", "yaml"],
         &["describe", "planted"],
         &["explain", "planted"],
         &["explain", "var", "nomad/jobs/planted"],
         &["status", "planted", "-o", "json"],
         &["get", "events", "planted"],
-        &["config", "show"],
+        &["config", "view"],
     ] {
         let output = agent.cli(arguments);
         absent(&arguments.join(" "), &format!("{}{}", output.stdout, output.stderr));
