@@ -11,5 +11,6 @@ mod peers;
 mod programs;
 mod strangers;
 mod supervisors;
+mod task_api;
 mod tasks;
 mod templates;
