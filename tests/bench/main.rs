@@ -13,6 +13,7 @@
 //! - [`output`]: throughput of a task's log.
 //! - [`services`]: services in a Consul; left out if there is none.
 //! - [`containers`]: containers of a Docker daemon; left out if there is none.
+//! - [`template`]: the template engine, and Go's.
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
@@ -38,6 +39,7 @@ mod services;
 mod starts;
 mod table;
 mod task_api;
+mod template;
 mod templates;
 
 use std::process::ExitCode;
@@ -48,7 +50,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 24] = [
+const MEASURES: [(&str, Measure); 25] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -67,6 +69,7 @@ const MEASURES: [(&str, Measure); 24] = [
     ("container-starts", containers::starts),
     ("containers", containers::rest),
     ("container-adoption", containers::adoption),
+    ("template", template::engine),
     ("templates", templates::a_thousand),
     ("task-api", task_api::cached_token),
     ("node-latency", node::latency),

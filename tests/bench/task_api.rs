@@ -50,7 +50,8 @@ struct Socket {
 
 impl Socket {
     fn of(bench: &Bench, job: &str) -> Self {
-        let alloc = bench.agent.until_alloc(&format!("{job}.g[0]"), "runs", |alloc| alloc.state("t") == "running");
+        let alloc =
+            bench.agent.until_alloc(&format!("{job}.g[0]"), "runs", |alloc| alloc.state("t") == "running");
         let secrets = bench.allocs().join(alloc.id()).join("t/secrets");
         let token = fs::read_to_string(secrets.join("nomad_token")).expect("a token").trim().to_owned();
         let link = tempfile::tempdir().expect("a directory");
@@ -70,7 +71,8 @@ impl Client {
     fn connect(socket: &Path, path: &str, token: &str) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(wait::PATIENCE))?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: {token}\r\n\r\n").into_bytes();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Nomad-Token: {token}\r\n\r\n").into_bytes();
         Ok(Self { stream, request, buffer: vec![0; ANSWER_MAX] })
     }
 

@@ -83,7 +83,10 @@ pub(super) fn a_thousand(table: &mut Table, ground: &BenchDirs) {
         "a change of the variable, until all files have it (`wait {min = \"0s\"}`), median / maximum",
         format_args!("{:.0} / {:.0} ms", quantile(&taken, 0.5), quantile(&taken, 1.0)),
         "≤ 1 s",
-        format_args!("{:.0} µs of processor time for each file", millis(cpu) * 1e3 / (COUNT * CHANGES) as f64),
+        format_args!(
+            "{:.0} µs of processor time for each file",
+            millis(cpu) * 1e3 / (COUNT * CHANGES) as f64
+        ),
     );
     bench.agent.finish();
 }
