@@ -27,6 +27,14 @@ pub(super) struct Connections {
     ready: Arc<Ready>,
 }
 
+/// What a connection did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It waits, or goes on later.
+    Made,
+    Ended,
+}
+
 struct Connection {
     /// Logs its own end.
     progress: BoxFuture<'static, ()>,
@@ -92,34 +100,28 @@ impl Connections {
         self.open.insert(number, Connection { progress: progress.boxed(), alarm });
     }
 
-    /// Waits until one of them ends, and lets one of them make a step each time it is polled. Cancel-safe.
+    /// Waits until one of them ends. Between two steps it lets other tasks run, and the runtime find out what has arrived
+    /// for them. Cancel-safe.
     pub(super) async fn turn(&mut self) {
-        poll_fn(|context| self.step(context)).await;
+        while poll_fn(|context| self.step(context)).await == Step::Made {
+            tokio::task::yield_now().await;
+        }
     }
 
-    fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Lets the connection make a step that has been ready for longest.
+    fn step(&mut self, context: &mut Context<'_>) -> Poll<Step> {
         self.ready.task.register(context.waker());
-        let (number, has_more) = {
-            let mut queue = self.ready.queue();
-            (queue.pop_front(), !queue.is_empty())
-        };
-        if has_more {
-            // After the other tasks.
-            context.waker().wake_by_ref();
-        }
+        let Some(number) = self.ready.queue().pop_front() else { return Poll::Pending };
         // One that has ended may still have been woken.
-        let Some((number, connection)) =
-            number.and_then(|number| Some((number, self.open.get_mut(&number)?)))
-        else {
-            return Poll::Pending;
-        };
+        let Some(connection) = self.open.get_mut(&number) else { return Poll::Ready(Step::Made) };
         connection.alarm.is_queued.store(false, Ordering::Release);
         let waker = Waker::from(Arc::clone(&connection.alarm));
         let progress = connection.progress.poll_unpin(&mut Context::from_waker(&waker));
-        if progress.is_ready() {
-            self.open.remove(&number);
+        if progress.is_pending() {
+            return Poll::Ready(Step::Made);
         }
-        progress
+        self.open.remove(&number);
+        Poll::Ready(Step::Ended)
     }
 }
 
