@@ -50,7 +50,12 @@ impl Bench {
     /// Submits these documents.
     pub(super) fn apply(&self, text: &str) {
         let body = serde_json::json!({ "files": [{ "name": "bench.yaml", "text": text }] });
-        let answer = self.ask("POST", "/v1/herdlet/apply", &body.to_string());
+        self.call("POST", "/v1/herdlet/apply", &body.to_string());
+    }
+
+    /// Sends a request that must succeed.
+    pub(super) fn call(&self, method: &str, path: &str, body: &str) {
+        let answer = self.ask(method, path, body);
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
@@ -73,8 +78,7 @@ impl Bench {
 
     /// Deletes the job.
     pub(super) fn delete(&self) {
-        let answer = self.ask("DELETE", "/v1/job/bench?purge=true", "");
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        self.call("DELETE", "/v1/job/bench?purge=true", "");
     }
 
     /// Waits until no process of a task is left.

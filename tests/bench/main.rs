@@ -13,6 +13,9 @@
 //! - [`output`]: throughput of a task's log.
 //! - [`services`]: services in a Consul; left out if there is none.
 //! - [`containers`]: containers of a Docker daemon and a Podman service; left out if there is none.
+//! - [`template`]: the template engine, and Go's.
+//! - [`templates`]: templates of a thousand tasks.
+//! - [`task_api`]: requests through the sockets of tasks.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
@@ -35,6 +38,9 @@ mod rest;
 mod services;
 mod starts;
 mod table;
+mod task_api;
+mod template;
+mod templates;
 
 use std::process::ExitCode;
 
@@ -44,7 +50,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 22] = [
+const MEASURES: [(&str, Measure); 25] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -63,6 +69,9 @@ const MEASURES: [(&str, Measure); 22] = [
     ("container-starts", containers::starts),
     ("containers", containers::rest),
     ("container-adoption", containers::adoption),
+    ("template", template::engine),
+    ("templates", templates::a_thousand),
+    ("task-api", task_api::cached_token),
     ("node-latency", node::latency),
     ("node-200", |table, ground| node::many(table, ground, 200)),
     ("node-500", |table, ground| node::many(table, ground, 500)),

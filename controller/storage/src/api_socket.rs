@@ -180,9 +180,10 @@ pub fn make_alias(paths: &Paths, alloc: &AllocId, task: &str) -> Result<(), FsEr
     let alias = address(paths, alloc, task);
     let target = place(paths, alloc, task);
     let (Some(name), true) = (alias.file_name(), alias != target) else { return Ok(()) };
-    let dir = Dir::open_or_make(&paths.api_aliases(), 0o755)?;
-    // Other users' tasks pass through both, whatever the umask was.
-    dir.set_rights(Rights::Exact { mode: 0o755, owner: None })?;
+    let dir = Dir::open_or_make(&paths.api_aliases(), 0o711)?;
+    // Other users' tasks pass through both, whatever the umask was. Nobody else lists them: links name allocations and
+    // tasks, and only who knows both can compute the name of one.
+    dir.set_rights(Rights::Exact { mode: 0o711, owner: None })?;
     Dir::open(&paths.runtime)?.set_rights(Rights::Exact { mode: 0o711, owner: None })?;
     match dir.read_link(name) {
         Ok(Some(found)) if found == target => Ok(()),

@@ -124,17 +124,13 @@ impl<'r> Context<'r> {
     }
 
     pub(crate) fn map(&mut self, entries: BTreeMap<Key, Value>, element: Element) -> Outcome<Value> {
-        self.map_with_meta(entries, element, None)
+        self.keep(Map::new(entries, element))
     }
 
-    pub(crate) fn map_with_meta(
-        &mut self,
-        entries: BTreeMap<Key, Value>,
-        element: Element,
-        meta: Option<Value>,
-    ) -> Outcome<Value> {
-        self.charge((entries.len() + 1) * 3 * VALUE_BYTES)?;
-        let map = Rc::new(Map::new(entries, element, meta));
+    /// Keeps a new map until the end of the render.
+    pub(crate) fn keep(&mut self, map: Map) -> Outcome<Value> {
+        self.charge((map.len() + 1) * 3 * VALUE_BYTES)?;
+        let map = Rc::new(map);
         self.maps.push(Rc::clone(&map));
         Ok(Value::Map(map))
     }

@@ -27,8 +27,9 @@ pub(crate) fn render(
     (context, dot): (&mut Context<'_>, &serde_json::Value),
 ) -> Outcome<Vec<u8>> {
     let dot = json::value(context, dot, Numbers::Floats)?;
-    let out = Output::new(context.limits());
-    let mut state = State { text, templates, context, out, variables: Variables::new(), depth: 0 };
+    let out = Output::with_capacity(context.limits(), text.len());
+    let mut state =
+        State { text, templates, context, out, variables: Variables::new(), stack: Vec::new(), depth: 0 };
     state.template("", dot)?;
     Ok(state.out.bytes)
 }
@@ -39,6 +40,8 @@ pub(super) struct State<'s, 'r> {
     context: &'s mut Context<'r>,
     out: Output<'r>,
     variables: Variables,
+    /// Arguments of the calls in progress.
+    stack: Vec<Value>,
     depth: usize,
 }
 

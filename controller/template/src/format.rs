@@ -27,6 +27,11 @@ impl<'l> Output<'l> {
         Self { bytes: Vec::new(), limits, most: limits.output_bytes }
     }
 
+    /// Begins a text that probably has about this many bytes.
+    pub(crate) fn with_capacity(limits: &'l Limits, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes.min(limits.output_bytes)), ..Self::new(limits) }
+    }
+
     /// Begins a text within another one. Both together have at most the bytes of one.
     pub(crate) fn nested(&self) -> Self {
         Self { bytes: Vec::new(), limits: self.limits, most: self.most.saturating_sub(self.bytes.len()) }
@@ -90,8 +95,8 @@ fn print_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
     match value {
         Value::Nil => out.push(b"<nil>"),
         Value::Bool(value) => out.push(if *value { b"true" } else { b"false" }),
-        Value::Int(value) | Value::Int64(value) => out.push(value.to_string().as_bytes()),
-        Value::Uint(value) => out.push(value.to_string().as_bytes()),
+        Value::Int(value) | Value::Int64(value) => print_int(out, i128::from(*value)),
+        Value::Uint(value) => print_int(out, i128::from(*value)),
         Value::Float(value) => out.push(general(*value).as_bytes()),
         Value::Str(text) => out.push(text),
         Value::List(list) => {
@@ -135,6 +140,26 @@ fn print_at(out: &mut Output<'_>, value: &Value, depth: usize) -> Outcome<()> {
         Value::Sequence(..) => out.push(b"<-chan int64"),
         Value::Scratch => out.push(b"scratch"),
     }
+}
+
+/// Prints an integer of 64 bits without taking memory.
+fn print_int(out: &mut Output<'_>, value: i128) -> Outcome<()> {
+    let mut digits = [0; 24];
+    let mut at = digits.len();
+    let mut rest = value.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        at -= 1;
+        digits[at] = b'-';
+    }
+    out.push(&digits[at..])
 }
 
 fn print_key(out: &mut Output<'_>, key: &Key) -> Outcome<()> {

@@ -5,7 +5,7 @@
 mod addresses;
 mod arguments;
 mod collections;
-mod data;
+pub(crate) mod data;
 mod encoding;
 mod expression;
 mod go;
@@ -17,6 +17,8 @@ mod strings;
 mod time;
 mod toml;
 mod yaml;
+
+use std::{collections::HashMap, sync::LazyLock};
 
 use crate::function::{Body, Call, Function, Group};
 
@@ -37,16 +39,13 @@ pub fn all() -> impl Iterator<Item = &'static Function> {
     TABLES.iter().flat_map(|table| table.iter()).chain(sprig::tables().iter().flat_map(|table| table.iter()))
 }
 
+/// All functions by name.
+static BY_NAME: LazyLock<HashMap<&'static str, &'static Function>> =
+    LazyLock::new(|| all().map(|function| (function.name, function)).collect());
+
 /// Returns the function with a name.
 pub(crate) fn find(name: &str) -> Option<&'static Function> {
-    let in_table = |table: &&'static [Function]| {
-        let index = table.binary_search_by(|function| function.name.cmp(name)).ok()?;
-        table.get(index)
-    };
-    if name.starts_with(sprig::PREFIX) {
-        return sprig::tables().iter().find_map(in_table);
-    }
-    TABLES.iter().find_map(in_table)
+    BY_NAME.get(name).copied()
 }
 
 /// Returns the function whose name is most like an unknown one.

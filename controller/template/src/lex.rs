@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     Variable,
     /// A character that is valid in no action, except as an error.
     Other,
+    /// The lexer has ended with a fault.
+    Fault,
     End,
 }
 
@@ -66,8 +68,48 @@ pub(crate) enum Keyword {
     With,
 }
 
+/// All tokens of a text. The last one is [`Kind::End`] or [`Kind::Fault`].
+pub(crate) struct Tokens {
+    tokens: Vec<Token>,
+    fault: Option<Fault>,
+}
+
+/// Reads the tokens of a text.
+pub(crate) fn tokens(text: &str, left: &str, right: &str) -> Tokens {
+    let mut lexer = Lexer::new(text, left, right);
+    let mut tokens = Vec::new();
+    loop {
+        match lexer.next() {
+            Ok(token) => {
+                tokens.push(token);
+                if token.kind == Kind::End {
+                    return Tokens { tokens, fault: None };
+                }
+            }
+            Err(fault) => {
+                tokens.push(Token { kind: Kind::Fault, start: lexer.at, end: lexer.at });
+                return Tokens { tokens, fault: Some(fault) };
+            }
+        }
+    }
+}
+
+impl Tokens {
+    /// Returns the token at an index; beyond the last one, that one again.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> Token {
+        self.tokens[at.min(self.tokens.len() - 1)]
+    }
+
+    /// The fault of the last token, [`Kind::Fault`].
+    #[cold]
+    pub(crate) fn fault(&self) -> Fault {
+        self.fault.clone().unwrap_or_else(|| Fault::new("the text ends early"))
+    }
+}
+
 /// The state of the lexer.
-pub(crate) struct Lexer<'t> {
+struct Lexer<'t> {
     text: &'t str,
     left: &'t str,
     right: &'t str,
@@ -77,11 +119,11 @@ pub(crate) struct Lexer<'t> {
 }
 
 impl<'t> Lexer<'t> {
-    pub(crate) fn new(text: &'t str, left: &'t str, right: &'t str) -> Self {
+    fn new(text: &'t str, left: &'t str, right: &'t str) -> Self {
         Self { text, left, right, at: 0, is_inside: false, parens: 0 }
     }
 
-    pub(crate) fn next(&mut self) -> Outcome<Token> {
+    fn next(&mut self) -> Outcome<Token> {
         if self.is_inside { self.next_inside() } else { self.next_outside() }
     }
 
@@ -101,7 +143,7 @@ impl<'t> Lexer<'t> {
     fn next_outside(&mut self) -> Outcome<Token> {
         loop {
             let start = self.at;
-            let Some(length) = self.rest().find(self.left) else {
+            let Some(length) = find(self.rest(), self.left) else {
                 self.at = self.text.len();
                 return Ok(self.token(if start < self.at { Kind::Text } else { Kind::End }, start));
             };
@@ -139,12 +181,10 @@ impl<'t> Lexer<'t> {
 
     /// Whether a right delimiter is next, and whether it trims the space after it.
     fn right_delimiter(&self) -> Option<bool> {
-        let rest = self.rest();
-        let marked = rest.strip_prefix(is_space).and_then(|rest| rest.strip_prefix('-'));
-        if marked.is_some_and(|rest| rest.starts_with(self.right)) {
-            Some(true)
-        } else {
-            rest.starts_with(self.right).then_some(false)
+        let (rest, right) = (self.rest().as_bytes(), self.right.as_bytes());
+        match rest {
+            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if marked.starts_with(right) => Some(true),
+            _ => rest.starts_with(right).then_some(false),
         }
     }
 
@@ -265,7 +305,11 @@ impl<'t> Lexer<'t> {
     }
 
     fn skip_alphanumeric(&mut self) {
-        self.at = self.text.len() - self.rest().trim_start_matches(is_alphanumeric).len();
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        self.at += self.rest().bytes().take_while(is_part).count();
+        if self.rest().bytes().next().is_some_and(|byte| !byte.is_ascii()) {
+            self.at = self.text.len() - self.rest().trim_start_matches(is_alphanumeric).len();
+        }
     }
 
     fn terminated(&self, kind: Kind) -> Outcome<Kind> {
@@ -277,9 +321,10 @@ impl<'t> Lexer<'t> {
     }
 
     fn is_terminated(&self) -> bool {
-        let rest = self.rest();
-        let ends = |next: char| is_space(next) || matches!(next, '.' | ',' | '|' | ':' | ')' | '(');
-        rest.is_empty() || rest.starts_with(ends) || rest.starts_with(self.right)
+        match self.rest().as_bytes() {
+            [] | [b' ' | b'\t' | b'\r' | b'\n' | b'.' | b',' | b'|' | b':' | b')' | b'(', ..] => true,
+            rest => rest.starts_with(self.right.as_bytes()),
+        }
     }
 
     /// Reads what may be a number; the parser checks it.
@@ -317,6 +362,25 @@ impl<'t> Lexer<'t> {
     fn skip_while(&mut self, is_part: impl Fn(char) -> bool) {
         self.at = self.text.len() - self.rest().trim_start_matches(is_part).len();
     }
+}
+
+/// Longest delimiter for which a simple search is used, so that its time stays proportional to the text.
+const SHORT_BYTES: usize = 8;
+
+/// Finds a delimiter. The search of the standard library prepares more than a text between two delimiters takes.
+fn find(text: &str, delimiter: &str) -> Option<usize> {
+    let (text_bytes, wanted) = (text.as_bytes(), delimiter.as_bytes());
+    let (Some(first), true) = (wanted.first(), wanted.len() <= SHORT_BYTES) else {
+        return text.find(delimiter);
+    };
+    let mut from = 0;
+    while let Some(at) = text_bytes[from..].iter().position(|byte| byte == first) {
+        if text_bytes[from + at..].starts_with(wanted) {
+            return Some(from + at);
+        }
+        from += at + 1;
+    }
+    None
 }
 
 fn trims_left(after: &str) -> bool {

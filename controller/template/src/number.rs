@@ -33,6 +33,9 @@ pub(crate) fn number(text: &str) -> Result<Number, String> {
 
 /// Parses an integer as Go's `strconv.ParseInt` does with base 0.
 pub(crate) fn integer(text: &str) -> Option<i128> {
+    if let Some(value) = plain(text.as_bytes()) {
+        return Some(i128::from(value));
+    }
     let (negative, digits) = match text.as_bytes() {
         [b'-', ..] => (true, &text[1..]),
         [b'+', ..] => (false, &text[1..]),
@@ -59,6 +62,17 @@ pub(crate) fn integer(text: &str) -> Option<i128> {
     let value = i128::from_str_radix(&cleaned, radix).ok()?;
     Some(if negative { -value } else { value })
 }
+
+/// The value of decimal digits that fit any integer: most numbers are such, and reading them takes no memory.
+fn plain(digits: &[u8]) -> Option<u64> {
+    let is_plain = digits.len() <= PLAIN_DIGITS
+        && digits.iter().all(u8::is_ascii_digit)
+        && matches!(digits, [b'0'] | [b'1'..=b'9', ..]);
+    is_plain.then(|| digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')))
+}
+
+/// Fewer than the digits of the largest `i64`.
+const PLAIN_DIGITS: usize = 18;
 
 /// Removes underscores between digits. A prefix counts as a digit.
 fn without_underscores(digits: &str, has_prefix: bool) -> Option<String> {
@@ -113,6 +127,9 @@ pub(crate) fn unquote(literal: &str) -> Result<Vec<u8>, String> {
     let inner = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
     if literal.starts_with('`') {
         return Ok(inner.replace('\r', "").into_bytes());
+    }
+    if !inner.contains(['\\', '"']) {
+        return Ok(inner.as_bytes().to_vec());
     }
     let mut out = Vec::with_capacity(inner.len());
     let mut rest = inner;

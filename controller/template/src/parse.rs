@@ -11,7 +11,7 @@ use std::{
 use crate::{
     ast::{Branches, Node, Span},
     error::{ErrorKind, Fault, Outcome},
-    lex::{Keyword, Kind, Lexer, Token},
+    lex::{self, Keyword, Kind, Token, Tokens},
     number,
     options::Options,
 };
@@ -31,8 +31,8 @@ pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
     let mut parser = Parser {
         text,
         options,
-        lexer: Lexer::new(text, left, right),
-        pushed_back: Vec::new(),
+        tokens: lex::tokens(text, left, right),
+        at: 0,
         templates: Templates::new(),
         blank: BTreeSet::new(),
         names: Names::new(),
@@ -48,9 +48,9 @@ pub(crate) fn parse(text: &str, options: &Options) -> Outcome<Templates> {
 struct Parser<'t> {
     text: &'t str,
     options: &'t Options,
-    lexer: Lexer<'t>,
-    /// Tokens that were read ahead, the next one last.
-    pushed_back: Vec<Token>,
+    tokens: Tokens,
+    /// The index of the next token. The last one follows itself.
+    at: usize,
     templates: Templates,
     /// Names of templates that contain only space.
     blank: BTreeSet<Arc<str>>,
@@ -109,36 +109,47 @@ fn fault(token: Token, message: impl Into<String>) -> Fault {
 }
 
 impl<'t> Parser<'t> {
-    fn next(&mut self) -> Outcome<Token> {
-        self.pushed_back.pop().map_or_else(|| self.lexer.next(), Ok)
+    #[inline]
+    fn next(&mut self) -> Token {
+        let token = self.peek();
+        self.at += 1;
+        token
     }
 
-    fn peek(&mut self) -> Outcome<Token> {
-        let token = self.next()?;
-        self.pushed_back.push(token);
-        Ok(token)
+    /// Goes back to the token before.
+    fn back(&mut self) {
+        self.at -= 1;
     }
 
-    fn next_after_space(&mut self) -> Outcome<Token> {
+    #[inline]
+    fn peek(&self) -> Token {
+        self.tokens.get(self.at)
+    }
+
+    fn next_after_space(&mut self) -> Token {
         loop {
-            let token = self.next()?;
+            let token = self.next();
             if token.kind != Kind::Space {
-                return Ok(token);
+                return token;
             }
         }
     }
 
-    fn peek_after_space(&mut self) -> Outcome<Token> {
-        let token = self.next_after_space()?;
-        self.pushed_back.push(token);
-        Ok(token)
+    fn peek_after_space(&mut self) -> Token {
+        let token = self.next_after_space();
+        self.back();
+        token
     }
 
     fn slice(&self, token: Token) -> &'t str {
         &self.text[token.start..token.end]
     }
 
+    /// The fault of a token that does not belong here, or the lexer's own.
     fn unexpected(&self, token: Token, place: &str) -> Fault {
+        if token.kind == Kind::Fault {
+            return self.tokens.fault();
+        }
         let what = if token.kind == Kind::End {
             "end of the text".to_owned()
         } else if token.kind == Kind::RightDelimiter {
@@ -150,7 +161,7 @@ impl<'t> Parser<'t> {
     }
 
     fn expect(&mut self, kind: Kind, place: &str) -> Outcome<Token> {
-        let token = self.next_after_space()?;
+        let token = self.next_after_space();
         if token.kind == kind { Ok(token) } else { Err(self.unexpected(token, place)) }
     }
 
@@ -179,7 +190,7 @@ impl<'t> Parser<'t> {
     fn list(&mut self, level: Level) -> Outcome<(Vec<Node>, Ending, Token)> {
         let mut nodes = Vec::new();
         loop {
-            let token = self.next()?;
+            let token = self.next();
             if token.kind == Kind::Text {
                 nodes.push(Node::Text(token.span()));
                 continue;
@@ -187,9 +198,9 @@ impl<'t> Parser<'t> {
             if token.kind == Kind::End {
                 return Ok((nodes, Ending::Eof, token));
             }
-            let first = self.next_after_space()?;
+            let first = self.next_after_space();
             let Kind::Keyword(keyword) = first.kind else {
-                self.pushed_back.push(first);
+                self.back();
                 nodes.push(Node::Action(self.pipe(Place::Action)?));
                 continue;
             };
@@ -216,7 +227,7 @@ impl<'t> Parser<'t> {
     }
 
     fn ending_of_else(&mut self) -> Outcome<Ending> {
-        let next = self.next_after_space()?;
+        let next = self.next_after_space();
         if next.kind == Kind::RightDelimiter {
             Ok(Ending::Else)
         } else if let Kind::Keyword(keyword @ (Keyword::If | Keyword::With)) = next.kind {
@@ -241,7 +252,7 @@ impl<'t> Parser<'t> {
                 Ok(if keyword == Keyword::Break { Node::Break } else { Node::Continue })
             }
             Keyword::Nil => {
-                self.pushed_back.push(token);
+                self.back();
                 Ok(Node::Action(self.pipe(Place::Action)?))
             }
             Keyword::Define | Keyword::Else | Keyword::End => Err(self.unexpected(token, "an action")),
@@ -296,10 +307,10 @@ impl<'t> Parser<'t> {
     }
 
     fn call(&mut self) -> Outcome<Node> {
-        let token = self.next_after_space()?;
+        let token = self.next_after_space();
         let name = self.template_name(token, Place::Template)?;
-        let pipe = if self.peek_after_space()?.kind == Kind::RightDelimiter {
-            self.next()?;
+        let pipe = if self.peek_after_space().kind == Kind::RightDelimiter {
+            self.next();
             None
         } else {
             Some(self.pipe(Place::Template)?)
@@ -308,7 +319,7 @@ impl<'t> Parser<'t> {
     }
 
     fn block(&mut self, token: Token) -> Outcome<Node> {
-        let name_token = self.next_after_space()?;
+        let name_token = self.next_after_space();
         let name = self.template_name(name_token, Place::Block)?;
         let pipe = self.pipe(Place::Block)?;
         let body = self.body(token)?;
@@ -317,7 +328,7 @@ impl<'t> Parser<'t> {
     }
 
     fn definition(&mut self, token: Token) -> Outcome<()> {
-        let name_token = self.next_after_space()?;
+        let name_token = self.next_after_space();
         let name = self.template_name(name_token, Place::Template)?;
         self.expect(Kind::RightDelimiter, "define clause")?;
         let body = self.body(token)?;

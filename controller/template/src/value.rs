@@ -4,12 +4,13 @@
 //! each until the end and then empties it, so that neither a cycle nor a deep value outlives a render.
 
 use std::{
-    cell::{Ref, RefCell},
+    cell::{OnceCell, Ref, RefCell},
     collections::BTreeMap,
     rc::Rc,
+    sync::Arc,
 };
 
-use crate::text::Text;
+use crate::{query::Variable, text::Text};
 
 #[derive(Clone, Default)]
 pub(crate) enum Value {
@@ -44,8 +45,15 @@ pub(crate) struct List {
 pub(crate) struct Map {
     entries: RefCell<BTreeMap<Key, Value>>,
     pub(crate) element: Element,
-    /// The metadata of a variable's items.
-    pub(crate) meta: Option<Value>,
+    /// The variable whose items these are.
+    pub(crate) variable: Option<Described>,
+}
+
+/// A variable whose metadata a template may use. Few do.
+pub(crate) struct Described {
+    pub(crate) variable: Arc<Variable>,
+    /// The metadata as a value, once it was used.
+    pub(crate) meta: OnceCell<Value>,
 }
 
 /// A struct of Go.
@@ -104,7 +112,7 @@ impl Element {
             Self::Str => Value::from(""),
             Self::Int => Value::Int(0),
             Self::List => Value::List(Rc::new(List::new(Vec::new(), Self::Any))),
-            Self::Item => item("", ""),
+            Self::Item => item(Text::from(""), ""),
         }
     }
 
@@ -122,11 +130,12 @@ impl Element {
 }
 
 /// An item of a variable.
-pub(crate) fn item(key: &str, value: &str) -> Value {
+pub(crate) fn item(key: Text, value: &str) -> Value {
+    let value = Text::from(value);
     Value::Struct(Rc::new(Struct {
         type_name: "dependency.NomadVarItem",
-        fields: vec![("Key", key.into()), ("Value", value.into())],
-        shown: Some(value.into()),
+        fields: vec![("Key", Value::Str(key)), ("Value", Value::Str(value.clone()))],
+        shown: Some(value),
     }))
 }
 
@@ -138,8 +147,14 @@ impl List {
 }
 
 impl Map {
-    pub(crate) fn new(entries: BTreeMap<Key, Value>, element: Element, meta: Option<Value>) -> Self {
-        Self { entries: RefCell::new(entries), element, meta }
+    pub(crate) fn new(entries: BTreeMap<Key, Value>, element: Element) -> Self {
+        Self { entries: RefCell::new(entries), element, variable: None }
+    }
+
+    /// The items of a variable.
+    pub(crate) fn of_variable(entries: BTreeMap<Key, Value>, variable: Arc<Variable>) -> Self {
+        let variable = Some(Described { variable, meta: OnceCell::new() });
+        Self { variable, ..Self::new(entries, Element::Item) }
     }
 
     pub(crate) fn insert(&self, key: Key, value: Value) {

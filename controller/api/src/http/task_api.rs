@@ -14,6 +14,7 @@
 //! Facts: `hashicorp/nomad:command/agent/http.go`, `client/allocrunner/taskrunner/api_hook.go`.
 
 mod authority;
+mod connections;
 mod scope;
 
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
@@ -27,10 +28,11 @@ use axum::{
 };
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use herdlet_agent::task_sockets::{TaskApi, TaskSocket};
-use tokio::{net::UnixListener, sync::Semaphore};
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use self::authority::{Authority, LocalAuthority, Principal, TokenCache, Unidentified, Verifier};
+use self::connections::Connections;
 pub(super) use self::scope::{Requester, Scope, forbidden};
 use super::{Limits, serve::connections::connection, unread};
 
@@ -84,34 +86,31 @@ impl TaskApi for TaskApiServer {
 }
 
 /// Accepts connections until the socket or the API closes. Those with a request in progress finish it.
+///
+/// All connections of a socket are one future, so that the scheduler gives each socket the same turn, however many clients
+/// it has.
 async fn serve(listener: UnixListener, router: Router, ended: CancellationToken, closed: CancellationToken) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let _ends_connections = ended.clone().drop_guard();
+    let mut connections = Connections::default();
     loop {
-        let accept = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            () = ended.cancelled() => return,
-            () = closed.cancelled() => return,
-            accepted = accept => accepted,
+        let accepted = tokio::select! {
+            () = ended.cancelled() => break,
+            () = closed.cancelled() => break,
+            accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+            () = connections.turn(), if connections.len() > 0 => continue,
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = connection(stream, router.clone(), Limits::default(), ended.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%error, "a connection to the Task API ended early");
-                    }
-                    drop(place);
-                });
+                connections.add(connection(stream, router.clone(), Limits::default(), ended.clone()));
             }
             Err(error) => {
                 tracing::warn!(%error, "failed to accept a connection to the Task API");
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
+    }
+    ended.cancel();
+    while connections.len() > 0 {
+        connections.turn().await;
     }
 }
 

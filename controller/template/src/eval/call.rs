@@ -19,8 +19,9 @@ impl State<'_, '_> {
             // Only the last name of a chain can be a method with arguments.
             let receiver = self.term(dot, first)?;
             let receiver = self.fields(receiver, fields).map_err(|fault| fault.at(first.span))?;
-            let arguments = self.arguments(dot, arguments)?;
-            let found = receiver.field(self.context, method, &arguments);
+            let start = self.arguments(dot, arguments)?;
+            let found = receiver.field(self.context, method, &self.stack[start..]);
+            self.stack.truncate(start);
             return found.map(|found| found.value).map_err(|fault| fault.at(first.span));
         }
         if let Term::Function(function) = &first.term {
@@ -69,16 +70,19 @@ impl State<'_, '_> {
         }
     }
 
-    /// Evaluates arguments. Each call costs an eighth of the length of its strings, for functions that read them.
-    fn arguments(&mut self, dot: &Value, arguments: Arguments<'_>) -> Outcome<Vec<Value>> {
-        let mut values = Vec::with_capacity(arguments.operands.len() + 1);
+    /// Evaluates arguments onto the stack; returns where they begin. The caller removes them. Each call costs an eighth of
+    /// the length of its strings, for functions that read them.
+    fn arguments(&mut self, dot: &Value, arguments: Arguments<'_>) -> Outcome<usize> {
+        let start = self.stack.len();
         for operand in arguments.operands {
-            values.push(self.operand(dot, operand)?);
+            let value = self.operand(dot, operand)?;
+            self.stack.push(value);
         }
-        values.extend(arguments.last);
-        let length: usize = values.iter().filter_map(Value::as_text).map(|text| text.len() / 8).sum();
+        self.stack.extend(arguments.last);
+        let texts = self.stack[start..].iter().filter_map(Value::as_text);
+        let length: usize = texts.map(|text| text.len() / 8).sum();
         self.context.charge(length)?;
-        Ok(values)
+        Ok(start)
     }
 
     fn call(&mut self, dot: &Value, function: &Function, arguments: Arguments<'_>) -> Outcome<Value> {
@@ -88,12 +92,15 @@ impl State<'_, '_> {
         }
         match function.body {
             Body::Call(call) => {
-                let values = self.arguments(dot, arguments)?;
-                call(self.context, &values).map_err(|fault| fault.of_call(function.name))
+                let start = self.arguments(dot, arguments)?;
+                let value = call(self.context, &self.stack[start..]);
+                self.stack.truncate(start);
+                value.map_err(|fault| fault.of_call(function.name))
             }
             Body::And | Body::Or => self.short_circuit(dot, arguments, function),
             Body::Execute => {
-                let values = self.arguments(dot, arguments)?;
+                let start = self.arguments(dot, arguments)?;
+                let values = self.stack.split_off(start);
                 self.execute(&values).map_err(|fault| fault.of_call(function.name))
             }
             Body::Refused(why) => Err(Fault::refused(format!("{} is not available: {why}", function.name))),

@@ -6,6 +6,7 @@ use crate::{
     context::Context,
     error::{Fault, Outcome},
     format::quote,
+    functions::data,
     options::MissingKey,
     text::Text,
     value::{Element, Key, Map, Struct, Value},
@@ -129,13 +130,23 @@ fn method_of_items(context: &mut Context<'_>, map: &Rc<Map>, name: &[u8]) -> Out
             context.map(entries.collect(), Element::Any)
         }
         b"Parent" => {
-            let Some(Value::Struct(meta)) = &map.meta else { return Ok(Value::Nil) };
+            let Value::Struct(meta) = meta(context, map)? else { return Ok(Value::Nil) };
             let mut fields = meta.fields.clone();
             fields.push(("Items", Value::Map(Rc::clone(map))));
             context.structure(Struct { type_name: "dependency.NomadVariable", fields, shown: None })
         }
-        _ => Ok(map.meta.clone().unwrap_or_default()),
+        _ => meta(context, map),
     }
+}
+
+/// The metadata of a variable; nil if the items are of none. The same value for each use.
+fn meta(context: &mut Context<'_>, map: &Map) -> Outcome<Value> {
+    let Some(described) = &map.variable else { return Ok(Value::Nil) };
+    if let Some(meta) = described.meta.get() {
+        return Ok(meta.clone());
+    }
+    let meta = data::meta(context, &described.variable.meta)?;
+    Ok(described.meta.get_or_init(|| meta).clone())
 }
 
 /// The keys and values of items.

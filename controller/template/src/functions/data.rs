@@ -8,7 +8,8 @@ use crate::{
     error::{Fault, Outcome},
     function::{Function, Group::Nomad},
     query::{Answer, Choice, Query, VariableMeta},
-    value::{Element, Key, Struct, Value, item},
+    text::Text,
+    value::{Element, Key, Map, Struct, Value, item},
 };
 
 pub(super) static TABLE: &[Function] = &[
@@ -72,10 +73,10 @@ fn variable(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {
     if let Answer::Variable(variable) = answer {
         for (key, value) in &variable.items {
             context.charge(key.len() + 2 * value.len())?;
-            entries.insert(Key::Str(key.as_str().into()), item(key, value));
+            let key = Text::from(key.as_str());
+            entries.insert(Key::Str(key.clone()), item(key, value));
         }
-        let meta = meta(context, &variable.meta)?;
-        return context.map_with_meta(entries, Element::Item, Some(meta));
+        return context.keep(Map::of_variable(entries, variable));
     }
     if !answer.is_nothing() {
         return Err(unfitting(&query));
@@ -109,7 +110,8 @@ fn variables(context: &mut Context<'_>, values: &[Value], when_empty: WhenEmpty)
     context.list(found, Element::Struct)
 }
 
-fn meta(context: &mut Context<'_>, meta: &VariableMeta) -> Outcome<Value> {
+/// The metadata of a variable.
+pub(crate) fn meta(context: &mut Context<'_>, meta: &VariableMeta) -> Outcome<Value> {
     context.charge(meta.path.len() + meta.namespace.len())?;
     let fields = vec![
         ("Namespace", Value::from(meta.namespace.as_str())),

@@ -63,10 +63,16 @@ pub(super) fn trim_space(context: &mut Context<'_>, value: &Value) -> Outcome<Va
 
 /// Letters whose other case is more than one letter stay, as in Go.
 pub(super) fn upper(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_uppercase();
+    }
     text.chars().map(|char| single(char.to_uppercase(), char)).collect()
 }
 
 pub(super) fn lower(text: &str) -> String {
+    if text.is_ascii() {
+        return text.to_ascii_lowercase();
+    }
     text.chars().map(|char| char.to_lowercase().next().unwrap_or(char)).collect()
 }
 
@@ -140,7 +146,10 @@ fn split(context: &mut Context<'_>, separator: &Value, value: &Value) -> Outcome
         return context.list(Vec::new(), Element::Str);
     }
     context.charge(text.len() * 24)?;
-    context.strings(pieces(text, &separator))
+    if separator.is_empty() {
+        return context.strings(pieces(text, &separator));
+    }
+    context.strings(text.split(&*separator))
 }
 
 fn split_to_map(context: &mut Context<'_>, values: &[Value]) -> Outcome<Value> {

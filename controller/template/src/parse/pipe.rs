@@ -14,12 +14,12 @@ use super::{Parser, Place, fault};
 impl<'t> Parser<'t> {
     /// Parses a pipeline and its end: the right delimiter or the right parenthesis.
     pub(super) fn pipe(&mut self, place: Place) -> Outcome<Pipe> {
-        let start = self.peek_after_space()?.start;
+        let start = self.peek_after_space().start;
         let (variables, assigns) = self.declarations(place)?;
         let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
         let mut commands = Vec::new();
         loop {
-            let token = self.next_after_space()?;
+            let token = self.next_after_space();
             if token.kind == end {
                 if commands.is_empty() {
                     return Err(fault(token, format!("missing value for {}", place.name())));
@@ -27,7 +27,7 @@ impl<'t> Parser<'t> {
                 let span = (offset(start), offset(token.start.max(start)));
                 return Ok(Pipe { span: trimmed(self.text, span), variables, assigns, commands });
             }
-            self.pushed_back.push(token);
+            self.back();
             let command = self.command(place)?;
             let is_literal = matches!(
                 command.first.term,
@@ -45,17 +45,17 @@ impl<'t> Parser<'t> {
     fn declarations(&mut self, place: Place) -> Outcome<(Vec<VariableId>, bool)> {
         let mut variables = Vec::new();
         loop {
-            let variable = self.peek_after_space()?;
+            let variable = self.peek_after_space();
             if variable.kind != Kind::Variable {
                 return if variables.is_empty() {
                     Ok((variables, false))
                 } else {
-                    Err(fault(variable, "range can only initialize variables"))
+                    Err(self.only_variables(variable, variable))
                 };
             }
-            self.next()?;
-            let adjacent = self.peek()?;
-            let next = self.next_after_space()?;
+            let start = self.at;
+            self.next();
+            let next = self.next_after_space();
             if matches!(next.kind, Kind::Assign | Kind::Declare) {
                 variables.push(self.declare(variable)?);
                 return Ok((variables, next.kind == Kind::Assign));
@@ -67,17 +67,21 @@ impl<'t> Parser<'t> {
             if next.kind == Kind::Comma {
                 return Err(fault(variable, format!("too many declarations in {}", place.name())));
             }
-            if !variables.is_empty() {
-                return Err(fault(variable, "range can only initialize variables"));
+            if !variables.is_empty() || next.kind == Kind::Fault {
+                return Err(self.only_variables(variable, next));
             }
             // An operand, not a declaration.
-            self.pushed_back.push(next);
-            if adjacent.kind == Kind::Space {
-                self.pushed_back.push(adjacent);
-            }
-            self.pushed_back.push(variable);
+            self.at = start;
             return Ok((variables, false));
         }
+    }
+
+    /// The fault of an operand among declarations; the lexer's own if it has ended at `next`.
+    fn only_variables(&self, operand: Token, next: Token) -> Fault {
+        if next.kind == Kind::Fault {
+            return self.tokens.fault();
+        }
+        fault(operand, "range can only initialize variables")
     }
 
     fn declare(&mut self, token: Token) -> Outcome<VariableId> {
@@ -91,34 +95,36 @@ impl<'t> Parser<'t> {
     }
 
     fn command(&mut self, place: Place) -> Outcome<Command> {
-        let start = self.peek_after_space()?;
-        let mut operands = Vec::new();
+        let start = self.peek_after_space();
+        let (mut first, mut arguments) = (None, Vec::new());
         let mut end = start.start;
         loop {
-            self.peek_after_space()?;
+            self.peek_after_space();
             if let Some(operand) = self.operand()? {
                 end = operand.span.1 as usize;
-                operands.push(operand);
+                match first {
+                    None => first = Some(operand),
+                    Some(_) => arguments.push(operand),
+                }
             }
-            let token = self.next()?;
+            let token = self.next();
             if token.kind == Kind::Space {
                 continue;
             }
             if matches!(token.kind, Kind::RightDelimiter | Kind::RightParen) {
-                self.pushed_back.push(token);
+                self.back();
             } else if token.kind != Kind::Pipe {
-                let place = if operands.is_empty() { place.name() } else { "operand" };
+                let place = if first.is_none() { place.name() } else { "operand" };
                 return Err(self.unexpected(token, place));
             }
-            let mut operands = operands.into_iter();
-            let Some(first) = operands.next() else { return Err(fault(token, "empty command")) };
+            let Some(first) = first else { return Err(fault(token, "empty command")) };
             let span = (offset(start.start), offset(end));
-            return Ok(Command { span, first, arguments: operands.collect() });
+            return Ok(Command { span, first, arguments });
         }
     }
 
     fn operand(&mut self) -> Outcome<Option<Operand>> {
-        let token = self.next_after_space()?;
+        let token = self.next_after_space();
         let mut fields = Vec::new();
         let term = match token.kind {
             Kind::Identifier => self.function(token)?,
@@ -152,23 +158,24 @@ impl<'t> Parser<'t> {
             | Kind::RightParen
             | Kind::Keyword(_)
             | Kind::Other
+            | Kind::Fault
             | Kind::End => {
-                self.pushed_back.push(token);
+                self.back();
                 return Ok(None);
             }
         };
         let has_fields = !fields.is_empty()
             || matches!(term, Term::Variable(_) | Term::Function(_) | Term::Denied(_) | Term::Paren(_));
-        let mut end = if matches!(term, Term::Paren(_)) { self.peek()?.start } else { token.end };
+        let mut end = if matches!(term, Term::Paren(_)) { self.peek().start } else { token.end };
         loop {
-            let next = self.peek()?;
+            let next = self.peek();
             if next.kind != Kind::Field {
                 break;
             }
             if !has_fields {
                 return Err(fault(next, format!("unexpected . after term {:?}", self.slice(token))));
             }
-            self.next()?;
+            self.next();
             end = next.end;
             fields.push(Text::from(&self.slice(next)[1..]));
         }

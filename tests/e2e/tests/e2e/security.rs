@@ -11,6 +11,7 @@ mod peers;
 mod programs;
 mod strangers;
 mod supervisors;
+mod task_api;
 mod tasks;
 mod templates;
 mod tokens;

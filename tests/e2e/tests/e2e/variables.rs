@@ -1,5 +1,7 @@
 //! Variables on a real agent: the command line, crashes, keys, backup and restore, locks, and where secrets must not appear.
 
+mod requests;
+
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
 use herdlet_e2e::{
