@@ -169,7 +169,7 @@ mod tests {
     /// `schema spec.groups.tasks` named no block that is missing.
     #[test]
     fn lists_name_what_their_items_do_not_support() {
-        for (path, name) in [("spec.groups.tasks", "secret"), ("spec.groups.services", "connect")] {
+        for (path, name) in [("spec.groups.tasks", "vault"), ("spec.groups.services", "connect")] {
             let text = explain(path);
             let line = text.lines().find_map(|line| line.strip_prefix("  Not supported: ")).unwrap();
             assert!(line.split(", ").any(|known| known == name), "{text}");
@@ -232,7 +232,7 @@ mod tests {
         assert!(explain("kill_timeout").contains("spec.groups.tasks.kill_timeout"));
         assert_eq!(
             explain("config"),
-            "near: spec.groups.tasks.config spec.groups.tasks.config.logging.config"
+            "near: spec.groups.tasks.config spec.groups.tasks.secrets.config spec.groups.tasks.config.logging.config"
         );
         assert_eq!(explain("spec.zzzzzzzz"), "near: ");
     }

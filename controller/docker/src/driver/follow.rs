@@ -81,7 +81,10 @@ impl Shared {
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
         let Some(actor) = &event.actor else { return };
         let attributes = actor.attributes.clone().unwrap_or_default();
-        if let Some(id) = names::attempt_of(&attributes, &self.owner) {
+        let action = event.action.as_deref().unwrap_or_default();
+        // An event of a start may come after the list that shows its result. Another start follows an end.
+        let is_start = matches!(action, "create" | "init" | "attach" | "start");
+        if !is_start && let Some(id) = names::attempt_of(&attributes, &self.owner) {
             let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(found) = listed.get_mut(engine.socket()) {
                 found.remove(&id);
@@ -90,7 +93,6 @@ impl Shared {
         let Some(run) = actor.id.as_deref().and_then(|container| self.runs.of_container(container)) else {
             return;
         };
-        let action = event.action.as_deref().unwrap_or_default();
         match action {
             "die" | "died" => {
                 let code = attributes.get("exitCode").or_else(|| attributes.get("containerExitCode"));
