@@ -124,7 +124,7 @@ mod tests {
     fn cycles_of_jobs_are_named_once() {
         let none = Vec::<String>::new();
         let (a, b, c) = (job("a", &["b"]), job("b", &["c"]), job("c", &["a"]));
-        assert_eq!(warned(&[a.clone()], &[]), none, "b may be applied later");
+        assert_eq!(warned(std::slice::from_ref(&a), &[]), none, "b may be applied later");
         assert_eq!(warned(&[a.clone(), b.clone()], &[job("c", &[])]), none);
         let warning = "a.g waits for b.g, which waits for c.g, which waits for a.g: none of them can start first; remove one \
                        depends_on";

@@ -29,12 +29,11 @@ pub(super) struct Live {
 
 impl Source for Live {
     fn answer(&self, query: &Query) -> Answer {
-        match self.given.answer(query) {
-            Answer::Pending | Answer::Absent | Answer::Failed(_) if is_of_agents(query) => {
-                self.known.get(query).cloned().unwrap_or(Answer::Pending)
-            }
-            given => given,
+        let given = self.given.answer(query);
+        if is_of_agents(query) && matches!(given, Answer::Pending | Answer::Absent | Answer::Failed(_)) {
+            return self.known.get(query).cloned().unwrap_or(Answer::Pending);
         }
+        given
     }
 
     fn unix_time(&self) -> Option<i64> {

@@ -31,7 +31,7 @@ impl Shared {
             return Ok(());
         }
         let wanted = pins.to_vec();
-        let mounted = tokio::task::spawn_blocking(move || pins::mount(&wanted)).await;
+        let mounted = herdlet_runtime::off_thread(move || pins::mount(&wanted)).await;
         mounted.map_err(|error| DriverError::retry(format!("mount the volumes of {id}: {error}")))??;
         let failed = |error| DriverError::retry(format!("verify that {} sees mounts: {error}", engine.place));
         // A process in another namespace of processes has no id here.
@@ -50,7 +50,7 @@ impl Shared {
     /// Removes what [`Self::pin`] has mounted, once the container has it.
     pub(super) async fn unpin(self: &Arc<Self>, id: &AttemptId) {
         let (shared, own) = (Arc::clone(self), id.clone());
-        match tokio::task::spawn_blocking(move || shared.records.unpin(&own)).await {
+        match herdlet_runtime::off_thread(move || shared.records.unpin(&own)).await {
             Ok(Ok(())) => {}
             // They are removed with the record.
             Ok(Err(error)) => tracing::warn!(%id, %error, "mounts for the start of a container remain"),
