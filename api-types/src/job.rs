@@ -120,10 +120,10 @@ impl Job {
         self.labels.contains_key(RUN_OF)
     }
 
-    /// The job that its workload identities name, whose variables its tasks may read: its parent, or the job that it runs
-    /// one command of, else itself.
-    pub fn identity_id(&self) -> &str {
-        self.parent_id().or_else(|| self.labels.get(RUN_OF).map(String::as_str)).unwrap_or(&self.id)
+    /// The other job that its workload identities name, whose variables its tasks may read: its parent, or the job that it
+    /// runs one command of.
+    pub fn identity_owner(&self) -> Option<&str> {
+        self.parent_id().or_else(|| self.labels.get(RUN_OF).map(String::as_str))
     }
 
     /// The job's key.

@@ -24,6 +24,7 @@ pub mod node;
 pub mod places;
 pub mod pressure;
 pub mod process;
+mod reading;
 pub mod scripts;
 pub mod secrets;
 pub mod services;

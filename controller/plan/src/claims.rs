@@ -113,7 +113,7 @@ impl Claims {
 
 /// All children count as one job for authorization: their own ids are not known in advance.
 fn job_id(alloc: &Allocation) -> &str {
-    alloc.job.identity_id()
+    alloc.job.identity_owner().unwrap_or(&alloc.job_key.id)
 }
 
 /// `:` and `%` within a name are percent-encoded. Otherwise a job could get the subject of another one.

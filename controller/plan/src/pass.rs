@@ -7,10 +7,10 @@ use crate::{
     context::Context,
     facts::Fact,
     op::{Part, TaskIndex},
-    parts::{Memory, Need, Progress, ReadWhen, Trust},
+    parts::{Memory, Need, Progress, ReadWhen, Trust, WhileRunning},
     plan::{Change, Plan, TaskChange, Waiting},
     spec::AllocSpec,
-    state::{AllocState, Doing, PartState},
+    state::{AllocState, Doing, PartState, Run},
     time::{Deadline, Now},
 };
 
@@ -89,6 +89,7 @@ impl Pass<'_> {
                 continue;
             }
             let is_known = match read.when {
+                ReadWhen::AtStart if self.is_left_alone(source) => true,
                 ReadWhen::AtStart | ReadWhen::Live => self.state.fact(source) != Fact::Unknown,
                 ReadWhen::Confirmed => *self.state.parts.get(source) == PartState::Up,
             };
@@ -98,6 +99,13 @@ impl Pass<'_> {
             }
         }
         known
+    }
+
+    /// Whether the part is not inspected now, because its task runs: the process has read it.
+    fn is_left_alone(&self, part: Part) -> bool {
+        let known = part.task().and_then(|index| self.state.durable.tasks.get(usize::from(index)));
+        let runs = known.is_some_and(|known| matches!(known.run, Run::Running { .. } | Run::Stopping { .. }));
+        runs && matches!(part.row().while_running, WhileRunning::Leave)
     }
 
     /// Wants a part to be gone; it has arrived once it is.

@@ -16,7 +16,7 @@ use herdlet_render::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::templates::{self, awaited};
+use super::reading::{awaited, dirs, reading};
 use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, failed, places, retry};
 
 /// Fetches a task's secrets, or inspects whether they are there. They are removed with the task's directory.
@@ -50,7 +50,7 @@ pub async fn values(context: &Arc<Context>, workload: &Workload) -> Result<Varia
 }
 
 async fn stored(context: &Arc<Context>, workload: &Workload) -> Result<Option<SecretValues>, Refusal> {
-    let dirs = templates::dirs(context, workload);
+    let dirs = dirs(context, workload);
     let read = herdlet_runtime::off_thread(move || SecretValues::read(&dirs)).await;
     let read = read.map_err(|error| refused(format!("read the values of secrets: {error}")))?;
     read.map_err(|error: FsError| refused(format!("read the values of secrets: {error}")))
@@ -66,7 +66,7 @@ async fn fetch(
     cancelled: &CancellationToken,
 ) -> Result<Outcome, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let reader = templates::reading(context, workload, Consumer::Secrets).await?;
+    let reader = reading(context, workload, Consumer::Secrets).await?;
     let mut found = match context.renderer.secret_variables(reader, &task.secrets).await {
         Ok(SecretVariables::Read(found)) => found,
         Ok(SecretVariables::Missing { on, recheck }) => {
@@ -98,7 +98,7 @@ async fn fetch(
             }
         }
     }
-    let dirs = templates::dirs(context, workload);
+    let dirs = dirs(context, workload);
     match herdlet_runtime::off_thread(move || found.write(&dirs)).await {
         Ok(Ok(())) => Ok(Outcome::Done(None)),
         Ok(Err(error)) => Ok(failed(error.class(), &error)),

@@ -1,13 +1,12 @@
 //! Renders the templates of a task through [`herdlet_render`], and runs their scripts.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use herdlet_api_types::{
     driver::runs_images,
     job::{ChangeScript, Template, TemplateChange, TemplateSource},
 };
 use herdlet_base::{
-    artifact::destination::Dirs,
     error::in_full,
     observation::Class,
     privileges::Ownership,
@@ -22,23 +21,15 @@ use herdlet_plan::{
     op::{Part, TaskPart, TemplateIndex},
 };
 use herdlet_render::{
-    Access, AccessToken, Consumer, Reader, Recheck, RenderError, Rendering, TaskTemplates,
+    Consumer, RenderError, Rendering, TaskTemplates,
     renderer::{started_variables, template_variables},
     secrets::SecretValues,
 };
 
+use super::reading::{awaited, dirs, reading};
 use crate::executor::{
     Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets,
 };
-
-/// Data that appears without an event, such as a file, is looked for in this period.
-const MISSING_FILE_PERIOD: Duration = Duration::from_secs(2);
-
-/// Data that servers do not give: they are asked again by the watch too, but what one task may read, another may not.
-const MISSING_SERVERS_PERIOD: Duration = Duration::from_secs(60);
-
-/// Other data: its sources report changes, and this only limits the effect of a lost report.
-const MISSING_PERIOD: Duration = Duration::from_secs(300);
 
 /// Renders a task's templates, or inspects whether the files are there. They are removed with the task's directory.
 pub async fn templates(
@@ -71,16 +62,6 @@ pub async fn templates(
         }
         Err(error) => failed(&error),
     }
-}
-
-/// When data that is missing is looked for without an event.
-pub(super) fn awaited(recheck: Recheck) -> herdlet_api_types::Duration {
-    let period = match recheck {
-        Recheck::Files => MISSING_FILE_PERIOD,
-        Recheck::Servers => MISSING_SERVERS_PERIOD,
-        Recheck::Reported => MISSING_PERIOD,
-    };
-    herdlet_api_types::Duration(i64::try_from(period.as_nanos()).unwrap_or(i64::MAX))
 }
 
 /// Variables of a task from its templates with `env = true`.
@@ -217,62 +198,12 @@ async fn prepared(
     })
 }
 
-/// A task that reads data with its own rights, without templates.
-pub(super) async fn reading(
-    context: &Arc<Context>,
-    workload: &Workload,
-    consumer: Consumer,
-) -> Result<TaskTemplates, Refusal> {
-    let alloc = &workload.alloc;
-    let task = workload.task().ok_or("find the task")?;
-    Ok(TaskTemplates {
-        key: (alloc.id, workload.position(), consumer),
-        reader: Reader {
-            namespace: alloc.job_key.namespace.to_string(),
-            job: alloc.job.identity_id().to_owned(),
-            group: alloc.group.clone(),
-            task: task.name.clone(),
-            alloc: alloc.id.to_string(),
-            access: access(context, workload).await?,
-        },
-        templates: Vec::new(),
-        env: BTreeMap::new(),
-        dirs: dirs(context, workload),
-        owner: None,
-        before: Vec::new(),
-    })
-}
-
-/// A task of a local job reads this agent's data, one of servers their data with its default identity.
-async fn access(context: &Arc<Context>, workload: &Workload) -> Result<Access, Refusal> {
-    let alloc = &workload.alloc;
-    if alloc.server.is_none() {
-        return Ok(Access::Agent);
-    }
-    let (tokens, id) = (Arc::clone(&context.server_tokens), alloc.id);
-    let task = workload.task().map(|task| task.name.clone()).unwrap_or_default();
-    let read = herdlet_runtime::off_thread(move || tokens.of_task(id, &task)).await;
-    let token = read.map_err(std::io::Error::other).flatten().map_err(|error| Refusal {
-        class: Class::Retry,
-        why: format!("read the identity signed by servers: {error}"),
-    })?;
-    let token = token.map(|token| AccessToken::new(token.reveal())).unwrap_or_default();
-    Ok(Access::Servers { token })
-}
-
 fn resolved(template: &Template, env: &TaskEnv) -> Template {
     let source = match &template.source {
         TemplateSource::Inline(text) => TemplateSource::Inline(text.clone()),
         TemplateSource::File(path) => TemplateSource::File(env.interpolate(path)),
     };
     Template { source, destination: env.interpolate(&template.destination), ..template.clone() }
-}
-
-/// The directories of a task.
-pub(super) fn dirs(context: &Context, workload: &Workload) -> Dirs {
-    let name = workload.task().map_or("", |task| task.name.as_str());
-    let id = &workload.alloc.id;
-    Dirs { task: context.paths.task(id, name), shared: context.paths.shared(id) }
 }
 
 /// The revision of all outputs together. Never the one that the planner counts.

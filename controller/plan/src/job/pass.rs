@@ -1,11 +1,11 @@
 //! What the plan of a job reads.
 
-use std_alloc::{string::String, sync::Arc};
+use std_alloc::sync::Arc;
 
-use herdlet_api_types::{AllocId, alloc::Desired, job::Job};
+use herdlet_api_types::{AllocId, job::Job};
 
 use crate::{
-    job::{JobState, deployment::DeploymentState, placed::Placed, rollout::Step},
+    job::{JobState, placed::Placed},
     time::Now,
 };
 
@@ -30,17 +30,5 @@ impl<'w> JobPass<'_, 'w> {
     /// The allocation with this id.
     pub fn placed(&self, id: AllocId) -> Option<Placed<'w>> {
         (self.find)(id)
-    }
-
-    /// The step that lowers the desired state of the allocation, unless it is that low already.
-    pub(super) fn want(&self, alloc: AllocId, desired: Desired, why: &str) -> Option<Step> {
-        let placed = self.placed(alloc)?;
-        (placed.desired < desired).then(|| Step::Want { alloc, desired, why: String::from(why) })
-    }
-
-    /// Whether the allocation was made for this deployment.
-    pub(super) fn is_of_deployment(&self, alloc: AllocId, deployment: Option<&DeploymentState>) -> bool {
-        let of = self.placed(alloc).and_then(|placed| placed.deployment);
-        of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
     }
 }

@@ -1,5 +1,6 @@
 //! Which host ports a new allocation gets. Two live allocations never have the same port.
 
+use core::ops::RangeInclusive;
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
     format,
@@ -14,7 +15,7 @@ use herdlet_api_types::{
     view::{Reason, Unplaced},
 };
 
-use crate::{backoff::fraction, context::Settings};
+use crate::backoff::fraction;
 
 /// Why ports can't be assigned now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +122,15 @@ pub struct AllocPorts {
     pub tasks: BTreeMap<String, Ports>,
 }
 
+/// The ports of a machine for new allocations.
+#[derive(Debug, Clone, Copy)]
+pub struct OfferedPorts<'s> {
+    /// The dynamic ports.
+    pub dynamic: &'s RangeInclusive<u16>,
+    /// The address that they are on.
+    pub host_ip: &'s str,
+}
+
 /// Checks that the fixed ports of the group and its tasks are free, or held by an allocation that is about to release them (`own`).
 ///
 /// # Errors
@@ -140,9 +150,9 @@ pub fn assign(
     group: &Group,
     id: AllocId,
     held: &PortClaims,
-    settings: &Settings,
+    offered: &OfferedPorts<'_>,
 ) -> Result<AllocPorts, NoPorts> {
-    let (range, host_ip) = (&settings.dynamic_ports, &*settings.host_ip);
+    let OfferedPorts { dynamic: range, host_ip } = *offered;
     let mut own = BTreeSet::new();
     let mut ports = AllocPorts::default();
     let mut give = |task: Option<&Task>, label: &String, request: &PortRequest, value: u16| {
@@ -196,12 +206,8 @@ mod tests {
     use super::*;
     use crate::fixture::{alloc, task};
 
-    fn few_ports() -> Settings {
-        Settings {
-            dynamic_ports: 20_000..=20_003,
-            host_ip: "10.0.0.1".to_owned(),
-            ..crate::fixture::settings()
-        }
+    fn few_ports() -> OfferedPorts<'static> {
+        OfferedPorts { dynamic: &(20_000..=20_003), host_ip: "10.0.0.1" }
     }
 
     const DYNAMIC: PortRequest = PortRequest { fixed: None, to: None };

@@ -131,6 +131,20 @@ pub fn plan(pass: &JobPass<'_, '_>, fits: &dyn Fn(&Group) -> bool) -> Vec<Step> 
     steps
 }
 
+impl JobPass<'_, '_> {
+    /// The step that lowers the desired state of the allocation, unless it is that low already.
+    fn want(&self, alloc: AllocId, desired: Desired, why: &str) -> Option<Step> {
+        let placed = self.placed(alloc)?;
+        (placed.desired < desired).then(|| Step::Want { alloc, desired, why: String::from(why) })
+    }
+
+    /// Whether the allocation was made for this deployment.
+    fn is_of_deployment(&self, alloc: AllocId, deployment: Option<&DeploymentState>) -> bool {
+        let of = self.placed(alloc).and_then(|placed| placed.deployment);
+        of.is_some_and(|of| deployment.is_some_and(|known| known.deployment.id == of.id))
+    }
+}
+
 /// Stops canaries that no deployment needs, and removes allocations that were replaced.
 fn retire(pass: &JobPass<'_, '_>, steps: &mut Vec<Step>) {
     let state = pass.state;

@@ -159,7 +159,7 @@ impl LocalAuthority {
     /// identities of their own allocations.
     fn is_of(claims: &Claims, view: &AllocView) -> bool {
         let spec = &view.spec;
-        let job = spec.job.identity_id();
+        let job = spec.job.identity_owner().unwrap_or(&spec.job_key.id);
         !view.status.is_terminal()
             && spec.server.is_none()
             && *spec.job_key.namespace == *claims.nomad_namespace

@@ -525,13 +525,13 @@ fn the_error_of_a_stop_is_shown_instead_of_a_signal_that_was_not_sent() {
     assert!(shown(&life)[0].starts_with("got SIG"), "{:?}", shown(&life));
     let why = "reach Docker at /x: connection refused".to_string();
     life.outcome(PROCESS, Outcome::Failed { class: FailureClass::Retry, why });
-    assert_eq!(shown(&life), ["stopping process failed (try 1): reach Docker at /x: connection refused"]);
+    assert_eq!(shown(&life), ["stopping it failed (try 1): reach Docker at /x: connection refused"]);
     // A daemon that hangs does not answer at all.
     let driver = spec.group().expect("a group").tasks[0].driver.clone();
     life.ctx.away.insert(driver.clone(), "it does not work: no answer".to_string());
     assert_eq!(
         shown(&life)[1],
-        format!("its state is stale: the driver {driver} is away: it does not work: no answer")
+        format!("its state is stale: the driver {driver} is not available: it does not work: no answer")
     );
 }
 

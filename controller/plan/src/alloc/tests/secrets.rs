@@ -1,6 +1,6 @@
 //! Tests of `secret` blocks: fetched before the first start and before everything that may use them, and never again.
 
-use herdlet_api_types::fixture;
+use herdlet_api_types::{fixture, job::TemplateChange};
 
 use super::*;
 use crate::plan::Waiting;
@@ -53,8 +53,23 @@ fn a_task_whose_secrets_cannot_be_fetched_fails() {
     life.outcome(SECRETS, Outcome::Failed { class: FailureClass::Fatal, why });
     let known = &life.state.durable.tasks[0];
     assert!(known.failed && known.restarts == 0, "{known:?}");
-    let expected = "secrets: failed to fetch the secret \"db\": the plugin says no";
+    let expected = "secrets: fetch the secret \"db\": the plugin says no";
     assert!(messages(&life).iter().any(|text| text.contains(expected)), "{:?}", messages(&life));
+}
+
+/// Templates of a running task waited for the inspection of its secrets, which only a start needs.
+#[test]
+fn templates_of_a_running_task_do_not_wait_for_its_secrets() {
+    let mut spec = spec();
+    let job = Arc::make_mut(&mut Arc::make_mut(&mut spec).job);
+    job.groups[0].tasks[0].templates.push(fixture::template(TemplateChange::Restart));
+    let mut parts = Parts::unknown();
+    for part in [Part::Dir, TASK_DIR, PROCESS] {
+        parts.set_part(part, PartState::Up);
+    }
+    let mut life = Bench::new(&spec, known(vec![running()], Stage::Main, parts));
+    life.settle();
+    assert!(life.state.parts.get(Part::Task(0, TaskPart::Templates)).is_busy(), "{:?}", life.issued);
 }
 
 /// Nomad fetches again after a restart of its agent; the running task keeps what it has read.

@@ -17,7 +17,7 @@ use crate::{
         capacity::Room,
         deployment::Role,
         feasibility,
-        ports::{self, AllocPorts},
+        ports::{self, AllocPorts, OfferedPorts},
         reschedule,
         rollout::Step,
     },
@@ -162,7 +162,8 @@ impl World {
             self.wait_for_room(key, group, why.of(&name()));
             return None;
         }
-        match ports::assign(spec, id, self.allocs.ports(), settings) {
+        let offered = OfferedPorts { dynamic: &settings.dynamic_ports, host_ip: &settings.host_ip };
+        match ports::assign(spec, id, self.allocs.ports(), &offered) {
             Ok(ports) => Some((id, ports)),
             Err(why) => {
                 let unplaced = why.unplaced(|port| self.allocs.holder_of(port));

@@ -83,7 +83,8 @@ fn a_daemon_that_is_down_fails_no_task_and_holds_no_new_one_for_ever() {
         agent.cli(&["stop", "ends"]).success();
         let why = format!("Docker at {}", engine.socket().display());
         agent.until_printed(&["explain", "ends"], |text| {
-            let is_it = |line: &str| line.contains("stopping process failed (try ") && line.contains(&why);
+            let is_it =
+                |line: &str| line.contains("process: stopping it failed (try ") && line.contains(&why);
             text.lines().any(is_it)
         });
         // Nothing is placed on a driver that is away, with that reason.
