@@ -18,7 +18,7 @@ use herdlet_e2e::{
     http::{self, Peer},
     wait,
 };
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use jsonwebtoken::{Algorithm, Header};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -170,6 +170,8 @@ fn a_token_holds_only_for_its_time_and_its_allocation() {
         return;
     }
     let mut agent = Agent::start();
+    // Its stored form can be used here.
+    agent.cli(&["identity", "key", "rotate", "--algorithm", "eddsa"]).success();
     let stubborn =
         "trap 'echo stopping >> local/log' TERM INT; echo up >> local/log; while :; do sleep 0.05; done";
     let task = shell("t", stubborn, &format!("user: nobody\nkill_timeout: 10m\n{IDENTITY}"));
@@ -178,7 +180,7 @@ fn a_token_holds_only_for_its_time_and_its_allocation() {
     let (dir, _) = victim(&agent, "asked");
     let (own, issued) = victim(&agent, "stopping");
     // Signed by this agent's key, with other times: as an old token, or one that is not valid yet.
-    let key = EncodingKey::from_ed_der(&fs::read(agent.home.state().join("keys/identity.p8")).unwrap());
+    let (_, key) = super::tokens::active(&agent);
     let mut header = Header::new(Algorithm::EdDSA);
     header.kid = jsonwebtoken::decode_header(&issued).unwrap().kid;
     let issued_at = claims(&issued)["iat"].as_i64().unwrap();

@@ -26,7 +26,7 @@ fn agent() -> (Agent, std::path::PathBuf, String) {
 }
 
 /// The id of the active key, and the key itself.
-fn active(agent: &Agent) -> (String, EncodingKey) {
+pub(super) fn active(agent: &Agent) -> (String, EncodingKey) {
     let text = fs::read(agent.home.state().join("keys/identity.json")).unwrap();
     let stored: Value = serde_json::from_slice(&text).unwrap();
     let key = stored["keys"].as_array().unwrap().last().unwrap();
