@@ -96,10 +96,7 @@ impl World {
         open: &mut OpenTurn<'_>,
         id: DeploymentId,
     ) -> Result<Reply, Refusal> {
-        let (key, _, known) = self.active_deployment(id, "pause")?;
-        let mut next = known.clone();
-        next.pause(open.now);
-        Ok(self.change_deployment(open, &key, next))
+        self.change_deployment(open, id, "pause", DeploymentState::pause)
     }
 
     /// Resumes a deployment.
@@ -108,20 +105,25 @@ impl World {
         open: &mut OpenTurn<'_>,
         id: DeploymentId,
     ) -> Result<Reply, Refusal> {
-        let (key, _, known) = self.active_deployment(id, "resume")?;
-        let mut next = known.clone();
-        next.resume(open.now);
-        Ok(self.change_deployment(open, &key, next))
+        self.change_deployment(open, id, "resume", DeploymentState::resume)
     }
 
-    /// Stores the deployment if it differs from the stored one.
-    fn change_deployment(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, next: DeploymentState) -> Reply {
-        let known = self.jobs.get(key).and_then(|entry| entry.state.deployment());
-        if known != Some(&next) {
-            self.turn_out(open, key, Vec::from([Turnout::Is(next)]));
-            self.mark_stale(open, key.clone());
+    /// Changes a running deployment, for a request to `verb` it. Stores it if it differs.
+    fn change_deployment(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        id: DeploymentId,
+        verb: &str,
+        change: fn(&mut DeploymentState, Now),
+    ) -> Result<Reply, Refusal> {
+        let (key, _, known) = self.active_deployment(id, verb)?;
+        let mut next = known.clone();
+        change(&mut next, open.now);
+        if next != *known {
+            self.turn_out(open, &key, Vec::from([Turnout::Is(next)]));
+            self.mark_stale(open, key);
         }
-        Reply::Accepted { index: self.meta.index }
+        Ok(Reply::Accepted { index: self.meta.index })
     }
 
     /// Marks a deployment as failed; with `auto_revert` the job goes back to a stable version.
