@@ -20,7 +20,7 @@ use herdlet_agent::{
     state_db::{StateDb, StateDir},
 };
 use herdlet_api_types::InstanceId;
-use herdlet_base::paths::Paths;
+use herdlet_base::{paths::Paths, test_env::TestEnv};
 use herdlet_config::{DriverSettings, START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_driver::Availability;
 use herdlet_manifest::manifests::Drivers;
@@ -159,7 +159,7 @@ fn place(cluster: &Cluster, node: &NodeId, job: &wire::Job) -> AllocId {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn placed_allocation_runs_ends_and_is_forgotten() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -189,7 +189,7 @@ async fn placed_allocation_runs_ends_and_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unsupported_feature_fails_with_its_name() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -207,7 +207,7 @@ async fn unsupported_feature_fails_with_its_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn restarted_agent_adopts_and_repeats_no_report() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -239,7 +239,7 @@ fn signs() -> Settings {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn signed_identity_survives_restarts_and_is_renewed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(signs());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -297,7 +297,7 @@ async fn signed_identity_survives_restarts_and_is_renewed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_identity_fails_the_task_with_its_name() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(signs());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -328,7 +328,7 @@ async fn refused_identity_fails_the_task_with_its_name() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leaving_node_ends_server_allocations() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -382,7 +382,7 @@ fn replace(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sticky_disk_moves_on_the_same_node() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -414,7 +414,7 @@ async fn sticky_disk_moves_on_the_same_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_migrates_only_with_the_right_token() {
-    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (here, there) = (TestEnv::plain(), TestEnv::plain());
     let cluster = Cluster::start(Settings::default());
     let (old, old_node, identity) = start_giving(&cluster, there.path()).await;
     let (new, new_node) = start(&cluster, here.path()).await;
@@ -451,7 +451,7 @@ async fn disk_migrates_only_with_the_right_token() {
 /// The agent stops while an allocation waits for one on another node: the next agent keeps waiting, and still has the token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_for_a_disk_outlives_the_agent() {
-    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (here, there) = (TestEnv::plain(), TestEnv::plain());
     let cluster = Cluster::start(Settings::default());
     let (old, old_node, identity) = start_giving(&cluster, there.path()).await;
     let (new, new_node) = start(&cluster, here.path()).await;

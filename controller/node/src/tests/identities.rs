@@ -20,7 +20,7 @@ fn web() -> wire::Job {
 /// in one request once there is a leader again.
 #[tokio::test(flavor = "multi_thread")]
 async fn identities_are_renewed_when_a_leader_is_back() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings { servers: 3, ..signs() });
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;

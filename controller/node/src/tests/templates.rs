@@ -79,7 +79,7 @@ const B: &str = r#"{{ with nomadVar "nomad/jobs/web/group" }}{{ .text }}{{ end }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn variable_of_servers_is_waited_for_and_followed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -149,7 +149,7 @@ async fn variable_of_servers_is_waited_for_and_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_are_away_change_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings { servers: 3, outlive: true, ..Settings::default() });
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -188,7 +188,7 @@ async fn servers_that_are_away_change_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_servers_do_not_give_is_named() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -211,7 +211,7 @@ async fn what_servers_do_not_give_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_servers_are_named_with_the_release_that_helps() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(Settings { fields: Fields::Of(1, 3), tokens: false, ..patient() });
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -223,7 +223,7 @@ async fn old_servers_are_named_with_the_release_that_helps() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_with_one_variable_share_one_query() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -258,7 +258,7 @@ async fn tasks_with_one_variable_share_one_query() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn services_of_servers_are_followed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
@@ -306,7 +306,7 @@ async fn services_of_servers_are_followed() {
 /// A `secret` block reads the servers' variable with the identity of its task, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_of_servers_are_waited_for_and_read_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = TestEnv::plain();
     let cluster = Cluster::start(patient());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
