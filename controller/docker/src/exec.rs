@@ -12,6 +12,7 @@ use bollard::{
     container::LogOutput,
     errors::Error,
     exec::{CreateExecOptions, ResizeExecOptions, StartExecOptions, StartExecResults},
+    models::ExecInspectResponse,
 };
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use herdlet_api_types::task::ExitResult;
@@ -26,9 +27,13 @@ use crate::failure;
 
 /// How many chunks of output are buffered for a slow reader.
 const PIECES_MAX: usize = 16;
-/// How often the engine is asked for the exit code of a command whose output has ended: it may know it a little later.
-const EXIT_TRIES: u32 = 50;
+/// The first and the longest pause between questions for the exit code of a command whose output has ended: the engine may know it a
+/// little later, and a command may close its output and run on.
 const EXIT_PAUSE: Duration = Duration::from_millis(20);
+const EXIT_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often a command without a session is inspected until its process is known: for 30 s. A command that was just created has none.
+const KILL_TRIES: u32 = 600;
+const KILL_PAUSE: Duration = Duration::from_millis(50);
 /// How often a terminal's size is set until the engine accepts it: for 30 s, longer than a process takes to exist on a busy machine.
 const RESIZE_TRIES: u32 = 600;
 const RESIZE_PAUSE: Duration = Duration::from_millis(50);
@@ -145,7 +150,11 @@ impl Command {
             return self.kill().await;
         }
         drop((out, err));
-        let _ = ended.send(self.exit().await);
+        let exit = tokio::select! {
+            exit = self.exit() => exit,
+            () = ended.closed() => return self.kill().await,
+        };
+        let _ = ended.send(exit);
     }
 
     /// Gives the terminal the newest size, until no more can come.
@@ -176,11 +185,6 @@ impl Command {
                 return;
             }
             tokio::time::sleep(RESIZE_PAUSE).await;
-            let about = self.client.inspect_exec(&self.id).await;
-            if about.is_ok_and(|about| about.running == Some(false) && about.exit_code.is_some()) {
-                // A command that has just ended has no terminal.
-                return;
-            }
         }
         if let Err(error) = self.client.resize_exec(&self.id, ResizeExecOptions { height, width }).await {
             let error = failure::sentence(&error);
@@ -192,34 +196,90 @@ impl Command {
         }
     }
 
+    /// Waits for the end of a command whose output has ended.
     async fn exit(&self) -> DriverResult<ExitResult> {
-        for _ in 0..EXIT_TRIES {
-            let about = self.client.inspect_exec(&self.id).await;
-            let about = about.map_err(|error| failure::retry("read the command's exit code", &error))?;
-            if about.running != Some(true)
-                && let Some(code) = about.exit_code
-            {
+        let mut pause = EXIT_PAUSE;
+        loop {
+            let inspected = self.client.inspect_exec(&self.id).await;
+            let inspected =
+                inspected.map_err(|error| failure::retry("read the command's exit code", &error))?;
+            if let Some(code) = exit_code(&inspected) {
                 let code = i32::try_from(code).unwrap_or(i32::MAX);
                 let signal = if (129..=192).contains(&code) { code - 128 } else { 0 };
                 return Ok(ExitResult { code, signal, ..ExitResult::default() });
             }
-            tokio::time::sleep(EXIT_PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(EXIT_PAUSE_MAX);
         }
-        Err(DriverError::retry(
-            "read the command's exit code: the engine closed its output, but says that it runs",
-        ))
     }
 
-    /// Kills the command's process, if it is one of this machine and in the container's cgroup.
+    /// Kills the command's process once it is known, if it is one of this machine and in the container's cgroup.
     async fn kill(&self) {
-        let Ok(about) = self.client.inspect_exec(&self.id).await else { return };
-        let pid = about.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
-        let (Some(pid), Some(true)) = (pid, about.running) else { return };
+        for _ in 0..KILL_TRIES {
+            if let Ok(inspected) = self.client.inspect_exec(&self.id).await {
+                if exit_code(&inspected).is_some() {
+                    return;
+                }
+                let pid = inspected.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1);
+                if let Some(pid) = pid {
+                    return self.kill_process(pid);
+                }
+            }
+            tokio::time::sleep(KILL_PAUSE).await;
+        }
+        tracing::warn!(
+            container = self.container,
+            "failed to end a command without a session: the engine does not name its process"
+        );
+    }
+
+    fn kill_process(&self, pid: i32) {
         let opened = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let Some(process) = opened else { return };
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         if cgroup.contains(&self.container) {
             let _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+}
+
+/// Returns the exit code of a command that has ended.
+///
+/// A command that does not run may be one that does not run yet. Podman gives it the code 0 and no process, and calls it removable only
+/// at its end. Docker keeps the process of a command that has ended, and gives one without a process a code if it failed to start.
+fn exit_code(inspected: &ExecInspectResponse) -> Option<i64> {
+    let code = inspected.exit_code?;
+    let had_process = inspected.pid.is_some_and(|pid| pid > 0);
+    let has_ended = had_process || inspected.can_remove == Some(true) || code != 0;
+    (inspected.running != Some(true) && has_ended).then_some(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A command that Podman had not started yet had ended with code 0.
+    #[test]
+    fn commands_that_do_not_run_yet_have_no_exit_code() {
+        let inspected = |running, exit_code, pid, can_remove| ExecInspectResponse {
+            running: Some(running),
+            exit_code,
+            pid: Some(pid),
+            can_remove: Some(can_remove),
+            ..ExecInspectResponse::default()
+        };
+        // As Docker 20.10 and Podman 4.3 answer.
+        for (state, response, code) in [
+            ("Docker: created", inspected(false, None, 0, false), None),
+            ("Docker: starting", inspected(true, None, 0, false), None),
+            ("Docker: running", inspected(true, None, 7, false), None),
+            ("Docker: ended", inspected(false, Some(0), 7, false), Some(0)),
+            ("Docker: no such program", inspected(false, Some(127), 0, false), Some(127)),
+            ("Podman: created", inspected(false, Some(0), 0, false), None),
+            ("Podman: running", inspected(true, Some(0), 7, false), None),
+            ("Podman: ended", inspected(false, Some(0), 0, true), Some(0)),
+        ] {
+            assert_eq!(exit_code(&response), code, "{state}");
         }
     }
 }

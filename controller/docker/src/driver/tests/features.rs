@@ -16,8 +16,6 @@ use super::machine::{Link, Machine, machines};
 /// Only a fault exceeds it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const LONG: Duration = Duration::from_secs(3_600);
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_has_ports_and_a_network_of_its_own() {
     for machine in machines() {
@@ -85,7 +83,7 @@ async fn directories_environment_and_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_have_terminals_and_end_with_their_session() {
+async fn commands_have_terminals() {
     for machine in machines() {
         let driver = machine.connected().await;
         driver.start(machine.script(attempt_id(1), "sleep 3600")).await.unwrap();
@@ -120,17 +118,30 @@ async fn commands_have_terminals_and_end_with_their_session() {
         let (done, (text, code)) = tokio::join!(running, reading);
         done.unwrap();
         assert!(text.contains("a terminal") && text.contains("40 111") && code == 3, "{text} {code}");
-        // A session that is dropped ends its command.
-        let command = ["/bin/sh", "-c", "echo on; exec sleep 7777"].map(str::to_owned).to_vec();
-        let mut session = driver.exec_streaming(&id, ExecRequest { command, terminal: None }).await.unwrap();
-        assert_eq!(session.stdout.recv().await.unwrap(), b"on\n");
-        drop(session);
-        loop {
-            let command = ["/bin/sh", "-c", "ps | grep -v grep | grep -c 'sleep 7777'"].map(str::to_owned);
-            let seen = driver.exec(&id, &command, LONG).await.unwrap();
-            if seen.stdout == b"0\n" {
-                break;
+        driver.destroy(&id, Leftover::Kill).await.unwrap();
+    }
+}
+
+/// A command ran on if its session was dropped before the engine knew its process.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_end_with_their_session() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let id = attempt_id(1);
+        driver.start(machine.script(id.clone(), "sleep 3600")).await.unwrap();
+        let command = |script: &str| ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        for has_output in [false, true] {
+            let request = ExecRequest { command: command("echo on; exec sleep 7777"), terminal: None };
+            let mut session = driver.exec_streaming(&id, request).await.unwrap();
+            if has_output {
+                assert_eq!(session.stdout.recv().await.unwrap(), b"on\n");
             }
+            drop(session);
+            // It may begin a little later, if its session had not seen it begin.
+            let script = "seen=0; until [ $seen = 20 ]; do sleep 0.05; seen=$((seen + 1)); \
+                          if ps | grep -v grep | grep -q 'sleep 7777'; then seen=0; fi; done";
+            let has_ended = driver.exec(&id, &command(script), PATIENCE).await.unwrap();
+            assert_eq!(has_ended.exit.code, 0, "{has_ended:?}");
         }
         driver.destroy(&id, Leftover::Kill).await.unwrap();
     }
