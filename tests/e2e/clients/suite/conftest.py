@@ -1,5 +1,7 @@
 """The fixtures of python-nomad's own tests, and which of its tests fit one node without Nomad's servers."""
 
+import time
+
 import nomad
 import pytest
 
@@ -42,3 +44,26 @@ def pytest_collection_modifyitems(items):
         for name in (item.path.name, item.name):
             if name in LEFT_OUT:
                 item.add_marker(pytest.mark.skip(reason=LEFT_OUT[name]))
+
+
+def lasting_job():
+    """A job whose task outlives a stop for 5 s."""
+    config = {"command": "/bin/sh", "args": ["-c", "trap '' INT; while :; do sleep 0.1; done"]}
+    task = {"Name": "main", "Driver": "raw_exec", "KillTimeout": 5_000_000_000, "Config": config}
+    return {"Job": {"ID": "lasting", "Datacenters": ["dc1"], "TaskGroups": [{"Name": "g", "Tasks": [task]}]}}
+
+
+@pytest.fixture(autouse=True)
+def lasting_drain(request):
+    """A node without running allocations is drained at once, before that test asks whether it is being drained."""
+    if request.node.name != "test_drain_node_with_spec":
+        yield
+        return
+    agent = client()
+    agent.job.register_job("lasting", lasting_job())
+    end = time.monotonic() + 60
+    while not any(alloc["ClientStatus"] == "running" for alloc in agent.job.get_allocations("lasting")):
+        assert time.monotonic() < end, "the job does not run"
+        time.sleep(0.05)
+    yield
+    agent.job.deregister_job("lasting", purge=True)
