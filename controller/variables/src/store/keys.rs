@@ -46,10 +46,14 @@ impl Store {
         new
     }
 
-    /// Why some variables can't be decrypted, for people; none if all can. Reads no file.
+    /// Why some variables can't be decrypted, for people; none if all can. Only then it reads the file, which may be repaired, or
+    /// there and unusable.
     pub fn trouble(&self) -> Option<String> {
-        let known = self.known();
-        let why = missing(&known.keys, known.entries.values(), self.source.path())?;
+        {
+            let known = self.known();
+            missing(&known.keys, known.entries.values(), self.source.path())?;
+        }
+        let why = self.load_keys().err()?;
         Some(format!("variables can't be decrypted, and none can be changed: {why}"))
     }
 

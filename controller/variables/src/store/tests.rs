@@ -287,6 +287,26 @@ fn a_wrong_key_writes_nothing() {
     assert!(examine(state.path(), &source(state.path())).unwrap().problem.is_none());
 }
 
+/// The warning of an agent with an unusable key file named it missing.
+#[test]
+fn the_trouble_of_a_store_is_that_of_its_key_file() {
+    let state = tempfile::tempdir().unwrap();
+    put(&open(state.path()), "a", "1");
+    let keys = state.path().join("keys/variables");
+    let text = fs::read_to_string(&keys).unwrap();
+    fs::write(&keys, "damaged").unwrap();
+    let store = open(state.path());
+    let trouble = store.trouble().unwrap();
+    assert!(trouble.contains("is not valid in line 1"), "{trouble}");
+    fs::remove_file(&keys).unwrap();
+    let trouble = store.trouble().unwrap();
+    assert!(trouble.contains("is missing; restore it"), "{trouble}");
+    fs::write(&keys, text).unwrap();
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(store.trouble(), None, "a repaired file needs no restart");
+    assert_eq!(value(&store, "a").unwrap(), "1");
+}
+
 #[test]
 fn a_running_agent_keeps_its_keys_when_the_file_becomes_wrong() {
     let state = tempfile::tempdir().unwrap();
