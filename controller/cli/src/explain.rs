@@ -277,9 +277,9 @@ fn next_step(view: &AllocView, explanation: &Explanation) -> String {
                 view.spec.job_key.argument()
             )
         }
-        Some(at) => format!("next check in {}", show::ahead(at)),
+        Some(at) => format!("is planned again in {}, or when something changes", show::ahead(at)),
         None if explanation.waits.is_empty() => "nothing to do until something changes".to_owned(),
-        None => "next check when one of these ends".to_owned(),
+        None => "is planned again when one of these ends".to_owned(),
     }
 }
 
@@ -399,7 +399,7 @@ mod tests {
             waits: Vec::new(),
             wake_at: Some(UnixNanos(0)),
         };
-        assert!(next_step(&view, &explanation).starts_with("next check in"));
+        assert!(next_step(&view, &explanation).starts_with("is planned again in"));
         view.convergence = verdict(ConvergenceState::Failed, "why");
         assert!(next_step(&view, &explanation).ends_with("herdlet restart web"));
     }

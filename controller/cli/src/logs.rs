@@ -112,6 +112,7 @@ pub async fn run(args: LogsArgs) -> Result<u8, Failure> {
     let tasks: usize = targets.iter().map(|target| target.tasks().count()).sum();
     let titles =
         targets.iter().flat_map(Target::tasks).map(|(view, task)| view.spec.task_title(&task.name).len());
+    let titles = titles.chain(sources.iter().map(|source| source.name.len()));
     let prefix = (!args.no_prefix && (scopes.can_grow() || tasks > 1))
         .then(|| Labels::of_width(titles.max().unwrap_or_default()));
     let (sender, receiver) = mpsc::channel(LINES_LEN);

@@ -2,7 +2,7 @@
 //!
 //! In: the names of the command line, and the agent's views. Out: tasks whose logs exist.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -121,7 +121,8 @@ impl Scopes {
     }
 }
 
-/// Started tasks of these targets whose logs exist, each once.
+/// Started tasks of these targets whose logs exist, each once. Tasks of several allocations at one place, such as a failed one
+/// and its replacement, have the allocation's id in their names.
 pub(super) fn sources<'t>(targets: impl Iterator<Item = &'t Target>) -> Vec<Source> {
     let mut found: Vec<Source> = Vec::new();
     for (view, task) in targets.flat_map(Target::tasks) {
@@ -130,6 +131,13 @@ pub(super) fn sources<'t>(targets: impl Iterator<Item = &'t Target>) -> Vec<Sour
             let name = view.spec.task_title(&task.name);
             found.push(Source { alloc: view.spec.id, task: task.name.to_string(), name });
         }
+    }
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for source in &found {
+        *counts.entry(source.name.clone()).or_default() += 1;
+    }
+    for source in found.iter_mut().filter(|source| counts.get(&source.name).is_some_and(|count| *count > 1)) {
+        source.name = format!("{} {}", source.name, source.alloc.short());
     }
     found
 }
@@ -154,6 +162,13 @@ mod tests {
         };
         let targets = [target(&[&first, &other], None), target(&[&first], Some("httpd"))];
         assert_eq!(names(&sources(targets.iter())), ["web.front[0]/httpd", "db.g[0]/t"]);
+        let replacement = alloc_view(&web, 0, 3);
+        let id = |view: &AllocView| view.spec.id.short().to_string();
+        let both = [
+            format!("web.front[0]/httpd {}", id(&first)),
+            format!("web.front[0]/httpd {}", id(&replacement)),
+        ];
+        assert_eq!(names(&sources([target(&[&first, &replacement], None)].iter())), both);
     }
 
     /// `logs -f web.front` used to show new allocations of all groups.
