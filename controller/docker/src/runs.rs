@@ -137,6 +137,17 @@ pub(crate) fn seen(about: &ContainerInspectResponse) -> Seen {
 /// The code that Docker reports if it does not know one: the container's supervisor was lost.
 const UNKNOWN_CODE: i64 = 255;
 
+/// The exit of a container whose end nobody has seen. Docker leaves the error empty if it finds the container dead, so that the exit
+/// cannot be told from that of a program that ended with the same code.
+pub(crate) fn unseen(exit: ExitResult) -> ExitResult {
+    if i64::from(exit.code) != UNKNOWN_CODE || !exit.error.is_empty() {
+        return exit;
+    }
+    let error =
+        "its exit is unknown: the engine reports 255, as it does if it has lost the container's supervisor";
+    ExitResult { error: error.to_owned(), ..exit }
+}
+
 fn exit(state: &ContainerState) -> ExitResult {
     let code = state.exit_code.unwrap_or(UNKNOWN_CODE);
     let oom_killed = state.oom_killed.unwrap_or(false);
@@ -202,5 +213,9 @@ mod tests {
         assert_eq!((exit.code, exit.signal, exit.oom_killed), (137, 9, true));
         assert_eq!(exit.at.0, 1_795_687_200_500_000_000);
         assert_eq!(unix_nanos("0001-01-01T00:00:00Z"), None);
+        let text = "{\"Status\": \"exited\", \"ExitCode\": 255, \"Error\": \"\", \"StartedAt\": \"2026-11-26T10:00:00Z\"}";
+        let Seen::Exited(exit) = state(text) else { panic!() };
+        assert_eq!((exit.code, &*exit.error), (255, ""), "a program's own code");
+        assert!(unseen(exit).error.contains("unknown"));
     }
 }

@@ -36,6 +36,27 @@ pub(super) enum State {
     Unknown,
 }
 
+/// How an end was noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// By an event; with the code that it names.
+    Event(Option<i32>),
+    /// By a request of the agent.
+    Request,
+    /// By a list after the engine was connected to: nobody has seen it.
+    List,
+}
+
+impl Notice {
+    /// What the engine has said, in case the container is gone.
+    fn code(self) -> Option<i32> {
+        match self {
+            Self::Event(code) => code,
+            Self::Request | Self::List => None,
+        }
+    }
+}
+
 /// Receives the news of all engines.
 pub(super) struct Hear(pub(super) Arc<Shared>);
 
@@ -61,7 +82,7 @@ impl Shared {
                 container.id.as_deref() == Some(&run.container) && is_running(container)
             });
             match (runs, continuity) {
-                (false, _) => self.finish_soon(run, None),
+                (false, _) => self.finish_soon(run, Notice::List),
                 (true, Continuity::Restarted) => {
                     if let Some(logs) = run.logs.get() {
                         logs.mark_gap();
@@ -96,10 +117,10 @@ impl Shared {
         match action {
             "die" | "died" => {
                 let code = attributes.get("exitCode").or_else(|| attributes.get("containerExitCode"));
-                self.finish_soon(run, code.and_then(|code| code.parse().ok()));
+                self.finish_soon(run, Notice::Event(code.and_then(|code| code.parse().ok())));
             }
             // Podman's events of a removal have code 0, whatever the exit was.
-            "cleanup" | "destroy" | "remove" => self.finish_soon(run, None),
+            "cleanup" | "destroy" | "remove" => self.finish_soon(run, Notice::Event(None)),
             "oom" => {
                 self.message(&run.id, "a process of the container was killed: it is out of memory".to_owned())
             }
@@ -120,11 +141,11 @@ impl Shared {
     }
 
     /// Determines the exit of a run in the background, until it is known or the engine goes down: then the next connection to it does.
-    pub(super) fn finish_soon(self: &Arc<Self>, run: Arc<Run>, code: Option<i32>) {
+    pub(super) fn finish_soon(self: &Arc<Self>, run: Arc<Run>, notice: Notice) {
         let (shared, ended) = (Arc::clone(self), self.ended.clone());
         let finishing = async move {
             let mut pause = AGAIN_MIN;
-            while shared.finish(&run, code).await == State::Unknown && run.engine.is_up() {
+            while shared.finish(&run, notice).await == State::Unknown && run.engine.is_up() {
                 time::sleep(pause).await;
                 pause = (pause * 2).min(AGAIN_MAX);
             }
@@ -132,8 +153,8 @@ impl Shared {
         tokio::spawn(async move { ended.run_until_cancelled(finishing).await });
     }
 
-    /// Determines the exit of a run and reports it once. `code`: what the engine has said, in case the container is gone.
-    pub(super) async fn finish(self: &Arc<Self>, run: &Arc<Run>, code: Option<i32>) -> State {
+    /// Determines the exit of a run and reports it once.
+    pub(super) async fn finish(self: &Arc<Self>, run: &Arc<Run>, notice: Notice) -> State {
         let _one = run.ending.lock().await;
         if run.exit().is_some() {
             return State::Ended;
@@ -143,12 +164,13 @@ impl Shared {
             Err(_) => return State::Unknown,
             Ok(Some(about)) => match runs::seen(&about) {
                 // The engine has reported its end, and does not show it yet.
-                Seen::Running if code.is_some() => return State::Unknown,
+                Seen::Running if notice.code().is_some() => return State::Unknown,
                 Seen::Running => return State::Running,
+                Seen::Exited(exit) if notice == Notice::List => runs::unseen(exit),
                 Seen::Exited(exit) => exit,
-                Seen::Created => gone(code, "its container was never started"),
+                Seen::Created => gone(notice.code(), "its container was never started"),
             },
-            Ok(None) => gone(code, "its container was removed"),
+            Ok(None) => gone(notice.code(), "its container was removed"),
         };
         if let Some(logs) = run.logs.get() {
             // The exit is not withheld for a full disk.

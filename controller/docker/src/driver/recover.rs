@@ -8,7 +8,10 @@ use std::{
 use bollard::models::{ContainerInspectResponse, ContainerSummary, NetworkSettings};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Recovered};
 
-use super::{Shared, follow::is_running};
+use super::{
+    Shared,
+    follow::{Notice, is_running},
+};
 use crate::{
     engine::Engine,
     names,
@@ -48,7 +51,7 @@ impl Shared {
         match super::locate::inspect(client, &run.container).await? {
             Some(about) if runs::seen(&about) == Seen::Running => Ok(Recovered::Running(run.started())),
             Some(_) | None => {
-                self.finish(run, None).await;
+                self.finish(run, Notice::List).await;
                 match run.exit() {
                     Some(exit) => Ok(Recovered::Exited(exit)),
                     None => Ok(Recovered::Running(run.started())),
@@ -101,6 +104,7 @@ impl Shared {
                 Ok(Recovered::Running(run.started()))
             }
             Seen::Exited(exit) => {
+                let exit = runs::unseen(exit);
                 let record = record.cloned().unwrap_or_else(|| self.lost_record(&engine, &about));
                 let run = runs::Run::new(
                     id.clone(),

@@ -9,7 +9,7 @@ use bollard::{
 };
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Started, TaskConfig};
 
-use super::{Shared, locate::inspect};
+use super::{Shared, follow::Notice, locate::inspect};
 use crate::{
     config::{self, ContainerConfig},
     create::{self, LogSource, Material, Request},
@@ -235,7 +235,7 @@ impl Shared {
         about: &ContainerInspectResponse,
     ) -> Arc<Run> {
         let run = self.supervise(id, engine, record, about);
-        self.finish_soon(Arc::clone(&run), None);
+        self.finish_soon(Arc::clone(&run), Notice::Request);
         run
     }
 

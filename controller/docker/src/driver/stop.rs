@@ -12,7 +12,7 @@ use herdlet_base::signal;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Leftover, StopRequest};
 use tokio::time;
 
-use super::Shared;
+use super::{Shared, follow::Notice};
 use crate::{
     engine::Engine,
     failure::{self, Meaning},
@@ -67,7 +67,7 @@ impl Shared {
         let Some(Found { engine, about }) = self.found(id).await? else {
             return match self.runs.get(id) {
                 Some(run) => {
-                    self.finish(&run, None).await;
+                    self.finish(&run, Notice::Request).await;
                     Ok(())
                 }
                 None => self.fence(id),
@@ -89,7 +89,7 @@ impl Shared {
             }
         }
         if let Some(run) = self.runs.get(id) {
-            self.finish(&run, None).await;
+            self.finish(&run, Notice::Request).await;
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Shared {
                     Leftover::Kill => end(client, &container, "SIGKILL", Duration::ZERO).await?,
                 }
                 if let Some(run) = self.runs.get(id) {
-                    self.finish(&run, None).await;
+                    self.finish(&run, Notice::Request).await;
                 }
             }
             if self.policy.remove_containers {

@@ -187,6 +187,32 @@ fn a_daemon_without_live_restore_ends_tasks_and_each_is_started_once_more() {
     });
 }
 
+/// An end that only the supervisor of the container could have seen, and with it the agent, was shown as the task's own code 255.
+#[test]
+fn an_exit_that_nobody_has_seen_is_called_unknown() {
+    on_own(Kind::Docker, |engine| {
+        engine.kill();
+        engine.start(&["--live-restore"]);
+        let mut agent = engine.agent("");
+        agent.apply_and_wait(&job("lost", "service", RESTARTS, &[sleeping("t", "")]));
+        let alloc = agent.alloc("lost.g[0]").unwrap().id();
+        let [container] = engine.containers(&alloc).try_into().unwrap();
+        let pid = pid_of(&engine, container["Id"].as_str().unwrap());
+        let supervisor = host::parent(pid).unwrap();
+        engine.kill();
+        for pid in [supervisor, pid] {
+            host::signal(pid, Signal::KILL);
+        }
+        wait::until_true("the process has ended", || !host::is_alive(pid));
+        engine.start(&["--live-restore"]);
+        agent.until_alloc("lost.g[0]", "was restarted", |alloc| {
+            alloc.restarts("t") == 1 && alloc.state("t") == "running"
+        });
+        agent.until_printed(&["describe", "lost"], |text| text.contains("its exit is unknown"));
+        finish(&engine, agent);
+    });
+}
+
 #[test]
 fn a_daemon_that_restarts_while_tasks_start_and_end_starts_none_twice() {
     on_own(Kind::Docker, |engine| {
