@@ -19,7 +19,7 @@ use herdlet_plan::{
 use herdlet_runtime::Permit;
 
 use crate::executor::{
-    Context, Control, Refusal, WorkKind, Workload, duration, fatal, places, retry, templates,
+    Context, Control, Refusal, TaskVariables, WorkKind, Workload, duration, fatal, places, retry, templates,
 };
 
 /// The planner's knowledge of an attempt.
@@ -77,7 +77,16 @@ pub async fn perform(
         },
         Verb::Recover { attempt } => {
             // Without its config an attempt can still be watched and stopped, so an error here does not fail the recovery.
-            let config = config(context, workload, *attempt).await.ok();
+            let config = match templates::environment_of_attempt(context, workload).await {
+                Ok(own) => config(context, workload, *attempt, &own),
+                Err(refusal) => Err(refusal),
+            };
+            let config = config
+                .inspect_err(|refusal| {
+                    let why = &refusal.why;
+                    tracing::warn!(alloc = %workload.alloc.id, task = %task.name, why, "commands in this task are not possible until the agent's next start");
+                })
+                .ok();
             let launch = known.launch.as_ref().filter(|launch| launch.attempt == *attempt);
             let handle = launch.and_then(|launch| launch.handle.clone());
             let network = launch.and_then(|launch| launch.network.clone());
@@ -138,17 +147,18 @@ fn driver_for(entries: &Entries, name: &str, verb: &Verb) -> Result<Arc<dyn Task
 async fn prepared(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, Refusal> {
     places::payload(context, workload).await?;
     templates::note_start(context, workload).await?;
-    config(context, workload, attempt).await
+    config(context, workload, attempt, &templates::environment(context, workload).await?)
 }
 
 /// The config of an attempt for its driver, with everything interpolated.
-pub async fn config(
-    context: &Arc<Context>,
+fn config(
+    context: &Context,
     workload: &Workload,
     attempt: u32,
+    own: &TaskVariables,
 ) -> Result<TaskConfig, Refusal> {
     let task = workload.task().ok_or("find the task")?;
-    let env = context.task_env(workload, &templates::environment(context, workload).await?);
+    let env = context.task_env(workload, own);
     let config = interpolate_config(&task.config, &env).map_err(|error| Refusal {
         class: observation::Class::Fatal,
         why: format!("parse config: {error}"),

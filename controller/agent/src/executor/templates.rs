@@ -54,6 +54,12 @@ pub async fn templates(
             Err(error) => failed(&error),
         };
     }
+    // A template may read the payload. A running task may have changed or removed it.
+    if before.is_none()
+        && let Err(refusal) = places::payload(context, workload).await
+    {
+        return refusal.into();
+    }
     match context.renderer.render(task).await {
         Ok(Rendering::Done { outputs }) => Outcome::Done(Some(Arc::new(facts(&outputs)))),
         Ok(Rendering::Missing { on, kept, recheck }) => {
@@ -146,6 +152,23 @@ pub async fn script(
     }
 }
 
+/// All variables that only this task gets, as its present attempt has started with them. Its tokens are new: those that it has
+/// started with may have expired.
+///
+/// # Errors
+/// If they can't be read.
+pub async fn environment_of_attempt(
+    context: &Arc<Context>,
+    workload: &Workload,
+) -> Result<TaskVariables, Refusal> {
+    let (shared, task) = (Arc::clone(context), workload.clone());
+    let failed =
+        |why: String| Refusal { class: Class::Retry, why: format!("read the task's variables: {why}") };
+    let read = herdlet_runtime::off_thread(move || of_attempt(&shared, &task)).await;
+    let own = read.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+    Ok(TaskVariables { tokens: places::env_tokens(context, workload).await?, ..own })
+}
+
 /// All variables that only this task gets.
 ///
 /// # Errors
@@ -171,7 +194,7 @@ async fn prepared(
         secrets: secrets::values(context, workload).await?,
     };
     let on_host = context.task_env_on_host(workload, &variables);
-    let env = context.task_env(workload, &variables).variables().clone();
+    let env = context.task_env(workload, &variables).into_variables_and_facts();
     let owner = match context.privileges.ownership {
         Ownership::OwnOnly => None,
         Ownership::Anybody if runs_images(&task.driver) => None,

@@ -56,6 +56,31 @@ fn a_new_agent_writes_no_file_and_restarts_nothing() {
     agent.finish();
 }
 
+/// Commands in a task that the next agent has adopted had the variables of today, not those of the task.
+#[test]
+fn commands_have_the_variables_that_their_attempt_started_with() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = quick();
+    put(&agent, "nomad/jobs/old", &["greeting=one"]);
+    let text =
+        template(&format!("GREETING={}\n", greeting("old")), "local/env", "env: true, change_mode: noop");
+    agent.apply_and_wait(&job("old", "service", "", &[recorder("t", &[text])]));
+    put(&agent, "nomad/jobs/old", &["greeting=two"]);
+    until_file(&agent, "old.g[0]", ("t/local/env", "GREETING=two\n"));
+    for _ in 0..2 {
+        let printed = agent.cli(&["exec", "old", "--", "/bin/sh", "-c", "echo $GREETING"]).success();
+        assert_eq!(printed.stdout, "one\n");
+        agent.crash();
+        agent.cli(&["wait", "old"]).success();
+    }
+    agent.cli(&["restart", "old", "--wait"]).success();
+    let printed = agent.cli(&["exec", "old", "--", "/bin/sh", "-c", "echo $GREETING"]).success();
+    assert_eq!(printed.stdout, "two\n");
+    agent.finish();
+}
+
 #[test]
 fn a_change_that_no_agent_has_noticed_is_one_restart() {
     if !is_root() {
