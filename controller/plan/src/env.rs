@@ -177,6 +177,14 @@ impl TaskEnv {
         &self.variables
     }
 
+    /// What templates read with `env`, as in Nomad: the variables of the process, and the facts of the node, such as
+    /// `node.unique.name` and `attr.kernel.name`.
+    pub fn into_variables_and_facts(self) -> Variables {
+        let mut all = self.node;
+        all.extend(self.variables);
+        all
+    }
+
     /// One variable. Names that Nomad cleans (`NOMAD_META_a.b`) are found as written and as cleaned.
     pub fn var(&self, name: &str) -> Option<&str> {
         self.variables.get(key::cleaned(name).as_ref()).map(String::as_str)

@@ -75,7 +75,7 @@ pub struct TaskTemplates {
     pub reader: Reader,
     /// Paths have their variables replaced.
     pub templates: Vec<Block>,
-    /// The task's environment as it sees it.
+    /// What `env` reads: the task's environment as it sees it, and facts of the node.
     pub env: BTreeMap<String, String>,
     pub dirs: Dirs,
     /// Owner of directories that are made for outputs.

@@ -83,6 +83,32 @@ fn dispatched_children_outlive_their_job() {
     agent.finish();
 }
 
+/// The payload was written only before the start, for which the templates must have been rendered.
+#[test]
+fn templates_read_the_payload() {
+    if !is_root() {
+        return;
+    }
+    let agent = Agent::start();
+    let more = "dispatch_payload: {file: in.tpl}\ntemplates:\n\
+                \x20 - {data: '{{ file \"local/in.tpl\" }}', destination: local/copy}\n\
+                \x20 - {source: local/in.tpl, destination: local/rendered}\n";
+    let manifest =
+        job("read", "batch", "", &[shell("t", "cat local/copy; echo; cat local/rendered; echo", more)]);
+    let manifest = manifest.replace("  type: batch\n", "  type: batch\n  parameterized: {}\n");
+    let path = agent.home.write("read.yaml", &manifest);
+    agent.cli(&["apply", "-f", path.to_str().unwrap(), "--wait"]).success();
+    let payload = agent.home.write("payload", "{{ env \"NOMAD_TASK_NAME\" }}");
+    let done = agent.cli(&["dispatch", "read", payload.to_str().unwrap(), "-o", "json", "--wait"]).success();
+    let done: Value = serde_json::from_str(&done.stdout).unwrap();
+    let child = done["job"]["id"].as_str().unwrap();
+    agent.until_printed(&["logs", child], |output| output == "{{ env \"NOMAD_TASK_NAME\" }}\nt\n");
+    for job in agent.cli(&["get", "jobs", "-o", "name"]).success().stdout.lines() {
+        agent.cli(&["delete", job, "--wait"]).success();
+    }
+    agent.finish();
+}
+
 #[test]
 fn a_payload_stays_in_the_directory_of_its_task() {
     if !is_root() {

@@ -1,6 +1,9 @@
 //! The first render: what a task waits for, and what it starts with.
 
-use herdlet_e2e::wait;
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    wait,
+};
 
 use super::{
     greeting, path_of, put, quick, recorded, recorder, template, templates, until_explained, until_file,
@@ -31,6 +34,21 @@ fn a_task_waits_for_its_variable_and_status_names_it() {
     agent.cli(&["wait", "first"]).success();
     until_file(&agent, "first.g[0]", ("t/local/conf", "hello"));
     until_recorded(&agent, ("first.g[0]", "t"), &["start"]);
+    agent.finish();
+}
+
+/// Facts of the node rendered as nothing.
+#[test]
+fn templates_read_facts_of_the_node() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config("name: n7\nmeta: {rack: r1}\n"));
+    let names = ["node.unique.name", "node.datacenter", "attr.kernel.name", "meta.rack", "NOMAD_TASK_NAME"];
+    let data = names.map(|name| format!("{{{{ env \"{name}\" }}}}")).join(" ");
+    let text = template(&data, "local/facts", "");
+    agent.apply_and_wait(&job("facts", "service", "", &[recorder("t", &[text])]));
+    until_file(&agent, "facts.g[0]", ("t/local/facts", "n7 dc1 linux r1 t"));
     agent.finish();
 }
 
