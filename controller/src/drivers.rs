@@ -4,7 +4,7 @@ use herdlet_api_types::driver::built_in;
 use herdlet_manifest::manifests::Drivers;
 
 /// The built-in drivers, with their own checks of a task's `config`.
-pub fn of_manifests() -> Drivers {
+pub(crate) fn of_manifests() -> Drivers {
     let infos: Vec<_> = built_in().into_iter().map(herdlet_docker::checked).collect();
     infos.iter().collect()
 }
