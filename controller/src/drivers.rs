@@ -30,9 +30,10 @@ mod tests {
             ("network_mode: \"ns:/x\"", "config.network_mode"),
             ("ports: [http, nope]", "config.ports[1]"),
             ("port_map: [{nope: 80}]", "config.port_map.nope"),
-            ("ulimit: [{nofile: x}]", "config.ulimit.nofile"),
+            ("port_map: {nope: 80}", "config.port_map.nope"),
+            ("ulimit: {nofile: x}", "config.ulimit.nofile"),
             ("volumes: [a]", "config.volumes[0]"),
-            ("mount: {type: tmpfs, target: x}", "config.mount[0].target"),
+            ("mount: [{type: tmpfs, target: x}]", "config.mount[0].target"),
             ("cpu_hard_limit: true", "config.cpu_hard_limit"),
             ("network_mode: \"container:x\", hostname: h", "config.hostname"),
         ] {
@@ -44,9 +45,7 @@ mod tests {
             read(ports, "ports: nope, volumes: [a], imagine: 1").unwrap_err().matches("volumes").count(),
             0
         );
-        assert!(
-            !read("network: {ports: {http: {to: x}}}", "ports: [nope]").unwrap_err().contains("not found")
-        );
+        assert!(!read("network: {ports: [http]}", "ports: [nope]").unwrap_err().contains("not found"));
     }
 
     #[test]
@@ -54,8 +53,8 @@ mod tests {
         for config in [
             "ports: [\"${meta.port}\"]",
             "ulimit: [{nofile: \"${meta.files}\"}]",
-            "volumes: [\"${NOMAD_META_x}\"]",
-            "mount: [{type: \"${meta.kind}\", target: /x}]",
+            "volumes: [\"${meta.volume}\"]",
+            "mount: [{type: tmpfs, target: \"${meta.target}\"}], cgroupns: \"${meta.cgroups}\"",
             "network_mode: \"${meta.network}\", ipv4_address: 10.0.0.2, hostname: h",
             "privileged: true, volumes: [\"/etc:/x\"]",
         ] {
