@@ -54,7 +54,7 @@ mod tests {
         config.as_object_mut().unwrap().entry("image").or_insert("x".into());
         let planned = Planned {
             config: &config,
-            resources: &Resources { cpu_mhz: None, memory_mib: Some(64), memory_max_mib: None },
+            resources: &Resources { memory_mib: Some(64), ..Resources::default() },
             ports: &BTreeSet::from(["http"]),
         };
         let found = checked(info).check.unwrap().findings(&planned);
