@@ -18,8 +18,10 @@ use crate::{AllocId, UnixNanos, task::ExitResult};
 #[cfg(feature = "schema")]
 use crate::manifest::driver::{DockerConfig, MockConfig, PodmanConfig, RawExecConfig};
 
+mod check;
 mod docker_options;
 
+pub use check::{ConfigCheck, ConfigFinding, Planned, Verdict};
 pub use docker_options::{
     AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
 };
@@ -51,6 +53,8 @@ pub struct DriverInfo {
     pub schema: Schema,
     /// The schema of its options in the agent's config (`drivers.NAME`); `enabled` is one of its keys.
     pub options: Schema,
+    /// Its own check of a task's `config`, beyond the schema; [`built_in`] has none, as it knows no driver's code.
+    pub check: Option<ConfigCheck>,
     /// Its capabilities.
     pub capabilities: Capabilities,
     /// Attributes of a node on which it is detected.
@@ -270,6 +274,7 @@ impl DriverInfo {
             name: name.to_owned(),
             schema: schema::<C>(),
             options: schema::<O>(),
+            check: None,
             capabilities,
             attributes: BTreeMap::from([(format!("driver.{name}"), "1".to_owned())]),
         }

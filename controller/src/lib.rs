@@ -6,6 +6,7 @@
 pub mod cli;
 mod consul_config;
 pub mod doctor;
+mod drivers;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod guard;

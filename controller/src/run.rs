@@ -37,7 +37,7 @@ use herdlet_base::{durable, interrupt::interrupted, paths::Paths, user::guests};
 use herdlet_config::{DriverSettings, MAX_KILL_TIMEOUT, START_PRESSURE_LIMIT, artifact::Limits};
 use herdlet_manifest::{
     hcl::Variables,
-    manifests::{self, Drivers, Set},
+    manifests::{self, Set},
 };
 use herdlet_plan::{
     event::{Command, Reply},
@@ -46,6 +46,7 @@ use herdlet_plan::{
 use herdlet_services::catalog::Catalogs;
 
 use crate::{
+    drivers,
     guard::{Charge, Guard},
     run::{
         announcer::{Announcer, exit_code},
@@ -78,7 +79,7 @@ const LAST_OUTPUT_MAX: Duration = Duration::from_secs(10);
 /// Runs the manifests to their end. Returns the exit code.
 pub async fn run(options: RunOptions) -> u8 {
     let set = Variables::read(&options.variables)
-        .and_then(|variables| manifests::load(&options.files, &Drivers::built_in(), &variables));
+        .and_then(|variables| manifests::load(&options.files, &drivers::of_manifests(), &variables));
     let set = match set {
         Ok(set) => set,
         Err(problems) => {

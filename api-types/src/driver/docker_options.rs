@@ -41,7 +41,7 @@ pub struct DockerOptions {
     pub allowed_modes: Option<Block<AllowedModes>>,
     /// The runtime for tasks with GPUs.
     pub nvidia_runtime: Option<String>,
-    /// Without effect: herdlet makes its own image for shared networks.
+    /// Without effect: nothing is pulled for a pause container.
     pub infra_image: Option<String>,
     /// Without effect, as `infra_image`.
     pub infra_image_pull_timeout: Option<Span>,

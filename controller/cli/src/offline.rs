@@ -79,13 +79,13 @@ pub struct CompletionsArgs {
 
 /// Exit code 0 if all manifests are valid, 1 for problems, 2 if nothing could be checked: unreadable files, and files
 /// without a manifest.
-pub fn validate(args: &ValidateArgs) -> Result<u8, Failure> {
+pub fn validate(args: &ValidateArgs, drivers: &Drivers) -> Result<u8, Failure> {
     let missing = args.files.iter().find(|path| path.as_os_str() != "-" && !path.exists());
     if let Some(path) = missing {
         return Err(Failure::new(format!("{}: there is no such file", path.display())).code(USAGE));
     }
     let variables = args.variables.read()?;
-    let (set, problems) = match manifests::load(&args.files, &Drivers::built_in(), &variables) {
+    let (set, problems) = match manifests::load(&args.files, drivers, &variables) {
         Ok(set) => (set, Problems::new()),
         Err(problems) => (Set::default(), problems),
     };

@@ -5,7 +5,7 @@
 mod podman;
 
 use herdlet_api_types::{
-    driver::PODMAN,
+    driver::{ConfigFinding, PODMAN, Verdict},
     manifest::driver::{DockerConfig, PodmanConfig},
 };
 use herdlet_driver::{DriverError, DriverResult, read_config};
@@ -17,6 +17,26 @@ pub(crate) struct ContainerConfig {
     pub(crate) docker: DockerConfig,
     /// What only the driver `podman` has.
     pub(crate) podman: PodmanExtras,
+    /// Which driver's keys are written.
+    pub(crate) keys: Keys,
+}
+
+/// The driver whose keys a config is written in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Keys {
+    #[default]
+    Docker,
+    Podman,
+}
+
+impl Keys {
+    /// The key of the addresses of DNS servers.
+    pub(crate) const fn dns(self) -> &'static str {
+        match self {
+            Self::Docker => "dns_servers",
+            Self::Podman => "dns",
+        }
+    }
 }
 
 /// What only the driver `podman` has.
@@ -43,6 +63,12 @@ impl FieldError {
     }
 }
 
+impl From<FieldError> for ConfigFinding {
+    fn from(FieldError { field, why }: FieldError) -> Self {
+        Self { field, message: why, verdict: Verdict::Refused }
+    }
+}
+
 impl From<FieldError> for DriverError {
     fn from(error: FieldError) -> Self {
         Self::fatal(error)
@@ -54,28 +80,40 @@ impl From<FieldError> for DriverError {
 /// # Errors
 /// A field that is unknown, has another type, or can't be used.
 pub(crate) fn read(driver: &str, config: &serde_json::Value) -> DriverResult<ContainerConfig> {
-    let mut config = if driver == PODMAN {
-        podman::translate(read_config::<PodmanConfig>(config)?)?
+    Ok(typed(driver, config)??)
+}
+
+/// Reads a config: the inner error is about a field that has the right type.
+///
+/// # Errors
+/// A field that is unknown or has another type.
+pub(crate) fn typed(
+    driver: &str,
+    config: &serde_json::Value,
+) -> DriverResult<Result<ContainerConfig, FieldError>> {
+    let config = if driver == PODMAN {
+        podman::translate(read_config::<PodmanConfig>(config)?)
     } else {
-        ContainerConfig { docker: read_config::<DockerConfig>(config)?, ..ContainerConfig::default() }
+        Ok(ContainerConfig { docker: read_config::<DockerConfig>(config)?, ..ContainerConfig::default() })
     };
+    Ok(config.and_then(usable))
+}
+
+fn usable(mut config: ContainerConfig) -> Result<ContainerConfig, FieldError> {
     let docker = &mut config.docker;
     if docker.auth.as_ref().is_some_and(|auth| auth.0.tls_verify == Some(false)) {
         return Err(FieldError::new(
             "auth.tls_verify",
             "the engine verifies certificates by its own config; remove it, and name the registry in `insecure-registries` of Docker's daemon.json or with `insecure = true` in Podman's registries.conf",
-        )
-        .into());
+        ));
     }
     docker.image = docker.image.trim_start_matches("https://").to_owned();
     if docker.image.is_empty() {
-        return Err(FieldError::new("image", "must not be empty").into());
+        return Err(FieldError::new("image", "must not be empty"));
     }
     if let Some(isolation) = docker.isolation.as_deref().filter(|mode| !mode.is_empty() && *mode != "default")
     {
-        return Err(
-            FieldError::new("isolation", format!("{isolation:?} exists on Windows only; remove it")).into()
-        );
+        return Err(FieldError::new("isolation", format!("{isolation:?} exists on Windows only; remove it")));
     }
     Ok(config)
 }

@@ -19,6 +19,7 @@ use bollard::models::{
     ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
     HostConfigLogConfig,
 };
+use herdlet_api_types::{job::Resources, manifest::driver::DockerConfig};
 use herdlet_driver::{DriverResult, TaskConfig};
 use sha2::{Digest as _, Sha256};
 
@@ -61,7 +62,7 @@ pub(crate) struct Request {
     /// Whether the engine stores its logs in files that the agent can read.
     pub(crate) logs: LogSource,
     /// Keys of the config that have no effect, as messages.
-    pub(crate) notes: Vec<&'static str>,
+    pub(crate) notes: Vec<String>,
     /// What the agent has to mount before the container is created, until it has started.
     pub(crate) pins: Vec<Pin>,
 }
@@ -86,6 +87,28 @@ impl Request {
     }
 }
 
+/// Everything in a config that is refused whatever the agent, its options and its engine are. [`request`] refuses it too.
+pub(crate) fn refusals(
+    config: &ContainerConfig,
+    resources: &Resources,
+    has_port: &dyn Fn(&str) -> bool,
+) -> Vec<FieldError> {
+    let docker = &config.docker;
+    let mut found = network::refusals(config, has_port);
+    found.extend(cgroup_namespace(docker.cgroupns.as_deref()).err());
+    found.extend(limits::refusals(config, resources));
+    found.extend(security::refusals(docker));
+    found.extend(mounts::refusals(docker));
+    found
+}
+
+/// Keys that have no effect, each with a message.
+pub(crate) fn without_effect(docker: &DockerConfig) -> Vec<(&'static str, String)> {
+    let cores = docker.cpuset_cpus.is_some();
+    let cores = cores.then(|| ("cpuset_cpus", "cpuset_cpus has no effect, as in Nomad".to_owned()));
+    cores.into_iter().chain(network::unpublished(docker)).collect()
+}
+
 /// Makes the request.
 ///
 /// # Errors
@@ -94,11 +117,8 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
     let Material { task, config, policy, .. } = material;
     let docker = &config.docker;
     let network = network::of(material)?;
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = without_effect(docker).into_iter().map(|(_, note)| note).collect();
     let (log_config, logs) = logging(material, &mut notes);
-    if docker.cpuset_cpus.is_some() {
-        notes.push("cpuset_cpus has no effect, as in Nomad; use resources.cores");
-    }
     let mut labels = material.labels.clone();
     for (name, value) in &docker.labels.0 {
         labels.entry(name.clone()).or_insert_with(|| value.clone());
@@ -158,10 +178,7 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
     Ok(Request { body, port_map: network.port_map, logs, notes, pins })
 }
 
-fn logging(
-    material: &Material<'_>,
-    notes: &mut Vec<&'static str>,
-) -> (Option<HostConfigLogConfig>, LogSource) {
+fn logging(material: &Material<'_>, notes: &mut Vec<String>) -> (Option<HostConfigLogConfig>, LogSource) {
     let Material { task, config, policy, .. } = material;
     let own = config.docker.logging.as_ref().map(|logging| &logging.0);
     let (name, options) = match (own, &policy.logging) {
@@ -183,7 +200,8 @@ fn logging(
     // A compressed file can't be read further from a position. The files are a buffer: what is copied needs no compression.
     if logs == LogSource::Files && options.remove("compress").is_some_and(|value| value == "true") {
         notes.push(
-            "the log option compress has no effect: the engine's files are only a buffer for the task's logs",
+            "the log option compress has no effect: the engine's files are only a buffer for the task's logs"
+                .to_owned(),
         );
     }
     let config = HostConfigLogConfig { typ: Some(name), config: some_map(options) };

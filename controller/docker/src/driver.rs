@@ -38,6 +38,7 @@ use tokio::time;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
+    check::checked,
     create::Compute,
     engine::{About, Engine, Engines, Place, State, candidates},
     exec, failure,
@@ -126,7 +127,7 @@ impl Containers {
         let opened =
             Records::open(&dir).and_then(|records| Ok((records, UsedImages::open(&dir.join("images"))?)));
         let (records, used) = opened.map_err(|source| OpenError::Records { dir, source })?;
-        let info = if driver == PODMAN { DriverInfo::podman() } else { DriverInfo::docker() };
+        let info = checked(if driver == PODMAN { DriverInfo::podman() } else { DriverInfo::docker() });
         let ended = CancellationToken::new();
         let naming = match mode {
             Mode::Node => Naming::Nomad,

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `config` | the tasks' `config` of both drivers, as one type |
 //! | `policy` | the drivers' options, resolved |
+//! | `check` | the check of a task's `config` in a job file |
 //! | `create` | a task as the engine's request to create a container |
 //! | `reference`, `auth`, `images` | names of images, credentials, pulls |
 //! | `engine` | finding an engine, connecting to it, its state |
@@ -18,6 +19,7 @@
 //! | `driver` | the contract of drivers |
 
 mod auth;
+mod check;
 mod config;
 mod create;
 mod driver;
@@ -37,6 +39,7 @@ mod runs;
 mod stats;
 mod used;
 
+pub use check::checked;
 pub use driver::{Containers, Setup};
 pub use names::Naming;
 pub use policy::Mode;

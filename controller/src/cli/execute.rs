@@ -63,7 +63,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Checks(args) => checks::run(args).await,
         ClientCommand::Monitor(args) => monitor::run(args).await,
         ClientCommand::Diff(args) => diff::run(args).await.map_err(|failure| failure.code(failure::USAGE)),
-        ClientCommand::Validate(args) => offline::validate(&args),
+        ClientCommand::Validate(args) => offline::validate(&args, &crate::drivers::of_manifests()),
         ClientCommand::Convert(args) => convert::convert(&args),
         ClientCommand::Schema(args) => schema::schema(&args),
         ClientCommand::Template(args) => template::run(&args).await,

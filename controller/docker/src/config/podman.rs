@@ -5,7 +5,7 @@ use herdlet_api_types::manifest::{
     driver::{DockerConfig, DockerDevice, PodmanConfig},
 };
 
-use super::{ContainerConfig, FieldError, PodmanExtras, bytes};
+use super::{ContainerConfig, FieldError, Keys, PodmanExtras, bytes};
 
 /// Where images of Podman may be besides registries.
 const TRANSPORTS: [&str; 5] = ["docker-archive:", "oci-archive:", "oci:", "dir:", "containers-storage:"];
@@ -86,7 +86,7 @@ pub(super) fn translate(config: PodmanConfig) -> Result<ContainerConfig, FieldEr
         auth_soft_fail: config.auth_soft_fail,
         ..DockerConfig::default()
     };
-    Ok(ContainerConfig { docker, podman: extras })
+    Ok(ContainerConfig { docker, podman: extras, keys: Keys::Podman })
 }
 
 /// An image of a registry, without its transport.

@@ -7,7 +7,7 @@ use herdlet_api_types::job::Resources;
 use herdlet_driver::limits::CPU_SHARES;
 
 use super::Material;
-use crate::config::FieldError;
+use crate::config::{ContainerConfig, FieldError};
 
 const MIB: i64 = 1024 * 1024;
 /// The kernel's default period in microseconds.
@@ -21,36 +21,54 @@ pub(crate) struct Compute {
     pub(crate) cores: u64,
 }
 
+/// Limits of the memory, in bytes.
+struct MemoryLimits {
+    limit: Option<i64>,
+    reserved: Option<i64>,
+    swap: Option<i64>,
+}
+
 pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), FieldError> {
     memory(host, material)?;
     processor(host, material)?;
     processes(host, material)?;
-    host.ulimits = super::some(ulimits(material)?);
+    host.ulimits = super::some(ulimits(material.config).collect::<Result<_, _>>()?);
     Ok(())
 }
 
+/// What is wrong on every machine.
+pub(super) fn refusals(config: &ContainerConfig, resources: &Resources) -> Vec<FieldError> {
+    let found = ulimits(config).filter_map(Result::err);
+    found.chain(memory_limits(config, resources).err()).chain(hard_limit(config, resources).err()).collect()
+}
+
 /// Without `memory_max`, `memory` is the limit; with it, or with `memory_hard_limit`, the larger one is, and `memory` is reserved.
-fn memory(
-    host: &mut HostConfig,
-    Material { task, config, about, .. }: &Material<'_>,
-) -> Result<(), FieldError> {
+fn memory_limits(config: &ContainerConfig, resources: &Resources) -> Result<MemoryLimits, FieldError> {
     let bytes = |mib: u64| i64::try_from(mib).unwrap_or(i64::MAX).saturating_mul(MIB);
-    let resources = &task.resources;
     let max = [resources.memory_max_mib, config.docker.memory_hard_limit].into_iter().flatten().max();
     let (limit, reserved) = match (resources.memory_mib, max) {
         (memory, None) => (memory, None),
         (memory, Some(Resources::ALL_MEMORY)) => (None, memory),
         (memory, Some(max)) => (memory.max(Some(max)), memory.filter(|memory| *memory <= max)),
     };
-    host.memory = limit.map(bytes);
-    host.memory_reservation = config.podman.memory_reservation_bytes.or(reserved.map(bytes));
-    host.memory_swap = config.podman.memory_swap_bytes.or(host.memory);
-    if let (Some(swap), Some(memory)) = (host.memory_swap, host.memory)
+    let limit = limit.map(bytes);
+    let reserved = config.podman.memory_reservation_bytes.or(reserved.map(bytes));
+    let swap = config.podman.memory_swap_bytes.or(limit);
+    if let (Some(swap), Some(memory)) = (swap, limit)
         && swap < memory
         && swap >= 0
     {
         return Err(FieldError::new("memory_swap", "must not be less than the memory limit"));
     }
+    Ok(MemoryLimits { limit, reserved, swap })
+}
+
+fn memory(
+    host: &mut HostConfig,
+    Material { task, config, about, .. }: &Material<'_>,
+) -> Result<(), FieldError> {
+    let limits = memory_limits(config, &task.resources)?;
+    (host.memory, host.memory_reservation, host.memory_swap) = (limits.limit, limits.reserved, limits.swap);
     let is_v1 = about.cgroup_version == 1 && about.is_docker();
     host.memory_swappiness =
         config.podman.memory_swappiness.or((is_v1 && host.memory.is_some()).then_some(0));
@@ -61,26 +79,29 @@ fn processor(host: &mut HostConfig, material: &Material<'_>) -> Result<(), Field
     let Material { task, config, compute, .. } = material;
     let shares = task.resources.cpu_mhz.map(|mhz| mhz.clamp(*CPU_SHARES.start(), *CPU_SHARES.end()));
     host.cpu_shares = shares.and_then(|shares| i64::try_from(shares).ok());
-    let docker = &config.docker;
-    if !docker.cpu_hard_limit {
-        return Ok(());
-    }
-    let Some(mhz) = task.resources.cpu_mhz else {
-        return Err(FieldError::new("cpu_hard_limit", "needs `resources.cpu`, the limit in MHz"));
-    };
+    let Some(mhz) = hard_limit(config, &task.resources)? else { return Ok(()) };
     if compute.mhz == 0 {
         return Err(FieldError::new(
             "cpu_hard_limit",
             "the clock rate of this machine is unknown; set `cpu_total_compute` in the agent's config",
         ));
     }
-    let period = docker.cpu_cfs_period.filter(|period| *period > 0).map_or(PERIOD_US, i64::from);
+    let period = config.docker.cpu_cfs_period.filter(|period| *period > 0).map_or(PERIOD_US, i64::from);
     let whole = u128::from(mhz) * u128::try_from(period).unwrap_or_default() * u128::from(compute.cores);
     let quota = i64::try_from(whole / u128::from(compute.mhz)).unwrap_or(i64::MAX);
     host.cpu_period = Some(period);
     // The kernel's minimum is one millisecond.
     host.cpu_quota = Some(quota.max(1_000));
     Ok(())
+}
+
+/// The hard limit of the processor in MHz, if the task asks for one.
+fn hard_limit(config: &ContainerConfig, resources: &Resources) -> Result<Option<u64>, FieldError> {
+    if !config.docker.cpu_hard_limit {
+        return Ok(None);
+    }
+    let missing = || FieldError::new("cpu_hard_limit", "needs `resources.cpu`, the limit in MHz");
+    resources.cpu_mhz.map(Some).ok_or_else(missing)
 }
 
 fn processes(
@@ -100,7 +121,7 @@ fn processes(
     Ok(())
 }
 
-fn ulimits(Material { config, .. }: &Material<'_>) -> Result<Vec<ResourcesUlimits>, FieldError> {
+fn ulimits(config: &ContainerConfig) -> impl Iterator<Item = Result<ResourcesUlimits, FieldError>> {
     let read = |(name, text): (&String, &String)| {
         let (soft, hard) = text.split_once(':').unwrap_or((text, text));
         let number = |text: &str| {
@@ -117,5 +138,5 @@ fn ulimits(Material { config, .. }: &Material<'_>) -> Result<Vec<ResourcesUlimit
             hard: Some(number(hard)?),
         })
     };
-    config.docker.ulimit.0.iter().map(read).collect()
+    config.docker.ulimit.0.iter().map(read)
 }

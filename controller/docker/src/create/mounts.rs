@@ -10,7 +10,7 @@ use bollard::models::{
     HostConfig, Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Spread,
     MountTmpfsOptions, MountType, MountVolumeOptions, MountVolumeOptionsDriverConfig,
 };
-use herdlet_api_types::manifest::driver::DockerMount;
+use herdlet_api_types::manifest::driver::{DockerConfig, DockerMount};
 use herdlet_driver::{DriverError, DriverResult, Mount, Propagation};
 
 use super::{
@@ -51,6 +51,23 @@ const OPTIONS: [&str; 22] = [
     "nodev",
 ];
 
+/// What is wrong on every machine.
+pub(super) fn refusals(docker: &DockerConfig) -> Vec<FieldError> {
+    let volumes = docker.volumes.iter().enumerate().filter_map(|(index, text)| {
+        let why = Volume::parse(&text.0).err()?;
+        Some(FieldError::new(format!("volumes[{index}]"), why))
+    });
+    let mounts = mounts(docker).filter_map(|(field, mount)| Kind::of(&field, mount).err());
+    volumes.chain(mounts).collect()
+}
+
+/// All of `mount` and `mounts`, each with its field.
+fn mounts(docker: &DockerConfig) -> impl Iterator<Item = (String, &DockerMount)> {
+    let mount = docker.mount.iter().enumerate().map(|(index, mount)| (format!("mount[{index}]"), mount));
+    let mounts = docker.mounts.iter().enumerate().map(|(index, mount)| (format!("mounts[{index}]"), mount));
+    mount.chain(mounts)
+}
+
 /// Sets them. Returns what the agent has to mount for the engine.
 pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResult<Vec<Pin>> {
     let mut binds = own_binds(material)?;
@@ -62,12 +79,10 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResul
     }
     let docker = &material.config.docker;
     let mut mounts: Vec<EngineMount> = material.task.mounts.iter().map(of_part).collect();
-    for (key, list) in [("mount", &docker.mount), ("mounts", &docker.mounts)] {
-        for (index, mount) in list.iter().enumerate() {
-            let field = format!("{key}[{index}]");
-            let made = written(&field, mount, &mut sources, material);
-            mounts.push(made.map_err(|why| FieldError::new(field, why))?);
-        }
+    for (field, mount) in self::mounts(docker) {
+        let kind = Kind::of(&field, mount)?;
+        let made = written((&field, mount), kind, &mut sources, material);
+        mounts.push(made.map_err(|why| FieldError::new(field, why))?);
     }
     host.binds = Some(binds);
     host.mounts = some(mounts);
@@ -114,26 +129,40 @@ fn own_binds(material: &Material<'_>) -> DriverResult<Vec<String>> {
     ])
 }
 
-/// `SOURCE:TARGET[:OPTIONS]`.
+/// The parts of `SOURCE:TARGET[:OPTIONS]`.
+struct Volume<'t> {
+    source: &'t str,
+    target: &'t str,
+    options: Vec<&'t str>,
+}
+
+impl<'t> Volume<'t> {
+    fn parse(text: &'t str) -> Result<Self, String> {
+        let mut parts = text.splitn(3, ':');
+        let (Some(source), Some(target)) = (parts.next(), parts.next()) else {
+            return Err(format!("expected SOURCE:TARGET[:OPTIONS], found {text:?}"));
+        };
+        if source.is_empty() || !target.starts_with('/') {
+            return Err(format!("expected SOURCE:TARGET with an absolute target, found {text:?}"));
+        }
+        let options: Vec<&str> = parts.next().into_iter().flat_map(|options| options.split(',')).collect();
+        if let Some(unknown) = options.iter().find(|option| !OPTIONS.contains(option)) {
+            return Err(format!(
+                "the option {unknown:?} in {text:?} is unknown; there are ro, rw, z, Z, nocopy and propagation modes"
+            ));
+        }
+        Ok(Self { source, target, options })
+    }
+}
+
+/// A volume as the engine takes it.
 fn volume(
     field: &str,
     text: &str,
     sources: &mut Sources<'_>,
     material: &Material<'_>,
 ) -> Result<String, String> {
-    let mut parts = text.splitn(3, ':');
-    let (Some(source), Some(target)) = (parts.next(), parts.next()) else {
-        return Err(format!("expected SOURCE:TARGET[:OPTIONS], found {text:?}"));
-    };
-    if source.is_empty() || !target.starts_with('/') {
-        return Err(format!("expected SOURCE:TARGET with an absolute target, found {text:?}"));
-    }
-    let mut options: Vec<&str> = parts.next().into_iter().flat_map(|options| options.split(',')).collect();
-    if let Some(unknown) = options.iter().find(|option| !OPTIONS.contains(option)) {
-        return Err(format!(
-            "the option {unknown:?} in {text:?} is unknown; there are ro, rw, z, Z, nocopy and propagation modes"
-        ));
-    }
+    let Volume { source, target, mut options } = Volume::parse(text)?;
     let has_driver = material.config.docker.volume_driver.as_deref().is_some_and(|driver| !driver.is_empty());
     let source = if has_driver {
         if !material.policy.host_paths {
@@ -175,28 +204,53 @@ fn of_part(mount: &Mount) -> EngineMount {
     }
 }
 
+/// The kind of a mount.
+#[derive(Clone, Copy)]
+enum Kind {
+    Bind(Option<Spread>),
+    Volume,
+    Tmpfs,
+}
+
+impl Kind {
+    fn of(field: &str, mount: &DockerMount) -> Result<Self, FieldError> {
+        let refused = |key: &str, why: String| FieldError::new(format!("{field}.{key}"), why);
+        if !mount.target.0.starts_with('/') {
+            let why = format!("`target` must be an absolute path, found {:?}", mount.target.0);
+            return Err(refused("target", why));
+        }
+        match mount.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or("volume") {
+            "bind" => {
+                let options = mount.bind_options.as_ref();
+                let name = options.and_then(|options| options.0.propagation.as_deref());
+                let spread = name.filter(|name| !name.is_empty()).map(propagation).transpose();
+                Ok(Self::Bind(spread.map_err(|why| refused("bind_options.propagation", why))?))
+            }
+            "volume" => Ok(Self::Volume),
+            "tmpfs" => Ok(Self::Tmpfs),
+            other => Err(refused("type", format!("`type` must be bind, volume or tmpfs, found {other:?}"))),
+        }
+    }
+}
+
 fn written(
-    field: &str,
-    mount: &DockerMount,
+    (field, mount): (&str, &DockerMount),
+    kind: Kind,
     sources: &mut Sources<'_>,
     material: &Material<'_>,
 ) -> Result<EngineMount, String> {
-    if !mount.target.0.starts_with('/') {
-        return Err(format!("`target` must be an absolute path, found {:?}", mount.target.0));
-    }
     let base = EngineMount {
         target: Some(mount.target.0.clone()),
         read_only: Some(mount.readonly),
         ..EngineMount::default()
     };
-    match mount.kind.as_deref().filter(|kind| !kind.is_empty()).unwrap_or("volume") {
-        "bind" => {
-            let options = mount.bind_options.as_ref().and_then(|options| options.0.propagation.as_deref());
-            let options = options.filter(|name| !name.is_empty());
-            if !sources.may_propagate() && options.is_some_and(|name| PROPAGATING.contains(&name)) {
+    match kind {
+        Kind::Bind(propagation) => {
+            let is_shared =
+                propagation.is_some_and(|spread| !matches!(spread, Spread::PRIVATE | Spread::RPRIVATE));
+            if !sources.may_propagate() && is_shared {
                 return Err(NOT_PROPAGATED.to_owned());
             }
-            let propagation = options.map(propagation).transpose()?;
             let source = sources.path(field, &mount.source.0, Missing::Refuse)?;
             Ok(EngineMount {
                 typ: Some(MountType::BIND),
@@ -208,7 +262,7 @@ fn written(
                 ..base
             })
         }
-        "volume" => {
+        Kind::Volume => {
             if !material.policy.host_paths {
                 return Err(NOT_ENABLED.to_owned());
             }
@@ -229,7 +283,7 @@ fn written(
                 ..base
             })
         }
-        "tmpfs" => {
+        Kind::Tmpfs => {
             let options = mount.tmpfs_options.clone().unwrap_or_default().0;
             Ok(EngineMount {
                 typ: Some(MountType::TMPFS),
@@ -241,7 +295,6 @@ fn written(
                 ..base
             })
         }
-        other => Err(format!("`type` must be bind, volume or tmpfs, found {other:?}")),
     }
 }
 

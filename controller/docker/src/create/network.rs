@@ -9,7 +9,7 @@ use bollard::models::{EndpointIpamConfig, EndpointSettings, NetworkingConfig, Po
 use herdlet_api_types::{alloc::AssignedPort, manifest::driver::DockerConfig};
 
 use super::{Material, some};
-use crate::config::FieldError;
+use crate::config::{ContainerConfig, FieldError};
 
 /// The network part of a request.
 pub(super) struct Network {
@@ -21,35 +21,21 @@ pub(super) struct Network {
 }
 
 pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
-    let docker = &material.config.docker;
-    let mode = docker.network_mode.as_deref().filter(|mode| !mode.is_empty()).unwrap_or("default");
-    if mode.starts_with("ns:") {
-        return Err(FieldError::new(
-            "network_mode",
-            "joining a namespace by its path is not supported; use container:NAME",
-        ));
-    }
-    let mode = match mode.strip_prefix("task:") {
-        None => mode.to_owned(),
-        Some(_) => {
-            return Err(FieldError::new(
-                "network_mode",
-                "task:NAME needs a network that the tasks of a group share, which this release lacks; use container:NAME",
-            ));
-        }
-    };
-    let shares = mode == "host" || mode == "none" || mode.starts_with("container:");
+    let config = material.config;
+    let mode = mode(&config.docker)?;
+    not_shared(config, mode).map_or(Ok(()), Err)?;
+    let publishes = publishes(mode);
     let ports = published(material)?;
     let mut network = Network {
-        endpoints: endpoints(docker, &mode)?,
-        mode,
+        endpoints: endpoints(&config.docker, mode)?,
+        mode: mode.to_owned(),
         bindings: HashMap::new(),
         exposed: Vec::new(),
         port_map: BTreeMap::new(),
     };
     for (label, (port, inside)) in ports {
         network.port_map.insert(label, inside);
-        if shares {
+        if !publishes {
             continue;
         }
         for protocol in ["tcp", "udp"] {
@@ -63,6 +49,70 @@ pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
     network.exposed.sort();
     network.exposed.dedup();
     Ok(network)
+}
+
+/// What is wrong whatever the ports and the engine are.
+pub(super) fn refusals(config: &ContainerConfig, has_port: &dyn Fn(&str) -> bool) -> Vec<FieldError> {
+    let docker = &config.docker;
+    let ports = wanted(docker).filter_map(|wanted| match wanted {
+        Ok(wanted) => (!has_port(wanted.label)).then(|| wanted.missing()),
+        Err(error) => Some(error),
+    });
+    let mode = mode(docker);
+    let of_mode = mode.as_ref().map_or_else(
+        |error| vec![error.clone()],
+        |mode| {
+            let found = [not_shared(config, mode), endpoints(docker, mode).err()];
+            found.into_iter().flatten().collect()
+        },
+    );
+    ports.chain(of_mode).collect()
+}
+
+/// The key of ports that are not published, and why.
+pub(super) fn unpublished(docker: &DockerConfig) -> Option<(&'static str, String)> {
+    let mode = mode(docker).ok().filter(|mode| !publishes(mode))?;
+    let keys = [("ports", docker.ports.is_empty()), ("port_map", docker.port_map.0.is_empty())];
+    let (key, _) = keys.into_iter().find(|(_, is_empty)| !is_empty)?;
+    Some((key, format!("{key} publishes nothing with network_mode {mode:?}")))
+}
+
+/// The network mode; `default` if none is written.
+fn mode(docker: &DockerConfig) -> Result<&str, FieldError> {
+    let mode = docker.network_mode.as_deref().filter(|mode| !mode.is_empty()).unwrap_or("default");
+    let refused = |why: &str| Err(FieldError::new("network_mode", why));
+    if mode.starts_with("ns:") {
+        return refused("joining a namespace by its path is not supported; use container:NAME");
+    }
+    if mode.starts_with("task:") {
+        return refused(
+            "task:NAME needs a network that the tasks of a group share, which this release lacks; use container:NAME",
+        );
+    }
+    Ok(mode)
+}
+
+/// Whether a container in this mode has an address of its own, to which ports can lead.
+fn publishes(mode: &str) -> bool {
+    mode != "host" && mode != "none" && joined(Some(mode)).is_none()
+}
+
+/// A key that an engine refuses for a container in the network of another one, whose names and addresses it has.
+fn not_shared(config: &ContainerConfig, mode: &str) -> Option<FieldError> {
+    joined(Some(mode))?;
+    let docker = &config.docker;
+    let keys = [
+        ("hostname", docker.hostname.as_ref().is_some_and(|name| !name.0.is_empty())),
+        (config.keys.dns(), !docker.dns_servers.is_empty()),
+        ("dns_search_domains", !docker.dns_search_domains.is_empty()),
+        ("dns_options", !docker.dns_options.is_empty()),
+        ("extra_hosts", !docker.extra_hosts.is_empty()),
+    ];
+    let (key, _) = keys.into_iter().find(|(_, is_set)| *is_set)?;
+    let why = format!(
+        "a container with network_mode {mode:?} has the network of that container; remove {key}, or set it there"
+    );
+    Some(FieldError::new(key, why))
 }
 
 /// The container whose network a mode joins.
@@ -81,24 +131,48 @@ fn published<'m>(
     for (label, port) in &task.own_ports {
         ports.insert(label.clone(), (port, port.value));
     }
-    let find = |label: &str, field: String| {
-        let of_group = task.ports.get(label);
+    for wanted in wanted(docker) {
+        let wanted = wanted?;
+        let of_group = task.ports.get(wanted.label);
         let of_group = of_group.map(|port| (port, if port.to > 0 { port.to } else { port.value }));
-        of_group
-            .or_else(|| task.own_ports.get(label).map(|port| (port, port.value)))
-            .ok_or_else(|| FieldError::new(field, format!("Port {label:?} not found, check network block")))
-    };
-    for (index, label) in docker.ports.iter().enumerate() {
-        ports.insert(label.0.clone(), find(&label.0, format!("ports[{index}]"))?);
-    }
-    for (label, number) in &docker.port_map.0 {
-        let field = || format!("port_map.{label}");
-        let number = number.parse::<u16>().ok().filter(|number| *number > 0).ok_or_else(|| {
-            FieldError::new(field(), format!("expected a port from 1 to 65535, found {number:?}"))
-        })?;
-        ports.insert(label.clone(), (find(label, field())?.0, number));
+        let (port, inside) = of_group
+            .or_else(|| task.own_ports.get(wanted.label).map(|port| (port, port.value)))
+            .ok_or_else(|| wanted.missing())?;
+        ports.insert(wanted.label.to_owned(), (port, wanted.inside.unwrap_or(inside)));
     }
     Ok(ports)
+}
+
+/// A port that `ports` or `port_map` names.
+struct Wanted<'c> {
+    label: &'c str,
+    field: String,
+    /// Its number inside the container, if `port_map` gives one.
+    inside: Option<u16>,
+}
+
+impl Wanted<'_> {
+    fn missing(&self) -> FieldError {
+        FieldError::new(&*self.field, format!("Port {:?} not found, check network block", self.label))
+    }
+}
+
+/// Those of `ports`, then those of `port_map`, which override them.
+fn wanted(docker: &DockerConfig) -> impl Iterator<Item = Result<Wanted<'_>, FieldError>> {
+    let listed =
+        docker.ports.iter().enumerate().map(|(index, label)| {
+            Ok(Wanted { label: &label.0, field: format!("ports[{index}]"), inside: None })
+        });
+    let mapped = docker.port_map.0.iter().map(|(label, number)| {
+        let field = format!("port_map.{label}");
+        match number.parse::<u16>() {
+            Ok(inside @ 1..) => Ok(Wanted { label, field, inside: Some(inside) }),
+            Ok(0) | Err(_) => {
+                Err(FieldError::new(field, format!("expected a port from 1 to 65535, found {number:?}")))
+            }
+        }
+    });
+    listed.chain(mapped)
 }
 
 /// Addresses and names in a network of the engine.
@@ -122,7 +196,7 @@ fn endpoints(docker: &DockerConfig, mode: &str) -> Result<Option<NetworkingConfi
     if !is_own && mac.is_none() {
         return Ok(None);
     }
-    if mac.is_some() && (mode == "host" || mode == "none" || mode.starts_with("container:")) {
+    if mac.is_some() && !publishes(mode) {
         return Err(FieldError::new(
             "mac_address",
             format!("a container with network_mode {mode:?} has no own interface"),

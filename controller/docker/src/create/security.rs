@@ -14,6 +14,9 @@ use crate::{config::FieldError, files, policy::Policy};
 /// The mode that shares the namespace of a container.
 const CONTAINER: &str = "container";
 
+/// The option that has no value.
+const NO_NEW_PRIVILEGES: &str = "no-new-privileges";
+
 /// The largest seccomp profile. Docker's default has 13 KiB.
 const PROFILE_LEN_MAX: u64 = 1024 * 1024;
 
@@ -39,6 +42,12 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> Result<(), 
     host.userns_mode = mode("userns", docker.userns_mode.as_deref(), &policy.allowed_userns, policy)?;
     host.security_opt = some(security_options(material)?);
     Ok(())
+}
+
+/// What is wrong on every machine.
+pub(super) fn refusals(docker: &DockerConfig) -> Vec<FieldError> {
+    let options = docker.security_opt.iter().enumerate();
+    options.filter_map(|(index, option)| SecurityOption::parse(index, &option.0).err()).collect()
 }
 
 /// Sharing a namespace of the machine is a right (Nomad 2.0.4, CVE-2026-14891). Sharing one of another container is one, too: it may be
@@ -77,16 +86,32 @@ pub(super) fn runtime(docker: &DockerConfig, policy: &Policy) -> Result<Option<S
     Ok(Some(runtime.to_owned()))
 }
 
+/// An entry of `security_opt`.
+enum SecurityOption<'t> {
+    NoNewPrivileges,
+    Named(&'t str, &'t str),
+}
+
+impl<'t> SecurityOption<'t> {
+    fn parse(index: usize, option: &'t str) -> Result<Self, FieldError> {
+        if option == NO_NEW_PRIVILEGES {
+            return Ok(Self::NoNewPrivileges);
+        }
+        let parts = option.split_once('=').or_else(|| option.split_once(':'));
+        parts.map(|(name, value)| Self::Named(name, value)).ok_or_else(|| {
+            let why = format!("expected NAME=VALUE or {NO_NEW_PRIVILEGES}, found {option:?}");
+            FieldError::new(format!("security_opt[{index}]"), why)
+        })
+    }
+}
+
 /// Options for the engine, in which the file of a seccomp profile is replaced by its content.
 fn security_options(Material { task, config, policy, .. }: &Material<'_>) -> Result<Vec<String>, FieldError> {
     let read = |(index, option): (usize, &herdlet_api_types::manifest::Text)| {
-        let option = option.0.as_str();
         let refused = |why: String| FieldError::new(format!("security_opt[{index}]"), why);
-        if option == "no-new-privileges" {
-            return Ok(option.to_owned());
-        }
-        let Some((name, value)) = option.split_once('=').or_else(|| option.split_once(':')) else {
-            return Err(refused(format!("expected NAME=VALUE or no-new-privileges, found {option:?}")));
+        let (name, value) = match SecurityOption::parse(index, &option.0)? {
+            SecurityOption::NoNewPrivileges => return Ok(NO_NEW_PRIVILEGES.to_owned()),
+            SecurityOption::Named(name, value) => (name, value),
         };
         if name != "seccomp" || matches!(value, "unconfined" | "builtin") {
             return Ok(format!("{name}={value}"));

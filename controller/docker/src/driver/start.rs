@@ -101,7 +101,7 @@ impl Shared {
             );
         }
         for note in &request.notes {
-            self.message(id, (*note).to_owned());
+            self.message(id, note.clone());
         }
         let launched = match self.pin(id, &engine, &request.pins).await {
             Ok(()) => self.launch(&engine, id, request, &record).await,

@@ -88,7 +88,7 @@ fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, 
         {
             docker()
         }
-        EngineChoice::Auto if exists(&podman().socket) => podman(),
+        EngineChoice::Auto if exists(&podman().socket) || is_installed("podman", exists) => podman(),
         EngineChoice::Auto => docker(),
     }
 }
@@ -106,11 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_docker_is_waited_for() {
+    fn an_installed_engine_is_waited_for() {
         let json = |text: &str| serde_json::from_str(text).unwrap();
         let both = ["/usr/sbin/dockerd", PODMAN_SOCKET];
         assert_eq!(of("docker", json("{}"), &both, None).kind, Kind::Docker);
         assert_eq!(of("docker", json("{}"), &[PODMAN_SOCKET], None).kind, Kind::Podman);
+        // Podman alone is waited for, too; beside Docker it is not.
+        let podman = "/usr/bin/podman";
+        assert_eq!(of("docker", json("{}"), &[podman], None).socket, Path::new(PODMAN_SOCKET));
+        for docker in ["/usr/sbin/dockerd", DOCKER_SOCKET] {
+            assert_eq!(of("docker", json("{}"), &[podman, docker], None).kind, Kind::Docker);
+        }
         assert_eq!(of("docker", json("{}"), &[], None).socket, Path::new(DOCKER_SOCKET));
         assert_eq!(of("podman", json("{}"), &both, None).socket, Path::new(PODMAN_SOCKET));
         assert_eq!(of("docker", json("{\"engine\": \"podman\"}"), &both, None).kind, Kind::Podman);

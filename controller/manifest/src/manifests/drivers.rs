@@ -1,11 +1,11 @@
 //! What manifests must know about task drivers.
 //!
-//! In: the descriptions of the caller's drivers. Out: the schemas of their task configs, and the capabilities that decide whether
-//! a manifest is valid. This module does not know how a driver works.
+//! In: the descriptions of the caller's drivers. Out: the schemas of their task configs, their own checks of these, and the
+//! capabilities that decide whether a manifest is valid. This module does not know how a driver works.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use herdlet_api_types::driver::{Capabilities, DriverInfo, built_in};
+use herdlet_api_types::driver::{Capabilities, ConfigCheck, DriverInfo, built_in};
 use schemars::Schema;
 
 use crate::yaml;
@@ -25,6 +25,8 @@ pub const DENIED_FUNCTIONS: [&str; 3] = ["executeTemplate", "plugin", "writeToFi
 pub struct DriverRules {
     /// The strict schema of `config`.
     pub config: Schema,
+    /// The driver's own check of it.
+    pub check: Option<ConfigCheck>,
     pub capabilities: Capabilities,
 }
 
@@ -33,7 +35,7 @@ pub(super) const KNOWN: [&str; 8] =
     ["exec", "exec2", "java", "mock_driver", "nomad-driver-virt", "qemu", "rkt", "virt"];
 
 impl Drivers {
-    /// The built-in drivers.
+    /// The built-in drivers, without their own checks.
     pub fn built_in() -> Self {
         built_in().iter().collect()
     }
@@ -69,6 +71,7 @@ impl<'i> FromIterator<&'i DriverInfo> for Drivers {
     fn from_iter<I: IntoIterator<Item = &'i DriverInfo>>(infos: I) -> Self {
         let rules = |info: &DriverInfo| DriverRules {
             config: yaml::strictly(info.schema.clone()),
+            check: info.check,
             capabilities: info.capabilities,
         };
         let rules = infos.into_iter().map(|info| (info.name.clone(), rules(info))).collect();

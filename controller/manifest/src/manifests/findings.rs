@@ -25,6 +25,17 @@ impl<'d> Findings<'d> {
         self.problems.push(self.document.problem(&at.to_string(), message));
     }
 
+    /// Adds a problem at a path.
+    pub(super) fn problem_at(&mut self, path: &str, message: impl Into<String>) {
+        self.problems.push(self.document.problem(path, message));
+    }
+
+    /// Whether there is a problem at or below a field.
+    pub(super) fn has_problem_in(&self, field: &Trail<'_>) -> bool {
+        let field = field.to_string();
+        self.problems.iter().any(|problem| below(&problem.path, &field).is_some())
+    }
+
     /// Adds a problem at a line and column of a text.
     pub(super) fn problem_in_text(&mut self, at: &Trail<'_>, place: (usize, usize), message: &str) {
         self.problems.push(self.document.problem_in_text(&at.to_string(), place, message));
@@ -58,8 +69,13 @@ impl<'d> Findings<'d> {
 
     /// Adds a warning.
     pub(super) fn warning(&mut self, at: &Trail<'_>, message: impl Into<String>) {
+        self.warning_at(&at.to_string(), message);
+    }
+
+    /// Adds a warning at a path.
+    pub(super) fn warning_at(&mut self, path: &str, message: impl Into<String>) {
         if self.warnings.len() < Problems::SHOWN_MAX {
-            self.warnings.push(self.document.problem(&at.to_string(), message));
+            self.warnings.push(self.document.problem(path, message));
         }
     }
 

@@ -21,6 +21,7 @@ mod bounds;
 mod children;
 mod constraint;
 mod depends;
+mod driver;
 mod identity;
 mod lifecycle;
 mod mount;

@@ -5,7 +5,7 @@ use herdlet_api_types::job::{Resources, Task};
 use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
-    Findings, GroupContext, artifact, children, constraint, identity, mount, policy, secret, service,
+    Findings, GroupContext, artifact, children, constraint, driver, identity, mount, policy, secret, service,
     template, text, variables,
 };
 use crate::yaml::Trail;
@@ -52,6 +52,7 @@ pub(super) fn validate(
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
     variables::of_task(context, task, trail, findings);
+    driver::of_task(context, task, trail, findings);
 }
 
 /// Validates a task of a job that servers have validated.
