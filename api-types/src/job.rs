@@ -579,9 +579,20 @@ pub struct Resources {
     pub memory_mib: Option<u64>,
     /// Memory in MiB that the task may use beyond `memory_mib` if available; [`Resources::ALL_MEMORY`] means unlimited.
     pub memory_max_mib: Option<u64>,
+    /// Size of the directory `secrets` in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_mib: Option<u64>,
 }
 
 impl Resources {
+    /// MiB of `secrets` without another size, as in Nomad.
+    pub const SECRETS_MIB: u64 = 1;
+
+    /// Size of the directory `secrets` in MiB.
+    pub fn secrets_mib(&self) -> u64 {
+        self.secrets_mib.unwrap_or(Self::SECRETS_MIB)
+    }
+
     /// Unlimited memory.
     pub const ALL_MEMORY: u64 = u64::MAX;
 

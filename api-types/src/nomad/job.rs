@@ -312,6 +312,7 @@ fn task(task: &Task) -> Value {
             "CPU": task.resources.cpu_mhz.unwrap_or_default(),
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
             "MemoryMaxMB": task.resources.memory_max_mb(),
+            "SecretsMB": task.resources.secrets_mib.unwrap_or_default(),
             "Networks": (!task.ports.is_empty()).then(|| json!([network(&task.ports)])),
         },
         "LogConfig": {

@@ -6,10 +6,11 @@
 //! | kind | a claim | a fence | how it is found again |
 //! | --- | --- | --- | --- |
 //! | a record | the supervisor creates the record's file, as its first act | the agent creates it, as a tombstone | by the attempt's name |
-//! | a unique name | the engine makes a container of the attempt's name | a container of that name that never runs | by the name |
+//! | a record and a unique name | the driver creates the record's file, then the engine a container of the attempt's name | the record, as a tombstone | by the record and the name |
 //! | a plugin | the plugin's start returns a handle, which is stored | the plugin's destroy, by the attempt's id | by the handle; without it the attempt is destroyed and lost |
 //!
-//! A driver's start makes the claim. [`recover_by`] is the recovery logic that all ledgers share.
+//! A driver's start makes the claim. [`recover_by`] is the recovery logic that ledgers share. Drivers of container engines have their
+//! own: while the engine is out of reach, a claim can be neither found nor excluded.
 
 use std::{collections::BTreeSet, sync::OnceLock};
 

@@ -80,6 +80,8 @@ pub struct TaskTemplates {
     pub dirs: Dirs,
     /// Owner of directories that are made for outputs.
     pub owner: Option<FileOwner>,
+    /// Size of `secrets` in MiB.
+    pub secrets_mib: u64,
     /// The revisions of the last outputs; empty before the first render.
     pub before: Vec<u64>,
 }

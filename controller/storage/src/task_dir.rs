@@ -35,7 +35,7 @@ use crate::{
     artifact,
 };
 
-/// Size of `secrets` and of `private`, as in Nomad.
+/// Size of `private`, and of `secrets` without another size.
 pub const SECRETS_SIZE_BYTES: u64 = 1024 * 1024;
 
 #[derive(Debug, Clone)]
@@ -43,6 +43,7 @@ pub struct TaskDir {
     path: PathBuf,
     privileges: Privileges,
     users: TaskUsers,
+    secrets_bytes: u64,
 }
 
 /// Errors of task directories.
@@ -70,13 +71,19 @@ impl TaskDirError {
 impl TaskDir {
     /// The directory at `path`, see [`herdlet_base::paths::Paths::task`], of a task of the agent's own user.
     pub fn new(path: PathBuf, privileges: Privileges) -> Self {
-        Self { path, privileges, users: TaskUsers::default() }
+        Self { path, privileges, users: TaskUsers::default(), secrets_bytes: SECRETS_SIZE_BYTES }
     }
 
     /// Sets the user of the task, and the users of the allocation's other tasks.
     #[must_use]
     pub fn used_by(self, users: TaskUsers) -> Self {
         Self { users, ..self }
+    }
+
+    /// Sets the size of `secrets`. It has no effect on a directory that is there.
+    #[must_use]
+    pub fn with_secrets_of(self, mib: u64) -> Self {
+        Self { secrets_bytes: mib.saturating_mul(1024 * 1024), ..self }
     }
 
     /// Creates the directory, or missing parts of it. Mounts `secrets` and `private` if they are not mounted, as after
@@ -261,7 +268,8 @@ impl TaskDir {
         }
         // Only we may enter the directory below the mount: if it is unmounted, no secret ends up on disk.
         let target = task.make(name, Rights::Exact { mode: 0o700, owner: None })?;
-        kernel::mount_tmpfs(&target, SECRETS_SIZE_BYTES, 0o700)?;
+        let size = if name == SECRETS { self.secrets_bytes } else { SECRETS_SIZE_BYTES };
+        kernel::mount_tmpfs(&target, size, 0o700)?;
         Ok(())
     }
 }
@@ -270,7 +278,8 @@ impl TaskDir {
 pub const DIRS: [&str; 4] = ["local", "tmp", "secrets", "private"];
 
 /// The directories in memory.
-const TMPFS: [&str; 2] = ["secrets", "private"];
+const TMPFS: [&str; 2] = [SECRETS, "private"];
+const SECRETS: &str = "secrets";
 
 /// Unmounts the mounts of [`TaskDir::up`] in `task`.
 ///

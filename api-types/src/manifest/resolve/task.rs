@@ -121,7 +121,8 @@ fn to_resources(spec: &manifest::Resources) -> job::Resources {
         None | Some(0) => None,
         Some(most) => Some(u64::try_from(most).unwrap_or(job::Resources::ALL_MEMORY)),
     };
-    job::Resources { cpu_mhz: spec.cpu, memory_mib: spec.memory, memory_max_mib }
+    let secrets_mib = spec.secrets.filter(|size| *size != 0);
+    job::Resources { cpu_mhz: spec.cpu, memory_mib: spec.memory, memory_max_mib, secrets_mib }
 }
 
 fn to_logs(spec: &manifest::Logs) -> job::Logs {

@@ -48,6 +48,7 @@ pub(super) fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPo
             cpu: task.resources.cpu_mhz,
             memory: task.resources.memory_mib,
             memory_max: Some(task.resources.memory_max_mb()).filter(|most| *most != 0),
+            secrets: task.resources.secrets_mib,
             network: (!task.ports.is_empty()).then(|| from_ports(&task.ports)),
         }),
         logs: from_logs(&task.logs),

@@ -10,7 +10,7 @@ use herdlet_api_types::{
     UnixNanos,
     alloc::Allocation,
     driver::runs_images,
-    job::{Identity, Task},
+    job::{Identity, Resources, Task},
     volume::Volume,
 };
 use herdlet_base::{
@@ -84,6 +84,8 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
         };
         let has_image = task.is_some_and(|task| runs_images(&task.driver));
         let dir = dir.used_by(if has_image { users.of_image() } else { users });
+        let dir =
+            dir.with_secrets_of(task.map_or(Resources::SECRETS_MIB, |task| task.resources.secrets_mib()));
         let result = match verb {
             PlaceVerb::Up => dir.up().map(|()| Outcome::Done(None)),
             PlaceVerb::Down => dir.down().map(|()| Outcome::Done(None)),

@@ -38,6 +38,7 @@ pub(super) async fn reading(
         env: BTreeMap::new(),
         dirs: dirs(context, workload),
         owner: None,
+        secrets_mib: task.resources.secrets_mib(),
         before: Vec::new(),
     })
 }

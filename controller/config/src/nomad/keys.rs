@@ -168,7 +168,8 @@ const ARTIFACT: Keys = &[
     ("set_environment_variables", Unused),
 ];
 
-// Data of the agent's own cluster arrives by events, which need no polls, and herdlet has no other sources.
+// Data of this agent arrives by events. Data of servers is followed without a limit of attempts, and a server that lags behind is
+// noticed by the index of its answer.
 const TEMPLATE: Keys = &[
     ("block_query_wait", Unused),
     ("consul_retry", Unused),

@@ -34,7 +34,12 @@ impl Case {
             config: Json::Null,
             user: None,
             users: Vec::new(),
-            resources: Resources { cpu_mhz: Some(500), memory_mib: Some(64), memory_max_mib: None },
+            resources: Resources {
+                cpu_mhz: Some(500),
+                memory_mib: Some(64),
+                memory_max_mib: None,
+                secrets_mib: None,
+            },
             dirs: TaskDirs {
                 task: "/a/t".into(),
                 shared: "/a/alloc".into(),

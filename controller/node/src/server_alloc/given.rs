@@ -63,14 +63,15 @@ fn limits_of(given: &TaskResources) -> Resources {
         most => counted(most),
     };
     let memory_mib = counted(given.memory.memory_mb);
-    Resources { cpu_mhz: counted(given.cpu.cpu_shares), memory_mib, memory_max_mib }
+    Resources { cpu_mhz: counted(given.cpu.cpu_shares), memory_mib, memory_max_mib, secrets_mib: None }
 }
 
 /// Applies the limits to a job's tasks. Tasks without limits keep what they ask for.
 pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
     for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
         if let Some(limits) = limits.get(&task.name) {
-            task.resources = limits.clone();
+            // Servers account for the size of `secrets` as memory, and do not repeat it.
+            task.resources = Resources { secrets_mib: task.resources.secrets_mib, ..limits.clone() };
         }
     }
     job

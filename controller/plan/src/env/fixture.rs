@@ -74,7 +74,12 @@ pub(crate) fn task() -> Task {
             mode: RestartMode::Fail,
             render_templates: false,
         },
-        resources: Resources { cpu_mhz: Some(500), memory_mib: Some(256), memory_max_mib: Some(512) },
+        resources: Resources {
+            cpu_mhz: Some(500),
+            memory_mib: Some(256),
+            memory_max_mib: Some(512),
+            secrets_mib: None,
+        },
         ..fixture::task("redis")
     }
 }

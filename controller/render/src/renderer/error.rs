@@ -24,13 +24,13 @@ pub enum RenderError {
     #[error("render {destination}: {limit} queries are too many for the templates of one task")]
     Queries { destination: String, limit: usize },
     #[error(
-        "write {destination}: {bytes} bytes do not fit into `secrets`, which holds 1 MiB; write the file to `local`"
+        "write {destination}: {bytes} bytes do not fit into `secrets`, which holds {mib} MiB; raise `secrets` of the task's `resources`, or write the file to `local`"
     )]
-    TooLarge { destination: String, bytes: usize },
+    TooLarge { destination: String, bytes: usize, mib: u64 },
     #[error(
-        "write {destination}: its {bytes} bytes do not fit into `secrets` beside the other files there, which holds 1 MiB; a file is replaced in one step, which needs space for both; write it to `local`, or make it smaller"
+        "write {destination}: its {bytes} bytes do not fit into `secrets` beside the other files there, which holds {mib} MiB; a file is replaced in one step, which needs space for both; raise `secrets` of the task's `resources`, or write it to `local`"
     )]
-    NoRoom { destination: String, bytes: usize },
+    NoRoom { destination: String, bytes: usize, mib: u64 },
     #[error(
         "render templates with `env`: their variables have {bytes} bytes, at most {limit} are kept; write large values to files"
     )]

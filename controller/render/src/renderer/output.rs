@@ -13,8 +13,6 @@ use sha2::{Digest as _, Sha256};
 use super::{Answers, RenderError, Round, TaskTemplates, render_all, unix_now};
 use crate::{env_file, place::Place, record::Record};
 
-/// The size of `secrets`.
-const SECRETS_BYTES: usize = 1 << 20;
 /// Names and values of all variables: `private`, of 1 MiB, holds those of the last start and of the last render, twice while
 /// they are replaced.
 const VARIABLES_BYTES_MAX: usize = 192 << 10;
@@ -100,11 +98,12 @@ fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) 
     let rights = Rights::Exact { mode: block.perms & 0o777, owner };
     place.write(&task.dirs, output, (rights, task.owner.as_ref())).map_err(|source| {
         let destination = block.destination.clone();
-        if place.base() == Base::Secrets && output.len() > SECRETS_BYTES {
-            return RenderError::TooLarge { destination, bytes: output.len() };
+        let (bytes, mib) = (output.len(), task.secrets_mib);
+        if place.base() == Base::Secrets && bytes as u64 > mib << 20 {
+            return RenderError::TooLarge { destination, bytes, mib };
         }
         if place.base() == Base::Secrets && source.is_full() {
-            return RenderError::NoRoom { destination, bytes: output.len() };
+            return RenderError::NoRoom { destination, bytes, mib };
         }
         RenderError::Write { destination, source }
     })

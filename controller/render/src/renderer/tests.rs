@@ -68,6 +68,7 @@ impl Bench {
             env: [("NAME".to_owned(), "value".to_owned())].into(),
             dirs,
             owner: None,
+            secrets_mib: 1,
             before: Vec::new(),
         };
         Self { renderer: Arc::new(Renderer::new(sources, Settings::default())), variables, task, dir }

@@ -137,9 +137,12 @@ fn an_output_that_does_not_fit_into_secrets_names_its_size_and_the_remedy() {
     agent.apply(&job("large", "service", group, &[task("large")]));
     let alloc = agent.until_alloc("large.g[0]", "failed", |alloc| alloc.status() == "failed");
     let events = alloc.0["TaskStates"]["t"]["Events"].to_string();
-    for part in ["secrets/large", "2000000 bytes", "1 MiB", "write the file to `local`"] {
+    for part in ["secrets/large", "2000000 bytes", "1 MiB", "raise `secrets`", "write the file to `local`"] {
         assert!(events.contains(part), "{part}: {events}");
     }
+    let roomy = format!("{}resources: {{secrets: 3}}\n", task("large"));
+    agent.apply_and_wait(&job("large", "service", group, &[roomy]));
+    assert_eq!(fs::metadata(path_of(&agent, "large.g[0]", "t/secrets/large")).unwrap().len(), 2_000_000);
     // A file is replaced in one step, so both have to fit.
     put(&agent, "nomad/jobs/both", &["thousands=600"]);
     agent.apply_and_wait(&job("both", "service", group, &[task("both")]));
