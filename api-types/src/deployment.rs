@@ -2,7 +2,7 @@
 //!
 //! Source of the terms: Nomad's `nomad/structs/structs.go` (`Deployment`, `DeploymentState`).
 
-use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,14 @@ pub struct Deployment {
     pub create_time: UnixNanos,
     /// The time of the last change.
     pub modify_time: UnixNanos,
+}
+
+impl Deployment {
+    /// That its version failed and what runs instead, for people.
+    pub fn revert_message(&self) -> String {
+        let to = self.reverted_to.map_or_else(String::new, |to| format!(" to version {to}"));
+        format!("version {} failed and was reverted{to}", self.job_version)
+    }
 }
 
 /// The status of a deployment.

@@ -75,16 +75,28 @@ impl JobView {
         self.held.is_some() && self.convergence.state == ConvergenceState::Converged
     }
 
-    /// The job's current activity; if it has converged, why it is held, or its next launch.
+    /// The job's current activity; if it has converged, why it is held, which version it was reverted from, or its next
+    /// launch.
     pub fn message(&self) -> String {
         let message = &self.convergence.message;
         if let Some(file) = self.held.as_ref().filter(|_| message.is_empty()) {
             return held_message(file);
         }
+        if let Some(failed) = self.reverted().filter(|_| message.is_empty()) {
+            return format!("{}; see: herdlet explain {}", failed.revert_message(), self.key.argument());
+        }
         match self.next_launch.and_then(rfc3339) {
             Some(at) if message.is_empty() => format!("next launch: {at}"),
             Some(_) | None => message.clone(),
         }
+    }
+
+    /// The failed deployment whose failure has put the current version in force.
+    pub fn reverted(&self) -> Option<&Deployment> {
+        self.deployments.iter().map(|known| &**known).find(|known| {
+            let has_reverted = known.status == DeploymentStatus::Failed && known.reverted_to.is_some();
+            has_reverted && known.job_version + 1 == self.version
+        })
     }
 
     /// Whether nothing of it should run any more, whether it is kept or not.

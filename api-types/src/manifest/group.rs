@@ -9,7 +9,7 @@ use serde::{
 };
 
 #[cfg(feature = "schema")]
-use super::unused::{NO_SERVERS, NO_VAULT, OLD, ONE_MACHINE, consul, migrate, vault};
+use super::unused::{NO_SERVERS, NO_VAULT, OLD, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate, vault};
 use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text};
 use crate::{
     Duration,
@@ -26,7 +26,7 @@ block! {
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets", "vault"], "x-no-effect" = {
         "disconnect": NO_SERVERS,
         "max_client_disconnect": NO_SERVERS,
-        "migrate": ONE_MACHINE,
+        "migrate": ONE_AT_A_TIME,
         "prevent_reschedule_on_lost": NO_SERVERS,
         "stop_after_client_disconnect": NO_SERVERS,
     }, "x-default" = { "consul": [consul()], "migrate": [migrate()], "vault": [vault()] }, "x-default-warning" = {

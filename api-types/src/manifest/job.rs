@@ -3,7 +3,7 @@
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 #[cfg(feature = "schema")]
-use super::unused::{NO_SUBMITTER, NO_VAULT, ONE_MACHINE, consul, migrate, vault};
+use super::unused::{NO_SUBMITTER, NO_VAULT, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate, vault};
 use super::{Affinity, Constraint, GroupSpec, Reschedule, Spread, Text, Update};
 use crate::job::{JobType, PayloadRule};
 
@@ -14,7 +14,7 @@ block! {
         "x-no-effect" = {
             "all_at_once": ONE_MACHINE,
             "consul_token": NO_SUBMITTER,
-            "migrate": ONE_MACHINE,
+            "migrate": ONE_AT_A_TIME,
             "multiregion": "has no effect: this agent is a region of its own",
             "vault_token": NO_SUBMITTER,
         },

@@ -7,6 +7,9 @@ use crate::job;
 
 block! {
     /// Values that are fetched before the task starts, for `${secret.NAME.KEY}`.
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-hint" = "write secrets: [{name: db, provider: nomad, path: nomad/jobs/web}], and store the values with herdlet var put",
+    )))]
     pub struct Secret {
         /// The `NAME` of `${secret.NAME.KEY}`: 1 to 128 letters, digits and `_`, unique in the task.
         #[cfg_attr(feature = "schema", schemars(required))]

@@ -81,7 +81,7 @@ block! {
         pub resources: Resources,
         /// Collection of the task's output.
         pub logs: Logs,
-        /// The signal that asks the task to end; default the driver's (`SIGINT`).
+        /// The signal that asks the task to end; default `SIGINT`, for containers the image's or `SIGTERM`. Also `SIGRTMIN+3` and `SIGRTMAX-1`.
         pub kill_signal: Signal,
         /// Time between that signal and the forced end; default 5s. The agent limits it.
         pub kill_timeout: Span,
@@ -250,10 +250,10 @@ block! {
         "x-default" = { "numa": [{ "affinity": "none" }] },
     )))]
     pub struct Resources {
-        /// CPU share in MHz.
+        /// CPU share in MHz. Without it, there is no limit and no reservation.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000_000), extend("x-mhz" = true)))]
         pub cpu: u64,
-        /// Memory in MiB, at least 10.
+        /// Memory in MiB, at least 10. Without it, there is no limit and no reservation.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory: u64,
         /// Memory in MiB that the task may use if the machine has it available; at least `memory`. −1 for no limit; 0, the default, for `memory`.

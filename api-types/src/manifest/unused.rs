@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 /// Why fields that concern several machines have no effect.
 pub(super) const ONE_MACHINE: &str = "has no effect: all allocations are on this machine";
+/// Why the limits of `migrate` have no effect.
+pub(super) const ONE_AT_A_TIME: &str =
+    "has no effect: a drain of this machine stops one allocation of each group at a time";
 /// Why fields about lost contact with servers have no effect.
 pub(super) const NO_SERVERS: &str =
     "has no effect: this agent has no servers that it could lose contact with";

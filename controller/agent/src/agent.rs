@@ -6,6 +6,7 @@
 //! ```
 
 mod closing;
+mod consul;
 pub mod drivers;
 pub mod folder;
 mod orphans;
@@ -66,6 +67,7 @@ use crate::{
     task_sockets::TaskSockets,
     watch::{clock, drift},
 };
+use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
 use watchers::Watchers;
 
@@ -205,6 +207,7 @@ impl Agent {
             tracing::error!("failed to {error}; until then, tasks with identities wait");
         }
         let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
+        let (consul_attributes, of_consul) = ConsulAttributes::new(&consul)?;
         let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
         let renderer = Arc::new(Renderer::new(
             herdlet_render::Sources {
@@ -281,9 +284,10 @@ impl Agent {
         watchers.open(reports.pass_on(drivers_news));
         watchers.open(known.follow_changes(
             instance.drivers.clone(),
-            drivers::Described { bare, current },
+            drivers::Described { bare, current, consul: of_consul },
             inbox.clone(),
         ));
+        watchers.open(consul_attributes.follow(Arc::clone(&model)));
         watchers.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);

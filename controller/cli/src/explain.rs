@@ -96,6 +96,9 @@ struct JobReport {
     version: u64,
     deleting: bool,
     convergence: Convergence,
+    /// The file that defines another version than the one in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<String>,
     /// Groups with allocations that can't be placed now, and why.
     unplaced: BTreeMap<String, Unplaced>,
     deployment: Option<Arc<Deployment>>,
@@ -218,6 +221,7 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
             version: view.version,
             deleting: view.deleting,
             convergence: view.convergence,
+            held: view.held,
             unplaced: view.unplaced,
             deployment: view.deployments.into_iter().next(),
         }),
@@ -236,6 +240,7 @@ fn show_job(view: &JobView, allocs: &[AllocView]) {
     let fate = fate(false, view.job.stop);
     let whose = if view.placed { " (from servers)" } else { "" };
     show::out(&format!("{name} version {}{whose}: {fate}{verdict} (for {since})\n", view.version));
+    show::out(&show::held(view));
     for why in view.unplaced.values().filter(|why| why.message != view.convergence.message) {
         show::out(&format!("  {} [{}]\n", plain(&why.message), why.reason.as_str()));
     }

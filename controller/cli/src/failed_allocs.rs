@@ -43,12 +43,27 @@ pub(super) fn of_rollout<'v>(
 }
 
 fn is_decisive(job: &JobView, known: &Deployment) -> bool {
-    let has_reverted = known.reverted_to.is_some() && known.job_version + 1 == job.version;
+    let has_reverted = job.reverted().is_some_and(|reverted| reverted.id == known.id);
     match known.status {
         DeploymentStatus::Running => known.job_version == job.version,
         DeploymentStatus::Failed => known.job_version == job.version || has_reverted,
         DeploymentStatus::Successful | DeploymentStatus::Cancelled => false,
     }
+}
+
+/// A line about the version whose failure has reverted the job to its current one, with the cause; `None` if there is none.
+pub(super) fn revert<'v>(job: &JobView, allocs: impl IntoIterator<Item = &'v AllocView>) -> Option<String> {
+    let failed = job.reverted()?;
+    let is_of_it = |view: &&AllocView| view.spec.deployment.is_some_and(|of| of.id == failed.id);
+    let culprit = allocs.into_iter().filter(is_of_it).find(|view| has_failed(view));
+    let why = culprit.map_or_else(
+        || failed.description.clone(),
+        |view| {
+            let id = view.spec.id.short();
+            format!("{} {}; see: herdlet explain {id}", view.spec.title(), causes(view).join("; "))
+        },
+    );
+    Some(format!("{}: {}", failed.revert_message(), plain(&why)))
 }
 
 /// Why the allocation failed: a line for each failed task or, if none failed, what its health watch found.

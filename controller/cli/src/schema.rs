@@ -226,6 +226,31 @@ mod tests {
         }
     }
 
+    /// `kill_signal` had no default, and its real-time signals were missing; the time zone's default was only in the text.
+    #[test]
+    fn optional_values_have_a_default() {
+        let text = explain("spec.groups.tasks.kill_signal");
+        assert!(text.contains("  Default: SIGINT\n"), "{text}");
+        assert!(text.contains("SIGXFSZ, or names that match ^SIGRT(MIN"), "{text}");
+        assert!(explain("spec.periodic.time_zone").contains("  Default: UTC\n"));
+        let root = manifests::schema();
+        let all = fields(&root);
+        let is_ours = |field: &&Field| !field.path.contains(".config.") && !field.path.ends_with(".config");
+        let is_value =
+            |field: &&Field| matches!(field.kind().as_str(), "boolean" | "integer" | "number" | "duration");
+        let without = all.iter().filter(is_ours).filter(is_value).filter(|field| {
+            !field.is_required && field.default().is_none() && !says_what_absence_means(field)
+        });
+        let without: Vec<&str> = without.map(|field| &*field.path).collect();
+        assert!(without.is_empty(), "{without:#?}");
+    }
+
+    /// Whether the description names a default that is no single value, or what happens without the field.
+    fn says_what_absence_means(field: &Field) -> bool {
+        let description = field.description().unwrap_or_default().to_lowercase();
+        ["default", "without", "only ", "absent", "if set"].iter().any(|word| description.contains(word))
+    }
+
     #[test]
     fn unknown_field_suggests_the_nearest() {
         assert!(explain("spec.groups.restrat").contains("spec.groups.restart"));

@@ -4,13 +4,13 @@ use anstyle::Style;
 use herdlet_api_types::{
     UnixNanos,
     task::{ExitResult, TaskPhase},
-    view::{AllocView, Convergence, JobView, TaskView},
+    view::{AllocView, Convergence, HELD, JobView, TaskView, held_message},
 };
 use herdlet_base::clock;
 use herdlet_manifest::yaml;
 use serde::Serialize;
 
-use super::{failure::Failure, stdout, table::plain};
+use super::{failure::Failure, stdout, style, table::plain};
 
 pub(super) fn json<T: Serialize>(data: &T) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(data)
@@ -129,6 +129,13 @@ pub(super) fn convergence(convergence: &Convergence) -> String {
         "" => convergence.state.as_str().to_owned(),
         message => format!("{}: {}", convergence.state.as_str(), plain(message)),
     }
+}
+
+/// The line that a job is held, and why; empty if it is not.
+pub(super) fn held(view: &JobView) -> String {
+    view.held.as_ref().map_or_else(String::new, |file| {
+        format!("  {}: {}\n", styled(style::WARNING, HELD), plain(&held_message(file)))
+    })
 }
 
 pub fn styled(style: Style, text: impl std::fmt::Display) -> String {

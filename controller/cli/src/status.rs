@@ -1,5 +1,7 @@
 //! `herdlet status`: the state of everything, and problems.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -8,12 +10,12 @@ use herdlet_api_types::{
     deployment::Deployment,
     overview::{Overview, fate},
     task::{ExitResult, TaskStatus},
-    view::{AllocView, Convergence, ConvergenceState, HELD, JobView, TaskView, held_message},
+    view::{AllocView, Convergence, ConvergenceState, JobView, TaskView},
 };
 use serde::Serialize;
 
 use super::{
-    Connection, children, deployments,
+    Connection, children, deployments, failed_allocs,
     failure::Failure,
     offline,
     output::{Output, Reader},
@@ -118,6 +120,9 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let (mut all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let mut meant = all.len();
     let mut whole = None;
+    // Their failed allocations are not among those that are shown.
+    let reverts = all.iter().filter_map(|job| Some((job.key.clone(), failed_allocs::revert(job, &allocs)?)));
+    let reverts: Reverts = reverts.collect();
     if names.is_empty() {
         whole = Some(tokio::try_join!(client.status(), client.overview())?);
     } else {
@@ -144,7 +149,7 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
-            None => show_objects(jobs, &allocs, &all),
+            None => show_objects(jobs, &allocs, &all, &reverts),
         },
         Reader::Program => args.output.document(&report(code, agent, jobs, &allocs))?,
     }
@@ -217,8 +222,11 @@ fn agent_line(status: &AgentStatus) -> String {
     format!("herdlet {version} on {node_name}, up {up}, isolation {isolation}, instance {instance}")
 }
 
+/// Lines about versions that failed and were reverted, by job.
+type Reverts = BTreeMap<JobKey, String>;
+
 /// Prints these jobs and allocations. `all` includes the children.
-fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
+fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView], reverts: &Reverts) {
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
     for job in jobs {
@@ -230,8 +238,9 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView]) {
             styled(style::HEADING, &job.key),
             job.version
         ));
-        if let Some(file) = &job.held {
-            show::out(&format!("  {}: {}\n", styled(style::WARNING, HELD), plain(&held_message(file))));
+        show::out(&show::held(job));
+        if let Some(line) = reverts.get(&job.key) {
+            show::out(&format!("  {}\n", styled(style::WARNING, line)));
         }
         deployments::show(job);
         children::show(job, all);

@@ -28,7 +28,7 @@ use herdlet_nomad::wire::{Node, node::DriverInfo as NodeDriver};
 use herdlet_plan::job::capacity::Room;
 use herdlet_rpc::codec::Time;
 use herdlet_runtime::off_thread;
-use herdlet_services::catalog::ConsulReader;
+use herdlet_services::catalog::{ConsulFingerprint, ConsulReader};
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
@@ -37,10 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use node::{Fixed, Parts};
 
-use crate::{
-    consul,
-    meta::{Changes, MetaError, NodeMeta},
-};
+use crate::meta::{Changes, MetaError, NodeMeta};
 
 /// Changes that the kernel reports within this time count as one: an interface comes with its addresses and routes.
 const NETWORK_SETTLES: Duration = Duration::from_secs(1);
@@ -250,13 +247,13 @@ impl Describer {
         let mut misses = 0;
         loop {
             ticks.tick().await;
-            match timeout(CONSUL_MAX, consul::ask(consul)).await.ok().flatten() {
+            match timeout(CONSUL_MAX, ConsulFingerprint::query(consul)).await.ok().flatten() {
                 Some(known) => {
                     misses = 0;
                     self.change(|parts| parts.consul = known);
                 }
                 None if misses + 1 < CONSUL_MISSES => misses += 1,
-                None => self.change(|parts| parts.consul = consul::ConsulFingerprint::default()),
+                None => self.change(|parts| parts.consul = ConsulFingerprint::default()),
             }
             self.shared.asked.send_replace(true);
         }

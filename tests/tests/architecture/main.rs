@@ -4,6 +4,7 @@
 #![expect(clippy::expect_used, reason = "tests may panic")]
 
 mod cycles;
+mod signatures;
 
 use std::{
     collections::BTreeSet,
@@ -257,6 +258,17 @@ fn no_static_holds_agent_state() {
     }
     let known = STATICS.iter().map(|(file, name, _)| ((*file).to_owned(), (*name).to_owned()));
     assert_eq!(found, known.collect(), "make the static a field of its owner, or list it here with a reason");
+}
+
+/// What an allocation's origin means is its policy, which is decided once.
+#[test]
+fn no_part_asks_whether_it_is_a_servers() {
+    let mut files = sources("controller/plan/src");
+    files.retain(|(name, _)| {
+        let decides = name.ends_with("/policy.rs") || name.ends_with("/world/servers.rs");
+        !decides && !name.contains("/tests") && !name.ends_with("fixture.rs")
+    });
+    nowhere(&files, &["spec.server", ".server.is_some()", ".server.is_none()"], "ask its policy");
 }
 
 #[test]

@@ -26,7 +26,10 @@ use herdlet_plan::{
 use herdlet_runtime::Inbox;
 use tokio::sync::{mpsc, watch};
 
-use super::orphans::{Extent, Found, Leaks, Memory};
+use super::{
+    consul::Attributes,
+    orphans::{Extent, Found, Leaks, Memory},
+};
 use crate::{
     executor::{node::CurrentNode, services::task_index},
     planner::{Input, NoteSink},
@@ -60,30 +63,34 @@ async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }:
     drivers.set_fingerprint(driver, fingerprint);
 }
 
-/// The node without the attributes of its drivers, and its current facts.
+/// The node without the attributes of its drivers and of Consul, and its current facts.
 pub(super) struct Described {
     pub(super) bare: NodeFacts,
     pub(super) current: CurrentNode,
+    /// What Consul adds to it.
+    pub(super) consul: watch::Receiver<Attributes>,
 }
 
-/// What the planner knows of drivers.
+/// What the planner knows of drivers and of Consul.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reported {
     /// Those that tasks have to wait for, and why.
     away: BTreeMap<String, String>,
     /// Those that the config disables.
     disabled: BTreeSet<String>,
-    /// What they add to the node.
-    attributes: BTreeMap<String, String>,
+    /// What they and Consul add to the node.
+    attributes: Attributes,
 }
 
 impl Reported {
     pub(super) fn of(drivers: &Registry) -> Self {
-        Self::at(&drivers.entries())
+        Self::at(&drivers.entries(), &Attributes::new())
     }
 
-    fn at(entries: &Entries) -> Self {
-        Self { away: entries.away(), disabled: entries.disabled(), attributes: entries.attributes() }
+    fn at(entries: &Entries, consul: &Attributes) -> Self {
+        let mut attributes = entries.attributes();
+        attributes.extend(consul.clone());
+        Self { away: entries.away(), disabled: entries.disabled(), attributes }
     }
 
     /// The node with its drivers; `bare` is without them.
@@ -104,12 +111,12 @@ impl Reported {
         world.apply(now, self.event(bare), &mut BTreeSet::new(), &mut Turn::default());
     }
 
-    /// Reports what has changed of drivers to the planner and to the environments of tasks, until the agent ends.
-    pub(super) async fn follow_changes(self, drivers: Registry, node: Described, inbox: Inbox<Input>) {
+    /// Reports what has changed of drivers and of Consul to the planner and to the environments of tasks, until the agent ends.
+    pub(super) async fn follow_changes(self, drivers: Registry, mut node: Described, inbox: Inbox<Input>) {
         let mut entries = drivers.watch();
         let mut reported = self;
         loop {
-            let now = Self::at(&entries.borrow_and_update());
+            let now = Self::at(&entries.borrow_and_update(), &node.consul.borrow_and_update());
             if now != reported {
                 report(&reported.away, &now.away);
                 node.current.set(now.node(&node.bare));
@@ -118,7 +125,11 @@ impl Reported {
                 }
                 reported = now;
             }
-            if entries.changed().await.is_err() {
+            let goes_on = tokio::select! {
+                changed = entries.changed() => changed.is_ok(),
+                Ok(()) = node.consul.changed() => true,
+            };
+            if !goes_on {
                 return;
             }
         }
@@ -305,22 +316,28 @@ mod tests {
         let drivers = Registry::new().with(Arc::clone(&driver));
         let current = CurrentNode::new(NodeFacts::default());
         let (inbox, mut arrivals) = Inbox::with_capacity(4);
-        let node = Described { bare: NodeFacts::default(), current: current.clone() };
+        let (consul, of_consul) = watch::channel(Attributes::new());
+        let node = Described { bare: NodeFacts::default(), current: current.clone(), consul: of_consul };
         let following = Reported::of(&drivers).follow_changes(drivers.clone(), node, inbox);
         let _following = tokio::spawn(following);
         let attributes = BTreeMap::from([("driver.stand_in.version".to_owned(), "7".to_owned())]);
         let health = Health::Healthy;
         drivers
             .set_fingerprint(&driver, Fingerprint { health, description: "Healthy".to_owned(), attributes });
-        let event = loop {
+        let mut next = async || loop {
             match arrivals.take() {
                 Some(event) => break event,
                 None => tokio::task::yield_now().await,
             }
         };
+        let event = next().await;
         let Input::Event(Event::Node { facts, away, .. }) = event else { panic!("another event") };
         assert!(away.is_empty());
         assert_eq!(facts.attributes["driver.stand_in.version"], "7");
         assert_eq!(current.get().attributes, facts.attributes);
+        consul.send_modify(|known| _ = known.insert("consul.version".to_owned(), "1.8.7".to_owned()));
+        let Input::Event(Event::Node { facts, .. }) = next().await else { panic!("another event") };
+        assert_eq!(facts.attributes["consul.version"], "1.8.7");
+        assert_eq!(facts.attributes["driver.stand_in.version"], "7");
     }
 }

@@ -6,6 +6,7 @@ use axum::{Json, extract::State};
 use herdlet_api_types::{
     api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, PlanReply, PlannedJob},
     job::Job,
+    manifest::defaults::REGION,
     volume::Volume,
 };
 use herdlet_driver::users;
@@ -61,7 +62,7 @@ pub(super) async fn apply(
 
 impl Shared {
     /// Warnings about jobs that can't start as things are: they need a Consul that answers, cgroups for their limits,
-    /// users of their tasks, or each other.
+    /// users of their tasks, or each other. Also about jobs that name another region.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
         let tasks = users::users_of(jobs);
@@ -70,8 +71,28 @@ impl Shared {
         let current =
             |key: &_| self.model.job(key).filter(|view| !view.deleting).map(|view| Arc::clone(&view.job));
         let cycles = depends::warnings(jobs, current);
-        consul.into_iter().chain(limits).chain(users.unwrap_or_default()).chain(cycles).collect()
+        let regions = jobs.iter().filter_map(|job| other_region(job, &self.facts.node.region));
+        consul
+            .into_iter()
+            .chain(regions)
+            .chain(limits)
+            .chain(users.unwrap_or_default())
+            .chain(cycles)
+            .collect()
     }
+}
+
+/// The warning about a job of another region than the agent's. `global` is what a job has that names none.
+fn other_region(job: &Job, own: &str) -> Option<String> {
+    let is_own = job.region == own || job.region == REGION || job.region.is_empty();
+    (!is_own).then(|| {
+        format!(
+            "{}: region \"{}\" has no effect: the job runs here, in region \"{own}\"; apply it to an agent of that region, or remove \
+             `region`",
+            job.key(),
+            job.region
+        )
+    })
 }
 
 /// `POST /v1/herdlet/plan`: what an apply would do.
@@ -119,4 +140,23 @@ fn applied_job(shared: &Shared, applied: event::AppliedJob) -> AppliedJob {
     };
     let next_launch = shared.model.job(&applied.job).and_then(|view| view.next_launch);
     AppliedJob { job: applied.job, version: applied.version, change, next_launch }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_manifest::fixture::job;
+
+    use super::*;
+
+    /// A job of another region ran here without a word.
+    #[test]
+    fn another_region_is_reported() {
+        let of = |region: &str| {
+            other_region(&Job { region: region.to_owned(), ..Job::clone(&job("web", "g", "t")) }, "eu")
+        };
+        for own in ["", "global", "eu"] {
+            assert_eq!(of(own), None, "{own}");
+        }
+        assert!(of("us").is_some_and(|warning| warning.contains("web: region \"us\" has no effect")));
+    }
 }

@@ -209,10 +209,13 @@ impl Field {
         for choice in listed("oneOf").into_iter().chain(listed("anyOf")).flatten() {
             values.extend(choice.get("const").cloned());
             values.extend(choice.get("enum").and_then(Json::as_array).cloned().unwrap_or_default());
+            // A pattern beside names allows further ones.
+            let pattern = choice.get("pattern").and_then(Json::as_str);
+            values.extend(pattern.map(|pattern| format!("or names that match {pattern}").into()));
         }
         if !values.is_empty() {
             let mut names: Vec<String> = values.iter().map(short).collect();
-            names.sort();
+            names.sort_by_key(|name| (name.starts_with("or "), name.clone()));
             return Some(names.join(", "));
         }
         match self.kind().as_str() {
@@ -232,7 +235,13 @@ impl Field {
     /// The default: of a minimal job, or the one that the description marks.
     pub(super) fn default(&self) -> Option<String> {
         let marked = || self.allowed().and_then(|_| marked_default(&self.description()?));
-        default_of(&self.path).or_else(marked)
+        default_of(&self.path).or_else(marked).or_else(|| self.switch_default())
+    }
+
+    /// The default of a switch whose description names none.
+    fn switch_default(&self) -> Option<String> {
+        let names_one = self.description()?.to_lowercase().contains("default");
+        (self.kind() == "boolean" && !names_one).then(|| "false".to_owned())
     }
 
     /// Nomad's names that this release does not implement.
@@ -323,7 +332,9 @@ fn default_of(path: &str) -> Option<String> {
 }
 
 /// Fields that even the minimal job must set, or whose default depends on its other values.
-const DEFAULT_IS_GIVEN: [&str; 20] = [
+const DEFAULT_IS_GIVEN: [&str; 22] = [
+    "spec.periodic.cron",
+    "spec.periodic.crons",
     "spec.groups.scaling.min",
     "spec.groups.services.name",
     "spec.groups.services.port",

@@ -6,7 +6,7 @@ use schemars::Schema;
 use serde_json::{Map, Value as Json};
 
 /// Names with the message that follows "unknown field `NAME`; ".
-const NAMES: [(&[&str], &str); 36] = [
+const NAMES: [(&[&str], &str); 45] = [
     (
         &[
             "working_dir",
@@ -68,7 +68,7 @@ const NAMES: [(&[&str], &str); 36] = [
         &["autostart", "WantedBy", "enabled"],
         "the agent starts all jobs that are not stopped; herdlet stop JOB stops one",
     ),
-    (&["numprocs", "instances", "scale"], "did you mean `count` of a group?"),
+    (&["numprocs", "instances", "scale", "replicas"], "did you mean `count` of a group?"),
     (&["deploy"], "its settings are `count`, `update` and `restart` of a group, and `resources` of a task"),
     (&["containers"], "did you mean `tasks`?"),
     (
@@ -100,6 +100,27 @@ const NAMES: [(&[&str], &str); 36] = [
     (&["stdout_logfile_backups", "stderr_logfile_backups"], "did you mean `max_files` of `logs`?"),
     (&["links", "After", "Requires", "Wants", "BindsTo"], "did you mean `depends_on` of a task?"),
     (&["container_name", "process_name"], "the name of a task is its `name`"),
+    (
+        &["networks", "network_mode", "expose", "hostNetwork"],
+        "tasks use the machine's network; ports belong to the group: network: {ports: {http: {static: 8080}}}",
+    ),
+    (&["labels"], "labels belong to `metadata` of the document; tags for Traefik belong to `services`"),
+    (
+        &["hostname", "domainname", "extra_hosts"],
+        "raw_exec tasks have the machine's name; the docker driver has `hostname` and `extra_hosts` in `config`",
+    ),
+    (
+        &["privileged"],
+        "`privileged` belongs to `config` of the docker driver; the agent's config must allow it",
+    ),
+    (
+        &["cap_add", "cap_drop", "capabilities", "AmbientCapabilities", "CapabilityBoundingSet"],
+        "the docker driver has `cap_add` and `cap_drop` in `config`",
+    ),
+    (&["init", "tty", "stdin_open"], "it belongs to `config` of the docker driver"),
+    (&["profiles"], "write each profile as a job in a file of its own, and apply the files that you need"),
+    (&["extends", "x-templates"], "repeat the settings, or use anchors of YAML: `<<: *common`"),
+    (&["configs"], "write a template of the task: templates: [{data: \"…\", destination: local/app.conf}]"),
     (&["build"], "a job runs what exists: build it before, or fetch it with `artifacts` of a task"),
 ];
 

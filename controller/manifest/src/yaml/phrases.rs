@@ -55,8 +55,8 @@ pub fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str> + Clone) -> 
     }
     let slips_max = match name.chars().count() {
         0..=2 => 0,
-        3 => 1,
-        4..=7 => 2,
+        3..=5 => 1,
+        6..=7 => 2,
         8..=NAME_CHARS_MAX => 3,
         _ => return None,
     };
@@ -97,4 +97,19 @@ fn slips(left: &str, right: &str) -> usize {
         before = std::mem::replace(&mut last, next);
     }
     last[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `bogus` was taken for `logs`.
+    #[test]
+    fn a_short_name_may_have_one_slip() {
+        let nearest = |name| nearest(name, ["logs", "name", "count", "user"].into_iter());
+        assert_eq!(nearest("bogus"), None);
+        assert_eq!(nearest("log"), Some("logs"));
+        assert_eq!(nearest("nmae"), Some("name"));
+        assert_eq!(nearest("coutn"), Some("count"));
+    }
 }

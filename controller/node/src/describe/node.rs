@@ -19,8 +19,9 @@ use herdlet_nomad::wire::{
 };
 use herdlet_plan::job::capacity::Room;
 use herdlet_process::cgroup;
+use herdlet_services::catalog::ConsulFingerprint;
 
-use crate::{consul::ConsulFingerprint, meta::NodeMeta};
+use crate::meta::NodeMeta;
 
 /// Default metadata for service meshes, the same as in Nomad's client.
 pub(super) const META: [(&str, &str); 6] = [

@@ -201,7 +201,19 @@ fn sentence(constraint: &Constraint, has: Option<&str>) -> String {
     };
     match has {
         Some(has) => format!("{attribute} is \"{has}\" on this node, but {must}"),
-        None => format!("{attribute} is not set on this node, but {must}"),
+        None => format!("{attribute} is not set on this node{}, but {must}", unset_reason(attribute)),
+    }
+}
+
+/// Why an attribute of another program is not set, after "on this node".
+fn unset_reason(attribute: &str) -> &'static str {
+    let is_of = |names: [&str; 2]| names.iter().any(|name| attribute.starts_with(name));
+    if is_of(["${attr.consul.", "${attr.unique.consul."]) {
+        " (no Consul agent has answered; set its address with consul.address or CONSUL_HTTP_ADDR)"
+    } else if is_of(["${attr.vault.", "${attr.unique.vault."]) {
+        " (this agent does not use Vault; remove the constraint)"
+    } else {
+        ""
     }
 }
 

@@ -171,7 +171,7 @@ fn not_a_program(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// What to do about a command that contains its arguments.
+/// What to do about a command that contains its arguments, or is relative to the manifest.
 fn hint(command: &str) -> String {
     match command.split_whitespace().collect::<Vec<_>>().as_slice() {
         [program, args @ ..] if !args.is_empty() => {
@@ -180,6 +180,10 @@ fn hint(command: &str) -> String {
                 quoted(args)
             )
         }
+        _ if command.starts_with("./") => format!(
+            "; a program beside the manifest is ${{manifest.dir}}/{}; searched",
+            command.trim_start_matches("./")
+        ),
         _ => String::new(),
     }
 }

@@ -23,6 +23,7 @@ mod desired;
 mod entry;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 mod fed;
+mod fingerprint;
 mod listing;
 mod reader;
 mod registration;
@@ -34,6 +35,7 @@ pub use config::{ConsulConfig, ConsulConfigError};
 pub use desired::ServiceCounts;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use fed::feed as feed_consul;
+pub use fingerprint::ConsulFingerprint;
 pub use reader::ConsulReader;
 pub use tokens::check_service_token;
 

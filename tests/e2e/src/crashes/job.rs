@@ -38,6 +38,13 @@ enum Addressed {
 /// The address of such tasks.
 pub const ADDRESS: &str = "192.0.2.7";
 
+/// Whether a job's tasks have templates, one of them of a variable, and a token in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Templated {
+    Yes,
+    No,
+}
+
 /// How a job's tasks handle the stop signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -59,6 +66,7 @@ pub struct Work {
     tasks: u64,
     manner: Manner,
     addressed: Addressed,
+    templated: Templated,
     volume: bool,
 }
 
@@ -69,8 +77,10 @@ impl Work {
         let manner = if rng.one_in(8) { Manner::Deaf } else { Manner::Obedient };
         let addressed =
             if kind == JobType::Service && rng.one_in(3) { Addressed::Yes } else { Addressed::No };
+        let templated = if rng.one_in(3) { Templated::Yes } else { Templated::No };
         Self {
             addressed,
+            templated,
             name: name.to_owned(),
             kind,
             word,
@@ -90,8 +100,9 @@ impl Work {
     /// Returns a job with very many tasks.
     pub fn many(count: u64, word: String) -> Self {
         let (kind, manner) = (JobType::Service, Manner::Obedient);
-        let addressed = Addressed::No;
-        Self { name: "many".to_owned(), kind, word, count, tasks: 1, manner, addressed, volume: false }
+        let (addressed, templated) = (Addressed::No, Templated::No);
+        let name = "many".to_owned();
+        Self { name, kind, word, count, tasks: 1, manner, addressed, templated, volume: false }
     }
 
     /// Returns the places of its tasks: `job.group[index]/task`.
@@ -102,6 +113,11 @@ impl Work {
             .collect()
     }
 
+    /// The path of the variable that its templates read; none without templates.
+    pub fn variable(&self) -> Option<String> {
+        (self.templated == Templated::Yes).then(|| variable(&self.name))
+    }
+
     /// The service whose instances have the address [`ADDRESS`]; none if it has no such task.
     pub fn addressed_service(&self) -> Option<String> {
         (self.addressed == Addressed::Yes).then(|| format!("{}-m", self.name))
@@ -109,7 +125,7 @@ impl Work {
 
     /// Formats the manifest. `program` calls [`work::run`]; tasks write to `journal`.
     pub fn manifest(&self, program: &Path, journal: &Path) -> String {
-        let Self { name, kind, word, count, tasks, manner, addressed, volume } = self;
+        let Self { name, kind, word, count, tasks, manner, addressed, templated, volume } = self;
         let mut text = String::new();
         if *volume {
             text.push_str(&format!(
@@ -142,6 +158,9 @@ impl Work {
             text.push_str(&format!(
                 "        - name: t{task}\n          driver: raw_exec\n          kill_timeout: 200ms\n          config: {{command: {command:?}, args: {arguments}}}\n"
             ));
+            if *templated == Templated::Yes {
+                text.push_str(&templates(name, word));
+            }
             if *volume {
                 text.push_str("          volume_mounts: [{volume: data, destination: local/data}]\n");
             }
@@ -153,6 +172,28 @@ impl Work {
         }
         text
     }
+}
+
+/// The path of the variable of a job.
+pub fn variable(job: &str) -> String {
+    format!("nomad/jobs/{job}")
+}
+
+/// The files of templates, in a task's directory: the value of the variable, and the word of the version.
+pub const VALUE: &str = "local/value";
+pub const WORD: &str = "secrets/word";
+/// The file of its token.
+pub const TOKEN: &str = "secrets/nomad_own.jwt";
+
+/// A variable that does not exist yet is an answer too, so that nothing waits for it.
+fn templates(name: &str, word: &str) -> String {
+    let path = variable(name);
+    let value = format!(
+        "{{{{ if nomadVarExists \"{path}\" }}}}{{{{ with nomadVar \"{path}\" }}}}{{{{ .value }}}}{{{{ end }}}}{{{{ end }}}}"
+    );
+    format!(
+        "          identities: [{{name: own, file: true}}]\n          templates:\n            - {{data: '{value}', destination: {VALUE}, change_mode: noop, wait: {{min: 0s, max: 0s}}}}\n            - {{data: '{word} {{{{ env \"NOMAD_TASK_NAME\" }}}}', destination: {WORD}}}\n"
+    )
 }
 
 /// Returns the word of a job's current version from the API's JSON.

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-use super::job::{Work, word_of};
+use super::job::{JobType, VALUE, Work, variable, word_of};
 use crate::{
     agent::Agent,
     http::{self, Peer, PendingHttp},
@@ -36,6 +36,8 @@ pub enum Operation {
     Delete(String),
     /// Restarts the tasks of a job.
     Restart(String),
+    /// Gives the variable of a job a value.
+    Put(String, String),
     /// Collects the directories of ended allocations.
     Collect,
     /// Creates or changes a file in the folder.
@@ -53,6 +55,7 @@ impl Operation {
             Self::Scale(_) => "scale",
             Self::Delete(_) => "delete",
             Self::Restart(_) => "restart",
+            Self::Put(..) => "put variable",
             Self::Collect => "collect",
             Self::Lay(_) => "folder: write",
             Self::Take(_) => "folder: remove",
@@ -76,6 +79,12 @@ impl Operation {
                 let path = format!("/v1/client/allocation/{}/restart", alloc.id());
                 Some(Request { method: "POST", path, body: "{}".to_owned(), restarts: Some(alloc.name()) })
             }
+            Self::Put(name, value) => {
+                let path = variable(name);
+                let body = json!({ "Namespace": "default", "Path": path, "Items": { "value": value } });
+                let path = format!("/v1/var/{path}");
+                Some(Request { method: "PUT", path, body: body.to_string(), restarts: None })
+            }
             Self::Collect => {
                 let path = "/v1/client/gc".to_owned();
                 Some(Request { method: "PUT", path, body: String::new(), restarts: None })
@@ -85,8 +94,18 @@ impl Operation {
     }
 
     /// Returns the names of all operations.
-    pub fn names() -> [&'static str; 8] {
-        ["apply", "update", "scale", "delete", "restart", "collect", "folder: write", "folder: remove"]
+    pub fn names() -> [&'static str; 9] {
+        [
+            "apply",
+            "update",
+            "scale",
+            "delete",
+            "restart",
+            "put variable",
+            "collect",
+            "folder: write",
+            "folder: remove",
+        ]
     }
 }
 
@@ -107,6 +126,8 @@ pub struct ExpectedState {
     pub asked: BTreeMap<String, Work>,
     /// Those in the folder.
     pub laid: BTreeMap<String, Work>,
+    /// The values of variables, by job.
+    pub values: BTreeMap<String, String>,
 }
 
 impl ExpectedState {
@@ -133,7 +154,8 @@ impl ExpectedState {
         let Some(known) = self.asked.get(name) else {
             return Operation::Apply(Work::random(rng, name, word));
         };
-        match rng.below(9) {
+        match rng.below(10) {
+            9 => Operation::Put(name.to_owned(), word),
             8 => Operation::Collect,
             0 | 1 => Operation::Delete(name.to_owned()),
             2 | 3 => Operation::Restart(name.to_owned()),
@@ -180,6 +202,7 @@ impl Begun {
             | Operation::Scale(_)
             | Operation::Delete(_)
             | Operation::Restart(_)
+            | Operation::Put(..)
             | Operation::Collect => {}
         }
         let request = operation.request(&agent.peer(), program, journal);
@@ -238,6 +261,7 @@ pub fn settle(
         }
         Operation::Delete(name) => (name.clone(), None),
         Operation::Restart(_) | Operation::Collect => return Ok(()),
+        Operation::Put(name, value) => return settle_value(wanted, (name, value), fate, peer),
         Operation::Lay(work) => {
             wanted.laid.insert(work.name.clone(), work.clone());
             return Ok(());
@@ -266,6 +290,57 @@ pub fn settle(
         None => wanted.asked.remove(&name),
     };
     Ok(())
+}
+
+fn settle_value(
+    wanted: &mut ExpectedState,
+    (name, value): (&str, &str),
+    fate: &RequestOutcome,
+    peer: &Peer,
+) -> Result<(), String> {
+    let path = variable(name);
+    let answer = http::get(peer, &format!("/v1/var/{path}"));
+    let answer = answer.ok_or_else(|| format!("the agent reports nothing about {path}"))?;
+    let shown = match answer.status {
+        404 => None,
+        _ => answer.json()["Items"]["value"].as_str().map(str::to_owned),
+    };
+    let before = wanted.values.get(name).cloned();
+    let is_new = shown.as_deref() == Some(value);
+    match fate {
+        RequestOutcome::Accepted | RequestOutcome::Open if is_new => {
+            wanted.values.insert(name.to_owned(), value.to_owned());
+            Ok(())
+        }
+        RequestOutcome::Open if shown == before => Ok(()),
+        RequestOutcome::Accepted | RequestOutcome::Open | RequestOutcome::Refused(_) => Err(format!(
+            "{path} = {value} was {fate:?}; the value before is {before:?}, the agent reports {shown:?}"
+        )),
+    }
+}
+
+/// Returns the differences between what the templates of running tasks should have rendered and their files.
+pub fn unrendered(wanted: &ExpectedState, peer: &Peer) -> Vec<String> {
+    let services = wanted.jobs().filter(|work| work.kind == JobType::Service && work.variable().is_some());
+    let services: BTreeMap<&str, &Work> = services.map(|work| (&*work.name, work)).collect();
+    let mut open = Vec::new();
+    for alloc in shown::allocs(peer) {
+        let job = alloc.job();
+        let Some(work) = services.get(&*job).filter(|_| alloc.desired() == "run") else { continue };
+        let value = wanted.values.get(&job).map_or("", String::as_str);
+        for place in work.places().iter().filter(|place| place.starts_with(&alloc.name())) {
+            let task = place.rsplit('/').next().unwrap_or_default();
+            let read = |file: &str| {
+                let path = format!("/v1/client/fs/cat/{}?path={task}/{file}", alloc.id());
+                http::get(peer, &path).filter(|answer| answer.status == 200).map(|answer| answer.body)
+            };
+            let found = read(VALUE);
+            if found.as_deref() != Some(value) {
+                open.push(format!("{place}: {VALUE} has {found:?}, expected {value:?}"));
+            }
+        }
+    }
+    open
 }
 
 /// Returns word and count of a job, or `None` if it does not exist or is being deleted.

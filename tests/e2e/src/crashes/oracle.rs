@@ -13,16 +13,16 @@ use std::{
 use herdlet_shim::record::{Record, State};
 
 use super::{
-    job::{ADDRESS, JobType},
+    job::{ADDRESS, JobType, TOKEN, WORD, Work},
     life::Life,
-    operation::ExpectedState,
+    operation::{ExpectedState, unrendered},
     work::Journal,
 };
 use crate::{
     agent::Agent,
     home, host,
     http::{self, Peer},
-    wait,
+    shown, wait,
 };
 
 /// Deadline for convergence: a state that is not reached by then is considered never reached.
@@ -174,10 +174,14 @@ pub fn is_tombstone(path: &Path) -> bool {
     in_records && record.is_some_and(|record| record.state == State::Tombstone)
 }
 
-/// Returns whether a path remains by design: the directory of volumes, and files of commits that never
-/// happened.
+/// Returns whether a path remains by design: the directory of volumes, variables and the keys of tokens and
+/// variables, and files of commits that never happened.
 fn is_kept(path: &Path) -> bool {
-    path.ends_with("state/volumes") || path.components().any(|part| part.as_os_str() == "damaged")
+    let is_below = |name: &str| path.components().any(|part| part.as_os_str() == name);
+    path.ends_with("state/volumes")
+        || is_below("variables")
+        || is_below("keys")
+        || path.components().any(|part| part.as_os_str() == "damaged")
 }
 
 /// Returns the differences to the wanted state.
@@ -225,10 +229,35 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
             ));
         }
     }
+    open.extend(unrendered(all, &agent.peer()));
+    open.extend(without_secrets(agent, all));
     let status = http::get(&agent.peer(), "/v1/herdlet/status").map(|answer| answer.json());
     let unconverged = status.as_ref().map(|status| status["unconverged"].clone());
     if unconverged.as_ref().and_then(|list| list.as_array()).is_none_or(|list| !list.is_empty()) {
         open.push(format!("not converged: {unconverged:?}"));
+    }
+    open
+}
+
+/// Returns the files in `secrets` of running tasks that are not as wanted. No API shows them.
+fn without_secrets(agent: &Agent, all: &ExpectedState) -> Vec<String> {
+    let services = all.jobs().filter(|work| work.kind == JobType::Service && work.variable().is_some());
+    let services: BTreeMap<&str, &Work> = services.map(|work| (&*work.name, work)).collect();
+    let mut open = Vec::new();
+    for alloc in shown::allocs(&agent.peer()) {
+        let job = alloc.job();
+        let Some(work) = services.get(&*job).filter(|_| alloc.desired() == "run") else { continue };
+        for place in work.places().iter().filter(|place| place.starts_with(&alloc.name())) {
+            let task = place.rsplit('/').next().unwrap_or_default();
+            let dir = agent.home.state().join("alloc").join(alloc.id()).join(task);
+            let word = fs::read_to_string(dir.join(WORD)).unwrap_or_default();
+            if word != format!("{} {task}", work.word) {
+                open.push(format!("{place}: {WORD} has {word:?}"));
+            }
+            if fs::metadata(dir.join(TOKEN)).map_or(0, |about| about.len()) == 0 {
+                open.push(format!("{place} has no {TOKEN}"));
+            }
+        }
     }
     open
 }

@@ -378,3 +378,23 @@ fn group_services_are_registered_after_each_restart() {
     }
     agent.finish();
 }
+
+/// A constraint on Consul's version waited for ever, also beside a Consul that answered.
+#[test]
+fn constraint_on_consul_is_explained_and_holds_once_it_answers() {
+    let Some(mut consul) = Consul::prepare(Access::Open) else { return };
+    let mut agent = Agent::start_with(with(consul.address()));
+    let wanted = "constraints: [{attribute: '${attr.consul.version}', operator: semver, value: '>= 1.7.0'}]";
+    agent.apply(&job("web", "service", wanted, &[sleeper("t", "")]));
+    wait::until_true("an explanation", || {
+        agent.cli(&["explain", "web"]).stdout.contains("no Consul agent has answered")
+    });
+    consul.launch();
+    agent.cli(&["wait", "web"]).success();
+    // An interruption changes nothing for the job.
+    let member = agent.single("web.g[0]", "t");
+    consul.stop();
+    agent.crash();
+    assert_eq!(agent.single("web.g[0]", "t"), member);
+    agent.finish();
+}

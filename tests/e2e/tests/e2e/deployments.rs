@@ -42,11 +42,23 @@ fn failing_version_is_reverted_and_reported() {
     let versions = agent.cli(&["get", "versions", "web"]).success().stdout;
     assert!(versions.contains("STABLE") && versions.contains("yes"), "{versions}");
     let soon = "healthy_deadline: 2s, progress_deadline: 3s";
-    let file = agent.manifest(&version_within(soon, "exit 7", "auto_revert: true"));
+    let file = agent.manifest(&version_within(soon, "echo FATAL >&2; exit 7", "auto_revert: true"));
     let failed = agent.cli(&["apply", "-f", &file.display().to_string(), "--wait"]);
     let expected = "Failed due to progress deadline - rolling back to job version 0";
     assert!(failed.code == 4 && failed.stderr.contains(expected), "{}: {}", failed.code, failed.stderr);
+    assert!(failed.stderr.contains("task t: Exit Code: 7"), "{}", failed.stderr);
+    assert!(failed.stderr.contains("t/stderr | FATAL"), "{}", failed.stderr);
     agent.cli(&["wait", "web"]).success();
+    // The state is converged, so only this line says that the new version does not run.
+    let status = agent.cli(&["status", "web"]).success().stdout;
+    let reverted = "version 1 failed and was reverted to version 0";
+    assert!(status.contains(reverted) && status.contains("task t: Exit Code: 7"), "{status}");
+    for arguments in [["status"].as_slice(), &["get", "jobs"]] {
+        let shown = agent.cli(arguments).success().stdout;
+        assert!(shown.contains(reverted), "{arguments:?}: {shown}");
+    }
+    let explained = agent.cli(&["explain", "web"]).success().stdout;
+    assert!(explained.contains("Exit Code: 7") && explained.contains("FATAL"), "{explained}");
     let listed = agent.cli(&["get", "deployments", "web"]).success().stdout;
     assert!(listed.contains(expected) && listed.matches("completed successfully").count() == 2, "{listed}");
     agent.cli(&["delete", "web", "--wait"]).success();

@@ -68,6 +68,10 @@ fn rolled_back_job_is_held_until_its_file_changes() {
         let status = agent.cli(&["status"]).success().stdout;
         assert!(status.contains("held") && status.contains(&why), "{status}");
         assert!(agent.cli(&["status", "web"]).success().stdout.contains(&format!("held: {why}")));
+        for verb in ["explain", "describe"] {
+            let shown = agent.cli(&[verb, "web"]).success().stdout;
+            assert!(shown.contains(&format!("held: {why}")), "{verb}: {shown}");
+        }
         assert!(agent.cli(&["get", "jobs"]).success().stdout.contains("held"));
         assert_eq!(agent.cli(&["status", "--check"]).code, 2, "the machine is not as its folder");
         assert_eq!(agent.metric("herdlet_job_held", "job_name=\"web\""), 1.0);

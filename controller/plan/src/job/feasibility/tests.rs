@@ -45,6 +45,13 @@ fn every_level_has_constraints_that_must_hold() {
         refusal(|job| job.groups[0].tasks[0].constraints.push(gpu)),
         "${attr.gpu} is not set on this node, but must be set (constraint of task t)"
     );
+    let consul = constraint("${attr.consul.version}", Operator::Semver, ">= 1.7.0");
+    let why = refusal(|job| job.constraints.push(consul));
+    assert_eq!(
+        why,
+        "${attr.consul.version} is not set on this node (no Consul agent has answered; set its address with consul.address or \
+         CONSUL_HTTP_ADDR), but must be a version \">= 1.7.0\""
+    );
     let both = constraint("${meta.rack}", Operator::NotEqual, "${node.datacenter}");
     assert_eq!(refusal(|job| job.constraints.push(both)), "", "the value may be an attribute too");
 }

@@ -151,6 +151,9 @@ fn non_executable_file_is_described_with_a_hint() {
     let error = message("echo hi 1");
     let hint = r#"not found; write its arguments in args (command: "echo", args: ["hi", "1"]); searched in "#;
     assert!(error.contains(hint), "{error}");
+    let error = message("./serve.sh");
+    let hint = "not found; a program beside the manifest is ${manifest.dir}/serve.sh; searched in the task's";
+    assert!(error.contains(hint), "{error}");
 }
 
 #[test]

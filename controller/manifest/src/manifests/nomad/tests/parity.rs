@@ -79,6 +79,20 @@ fn all_languages_give_the_same_errors_and_warnings() {
     }
 }
 
+/// The reason was that all allocations are on this machine, but a drain does stop them in turns.
+#[test]
+fn the_warning_about_migrate_says_how_a_drain_stops_allocations() {
+    for ((name, text), line) in TEXTS.into_iter().zip([
+        "migrate {\n  max_parallel = 2\n}",
+        "\"Migrate\": {\"MaxParallel\": 2},",
+        "migrate: {max_parallel: 2}",
+    ]) {
+        let set = read_set(name, &with(text, "GroupSpec", line)).unwrap();
+        let warning = set.warnings[0].to_string();
+        assert!(warning.ends_with("stops one allocation of each group at a time"), "{warning}");
+    }
+}
+
 #[test]
 fn blocks_and_values_are_the_same_in_every_language() {
     for (block, field, lines, expected) in [

@@ -1,0 +1,118 @@
+//! The attributes that Consul's agent gives to this node: `consul.version` and others, for constraints of jobs.
+//!
+//! In: the Consul agent, and the published jobs. Out: attributes under Nomad's names. They stay as they are while Consul does
+//! not answer: an interruption does not change where a job may run.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use herdlet_api_types::job::{Job, Provider};
+use herdlet_services::catalog::{ConsulConfig, ConsulError, ConsulFingerprint, ConsulReader};
+use tokio::{
+    sync::{broadcast::error::RecvError, watch},
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::publish::{Object, ReadModel};
+
+/// Interval of queries, as in Nomad. Consul reports no event when its version changes.
+const PERIOD: Duration = Duration::from_secs(15);
+/// Time limit for a query.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Attributes by name.
+pub(super) type Attributes = BTreeMap<String, String>;
+
+/// Queries a Consul agent.
+#[derive(Debug)]
+pub(super) struct ConsulAttributes {
+    reader: ConsulReader,
+    is_named: bool,
+    sender: watch::Sender<Attributes>,
+}
+
+impl ConsulAttributes {
+    /// Sends no request yet.
+    ///
+    /// # Errors
+    /// If the HTTP client can't be created.
+    pub(super) fn new(config: &ConsulConfig) -> Result<(Self, watch::Receiver<Attributes>), ConsulError> {
+        let (sender, receiver) = watch::channel(Attributes::new());
+        Ok((Self { reader: ConsulReader::new(config)?, is_named: config.is_named(), sender }, receiver))
+    }
+
+    /// Queries the agent until this one ends. An agent whose address nobody has configured is queried only once a job
+    /// needs Consul.
+    pub(super) async fn follow(self, model: Arc<ReadModel>) {
+        if !self.is_named {
+            until_needed(&model).await;
+        }
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let Some(found) =
+                timeout(ANSWER_MAX, ConsulFingerprint::query(&self.reader)).await.ok().flatten()
+            else {
+                continue;
+            };
+            self.sender.send_if_modified(|known| {
+                let differs = *known != found.attributes;
+                *known = found.attributes;
+                differs
+            });
+        }
+    }
+}
+
+/// Resolves once a job has a service in Consul, or a constraint on an attribute of Consul.
+async fn until_needed(model: &ReadModel) {
+    let mut changes = model.changes();
+    if model.jobs().iter().any(|view| needs_consul(&view.job)) {
+        return;
+    }
+    loop {
+        let is_needed = match changes.recv().await {
+            Ok(change) => match change.object {
+                Object::Job(key) => model.job(&key).is_some_and(|view| needs_consul(&view.job)),
+                Object::Alloc(_) | Object::Volume(_) | Object::Node => false,
+            },
+            Err(RecvError::Lagged(_)) => model.jobs().iter().any(|view| needs_consul(&view.job)),
+            Err(RecvError::Closed) => return std::future::pending().await,
+        };
+        if is_needed {
+            return;
+        }
+    }
+}
+
+fn needs_consul(job: &Job) -> bool {
+    let of_groups = job.groups.iter().flat_map(|group| {
+        group.constraints.iter().chain(group.tasks.iter().flat_map(|task| &task.constraints))
+    });
+    job.has_services_in(Provider::Consul)
+        || job.constraints.iter().chain(of_groups).any(|constraint| {
+            let texts = [&*constraint.attribute, &*constraint.value];
+            texts.iter().any(|text| text.contains("attr.consul.") || text.contains("attr.unique.consul."))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::constraint::{Constraint, Operator};
+    use herdlet_manifest::fixture::job;
+
+    use super::*;
+
+    #[test]
+    fn constraints_on_attributes_of_consul_need_it() {
+        let needs = |attribute: &str| {
+            let mut job = Job::clone(&job("web", "g", "t"));
+            let (attribute, value) = (attribute.to_owned(), ">= 1.7.0".to_owned());
+            job.groups[0].tasks[0].constraints =
+                vec![Constraint { attribute, operator: Operator::Semver, value }];
+            needs_consul(&job)
+        };
+        assert!(needs("${attr.consul.version}") && needs("${attr.unique.consul.name}"));
+        assert!(!needs("${attr.kernel.version}"));
+    }
+}
