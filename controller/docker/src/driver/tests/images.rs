@@ -1,6 +1,6 @@
 //! Images: pulls, archives, and what is removed.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use bollard::{
     Docker,
@@ -9,15 +9,63 @@ use bollard::{
         CommitContainerOptionsBuilder, RemoveContainerOptionsBuilder, TagImageOptionsBuilder,
     },
 };
-use futures_util::StreamExt as _;
-use herdlet_driver::{DriverError, Leftover, TaskDriver as _, TaskEvent, contract::attempt_id};
+use futures_util::{FutureExt as _, StreamExt as _};
+use herdlet_driver::{DriverError, Health, Leftover, TaskDriver as _, TaskEvent, contract::attempt_id};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use rustix::fs::{CWD, FileType};
 
-use super::machine::{Link, machines};
+use super::machine::{Link, SLOW, machines, reaches};
 use crate::{Containers, Mode, Setup, engine::Place};
+
+/// Two tasks that wait for one image share its pull, which goes on while one of them still waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_share_the_pull_of_their_image() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let image = format!("registry.invalid/{SLOW}:1");
+        let task = |attempt: u32| machine.task(attempt_id(attempt), json!({"image": &image}));
+        let (first, second) = (task(1), task(2));
+        let cancels = [CancellationToken::new(), CancellationToken::new()];
+        let mut withdrawn = driver.prepare(&first, &cancels[0]).boxed();
+        let mut waiting = driver.prepare(&second, &cancels[1]).boxed();
+        let pulls = || machine.failed.load(Ordering::SeqCst);
+        let has_begun = async {
+            while pulls() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            _ = &mut withdrawn => panic!("the image can't be pulled"),
+            _ = &mut waiting => panic!("the image can't be pulled"),
+            () = has_begun => {}
+        }
+        cancels[0].cancel();
+        withdrawn.await.unwrap_err();
+        let after = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+        assert!(after.is_err(), "the pull goes on: {after:?}");
+        assert_eq!(pulls(), 1, "{}", machine.driver);
+        cancels[1].cancel();
+        waiting.await.unwrap_err();
+    }
+}
+
+/// A pull without progress, and one that takes too long, end with the option that bounds them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pull_ends_by_its_timeouts() {
+    for machine in machines() {
+        let machine = machine.with(json!({"pull_activity_timeout": "2s"}));
+        for (total, option) in [("1s", "image_pull_timeout"), ("1h", "pull_activity_timeout")] {
+            let driver = machine.driver_of(machine.driver, option);
+            reaches(&driver, Health::Healthy).await;
+            let config = json!({"image": format!("registry.invalid/{SLOW}:1"), "image_pull_timeout": total});
+            let task = machine.task(attempt_id(1), config);
+            let error = driver.prepare(&task, &CancellationToken::new()).await.unwrap_err();
+            assert!(error.why().contains(option), "{} {option}: {error}", machine.driver);
+        }
+    }
+}
 
 /// A registry that is down: a task starts with the image that is there, and says so; without one it fails, by the policy.
 #[tokio::test(flavor = "multi_thread")]

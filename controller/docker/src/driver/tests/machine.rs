@@ -226,6 +226,7 @@ async fn forward(
     let Ok(mut server) = UnixStream::connect(engine).await else { return };
     let forwarding = async {
         if is_slow {
+            failed.fetch_add(1, Ordering::SeqCst);
             std::future::pending::<()>().await;
         }
         if server.write_all(&head).await.is_ok() {

@@ -95,3 +95,22 @@ fn metrics_count_renders_and_show_data_that_is_gone() {
     wait::until_true("nothing is watched", || is("herdlet_template_queries", "", 0.0));
     agent.finish();
 }
+
+#[test]
+fn a_template_is_tried_with_the_data_of_an_agent() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = quick();
+    let file = agent.home.write("a.tpl", &format!("{} {{{{ env \"WHO\" }}}}", greeting("tried")));
+    let render = || {
+        let file = file.to_str().unwrap();
+        agent.cli(&["template", "render", file, "--agent", "--env", "WHO=you"])
+    };
+    let missing = render();
+    assert_eq!(missing.code, 1, "{missing:?}");
+    assert!(missing.stderr.contains("nomad/jobs/tried"), "{}", missing.stderr);
+    put(&agent, "nomad/jobs/tried", &["greeting=hello"]);
+    assert_eq!(render().success().stdout, "hello you");
+    agent.finish();
+}
