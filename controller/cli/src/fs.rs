@@ -31,6 +31,7 @@ pub struct FsArgs {
 enum What {
     /// List a directory
     #[command(after_help = "Example:\n  herdlet fs ls web local")]
+    #[command(alias = "list")]
     Ls(FsTarget),
     /// Show the size, mode and age of a file or directory
     #[command(after_help = "Example:\n  herdlet fs stat web alloc/data")]

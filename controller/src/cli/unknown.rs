@@ -122,8 +122,8 @@ mod tests {
         );
         assert_eq!(suggestion("herdlet rm web", "rm"), "there is no command \"rm\"; use: herdlet delete");
         assert_eq!(
-            suggestion("herdlet --addr unix:///s fs list web", "list"),
-            "there is no command \"fs list\": did you mean herdlet fs ls?"
+            suggestion("herdlet --addr unix:///s fs lss web", "lss"),
+            "there is no command \"fs lss\": did you mean herdlet fs ls?"
         );
         assert_eq!(
             suggestion("herdlet config veiw", "veiw"),

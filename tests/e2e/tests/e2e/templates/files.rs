@@ -12,11 +12,11 @@ use rustix::{
 };
 
 use super::{
-    QUICK, greeting, path_of, put, quick, recorded, recorder, template, until_explained, until_file,
-    until_recorded,
+    QUICK, RECORDER, greeting, path_of, put, quick, recorded, recorder, template, templates, until_explained,
+    until_file, until_recorded,
 };
 use crate::{
-    common::{is_root, job},
+    common::{is_root, job, shell},
     disk::{finish, on_a_small_disk},
 };
 
@@ -140,7 +140,11 @@ fn an_output_that_does_not_fit_into_secrets_names_its_size_and_the_remedy() {
     for part in ["secrets/large", "2000000 bytes", "1 MiB", "raise `secrets`", "write the file to `local`"] {
         assert!(events.contains(part), "{part}: {events}");
     }
-    let roomy = format!("{}resources: {{secrets: 3}}\n", task("large"));
+    let more = format!(
+        "resources: {{secrets: 3}}\n{}",
+        templates(&[template(&large("large"), "secrets/large", "change_mode: signal")])
+    );
+    let roomy = shell("t", RECORDER, &more);
     agent.apply_and_wait(&job("large", "service", group, &[roomy]));
     assert_eq!(fs::metadata(path_of(&agent, "large.g[0]", "t/secrets/large")).unwrap().len(), 2_000_000);
     // A file is replaced in one step, so both have to fit.
