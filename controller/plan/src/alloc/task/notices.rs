@@ -30,14 +30,11 @@ pub fn settle(pass: &mut Pass<'_>, index: TaskIndex, known: &TaskState) {
             | PartState::Pending { last: LastValue::Gone, .. }
             | PartState::Failed { .. } => false,
         };
-        if pass.state.is_notice_in_flight(index, *part) {
+        if !is_made || pass.state.is_notice_in_flight(index, *part) {
             continue;
         }
         if !pass.passed(&owed.due) {
             pass.wait(Waiting::Splay(index, *part));
-            continue;
-        }
-        if !is_made {
             continue;
         }
         if may_settle(pass, index, (*part, owed)) {
