@@ -30,11 +30,7 @@ pub fn settle(pass: &mut Pass<'_>, index: TaskIndex, known: &TaskState) {
             | PartState::Pending { last: LastValue::Gone, .. }
             | PartState::Failed { .. } => false,
         };
-        if !is_made || pass.state.is_notice_in_flight(index, *part) {
-            continue;
-        }
-        if !pass.passed(&owed.due) {
-            pass.wait(Waiting::Splay(index, *part));
+        if !is_made || pass.state.is_notice_in_flight(index, *part) || !pass.passed(&owed.due) {
             continue;
         }
         if may_settle(pass, index, (*part, owed)) {
