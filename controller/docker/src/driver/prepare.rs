@@ -26,6 +26,9 @@ use crate::{
 /// How often a pull that lasts is an event of its task.
 const EVENT_EVERY: Duration = Duration::from_secs(20);
 
+/// How much later the client gives up than the driver, whose error names the option.
+const CLIENT_LATER: Duration = Duration::from_secs(10);
+
 impl Shared {
     /// Pulls the image of a task, if needed, and keeps it until the task starts.
     pub(super) async fn prepare(
@@ -57,7 +60,7 @@ impl Shared {
             let patience = self.patience(&config.docker);
             self.progress(&task.id, format!("loading the image archive {archive}"));
             // The engine answers once it has stored the whole archive.
-            let client = client.clone().with_timeout(patience.total);
+            let client = client.clone().with_timeout(patience.total + CLIENT_LATER);
             let loading = time::timeout(patience.total, load(&client, task, archive, &config));
             let withdrawn =
                 || DriverError::retry(format!("load the image archive {archive}: it was withdrawn"));
@@ -140,7 +143,7 @@ impl Shared {
         let order = Order {
             engine: engine.socket().to_owned(),
             // The first answer may take as long as the registry does.
-            client: client.clone().with_timeout(patience.total),
+            client: client.clone().with_timeout(patience.total + CLIENT_LATER),
             image,
             credentials,
             patience,
