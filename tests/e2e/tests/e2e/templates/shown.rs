@@ -101,7 +101,7 @@ fn a_template_is_tried_with_the_data_of_an_agent() {
     if !is_root() {
         return;
     }
-    let mut agent = quick();
+    let agent = quick();
     let file = agent.home.write("a.tpl", &format!("{} {{{{ env \"WHO\" }}}}", greeting("tried")));
     let render = || {
         let file = file.to_str().unwrap();
