@@ -274,10 +274,11 @@ mod tests {
             ("Docker: starting", inspected(true, None, 0, false), None),
             ("Docker: running", inspected(true, None, 7, false), None),
             ("Docker: ended", inspected(false, Some(0), 7, false), Some(0)),
-            ("Docker: no such program", inspected(false, Some(127), 0, false), Some(127)),
+            ("Docker: no such program", inspected(false, Some(126), 0, false), Some(126)),
             ("Podman: created", inspected(false, Some(0), 0, false), None),
             ("Podman: running", inspected(true, Some(0), 7, false), None),
             ("Podman: ended", inspected(false, Some(0), 0, true), Some(0)),
+            ("Podman: no such program", inspected(false, Some(127), 0, true), Some(127)),
         ] {
             assert_eq!(exit_code(&response), code, "{state}");
         }
