@@ -77,20 +77,18 @@ pub async fn perform(
         },
         Verb::Recover { attempt } => {
             // Without its config an attempt can still be watched and stopped, so an error here does not fail the recovery.
-            let config = match templates::environment_of_attempt(context, workload).await {
-                Ok(own) => config(context, workload, *attempt, &own),
-                Err(refusal) => Err(refusal),
-            };
-            let config = config
-                .inspect_err(|refusal| {
-                    let why = &refusal.why;
-                    tracing::warn!(alloc = %workload.alloc.id, task = %task.name, why, "commands in this task are not possible until the agent's next start");
-                })
-                .ok();
+            let config = adopted(context, workload, *attempt).await.inspect_err(|refusal| {
+                let why = &refusal.why;
+                tracing::warn!(alloc = %workload.alloc.id, task = %task.name, why, "commands in this task are not possible until the agent's next start");
+            });
             let launch = known.launch.as_ref().filter(|launch| launch.attempt == *attempt);
             let handle = launch.and_then(|launch| launch.handle.clone());
             let network = launch.and_then(|launch| launch.network.clone());
-            recover(driver.as_ref(), Recovery { id: attempt_id(*attempt), config, handle, network }).await
+            recover(
+                driver.as_ref(),
+                Recovery { id: attempt_id(*attempt), config: config.ok(), handle, network },
+            )
+            .await
         }
         Verb::Stop { attempt, signal, grace } => {
             let how = StopRequest { signal: signal.clone(), grace: duration(*grace) };
@@ -148,6 +146,11 @@ async fn prepared(context: &Arc<Context>, workload: &Workload, attempt: u32) -> 
     places::payload(context, workload).await?;
     templates::note_start(context, workload).await?;
     config(context, workload, attempt, &templates::environment(context, workload).await?)
+}
+
+/// The config of an attempt that runs, for commands in it.
+async fn adopted(context: &Arc<Context>, workload: &Workload, attempt: u32) -> Result<TaskConfig, Refusal> {
+    config(context, workload, attempt, &templates::environment_of_attempt(context, workload).await?)
 }
 
 /// The config of an attempt for its driver, with everything interpolated.

@@ -1,6 +1,6 @@
 //! How a task reads data for its templates and secrets: with which rights, in which directories, and when it asks again.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
 
 use herdlet_base::{artifact::destination::Dirs, observation::Class};
 use herdlet_render::{Access, AccessToken, Consumer, Reader, Recheck, TaskTemplates};
@@ -51,13 +51,26 @@ async fn access(context: &Arc<Context>, workload: &Workload) -> Result<Access, R
     }
     let (tokens, id) = (Arc::clone(&context.server_tokens), alloc.id);
     let task = workload.task().map(|task| task.name.clone()).unwrap_or_default();
-    let read = herdlet_runtime::off_thread(move || tokens.of_task(id, &task)).await;
-    let token = read.map_err(std::io::Error::other).flatten().map_err(|error| Refusal {
-        class: Class::Retry,
-        why: format!("read the identity signed by servers: {error}"),
-    })?;
+    let token = on_files("read the identity signed by servers", move || tokens.of_task(id, &task)).await?;
     let token = token.map(|token| AccessToken::new(token.reveal())).unwrap_or_default();
     Ok(Access::Servers { token })
+}
+
+/// Performs blocking work on the files of a task.
+///
+/// # Errors
+/// Those of the work, which is repeated then; `what` completes "failed to".
+pub(super) async fn on_files<T, E>(
+    what: &str,
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, Refusal>
+where
+    T: Send + 'static,
+    E: Display + Send + 'static,
+{
+    let failed = |error: &dyn Display| Refusal { class: Class::Retry, why: format!("{what}: {error}") };
+    let done = herdlet_runtime::off_thread(work).await.map_err(|error| failed(&error))?;
+    done.map_err(|error| failed(&error))
 }
 
 /// The directories of a task.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use herdlet_api_types::job::Secret;
-use herdlet_base::{error::in_full, observation::Class, safe_fs::FsError};
+use herdlet_base::{error::in_full, observation::Class};
 use herdlet_plan::{
     action::Outcome,
     env::{TaskEnv, Variables},
@@ -16,7 +16,7 @@ use herdlet_render::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::reading::{awaited, dirs, reading};
+use super::reading::{awaited, dirs, on_files, reading};
 use crate::executor::{Context, PlaceVerb, Refusal, TaskVariables, Workload, failed, places, retry};
 
 /// Fetches a task's secrets, or inspects whether they are there. They are removed with the task's directory.
@@ -51,9 +51,7 @@ pub async fn values(context: &Arc<Context>, workload: &Workload) -> Result<Varia
 
 async fn stored(context: &Arc<Context>, workload: &Workload) -> Result<Option<SecretValues>, Refusal> {
     let dirs = dirs(context, workload);
-    let read = herdlet_runtime::off_thread(move || SecretValues::read(&dirs)).await;
-    let read = read.map_err(|error| refused(format!("read the values of secrets: {error}")))?;
-    read.map_err(|error: FsError| refused(format!("read the values of secrets: {error}")))
+    on_files("read the values of secrets", move || SecretValues::read(&dirs)).await
 }
 
 fn refused(why: String) -> Refusal {

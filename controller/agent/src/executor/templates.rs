@@ -26,7 +26,7 @@ use herdlet_render::{
     secrets::SecretValues,
 };
 
-use super::reading::{awaited, dirs, reading};
+use super::reading::{awaited, dirs, on_files, reading};
 use crate::executor::{
     Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets,
 };
@@ -76,13 +76,7 @@ pub async fn variables(context: &Arc<Context>, workload: &Workload) -> Result<Va
         return Ok(Variables::new());
     }
     let dirs = dirs(context, workload);
-    let failed =
-        |why: String| Refusal { class: Class::Retry, why: format!("read the variables of templates: {why}") };
-    match herdlet_runtime::off_thread(move || template_variables(&dirs)).await {
-        Ok(Ok(variables)) => Ok(variables),
-        Ok(Err(error)) => Err(failed(error.to_string())),
-        Err(error) => Err(failed(error.to_string())),
-    }
+    on_files("read the variables of templates", move || template_variables(&dirs)).await
 }
 
 /// Notes that an attempt starts with the present variables of templates, for its services.
@@ -94,10 +88,7 @@ pub async fn note_start(context: &Arc<Context>, workload: &Workload) -> Result<(
         return Ok(());
     }
     let dirs = dirs(context, workload);
-    let noted = herdlet_runtime::off_thread(move || herdlet_render::renderer::note_start(&dirs)).await;
-    let failed =
-        |why: String| Refusal { class: Class::Retry, why: format!("keep the variables of templates: {why}") };
-    noted.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))
+    on_files("keep the variables of templates", move || herdlet_render::renderer::note_start(&dirs)).await
 }
 
 /// The variables with which the services of a task are registered: those that its attempt has started with. Blocking.
@@ -162,10 +153,7 @@ pub async fn environment_of_attempt(
     workload: &Workload,
 ) -> Result<TaskVariables, Refusal> {
     let (shared, task) = (Arc::clone(context), workload.clone());
-    let failed =
-        |why: String| Refusal { class: Class::Retry, why: format!("read the task's variables: {why}") };
-    let read = herdlet_runtime::off_thread(move || of_attempt(&shared, &task)).await;
-    let own = read.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
+    let own = on_files("read the task's variables", move || of_attempt(&shared, &task)).await?;
     Ok(TaskVariables { tokens: places::env_tokens(context, workload).await?, ..own })
 }
 
