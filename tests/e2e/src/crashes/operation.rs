@@ -319,28 +319,44 @@ fn settle_value(
     }
 }
 
-/// Returns the differences between what the templates of running tasks should have rendered and their files.
-pub fn unrendered(wanted: &ExpectedState, peer: &Peer) -> Vec<String> {
+/// A task with templates that should run.
+pub struct TemplatedTask<'w> {
+    /// The id of its allocation.
+    pub alloc: String,
+    pub name: String,
+    pub work: &'w Work,
+}
+
+/// Returns the tasks with templates of services that should run, as far as they have allocations.
+pub fn templated<'w>(wanted: &'w ExpectedState, peer: &Peer) -> Vec<TemplatedTask<'w>> {
     let services = wanted.jobs().filter(|work| work.kind == JobType::Service && work.variable().is_some());
     let services: BTreeMap<&str, &Work> = services.map(|work| (&*work.name, work)).collect();
-    let mut open = Vec::new();
-    for alloc in shown::allocs(peer) {
-        let job = alloc.job();
-        let Some(work) = services.get(&*job).filter(|_| alloc.desired() == "run") else { continue };
-        let value = wanted.values.get(&job).map_or("", String::as_str);
-        for place in work.places().iter().filter(|place| place.starts_with(&alloc.name())) {
-            let task = place.rsplit('/').next().unwrap_or_default();
-            let read = |file: &str| {
-                let path = format!("/v1/client/fs/cat/{}?path={task}/{file}", alloc.id());
-                http::get(peer, &path).filter(|answer| answer.status == 200).map(|answer| answer.body)
-            };
-            let found = read(VALUE);
-            if found.as_deref() != Some(value) {
-                open.push(format!("{place}: {VALUE} has {found:?}, expected {value:?}"));
-            }
-        }
+    if services.is_empty() {
+        return Vec::new();
     }
-    open
+    let allocs = shown::allocs(peer).into_iter().filter(|alloc| alloc.desired() == "run");
+    let tasks = allocs.filter_map(|alloc| Some((services.get(&*alloc.job())?, alloc)));
+    tasks
+        .flat_map(|(work, alloc)| {
+            let own = format!("{}/", alloc.name());
+            let places = work.places().into_iter();
+            let names = places.filter_map(move |place| place.strip_prefix(&own).map(str::to_owned));
+            let id = alloc.id();
+            names.map(|name| TemplatedTask { alloc: id.clone(), name, work }).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Returns the files of templates that do not have the value of their variable.
+pub fn unrendered(tasks: &[TemplatedTask<'_>], wanted: &ExpectedState, peer: &Peer) -> Vec<String> {
+    let differing = tasks.iter().filter_map(|TemplatedTask { alloc, name, work }| {
+        let value = wanted.values.get(&work.name).map_or("", String::as_str);
+        let answer = http::get(peer, &format!("/v1/client/fs/cat/{alloc}?path={name}/{VALUE}"));
+        let found = answer.filter(|answer| answer.status == 200).map(|answer| answer.body);
+        let is_so = found.as_deref() == Some(value);
+        (!is_so).then(|| format!("{}: {alloc}/{name}: {VALUE} has {found:?}, expected {value:?}", work.name))
+    });
+    differing.collect()
 }
 
 /// Returns word and count of a job, or `None` if it does not exist or is being deleted.

@@ -13,16 +13,16 @@ use std::{
 use herdlet_shim::record::{Record, State};
 
 use super::{
-    job::{ADDRESS, JobType, TOKEN, WORD, Work},
+    job::{ADDRESS, JobType, TOKEN, WORD},
     life::Life,
-    operation::{ExpectedState, unrendered},
+    operation::{ExpectedState, TemplatedTask, templated, unrendered},
     work::Journal,
 };
 use crate::{
     agent::Agent,
     home, host,
     http::{self, Peer},
-    shown, wait,
+    wait,
 };
 
 /// Deadline for convergence: a state that is not reached by then is considered never reached.
@@ -229,8 +229,9 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
             ));
         }
     }
-    open.extend(unrendered(all, &agent.peer()));
-    open.extend(without_secrets(agent, all));
+    let templated = templated(all, &agent.peer());
+    open.extend(unrendered(&templated, all, &agent.peer()));
+    open.extend(without_secrets(&templated, agent));
     let status = http::get(&agent.peer(), "/v1/herdlet/status").map(|answer| answer.json());
     let unconverged = status.as_ref().map(|status| status["unconverged"].clone());
     if unconverged.as_ref().and_then(|list| list.as_array()).is_none_or(|list| !list.is_empty()) {
@@ -239,24 +240,17 @@ fn unreached(agent: &Agent, instance: &str, all: &ExpectedState, journal: &Journ
     open
 }
 
-/// Returns the files in `secrets` of running tasks that are not as wanted. No API shows them.
-fn without_secrets(agent: &Agent, all: &ExpectedState) -> Vec<String> {
-    let services = all.jobs().filter(|work| work.kind == JobType::Service && work.variable().is_some());
-    let services: BTreeMap<&str, &Work> = services.map(|work| (&*work.name, work)).collect();
+/// Returns the files in `secrets` that are not as wanted. No API shows them.
+fn without_secrets(tasks: &[TemplatedTask<'_>], agent: &Agent) -> Vec<String> {
     let mut open = Vec::new();
-    for alloc in shown::allocs(&agent.peer()) {
-        let job = alloc.job();
-        let Some(work) = services.get(&*job).filter(|_| alloc.desired() == "run") else { continue };
-        for place in work.places().iter().filter(|place| place.starts_with(&alloc.name())) {
-            let task = place.rsplit('/').next().unwrap_or_default();
-            let dir = agent.home.state().join("alloc").join(alloc.id()).join(task);
-            let word = fs::read_to_string(dir.join(WORD)).unwrap_or_default();
-            if word != format!("{} {task}", work.word) {
-                open.push(format!("{place}: {WORD} has {word:?}"));
-            }
-            if fs::metadata(dir.join(TOKEN)).map_or(0, |about| about.len()) == 0 {
-                open.push(format!("{place} has no {TOKEN}"));
-            }
+    for TemplatedTask { alloc, name, work } in tasks {
+        let dir = agent.home.state().join("alloc").join(alloc).join(name);
+        let word = fs::read_to_string(dir.join(WORD)).unwrap_or_default();
+        if word != format!("{} {name}", work.word) {
+            open.push(format!("{}: {alloc}/{name}: {WORD} has {word:?}", work.name));
+        }
+        if fs::metadata(dir.join(TOKEN)).map_or(0, |about| about.len()) == 0 {
+            open.push(format!("{}: {alloc}/{name} has no {TOKEN}", work.name));
         }
     }
     open

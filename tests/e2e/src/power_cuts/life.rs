@@ -249,7 +249,8 @@ impl Life {
                 shown => open.push(format!("{name}: expected {wanted:?}, the agent reports {shown:?}")),
             }
         }
-        open.extend(operation::unrendered(&self.wanted, &boot.agent));
+        let templated = operation::templated(&self.wanted, &boot.agent);
+        open.extend(operation::unrendered(&templated, &self.wanted, &boot.agent));
         let known = shown::allocs(&boot.agent);
         // A directory is not synced, so a cut can lose a new one, with its logs, even for an ended
         // allocation. Nothing creates it again.
