@@ -1,6 +1,6 @@
 //! The number of functions with a `bool` parameter, or with more than four parameters: it only falls.
 
-use super::sources;
+use super::{code, sources};
 
 /// Functions with a `bool` parameter that are left. Lower it with each one that goes.
 const FLAGGED_LEFT: usize = 38;
@@ -21,7 +21,7 @@ fn parameters_are_few_and_no_flags() {
         if file.contains("/tests/") || file.ends_with("tests.rs") || file.contains("/fuzz/") {
             continue;
         }
-        for Signature { name, parameters } in signatures(text.split("#[cfg(test)]\nmod tests {").next()) {
+        for Signature { name, parameters } in signatures(&text) {
             // serde decides about these.
             let is_foreign = matches!(&*name, "visit_bool" | "serialize_bool");
             if !is_foreign && parameters.iter().any(|parameter| parameter.ends_with(": bool")) {
@@ -43,10 +43,11 @@ fn parameters_are_few_and_no_flags() {
     }
 }
 
-fn signatures(text: Option<&str>) -> Vec<Signature> {
-    let text: String =
-        text.unwrap_or_default().lines().filter(|line| !line.trim().starts_with("//")).collect();
-    text.split("fn ").skip(1).filter_map(signature).collect()
+/// Returns the signatures of a file, without those of its tests.
+fn signatures(text: &str) -> Vec<Signature> {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let text: Vec<&str> = code(text).collect();
+    text.join("\n").split("fn ").skip(1).filter_map(signature).collect()
 }
 
 /// Reads a signature from what follows `fn`; none if this is a type or a bound such as `fn(&T)`.
