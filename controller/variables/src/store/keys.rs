@@ -46,12 +46,15 @@ impl Store {
         new
     }
 
-    /// Why some variables can't be decrypted, for people; none if all can. Only then it reads the file, which may be repaired, or
-    /// there and unusable.
+    /// Why some variables can't be decrypted, for people; none if all can. While a key is missing, it reads the key file again:
+    /// the file may have been repaired, or be unusable for another reason. Blocking then.
     pub fn trouble(&self) -> Option<String> {
-        {
+        let is_missing = {
             let known = self.known();
-            missing(&known.keys, known.entries.values(), self.source.path())?;
+            missing(&known.keys, known.entries.values(), self.source.path()).is_some()
+        };
+        if !is_missing {
+            return None;
         }
         let why = self.load_keys().err()?;
         Some(format!("variables can't be decrypted, and none can be changed: {why}"))
