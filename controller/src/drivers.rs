@@ -1,4 +1,4 @@
-//! The drivers that a manifest may name where no agent says which ones it has.
+//! The drivers of manifests that are read without an agent.
 
 use herdlet_api_types::driver::built_in;
 use herdlet_manifest::manifests::Drivers;
@@ -40,7 +40,7 @@ mod tests {
             let refused = read(ports, config).unwrap_err();
             assert!(refused.contains(key), "{config}: {refused}");
         }
-        // One line for what the schema has said already, and none for what follows from an unreadable part.
+        // A problem of the schema is reported once, and nothing that follows from an unreadable part.
         assert_eq!(
             read(ports, "ports: nope, volumes: [a], imagine: 1").unwrap_err().matches("volumes").count(),
             0

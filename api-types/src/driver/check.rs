@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::job::Resources;
 
-/// What a job file says about a task. Texts may contain `${…}`, of which only the start knows the value.
+/// A task of a job file. Texts may contain `${…}`, whose value is known only at the start.
 #[derive(Debug, Clone, Copy)]
 pub struct Planned<'t> {
     /// The config; it fits the driver's schema.
@@ -18,7 +18,7 @@ pub struct Planned<'t> {
     pub ports: &'t BTreeSet<&'t str>,
 }
 
-/// What a driver says about a key of a config.
+/// A problem with a key of a config, or a remark about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigFinding {
     /// The path of the key within the config, such as `volumes[0]`.

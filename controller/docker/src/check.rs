@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn all_findings_are_told_and_policy_is_left_to_the_start() {
+    fn all_findings_are_reported_and_policy_is_left_to_the_start() {
         let found = of(DriverInfo::docker(), json!({"volumes": ["a", "b"], "ports": ["nope"]}));
         assert_eq!(found.len(), 3, "{found:?}");
         let allowed = json!({"privileged": true, "cap_add": ["all"], "pid_mode": "host", "runtime": "x",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_are_not_published_and_other_keys_without_effect_are_told() {
+    fn ports_that_are_not_published_and_other_keys_without_effect_are_reported() {
         let ports = [("ports".to_owned(), Verdict::NoEffect)];
         for mode in ["host", "none", "container:x"] {
             assert_eq!(of(DriverInfo::docker(), json!({"network_mode": mode, "ports": ["http"]})), ports);

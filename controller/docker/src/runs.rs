@@ -137,8 +137,8 @@ pub(crate) fn seen(about: &ContainerInspectResponse) -> Seen {
 /// The code that Docker reports if it does not know one: the container's supervisor was lost.
 const UNKNOWN_CODE: i64 = 255;
 
-/// The exit of a container whose end nobody has seen. Docker leaves the error empty if it finds the container dead, so that the exit
-/// cannot be told from that of a program that ended with the same code.
+/// The exit of a container whose end nobody has seen. Docker leaves the error empty if it finds the container dead, as it does
+/// for a program that ended with the same code.
 pub(crate) fn unseen(exit: ExitResult) -> ExitResult {
     if i64::from(exit.code) != UNKNOWN_CODE || !exit.error.is_empty() {
         return exit;

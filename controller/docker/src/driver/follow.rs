@@ -48,7 +48,7 @@ pub(super) enum Notice {
 }
 
 impl Notice {
-    /// What the engine has said, in case the container is gone.
+    /// The code that the engine has reported, for a container that is gone.
     fn code(self) -> Option<i32> {
         match self {
             Self::Event(code) => code,

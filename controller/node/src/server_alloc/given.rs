@@ -70,7 +70,7 @@ fn limits_of(given: &TaskResources) -> Resources {
 pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
     for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
         if let Some(limits) = limits.get(&task.name) {
-            // Servers account for the size of `secrets` as memory, and do not repeat it.
+            // Servers add the size of `secrets` to the memory (Nomad's `scheduler/feasible/rank.go`), and send it only in the job.
             task.resources = Resources { secrets_mib: task.resources.secrets_mib, ..limits.clone() };
         }
     }

@@ -1,8 +1,8 @@
 //! Which allocations of a job a drain of the node stops next.
 //!
-//! Service jobs: of each group at most one allocation at a time, which is the default of `migrate`; the field itself has no effect, as there is no
-//! other node on which a replacement could become healthy first. Batch jobs run to their end. System jobs are last. Once the drain's limit is
-//! reached, everything is stopped.
+//! Service jobs: of each group at most one allocation at a time, which is the default of `migrate`; the field itself has no
+//! effect, as there is no other node on which a replacement could become healthy first. Batch jobs run to their end. System
+//! jobs are last. Once the drain's limit is reached, everything is stopped.
 //!
 //! Source of the rules: Nomad's `nomad/drainer`.
 

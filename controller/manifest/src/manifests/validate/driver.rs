@@ -17,7 +17,7 @@ pub(super) fn of_task(
 ) {
     let Some(check) = context.drivers.get(&task.driver).and_then(|rules| rules.check) else { return };
     let config = trail.field("config");
-    // What it says would follow from what is unreadable.
+    // A finding about an unreadable part would only repeat its problem.
     let is_unread = [&config, &trail.field("resources"), &context.trail.field("network")]
         .into_iter()
         .any(|part| findings.is_unread(part));
