@@ -29,7 +29,8 @@ use herdlet_agent::{
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
     http::{
-        self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Unidentified, Vitals,
+        self, Access, Evaluations, Facts, LocalAuthority, Shared, Submissions, TaskApiServer, Token,
+        Unidentified, Vitals,
     },
 };
 use herdlet_base::{error::in_full, ownership};
@@ -274,6 +275,7 @@ fn shared(
         },
         evaluations: Evaluations::default(),
         gc,
+        submissions: Submissions::below(&agent.context.paths.state),
         // Includes the attributes that the drivers have set.
         facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),

@@ -57,6 +57,7 @@ mod stats;
 mod statuses;
 mod stream;
 mod tags;
+mod submission;
 mod target;
 mod task_api;
 mod tls;
@@ -110,6 +111,7 @@ pub use serve::connection;
 pub use serve::{Frontend, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
 pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCache, Unidentified, Verifier};
+pub use submission::Submissions;
 pub use tls::{Tls, TlsError, Validity};
 pub use variable_users::TemplateUsers;
 
@@ -141,6 +143,8 @@ pub struct Shared {
     /// Evaluations of recent changes.
     pub evaluations: Evaluations,
     pub gc: Arc<Collector>,
+    /// The source texts of jobs.
+    pub submissions: Submissions,
     pub facts: Facts,
     /// The health of the agent, determined for each answer.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
