@@ -338,7 +338,8 @@ pub struct TaskState {
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
-    pub doom: Option<PermanentFailure>,
+    #[serde(rename = "doom")]
+    pub permanent_failure: Option<PermanentFailure>,
     /// The launch record of its newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Arc<Launch>>,
