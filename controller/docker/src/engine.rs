@@ -291,7 +291,7 @@ impl Engine {
         self.list(ListContainersOptionsBuilder::new().all(true), vec![names::NOMAD_ALLOC.to_owned()]).await
     }
 
-    /// Whether any container, whoever created it, has an image.
+    /// Whether any container, also one of others, has an image.
     ///
     /// # Errors
     /// The engine's.
