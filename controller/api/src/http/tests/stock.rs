@@ -181,6 +181,14 @@ async fn jobs_are_validated_and_refused_in_one_line() {
     let (status, text) = ground.post("/v1/jobs", &json!({ "Job": broken })).await;
     assert_eq!((status, text.lines().count()), (400, 1), "{text}");
     assert!(text.contains("SIGFOO") && !text.starts_with('{') && !text.contains("job.json"), "{text}");
+    // An unknown field is named as the caller has written it.
+    let mut unknown = nomad::job(&job("web", "front", "httpd"), 0);
+    unknown["TaskGroups"][0]["Bogus"] = 1.into();
+    unknown["TaskGroups"][0]["Tasks"][0]["KillSignl"] = "SIGINT".into();
+    let (status, text) = ground.post("/v1/jobs", &json!({ "Job": unknown })).await;
+    assert_eq!(status, 400, "{text}");
+    assert!(text.contains("unknown field `Bogus`") && !text.contains("`bogus`"), "{text}");
+    assert!(text.contains("unknown field `KillSignl`; did you mean `kill_signal`?"), "{text}");
     let (status, text) =
         ground.post("/v1/jobs/parse", &json!({ "JobHCL": "job \"a\" {\n  nope = 1\n}" })).await;
     assert_eq!((status, text.starts_with("job.hcl:")), (400, true), "{text}");
