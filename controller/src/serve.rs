@@ -237,6 +237,7 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
         FolderSource::new(dir.clone(), state, rules.clone(), agent.inbox.clone(), owners)
+            .in_region(config.region.clone())
     };
     config.manifests.iter().map(folder).collect()
 }
@@ -274,8 +275,8 @@ fn shared(
             Box::new(move |key| renderer.users_of(key))
         },
         evaluations: Evaluations::default(),
-        gc,
         submissions: Submissions::below(&agent.context.paths.state),
+        gc,
         // Includes the attributes that the drivers have set.
         facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),

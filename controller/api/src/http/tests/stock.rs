@@ -224,3 +224,18 @@ async fn statuses_and_names_are_found() {
     assert_eq!(found["Matches"]["tasks"][0], json!({ "ID": "httpd", "Scope": ["default", "web", "front"] }));
     assert_eq!(ground.post("/v1/search/fuzzy", &json!({ "Text": "h" })).await.0, 400);
 }
+
+#[tokio::test]
+async fn requests_for_another_region_are_refused() {
+    let mut ground = ApiFixture::new();
+    Arc::get_mut(&mut ground.shared).unwrap().facts.node.region = "eu".to_owned();
+    ground.unix(Limits::default()).await;
+    for own in ["", "region=", "region=eu", "region=global&prefix=w"] {
+        assert_eq!(ground.get(&format!("/v1/jobs?{own}")).await.0, 200, "{own}");
+    }
+    let refused = "No path to region: this agent is in region \"eu\" and knows no other".to_owned();
+    for path in ["/v1/jobs?region=us", "/v1/job/web?prefix=a&region=us", "/v1/agent/self?region=us"] {
+        assert_eq!(ground.get(path).await, (500, refused.clone()), "{path}");
+    }
+    assert_eq!(ground.post("/v1/jobs?region=us", &json!({ "Job": {} })).await, (500, refused));
+}
