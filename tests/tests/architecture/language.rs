@@ -187,15 +187,19 @@ fn is_span(line: &str) -> bool {
 
 fn split(paragraph: &str, found: &mut Vec<String>) {
     let mut sentence = String::new();
-    for word in paragraph.split(' ').filter(|word| word.contains(char::is_alphanumeric)) {
-        sentence.push_str(word);
-        sentence.push(' ');
+    for word in paragraph.split(' ') {
+        if word.contains(char::is_alphanumeric) {
+            sentence.push_str(word);
+            sentence.push(' ');
+        }
         let end = word.trim_end_matches(['"', '`', ')', '*']);
         if end.ends_with(['.', '!', '?', ':', ';']) {
             found.push(std::mem::take(&mut sentence));
         }
     }
-    found.push(sentence);
+    if !sentence.is_empty() {
+        found.push(sentence);
+    }
 }
 
 #[test]
