@@ -96,7 +96,7 @@ fn field_schema<'s>(facets: &Facets<'s>, name: &str) -> Field<'s> {
 
 fn unknown(here: &Enclosing<'_>, name: &str) -> String {
     let sentence = format!("unknown field `{}`", shorten(name));
-    match explain(here, &plain(name)) {
+    match misplaced(here, name).or_else(|| explain(here, &plain(name))) {
         Some(explanation) => format!("{sentence}; {explanation}"),
         None => sentence,
     }
