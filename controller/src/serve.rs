@@ -29,7 +29,8 @@ use herdlet_agent::{
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
     http::{
-        self, Access, Evaluations, Facts, LocalAuthority, Shared, TaskApiServer, Token, Unidentified, Vitals,
+        self, Access, Evaluations, Facts, LocalAuthority, Shared, Submissions, TaskApiServer, Token,
+        Unidentified, Vitals,
     },
 };
 use herdlet_base::{error::in_full, ownership};
@@ -236,6 +237,7 @@ fn folders(config: &Config, agent: &Agent) -> Vec<FolderSource> {
     let folder = |dir: &PathBuf| {
         let owners = agent.requests.owners();
         FolderSource::new(dir.clone(), state, rules.clone(), agent.inbox.clone(), owners)
+            .in_region(config.region.clone())
     };
     config.manifests.iter().map(folder).collect()
 }
@@ -273,6 +275,7 @@ fn shared(
             Box::new(move |key| renderer.users_of(key))
         },
         evaluations: Evaluations::default(),
+        submissions: Submissions::below(&agent.context.paths.state),
         gc,
         // Includes the attributes that the drivers have set.
         facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },

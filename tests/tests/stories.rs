@@ -23,10 +23,10 @@ use herdlet_tests::sim::{
 };
 use serde_json::json;
 
-type Told = Result<Life, String>;
+type StoryResult = Result<Life, String>;
 
 /// Compares a life's log with the file of that name.
-fn tell(name: &str, story: impl Fn() -> Told) {
+fn check_story(name: &str, story: impl Fn() -> StoryResult) {
     let life = story().unwrap_or_else(|broken| panic!("{name}: {broken}"));
     let text = format!("{}\n", life.log().join("\n").trim_start_matches('\n'));
     let path = Path::new(herdlet_tests::STORIES).join(format!("{name}.txt"));
@@ -54,7 +54,7 @@ fn alloc_of(life: &Life, name: &str) -> herdlet_api_types::AllocId {
 
 #[test]
 fn killed_between_intent_and_start() {
-    tell("killed-between-intent-and-start", || {
+    check_story("killed-between-intent-and-start", || {
         let mut life = life();
         life.apply(vec![web()]);
         life.pass(10)?;
@@ -72,7 +72,7 @@ fn killed_between_intent_and_start() {
 
 #[test]
 fn killed_between_the_first_start_and_its_commit() {
-    tell("killed-between-first-start-and-commit", || {
+    check_story("killed-between-first-start-and-commit", || {
         let mut life = life();
         life.chapter("A job is applied, its task runs, and the agent dies before it learns of the start.");
         life.apply(vec![web()]);
@@ -100,7 +100,7 @@ fn killed_between_the_first_start_and_its_commit() {
 
 #[test]
 fn artifacts_are_fetched_once() {
-    tell("artifacts", || {
+    check_story("artifacts", || {
         let mut life = life();
         let mut site = web();
         site.groups[0].tasks[0].artifacts.push(fixture::artifact("https://example.test/httpd.tgz"));
@@ -135,7 +135,7 @@ fn artifacts_are_fetched_once() {
 
 #[test]
 fn a_volume_is_unmounted_behind_our_back() {
-    tell("volume-unmounted", || {
+    check_story("volume-unmounted", || {
         let mut life = life();
         let mut site = web();
         let mounts = &mut site.groups[0].tasks[0].volume_mounts;
@@ -178,7 +178,7 @@ fn a_volume_is_unmounted_behind_our_back() {
 
 #[test]
 fn a_bad_version_halts_its_roll_out() {
-    tell("rolling-update-with-a-bad-version", || {
+    check_story("rolling-update-with-a-bad-version", || {
         let mut life = life();
         let version = |exit_code| {
             let mut group = group("g", 2, vec![task("httpd", (exit_code != 0).then_some(100), exit_code)]);
@@ -215,7 +215,7 @@ fn colored(color: &str, exit_code: i32, rules: Update) -> Job {
 
 #[test]
 fn canary_runs_beside_old_allocations_until_promoted() {
-    tell("canary", || {
+    check_story("canary", || {
         let mut life = life();
         let rules = Update { canary: 1, ..update() };
         life.apply(vec![colored("blue", 0, rules.clone())]);
@@ -238,7 +238,7 @@ fn canary_runs_beside_old_allocations_until_promoted() {
 
 #[test]
 fn stopped_canary_is_replaced() {
-    tell("canary-stopped", || {
+    check_story("canary-stopped", || {
         let mut life = life();
         let rules = Update { canary: 1, ..update() };
         life.apply(vec![colored("blue", 0, rules.clone())]);
@@ -266,7 +266,7 @@ fn stopped_canary_is_replaced() {
 
 #[test]
 fn failed_deployment_reverts_the_job() {
-    tell("auto-revert", || {
+    check_story("auto-revert", || {
         let mut life = life();
         let rules = Update { auto_revert: true, ..update() };
         life.apply(vec![colored("blue", 0, rules.clone())]);
@@ -284,7 +284,7 @@ fn failed_deployment_reverts_the_job() {
 
 #[test]
 fn a_stop_while_the_catalogue_is_down() {
-    tell("stop-while-the-catalogue-is-down", || {
+    check_story("stop-while-the-catalogue-is-down", || {
         let mut life = life();
         let mut slow = web();
         slow.groups[0].shutdown_delay = Duration::from_secs(3);
@@ -304,7 +304,7 @@ fn a_stop_while_the_catalogue_is_down() {
 
 #[test]
 fn restart_of_all_tasks() {
-    tell("restart-all", || {
+    check_story("restart-all", || {
         let mut life = life();
         let mut pre = task("pre", Some(500), 0);
         pre.lifecycle = Lifecycle::Prestart;
@@ -326,7 +326,7 @@ fn restart_of_all_tasks() {
 
 #[test]
 fn the_machine_restarts_before_a_task_began() {
-    tell("reboot-before-a-start", || {
+    check_story("reboot-before-a-start", || {
         let mut life = life();
         let mut second = task("second", None, 0);
         second.depends_on =
@@ -348,7 +348,7 @@ fn the_machine_restarts_before_a_task_began() {
 
 #[test]
 fn the_machine_restarts() {
-    tell("reboot", || {
+    check_story("reboot", || {
         let mut life = life();
         life.apply(vec![web()]);
         life.pass(10)?;
@@ -364,7 +364,7 @@ fn the_machine_restarts() {
 
 #[test]
 fn group_stops_in_order() {
-    tell("stop-order", || {
+    check_story("stop-order", || {
         let mut life = life();
         let mut side = task("side", None, 0);
         side.lifecycle = Lifecycle::PrestartSidecar;
@@ -393,7 +393,7 @@ fn group_stops_in_order() {
 /// 5 s.
 #[test]
 fn a_stubborn_task_is_killed_on_time() {
-    tell("kill-timing", || {
+    check_story("kill-timing", || {
         let mut life = life();
         let mut slow = web();
         slow.groups[0].shutdown_delay = Duration::from_secs(5);
@@ -414,7 +414,7 @@ fn a_stubborn_task_is_killed_on_time() {
 
 #[test]
 fn a_task_ends_while_the_agent_is_dead() {
-    tell("ended-while-the-agent-was-dead", || {
+    check_story("ended-while-the-agent-was-dead", || {
         let mut life = life();
         let batch = job("sum", JobType::Batch, vec![group("g", 1, vec![task("main", Some(2_000), 0)])]);
         life.apply(vec![batch]);
@@ -435,7 +435,7 @@ fn a_task_ends_while_the_agent_is_dead() {
 
 #[test]
 fn the_state_of_running_tasks_is_lost() {
-    tell("state-lost", || {
+    check_story("state-lost", || {
         let mut life = life();
         let mut proxy = task("proxy", None, 0);
         proxy.lifecycle = Lifecycle::PrestartSidecar;
@@ -458,7 +458,7 @@ fn the_state_of_running_tasks_is_lost() {
 /// runs.
 #[test]
 fn state_damaged_while_tasks_run() {
-    tell("state-damaged", || {
+    check_story("state-damaged", || {
         let mut life = life();
         let mut side = task("side", None, 0);
         side.lifecycle = Lifecycle::PrestartSidecar;
@@ -479,7 +479,7 @@ fn state_damaged_while_tasks_run() {
 
 #[test]
 fn a_port_is_held_by_another_job() {
-    tell("port-held", || {
+    check_story("port-held", || {
         let mut life = life();
         let on_8080 = |id: &str| {
             let mut web = job(id, JobType::Service, vec![group("g", 1, vec![task("httpd", None, 0)])]);
@@ -505,7 +505,7 @@ fn a_port_is_held_by_another_job() {
 
 #[test]
 fn launched_once_over_a_kill_and_a_clock_that_is_set() {
-    tell("launches", || {
+    check_story("launches", || {
         let mut life = life();
         life.chapter("A job is due each minute. The agent is killed right after a launch.");
         let periodic = Periodic {

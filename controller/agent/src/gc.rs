@@ -33,6 +33,8 @@ const QUIET_TIME: Duration = Duration::from_secs(1);
 pub enum Scope {
     /// Jobs that are over, and directories of allocations.
     All,
+    /// The same without failed allocations that explain the state of a job that stays.
+    Unneeded,
     Allocs,
     Alloc(AllocId),
 }
@@ -68,12 +70,15 @@ impl Collector {
     pub async fn collect_now(&self, scope: Scope) -> Result<Vec<Collectable>, RequestError> {
         let rules = match scope {
             // With a threshold of zero, a job is due and takes its allocations with it, which are not listed then.
-            Scope::All => Rules { job_gc_threshold: herdlet_api_types::Duration::ZERO, ..self.rules },
+            Scope::All | Scope::Unneeded => {
+                Rules { job_gc_threshold: herdlet_api_types::Duration::ZERO, ..self.rules }
+            }
             Scope::Allocs | Scope::Alloc(_) => self.rules,
         };
         let mut choices = self.choose(&rules).await;
         choices.retain(|choice| match (&choice.what, scope) {
-            (_, Scope::All) | (What::Alloc(_), Scope::Allocs) => true,
+            (_, Scope::All) | (What::Alloc(_), Scope::Allocs) | (What::Job(_), Scope::Unneeded) => true,
+            (What::Alloc(_), Scope::Unneeded) => !choice.explains_job,
             (What::Alloc(id), Scope::Alloc(wanted)) => *id == wanted,
             (What::Job(_), Scope::Allocs | Scope::Alloc(_)) => false,
         });

@@ -79,8 +79,8 @@ impl ServerTokens {
 
     /// Whether the tokens of an allocation exist, including its disk token if it inherits a disk; a crash may have
     /// lost held ones.
-    pub fn are_kept(&self, id: AllocId, is_heir: bool) -> bool {
-        self.paths.server_tokens(&id).exists() && (!is_heir || self.paths.disk_token(&id).exists())
+    pub fn are_kept(&self, id: AllocId, is_successor: bool) -> bool {
+        self.paths.server_tokens(&id).exists() && (!is_successor || self.paths.disk_token(&id).exists())
     }
 
     /// The token of a task; `None` if servers have signed none.

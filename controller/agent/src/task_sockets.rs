@@ -1,4 +1,4 @@
-//! The open sockets of the Task API, and the port to whoever serves them.
+//! The open sockets of the Task API, and the port to their server.
 //!
 //! In: sockets that the executor has opened, and the API once it runs. Out: each socket to the API, until it is closed.
 //! Sockets opened before that wait: their clients are answered as soon as the API runs. This module does no IO and knows

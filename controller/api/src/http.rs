@@ -46,6 +46,7 @@ mod not_built;
 mod payload;
 mod policies;
 mod query;
+mod region;
 mod register;
 mod restoring;
 pub mod routes;
@@ -56,6 +57,7 @@ mod services;
 mod stats;
 mod statuses;
 mod stream;
+mod submission;
 mod tags;
 mod target;
 mod task_api;
@@ -109,6 +111,7 @@ pub use exec::input_frames as exec_input_frames;
 pub use serve::connection;
 pub use serve::{Frontend, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
+pub use submission::Submissions;
 pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCache, Unidentified, Verifier};
 pub use tls::{Tls, TlsError, Validity};
 pub use variable_users::TemplateUsers;
@@ -140,6 +143,8 @@ pub struct Shared {
     pub template_users: TemplateUsers,
     /// Evaluations of recent changes.
     pub evaluations: Evaluations,
+    /// The source texts of jobs.
+    pub submissions: Submissions,
     pub gc: Arc<Collector>,
     pub facts: Facts,
     /// The health of the agent, determined for each answer.
@@ -241,6 +246,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))
+        .layer(middleware::from_fn_with_state(Arc::clone(&shared), region::check))
         .with_state(shared);
     // Around the routes, because it changes the path before they match.
     Router::new().fallback_service(routes).layer(middleware::map_request(job_paths::join))

@@ -5,11 +5,12 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::Args;
 use herdlet_api_types::{
     api::{COMMIT, VERSION},
-    job::Provider,
+    job::{Job, Provider},
     rfc3339::rfc3339,
 };
 use herdlet_manifest::{
-    manifests::{self, Drivers, Set},
+    manifests::{self, Drivers, Loaded, Set},
+    region,
     yaml::{Problem, Problems},
 };
 use herdlet_plan::job::periodic;
@@ -85,13 +86,15 @@ pub fn validate(args: &ValidateArgs, drivers: &Drivers) -> Result<u8, Failure> {
         return Err(Failure::new(format!("{}: there is no such file", path.display())).code(USAGE));
     }
     let variables = args.variables.read()?;
-    let (set, problems) = match manifests::load(&args.files, drivers, &variables) {
+    let (mut set, problems) = match manifests::load(&args.files, drivers, &variables) {
         Ok(set) => (set, Problems::new()),
         Err(problems) => (Set::default(), problems),
     };
     if problems.is_empty() && set.jobs.is_empty() && set.volumes.is_empty() {
         return Err(Failure::new("the files contain no manifest").code(USAGE));
     }
+    let regions = other_regions(&set);
+    set.warnings.extend(regions);
     let without_consul = if names_consul() { Vec::new() } else { for_consul(&set) };
     let has_warnings = !set.warnings.is_empty() || !without_consul.is_empty();
     let good = problems.is_empty() && !(args.strict && has_warnings);
@@ -126,6 +129,20 @@ fn launches(set: &Set) -> BTreeMap<String, String> {
         Some((loaded.object.key().to_string(), at))
     });
     first.collect()
+}
+
+/// Warnings about jobs that name a region.
+fn other_regions(set: &Set) -> Vec<Problem> {
+    let warning = |loaded: &Loaded<Job>| {
+        Some(Problem {
+            source: loaded.source.to_string(),
+            line: loaded.position.line,
+            column: loaded.position.column,
+            path: "spec.region".to_owned(),
+            message: region::warning(&loaded.object, None)?,
+        })
+    };
+    set.jobs.iter().filter_map(warning).collect()
 }
 
 /// Jobs with services in Consul. In Nomad's formats this is the default of a service without `provider`.

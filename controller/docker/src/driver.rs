@@ -285,8 +285,8 @@ impl Shared {
         let known = engines.entry(place.socket.clone()).or_insert_with(|| {
             let engine = Engine::new(place, self.policy.call_timeout);
             let memory = self.records.daemon(engine.socket());
-            let hear = Arc::new(follow::Hear(Arc::clone(self)));
-            let following = Arc::clone(&engine).follow(self.owner.clone(), hear, memory);
+            let listener = Arc::new(follow::DriverListener(Arc::clone(self)));
+            let following = Arc::clone(&engine).follow(self.owner.clone(), listener, memory);
             let ended = self.ended.clone();
             tokio::spawn(async move { ended.run_until_cancelled(following).await });
             engine

@@ -107,16 +107,16 @@ pub(crate) enum Continuity {
 }
 
 /// What an engine reports of an owner's containers.
-pub(crate) enum News {
+pub(crate) enum EngineReport {
     /// All of them, once after each connection.
     Listed(Vec<ContainerSummary>, Continuity),
     /// A change of one.
     Changed(EventMessage),
 }
 
-/// Receives an engine's news.
+/// Receives an engine's reports.
 pub(crate) trait Listener: Send + Sync + 'static {
-    fn hear(&self, engine: &Arc<Engine>, news: News) -> BoxFuture<'_, ()>;
+    fn report(&self, engine: &Arc<Engine>, report: EngineReport) -> BoxFuture<'_, ()>;
 }
 
 impl Engine {
@@ -260,11 +260,11 @@ impl Engine {
 
     fn set(&self, state: State) {
         self.state.send_if_modified(|known| {
-            let is_news = *known != state;
-            if is_news {
+            let is_change = *known != state;
+            if is_change {
                 *known = state;
             }
-            is_news
+            is_change
         });
     }
 
@@ -291,7 +291,7 @@ impl Engine {
         self.list(ListContainersOptionsBuilder::new().all(true), vec![names::NOMAD_ALLOC.to_owned()]).await
     }
 
-    /// Whether any container, whoever created it, has an image.
+    /// Whether any container, also one of others, has an image.
     ///
     /// # Errors
     /// The engine's.

@@ -1,7 +1,7 @@
 //! Commands in containers.
 //!
-//! In: a command, perhaps with a terminal. Out: a session with its streams. Engines can't end a command: whoever drops the session
-//! has its process killed by its id, once it is sure that it belongs to the container.
+//! In: a command, perhaps with a terminal. Out: a session with its streams. Engines can't end a command: dropping the session
+//! kills its process by its id, once it is sure that it belongs to the container.
 
 mod terminal;
 

@@ -1,7 +1,7 @@
 //! Copies the engine's log file of a container into the task's log files, each line once, also over a kill of the agent.
 //!
 //! In: the engine's file (Docker's `json-file` or Podman's `k8s-file`). Out: `NAME.stdout.N` and `NAME.stderr.N`, rotated as for other
-//! drivers. The engine's files are a buffer: whoever is slow reads them later. A position is recorded after each batch, with the
+//! drivers. The engine's files are a buffer: a slow reader reads them later. A position is recorded after each batch, with the
 //! lengths that the task's files then have: an agent that comes later cuts them back to it, and continues there.
 //!
 //! ```text

@@ -10,5 +10,6 @@ pub mod hcl;
 pub mod hcl1;
 pub mod manifests;
 pub mod owners;
+pub mod region;
 pub mod sets;
 pub mod yaml;

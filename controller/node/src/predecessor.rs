@@ -42,7 +42,7 @@ const REFUSED_MAX: u32 = 3;
 pub struct Awaited {
     pub id: AllocId,
     /// The allocation that takes over its disk, if any.
-    pub heir: Option<AllocId>,
+    pub successor: Option<AllocId>,
 }
 
 /// The mover, and the read model with the allocations that want disks; `None` if no disks are moved.
@@ -61,25 +61,25 @@ pub async fn follow<S: Service, D: Dial>(
     loop {
         tokio::select! {
             awaited = asked.recv() => {
-                let Some(Awaited { id, heir }) = awaited else { return };
+                let Some(Awaited { id, successor }) = awaited else { return };
                 let known = followed.entry(id).or_default();
-                if known.contains(&heir) {
+                if known.contains(&successor) {
                     continue;
                 }
-                known.push(heir);
+                known.push(successor);
                 let (queries, moving) = (queries.clone(), moving.clone());
                 waits.spawn(async move {
                     let node = ended(id, &queries).await;
-                    if let (Some(heir), Some(node), Some(moving)) = (heir, node, moving) {
-                        bring(id, node, heir, &queries, &moving).await;
+                    if let (Some(successor), Some(node), Some(moving)) = (successor, node, moving) {
+                        bring(id, node, successor, &queries, &moving).await;
                     }
-                    (id, heir)
+                    (id, successor)
                 });
             }
             Some(ended) = waits.join_next() => {
-                let Ok((id, heir)) = ended else { continue };
+                let Ok((id, successor)) = ended else { continue };
                 let Some(left) = followed.get_mut(&id) else { continue };
-                left.retain(|known| *known != heir);
+                left.retain(|known| *known != successor);
                 if !left.is_empty() {
                     // A disk is still being transferred.
                     continue;
@@ -131,7 +131,7 @@ async fn ended<S: Service, D: Dial>(id: AllocId, queries: &Queries<S, D>) -> Opt
 async fn bring<S: Service, D: Dial>(
     id: AllocId,
     node: NodeId,
-    heir: AllocId,
+    successor: AllocId,
     queries: &Queries<S, D>,
     moving: &(Mover, Arc<ReadModel>),
 ) {
@@ -146,27 +146,27 @@ async fn bring<S: Service, D: Dial>(
         let known = known.map_err(|error| MoveError::Node(error.to_string()))?.node;
         let known = known.ok_or_else(|| MoveError::Node("servers do not know it".to_owned()))?;
         let tokens = Arc::clone(&mover.tokens);
-        let token: Secret = match off_thread(move || tokens.of_disk(heir)).await {
+        let token: Secret = match off_thread(move || tokens.of_disk(successor)).await {
             Ok(Ok(token)) => token,
             Ok(Err(error)) => return Err(MoveError::Machine(error.to_string())),
             Err(error) => return Err(MoveError::Machine(error.to_string())),
         };
-        mover.fetch(id, &known, heir, &token, &unwanted).await
+        mover.fetch(id, &known, successor, &token, &unwanted).await
     };
     tokio::pin!(fetch);
     let fetched = tokio::select! {
         fetched = &mut fetch => fetched,
-        () = is_unwanted(heir, model) => {
+        () = is_unwanted(successor, model) => {
             unwanted.cancel();
             fetch.await
         }
     };
     match fetched {
-        Ok(()) => tracing::info!(alloc = %heir, previous = %id, "received a disk from another node"),
+        Ok(()) => tracing::info!(alloc = %successor, previous = %id, "received a disk from another node"),
         Err(MoveError::Unwanted) => {}
         Err(error) => {
             tracing::warn!(
-                alloc = %heir, previous = %id, %node, %error,
+                alloc = %successor, previous = %id, %node, %error,
                 "failed to fetch a disk from another node; the allocation starts with an empty one"
             );
         }

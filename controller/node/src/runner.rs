@@ -79,10 +79,10 @@ impl Runner for AgentRunner {
         let known = |view: Arc<AllocView>| {
             let server = view.spec.server.as_ref()?;
             let tokens = self.parts.tokens.as_ref().filter(|_| !view.status.is_terminal());
-            let is_heir = is_unbegun(&view)
-                && elsewhere(&view.spec, &self.parts.model).iter().any(|awaited| awaited.heir.is_some());
+            let is_successor = is_unbegun(&view)
+                && elsewhere(&view.spec, &self.parts.model).iter().any(|awaited| awaited.successor.is_some());
             // If a crash lost tokens, lower the index so that servers send them again with the allocation; servers before 1.4 have none.
-            let is_whole = tokens.is_none_or(|tokens| tokens.are_kept(view.spec.id, is_heir));
+            let is_whole = tokens.is_none_or(|tokens| tokens.are_kept(view.spec.id, is_successor));
             let index = server.modify_index;
             Some((report::id(view.spec.id), if is_whole { index } else { index.saturating_sub(1) }))
         };
@@ -272,10 +272,10 @@ fn is_unbegun(view: &AllocView) -> bool {
 /// An allocation's predecessors that are not on this node.
 fn elsewhere(spec: &Allocation, model: &ReadModel) -> Vec<Awaited> {
     let moves = spec.server.as_ref().is_some_and(|server| server.heritage == DiskMigration::AnyNode);
-    let heir = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
+    let successor = |id| (moves && spec.previous == Some(id)).then_some(spec.id);
     let begins = spec.desired == Desired::Run;
     let absent = spec.awaited().filter(|id| begins && model.alloc(id).is_none());
-    absent.map(|id| Awaited { id, heir: heir(id) }).collect()
+    absent.map(|id| Awaited { id, successor: successor(id) }).collect()
 }
 
 async fn send_awaited(to: mpsc::Sender<Awaited>, awaited: Vec<Awaited>) {

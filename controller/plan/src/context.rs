@@ -71,7 +71,7 @@ pub struct Context {
     /// The drivers that the agent's config disables.
     pub(crate) disabled: BTreeSet<String>,
     /// Allocations of this machine whose disk is still to be migrated, each with its successor.
-    pub(crate) heirs: BTreeMap<AllocId, AllocId>,
+    pub(crate) successors: BTreeMap<AllocId, AllocId>,
     /// Which allocations restart because their templates have changed, and which wait for their turn.
     pub(crate) restarts: RestartTurns,
 }

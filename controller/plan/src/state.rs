@@ -11,6 +11,7 @@ mod part;
 mod restart;
 mod services;
 mod stage;
+mod tracked;
 
 use std_alloc::{
     borrow::Cow,
@@ -35,6 +36,7 @@ pub use self::{
     part::{Doing, FinishedOperation, LastValue, Noticed, PartState, Parts},
     restart::{GroupRestart, RestartPhase},
     stage::Stage,
+    tracked::Tracked,
 };
 use crate::{
     facts::{AllFacts, Fact, Facts, Input, Owed},
@@ -338,7 +340,8 @@ pub struct TaskState {
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unhealthy: bool,
     /// It can't go on: it is stopped if it runs, then it has failed.
-    pub doom: Option<PermanentFailure>,
+    #[serde(rename = "doom")]
+    pub permanent_failure: Option<PermanentFailure>,
     /// The launch record of its newest attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Arc<Launch>>,
@@ -555,54 +558,5 @@ impl TaskState {
     /// Records an event; keeps at most ten, dropping the oldest.
     pub fn remember(&mut self, event: TaskEvent) {
         self.events.remember(event, EVENTS_MAX);
-    }
-}
-
-/// A value that records that it was changed, so that a turn writes exactly what it changed.
-#[derive(Debug, Clone, Default)]
-pub struct Tracked<T> {
-    value: T,
-    touched: bool,
-}
-
-impl<T> Tracked<T> {
-    /// A value that must be written.
-    pub fn new(value: T) -> Self {
-        Self { value, touched: true }
-    }
-
-    /// A value as read from the database.
-    pub fn stored(value: T) -> Self {
-        Self { value, touched: false }
-    }
-
-    /// Whether it changed since the last call.
-    pub fn take_touched(&mut self) -> bool {
-        core::mem::take(&mut self.touched)
-    }
-
-    /// Returns the value for a change that need not be written by itself: it is written with the next tracked change.
-    pub fn get_mut_untracked(&mut self) -> &mut T {
-        &mut self.value
-    }
-
-    /// Whether it changed and the change was not taken.
-    pub fn is_touched(&self) -> bool {
-        self.touched
-    }
-}
-
-impl<T> core::ops::Deref for Tracked<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T> core::ops::DerefMut for Tracked<T> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.touched = true;
-        &mut self.value
     }
 }

@@ -129,7 +129,7 @@ impl World {
                 awaited: BTreeMap::new(),
                 away: BTreeMap::new(),
                 disabled: BTreeSet::new(),
-                heirs: BTreeMap::new(),
+                successors: BTreeMap::new(),
                 restarts: RestartTurns::default(),
             },
             meta: Tracked::stored(Meta::default()),

@@ -1,4 +1,4 @@
-//! Data that tasks share, whoever reads it: what a watch is about.
+//! Data that all tasks share: what a watch is about.
 //!
 //! In: a query, and the task that asks. Out: the same query without reference to the task. Tags and choices of services
 //! are left out: they select from one list, which is watched as a whole.

@@ -8,7 +8,7 @@ use herdlet_agent::{
 };
 use herdlet_api::{
     alloc_ops::bounds::Bounds,
-    http::{Evaluations, Facts, Limits, Shared, Vitals, connection, router},
+    http::{Evaluations, Facts, Limits, Shared, Submissions, Vitals, connection, router},
 };
 use herdlet_api_types::UnixNanos;
 use herdlet_base::paths::Paths;
@@ -157,6 +157,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         variables: Arc::new(Variables::new(variables)),
         template_users: Box::new(|_| Default::default()),
         evaluations: Evaluations::default(),
+        submissions: Submissions::below(state),
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
         identity_keys,

@@ -46,7 +46,7 @@ pub struct ApiSocket<'a> {
 pub enum SocketAccess {
     /// This user and root; the agent's own user if absent.
     Owner(Option<(u32, u32)>),
-    /// Whoever reaches the directory: the user of an image is unknown.
+    /// Every user who reaches the directory: the user of an image is unknown.
     Anybody,
 }
 

@@ -9,6 +9,7 @@
 //! - [`jobs`]: the servers' view of jobs and allocations.
 //! - [`campaign`]: runs stories one after the other.
 //! - [`stories`]: the stories themselves.
+//! - [`standalone`]: the command line with an agent that has no servers.
 //! - [`task`]: a task that serves requests.
 //!
 //! Everything is on loopback and in a temporary directory, and is ended by its pid. A failed story leaves
@@ -18,6 +19,7 @@ pub mod campaign;
 pub mod cluster;
 pub mod jobs;
 pub mod program;
+pub mod standalone;
 pub mod stock;
 pub mod stories;
 pub mod task;

@@ -279,7 +279,7 @@ impl Invariants {
             && self.reported_running.contains(&(alloc.id, index, state.attempt));
         if !for_good
             || !ran
-            || state.doom.is_some()
+            || state.permanent_failure.is_some()
             || task.lifecycle == Lifecycle::Poststop
             || !machine.lives(alloc.id, index)
         {

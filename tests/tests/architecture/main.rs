@@ -4,6 +4,7 @@
 #![expect(clippy::expect_used, reason = "tests may panic")]
 
 mod cycles;
+mod language;
 mod signatures;
 
 use std::{

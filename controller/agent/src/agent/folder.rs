@@ -17,6 +17,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use herdlet_api_types::job::Job;
 use herdlet_base::{
     directory::{DirectoryWatch, Interests, identity},
     durable,
@@ -27,9 +28,10 @@ use herdlet_base::{
 use herdlet_manifest::{
     manifests::{Drivers, Folder, read_folder},
     owners::{Owned, Owners},
+    region,
     yaml::Problem,
 };
-use herdlet_plan::event::Command;
+use herdlet_plan::{event::Command, job::Source};
 use herdlet_runtime::{Gate, GateOpener, Inbox};
 
 use self::{
@@ -67,6 +69,8 @@ pub struct FolderSource {
     remembered: Memory,
     owners: Arc<Owners>,
     drivers: watch::Receiver<Drivers>,
+    /// The agent's region.
+    region: String,
     inbox: Inbox<Input>,
     status: Arc<FolderStatus>,
     /// As last logged.
@@ -124,6 +128,7 @@ impl FolderSource {
             remembered,
             owners,
             drivers,
+            region: String::new(),
             inbox,
             status: Arc::default(),
             warnings: Vec::new(),
@@ -131,6 +136,12 @@ impl FolderSource {
             tried,
             reread: Arc::default(),
         }
+    }
+
+    /// Warns about jobs of other regions than the agent's.
+    #[must_use]
+    pub fn in_region(self, region: String) -> Self {
+        Self { region, ..self }
     }
 
     /// The folder.
@@ -181,6 +192,7 @@ impl FolderSource {
         let place = self.keep_what_a_loss_took(&before, &mut wanted, identity(&self.dir));
         let FolderDiff { jobs, volumes, gone, owned, mut problems, mut warnings, .. } = wanted;
         warnings.extend(exposed);
+        warnings.extend(jobs.iter().filter_map(|(job, source)| self.other_region(job, source)));
         // Stored first: jobs that are applied but not recorded could never be removed again.
         self.remember(&union(&before, &owned), place)?;
         let refused = accepted(request(&self.inbox, Command::ApplyFolder { jobs, volumes }).await?).err();
@@ -292,6 +304,12 @@ impl FolderSource {
                 return Ok(());
             }
         }
+    }
+
+    fn other_region(&self, job: &Job, source: &Source) -> Option<Problem> {
+        let message = region::warning(job, Some(&self.region))?;
+        let message = format!("job \"{}\": {message}", job.key());
+        Some(Problem { source: source.file.clone(), line: 0, column: 0, path: String::new(), message })
     }
 
     /// Creates a problem of the folder as a whole.

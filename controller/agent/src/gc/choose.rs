@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use herdlet_api_types::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{ClientStatus, Desired},
+    deployment::{Deployment, DeploymentStatus},
     gc::{Collectable, CollectableKind, Due},
     task::TaskStatus,
     view::{AllocView, ConvergenceState, JobView},
@@ -40,6 +41,8 @@ pub struct CollectorInput<'s> {
 pub struct Choice {
     pub ended: Collectable,
     pub what: What,
+    /// Whether it is a failed allocation that explains the state of its job.
+    pub explains_job: bool,
 }
 
 /// A job or an allocation.
@@ -75,6 +78,7 @@ pub fn choose(rules: &Rules, seen: &CollectorInput<'_>) -> Vec<Choice> {
     let excess = ended.len().saturating_sub(usize::try_from(rules.gc_max_allocs).unwrap_or(usize::MAX));
     let full = fullness(rules, seen.usage);
     let count = ended.len();
+    let jobs: BTreeMap<&JobKey, &JobView> = seen.jobs.iter().map(|job| (&job.key, &**job)).collect();
     choices.extend(ended.into_iter().enumerate().map(|(at, view)| {
         let (due, message) = if at < excess {
             (
@@ -103,7 +107,8 @@ pub fn choose(rules: &Rules, seen: &CollectorInput<'_>) -> Vec<Choice> {
             due,
             message,
         };
-        Choice { ended, what: What::Alloc(view.spec.id) }
+        let explains_job = jobs.get(&view.spec.job_key).is_some_and(|job| explains(job, view));
+        Choice { ended, what: What::Alloc(view.spec.id), explains_job }
     }));
     choices.sort_by_key(|choice| choice.ended.due.is_none());
     choices
@@ -136,7 +141,7 @@ fn over(rules: &Rules, now: UnixNanos, job: &JobView, allocs: &[&AllocView]) -> 
         due,
         message,
     };
-    Choice { ended, what: What::Job(job.key.clone()) }
+    Choice { ended, what: What::Job(job.key.clone()), explains_job: false }
 }
 
 /// How much longer a job stays. A clock that was set back prolongs this and never causes an early collection.
@@ -174,6 +179,19 @@ fn has_ended(view: &AllocView) -> bool {
 
 fn can_be_collected(view: &AllocView) -> bool {
     has_ended(view) && !view.quarantined && !view.collected && view.spec.desired != Desired::Gone
+}
+
+/// Whether the allocation is the reason for the job's state: it failed and was not replaced, or its deployment failed and put the
+/// current version in force.
+fn explains(job: &JobView, view: &AllocView) -> bool {
+    let is_decisive = |known: &Deployment| {
+        let is_current = known.status == DeploymentStatus::Failed && known.job_version == job.version;
+        is_current || job.reverted().is_some_and(|reverted| reverted.id == known.id)
+    };
+    let of = view.spec.deployment.as_ref().map(|of| of.id);
+    let is_of_rollout = job.deployments.iter().any(|known| Some(known.id) == of && is_decisive(known));
+    let is_in_place = view.spec.desired == Desired::Run && has_failed(view);
+    !job.deleting && (is_in_place || is_of_rollout && (has_failed(view) || view.verdict == Some(false)))
 }
 
 fn has_failed(view: &AllocView) -> bool {

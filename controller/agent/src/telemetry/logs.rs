@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(lines("warn,other=trace"), 1);
     }
 
-    /// All variables of a task were in the log and in the monitor of whoever asked for debug.
+    /// All variables of a task were in the log and in each monitor at level debug.
     #[test]
     fn requests_to_engines_are_never_logged() {
         let written = LogBuffer::default();

@@ -6,14 +6,13 @@ use axum::{Json, extract::State};
 use herdlet_api_types::{
     api::{AppliedJob, ApplyReply, ApplyRequest, JobChange, PlanReply, PlannedJob},
     job::Job,
-    manifest::defaults::REGION,
     volume::Volume,
 };
 use herdlet_driver::users;
 use herdlet_manifest::{
     hcl::Variables,
     manifests::{self, Drivers, Nearby, Set},
-    sets,
+    region, sets,
     yaml::{Problem, Problems},
 };
 use herdlet_plan::{
@@ -71,7 +70,10 @@ impl Shared {
         let current =
             |key: &_| self.model.job(key).filter(|view| !view.deleting).map(|view| Arc::clone(&view.job));
         let cycles = depends::warnings(jobs, current);
-        let regions = jobs.iter().filter_map(|job| other_region(job, &self.facts.node.region));
+        let regions = jobs.iter().filter_map(|job| {
+            let warning = region::warning(job, Some(&self.facts.node.region))?;
+            Some(format!("{}: {warning}", job.key()))
+        });
         consul
             .into_iter()
             .chain(regions)
@@ -80,19 +82,6 @@ impl Shared {
             .chain(cycles)
             .collect()
     }
-}
-
-/// The warning about a job of another region than the agent's. `global` is what a job has that names none.
-fn other_region(job: &Job, own: &str) -> Option<String> {
-    let is_own = job.region == own || job.region == REGION || job.region.is_empty();
-    (!is_own).then(|| {
-        format!(
-            "{}: region \"{}\" has no effect: the job runs here, in region \"{own}\"; apply it to an agent of that region, or remove \
-             `region`",
-            job.key(),
-            job.region
-        )
-    })
 }
 
 /// `POST /v1/herdlet/plan`: what an apply would do.
@@ -140,23 +129,4 @@ fn applied_job(shared: &Shared, applied: event::AppliedJob) -> AppliedJob {
     };
     let next_launch = shared.model.job(&applied.job).and_then(|view| view.next_launch);
     AppliedJob { job: applied.job, version: applied.version, change, next_launch }
-}
-
-#[cfg(test)]
-mod tests {
-    use herdlet_manifest::fixture::job;
-
-    use super::*;
-
-    /// A job of another region ran here without a word.
-    #[test]
-    fn another_region_is_reported() {
-        let of = |region: &str| {
-            other_region(&Job { region: region.to_owned(), ..Job::clone(&job("web", "g", "t")) }, "eu")
-        };
-        for own in ["", "global", "eu"] {
-            assert_eq!(of(own), None, "{own}");
-        }
-        assert!(of("us").is_some_and(|warning| warning.contains("web: region \"us\" has no effect")));
-    }
 }

@@ -24,7 +24,8 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Access, Admission, Evaluations, Facts, Frontend, Limits, Listener, Names, Shared, Token, Vitals, serve,
+    Access, Admission, Evaluations, Facts, Frontend, Limits, Listener, Names, Shared, Submissions, Token,
+    Vitals, serve,
 };
 use crate::alloc_ops::{bounds::Bounds, host::HostSampler};
 
@@ -77,6 +78,7 @@ impl ApiFixture {
             variables: Arc::new(Variables::new(variables)),
             template_users: Box::new(|_| Default::default()),
             evaluations: Evaluations::default(),
+            submissions: Submissions::below(&dir.path().join("state")),
             facts: Facts {
                 node: NodeFacts { id: "n1".to_owned(), name: "box".to_owned(), ..NodeFacts::default() },
                 started_at: UnixNanos(1),

@@ -30,6 +30,7 @@ use super::{
     Shared, body,
     error::{ApiError, ApiResult},
     jobs::reversioned,
+    submission::Submission,
     trigger::Trigger,
 };
 
@@ -44,6 +45,7 @@ pub(super) struct Request {
     preserve_counts: bool,
     preserve_resources: bool,
     diff: bool,
+    submission: Option<Submission>,
 }
 
 impl Request {
@@ -74,7 +76,7 @@ pub(super) async fn update(
     accept(&shared, request, Some(id)).await
 }
 
-async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiResult<Json<Value>> {
+async fn accept(shared: &Arc<Shared>, request: Request, id: Option<String>) -> ApiResult<Json<Value>> {
     request.check()?;
     let (job, warnings) = read(shared, json!({ "Job": request.job }).to_string(), "job.json").await?;
     named(&job, id.as_deref())?;
@@ -85,7 +87,11 @@ async fn accept(shared: &Shared, request: Request, id: Option<String>) -> ApiRes
     let command = Command::Register { job: job.into(), counts, enforced_index };
     let changed = shared.job_changed(command).await?;
     let eval = shared.evaluations.note(&key, Trigger::JobRegister, changed.at());
-    Ok(Json(reversioned(&eval, changed, &warnings)))
+    let unstored = match request.submission {
+        Some(submission) => shared.keep_source(&key, changed.version, submission).await,
+        None => None,
+    };
+    Ok(Json(reversioned(&eval, changed, &joined(warnings, unstored))))
 }
 
 /// The body of a parse request, as Nomad names its fields.
@@ -179,9 +185,12 @@ fn in_data(problem: &Problem) -> String {
 }
 
 async fn with_lacking(shared: &Shared, warnings: String, job: &Job) -> String {
-    let lacking = shared.lacking(std::slice::from_ref(job)).await;
+    joined(warnings, shared.lacking(std::slice::from_ref(job)).await)
+}
+
+fn joined(warnings: String, more: impl IntoIterator<Item = String>) -> String {
     let known = Some(warnings).filter(|warnings| !warnings.is_empty());
-    known.into_iter().chain(lacking).collect::<Vec<_>>().join("\n")
+    known.into_iter().chain(more).collect::<Vec<_>>().join("\n")
 }
 
 /// Groups that can't be placed on this node now, by name: the reason, and the number of allocations. For a parameterized job,

@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: usize = 32;
 
 /// Look-ups of tokens that are not cached, per socket: this many at once,
 const LOOKUP_BURST: NonZeroU32 = NonZeroU32::new(20).expect("it is not zero");
-/// and then one per period. A task has few tokens; whoever needs more guesses.
+/// and then one per period. A task has few tokens; a caller that needs more guesses.
 const LOOKUP_PERIOD: Duration = Duration::from_millis(200);
 
 /// Pause after a failed accept: without descriptors, this would be a busy loop.

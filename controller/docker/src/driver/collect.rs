@@ -1,6 +1,6 @@
 //! Removes images that tasks have used and no task uses any more.
 //!
-//! An image is in use while the record of an attempt names it, or a container has it, whoever created that. Only images that were fetched
+//! An image is in use while the record of an attempt names it, or a container has it, also one of others. Only images that were fetched
 //! for a task are removed: one that people have built or loaded may exist nowhere else.
 
 use std::{
@@ -232,7 +232,7 @@ impl Shared {
         if Some(&found.id) != used.fetched.as_ref() || is_named {
             return Ok(());
         }
-        // Of an image with several names an engine removes one, whoever uses the image.
+        // Of an image with several names an engine removes one, even of an image in use.
         if engine.has_containers_of(&found.id).await.map_err(DriverError::retry)? {
             return self.note_again(used).await;
         }

@@ -15,7 +15,7 @@ use tokio::time;
 
 use super::{Shared, locate::inspect};
 use crate::{
-    engine::{Continuity, Engine, Listener, News},
+    engine::{Continuity, Engine, EngineReport, Listener},
     names,
     runs::{self, Run, Seen},
 };
@@ -57,14 +57,14 @@ impl Notice {
     }
 }
 
-/// Receives the news of all engines.
-pub(super) struct Hear(pub(super) Arc<Shared>);
+/// Receives the reports of all engines.
+pub(super) struct DriverListener(pub(super) Arc<Shared>);
 
-impl Listener for Hear {
-    fn hear(&self, engine: &Arc<Engine>, news: News) -> BoxFuture<'_, ()> {
-        match news {
-            News::Listed(all, continuity) => self.0.listed(engine, all, continuity),
-            News::Changed(event) => self.0.changed(engine, &event),
+impl Listener for DriverListener {
+    fn report(&self, engine: &Arc<Engine>, report: EngineReport) -> BoxFuture<'_, ()> {
+        match report {
+            EngineReport::Listed(all, continuity) => self.0.listed(engine, all, continuity),
+            EngineReport::Changed(event) => self.0.changed(engine, &event),
         }
         async {}.boxed()
     }

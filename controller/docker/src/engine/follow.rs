@@ -1,6 +1,6 @@
 //! Following an engine: whether it answers, and what becomes of an owner's containers.
 //!
-//! In: the engine's events, probes, the appearance of its socket. Out: news for a [`Listener`], in order.
+//! In: the engine's events, probes, the appearance of its socket. Out: reports for a [`Listener`], in order.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use herdlet_base::directory::{DirectoryWatch, Interests};
 use tokio::time;
 
-use super::{Continuity, Engine, Listener, News, daemon::Last};
+use super::{Continuity, Engine, EngineReport, Listener, daemon::Last};
 use crate::{failure, names::Owner};
 
 /// How long a missing socket is waited for without looking for it.
@@ -95,7 +95,7 @@ impl Engine {
                 let stores = self.about().is_some_and(|about| about.is_docker());
                 let was_restarted = last.is_another(&self.place.socket) && stores;
                 let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
-                listener.hear(self, News::Listed(all, continuity)).await;
+                listener.report(self, EngineReport::Listed(all, continuity)).await;
             }
             Err(why) => return why,
         }
@@ -114,7 +114,9 @@ impl Engine {
                 },
             };
             match event {
-                Some(Ok(event)) if is_ours(&event, owner) => listener.hear(self, News::Changed(event)).await,
+                Some(Ok(event)) if is_ours(&event, owner) => {
+                    listener.report(self, EngineReport::Changed(event)).await
+                }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
                     last.is_cut = failure::meaning(&error) == failure::Meaning::Unreachable

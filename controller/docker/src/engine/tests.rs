@@ -10,7 +10,7 @@ use tokio::{
     sync::{Notify, mpsc, watch},
 };
 
-use super::{Engine, Kind, Listener, News, Place};
+use super::{Engine, EngineReport, Kind, Listener, Place};
 use crate::names::Owner;
 
 /// A stand-in for an engine: its version of the API, and its list of containers.
@@ -71,30 +71,30 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, fol
     }
 }
 
-struct Hear(mpsc::Sender<News>);
+struct ChannelListener(mpsc::Sender<EngineReport>);
 
-impl Listener for Hear {
-    fn hear(&self, _: &Arc<Engine>, news: News) -> BoxFuture<'_, ()> {
+impl Listener for ChannelListener {
+    fn report(&self, _: &Arc<Engine>, report: EngineReport) -> BoxFuture<'_, ()> {
         async move {
-            let _ = self.0.send(news).await;
+            let _ = self.0.send(report).await;
         }
         .boxed()
     }
 }
 
-fn follow(dir: &Path) -> (Arc<Engine>, mpsc::Receiver<News>) {
+fn follow(dir: &Path) -> (Arc<Engine>, mpsc::Receiver<EngineReport>) {
     let place = Place { kind: Kind::Docker, socket: dir.join("e.sock") };
     let engine = Engine::new(place, Duration::from_secs(5));
-    let (heard, news) = mpsc::channel(16);
+    let (sender, reports) = mpsc::channel(16);
     let owner = Owner { instance: "i".into(), driver: "docker".into() };
-    tokio::spawn(Arc::clone(&engine).follow(owner, Arc::new(Hear(heard)), dir.join("memory")));
-    (engine, news)
+    tokio::spawn(Arc::clone(&engine).follow(owner, Arc::new(ChannelListener(sender)), dir.join("memory")));
+    (engine, reports)
 }
 
 /// The containers of the next connection.
-async fn listed(engine: &Arc<Engine>, news: &mut mpsc::Receiver<News>) -> Vec<ContainerSummary> {
-    match tokio::time::timeout(Duration::from_secs(60), news.recv()).await {
-        Ok(Some(News::Listed(all, _))) => all,
+async fn listed(engine: &Arc<Engine>, reports: &mut mpsc::Receiver<EngineReport>) -> Vec<ContainerSummary> {
+    match tokio::time::timeout(Duration::from_secs(60), reports.recv()).await {
+        Ok(Some(EngineReport::Listed(all, _))) => all,
         _ => panic!("no list: {:?}", engine.watch().borrow().clone()),
     }
 }
@@ -106,13 +106,13 @@ async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
     let (engine_is, state) = watch::channel(StandIn { api: "1.41", containers: "[]".to_owned() });
     let followed = Arc::new(Notify::new());
     serve(&dir.path().join("e.sock"), state, Arc::clone(&followed));
-    let (engine, mut news) = follow(dir.path());
+    let (engine, mut reports) = follow(dir.path());
     let owner = Owner { instance: "i".into(), driver: "docker".into() };
-    listed(&engine, &mut news).await;
+    listed(&engine, &mut reports).await;
     for api in ["1.52", "1.41"] {
         followed.notified().await;
         engine_is.send_replace(StandIn { api, containers: "[]".to_owned() });
-        listed(&engine, &mut news).await;
+        listed(&engine, &mut reports).await;
         assert!(engine.is_up());
         engine.containers(&owner).await.unwrap();
     }
@@ -127,8 +127,8 @@ async fn a_container_that_cannot_be_read_hides_no_other() {
     let containers = r#"[{"Id": "a", "State": "running"}, {"Id": "b", "State": "stopped"}]"#.to_owned();
     let (_engine_is, state) = watch::channel(StandIn { api: "1.41", containers });
     serve(&dir.path().join("e.sock"), state, Arc::new(Notify::new()));
-    let (engine, mut news) = follow(dir.path());
-    let all = listed(&engine, &mut news).await;
+    let (engine, mut reports) = follow(dir.path());
+    let all = listed(&engine, &mut reports).await;
     assert_eq!(all[0].id.as_deref(), Some("a"));
     assert!(all.len() == 1 && engine.is_up());
 }

@@ -106,7 +106,7 @@ const BODY: &str = "body";
 const TREE: &str = "tree";
 
 impl Mover {
-    /// Fetches the disk of `previous` from its node, for its successor `heir`. Nothing is in progress any more when this returns.
+    /// Fetches the disk of `previous` from its node, for `successor`. Nothing is in progress any more when this returns.
     ///
     /// # Errors
     /// [`MoveError`]; nothing of the disk is left then.
@@ -114,11 +114,11 @@ impl Mover {
         &self,
         previous: AllocId,
         node: &Node,
-        heir: AllocId,
+        successor: AllocId,
         token: &Secret,
         unwanted: &CancellationToken,
     ) -> Result<(), MoveError> {
-        let came = came_name(heir);
+        let came = came_name(successor);
         let paths = self.paths.clone();
         let is_here = {
             let came = came.clone();
@@ -127,11 +127,11 @@ impl Mover {
         if is_here {
             return Ok(());
         }
-        let fetched = self.fetch_into(previous, node, heir, token, unwanted).await;
+        let fetched = self.fetch_into(previous, node, successor, token, unwanted).await;
         let paths = self.paths.clone();
         let is_good = fetched.is_ok() && !unwanted.is_cancelled();
         blocking(move || {
-            let (allocs, coming) = (open(&paths)?, coming_name(heir));
+            let (allocs, coming) = (open(&paths)?, coming_name(successor));
             if is_good && let Some(coming) = allocs.find(&coming)? {
                 // Sync the disk before the rename marks it as complete.
                 rustix::fs::syncfs(&coming).map_err(|errno| FsError::io("sync", coming.path(), errno))?;
@@ -147,7 +147,7 @@ impl Mover {
         &self,
         previous: AllocId,
         node: &Node,
-        heir: AllocId,
+        successor: AllocId,
         token: &Secret,
         unwanted: &CancellationToken,
     ) -> Result<(), MoveError> {
@@ -158,7 +158,7 @@ impl Mover {
         let (client, url) = self.client(node, previous).await?;
         let paths = self.paths.clone();
         let (coming, file, bytes_max) = blocking(move || {
-            let (allocs, name) = (open(&paths)?, coming_name(heir));
+            let (allocs, name) = (open(&paths)?, coming_name(successor));
             allocs.remove_tree(&name)?;
             let coming = allocs.make(&name, Rights::Exact { mode: 0o700, owner: None })?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -25,7 +25,7 @@ use crate::snapshot::{
     tests::{Disk, SECRET, migrate_token},
 };
 
-const HEIR: AllocId = AllocId(uuid::Uuid::from_bytes([9; 16]));
+const SUCCESSOR: AllocId = AllocId(uuid::Uuid::from_bytes([9; 16]));
 
 /// A mover for an otherwise empty node, with these paths.
 pub(crate) fn mover(paths: &Paths, node: &str) -> Mover {
@@ -96,12 +96,12 @@ impl TestEnv {
     async fn fetch(&self, previous: AllocId, address: &str, token: &Secret) -> Result<(), String> {
         let node = Node { http_addr: address.to_owned(), ..Node::default() };
         let unwanted = CancellationToken::new();
-        let fetched = self.mover.fetch(previous, &node, HEIR, token, &unwanted).await;
+        let fetched = self.mover.fetch(previous, &node, SUCCESSOR, token, &unwanted).await;
         fetched.map_err(|error| error.to_string())
     }
 
     fn came(&self) -> std::path::PathBuf {
-        self.mover.paths.allocs().join(format!(".came-{HEIR}"))
+        self.mover.paths.allocs().join(format!(".came-{SUCCESSOR}"))
     }
 
     /// Checks that the archive is refused and leaves nothing behind.
@@ -239,7 +239,7 @@ async fn unwanted_transfer_is_cancelled_at_once() {
     let node = Node { http_addr: listener.local_addr().unwrap().to_string(), ..Node::default() };
     let unwanted = CancellationToken::new();
     let token = Secret::default();
-    let fetch = ground.mover.fetch(AllocId::from_hash([1; 16]), &node, HEIR, &token, &unwanted);
+    let fetch = ground.mover.fetch(AllocId::from_hash([1; 16]), &node, SUCCESSOR, &token, &unwanted);
     let stop = async {
         let connection = listener.accept().await.unwrap();
         unwanted.cancel();

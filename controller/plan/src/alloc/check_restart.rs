@@ -81,7 +81,7 @@ fn checked(pass: &Pass<'_>, result: &CheckResult) -> Option<Checked> {
 /// When the task started, if it runs undisturbed. After a reboot it does not run.
 fn runs_since(pass: &Pass<'_>, known: &TaskState) -> Option<u64> {
     match known.run {
-        Run::Running { boot, .. } if boot == pass.now.boot && known.doom.is_none() => {
+        Run::Running { boot, .. } if boot == pass.now.boot && known.permanent_failure.is_none() => {
             (!known.restart_requested).then_some(known.started_ns)
         }
         Run::Running { .. }

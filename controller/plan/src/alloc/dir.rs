@@ -17,7 +17,7 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
     if pass.spec.predecessor().is_some() && pass.ctx.awaits(pass.spec).is_some() {
         return Progress::Pending;
     }
-    let ending = |task: &TaskState| task.doom.is_some() && task.run != Run::Dead;
+    let ending = |task: &TaskState| task.permanent_failure.is_some() && task.run != Run::Dead;
     if *pass.state.parts.get(Part::Dir) != PartState::Up && pass.state.durable.tasks.iter().any(ending) {
         return Progress::Pending;
     }
@@ -29,7 +29,7 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
 pub fn down(pass: &mut Pass<'_>, above: Progress) -> Progress {
     match pass.spec.desired {
         Desired::Run | Desired::Stop if !pass.state.durable.collected => Progress::Arrived,
-        Desired::Run | Desired::Stop | Desired::Gone if pass.ctx.heirs.contains_key(&pass.spec.id) => {
+        Desired::Run | Desired::Stop | Desired::Gone if pass.ctx.successors.contains_key(&pass.spec.id) => {
             pass.wait(Waiting::Part(Part::Dir));
             Progress::Pending
         }

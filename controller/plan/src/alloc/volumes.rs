@@ -53,8 +53,9 @@ pub fn up(pass: &mut Pass<'_>) -> Progress {
 /// attempts.
 fn nothing_lives(pass: &Pass<'_>) -> bool {
     let tasks = &pass.state.durable.tasks;
-    let waits =
-        |task: &TaskState| task.doom.is_none() && matches!(task.run, Run::Waiting | Run::BackingOff { .. });
+    let waits = |task: &TaskState| {
+        task.permanent_failure.is_none() && matches!(task.run, Run::Waiting | Run::BackingOff { .. })
+    };
     tasks.iter().all(|task| task.live_attempt().is_none())
         && !pass.state.first_is_open()
         && tasks.iter().any(waits)

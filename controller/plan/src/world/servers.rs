@@ -71,7 +71,7 @@ impl World {
         }
         // A predecessor that is already collected has no data to keep.
         if let Some(previous) = spec.predecessor().filter(|id| self.allocs.get(*id).is_some()) {
-            self.ctx.heirs.insert(previous, spec.id);
+            self.ctx.successors.insert(previous, spec.id);
         }
     }
 
@@ -99,7 +99,7 @@ impl World {
     /// An allocation whose directory is ready has migrated its predecessor's data, and an ended one does not need it:
     /// the predecessor's directory may be removed.
     pub(super) fn finish_migration(&mut self, open: &mut OpenTurn<'_>, id: AllocId) {
-        if self.ctx.heirs.is_empty() {
+        if self.ctx.successors.is_empty() {
             return;
         }
         let Some(entry) = self.allocs.get(id) else { return };
@@ -112,8 +112,8 @@ impl World {
     /// The allocation needs its predecessor's data no more.
     pub(super) fn cancel_migration(&mut self, open: &mut OpenTurn<'_>, spec: &Allocation) {
         let Some(previous) = spec.previous else { return };
-        if self.ctx.heirs.get(&previous) == Some(&spec.id) {
-            self.ctx.heirs.remove(&previous);
+        if self.ctx.successors.get(&previous) == Some(&spec.id) {
+            self.ctx.successors.remove(&previous);
             open.dirty.insert(Key::Alloc(previous));
         }
     }

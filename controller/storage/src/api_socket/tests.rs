@@ -66,7 +66,7 @@ fn only_its_owner_can_connect_however_long_its_path_is() {
 }
 
 #[test]
-fn whoever_reaches_the_directory_of_an_image_can_connect() {
+fn every_user_who_reaches_the_directory_of_an_image_can_connect() {
     let env = Env::below("state");
     let socket = ApiSocket { access: SocketAccess::Anybody, ..env.socket() };
     let _open = socket.bind().unwrap();

@@ -119,7 +119,9 @@ impl Chapter {
         };
         for story in stories {
             let began = Instant::now();
-            let result = caught(|| (story.tell)(&mut ground)).and_then(|()| caught(|| ground.clear()));
+            let result = caught(|| (story.tell)(&mut ground))
+                .and_then(|()| caught(|| ground.validate_jobs()))
+                .and_then(|()| caught(|| ground.clear()));
             let took = began.elapsed().as_secs_f32();
             match result {
                 Ok(()) => {

@@ -256,6 +256,21 @@ impl StockCluster {
         text(&self.json(&["node", "status", "-json", id]), "Status")
     }
 
+    /// Checks that the servers' jobs are valid job files here: what `nomad job inspect` prints has no problem and no warning.
+    pub fn validate_jobs(&self) {
+        // One story runs a job that is refused here.
+        for job in self.jobs.iter().filter(|job| *job != "unbuilt") {
+            let printed = self.at(ApiSide::Server, &["job", "inspect", job]);
+            // A story may have purged its job.
+            if printed.code != 0 {
+                continue;
+            }
+            let file = self.home().write("inspected.json", &printed.stdout).display().to_string();
+            let checked = self.agent.cli(&["validate", "--strict", &file]);
+            assert!(checked.code == 0, "{job}: {}{}\n{}", checked.stdout, checked.stderr, printed.stdout);
+        }
+    }
+
     /// Stops and purges the jobs of a story, and waits for their ends.
     pub fn clear(&mut self) {
         for job in std::mem::take(&mut self.jobs) {

@@ -104,6 +104,31 @@ fn only_ended_jobs_are_collected_on_request() {
     agent.finish();
 }
 
+/// `nomad system gc` removed the logs of the failure that `explain` was about.
+#[test]
+fn a_failed_allocation_that_explains_its_job_is_collected_only_by_gc() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(
+        Setup::default().config("gc_disk_usage_threshold: 100\ngc_inode_usage_threshold: 100\n"),
+    );
+    let policy = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
+    agent.apply(&job("broken", "service", policy, &[shell("t", "echo FATAL >&2; exit 3", "")]));
+    agent.apply(&ends("once", 3));
+    let broken = agent.until_alloc("broken.g[0]", "failed", |alloc| alloc.status() == "failed");
+    agent.until_alloc("once.g[0]", "failed", |alloc| alloc.status() == "failed");
+    let collect = || http::request(&agent.peer(), "PUT", "/v1/system/gc", &[], "").unwrap().status;
+    assert_eq!(collect(), 200);
+    agent.cli(&["wait", "--for=deleted", "once"]).success();
+    let explained = agent.cli(&["explain", &broken.id()]).success().stdout;
+    assert!(explained.contains("FATAL") && !explained.contains("are gone"), "{explained}");
+    assert!(dir(&agent, &broken.id()).exists());
+    assert!(collected(&agent, &[]).iter().any(|(name, _)| name == "broken.g[0]"));
+    until_true("its directory is gone", || !dir(&agent, &broken.id()).exists());
+    agent.finish();
+}
+
 #[test]
 fn collection_rules_keep_jobs_of_a_folder() {
     if !is_root() {

@@ -91,7 +91,15 @@ const COMMANDS: &[Command] = &[
     command("job dispatch", &["PUT job/import/dispatch {}"]),
     command("job eval", &["PUT job/web/evaluate {}"]),
     command("job history", &["GET job/web/versions?diffs=true"]),
-    command("job inspect", &["GET job/web", "GET job/web/versions"]),
+    command(
+        "job inspect",
+        &[
+            "GET job/web",
+            "GET job/web/versions",
+            "PUT jobs {\"Job\":$JOB,\"Submission\":{\"Source\":\"x\"}}",
+            "GET job/web/submission",
+        ],
+    ),
     command("job periodic force", &["PUT job/backup/periodic/force"]),
     command("job plan", &["PUT job/web/plan {\"Job\":$JOB,\"Diff\":true}"]),
     command("job promote", &["GET job/web/deployment"]),
@@ -390,5 +398,75 @@ fn a_registration_leads_to_the_deployment_that_fails() {
     assert_eq!(failed["Status"], "failed", "{failed}");
     let placed = read(&format!("evaluation/{eval}/allocations"));
     assert_eq!(placed[0]["EvalID"], eval.as_str(), "{placed}");
+    agent.finish();
+}
+
+/// `job inspect -hcl` and `job start` read the text that `job run` has sent.
+#[test]
+fn the_source_of_a_registered_job_is_kept() {
+    if !is_root() {
+        return;
+    }
+    let (mut agent, _) = on_loopback();
+    agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
+    let peer = agent.peer();
+    let whole = http::get(&peer, "/v1/job/web").unwrap().json();
+    let send = |method: &str, path: &str, body: &Value| {
+        let answer = http::request(&peer, method, path, &[], &body.to_string()).unwrap();
+        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.body);
+        answer.json()
+    };
+    let register = |source: &str, priority: u64| {
+        let mut job = whole.clone();
+        job["Priority"] = priority.into();
+        let submission =
+            json!({ "Source": source, "Format": "hcl2", "VariableFlags": {"a": "1"}, "Variables": "b = 2" });
+        send("PUT", "/v1/jobs", &json!({ "Job": job, "Submission": submission }))
+    };
+    let read = |version: u64| http::get(&peer, &format!("/v1/job/web/submission?version={version}")).unwrap();
+    let missing = |version: u64| {
+        let answer = read(version);
+        assert_eq!((answer.status, answer.body.trim()), (404, "job source not found"), "version {version}");
+    };
+    // It was applied without a source; a job that does not exist has none.
+    missing(0);
+    assert_eq!(http::get(&peer, "/v1/job/other/submission?version=0").unwrap().status, 404);
+
+    assert_eq!(register("one", 60)["JobVersion"], 1);
+    assert_eq!(register("two", 70)["JobVersion"], 2);
+    for (version, source) in [(1, "one"), (2, "two")] {
+        let found = read(version).json();
+        let shown = (&found["Source"], &found["Format"], &found["VariableFlags"]["a"], &found["Variables"]);
+        assert_eq!(
+            shown,
+            (&json!(source), &json!("hcl2"), &json!("1"), &json!("b = 2")),
+            "version {version}"
+        );
+        assert_eq!((&found["JobID"], &found["Version"]), (&json!("web"), &json!(version)));
+    }
+    // A stop, and a revert, make versions with the same content.
+    send("DELETE", "/v1/job/web", &Value::Null);
+    assert_eq!(read(3).json()["Source"], "two");
+    send("PUT", "/v1/job/web/revert", &json!({ "JobVersion": 1 }));
+    assert_eq!(read(4).json()["Source"], "one");
+
+    agent.crash();
+    agent.launch();
+    assert_eq!(read(2).json()["Source"], "two", "after a restart");
+
+    // Nomad does not store more than a megabyte.
+    let answer = register(&"x".repeat(1_000_001), 80);
+    let warnings = answer["Warnings"].as_str().unwrap();
+    assert!(warnings.contains("is not stored: it has 1000008 bytes, more than 1000000"), "{warnings}");
+    missing(5);
+
+    // Another job with this name does not inherit the text.
+    agent.cli(&["delete", "web", "--wait"]).success();
+    agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
+    missing(0);
+    // The next text removes those of the deleted job.
+    register("three", 60);
+    let stored = std::fs::read_dir(agent.home.state().join("submissions")).unwrap();
+    assert_eq!(stored.count(), 1);
     agent.finish();
 }

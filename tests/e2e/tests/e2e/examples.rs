@@ -1,5 +1,7 @@
 //! Runs every manifest in manifests/ and checks the claims in its comments.
 
+mod pages;
+
 use std::{collections::BTreeSet, fs};
 
 use herdlet_e2e::{

@@ -2,6 +2,8 @@
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/> and
 //! <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
 
+mod alerts;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write as _,
@@ -11,7 +13,6 @@ use std::{
 use herdlet_e2e::{
     agent::{Agent, Setup},
     environment, http,
-    program::project,
 };
 
 use crate::common::{is_root, job, shell, sleeper, volume};
@@ -227,142 +228,4 @@ fn the_page_of_a_busy_agent_is_well_formed_in_both_formats() {
         assert!(checked.status.success() && printed.is_empty(), "{}", String::from_utf8_lossy(&printed));
     }
     agent.finish();
-}
-
-#[test]
-fn prometheus_understands_the_alerts() {
-    let alerts = project().join("deploy/alerts.yaml");
-    if let Some(promtool) = environment::component(environment::PROMTOOL) {
-        let output = Command::new(promtool).args(["check", "rules"]).arg(alerts).output().unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&[output.stdout, output.stderr].concat())
-        );
-    }
-}
-
-/// The labels that Prometheus gives to each scraped sample. Without `honor_labels` it renames the sample's own labels
-/// of these names.
-const TARGET: [(&str, &str); 2] = [("instance", "127.0.0.1:4681"), ("job", "herdlet")];
-
-/// A scraped sample as an input series of promtool: five minutes of 0 for a counter, then `value` for an hour.
-fn series(name: &str, labels: &BTreeMap<String, String>, value: f64) -> serde_json::Value {
-    let mut shown: Vec<String> = TARGET.iter().map(|(label, value)| format!("{label}={value:?}")).collect();
-    for (label, value) in labels {
-        let renamed = TARGET.iter().any(|(given, _)| given == label);
-        shown.push(format!("{}{label}={value:?}", if renamed { "exported_" } else { "" }));
-    }
-    let before = if name.ends_with("_total") { 0.0 } else { value };
-    serde_json::json!({
-        "series": format!("{name}{{{}}}", shown.join(", ")),
-        "values": format!("{before}+0x4 {value}+0x60"),
-    })
-}
-
-#[test]
-fn alerts_on_scraped_samples_name_job_and_task() {
-    let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
-    let mut agent = Agent::start();
-    let policy = "restart: {attempts: 7, interval: 1h, delay: 1ms, mode: fail}";
-    let path = agent
-        .manifest(&job("crashing", "batch", policy, &[shell("worker", "exit 3", "")]))
-        .display()
-        .to_string();
-    assert_eq!(agent.cli(&["apply", "-f", &path, "--wait"]).code, 1);
-    let text = http::request(&agent.peer(), "GET", "/v1/metrics?format=prometheus", &[], "").unwrap().body;
-    let page = Page::read(&text, Format::Text);
-    let input: Vec<serde_json::Value> = page
-        .samples
-        .iter()
-        .filter(|((name, labels), _)| name.starts_with("herdlet_") && !labels.contains_key("le"))
-        .map(|((name, labels), value)| series(name, labels, *value))
-        .collect();
-    let alert = |name: &str, fires: &[serde_json::Value]| serde_json::json!({"eval_time": "30m", "alertname": name, "exp_alerts": fires});
-    let instance = TARGET[0].1;
-    let test = serde_json::json!({
-        "rule_files": [project().join("deploy/alerts.yaml")],
-        "evaluation_interval": "1m",
-        "tests": [{
-            "interval": "1m",
-            "input_series": input,
-            "alert_rule_test": [
-                alert("HerdletRestarts", &[serde_json::json!({
-                    "exp_labels": {
-                        "instance": instance, "namespace": "default", "job_name": "crashing", "task": "worker",
-                        "severity": "ticket",
-                    },
-                    "exp_annotations": {
-                        "summary": format!(
-                            "Task worker of job crashing on {instance} has restarted 7 times in half an hour"
-                        ),
-                        "description": "Run herdlet logs crashing and herdlet describe crashing on that machine to see the cause.",
-                    },
-                })]),
-                alert("HerdletOverdue", &[]),
-                alert("HerdletManifests", &[]),
-            ],
-        }],
-    });
-    let file = agent.home.path().join("alerts-test.yaml");
-    std::fs::write(&file, test.to_string()).unwrap();
-    let output = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
-    agent.finish();
-}
-
-// Jobs that waited for a constraint or a volume, failing checks and a forgotten drain raised no alert.
-#[test]
-fn alerts_fire_for_waiting_jobs_and_failing_checks() {
-    let Some(promtool) = environment::component(environment::PROMTOOL) else { return };
-    let series = |series: &str, values: &str| serde_json::json!({"series": series, "values": values});
-    let fires = |name: &str, labels: serde_json::Value, summary: &str, description: &str| {
-        serde_json::json!({"eval_time": "70m", "alertname": name, "exp_alerts": [
-            {"exp_labels": labels, "exp_annotations": {"summary": summary, "description": description}},
-        ]})
-    };
-    let check = serde_json::json!({
-        "instance": "m", "namespace": "default", "job_name": "web", "service": "s", "check": "c", "severity": "ticket",
-    });
-    let test = serde_json::json!({
-        "rule_files": [project().join("deploy/alerts.yaml")],
-        "evaluation_interval": "1m",
-        "tests": [{
-            "interval": "1m",
-            "input_series": [
-                series(r#"herdlet_objects{instance="m",kind="job",state="waiting"}"#, "2x80"),
-                series(r#"herdlet_objects{instance="m",kind="job",state="progressing"}"#, "1x80"),
-                series(
-                    r#"herdlet_check_state{instance="m",namespace="default",job_name="web",service="s",check="c",state="failure"}"#,
-                    "1x80",
-                ),
-                series(r#"herdlet_node_eligible{instance="m"}"#, "0x80"),
-            ],
-            "alert_rule_test": [
-                fires(
-                    "HerdletWaiting",
-                    serde_json::json!({"instance": "m", "severity": "ticket"}),
-                    "2 jobs on m have been waiting for 15 minutes",
-                    "They wait for a constraint, resources, a port, a volume, a delay or a decision. Run herdlet status on that machine to see it.",
-                ),
-                fires(
-                    "HerdletChecks",
-                    check,
-                    "Check c of service s on m fails in 1 allocations",
-                    "Run herdlet checks web on that machine to see its output.",
-                ),
-                fires(
-                    "HerdletIneligible",
-                    serde_json::json!({"instance": "m", "severity": "ticket"}),
-                    "m has taken no allocations for an hour",
-                    "It was drained or made ineligible. Run herdlet eligibility --enable on that machine when the maintenance is over.",
-                ),
-            ],
-        }],
-    });
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("alerts-test.yaml");
-    std::fs::write(&file, test.to_string()).unwrap();
-    let output = Command::new(promtool).args(["test", "rules"]).arg(file).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
 }

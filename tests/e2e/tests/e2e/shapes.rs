@@ -33,6 +33,16 @@ fn every_command_has_json_output() {
 
     let checked = asked(&agent, &["validate", &path], 0);
     assert_eq!((&checked["good"], &checked["jobs"][0]), (&Value::Bool(true), &Value::from("shaped")));
+    // Without an agent each region may be another one.
+    let elsewhere = text.replace("spec:\n  type", "spec:\n  region: eu\n  type");
+    let elsewhere = agent.manifest(&elsewhere).display().to_string();
+    let warned = asked(&agent, &["validate", &elsewhere], 0)["warnings"][0].clone();
+    let message = warned["message"].as_str().unwrap_or_default();
+    assert!(
+        warned["path"] == "spec.region" && message.starts_with("region \"eu\" has no effect"),
+        "{warned}"
+    );
+    asked(&agent, &["validate", "--strict", &elsewhere], 1);
     let wanted = asked(&agent, &["diff", "-f", &path], 1);
     assert_eq!(wanted["changes"][1]["object"], "job/shaped");
     assert_eq!(wanted["changes"][1]["change"], "create");

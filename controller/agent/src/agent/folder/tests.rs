@@ -66,6 +66,31 @@ fn empty_file_is_broken_and_comment_only_file_is_valid() {
     assert!(commented.gone == [key("a")].into() && commented.problems.is_empty());
 }
 
+/// A job of a file ran in another region without a word.
+#[test]
+fn a_job_of_another_region_has_a_warning() {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (inbox, _) = Inbox::with_capacity(1);
+    let drivers = watch::channel(Drivers::built_in()).1;
+    let source = FolderSource::new(dir.path().into(), state.path(), drivers, inbox, Arc::default())
+        .in_region("eu".to_owned());
+    write(dir.path(), "a.yaml", "a");
+    std::fs::write(
+        dir.path().join("b.yaml"),
+        JOB.replace("NAME", "b").replace("spec:", "spec:\n  region: us"),
+    )
+    .unwrap();
+    let diff = read(&Owned::new(), dir.path());
+    let warnings: Vec<Problem> =
+        diff.jobs.iter().filter_map(|(job, definition)| source.other_region(job, definition)).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let Problem { source, message, .. } = &warnings[0];
+    assert!(
+        source.ends_with("b.yaml") && message.starts_with("job \"b\": region \"us\" has no effect"),
+        "{message}"
+    );
+}
+
 #[test]
 fn folder_on_another_file_system_removes_nothing() {
     let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -40,7 +40,7 @@ const TOKEN_LEN_MAX: usize = 8 * 1_024;
 /// The owner of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Principal {
-    /// Whoever may use the whole API, as far as its router permits.
+    /// A caller who may use the whole API, as far as its router permits.
     Operator,
     /// A task of this agent.
     Task(Arc<TaskPrincipal>),

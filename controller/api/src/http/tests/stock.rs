@@ -181,6 +181,14 @@ async fn jobs_are_validated_and_refused_in_one_line() {
     let (status, text) = ground.post("/v1/jobs", &json!({ "Job": broken })).await;
     assert_eq!((status, text.lines().count()), (400, 1), "{text}");
     assert!(text.contains("SIGFOO") && !text.starts_with('{') && !text.contains("job.json"), "{text}");
+    // An unknown field is named as the caller has written it.
+    let mut unknown = nomad::job(&job("web", "front", "httpd"), 0);
+    unknown["TaskGroups"][0]["Bogus"] = 1.into();
+    unknown["TaskGroups"][0]["Tasks"][0]["KillSignl"] = "SIGINT".into();
+    let (status, text) = ground.post("/v1/jobs", &json!({ "Job": unknown })).await;
+    assert_eq!(status, 400, "{text}");
+    assert!(text.contains("unknown field `Bogus`") && !text.contains("`bogus`"), "{text}");
+    assert!(text.contains("unknown field `KillSignl`; did you mean `kill_signal`?"), "{text}");
     let (status, text) =
         ground.post("/v1/jobs/parse", &json!({ "JobHCL": "job \"a\" {\n  nope = 1\n}" })).await;
     assert_eq!((status, text.starts_with("job.hcl:")), (400, true), "{text}");
@@ -215,4 +223,19 @@ async fn statuses_and_names_are_found() {
     let found: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(found["Matches"]["tasks"][0], json!({ "ID": "httpd", "Scope": ["default", "web", "front"] }));
     assert_eq!(ground.post("/v1/search/fuzzy", &json!({ "Text": "h" })).await.0, 400);
+}
+
+#[tokio::test]
+async fn requests_for_another_region_are_refused() {
+    let mut ground = ApiFixture::new();
+    Arc::get_mut(&mut ground.shared).unwrap().facts.node.region = "eu".to_owned();
+    ground.unix(Limits::default()).await;
+    for own in ["", "region=", "region=eu", "region=global&prefix=w"] {
+        assert_eq!(ground.get(&format!("/v1/jobs?{own}")).await.0, 200, "{own}");
+    }
+    let refused = "No path to region: this agent is in region \"eu\" and knows no other".to_owned();
+    for path in ["/v1/jobs?region=us", "/v1/job/web?prefix=a&region=us", "/v1/agent/self?region=us"] {
+        assert_eq!(ground.get(path).await, (500, refused.clone()), "{path}");
+    }
+    assert_eq!(ground.post("/v1/jobs?region=us", &json!({ "Job": {} })).await, (500, refused));
 }

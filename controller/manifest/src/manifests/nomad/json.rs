@@ -115,9 +115,11 @@ impl Reading<'_> {
             let Some(inner) = shape.field(&name) else {
                 let is_metadata = shape.block() == Some("JobSpec") && (name == "id" || name == "namespace");
                 let is_reported = is_metadata || self.unknown == Unknown::Reported;
-                // The search for unbuilt features or the schema check reports it.
-                if shape.is_unbuilt(&name) || is_reported && !implied::is_nothing(value) {
-                    let _ = fields.insert(&name, position, renamed(value));
+                // The search for unbuilt features or the schema check reports it, the latter as it is written.
+                let is_unbuilt = shape.is_unbuilt(&name);
+                if is_unbuilt || is_reported && !implied::is_nothing(value) {
+                    let name = if is_unbuilt || is_metadata { &*name } else { key };
+                    let _ = fields.insert(name, position, renamed(value));
                 }
                 continue;
             };

@@ -3,6 +3,8 @@
 //! In: a map and its schema. Out: problems. An unknown name is searched in this map, in the enclosing maps,
 //! and in nested maps, because wrong indentation is the most common mistake in YAML.
 
+use std::borrow::Cow;
+
 use serde_json::Value as Json;
 
 use super::facets::Facets;
@@ -56,7 +58,7 @@ impl Walk<'_> {
             Field::Unchecked => {}
             Field::Unknown => {
                 self.report(entry.key_position, &trail, || unknown(here, &entry.key));
-                return meant(here.facets, &entry.key);
+                return meant(here.facets, &plain(&entry.key));
             }
         }
         None
@@ -94,10 +96,27 @@ fn field_schema<'s>(facets: &Facets<'s>, name: &str) -> Field<'s> {
 
 fn unknown(here: &Enclosing<'_>, name: &str) -> String {
     let sentence = format!("unknown field `{}`", shorten(name));
-    match explain(here, name) {
+    match misplaced(here, name).or_else(|| explain(here, &plain(name))) {
         Some(explanation) => format!("{sentence}; {explanation}"),
         None => sentence,
     }
+}
+
+/// A name with capitals, as Nomad's JSON has it, as names of fields are written here.
+fn plain(name: &str) -> Cow<'_, str> {
+    if !name.starts_with(char::is_uppercase) {
+        return Cow::Borrowed(name);
+    }
+    let mut plain = String::new();
+    let mut after_small = false;
+    for char in name.chars() {
+        if char.is_uppercase() && after_small {
+            plain.push('_');
+        }
+        after_small = char.is_lowercase();
+        plain.extend(char.to_lowercase());
+    }
+    Cow::Owned(plain)
 }
 
 fn explain(here: &Enclosing<'_>, name: &str) -> Option<String> {

@@ -34,7 +34,8 @@ impl Writer<'_> {
         let spec = self.spec.allocation().clone();
         let Some(task) = spec.group().and_then(|group| group.tasks.get(usize::from(index))) else { return };
         let group_stops = self.state.durable.stop.is_some() && task.lifecycle != Lifecycle::Poststop;
-        let waits = |known: &crate::state::TaskState| known.run == Run::Waiting && known.doom.is_none();
+        let waits =
+            |known: &crate::state::TaskState| known.run == Run::Waiting && known.permanent_failure.is_none();
         if group_stops || !self.known(index).is_some_and(waits) {
             return;
         }

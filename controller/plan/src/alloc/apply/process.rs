@@ -91,11 +91,11 @@ impl Writer<'_> {
             }
             TaskChange::Settle(part) => self.settle(index, part),
             TaskChange::Die => {
-                let doomed = self.known(index).is_some_and(|known| known.doom.is_some());
-                if !doomed {
+                let failing = self.known(index).is_some_and(|known| known.permanent_failure.is_some());
+                if !failing {
                     self.note_killing_unstarted(index);
                 }
-                self.die(index, if doomed { Failed::Yes } else { Failed::No });
+                self.die(index, if failing { Failed::Yes } else { Failed::No });
             }
         }
     }
@@ -114,11 +114,11 @@ impl Writer<'_> {
     }
 
     pub(super) fn fail_permanently(&mut self, index: TaskIndex, kind: TaskEventKind, message: String) {
-        if self.known(index).is_none_or(|known| known.doom.is_some() || known.run == Run::Dead) {
+        if self.known(index).is_none_or(|known| known.permanent_failure.is_some() || known.run == Run::Dead) {
             return;
         }
         if let Some(known) = self.known_mut(index) {
-            known.doom = Some(PermanentFailure { kind, message: message.clone() });
+            known.permanent_failure = Some(PermanentFailure { kind, message: message.clone() });
         }
         self.note(index, kind, message);
     }

@@ -157,7 +157,7 @@ impl Writer<'_> {
                     let is_dead = known.run == Run::Dead;
                     known.run = Run::Waiting;
                     known.failed = false;
-                    known.doom = None;
+                    known.permanent_failure = None;
                     known.finished_at = UnixNanos::default();
                     if is_dead {
                         self.restart_at_once(index, "request");

@@ -244,14 +244,17 @@ fn a_poststop_task_runs_while_the_group_stops() {
 }
 
 #[test]
-fn a_task_is_doomed_once_and_not_after_its_end() {
+fn a_task_fails_for_good_once_and_not_after_its_end() {
     let mut desk = Desk::with(vec![running(), dead(), pending()]);
     for why in ["first", "second"] {
         desk.write(|writer| writer.fail_permanently(0, TaskEventKind::HookFailed, why.to_owned()));
         desk.write(|writer| writer.fail_permanently(1, TaskEventKind::HookFailed, why.to_owned()));
     }
-    assert_eq!(desk.main().doom.as_ref().map(|doom| &*doom.message), Some("first"));
-    assert!(desk.state.durable.tasks[1].doom.is_none());
+    assert_eq!(
+        desk.main().permanent_failure.as_ref().map(|permanent_failure| &*permanent_failure.message),
+        Some("first")
+    );
+    assert!(desk.state.durable.tasks[1].permanent_failure.is_none());
     assert_eq!((desk.event_kinds(0).len(), desk.event_kinds(1).len()), (1, 0));
 }
 
@@ -460,7 +463,7 @@ fn restart_of_all_ends_possible_first_attempts() {
 
 #[test]
 fn missing_directory_dooms_the_tasks_that_used_it() {
-    for (known, is_doomed) in [
+    for (known, is_failing) in [
         (TaskState { begun_in: Some(BootId(1)), ..running() }, true),
         (TaskState { begun_in: Some(BootId(7)), ..running() }, false),
         (running(), true),
@@ -475,7 +478,7 @@ fn missing_directory_dooms_the_tasks_that_used_it() {
         });
         let generation = desk.generation;
         desk.write(|writer| writer.outcome(part, generation, Outcome::Absent));
-        assert_eq!(desk.main().doom.is_some(), is_doomed, "{known:?}");
+        assert_eq!(desk.main().permanent_failure.is_some(), is_failing, "{known:?}");
     }
 }
 

@@ -137,17 +137,17 @@ fn stop_cancels_a_download() {
 #[test]
 fn possible_start_is_fenced_despite_failed_artifacts() {
     let spec = alloc(vec![fetching(task("main", Lifecycle::Main))]);
-    let backing_off = |doom| TaskState {
+    let backing_off = |permanent_failure| TaskState {
         run: Run::BackingOff { until: crate::time::Deadline::after(at(100), Duration::from_secs(60)) },
-        doom,
+        permanent_failure,
         ..pending()
     };
-    let doom = Why { kind: TaskEventKind::NotRestarting, message: "no".to_string() };
+    let permanent_failure = Why { kind: TaskEventKind::NotRestarting, message: "no".to_string() };
     let durable = Durable {
         adopted: true,
         boot: Some(at(100).boot),
         stage: Stage::Main,
-        tasks: vec![backing_off(Some(doom))],
+        tasks: vec![backing_off(Some(permanent_failure))],
         ..Durable::default()
     };
     let mut life = Bench::new(&spec, AllocState::restored(&spec, durable, at(100)));

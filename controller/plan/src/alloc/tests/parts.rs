@@ -34,8 +34,13 @@ fn fatal_part_failure_fails_waiting_tasks() {
         let generation = life.generation;
         let failed = Outcome::Failed { class, why: "no".to_string() };
         life.write(|writer| writer.outcome(part, generation, failed));
-        let doomed = |at: usize| life.state.durable.tasks[at].doom.as_ref().map(|doom| doom.kind.as_str());
-        assert_eq!((doomed(0), doomed(1)), (expected, None), "{part:?} {doing:?} {class:?}");
+        let failing = |at: usize| {
+            life.state.durable.tasks[at]
+                .permanent_failure
+                .as_ref()
+                .map(|permanent_failure| permanent_failure.kind.as_str())
+        };
+        assert_eq!((failing(0), failing(1)), (expected, None), "{part:?} {doing:?} {class:?}");
     }
 }
 
@@ -56,24 +61,28 @@ fn a_directory_that_is_gone_dooms_the_tasks_that_have_used_it() {
         });
         let generation = life.generation;
         life.write(|writer| writer.outcome(part, generation, Outcome::Absent));
-        let doomed: Vec<bool> = life.state.durable.tasks.iter().map(|task| task.doom.is_some()).collect();
-        assert_eq!(doomed, expected, "{part:?}");
+        let failing: Vec<bool> =
+            life.state.durable.tasks.iter().map(|task| task.permanent_failure.is_some()).collect();
+        assert_eq!(failing, expected, "{part:?}");
     }
 }
 
 /// It is not recreated while tasks that used it are being ended because of its loss.
 #[test]
 fn a_deleted_directory_is_made_again_once_its_users_have_ended() {
-    let doomed = |task| TaskState {
-        doom: Some(PermanentFailure { kind: TaskEventKind::HookFailed, message: "gone".to_string() }),
+    let failing = |task| TaskState {
+        permanent_failure: Some(PermanentFailure {
+            kind: TaskEventKind::HookFailed,
+            message: "gone".to_string(),
+        }),
         ..task
     };
     let spec = alloc(vec![task("main", Lifecycle::Main), task("second", Lifecycle::Main)]);
     for (dir, main, made) in [
-        (PartState::Absent, doomed(running()), false),
-        (PartState::Absent, doomed(dead()), true),
+        (PartState::Absent, failing(running()), false),
+        (PartState::Absent, failing(dead()), true),
         (PartState::Absent, running(), true),
-        (PartState::Up, doomed(running()), false),
+        (PartState::Up, failing(running()), false),
     ] {
         let mut parts = up(&[TASK_DIR, PROCESS]);
         parts.set_part(Part::Dir, dir);

@@ -34,14 +34,22 @@ fn any_run() -> impl Strategy<Value = Run> {
 fn any_task() -> impl Strategy<Value = TaskState> {
     let owed = prop::option::of(any_owed());
     (any_run(), 0..4u32, any::<bool>(), any::<bool>(), any::<bool>(), owed).prop_map(
-        |(run, attempt, failed, requested, doomed, owed)| {
-            let doom = doomed.then(|| PermanentFailure {
+        |(run, attempt, failed, requested, failing, owed)| {
+            let permanent_failure = failing.then(|| PermanentFailure {
                 kind: herdlet_api_types::task::TaskEventKind::HookFailed,
                 message: String::new(),
             });
             let owed = owed.into_iter().map(|owed| (TaskPart::Templates, owed)).collect();
             let restart_requested = requested;
-            TaskState { run, attempt, failed, restart_requested, doom, owed, ..TaskState::default() }
+            TaskState {
+                run,
+                attempt,
+                failed,
+                restart_requested,
+                permanent_failure,
+                owed,
+                ..TaskState::default()
+            }
         },
     )
 }

@@ -398,7 +398,7 @@ fn wrong_templates_fail_a_task_that_waits() {
     let spec = templated(vec![restarting()]);
     let mut life = life(&spec);
     life.outcome(TEMPLATES, fatal());
-    let failure = life.task().doom.clone().expect("a failure");
+    let failure = life.task().permanent_failure.clone().expect("a failure");
     let message = "Template failed: render local/file: no such function";
     assert_eq!((failure.kind, &*failure.message), (TaskEventKind::Killing, message));
     assert_eq!(life.issued("Start"), 0);
@@ -411,7 +411,7 @@ fn wrong_templates_leave_a_running_task_alone() {
     let mut life = running_with(&spec, &[1]);
     life.change_data(fatal());
     life.change_data(fatal());
-    assert!(life.task().doom.is_none() && matches!(life.task().run, Run::Running { .. }));
+    assert!(life.task().permanent_failure.is_none() && matches!(life.task().run, Run::Running { .. }));
     let message = "templates: render local/file: no such function; the task keeps the last output";
     assert_eq!(life.count(message), 1, "{:?}", life.messages());
     assert_eq!(life.explained().len(), 1, "{:?}", life.explained());

@@ -181,9 +181,9 @@ fn missing_volume_fails_unstarted_server_tasks() {
     bench.deliver(claiming(server_alloc(10, Desired::Run)));
     let (_, state) = bench.world.allocations().next().unwrap();
     assert_eq!(state.durable.status, ClientStatus::Failed);
-    let doom = state.durable.tasks[0].doom.as_ref().unwrap();
+    let permanent_failure = state.durable.tasks[0].permanent_failure.as_ref().unwrap();
     assert_eq!(
-        (doom.kind, &*doom.message),
+        (permanent_failure.kind, &*permanent_failure.message),
         (TaskEventKind::SetupFailure, "failed to set up: host volume validation error: missing data")
     );
 }
@@ -251,7 +251,7 @@ fn missing_volume_keeps_a_recovered_first_attempt() {
     bench.settle();
     assert_eq!(bench.status(), [TaskStatus::Running]);
     let (_, state) = bench.world.allocations().next().unwrap();
-    assert!(state.durable.tasks[0].doom.is_none());
+    assert!(state.durable.tasks[0].permanent_failure.is_none());
 }
 
 #[test]
@@ -406,8 +406,8 @@ fn disk_is_taken_over_after_the_end() {
     let sticky = |spec| with(spec, |server| server.heritage = DiskMigration::SameNode);
     bench.deliver(sticky(server_alloc(10, Desired::Run)));
     let (first, next) = (bench.id(), AllocId::from_hash([9; 16]));
-    let heir = Allocation { id: next, previous: Some(first), ..sticky(server_alloc(11, Desired::Run)) };
-    bench.see(Event::Desired(DesiredChange::Alloc(heir.into())));
+    let successor = Allocation { id: next, previous: Some(first), ..sticky(server_alloc(11, Desired::Run)) };
+    bench.see(Event::Desired(DesiredChange::Alloc(successor.into())));
     asked.extend(bench.settle());
     assert!(!asked.iter().any(of_dir(next, &Verb::Up)), "{asked:?}");
     // Servers end and remove it at once, and its successor's directory can't be created at first.
@@ -435,13 +435,13 @@ fn unclaimed_disk_is_released() {
     let sticky = |spec| with(spec, |server| server.heritage = DiskMigration::SameNode);
     bench.deliver(sticky(server_alloc(10, Desired::Run)));
     let (first, next) = (bench.id(), AllocId::from_hash([9; 16]));
-    let heir = |index, desired| Allocation {
+    let successor = |index, desired| Allocation {
         id: next,
         previous: Some(first),
         ..sticky(server_alloc(index, desired))
     };
-    bench.deliver(heir(11, Desired::Run));
-    bench.deliver(heir(12, Desired::Stop));
+    bench.deliver(successor(11, Desired::Run));
+    bench.deliver(successor(12, Desired::Stop));
     bench.see(Event::Desired(DesiredChange::AllocGone(first)));
     bench.settle();
     assert!(bench.world.allocation(first).is_none());

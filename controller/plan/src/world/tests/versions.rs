@@ -227,9 +227,10 @@ fn new_version_takes_over_the_disk() {
     wanted.groups[0].tasks[0].env.insert("COLOR".to_owned(), "red".to_owned());
     bench.apply(vec![wanted], Vec::new());
     bench.settle();
-    let heir = bench.world.allocations().find(|(spec, _)| spec.id != first).map(|(spec, _)| spec).unwrap();
-    assert_eq!((heir.previous, heir.predecessor()), (Some(first), Some(first)));
-    assert!(bench.world.ctx.heirs.is_empty());
+    let successor =
+        bench.world.allocations().find(|(spec, _)| spec.id != first).map(|(spec, _)| spec).unwrap();
+    assert_eq!((successor.previous, successor.predecessor()), (Some(first), Some(first)));
+    assert!(bench.world.ctx.successors.is_empty());
     let states: Vec<_> =
         bench.world.allocations().map(|(spec, state)| (spec.id == first, state.durable.status)).collect();
     assert!(

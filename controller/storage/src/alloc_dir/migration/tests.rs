@@ -217,14 +217,14 @@ fn a_disk_that_goes_to_another_user_is_closed_to_the_one_before() {
     for path in [old.join("local/sub"), old.join("local/sub/own"), paths.shared(&id(1)).join("data/shared")] {
         chown(path, Some(before.uid), Some(before.gid)).unwrap();
     }
-    let heir = AllocDir::new(&paths, id(2))
+    let successor = AllocDir::new(&paths, id(2))
         .used_by(users("nobody"))
         .inheriting(Some(Migration { previous: id(1), tasks: vec!["db".to_owned()] }));
     for _ in 0..2 {
-        heir.up(b"{}").unwrap();
+        successor.up(b"{}").unwrap();
         task(2, "nobody").up().unwrap();
         assert_eq!(
-            (heir.inspect().unwrap(), task(2, "nobody").inspect().unwrap()),
+            (successor.inspect().unwrap(), task(2, "nobody").inspect().unwrap()),
             (Observation::Present, Observation::Present)
         );
     }

@@ -187,7 +187,7 @@ fn an_unused_image_is_removed_also_after_a_restart_of_the_agent(engine: Engine<'
     agent.apply_and_wait(&job("local", "service", "", &[image_task("t", &format!("{built}:2"), SLEEP, "")]));
     agent.crash();
     agent.cli(&["wait", "used"]).success();
-    // Twice the delay: an image in use is not removed, whoever started its container.
+    // Twice the delay: an image in use is not removed, also in a container of others.
     wait::pause(std::time::Duration::from_secs(2));
     assert!(engine.images().contains(&image));
     agent.cli(&["delete", "used", "local", "--wait"]).success();

@@ -16,7 +16,7 @@ on_both_engines!(
 const REFUSED: [(&str, &str); 13] = [
     ("privileged: true", "privileged"),
     ("volumes: [\"/etc:/etc-host\"]", "volumes"),
-    // Whoever has these may put a link in place of `local`, which the engine follows at the next start.
+    // A task with these may put a link in place of `local`, which the engine follows at the next start.
     ("volumes: [\"..:/top\"]", "volumes"),
     ("volumes: [\".:/top\"]", "volumes"),
     ("mount: [{type: bind, source: /etc, target: /etc-host}]", "mount"),
@@ -79,7 +79,7 @@ fn what_options_allow_is_done(engine: Engine<'_>) {
     finish(&engine, agent);
 }
 
-/// A task could join the network of any container of the engine, whoever runs it.
+/// A task could join the network of any container of the engine, also of others.
 fn networks_of_strangers_need_a_permission(engine: Engine<'_>) {
     let stranger = format!("stranger-{}", std::process::id());
     let id = engine.stranger(&stranger, &serde_json::json!({}));

@@ -6,7 +6,7 @@ use super::{
     Submission, Text, VersionTag, Versions, Whole, below, delete, get, put, read, remove, write,
 };
 use crate::http::{
-    deployments, dispatch, evaluations, jobs, register, scale, services, statuses, tags, versions,
+    deployments, dispatch, evaluations, jobs, register, scale, services, statuses, submission, tags, versions,
 };
 
 const ACTIONS: &str = "actions of jobs";
@@ -116,7 +116,7 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get(
         "job/{JobID*}/submission",
-        NotBuilt("the source text of jobs"),
+        served!(submission::read),
         Servers(
             read("Job.GetJobSubmission", Found("Submission", "job source not found"))
                 .with(&[("Version", Number("version"))])

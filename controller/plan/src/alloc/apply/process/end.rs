@@ -115,8 +115,8 @@ impl Writer<'_> {
         let (mut ended, mut cause) = (ended, cause);
         let Some(known) = self.known(index) else { return };
         let Some(task) = self.task(index) else { return };
-        if let Some(doom) = &known.doom {
-            let message = doom.message.clone();
+        if let Some(permanent_failure) = &known.permanent_failure {
+            let message = permanent_failure.message.clone();
             self.note(index, TaskEventKind::NotRestarting, message);
             return self.die(index, Failed::Yes);
         }

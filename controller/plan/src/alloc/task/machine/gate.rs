@@ -21,7 +21,7 @@ use crate::{
 impl TaskTurn<'_> {
     /// Whether this task must not start any more.
     pub(super) fn is_over(self, pass: &Pass<'_>) -> bool {
-        self.known.doom.is_some()
+        self.known.permanent_failure.is_some()
             || match self.task.lifecycle {
                 // If nothing ever ran, there is nothing to clean up after; if `max_run_duration` is used up, there is
                 // no time for it.

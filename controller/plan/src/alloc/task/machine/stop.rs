@@ -73,7 +73,7 @@ impl TaskTurn<'_> {
 
     /// Whether the running process is to be stopped now, and what follows.
     pub(super) fn stop_reason(self, pass: &mut Pass<'_>) -> Option<AfterStop> {
-        if self.known.doom.is_some() {
+        if self.known.permanent_failure.is_some() {
             return Some(AfterStop::Dead);
         }
         if let Some(stop) = &pass.state.durable.stop
@@ -102,7 +102,8 @@ impl TaskTurn<'_> {
 
     /// Whether all tasks before it in the stop order have ended; if only some tasks restart, only those count.
     fn is_next_to_stop(self, pass: &Pass<'_>) -> bool {
-        let may_stop = if self.known.doom.is_some() || self.task.lifecycle == Lifecycle::Poststop {
+        let may_stop = if self.known.permanent_failure.is_some() || self.task.lifecycle == Lifecycle::Poststop
+        {
             return true;
         } else if pass.state.durable.stop.is_some() {
             lifecycle::may_stop

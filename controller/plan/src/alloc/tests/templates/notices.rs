@@ -119,7 +119,7 @@ fn failed_scripts_are_recorded_and_may_fail_the_task() {
         let failed = "Template ran script /bin/reload with arguments [] on change but it exited with code: 3";
         assert_eq!(life.count(failed), 1, "{:?}", life.messages());
         assert_eq!(life.count("Template script failed, task is being killed"), killed);
-        assert_eq!(life.task().doom.is_some(), fails);
+        assert_eq!(life.task().permanent_failure.is_some(), fails);
         assert_eq!(life.owed(), None, "it ran");
         assert_eq!(matches!(life.task().run, Run::Stopping { then: AfterStop::Dead, .. }), fails);
     }
@@ -136,7 +136,7 @@ fn a_script_ends_with_its_process() {
     assert_eq!(life.issued("Start"), 2);
     life.outcome(PROCESS, Outcome::Started(Launch::of(2)));
     life.end_this(script, exited(137));
-    assert!(life.task().doom.is_none() && life.owed().is_none(), "{:?}", life.messages());
+    assert!(life.task().permanent_failure.is_none() && life.owed().is_none(), "{:?}", life.messages());
     // Nor does it hold back notifications of the new attempt.
     life.change_data(rendered(&[3]));
     assert_eq!(life.issued("Script"), 2, "{:?}", life.issued);
