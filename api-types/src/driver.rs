@@ -43,6 +43,9 @@ pub fn runs_images(driver: &str) -> bool {
     matches!(driver, DOCKER | PODMAN)
 }
 
+/// The attribute `driver.NAME.…` of an engine that gives the users of its containers other numbers on the machine.
+pub const REMAPS_USERS: &str = "userns_remap";
+
 /// The static description of a driver.
 #[cfg(feature = "schema")]
 #[derive(Debug, Clone, PartialEq)]

@@ -25,15 +25,29 @@ impl Resources {
         self.secrets_mib.unwrap_or(Self::SECRETS_MIB)
     }
 
+    /// What the task is given: a stated size of `secrets` is added to the memory, as Nomad's scheduler does
+    /// (`scheduler/feasible/rank.go`), because the directory is in memory.
+    #[must_use]
+    pub fn allocated(&self) -> Self {
+        let secrets = self.secrets_mib.unwrap_or_default();
+        let with_secrets = |mib: u64| mib.saturating_add(secrets);
+        Self {
+            memory_mib: self.memory_mib.map(with_secrets),
+            memory_max_mib: self.memory_max_mib.map(with_secrets),
+            ..self.clone()
+        }
+    }
+
     /// Unlimited memory.
     pub const ALL_MEMORY: u64 = u64::MAX;
 
     /// Memory in MiB beyond which the kernel kills the task; `None` if there is no limit.
     pub fn memory_limit_mib(&self) -> Option<u64> {
-        match self.memory_max_mib {
+        let allocated = self.allocated();
+        match allocated.memory_max_mib {
             Some(Self::ALL_MEMORY) => None,
             Some(most) => Some(most),
-            None => self.memory_mib,
+            None => allocated.memory_mib,
         }
     }
 

@@ -259,7 +259,7 @@ block! {
         /// Memory in MiB that the task may use if the machine has it available; at least `memory`. −1 for no limit; 0, the default, for `memory`.
         #[cfg_attr(feature = "schema", schemars(range(min = -1, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory_max: i64,
-        /// Size in MiB of the directory `secrets`, which is in memory; 0, the default, for 1.
+        /// Size in MiB of the directory `secrets`, which is in memory; at most `memory`, to which it is added. 0, the default, for 1, which is not added.
         #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 1_048_576), extend("x-mib" = true)))]
         pub secrets: u64,
         /// Ports of this task alone, as in jobs from before Nomad 0.12. Their labels may repeat in other tasks of the group, and not in the group's `network`.

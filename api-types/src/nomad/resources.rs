@@ -133,11 +133,12 @@ pub(super) fn resources(spec: &Allocation) -> AllocatedResources {
 }
 
 fn task_resources(spec: &Allocation, task: &Task) -> AllocatedTask {
+    let allocated = task.resources.allocated();
     AllocatedTask {
-        cpu: AllocatedCpu { cpu_shares: task.resources.cpu_mhz.unwrap_or_default(), reserved_cores: None },
+        cpu: AllocatedCpu { cpu_shares: allocated.cpu_mhz.unwrap_or_default(), reserved_cores: None },
         memory: AllocatedMemory {
-            memory_mb: task.resources.memory_mib.unwrap_or_default(),
-            memory_max_mb: task.resources.memory_max_mb(),
+            memory_mb: allocated.memory_mib.unwrap_or_default(),
+            memory_max_mb: allocated.memory_max_mb(),
         },
         networks: spec.task_ports.get(&task.name).map(|ports| Vec::from([network_of(ports, &task.ports)])),
         devices: None,

@@ -370,11 +370,22 @@ pub fn variables_in(paths: &Paths) -> anyhow::Result<Arc<Variables>> {
 }
 
 fn template_settings(config: herdlet_config::template::Template) -> herdlet_render::Settings {
+    let mut following = herdlet_render::Following::default();
+    let set = |setting: &mut Duration, value: Option<herdlet_api_types::Duration>| {
+        if let Some(value) = value {
+            *setting = value.to_std();
+        }
+    };
+    set(&mut following.block, config.block_query_wait);
+    set(&mut following.retry_first, config.retry_backoff);
+    set(&mut following.retry_longest, config.retry_backoff_max);
+    set(&mut following.max_stale, config.max_stale);
     herdlet_render::Settings {
         denied: config.function_denylist,
         wait: Wait { min: config.wait.min.to_std(), max: config.wait.max.to_std() },
         wait_min: config.wait_min.to_std(),
         wait_max: config.wait_max.map(herdlet_api_types::Duration::to_std),
+        following,
     }
 }
 

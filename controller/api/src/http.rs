@@ -18,6 +18,7 @@ mod depends;
 mod deployments;
 mod dispatch;
 mod drain;
+mod environment;
 mod error;
 mod evaluations;
 mod event_stream;
@@ -233,6 +234,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/status", get(agent::status))
         .route("/v1/herdlet/overview", get(agent::overview))
         .route("/v1/herdlet/explain/{alloc}", get(allocs::explain))
+        .route("/v1/herdlet/environment/{alloc}", get(environment::environment))
         .route("/v1/herdlet/variable/users", get(variable_users::users))
         .route("/v1/herdlet/transitions", get(agent::transitions))
         .route("/v1/herdlet/drift", get(agent::drift))

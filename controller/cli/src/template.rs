@@ -19,7 +19,7 @@ use herdlet_manifest::{dotenv, yaml};
 use herdlet_template::{ErrorKind, MissingKey, Options, Query, Render, Template, source::Fixed};
 use serde_json::json;
 
-use self::live::Live;
+use self::live::{Live, Place};
 use super::{
     address::Connection,
     failure::{FAILED, Failure, USAGE},
@@ -39,7 +39,7 @@ pub struct TemplateArgs {
 enum TemplateVerb {
     /// Render a template of a job with given data, or with the data of an agent
     #[command(
-        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n  herdlet template render app.conf.tpl --agent --namespace prod\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
+        after_help = "Examples:\n  herdlet template render app.conf.tpl --env PORT=8080\n  herdlet template render app.conf.tpl --var nomad/jobs/web.password=secret\n  generate | herdlet template render - --var-file variables.yaml\n  herdlet template render app.conf.tpl --agent --namespace prod\n  herdlet template render app.conf.tpl --agent --alloc web/server\n\nA file of variables contains PATH: {KEY: VALUE}, in YAML or JSON.\n\nExit code: 0 rendered, 1 it cannot be rendered or data is missing, 2 the template or an argument is invalid."
     )]
     Render(Box<RenderArgs>),
 }
@@ -73,9 +73,12 @@ struct RenderArgs {
     /// Use the variables and services that the agent's API gives to you; values of other flags take precedence
     #[arg(long)]
     agent: bool,
-    /// Namespace of variables and services, with --agent
-    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAMESPACE, requires = "agent")]
-    namespace: String,
+    /// Task whose environment, facts and files the template reads: JOB, JOB.GROUP[N], an allocation id, each with an optional /TASK
+    #[arg(long, value_name = "TARGET", requires = "agent")]
+    alloc: Option<String>,
+    /// Namespace of variables and services, with --agent; that of --alloc, or "default", if absent
+    #[arg(long, value_name = "NAME", requires = "agent")]
+    namespace: Option<String>,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -108,9 +111,7 @@ pub async fn run(args: &TemplateArgs) -> Result<u8, Failure> {
     let template =
         Template::parse(&text, &options).map_err(|error| Failure::new(error.to_string()).code(USAGE))?;
     let render = match args.agent {
-        true => {
-            Live::new(source, args.connection.client()?, args.namespace.clone()).render(&template).await?
-        }
+        true => args.live(source).await?.render(&template).await?,
         false => template.render(&source),
     };
     let missing: Vec<String> = render.missing.iter().map(Query::to_string).collect();
@@ -149,6 +150,18 @@ fn print(form: Output, output: &[u8], render: &Render) -> Result<(), Failure> {
 }
 
 impl RenderArgs {
+    /// The data of an agent, behind the data that the flags give.
+    async fn live(&self, given: Fixed) -> Result<Live, Failure> {
+        let client = self.connection.client()?;
+        let place = match &self.alloc {
+            Some(target) => Some(Place::find(&client, target).await?),
+            None => None,
+        };
+        let namespace = self.namespace.as_ref().or(place.as_ref().map(|place| &place.namespace));
+        let namespace = namespace.cloned().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        Ok(Live::new(given, client, namespace).of(place))
+    }
+
     /// The data that the flags give. Of several values for a name, the last applies; flags before files.
     fn source(&self) -> Result<Fixed, Failure> {
         let mut env = BTreeMap::new();

@@ -21,6 +21,22 @@ pub struct Section {
     pub wait: Bounds,
     /// The shortest and the longest `wait` that a job may set.
     pub wait_bounds: Bounds,
+    /// On a node: how long servers may block a query for data of templates; default and at most 5m, at least 1s.
+    pub block_query_wait: Option<Span>,
+    /// On a node: a server that has not heard from its leader for longer is not relied on; default 87600h.
+    pub max_stale: Option<Span>,
+    /// On a node: pauses while servers are away.
+    pub nomad_retry: Retry,
+}
+
+/// Pauses between attempts, which have no limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retry {
+    /// The first pause, which doubles each time; default 1s.
+    pub backoff: Option<Span>,
+    /// The longest pause; default 1m, 0s for no limit.
+    pub max_backoff: Option<Span>,
 }
 
 /// Settings of the templates of tasks.
@@ -34,6 +50,14 @@ pub struct Template {
     pub wait_min: Duration,
     /// The longest `wait` that a job may set; `None` for any.
     pub wait_max: Option<Duration>,
+    /// How long servers may block a query; `None` for the default.
+    pub block_query_wait: Option<Duration>,
+    /// How long a server may not have heard from its leader; `None` for the default.
+    pub max_stale: Option<Duration>,
+    /// The first pause while servers are away; `None` for the default.
+    pub retry_backoff: Option<Duration>,
+    /// The longest pause while servers are away; zero for any, `None` for the default.
+    pub retry_backoff_max: Option<Duration>,
 }
 
 /// Nomad's default of `wait`.
@@ -60,6 +84,10 @@ impl Section {
             wait,
             wait_min: self.wait_bounds.min.map_or(Duration::ZERO, |min| min.0),
             wait_max: self.wait_bounds.max.map(|max| max.0),
+            block_query_wait: self.block_query_wait.map(|span| span.0),
+            max_stale: self.max_stale.map(|span| span.0),
+            retry_backoff: self.nomad_retry.backoff.map(|span| span.0),
+            retry_backoff_max: self.nomad_retry.max_backoff.map(|span| span.0),
         }
     }
 
@@ -76,16 +104,6 @@ impl Section {
 impl Default for Template {
     fn default() -> Self {
         Section::default().settled()
-    }
-}
-
-impl Template {
-    /// How long the data of a template with this `wait` must be quiet.
-    pub fn wait_of(&self, job: Option<TemplateWait>) -> TemplateWait {
-        let Some(TemplateWait { min, max }) = job else { return self.wait };
-        let max = self.wait_max.map_or(max, |longest| max.min(longest));
-        let min = min.max(self.wait_min);
-        TemplateWait { min, max: max.max(min) }
     }
 }
 
@@ -133,16 +151,5 @@ mod tests {
         };
         let fields: Vec<&str> = section.problems().iter().map(|(field, _)| *field).collect();
         assert_eq!(fields, ["wait.min", "wait_bounds.min"]);
-    }
-
-    #[test]
-    fn the_wait_of_a_job_stays_within_the_bounds() {
-        let section = Section { wait_bounds: bounds(Some(2), Some(10)), ..Section::default() };
-        let template = section.settled();
-        // The agent's own wait is not bounded.
-        assert_eq!(template.wait_of(None), seconds(5, 240));
-        assert_eq!(template.wait_of(Some(seconds(1, 60))), seconds(2, 10));
-        assert_eq!(template.wait_of(Some(seconds(3, 4))), seconds(3, 4));
-        assert_eq!(template.wait_of(Some(seconds(0, 0))), seconds(2, 2));
     }
 }

@@ -27,7 +27,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::driver::{DockerOptions, DriverInfo, PODMAN};
+use herdlet_api_types::driver::{DockerOptions, DriverInfo, PODMAN, REMAPS_USERS};
 use herdlet_base::signal;
 use herdlet_driver::{
     AttemptId, DriverError, DriverResult, Earlier, ExecRequest, ExecSession, Exited, Fingerprint, Health,
@@ -346,6 +346,9 @@ impl Shared {
         }
         if self.policy.host_paths {
             all.insert("volumes.enabled", "true".to_owned());
+        }
+        if about.remaps_users {
+            all.insert(REMAPS_USERS, "true".to_owned());
         }
         if !about.is_docker() {
             all.insert("rootless", about.rootless.to_string());

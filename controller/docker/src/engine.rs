@@ -74,6 +74,9 @@ pub(crate) struct About {
     pub(crate) bridge_ip: Option<String>,
     pub(crate) runtimes: Vec<String>,
     pub(crate) rootless: bool,
+    /// Users of containers have other numbers on the machine.
+    #[serde(default)]
+    pub(crate) remaps_users: bool,
     pub(crate) volumes_root: String,
 }
 
@@ -92,6 +95,7 @@ impl About {
             bridge_ip: None,
             runtimes: Vec::new(),
             rootless: false,
+            remaps_users: false,
             volumes_root: String::new(),
         }
     }
@@ -228,6 +232,7 @@ impl Engine {
                 bridge_ip: None,
                 runtimes: info.runtimes.map(|all| sorted(all.into_keys())).unwrap_or_default(),
                 rootless: options.iter().any(|option| option.contains("rootless")),
+                remaps_users: options.iter().any(|option| option == "name=userns"),
                 volumes_root: info.docker_root_dir.unwrap_or_default(),
             }))
         };

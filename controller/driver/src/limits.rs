@@ -57,6 +57,7 @@ impl Limits {
     /// `memory` is the limit. MHz are shares.
     pub fn of(resources: &Resources) -> Self {
         let bytes = |mib: u64| mib.saturating_mul(MIB);
+        let resources = resources.allocated();
         let limit =
             resources.memory_mib.max(resources.memory_max_mib).filter(|most| *most != Resources::ALL_MEMORY);
         let low = resources.memory_max_mib.and(resources.memory_mib);
@@ -201,6 +202,14 @@ mod tests {
         assert_eq!(of(None, Some(32)), (Some(32), None));
         assert_eq!(of(Some(64), Some(Resources::ALL_MEMORY)), (None, Some(64)));
         assert_eq!(of(Some(u64::MAX - 1), None).0, Some(u64::MAX / MIB));
+        let with_secrets = Resources {
+            memory_mib: Some(64),
+            memory_max_mib: Some(256),
+            secrets_mib: Some(5),
+            ..Resources::default()
+        };
+        let limits = Limits::of(&with_secrets);
+        assert_eq!((limits.memory_bytes, limits.memory_low_bytes), (Some(261 * MIB), Some(69 * MIB)));
     }
 
     #[test]

@@ -151,7 +151,8 @@ fn with_options(options: QueryOptions, request: &RegionRequest) -> QueryOptions 
 }
 
 fn with_index(meta: &QueryMeta, answer: Answer) -> RegionAnswer {
-    RegionAnswer { index: meta.index, answer }
+    let last_contact = Duration::from_nanos(u64::try_from(meta.last_contact).unwrap_or_default());
+    RegionAnswer { index: meta.index, answer, last_contact }
 }
 
 fn meaning(error: CallError, since: &'static str) -> RegionError {

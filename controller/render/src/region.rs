@@ -42,6 +42,8 @@ pub enum Newer {
 pub struct RegionAnswer {
     pub index: u64,
     pub answer: Answer,
+    /// How long ago the server has last heard from its leader.
+    pub last_contact: Duration,
 }
 
 /// Why servers do not give data.

@@ -38,7 +38,7 @@ use crate::{
     figures::{Figures, Tally},
     record::Record,
     region::Region,
-    servers::{ServerReader, Servers},
+    servers::{Following, ServerReader, Servers},
     sources::{Access, Reader, Sources, selected},
     watches::{TaskKey, Use, Wait, Watches},
 };
@@ -54,6 +54,8 @@ pub struct Settings {
     pub wait_min: Duration,
     /// The longest wait that a template may set; `None` for any.
     pub wait_max: Option<Duration>,
+    /// How data of servers is followed.
+    pub following: Following,
 }
 
 impl Default for Settings {
@@ -64,6 +66,7 @@ impl Default for Settings {
             wait: Wait { min: Duration::from_secs(5), max: Duration::from_secs(240) },
             wait_min: Duration::ZERO,
             wait_max: None,
+            following: Following::default(),
         }
     }
 }
@@ -129,7 +132,8 @@ pub struct Renderer {
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
-        let (servers, watches, tally) = (Servers::default(), Watches::default(), Tally::default());
+        let servers = Servers::new(settings.following.clone());
+        let (watches, tally) = (Watches::default(), Tally::default());
         Self { sources, servers, settings, watches, tally }
     }
 

@@ -6,6 +6,8 @@
 
 mod watch;
 
+pub use watch::Following;
+
 use std::{
     collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -35,6 +37,7 @@ const AWAY: Duration = Duration::from_secs(5);
 
 /// The servers as a source of data.
 pub struct Servers {
+    following: Following,
     region: channel::Sender<Option<Arc<dyn Region>>>,
     reads: Semaphore,
     away: Mutex<Option<Away>>,
@@ -78,9 +81,10 @@ pub struct ServerReader<'r> {
     pub token: &'r AccessToken,
 }
 
-impl Default for Servers {
-    fn default() -> Self {
+impl Servers {
+    pub fn new(following: Following) -> Self {
         Self {
+            following,
             region: channel::Sender::new(None),
             reads: Semaphore::new(READS),
             away: Mutex::default(),
@@ -91,9 +95,7 @@ impl Default for Servers {
             watched: AtomicUsize::new(0),
         }
     }
-}
 
-impl Servers {
     /// Sets the servers, once the node has joined their cluster.
     pub fn join(&self, region: Arc<dyn Region>) {
         self.region.send_replace(Some(region));

@@ -1,9 +1,14 @@
 //! Sockets of the Task API: opens them in the directories of tasks, and hands them to the API.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use herdlet_api_types::{alloc::Allocation, driver::runs_images};
+use herdlet_api_types::{
+    alloc::Allocation,
+    driver::{REMAPS_USERS, runs_images},
+    job::Task,
+};
 use herdlet_base::{error::in_full, observation::Observation, privileges::Ownership, user};
+use herdlet_driver::Entry;
 use herdlet_plan::action::Outcome;
 use herdlet_storage::{
     api_socket::{self, ApiSocket, SocketAccess},
@@ -12,14 +17,22 @@ use herdlet_storage::{
 
 use super::{Context, PlaceVerb, Refusal, Workload, places, retry};
 
+/// How long a socket waits for an engine that has not answered since the agent's start. It answers at once, or its tasks can't start
+/// and anybody in their directories may connect.
+const DRIVER_MAX: Duration = Duration::from_secs(5);
+
 /// The socket of a task. It ends with the agent; the next one puts its own in its place.
 pub async fn api_socket(context: &Arc<Context>, workload: &Workload, verb: PlaceVerb) -> Outcome {
+    let user = match (verb, workload.task()) {
+        (PlaceVerb::Up, Some(task)) => user_of_container(context, task).await,
+        (PlaceVerb::Up | PlaceVerb::Down | PlaceVerb::Inspect, _) => None,
+    };
     let (context, workload) = (Arc::clone(context), workload.clone());
     let runtime = tokio::runtime::Handle::current();
     let done = herdlet_runtime::off_thread(move || {
         // For the API, which starts to serve the socket.
         let _entered = runtime.enter();
-        perform(&context, &workload, verb).unwrap_or_else(Outcome::from)
+        perform(&context, &workload, verb, user).unwrap_or_else(Outcome::from)
     });
     match done.await {
         Ok(outcome) => outcome,
@@ -27,12 +40,40 @@ pub async fn api_socket(context: &Arc<Context>, workload: &Workload, verb: Place
     }
 }
 
-fn perform(context: &Context, workload: &Workload, verb: PlaceVerb) -> Result<Outcome, Refusal> {
+/// The user and group of a container's task on this machine, if the task names the user by number. A name would be one of the
+/// image, and in a user namespace the users of the container have other numbers on this machine.
+async fn user_of_container(context: &Context, task: &Task) -> Option<(u32, u32)> {
+    let user = task.user.as_deref().filter(|_| runs_images(&task.driver))?;
+    let (user, group) = user.split_once(':').unwrap_or((user, ""));
+    // The mode gives the group no rights.
+    let user = (user.parse().ok()?, group.parse().unwrap_or_default());
+    let is_own =
+        |key: &&str| task.config.get(*key).is_some_and(|mode| !matches!(mode.as_str(), Some("" | "host")));
+    if ["userns_mode", "userns"].iter().any(is_own) {
+        return None;
+    }
+    let mut drivers = context.drivers.watch();
+    let ready = drivers.wait_for(|entries| entries.get(&task.driver).is_some_and(Entry::is_ready));
+    let entries = tokio::time::timeout(DRIVER_MAX, ready).await.ok()?.ok()?;
+    let remaps = format!("driver.{}.{REMAPS_USERS}", task.driver);
+    let attributes = entries.get(&task.driver)?.attributes();
+    (!attributes.contains_key(&remaps)).then_some(user)
+}
+
+fn perform(
+    context: &Context,
+    workload: &Workload,
+    verb: PlaceVerb,
+    user: Option<(u32, u32)>,
+) -> Result<Outcome, Refusal> {
     let task = workload.task().ok_or("find the task")?;
     let alloc = &workload.alloc.id;
     let key = (*alloc, task.name.clone());
     let task_dir = TaskDir::new(context.paths.task(alloc, &task.name), context.privileges);
     let access = match (verb, context.privileges.ownership) {
+        (PlaceVerb::Up, Ownership::Anybody) if runs_images(&task.driver) => {
+            user.map_or(SocketAccess::Anybody, |user| SocketAccess::Owner(Some(user)))
+        }
         _ if runs_images(&task.driver) => SocketAccess::Anybody,
         (PlaceVerb::Up, Ownership::Anybody) => {
             let user = user::credentials(places::machine_user(task));

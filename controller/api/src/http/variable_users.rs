@@ -11,10 +11,12 @@ use std::{
 use axum::{Json, extract::State};
 use herdlet_api_types::{
     AllocId,
+    alloc::Allocation,
     job::{Task, Template, TemplateChange},
     task::TaskPhase,
     variable::{DEFAULT_NAMESPACE, VariableEffect, VariableKey, VariableUser},
 };
+use herdlet_plan::env::{self, Inputs, NodeFacts, TaskDirs};
 use serde::Deserialize;
 
 use super::{
@@ -66,8 +68,17 @@ impl Shared {
         let phase = view.tasks.iter().find(|shown| *shown.name == *task.name)?.phase;
         let used: Vec<&Template> =
             templates.iter().filter_map(|template| task.templates.get(usize::from(*template))).collect();
-        Some(user(task, phase, &used, (view.spec.name(), alloc)))
+        let files = files(task, &used, &view.spec, &self.facts.node);
+        Some(VariableUser { files, ..user(task, phase, &used, (view.spec.name(), alloc)) })
     }
+}
+
+/// The destinations, relative to the task's directory: `${NOMAD_SECRETS_DIR}/env` is `secrets/env`.
+fn files(task: &Task, used: &[&Template], spec: &Allocation, node: &NodeFacts) -> Vec<String> {
+    let dirs =
+        TaskDirs { alloc: "alloc".to_owned(), task: "local".to_owned(), secrets: "secrets".to_owned() };
+    let env = env::build(&Inputs { task: Some(task), dirs: Some(&dirs), ..Inputs::new(spec, node) });
+    used.iter().map(|template| env.interpolate(&template.destination)).collect()
 }
 
 fn user(task: &Task, phase: TaskPhase, used: &[&Template], (name, alloc): (String, AllocId)) -> VariableUser {
@@ -101,14 +112,14 @@ fn user(task: &Task, phase: TaskPhase, used: &[&Template], (name, alloc): (Strin
         effect,
         signals: signals.into_iter().collect(),
         scripts,
-        files: used.iter().map(|template| template.destination.clone()).collect(),
+        files: Vec::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use herdlet_api_types::fixture;
-    use herdlet_manifest::fixture::job;
+    use herdlet_manifest::fixture::{alloc_view, job};
 
     use super::*;
 
@@ -118,6 +129,25 @@ mod tests {
         let used: Vec<&Template> = templates.iter().collect();
         let found = user(&job.groups[0].tasks[0], phase, &used, (String::new(), AllocId::from_hash([1; 16])));
         (found.effect, found.signals.len(), found.scripts.len())
+    }
+
+    #[test]
+    fn destinations_are_interpolated() {
+        let template = |destination: &str| Template {
+            destination: destination.to_owned(),
+            ..fixture::template(TemplateChange::Noop)
+        };
+        let all = [
+            "${NOMAD_SECRETS_DIR}/env",
+            "local/${NOMAD_TASK_NAME}.conf",
+            "${NOMAD_ALLOC_DIR}/${node.datacenter}",
+        ];
+        let templates = all.map(template);
+        let job = job("web", "front", "httpd");
+        let node = NodeFacts { datacenter: "dc1".to_owned(), ..NodeFacts::default() };
+        let spec = alloc_view(&job, 0, 1).spec;
+        let found = files(&job.groups[0].tasks[0], &templates.iter().collect::<Vec<_>>(), &spec, &node);
+        assert_eq!(found, ["secrets/env", "local/httpd.conf", "alloc/dc1"]);
     }
 
     #[test]

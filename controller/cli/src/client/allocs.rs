@@ -1,5 +1,7 @@
 //! Requests about one allocation: its files, logs and usage, and operations on it.
 
+use std::collections::BTreeMap;
+
 use futures_util::{Stream, TryStreamExt};
 use herdlet_api_types::{AllocId, nomad, view::Explanation};
 use reqwest::Method;
@@ -85,6 +87,12 @@ impl Client {
         let answer = self.send(request).await?;
         let pieces = answer.bytes_stream().map_ok(|bytes| bytes.to_vec());
         Ok(Box::pin(pieces.map_err(|error| broken(&error, Effect::None))))
+    }
+
+    /// What templates of a task read with `env`, without secrets.
+    pub async fn environment(&self, alloc: AllocId, task: &str) -> Result<BTreeMap<String, String>> {
+        let request = self.to(Method::GET, &format!("/v1/herdlet/environment/{alloc}"));
+        self.ask(request.query(&[("task", task)])).await
     }
 
     pub async fn list_files(&self, alloc: AllocId, path: &str) -> Result<Vec<nomad::FileInfo>> {

@@ -168,22 +168,26 @@ const ARTIFACT: Keys = &[
     ("set_environment_variables", Unused),
 ];
 
-// Data of this agent arrives by events. Data of servers is followed without a limit of attempts, and a server that lags behind is
-// noticed by the index of its answer.
 const TEMPLATE: Keys = &[
-    ("block_query_wait", Unused),
+    ("block_query_wait", Field(Span, "template.block_query_wait")),
     ("consul_retry", Unused),
     // Templates never read files outside of their task's directory.
     ("disable_file_sandbox", Unused),
     ("function_denylist", Field(Texts, "template.function_denylist")),
-    ("max_stale", Unused),
-    ("nomad_retry", Unused),
+    ("max_stale", Field(Span, "template.max_stale")),
+    ("nomad_retry", Block(TEMPLATE_RETRY)),
     ("vault_default_lease_duration", Unused),
     ("vault_retry", Unused),
     ("wait", Block(TEMPLATE_WAIT)),
     ("wait_bounds", Block(TEMPLATE_WAIT_BOUNDS)),
 ];
 
+const TEMPLATE_RETRY: Keys = &[
+    // Servers that are away stop no task, so data is followed without a limit of attempts.
+    ("attempts", Unused),
+    ("backoff", Field(Span, "template.nomad_retry.backoff")),
+    ("max_backoff", Field(Span, "template.nomad_retry.max_backoff")),
+];
 const TEMPLATE_WAIT: Keys =
     &[("max", Field(Span, "template.wait.max")), ("min", Field(Span, "template.wait.min"))];
 const TEMPLATE_WAIT_BOUNDS: Keys =

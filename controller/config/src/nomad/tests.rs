@@ -186,18 +186,21 @@ fn settings_of_templates_are_read() {
   wait { min = "1s" max = "1m" }
   wait_bounds { min = "2s" }
   consul_retry { attempts = 0 backoff = "250ms" max_backoff = "1m" }
+  nomad_retry { attempts = 12 backoff = "250ms" max_backoff = "2m" }
 } }"#;
     let config = config_of(&[("a.hcl", hcl)]).unwrap();
     let template = config.template;
     assert_eq!(template.function_denylist, ["plugin", "sprig_*"]);
     assert_eq!((template.wait.min.as_secs(), template.wait.max.as_secs()), (1, 60));
     assert_eq!((template.wait_min.as_secs(), template.wait_max), (2, None));
+    let set =
+        [template.block_query_wait, template.max_stale, template.retry_backoff, template.retry_backoff_max];
+    assert_eq!(set.map(|span| span.unwrap().as_millis()), [300_000, 315_360_000_000, 250, 120_000]);
     let unused = lines(&config.warnings);
     let starts = [
         "a.hcl:3:3: client.template.disable_file_sandbox: ",
-        "a.hcl:4:3: client.template.max_stale: ",
-        "a.hcl:5:3: client.template.block_query_wait: ",
         "a.hcl:8:3: client.template.consul_retry: ",
+        "a.hcl:9:17: client.template.nomad_retry.attempts: ",
     ];
     assert_eq!(unused.len(), starts.len(), "{unused:?}");
     for (warning, start) in unused.iter().zip(starts) {

@@ -45,6 +45,7 @@ pub(super) fn refusals(config: &ContainerConfig, resources: &Resources) -> Vec<F
 /// Without `memory_max`, `memory` is the limit; with it, or with `memory_hard_limit`, the larger one is, and `memory` is reserved.
 fn memory_limits(config: &ContainerConfig, resources: &Resources) -> Result<MemoryLimits, FieldError> {
     let bytes = |mib: u64| i64::try_from(mib).unwrap_or(i64::MAX).saturating_mul(MIB);
+    let resources = resources.allocated();
     let max = [resources.memory_max_mib, config.docker.memory_hard_limit].into_iter().flatten().max();
     let (limit, reserved) = match (resources.memory_mib, max) {
         (memory, None) => (memory, None),

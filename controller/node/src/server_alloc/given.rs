@@ -71,7 +71,17 @@ pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
     for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
         if let Some(limits) = limits.get(&task.name) {
             // Servers add the size of `secrets` to the memory (Nomad's `scheduler/feasible/rank.go`), and send it only in the job.
-            task.resources = Resources { secrets_mib: task.resources.secrets_mib, ..limits.clone() };
+            let secrets_mib = task.resources.secrets_mib;
+            let without_secrets = |mib: u64| match mib {
+                Resources::ALL_MEMORY => mib,
+                mib => mib.saturating_sub(secrets_mib.unwrap_or_default()),
+            };
+            task.resources = Resources {
+                cpu_mhz: limits.cpu_mhz,
+                memory_mib: limits.memory_mib.map(without_secrets),
+                memory_max_mib: limits.memory_max_mib.map(without_secrets),
+                secrets_mib,
+            };
         }
     }
     job

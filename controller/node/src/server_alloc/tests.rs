@@ -282,6 +282,24 @@ fn ports_are_those_that_servers_gave_in_either_form() {
     assert_eq!(read(&alloc).ports, BTreeMap::from([("http".to_owned(), expected)]));
 }
 
+/// Servers add the size of `secrets` to the memory; the driver must not add it again.
+#[test]
+fn secrets_are_part_of_the_memory_that_servers_gave() {
+    let mut task = task();
+    task["Resources"] = json!({ "CPU": 100, "MemoryMB": 64, "MemoryMaxMB": 128, "SecretsMB": 5 });
+    let mut alloc = of_group(json!({ "Tasks": [task] }));
+    let mut given = wire::assigned::TaskResources::default();
+    (given.memory.memory_mb, given.memory.memory_max_mb) = (69, 133);
+    let mut all = wire::assigned::AllocatedResources::default();
+    all.tasks.insert("main".to_owned(), given);
+    alloc.allocated_resources = Some(all);
+    let resources = &read(&alloc).job.groups[0].tasks[0].resources;
+    assert_eq!((resources.memory_mib, resources.memory_max_mib), (Some(64), Some(128)));
+    let allocated = resources.allocated();
+    assert_eq!((allocated.memory_mib, allocated.memory_max_mib), (Some(69), Some(133)));
+    assert_eq!(resources.secrets_mib(), 5);
+}
+
 #[test]
 fn a_dispatched_child_has_its_payload() {
     let mut task = task();

@@ -45,14 +45,14 @@ pub(super) fn set_places(env: &mut TaskEnv, inputs: &Inputs<'_>) {
 /// Resource limits of the task. A missing limit has no variable.
 pub(super) fn set_limits(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let Some(task) = inputs.task else { return };
-    let limits =
-        [("NOMAD_MEMORY_LIMIT", task.resources.memory_mib), ("NOMAD_CPU_LIMIT", task.resources.cpu_mhz)];
+    let allocated = task.resources.allocated();
+    let limits = [("NOMAD_MEMORY_LIMIT", allocated.memory_mib), ("NOMAD_CPU_LIMIT", allocated.cpu_mhz)];
     for (name, limit) in limits {
         if let Some(limit) = limit.filter(|&limit| limit > 0) {
             env.set(name, limit);
         }
     }
-    let most = task.resources.memory_max_mb();
+    let most = allocated.memory_max_mb();
     if most != 0 {
         env.set("NOMAD_MEMORY_MAX_LIMIT", most);
     }

@@ -110,9 +110,10 @@ impl Room {
 }
 
 fn of_task(task: &Task) -> Room {
+    let allocated = task.resources.allocated();
     Room {
-        cpu_mhz: task.resources.cpu_mhz.unwrap_or(0),
-        memory_mib: task.resources.memory_mib.unwrap_or(0),
+        cpu_mhz: allocated.cpu_mhz.unwrap_or(0),
+        memory_mib: allocated.memory_mib.unwrap_or(0),
         disk_mib: 0,
     }
 }
@@ -253,6 +254,10 @@ mod tests {
         assert!(Room::of(&silent).is_empty(), "omitted resources are not requested");
         silent.disk_mib = 1_000;
         assert_eq!(Room::of(&silent).disk_mib, 1_000);
+        let mut large = task(Lifecycle::Main, 100, 200);
+        large.resources.secrets_mib = Some(5);
+        let group = fixture::group("g", 1, vec![large]);
+        assert_eq!(Room::of(&group).memory_mib, 205, "`secrets` is in memory");
     }
 
     #[test]

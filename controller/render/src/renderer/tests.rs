@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use herdlet_api_types::{
     Duration as Span,
-    job::{Secret, TemplateChange, TemplateSource},
+    job::{Secret, TemplateChange, TemplateSource, TemplateWait},
     variable::{VariableItems, VariableKey},
 };
 use herdlet_base::observation::Class;
@@ -444,4 +444,28 @@ async fn variables_of_a_start_outlive_later_renders() {
     assert_eq!(template_variables(&bench.task.dirs).unwrap()["NAME"], "two");
     note_start(&bench.task.dirs).unwrap();
     assert_eq!(started(&bench), "two");
+}
+
+/// The agent bounds the wait of a template; its own default is for templates without one.
+#[tokio::test(start_paused = true)]
+async fn bounds_of_the_agent_limit_the_wait_of_a_template() {
+    let second = Duration::from_secs(1);
+    let settings = || Settings {
+        wait: Wait { min: second, max: 2 * second },
+        wait_min: 10 * second,
+        wait_max: Some(60 * second),
+        ..Settings::default()
+    };
+    let own = |min, max| Some(TemplateWait { min: Span::from_secs(min), max: Span::from_secs(max) });
+    for (wait, expected) in [(None, 1), (own(2, 5), 10), (own(20, 30), 20), (own(90, 120), 60)] {
+        let text = r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#;
+        let mut bench = Bench::new(vec![Block { wait, ..block("local/a", text) }]);
+        bench.renderer = Arc::new(Renderer::new(sources(&bench.variables), settings()));
+        bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+        bench.done().await;
+        let began = Instant::now();
+        bench.renderer.watches.changed(began, |_| true);
+        bench.renderer.watches.due().await;
+        assert_eq!(began.elapsed(), expected * second, "{wait:?}");
+    }
 }

@@ -27,6 +27,8 @@ struct State {
     refused: BTreeSet<String>,
     /// Servers that lag behind answer with this index.
     stale: Option<u64>,
+    /// How long ago that server has heard from the leader.
+    last_contact: Duration,
 }
 
 impl State {
@@ -81,12 +83,13 @@ impl Region for Handle {
                 return Err(RegionError::Denied("Permission denied".to_owned()));
             }
             if let (Some(index), Newer::Than { .. }) = (state.stale, request.newer) {
-                return Ok(RegionAnswer { index, answer: Answer::Absent });
+                return Ok(RegionAnswer { index, answer: Answer::Absent, last_contact: state.last_contact });
             }
             let meta = |index| VariableMeta { modify_index: index, ..VariableMeta::default() };
             let variable = |index| Arc::new(Variable { meta: meta(index), items: BTreeMap::new() });
             let answer = state.variable.map_or(Answer::Absent, |index| Answer::Variable(variable(index)));
-            Ok(RegionAnswer { index: state.index(), answer })
+            let last_contact = state.last_contact;
+            Ok(RegionAnswer { index: state.index(), answer, last_contact })
         }
         .boxed()
     }
@@ -118,7 +121,12 @@ fn task(number: u8) -> TaskKey {
 
 impl World {
     fn new() -> Self {
-        let (fake, servers, watches): (Arc<Fake>, Arc<Servers>, Arc<Watches>) = Default::default();
+        Self::with(Following::default())
+    }
+
+    fn with(following: Following) -> Self {
+        let (fake, watches): (Arc<Fake>, Arc<Watches>) = Default::default();
+        let servers = Arc::new(Servers::new(following));
         fake.change(|state| state.index = 10);
         servers.join(Arc::new(Handle(Arc::clone(&fake))));
         let following = tokio::spawn({
@@ -202,7 +210,7 @@ async fn what_one_task_has_read_earlier_is_read_again() {
     world.fake.put(11);
     world.read(1, "a").await.unwrap();
     // The answer to task 2 is from before and arrives late.
-    let late = RegionAnswer { index: 10, answer: Answer::Absent };
+    let late = RegionAnswer { index: 10, answer: Answer::Absent, last_contact: Duration::ZERO };
     world.servers.note(&data("a"), &Ok(late));
     assert_eq!(world.due(5).await, tasks([1, 2]));
     world.read(2, "a").await.unwrap();
@@ -317,10 +325,63 @@ async fn more_data_than_queries_takes_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_read_before_the_node_has_joined() {
-    let servers = Servers::default();
+    let servers = Servers::new(Following::default());
     let token = AccessToken::new("secret");
     let reader = ServerReader { key: task(1), task: "main", token: &token };
     let why = servers.read(&data("a"), reader).await.err().unwrap();
     assert!(why.contains("has not joined"), "{why}");
     assert!(!format!("{token:?}").contains("secret"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocking_queries_and_pauses_last_as_long_as_configured() {
+    let seconds = Duration::from_secs;
+    let world = World::with(Following {
+        block: seconds(20),
+        retry_first: seconds(100),
+        retry_longest: seconds(100),
+        ..Following::default()
+    });
+    world.fake.put(11);
+    world.read(1, "a").await.unwrap();
+    world.quiet(600).await;
+    let asked = world.fake.blocking();
+    assert!((28..=31).contains(&asked), "{asked}: each blocks for 20 s, and a pause follows");
+    world.fake.change(|state| state.is_away = true);
+    let before = world.fake.count(|_| true);
+    world.quiet(600).await;
+    let asked = world.fake.count(|_| true) - before;
+    assert!((3..=7).contains(&asked), "{asked}: each pause is 100 s to 200 s");
+}
+
+/// A server that has lost its leader blocks until the end of the query, and then gives the old answer.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_stale_is_confirmed_by_the_leader() {
+    for (max_stale, leader) in [(Duration::from_secs(60), true), (Duration::from_secs(1_000), false)] {
+        let world = World::with(Following { max_stale, ..Following::default() });
+        world.fake.put(11);
+        world.read(1, "a").await.unwrap();
+        world.quiet(400).await;
+        world.fake.change(|state| (state.stale, state.last_contact) = (Some(11), Duration::from_secs(90)));
+        let now = |request: &RegionRequest| request.newer == Newer::Now;
+        let before = world.fake.count(now);
+        world.quiet(1_200).await;
+        let asked = world.fake.count(now) - before;
+        assert_eq!(asked > 0, leader, "{asked}");
+        assert!(asked <= 6, "{asked}: once for each blocking query");
+    }
+}
+
+#[test]
+fn pauses_double_within_their_bounds() {
+    let seconds = Duration::from_secs;
+    let pauses = |first, longest| {
+        let following = Following { retry_first: first, retry_longest: longest, ..Following::default() };
+        [0, 1, 3, u32::MAX].map(|failures| following.retry(failures))
+    };
+    assert_eq!(pauses(seconds(1), seconds(60)), [1, 2, 8, 60].map(seconds));
+    assert_eq!(pauses(seconds(9), seconds(5)), [5; 4].map(seconds));
+    assert_eq!(pauses(seconds(1), Duration::ZERO), [1, 2, 8, 86_400].map(seconds), "no limit");
+    assert_eq!(pauses(Duration::ZERO, seconds(1)), [100, 200, 800, 1_000].map(Duration::from_millis));
+    assert_eq!(pauses(Duration::MAX, Duration::MAX), [86_400; 4].map(seconds));
 }

@@ -13,6 +13,7 @@
 use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
+    ops::RangeInclusive,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -37,8 +38,8 @@ use crate::{
 /// Blocking queries at a time: half of what the node may make, so that others get theirs.
 pub(super) const BLOCKING: usize = 64;
 
-/// How long servers may block a query; their own maximum.
-const BLOCK: Duration = Duration::from_secs(300);
+/// How long servers may block a query: at most their own maximum, and long enough that they are not polled.
+const BLOCK: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 
 /// The same if there is more data than queries: they take turns.
 const BLOCK_IN_TURN: Duration = Duration::from_secs(10);
@@ -49,18 +50,57 @@ const PACE: Duration = Duration::from_secs(1);
 /// Between two questions to the leader because a task has read something else.
 const CONFIRM: Duration = Duration::from_secs(5);
 
-/// The first and the longest pause while servers are away.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The shortest and the longest pause that can be configured: servers are not polled, and are asked again some day.
+const RETRY: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(24 * 3_600);
 
-/// The pause after a refusal: a policy may change, which nothing reports.
+/// More doublings of the shortest pause exceed the longest.
+const DOUBLINGS_MAX: u32 = 20;
+
+/// The pause after a refusal or an error: a policy or the servers' release may change, which nothing reports.
 const REFUSED: Duration = Duration::from_secs(60);
+
+/// Settings of the watches.
+#[derive(Debug, Clone)]
+pub struct Following {
+    /// How long servers may block a query.
+    pub block: Duration,
+    /// The first pause while servers are away; each further one is twice as long.
+    pub retry_first: Duration,
+    /// The longest of these pauses; zero for no limit.
+    pub retry_longest: Duration,
+    /// The leader is asked if a server that answers has not heard from it for longer than this.
+    pub max_stale: Duration,
+}
+
+impl Default for Following {
+    /// Nomad's defaults, except for a longer first pause: many nodes lose a server at the same time.
+    fn default() -> Self {
+        Self {
+            block: *BLOCK.end(),
+            retry_first: Duration::from_secs(1),
+            retry_longest: Duration::from_secs(60),
+            max_stale: Duration::from_secs(87_600 * 3_600),
+        }
+    }
+}
+
+impl Following {
+    /// The pause after this many failures before.
+    pub(super) fn retry(&self, failures: u32) -> Duration {
+        let (shortest, end) = (*RETRY.start(), *RETRY.end());
+        let longest =
+            if self.retry_longest.is_zero() { end } else { self.retry_longest.clamp(shortest, end) };
+        let first = self.retry_first.max(shortest);
+        first.saturating_mul(1 << failures.min(DOUBLINGS_MAX)).min(longest)
+    }
+}
 
 /// The state of one watch between its questions.
 #[derive(Default)]
 struct Asking {
     failures: u32,
     refused: Vec<AccessToken>,
-    /// An answer was older than known.
+    /// An answer was older than known, or too stale.
     is_doubtful: bool,
     confirmed_at: Option<Instant>,
 }
@@ -155,7 +195,8 @@ impl Servers {
             return Newer::Now;
         }
         let is_in_turn = self.watched.load(Ordering::Relaxed) > BLOCKING || is_owed || asking.is_doubtful;
-        Newer::Than { index, block: if is_in_turn { BLOCK_IN_TURN } else { BLOCK } }
+        let block = self.following.block.clamp(*BLOCK.start(), *BLOCK.end());
+        Newer::Than { index, block: if is_in_turn { block.min(BLOCK_IN_TURN) } else { block } }
     }
 
     async fn ask_in_turn(
@@ -182,18 +223,19 @@ impl Servers {
         // An index of 0 would not block.
         let (index, mark) = (found.index.max(1), mark(found));
         asking.refused.clear();
+        let is_stale = newer != Newer::Now && found.last_contact > self.following.max_stale;
         let is_news = self.with(data, |known| {
             known.is_failing = false;
             match newer {
                 Newer::Than { .. } if index <= known.index => {
-                    asking.is_doubtful = index < known.index;
+                    asking.is_doubtful = is_stale || index < known.index;
                     false
                 }
                 Newer::Than { .. } | Newer::Now => {
                     let is_owed = newer == Newer::Now && std::mem::take(&mut known.is_owed);
                     let is_news = is_owed || mark != known.mark;
                     (known.index, known.mark) = (index, mark);
-                    asking.is_doubtful = false;
+                    asking.is_doubtful = is_stale;
                     is_news
                 }
             }
@@ -208,10 +250,9 @@ impl Servers {
         if asking.failures == 0 {
             tracing::warn!(query = %data.query, %error, "failed to watch data of templates; retrying");
         }
-        let (first, longest) = AGAIN;
         let wait = match error {
-            RegionError::Away(_) => first.saturating_mul(1 << asking.failures.min(6)).min(longest),
-            RegionError::Denied(_) | RegionError::TooOld(_) | RegionError::Failed(_) => longest,
+            RegionError::Away(_) => self.following.retry(asking.failures),
+            RegionError::Denied(_) | RegionError::TooOld(_) | RegionError::Failed(_) => REFUSED,
         };
         asking.failures = asking.failures.saturating_add(1);
         self.with(data, |known| known.is_failing = true);

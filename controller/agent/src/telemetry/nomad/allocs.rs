@@ -129,7 +129,7 @@ pub(in crate::telemetry) fn write(
     }
     samples(page, &CPU_ALLOCATED, node, measured, |one| one.resources()?.cpu_mhz.map(number))?;
     samples(page, &MEMORY_ALLOCATED, node, measured, |one| {
-        Some(number(one.resources()?.memory_mib?) * 1024.0 * 1024.0)
+        Some(number(one.resources()?.allocated().memory_mib?) * 1024.0 * 1024.0)
     })?;
     samples(page, &RESTART, node, measured, |one| Some(f64::from(one.view()?.restarts)))?;
     samples(page, &OOM_KILLED, node, measured, |one| {

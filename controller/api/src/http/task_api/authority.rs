@@ -198,3 +198,36 @@ impl Authority for LocalAuthority {
         self.look_up(token).boxed()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_is_cached_for_half_a_minute() {
+        let cache = TokenCache::default();
+        cache.keep("a", 1);
+        tokio::time::advance(Duration::from_secs(29)).await;
+        assert_eq!((cache.get("a"), cache.get("b")), (Some(1), None));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(cache.get("a"), None);
+        cache.keep("a", 2);
+        assert_eq!(cache.get("a"), Some(2), "accepted again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_cache_drops_the_token_that_was_accepted_first() {
+        let cache = TokenCache::default();
+        for token in 0..1_024 {
+            cache.keep(&token.to_string(), token);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(cache.get("0"), Some(0));
+        cache.keep("1024", 1_024);
+        assert_eq!(cache.lock().len(), 1_024);
+        assert_eq!(
+            ["0", "1", "1023", "1024"].map(|token| cache.get(token)),
+            [None, Some(1), Some(1_023), Some(1_024)]
+        );
+    }
+}

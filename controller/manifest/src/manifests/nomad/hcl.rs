@@ -13,7 +13,7 @@ use crate::yaml::{Document, Entry, Node, Position, Problems, Trail, Value};
 
 /// Translates the job blocks of a job file.
 pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Document>, Problems) {
-    let mut reading = Reading { source, drivers, problems: Problems::new() };
+    let mut reading = Reading { source, drivers, secrets: Vec::new(), problems: Problems::new() };
     let root = Trail::begin("");
     for attribute in &body.attributes {
         let message = format!("a job file can't contain `{}` outside of its job", attribute.name);
@@ -41,15 +41,17 @@ pub(crate) fn documents(source: &str, body: &Body, drivers: &Drivers) -> (Vec<Do
 struct Reading<'r> {
     source: &'r str,
     drivers: &'r Drivers,
+    /// The `secret` blocks of the job, which are those of all its tasks (Nomad's `jobspec2/parse_job.go`).
+    secrets: Vec<&'r Block>,
     problems: Problems,
 }
 
-impl Reading<'_> {
+impl<'r> Reading<'r> {
     fn report(&mut self, position: Position, trail: &Trail<'_>, message: String) {
         self.problems.push(problem(self.source, position, &trail.to_string(), message));
     }
 
-    fn job(&mut self, block: &Block) -> Arc<Node> {
+    fn job(&mut self, block: &'r Block) -> Arc<Node> {
         let shape = Shape::of(&JOB);
         let spec_shape = shape.field("spec").unwrap_or_default();
         let trail = Trail::begin("spec");
@@ -58,6 +60,7 @@ impl Reading<'_> {
             [label] => metadata.insert_default("name", text(&label.text, label.position)),
             _ => self.report(block.position, &trail, "needs one name: `job \"NAME\" { … }`".to_owned()),
         }
+        self.secrets = block.body.blocks.iter().filter(|inner| &*inner.kind == "secret").collect();
         let mut spec = Fields::new(block.position);
         self.body(&spec_shape, &block.body, &mut spec, &trail);
         if let Some(at) = spec.entries.iter().position(|entry| &*entry.key == "stop") {
@@ -135,6 +138,9 @@ impl Reading<'_> {
         if &*block.kind == "task" && shape.field("groups").is_some() {
             return self.lone_task(shape, block, fields, trail);
         }
+        if &*block.kind == "secret" && shape.field("groups").is_some() {
+            return;
+        }
         let name = plural(shape, &block.kind);
         if shape.block() == Some("Scaling") && name == "policy" {
             if !fields.insert(&name, block.position, free(&block.body, block.position)) {
@@ -166,8 +172,14 @@ impl Reading<'_> {
                     [label, ..] => self.label_in_vain(block, label.position, &trail),
                 }
                 self.body(&item, &block.body, &mut fields_of_item, &trail);
-                if &*block.kind == "service" {
-                    defaults::service(&mut fields_of_item);
+                match &*block.kind {
+                    "service" => defaults::service(&mut fields_of_item),
+                    "task" => {
+                        for secret in self.secrets.clone() {
+                            self.block(&item, &block.body, secret, &mut fields_of_item, &trail);
+                        }
+                    }
+                    _ => {}
                 }
                 fields.push(&name, block.position, fields_of_item.into_node())
             }

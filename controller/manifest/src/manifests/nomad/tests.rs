@@ -109,8 +109,8 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n    }}\n  }}\n{inner}\n}}\n"
         )
     };
-    let message = error("a.hcl", &job("  secret \"token\" {\n    provider = \"nomad\"\n  }"));
-    assert!(message.contains("a.hcl:10:3: spec.secret: `secret` is not supported"), "{message}");
+    let message = error("a.hcl", &job("  consul {\n    namespace = \"a\"\n  }"));
+    assert!(message.contains("a.hcl:10:3: spec.consul: `consul` is not supported"), "{message}");
     let task = |inner: &str| {
         format!(
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"

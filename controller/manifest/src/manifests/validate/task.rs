@@ -94,6 +94,15 @@ fn user(context: &GroupContext<'_>, user: &str, task: &Task, trail: &Trail<'_>, 
 }
 
 fn resources(spec: &TaskSpec, task: &Task, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if let (Some(memory), Some(secrets)) = (task.resources.memory_mib, task.resources.secrets_mib)
+        && secrets > memory
+    {
+        // As in Nomad (`nomad/structs/structs.go`, `Resources.Validate`).
+        findings.problem(
+            &trail.field("secrets"),
+            format!("must not be larger than `memory` ({memory}), found {secrets}"),
+        );
+    }
     let most = spec.resources.as_ref().and_then(|resources| resources.memory_max);
     if let Some(most @ 1..MEMORY_MIN) = most {
         let message = format!("must be at least {MEMORY_MIN}, or −1 for no limit, found {most}");

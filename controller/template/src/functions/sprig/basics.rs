@@ -20,6 +20,8 @@ const NO_TIMES: &str = "herdlet has no values that are times; use timestamp";
 
 const NO_CRYPTO: &str = "herdlet does not derive or decrypt secrets in templates";
 
+const NO_CERTIFICATES: &str = "only functions that make certificates use its result, and herdlet offers none";
+
 pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_adler32sum", (1, 1), adler32),
     refused(Sprig, "sprig_ago", NO_TIMES),
@@ -34,7 +36,7 @@ pub(super) static TABLE: &[Function] = &[
         encoding::encode(context, &values[0], &BASE64_STANDARD)
     }),
     refused(Sprig, "sprig_bcrypt", RANDOM),
-    refused(Sprig, "sprig_buildCustomCert", RANDOM),
+    refused(Sprig, "sprig_buildCustomCert", NO_CERTIFICATES),
     refused(Sprig, "sprig_decryptAES", NO_CRYPTO),
     row(Sprig, "sprig_deepEqual", (2, 2), |context, values| {
         compare::deep_equal(context, &values[0], &values[1]).map(Value::Bool)

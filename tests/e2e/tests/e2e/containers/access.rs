@@ -1,5 +1,7 @@
 //! Commands in containers, signals, statistics and what people are shown.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use herdlet_e2e::{engine::Engine, http, wait};
 use serde_json::Value;
 
@@ -131,14 +133,26 @@ fn directories_of_a_container_are_closed_to_the_users_of_other_tasks(engine: Eng
 }
 
 fn a_container_reaches_the_task_api_among_its_secrets(engine: Engine<'_>) {
-    let mut agent = engine.agent("");
-    let script = "test -S /secrets/api.sock && echo $NOMAD_UNIX_ADDR; sleep 100000";
-    let task = container("t", script, "", task_api::IDENTITY);
+    let mut agent = engine.agent("volumes: {enabled: true}");
+    // The image has no client of unix sockets, so the container uses the machine's, with its libraries.
+    let script = "test -S /secrets/api.sock && echo $NOMAD_UNIX_ADDR; \
+        set -- /machine/lib/*-linux-gnu/ld-linux-*.so.*; $1 --library-path $${1%/*} /machine/bin/curl -s -o /dev/null \
+        -w '%{http_code}\\n' --unix-socket /secrets/api.sock -H \"X-Nomad-Token: $NOMAD_TOKEN\" http://x/v1/vars; sleep 100000";
+    let mounts = "volumes: [\"/usr:/machine:ro\"]";
+    let task = container("t", script, mounts, task_api::IDENTITY);
     agent.apply_and_wait(&job("inside", "service", "", &[task]));
     let alloc = agent.until_alloc("inside.g[0]", "runs", |alloc| alloc.state("t") == "running").id();
-    agent.until_logged(&alloc, "t", "stdout", |log| log == "unix:///secrets/api.sock\n");
+    agent.until_logged(&alloc, "t", "stdout", |log| log == "unix:///secrets/api.sock\n200\n");
     let dir = task_api::secrets(&agent, &alloc, "t");
     assert_eq!(http::socket_mode(&dir.join("api.sock")), Some(0o666));
     assert_eq!(task_api::status(&dir, "/v1/vars", &task_api::token(&dir)), Some(200));
+    // The number of a user is the same on this machine, so only this user may connect.
+    let task = container("t", script, mounts, &format!("user: \"4242:4243\"\n{}", task_api::IDENTITY));
+    agent.apply_and_wait(&job("numbered", "service", "", &[task]));
+    let alloc = agent.until_alloc("numbered.g[0]", "runs", |alloc| alloc.state("t") == "running").id();
+    agent.until_logged(&alloc, "t", "stdout", |log| log == "unix:///secrets/api.sock\n200\n");
+    let socket = task_api::secrets(&agent, &alloc, "t").join("api.sock");
+    let about = std::fs::symlink_metadata(&socket).unwrap();
+    assert_eq!((http::socket_mode(&socket), about.uid(), about.gid()), (Some(0o600), 4_242, 4_243));
     finish(&engine, agent);
 }

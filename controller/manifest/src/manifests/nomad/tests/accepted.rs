@@ -350,3 +350,23 @@ fn networks_of_single_tasks_in_every_language() {
     // What old files and servers write without a port has no effect.
     assert!(of_task("      resources {\n        network {}\n      }").groups[0].tasks[0].ports.is_empty());
 }
+
+#[test]
+fn secrets_of_a_job_are_those_of_all_its_tasks() {
+    let secret = |name: &str, path: &str| {
+        format!("secret \"{name}\" {{\n provider = \"nomad\"\n path = \"{path}\"\n}}\n")
+    };
+    let of = |more: &str| {
+        hcl(&format!("{}task \"lone\" {{\n driver = \"mock\"\n}}", secret("db", "of/job")), "", more)
+    };
+    let job = good("a.hcl", &of(&secret("own", "of/task")));
+    let found: Vec<Vec<(&str, &str)>> = job
+        .groups
+        .iter()
+        .flat_map(|group| &group.tasks)
+        .map(|task| task.secrets.iter().map(|secret| (&*secret.name, &*secret.path)).collect())
+        .collect();
+    assert_eq!(found, [vec![("db", "of/job")], vec![("own", "of/task"), ("db", "of/job")]]);
+    let twice = error("a.hcl", &of(&secret("db", "of/task")));
+    assert!(twice.contains("secrets[1].name: "), "{twice}");
+}

@@ -1,0 +1,61 @@
+//! `GET /v1/herdlet/environment/{alloc}?task=NAME`: what templates of a task read with `env`.
+//!
+//! In: an allocation and one of its tasks. Out: the variables that follow from the job, the allocation and this node. No
+//! secrets: neither tokens nor values of `secret` blocks, variables of templates, or the environment of the agent.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{Path, State},
+};
+use herdlet_api_types::{alloc::Allocation, driver::runs_images, job::Task};
+use herdlet_plan::env::{self, Inputs, TaskDirs, Variables};
+use serde::Deserialize;
+
+use super::{
+    Shared,
+    error::{ApiError, ApiResult},
+    query::Params,
+};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Named {
+    #[serde(default)]
+    task: String,
+}
+
+pub(super) async fn environment(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    Params(named): Params<Named>,
+) -> ApiResult<Json<Variables>> {
+    let view = shared.alloc(&id)?;
+    let task = view.spec.task(&named.task);
+    let task = task.ok_or_else(|| {
+        ApiError::bad(format!(
+            "allocation {} has no task {:?}: name one with ?task=",
+            view.spec.id, named.task
+        ))
+    })?;
+    let dirs = shared.dirs(&view.spec, task);
+    let inputs =
+        Inputs { task: Some(task), dirs: Some(&dirs), ..Inputs::new(&view.spec, &shared.facts.node) };
+    Ok(Json(env::build(&inputs).into_variables_and_facts()))
+}
+
+impl Shared {
+    /// The directories as the task sees them.
+    fn dirs(&self, spec: &Allocation, task: &Task) -> TaskDirs {
+        if runs_images(&task.driver) {
+            return TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
+        }
+        let dir = self.paths.task(&spec.id, &task.name);
+        let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
+        TaskDirs {
+            alloc: text(self.paths.shared(&spec.id)),
+            task: text(dir.join("local")),
+            secrets: text(dir.join("secrets")),
+        }
+    }
+}
