@@ -54,6 +54,9 @@ use crate::{
 /// How often an engine is looked for on a machine that has none.
 const SEARCH_PERIOD: Duration = Duration::from_secs(60);
 
+/// How often a pull that lasts is an event of its task. Few tasks have more events than are kept.
+const PULL_EVENT_PERIOD: Duration = Duration::from_secs(20);
+
 /// How to open a driver.
 #[derive(Debug, Clone)]
 pub struct Setup {
@@ -106,6 +109,7 @@ struct Shared {
     restarted: Mutex<BTreeSet<PathBuf>>,
     engines: Mutex<Engines>,
     pulls: Pulls,
+    pull_event_period: Duration,
     exits: Outlet<Exited>,
     events: Outlet<TaskEvent>,
     /// Set once unused containers and images are looked for.
@@ -148,6 +152,7 @@ impl Containers {
             restarted: Mutex::default(),
             engines: Mutex::default(),
             pulls: Pulls::default(),
+            pull_event_period: PULL_EVENT_PERIOD,
             exits: Outlet::default(),
             events: Outlet::default(),
             cleaning: OnceLock::new(),

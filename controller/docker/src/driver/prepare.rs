@@ -23,9 +23,6 @@ use crate::{
     reference::Reference,
 };
 
-/// How often a pull that lasts is an event of its task.
-const EVENT_EVERY: Duration = Duration::from_secs(20);
-
 /// How much later the client gives up than the driver, whose error names the option.
 const CLIENT_LATER: Duration = Duration::from_secs(10);
 
@@ -148,13 +145,13 @@ impl Shared {
             credentials,
             patience,
         };
-        let event_at = Mutex::new(Instant::now() + EVENT_EVERY);
+        let event_at = Mutex::new(Instant::now() + self.pull_event_period);
         let report = |progress: String| {
             let separator = if progress.is_empty() { "" } else { ": " };
             self.progress(id, format!("pulling image {}{separator}{progress}", docker.image));
             let mut event_at = event_at.lock().unwrap_or_else(PoisonError::into_inner);
             if Instant::now() >= *event_at && !progress.is_empty() {
-                *event_at = Instant::now() + EVENT_EVERY;
+                *event_at = Instant::now() + self.pull_event_period;
                 self.message(id, format!("Docker image pull progress: {progress}"));
             }
         };
