@@ -34,7 +34,7 @@ use herdlet_driver::{
     ImageView, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
     TaskEvent, Usage,
 };
-use tokio::time;
+use tokio::{sync::watch, time};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -105,6 +105,8 @@ struct Shared {
     earlier: Earlier,
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
     listed: Mutex<HashMap<PathBuf, BTreeMap<AttemptId, ContainerSummary>>>,
+    /// The attempts of the first of these lists, by socket; none once they were used, or have changed.
+    first_lists: watch::Sender<HashMap<PathBuf, Option<BTreeSet<AttemptId>>>>,
     /// Sockets of engines that were restarted while no agent ran.
     restarted: Mutex<BTreeSet<PathBuf>>,
     engines: Mutex<Engines>,
@@ -149,6 +151,7 @@ impl Containers {
             runs: Runs::default(),
             earlier: Earlier::default(),
             listed: Mutex::default(),
+            first_lists: watch::Sender::default(),
             restarted: Mutex::default(),
             engines: Mutex::default(),
             pulls: Pulls::default(),

@@ -124,6 +124,7 @@ impl Shared {
         record: &Record,
     ) -> DriverResult<Started> {
         let client = &engine.reach().await.map_err(DriverError::retry)?;
+        self.outdate_lists();
         let container = match self.create(client, id, request, &record.request).await {
             Ok(Created::New(container)) => container,
             // An earlier call of this attempt: a container that has ended must not run a second time.
