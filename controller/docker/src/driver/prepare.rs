@@ -80,7 +80,7 @@ impl Shared {
         if known.is_some() && !config.docker.force_pull && !image.is_latest() {
             return Ok(());
         }
-        let pulling = self.pull(&task.id, &engine, &config, image.clone());
+        let pulling = self.pull_with_room(&task.id, &engine, &config, image.clone());
         let result = cancel.run_until_cancelled(pulling).await;
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
@@ -114,6 +114,31 @@ impl Shared {
         Patience {
             total: docker.image_pull_timeout.map_or(self.policy.pull_timeout, |timeout| timeout.0.to_std()),
             activity: self.policy.pull_activity_timeout,
+        }
+    }
+
+    /// Pulls an image. If the disk of the engine is full, removes unused images and pulls once more.
+    async fn pull_with_room(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        engine: &Arc<Engine>,
+        config: &ContainerConfig,
+        image: Reference,
+    ) -> DriverResult<LocalImage> {
+        let pulled = self.pull(id, engine, config, image.clone()).await;
+        let is_full = pulled.as_ref().is_err_and(|error| failure::says_full(&error.why()));
+        if !is_full || self.policy.image_delay.is_none() {
+            return pulled;
+        }
+        match self.make_room(Some(&engine.place), Duration::ZERO, Arc::new(|_| true)).await {
+            Ok(removed @ 1..) => {
+                self.message(
+                    id,
+                    format!("the disk of the engine is full: removed {removed} unused images, pulling again"),
+                );
+                self.pull(id, engine, config, image).await
+            }
+            Ok(0) | Err(_) => pulled,
         }
     }
 

@@ -165,6 +165,58 @@ async fn a_pull_that_fails_uses_the_image_that_is_there() {
     }
 }
 
+/// Only age counted: the disk became full although images were unused.
+#[tokio::test(flavor = "multi_thread")]
+async fn unused_images_make_room_oldest_first() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let (shared, engine) = (&driver.shared, driver.shared.current());
+        let client = &engine.client().await.unwrap();
+        let of_age = async |name: &str, at_s| {
+            let image = format!("herdlet-test/{}:{name}", machine.instance);
+            let fetched = Some(make_image(client, &image).await);
+            shared
+                .used
+                .note(&UsedImage { image: image.clone(), engine: engine.place.clone(), at_s, fetched })
+                .unwrap();
+            image
+        };
+        let images = [of_age("new", 30).await, of_age("old", 10).await, of_age("used", 5).await];
+        shared.claim_image(&attempt_id(1), &images[2], &engine.place);
+        let present = async || {
+            let mut present = Vec::new();
+            for image in &images {
+                present.push(crate::images::local(client, image).await.unwrap().is_some());
+            }
+            present
+        };
+        let root = engine.about().unwrap().root.clone();
+        let never = |_: &Path| false;
+        assert_eq!(shared.make_room(None, Duration::ZERO, Arc::new(never)).await.unwrap(), 0);
+        assert_eq!(present().await, [true, true, true]);
+        let asked = AtomicU32::new(0);
+        let until_one_is_gone =
+            move |dir: &Path| dir == Path::new(&root) && asked.fetch_add(1, Ordering::SeqCst) == 0;
+        assert_eq!(shared.make_room(None, Duration::ZERO, Arc::new(until_one_is_gone)).await.unwrap(), 1);
+        assert_eq!(present().await, [true, false, true], "{}", machine.driver);
+        let other = Place { socket: "/nowhere".into(), ..engine.place.clone() };
+        assert_eq!(shared.make_room(Some(&other), Duration::ZERO, Arc::new(|_| true)).await.unwrap(), 0);
+        // A pull that fails for a full disk is tried once more if an image could be removed.
+        machine.link.send_replace(Link::FullDisk);
+        let task = machine.task(attempt_id(2), json!({"image": "registry.invalid/large:1"}));
+        for pulls in [2, 3] {
+            let error = driver.prepare(&task, &CancellationToken::new()).await.unwrap_err();
+            assert!(error.why().contains("no space left on device"), "{error}");
+            assert_eq!(machine.failed.load(Ordering::SeqCst), pulls, "{}", machine.driver);
+            assert_eq!(present().await, [false, false, true]);
+        }
+        machine.link.send_replace(Link::Works);
+        shared.release_image(&attempt_id(1));
+        shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(present().await, [false, false, false]);
+    }
+}
+
 /// Images of tasks that ran before a restart of the agent were never removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_that_no_task_uses_is_removed_also_after_a_restart() {
