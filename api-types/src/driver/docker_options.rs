@@ -39,7 +39,7 @@ pub struct DockerOptions {
     pub allow_runtimes: Option<Vec<String>>,
     /// Modes in which tasks may share the machine's namespaces.
     pub allowed_modes: Option<Block<AllowedModes>>,
-    /// The runtime for tasks with GPUs.
+    /// Without effect: a task names its `runtime`.
     pub nvidia_runtime: Option<String>,
     /// Without effect: nothing is pulled for a pause container.
     pub infra_image: Option<String>,
@@ -118,6 +118,8 @@ pub struct Collection {
     pub image: bool,
     /// How long after their last use.
     pub image_delay: Option<Span>,
+    /// Unused images are removed earlier, oldest first, if less than this percentage of the engine's disk is free; default 10.
+    pub image_free_percent: Option<u8>,
     /// Whether containers of ended tasks are removed.
     pub container: bool,
     /// Containers of this agent that belong to no task.
@@ -126,7 +128,13 @@ pub struct Collection {
 
 impl Default for Collection {
     fn default() -> Self {
-        Self { image: true, image_delay: None, container: true, dangling_containers: None }
+        Self {
+            image: true,
+            image_delay: None,
+            image_free_percent: None,
+            container: true,
+            dangling_containers: None,
+        }
     }
 }
 

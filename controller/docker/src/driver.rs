@@ -34,7 +34,7 @@ use herdlet_driver::{
     ImageView, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
     TaskEvent, Usage,
 };
-use tokio::time;
+use tokio::{sync::watch, time};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -53,6 +53,9 @@ use crate::{
 
 /// How often an engine is looked for on a machine that has none.
 const SEARCH_PERIOD: Duration = Duration::from_secs(60);
+
+/// How often a pull that lasts is an event of its task. Few tasks have more events than are kept.
+const PULL_EVENT_PERIOD: Duration = Duration::from_secs(20);
 
 /// How to open a driver.
 #[derive(Debug, Clone)]
@@ -102,10 +105,13 @@ struct Shared {
     earlier: Earlier,
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
     listed: Mutex<HashMap<PathBuf, BTreeMap<AttemptId, ContainerSummary>>>,
+    /// The attempts of the first of these lists, by socket; none once they were used, or have changed.
+    first_lists: watch::Sender<HashMap<PathBuf, Option<BTreeSet<AttemptId>>>>,
     /// Sockets of engines that were restarted while no agent ran.
     restarted: Mutex<BTreeSet<PathBuf>>,
     engines: Mutex<Engines>,
     pulls: Pulls,
+    pull_event_period: Duration,
     exits: Outlet<Exited>,
     events: Outlet<TaskEvent>,
     /// Set once unused containers and images are looked for.
@@ -145,9 +151,11 @@ impl Containers {
             runs: Runs::default(),
             earlier: Earlier::default(),
             listed: Mutex::default(),
+            first_lists: watch::Sender::default(),
             restarted: Mutex::default(),
             engines: Mutex::default(),
             pulls: Pulls::default(),
+            pull_event_period: PULL_EVENT_PERIOD,
             exits: Outlet::default(),
             events: Outlet::default(),
             cleaning: OnceLock::new(),

@@ -21,7 +21,6 @@ use bollard::{
     query_parameters::ListContainersOptionsBuilder,
 };
 use futures_util::future::BoxFuture;
-use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time};
 
 use crate::{
@@ -64,7 +63,7 @@ pub(crate) enum State {
 }
 
 /// A description of an engine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) kind: Kind,
     pub(crate) version: String,
@@ -77,12 +76,24 @@ pub(crate) struct About {
     /// Users of containers have other numbers on the machine.
     #[serde(default)]
     pub(crate) remaps_users: bool,
-    pub(crate) volumes_root: String,
+    /// The directory of its images, volumes and containers.
+    pub(crate) root: String,
+    /// How it stores images: `overlay2`. Part of paths of Podman.
+    pub(crate) storage: String,
 }
 
 impl About {
     pub(crate) fn is_docker(&self) -> bool {
         self.kind == Kind::Docker
+    }
+
+    /// The file in which it stores the output of a container, unless the container's options name another.
+    pub(crate) fn log_file(&self, container: &str) -> String {
+        let root = &self.root;
+        match self.kind {
+            Kind::Docker => format!("{root}/containers/{container}/{container}-json.log"),
+            Kind::Podman => format!("{root}/{}-containers/{container}/userdata/ctr.log", self.storage),
+        }
     }
 
     #[cfg(test)]
@@ -96,7 +107,8 @@ impl About {
             runtimes: Vec::new(),
             rootless: false,
             remaps_users: false,
-            volumes_root: String::new(),
+            root: String::new(),
+            storage: String::new(),
         }
     }
 }
@@ -233,7 +245,8 @@ impl Engine {
                 runtimes: info.runtimes.map(|all| sorted(all.into_keys())).unwrap_or_default(),
                 rootless: options.iter().any(|option| option.contains("rootless")),
                 remaps_users: options.iter().any(|option| option == "name=userns"),
-                volumes_root: info.docker_root_dir.unwrap_or_default(),
+                root: info.docker_root_dir.unwrap_or_default(),
+                storage: info.driver.unwrap_or_default(),
             }))
         };
         match asked.await {

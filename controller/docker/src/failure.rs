@@ -117,6 +117,11 @@ fn lacks_program(text: &str) -> bool {
     always.iter().any(|part| text.contains(part)) || of_exec() == Some(true)
 }
 
+/// Whether an error says that a disk is full, of the engine or of a part of it.
+pub(crate) fn says_full(why: &str) -> bool {
+    why.contains("no space left on device")
+}
+
 /// The answer to a question about containers, once it is about states that Docker's API has. Podman calls a container that has ended and
 /// is not cleaned up yet `stopped`, which no client of that API can read.
 pub(crate) async fn settled<T, F>(ask: impl Fn() -> F) -> Result<T, Error>

@@ -162,7 +162,9 @@ impl Pulls {
                 Pull::Ended(result) => return result,
                 Pull::Running { progress } => report(progress),
             }
-            let ended = state.wait_for(|pull| matches!(pull, Pull::Ended(_)));
+            // Another receiver: what changes during the pause is news after it.
+            let mut end = state.clone();
+            let ended = end.wait_for(|pull| matches!(pull, Pull::Ended(_)));
             let is_pausing = time::timeout(REPORT_EVERY, ended).await.is_err();
             if is_pausing && state.changed().await.is_ok() {
                 continue;
@@ -174,6 +176,13 @@ impl Pulls {
                 }
             };
         }
+    }
+
+    /// How many wait for pulls.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        let pulls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pulls.values().map(|pull| pull.guard.strong_count()).sum()
     }
 
     fn join(&self, order: Order) -> (watch::Receiver<Pull>, Arc<DropGuard>) {

@@ -79,6 +79,8 @@ pub(crate) struct Policy {
     pub(crate) remove_containers: bool,
     pub(crate) dangling: Dangling,
     pub(crate) image_delay: Option<Duration>,
+    /// The part of the engine's disk that unused images leave free; 0 for any.
+    pub(crate) image_free_percent: u8,
     pub(crate) call_timeout: Duration,
 }
 
@@ -129,6 +131,7 @@ impl Policy {
             logging: options.logging(),
             remove_containers: gc.container,
             dangling: gc.dangling_containers.unwrap_or_default().0,
+            image_free_percent: free_percent(gc.image_free_percent)?,
             image_delay: gc.image.then(|| length(gc.image_delay, 180)),
             call_timeout: length(options.client_http_timeout, 60),
         })
@@ -140,6 +143,15 @@ impl Policy {
     pub(crate) fn may_join_network(&self, name: &str) -> bool {
         let is_it = |mode: &String| mode == "container" || mode.strip_prefix("container:") == Some(name);
         self.allow_privileged || self.allowed_network.iter().any(is_it)
+    }
+}
+
+/// 10 % unless the option says otherwise: the agent itself collects allocations at 5 %, so images are removed first.
+fn free_percent(option: Option<u8>) -> Result<u8, String> {
+    match option {
+        None => Ok(10),
+        Some(percent @ 0..=100) => Ok(percent),
+        Some(more) => Err(format!("gc.image_free_percent: expected 0 to 100, found {more}")),
     }
 }
 
@@ -164,6 +176,7 @@ mod tests {
         assert_eq!(none.pull_fallback, PullFallback::Fail);
         assert_eq!(none.pull_timeout.as_secs(), 300);
         assert_eq!(none.image_delay.unwrap().as_secs(), 180);
+        assert_eq!(none.image_free_percent, 10);
         let own = policy(serde_json::json!({}), Mode::Standalone).unwrap();
         assert_eq!(own.pull_fallback, PullFallback::UseLocal);
     }
@@ -178,6 +191,16 @@ mod tests {
         assert!(policy.host_paths && !policy.dangling.enabled);
         assert_eq!(policy.allow_caps, ["SYS_TIME"]);
         assert_eq!(policy.image_delay.unwrap().as_secs(), 3_600);
+    }
+
+    #[test]
+    fn a_part_of_the_disk_is_a_percentage() {
+        let of = |percent: u8| {
+            policy(serde_json::json!({"gc": {"image_free_percent": percent}}), Mode::Standalone)
+                .map(|policy| policy.image_free_percent)
+        };
+        assert_eq!((of(0), of(100)), (Ok(0), Ok(100)));
+        assert!(of(101).unwrap_err().starts_with("gc.image_free_percent: "));
     }
 
     #[test]

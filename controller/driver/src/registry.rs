@@ -209,6 +209,11 @@ impl Entry {
         (self.link != Link::New).then_some(&self.driver)
     }
 
+    /// Whether it has reported its health since it was added.
+    pub fn has_reported(&self) -> bool {
+        self.fingerprint.is_some()
+    }
+
     /// Its state: its last fingerprint, unless the agent knows better. None before the first fingerprint.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         let because = |health, why: &str| {

@@ -7,8 +7,9 @@ job "names" {
       config {
         image              = "herdlet-test/busybox:1"
         entrypoint         = ["/bin/sh", "-c"]
-        command            = "hostname; cat /etc/hosts /etc/resolv.conf; exec sleep 100000"
+        command            = "hostname; cat /sys/class/net/eth0/address; cat /etc/hosts /etc/resolv.conf; exec sleep 100000"
         hostname           = "front"
+        mac_address        = "02:42:0a:d5:00:07"
         extra_hosts        = ["db.internal:10.9.8.7"]
         dns_servers        = ["10.1.1.1", "10.1.1.2"]
         dns_search_domains = ["internal"]

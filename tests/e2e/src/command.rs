@@ -16,6 +16,7 @@ use std::{
 
 use rustix::process::Signal;
 
+pub use super::home::User;
 use super::{home::Home, host, wait};
 
 /// PATH of tasks, without the wrappers of version managers.
@@ -49,15 +50,6 @@ impl Output {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
-}
-
-/// The user who runs a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum User {
-    /// The user who runs the tests.
-    Same,
-    /// `nobody`, without HOME and without a runtime directory. Needs root.
-    Nobody,
 }
 
 /// Prepares a command of `program` in `home`.

@@ -16,9 +16,18 @@ use std::{
 use rustix::{mount::UnmountFlags, process::Signal};
 use tempfile::TempDir;
 
-use super::{command::User, host, wait};
+use super::{host, wait};
 
 const NOBODY: u32 = 65534;
+
+/// The user who runs a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// The user who runs the tests.
+    Same,
+    /// `nobody`, without HOME and without a runtime directory. Needs root.
+    Nobody,
+}
 
 #[derive(Debug)]
 pub struct Home {

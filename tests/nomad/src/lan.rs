@@ -21,7 +21,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::{Cluster, cluster::lock};
+use crate::{Cluster, inner::lock};
 
 /// Capacity of a connection in memory, for each direction.
 const BUFFER: usize = 16 * 1024;

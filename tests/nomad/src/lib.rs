@@ -7,7 +7,7 @@
 //! - [`state`]: nodes, allocations, variables, services and indexes. It does not wait, and has no clock.
 //! - [`jobs`], [`schedule`], `place`: submitted jobs, decisions about them, and placement.
 //! - [`server`]: one server: methods, tokens, blocking queries.
-//! - [`cluster`]: several servers over one state, one of which leads; and the controls of a test.
+//! - [`cluster`]: several servers over one state, one of which leads; and the controls of a test. `inner`: what they share.
 //! - [`reach`]: calls from servers to a node.
 //! - [`faults`]: faults of answers.
 //! - [`fields`]: fields that servers of other versions omit or add.
@@ -19,6 +19,7 @@
 pub mod cluster;
 pub mod faults;
 pub mod fields;
+mod inner;
 pub mod jobs;
 pub mod lan;
 mod place;
@@ -27,7 +28,8 @@ pub mod schedule;
 pub mod server;
 pub mod state;
 
-pub use cluster::{Cluster, Settings};
+pub use cluster::Cluster;
 pub use faults::Fault;
 pub use fields::Fields;
+pub use inner::{RecordedCall, Settings};
 pub use lan::Lan;

@@ -16,7 +16,7 @@ use herdlet_rpc::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Cluster, cluster::lock};
+use crate::{Cluster, inner::lock};
 
 /// The time limit of a call.
 const WITHIN: Duration = Duration::from_secs(60);

@@ -13,11 +13,8 @@ use tokio::time::Instant;
 use crate::{
     jobs::{Group, Spec, Stored, index_of, is_in_place, value, with},
     place::PlacementRequest,
-    state::{State, is_over},
+    state::{Deployment, Key, State, is_over},
 };
-
-/// A job's namespace and id.
-pub type Key = (String, String);
 
 /// Reasons for stopping an allocation, in the texts of stock servers.
 const NOT_NEEDED: &str = "alloc not needed due to job update";
@@ -26,17 +23,6 @@ const MIGRATES: &str = "alloc is being migrated";
 const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 const RECONNECTED: &str = "alloc not needed due to disconnected client reconnect";
 const LOST: &str = "alloc is lost since its node is down";
-
-/// The roll-out of a version of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deployment {
-    /// A UUID.
-    pub id: String,
-    /// The version of the job.
-    pub version: u64,
-    /// `running`, `successful` or `failed`.
-    pub status: String,
-}
 
 impl State {
     /// Submits a job, as `nomad job run` does. Submitting the same job again changes nothing.

@@ -23,8 +23,8 @@ use herdlet_rpc::{
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::{
-    cluster::{Inner, lock},
     faults::Fault,
+    inner::{Inner, lock},
     state::State,
 };
 

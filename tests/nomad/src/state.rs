@@ -14,12 +14,23 @@ use herdlet_nomad::wire::{
 use herdlet_rpc::codec::Value;
 use tokio::time::Instant;
 
-use crate::{
-    jobs::{self, Spec},
-    schedule::{Deployment, Key},
-};
+use crate::jobs::{self, Spec};
 
 pub use self::catalogue::Catalogue;
+
+/// A job's namespace and id.
+pub type Key = (String, String);
+
+/// The roll-out of a version of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// A UUID.
+    pub id: String,
+    /// The version of the job.
+    pub version: u64,
+    /// `running`, `successful` or `failed`.
+    pub status: String,
+}
 
 /// The whole state. A server that lags behind has a clone.
 #[derive(Debug, Clone)]

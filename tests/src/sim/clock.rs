@@ -5,6 +5,8 @@
 
 use herdlet_api_types::UnixNanos;
 
+pub(super) const SECOND: u64 = 1_000_000_000;
+
 /// The displayed time when a simulation starts, one second after the machine's boot.
 const BEGINNING: i64 = 1_700_000_000_000_000_000;
 

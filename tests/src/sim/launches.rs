@@ -16,7 +16,7 @@ use herdlet_api_types::{
     view::{AllocView, Convergence, ConvergenceState, JobView},
 };
 
-use super::{Rng, coverage::Kind, life::SECOND};
+use super::{Rng, clock::SECOND, coverage::Kind};
 
 /// Seconds between the launch moments of every periodic job.
 pub const PERIOD: i64 = 60;

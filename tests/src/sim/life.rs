@@ -35,7 +35,7 @@ use herdlet_plan::{
 use self::{disk::Held, driver::Driver};
 use super::{
     Rng,
-    clock::Clock,
+    clock::{Clock, SECOND},
     coverage::{Coverage, Kind},
     invariants::Invariants,
     jobs,
@@ -45,8 +45,6 @@ use super::{
     rooms::Rooms,
     trace::Trace,
 };
-
-pub(super) const SECOND: u64 = 1_000_000_000;
 
 /// The probabilities of faults: each happens once in so many times; 0 means never.
 #[derive(Debug, Clone, Copy, Default)]

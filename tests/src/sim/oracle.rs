@@ -18,10 +18,11 @@ use herdlet_plan::{
 };
 
 use super::{
+    clock::SECOND,
     deployments,
     jobs::is_unfit,
     launches::{PERIOD, is_free},
-    life::{Faults, Life, SECOND},
+    life::{Faults, Life},
     machine::{Phase, Thing, spec_of, started},
     rooms,
 };

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use herdlet_nomad::wire::{AllocId, Allocation, ClientStatus, NodeStatus};
-use herdlet_nomad_server::{Settings, schedule::Key};
+use herdlet_nomad_server::{Settings, state::Key};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

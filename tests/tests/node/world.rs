@@ -24,7 +24,10 @@ use herdlet_nomad::{
         resources::{NodeResources, ReservedResources},
     },
 };
-use herdlet_nomad_server::{Cluster, Lan, Settings, schedule::Key, state::State};
+use herdlet_nomad_server::{
+    Cluster, Lan, Settings,
+    state::{Key, State},
+};
 use herdlet_plan::time::Now;
 use herdlet_rpc::{
     pool::{Chance, Pool},

@@ -172,10 +172,14 @@ pub(super) fn recorded(earlier: Earlier, model: &Arc<ReadModel>) -> Recorded {
 pub(super) type Earlier = BTreeMap<String, BTreeSet<AttemptId>>;
 
 /// Hands its recorded attempts to each driver. Returns the attempts that each finds on the machine; a driver that can't list
-/// them is tried again later.
+/// them is tried again later. So is one that has not reported its health: its list would delay the agent a second time.
 pub(super) async fn attach_all(drivers: &Registry, earlier: &Earlier) -> Vec<Found> {
     let mut all = Vec::new();
     for (name, entry) in drivers.entries().iter() {
+        if !entry.has_reported() {
+            all.push(Found { driver: Arc::clone(&entry.driver), attempts: None });
+            continue;
+        }
         let recorded = earlier.get(name).cloned().unwrap_or_default();
         let listed = drivers.attach(&entry.driver, &recorded).await;
         let attempts = listed.inspect_err(|error| {
@@ -305,9 +309,25 @@ fn rules_of(entries: &Entries, named: Named) -> Drivers {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use herdlet_driver::{Fingerprint, TaskDriver, fixture::StandIn};
+    use tokio::time::{Instant, sleep};
 
     use super::*;
+
+    /// An agent waited for the health of a driver whose daemon hangs, and then for its list.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_driver_delays_the_agent_for_the_wait_for_its_health_only() {
+        let slow = || async { Ok(sleep(FINGERPRINT_MAX * 10).await) }.boxed();
+        let driver: Arc<dyn TaskDriver> = Arc::new(StandIn::default().with_lists_after(slow));
+        let drivers = Registry::new();
+        drivers.insert(Arc::clone(&driver), Availability::Enabled);
+        let began = Instant::now();
+        described(NodeFacts::default(), &drivers).await;
+        let [found] = attach_all(&drivers, &Earlier::new()).await.try_into().ok().unwrap();
+        assert_eq!(began.elapsed(), FINGERPRINT_MAX);
+        assert!(found.attempts.is_none() && drivers.get("stand_in").is_none(), "it is attached later");
+    }
 
     /// Tasks had the driver attributes of the agent's start for ever.
     #[tokio::test]

@@ -21,6 +21,22 @@ pub(crate) struct Compute {
     pub(crate) cores: u64,
 }
 
+impl Compute {
+    /// The shares of a task that reserves this many MHz. On a machine with more MHz than the kernel has shares, all are scaled down, as
+    /// in Nomad from 1.10.2 on: otherwise the largest tasks would be equal.
+    fn shares(self, mhz: u64) -> u64 {
+        let most = *CPU_SHARES.end();
+        let scaled = match self.mhz < most {
+            true => mhz,
+            false => {
+                let share = u128::from(mhz) * u128::from(most) / u128::from(self.mhz);
+                u64::try_from(share).unwrap_or(most)
+            }
+        };
+        scaled.clamp(*CPU_SHARES.start(), most)
+    }
+}
+
 /// Limits of the memory, in bytes.
 struct MemoryLimits {
     limit: Option<i64>,
@@ -78,7 +94,7 @@ fn memory(
 
 fn processor(host: &mut HostConfig, material: &Material<'_>) -> Result<(), FieldError> {
     let Material { task, config, compute, .. } = material;
-    let shares = task.resources.cpu_mhz.map(|mhz| mhz.clamp(*CPU_SHARES.start(), *CPU_SHARES.end()));
+    let shares = task.resources.cpu_mhz.map(|mhz| compute.shares(mhz));
     host.cpu_shares = shares.and_then(|shares| i64::try_from(shares).ok());
     let Some(mhz) = hard_limit(config, &task.resources)? else { return Ok(()) };
     if compute.mhz == 0 {
@@ -140,4 +156,19 @@ fn ulimits(config: &ContainerConfig) -> impl Iterator<Item = Result<ResourcesUli
         })
     };
     config.docker.ulimit.0.iter().map(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `cpuResources` in Nomad's `drivers/docker/driver.go`.
+    #[test]
+    fn shares_are_scaled_on_large_machines() {
+        let shares = |mhz, task| Compute { mhz, cores: 1 }.shares(task);
+        assert_eq!(shares(0, 500), 500, "an unknown machine");
+        assert_eq!((shares(100_000, 90_000), shares(100_000, 1)), (90_000, 2));
+        assert_eq!((shares(300_000, 300_000), shares(300_000, 150_000)), (262_144, 131_072));
+        assert_eq!((shares(600_000, 1_000), shares(600_000, 1)), (436, 2));
+    }
 }

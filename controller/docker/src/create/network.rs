@@ -9,7 +9,10 @@ use bollard::models::{EndpointIpamConfig, EndpointSettings, NetworkingConfig, Po
 use herdlet_api_types::{alloc::AssignedPort, manifest::driver::DockerConfig};
 
 use super::{Material, some};
-use crate::config::{ContainerConfig, FieldError};
+use crate::{
+    config::{ContainerConfig, FieldError},
+    engine::{About, Kind},
+};
 
 /// The network part of a request.
 pub(super) struct Network {
@@ -27,7 +30,7 @@ pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
     let publishes = publishes(mode);
     let ports = published(material)?;
     let mut network = Network {
-        endpoints: endpoints(&config.docker, mode)?,
+        endpoints: endpoints(&config.docker, mode, default_network(material.about))?,
         mode: mode.to_owned(),
         bindings: HashMap::new(),
         exposed: Vec::new(),
@@ -62,7 +65,7 @@ pub(super) fn refusals(config: &ContainerConfig, has_port: &dyn Fn(&str) -> bool
     let of_mode = mode.as_ref().map_or_else(
         |error| vec![error.clone()],
         |mode| {
-            let found = [not_shared(config, mode), endpoints(docker, mode).err()];
+            let found = [not_shared(config, mode), endpoints(docker, mode, "").err()];
             found.into_iter().flatten().collect()
         },
     );
@@ -175,8 +178,20 @@ fn wanted(docker: &DockerConfig) -> impl Iterator<Item = Result<Wanted<'_>, Fiel
     listed.chain(mapped)
 }
 
+/// The name of the network that containers have without a `network_mode`.
+fn default_network(about: &About) -> &'static str {
+    match about.kind {
+        Kind::Docker => "bridge",
+        Kind::Podman => "podman",
+    }
+}
+
 /// Addresses and names in a network of the engine.
-fn endpoints(docker: &DockerConfig, mode: &str) -> Result<Option<NetworkingConfig>, FieldError> {
+fn endpoints(
+    docker: &DockerConfig,
+    mode: &str,
+    default: &str,
+) -> Result<Option<NetworkingConfig>, FieldError> {
     let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (ipv4, ipv6) = (text(&docker.ipv4_address), text(&docker.ipv6_address));
     let mac = text(&docker.mac_address);
@@ -212,6 +227,6 @@ fn endpoints(docker: &DockerConfig, mode: &str) -> Result<Option<NetworkingConfi
         }),
         ..EndpointSettings::default()
     };
-    let name = if mode == "default" { "bridge" } else { mode };
+    let name = if matches!(mode, "default" | "bridge") { default } else { mode };
     Ok(Some(NetworkingConfig { endpoints_config: Some(HashMap::from([(name.to_owned(), endpoint)])) }))
 }

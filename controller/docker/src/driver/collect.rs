@@ -1,10 +1,11 @@
-//! Removes images that tasks have used and no task uses any more.
+//! Removes images that tasks have used and no task uses any more: after some time, or earlier if their engine's disk is nearly full.
 //!
 //! An image is in use while the record of an attempt names it, or a container has it, also one of others. Only images that were fetched
 //! for a task are removed: one that people have built or loaded may exist nowhere else.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -35,6 +36,20 @@ const CLAIM_MAX: Duration = Duration::from_secs(3_600);
 /// Images of attempts that are being prepared, since when.
 pub(super) type Preparing = Mutex<BTreeMap<AttemptId, (Instant, (String, Place))>>;
 
+/// How long an image is kept on a disk that is nearly full: most tasks that failed have started again by then.
+const RESTART_MAX: Duration = Duration::from_secs(60);
+
+/// Whether a directory is on a disk that is nearly full.
+pub(super) type IsShort = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
+
+/// What became of an image that was to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    Removed,
+    /// It is in use, is not the one that was fetched, or is gone already.
+    Kept,
+}
+
 /// How long the engine of an allocation without records is known. It waits for its next attempt.
 const ENGINE_AGE: Duration = Duration::from_secs(7 * 86_400);
 
@@ -53,6 +68,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
             time::sleep(period).await;
             if let Err(error) = shared.collect(delay).await {
                 tracing::debug!(error = error.why(), "failed to look for unused images");
+            }
+            let least = shared.policy.image_free_percent;
+            let is_short = move |dir: &Path| is_short_of_space(dir, least);
+            let age = delay.min(RESTART_MAX);
+            if let Err(error) = shared.make_room(None, age, Arc::new(is_short)).await {
+                tracing::debug!(
+                    error = error.why(),
+                    "failed to look for images on a disk that is nearly full"
+                );
             }
         }
     };
@@ -126,6 +150,34 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Removes images that are unused for at least this time, oldest first, as long as the directory of their engine is short of
+    /// space. Returns how many it has removed. Looks at one engine, or at all of them.
+    pub(super) async fn make_room(
+        self: &Arc<Self>,
+        only: Option<&Place>,
+        age: Duration,
+        is_short: IsShort,
+    ) -> DriverResult<u32> {
+        let mut unused = self.on_disk(move |shared| shared.unused(age)).await?;
+        unused.retain(|used| only.is_none_or(|place| used.engine == *place));
+        unused.sort_by_key(|used| used.at_s);
+        let mut removed = 0;
+        for used in unused {
+            let about = self.engine(used.engine.clone()).about();
+            let root = about.map(|about| about.root.clone()).unwrap_or_default();
+            let is_short = Arc::clone(&is_short);
+            if !self.on_disk(move |_| Ok(is_short(Path::new(&root)))).await? {
+                continue;
+            }
+            match self.remove_image(&used).await {
+                Ok(Removal::Removed) => removed += 1,
+                Ok(Removal::Kept) => {}
+                Err(error) => tracing::debug!(error = error.why(), "failed to remove an image"),
+            }
+        }
+        Ok(removed)
     }
 
     /// The images whose last use is longer ago than this. Notes those that are in use. Blocking.
@@ -220,38 +272,38 @@ impl Shared {
         of_images
     }
 
-    async fn remove_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<()> {
+    async fn remove_image(self: &Arc<Self>, used: &UsedImage) -> DriverResult<Removal> {
         let engine = self.engine(used.engine.clone());
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let failed = |error| failure::retry(&format!("find the image {}", used.image), &error);
         let Some(found) = images::local(client, &used.image).await.map_err(failed)? else {
-            return self.forget_image(used).await;
+            return self.forget_image(used).await.map(|()| Removal::Kept);
         };
         // One that was superseded is known by its id; a name of it is somebody else's.
         let is_named = found.id == used.image && !found.names.is_empty();
         if Some(&found.id) != used.fetched.as_ref() || is_named {
-            return Ok(());
+            return Ok(Removal::Kept);
         }
         // Of an image with several names an engine removes one, even of an image in use.
         if engine.has_containers_of(&found.id).await.map_err(DriverError::retry)? {
-            return self.note_again(used).await;
+            return self.note_again(used).await.map(|()| Removal::Kept);
         }
         // A task may have been prepared since the images were listed.
         let claim = (used.image.clone(), used.engine.clone());
         if self.on_disk(move |shared| Ok(shared.images_in_use()?.contains(&claim))).await? {
-            return Ok(());
+            return Ok(Removal::Kept);
         }
         let options = RemoveImageOptionsBuilder::new().force(false).build();
         match client.remove_image(&used.image, Some(options), None).await {
             Ok(_) => {
                 tracing::info!(image = used.image, "removed an image that no task uses");
-                self.forget_image(used).await
+                self.forget_image(used).await.map(|()| Removal::Removed)
             }
             Err(error) => match failure::meaning(&error) {
-                Meaning::Missing => self.forget_image(used).await,
+                Meaning::Missing => self.forget_image(used).await.map(|()| Removal::Kept),
                 // A container has it. Podman's status is 500.
                 Meaning::Conflict | Meaning::Failed | Meaning::Refused | Meaning::Unchanged => {
-                    self.note_again(used).await
+                    self.note_again(used).await.map(|()| Removal::Kept)
                 }
                 Meaning::Unreachable => {
                     Err(failure::retry(&format!("remove the image {}", used.image), &error))
@@ -277,6 +329,12 @@ impl Shared {
         })
         .await
     }
+}
+
+/// Whether less than this part of a disk is free for its users.
+fn is_short_of_space(dir: &Path, least_percent: u8) -> bool {
+    let Ok(disk) = rustix::fs::statvfs(dir) else { return false };
+    u128::from(disk.f_bavail) * 100 < u128::from(disk.f_blocks) * u128::from(least_percent)
 }
 
 fn now_s() -> i64 {

@@ -91,6 +91,12 @@ impl Shared {
                 (true, Continuity::Kept) => {}
             }
         }
+        self.first_lists.send_if_modified(|lists| {
+            let ids = || Some(found.keys().cloned().collect());
+            let known = lists.len();
+            lists.entry(engine.socket().to_owned()).or_insert_with(ids);
+            lists.len() > known
+        });
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = listed.insert(engine.socket().to_owned(), found).is_none();
         if is_first && continuity == Continuity::Restarted {
@@ -100,6 +106,7 @@ impl Shared {
     }
 
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
+        self.outdate_lists();
         let Some(actor) = &event.actor else { return };
         let attributes = actor.attributes.clone().unwrap_or_default();
         let action = event.action.as_deref().unwrap_or_default();

@@ -9,7 +9,7 @@ use tokio::time;
 
 use super::Shared;
 use crate::{
-    engine::Engine,
+    engine::{Engine, State},
     failure::{self, Meaning, settled},
     names,
     records::Record,
@@ -84,29 +84,54 @@ impl Shared {
             if found.is_empty() && !engine.socket().exists() {
                 continue;
             }
-            let listed = time::timeout(LIST_MAX, engine.containers(&self.owner)).await;
+            let listed = time::timeout(LIST_MAX, self.attempts_on(&engine)).await;
             let silent = || {
                 DriverError::retry(format!(
                     "list the containers of {}: it did not answer in time",
                     engine.place
                 ))
             };
-            let containers = match listed
-                .map_err(|_| silent())
-                .and_then(|all| all.map_err(DriverError::retry))
-            {
+            let listed = match listed.map_err(|_| silent()).and_then(|all| all.map_err(DriverError::retry)) {
                 // A container without a record is removed by the sweep, once its engine answers.
                 Err(error) if is_unused || !Arc::ptr_eq(&engine, &current) => {
                     tracing::debug!(error = error.why(), "only the recorded attempts of an engine are known");
                     continue;
                 }
-                containers => containers?,
+                listed => listed?,
             };
-            found.extend(containers.iter().filter_map(|container| names::owned(container, &self.owner)));
+            found.extend(listed);
         }
         found.sort();
         found.dedup();
         Ok(found)
+    }
+
+    /// The attempts that have containers. The first call uses the list with which the engine was connected to, if nothing has changed
+    /// since: an agent that starts needs no other.
+    async fn attempts_on(&self, engine: &Engine) -> Result<Vec<AttemptId>, String> {
+        let (mut lists, mut state) = (self.first_lists.subscribe(), engine.watch());
+        tokio::select! {
+            _ = lists.wait_for(|lists| lists.contains_key(engine.socket())) => {}
+            _ = state.wait_for(|state| matches!(state, State::Down { .. })) => {}
+        }
+        let mut first = None;
+        self.first_lists.send_if_modified(|lists| {
+            first = lists.get_mut(engine.socket()).and_then(Option::take);
+            false
+        });
+        if let Some(first) = first {
+            return Ok(first.into_iter().collect());
+        }
+        let all = engine.containers(&self.owner).await?;
+        Ok(all.iter().filter_map(|container| names::owned(container, &self.owner)).collect())
+    }
+
+    /// Containers have changed since the engines were connected to.
+    pub(super) fn outdate_lists(&self) {
+        self.first_lists.send_if_modified(|lists| {
+            lists.values_mut().for_each(|list| *list = None);
+            false
+        });
     }
 }
 

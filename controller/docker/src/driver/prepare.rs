@@ -23,9 +23,6 @@ use crate::{
     reference::Reference,
 };
 
-/// How often a pull that lasts is an event of its task.
-const EVENT_EVERY: Duration = Duration::from_secs(20);
-
 /// How much later the client gives up than the driver, whose error names the option.
 const CLIENT_LATER: Duration = Duration::from_secs(10);
 
@@ -83,7 +80,7 @@ impl Shared {
         if known.is_some() && !config.docker.force_pull && !image.is_latest() {
             return Ok(());
         }
-        let pulling = self.pull(&task.id, &engine, &config, image.clone());
+        let pulling = self.pull_with_room(&task.id, &engine, &config, image.clone());
         let result = cancel.run_until_cancelled(pulling).await;
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
@@ -120,6 +117,31 @@ impl Shared {
         }
     }
 
+    /// Pulls an image. If the disk of the engine is full, removes unused images and pulls once more.
+    async fn pull_with_room(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        engine: &Arc<Engine>,
+        config: &ContainerConfig,
+        image: Reference,
+    ) -> DriverResult<LocalImage> {
+        let pulled = self.pull(id, engine, config, image.clone()).await;
+        let is_full = pulled.as_ref().is_err_and(|error| failure::says_full(&error.why()));
+        if !is_full || self.policy.image_delay.is_none() {
+            return pulled;
+        }
+        match self.make_room(Some(&engine.place), Duration::ZERO, Arc::new(|_| true)).await {
+            Ok(removed @ 1..) => {
+                self.message(
+                    id,
+                    format!("the disk of the engine is full: removed {removed} unused images, pulling again"),
+                );
+                self.pull(id, engine, config, image).await
+            }
+            Ok(0) | Err(_) => pulled,
+        }
+    }
+
     async fn pull(
         &self,
         id: &AttemptId,
@@ -148,13 +170,13 @@ impl Shared {
             credentials,
             patience,
         };
-        let event_at = Mutex::new(Instant::now() + EVENT_EVERY);
+        let event_at = Mutex::new(Instant::now() + self.pull_event_period);
         let report = |progress: String| {
             let separator = if progress.is_empty() { "" } else { ": " };
             self.progress(id, format!("pulling image {}{separator}{progress}", docker.image));
             let mut event_at = event_at.lock().unwrap_or_else(PoisonError::into_inner);
             if Instant::now() >= *event_at && !progress.is_empty() {
-                *event_at = Instant::now() + EVENT_EVERY;
+                *event_at = Instant::now() + self.pull_event_period;
                 self.message(id, format!("Docker image pull progress: {progress}"));
             }
         };

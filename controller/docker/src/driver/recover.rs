@@ -125,14 +125,14 @@ impl Shared {
     }
 
     /// Adopts a container that was running when its engine was connected to and has not changed since: many are adopted with one call
-    /// of the engine.
+    /// of the engine. One whose output is not where the engine stores it by default is inspected.
     fn adopt_listed(
         self: &Arc<Self>,
         id: &AttemptId,
         engine: &Arc<Engine>,
         record: &Record,
     ) -> Option<Arc<runs::Run>> {
-        let root = engine.about().filter(|about| about.is_docker())?.volumes_root.clone();
+        let about = engine.about()?;
         // Held until the run is known: an exit removes the container from the list, or finds the run.
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let container = listed.get_mut(engine.socket())?.remove(id).filter(is_running)?;
@@ -141,7 +141,7 @@ impl Shared {
             return None;
         }
         let container_id = container.id.clone()?;
-        let log_path = format!("{root}/containers/{container_id}/{container_id}-json.log");
+        let log_path = about.log_file(&container_id);
         if record.logs.is_some() && !Path::new(&log_path).exists() {
             return None;
         }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bollard::{
     Docker,
-    models::ContainerInspectResponse,
+    models::{ContainerCreateBody, ContainerInspectResponse},
     query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions},
 };
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Started, TaskConfig};
+use tokio_util::bytes::Bytes;
 
 use super::{Shared, follow::Notice, locate::inspect};
 use crate::{
@@ -123,6 +124,7 @@ impl Shared {
         record: &Record,
     ) -> DriverResult<Started> {
         let client = &engine.reach().await.map_err(DriverError::retry)?;
+        self.outdate_lists();
         let container = match self.create(client, id, request, &record.request).await {
             Ok(Created::New(container)) => container,
             // An earlier call of this attempt: a container that has ended must not run a second time.
@@ -185,8 +187,9 @@ impl Shared {
         let name = names::container(id, &self.owner.instance, self.naming);
         let options = CreateContainerOptionsBuilder::new().name(&name).build();
         let what = format!("create container {name}");
+        let creating = with_mac_address(client, &request.body);
         for _ in 0..TRIES {
-            let error = match client.create_container(Some(options.clone()), request.body.clone()).await {
+            let error = match creating.create_container(Some(options.clone()), request.body.clone()).await {
                 Ok(created) => return Ok(Created::New(created.id)),
                 Err(error) => error,
             };
@@ -292,6 +295,20 @@ impl Shared {
             Err(error) => Err(failure::retry(&format!("remove the container {container}"), &error)),
         }
     }
+}
+
+/// A client whose next request creates a container. Before version 1.44 of its API, Docker reads the hardware address of a container at
+/// a place that bollard's types lack.
+fn with_mac_address(client: &Docker, body: &ContainerCreateBody) -> Docker {
+    let endpoints = body.networking_config.as_ref().and_then(|config| config.endpoints_config.as_ref());
+    let address = endpoints.into_iter().flatten().find_map(|(_, endpoint)| endpoint.mac_address.clone());
+    let body = serde_json::to_value(body).ok();
+    let Some((address, mut body)) = address.zip(body) else { return client.clone() };
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert("MacAddress".to_owned(), address.into());
+    }
+    let bytes = Bytes::from(body.to_string());
+    client.clone().with_request_modifier(move |request| request.map(|_| bollard::body_full(bytes.clone())))
 }
 
 /// Podman does not complete short names without a config of registries.

@@ -121,6 +121,7 @@ impl Shared {
         }
         self.runs.remove(id);
         self.release_image(id);
+        self.outdate_lists();
         self.records
             .remove(id)
             .map_err(|error| DriverError::retry(format!("remove the record of {id}: {error}")))

@@ -86,11 +86,9 @@ impl Engine {
         let mut filters: HashMap<String, Vec<String>> = HashMap::new();
         filters.insert("type".to_owned(), vec!["container".to_owned()]);
         let options = EventsOptionsBuilder::new().since(&since.to_string()).filters(&filters).build();
-        if let Err(why) = self.probe().await {
-            return why;
-        }
-        match self.containers(owner).await {
-            Ok(all) => {
+        // Both at once: an agent that starts waits for them.
+        match tokio::try_join!(self.probe(), self.containers(owner)) {
+            Ok((_, all)) => {
                 // Podman's containers have processes of their own that store their output.
                 let stores = self.about().is_some_and(|about| about.is_docker());
                 let was_restarted = last.is_another(&self.place.socket) && stores;

@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bollard::models::ContainerSummary;
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture};
+use herdlet_driver::{Health, TaskDriver as _};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
@@ -11,13 +12,20 @@ use tokio::{
 };
 
 use super::{Engine, EngineReport, Kind, Listener, Place};
-use crate::names::Owner;
+use crate::{Containers, Mode, Setup, names::Owner};
 
-/// A stand-in for an engine: its version of the API, and its list of containers.
+/// A stand-in for an engine: its version of the API, its list of containers, and what it says of itself.
 #[derive(Clone)]
 struct StandIn {
     api: &'static str,
     containers: String,
+    info: &'static str,
+}
+
+impl StandIn {
+    fn new(api: &'static str) -> Self {
+        Self { api, containers: "[]".to_owned(), info: "{}" }
+    }
 }
 
 /// Starts it. A change closes all connections, as a restart does.
@@ -31,7 +39,7 @@ fn serve(path: &Path, state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
 }
 
 async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
-    let StandIn { api, containers } = state.borrow_and_update().clone();
+    let StandIn { api, containers, info } = state.borrow_and_update().clone();
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -56,7 +64,7 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, fol
                 let _ = state.changed().await;
                 return;
             }
-            Some("info") => (200, "{}".to_owned()),
+            Some("info") => (200, info.to_owned()),
             Some("json") if head.contains("status") => (200, RUNNING.to_owned()),
             Some("json") => (200, containers.clone()),
             _ => (404, "{\"message\": \"none\"}".to_owned()),
@@ -103,7 +111,7 @@ async fn listed(engine: &Arc<Engine>, reports: &mut mpsc::Receiver<EngineReport>
 #[tokio::test]
 async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
     let dir = tempfile::tempdir().unwrap();
-    let (engine_is, state) = watch::channel(StandIn { api: "1.41", containers: "[]".to_owned() });
+    let (engine_is, state) = watch::channel(StandIn::new("1.41"));
     let followed = Arc::new(Notify::new());
     serve(&dir.path().join("e.sock"), state, Arc::clone(&followed));
     let (engine, mut reports) = follow(dir.path());
@@ -111,7 +119,7 @@ async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
     listed(&engine, &mut reports).await;
     for api in ["1.52", "1.41"] {
         followed.notified().await;
-        engine_is.send_replace(StandIn { api, containers: "[]".to_owned() });
+        engine_is.send_replace(StandIn::new(api));
         listed(&engine, &mut reports).await;
         assert!(engine.is_up());
         engine.containers(&owner).await.unwrap();
@@ -125,10 +133,36 @@ const RUNNING: &str = r#"[{"Id": "a", "State": "running"}]"#;
 async fn a_container_that_cannot_be_read_hides_no_other() {
     let dir = tempfile::tempdir().unwrap();
     let containers = r#"[{"Id": "a", "State": "running"}, {"Id": "b", "State": "stopped"}]"#.to_owned();
-    let (_engine_is, state) = watch::channel(StandIn { api: "1.41", containers });
+    let (_engine_is, state) = watch::channel(StandIn { containers, ..StandIn::new("1.41") });
     serve(&dir.path().join("e.sock"), state, Arc::new(Notify::new()));
     let (engine, mut reports) = follow(dir.path());
     let all = listed(&engine, &mut reports).await;
     assert_eq!(all[0].id.as_deref(), Some("a"));
     assert!(all.len() == 1 && engine.is_up());
+}
+
+/// Tasks of such an engine could not enter their own directories.
+#[tokio::test]
+async fn an_engine_without_root_is_not_offered() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("e.sock");
+    let rootless =
+        StandIn { info: r#"{"SecurityOptions": ["name=seccomp", "name=rootless"]}"#, ..StandIn::new("1.41") };
+    let (_engine_is, state) = watch::channel(rootless);
+    serve(&socket, state, Arc::new(Notify::new()));
+    let options = serde_json::json!({"endpoint": format!("unix://{}", socket.display())});
+    let driver = Containers::open(Setup {
+        driver: "docker".to_owned(),
+        dir: dir.path().join("records"),
+        instance: "i".to_owned(),
+        options: serde_json::from_value(options).unwrap(),
+        mode: Mode::Standalone,
+        compute: (1, 1),
+    });
+    let driver = driver.unwrap();
+    let mut fingerprints = driver.fingerprint();
+    let fingerprint = fingerprints.next().await.unwrap();
+    assert_eq!(fingerprint.health, Health::Unhealthy);
+    assert!(fingerprint.description.starts_with("the engine is rootless: "), "{fingerprint:?}");
+    assert!(fingerprint.attributes.is_empty());
 }

@@ -3,7 +3,7 @@
 use herdlet_nomad::wire::{
     AllocId, Allocation, ClientStatus, DesiredStatus, NodeStatus, node::DrainStrategy, queries::AllocResponse,
 };
-use herdlet_nomad_server::{Cluster, Lan, Settings, schedule::Key};
+use herdlet_nomad_server::{Cluster, Lan, Settings, state::Key};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

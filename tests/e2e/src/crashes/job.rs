@@ -5,27 +5,8 @@
 
 use std::path::Path;
 
-use super::work;
+use super::work::{self, JobType};
 use crate::random::Rng;
-
-/// What a job's tasks do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobType {
-    /// They run until they are stopped.
-    Service,
-    /// They complete by themselves.
-    Batch,
-}
-
-impl JobType {
-    /// The name in manifests and in the arguments of [`super::work`].
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Service => "service",
-            Self::Batch => "batch",
-        }
-    }
-}
 
 /// Whether a job has a task whose driver gives it an address of its own, and fails for a moment while the task runs. Only the driver knows it: an agent that dies before
 /// it has stored the result of the start learns it from the next one's inspection.

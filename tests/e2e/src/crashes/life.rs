@@ -124,7 +124,7 @@ impl Life {
                 Err(broken) => report.broken.push(broken),
             }
             if number % POINTS_JUDGED_TOGETHER == 0 || number == points {
-                report.broken.extend(oracle::judge(self));
+                report.broken.extend(self.judge());
             }
             if !report.broken.is_empty() {
                 break;
@@ -143,7 +143,10 @@ impl Life {
         for name in std::mem::take(&mut self.wanted.asked).into_keys() {
             self.agent.cli(&["delete", &name]).success();
         }
-        oracle::judge_end(self)
+        let mut broken = self.judge();
+        broken.extend(oracle::delete_volumes(&self.agent));
+        broken.extend(oracle::until_bare(&self.agent, &self.instance, &self.bare));
+        broken
     }
 
     /// Returns the end of the agent's log.
@@ -224,6 +227,50 @@ impl Life {
             }
         }
         self.bereaved = self.versions;
+    }
+
+    /// Checks the tasks that run now, and what has become of those of the last check.
+    fn judge(&mut self) -> Vec<String> {
+        let mut broken = oracle::until_reached(&self.agent, &self.instance, &self.wanted, &self.journal);
+        let running = oracle::running(&self.instance);
+        let now: BTreeMap<_, _> =
+            running.into_iter().map(|task| ((task.place, task.word), task.who)).collect();
+        for (key, was) in &self.known {
+            let touched = self.disturbed.iter().any(|place| key.0.starts_with(place));
+            if let Some(is) = now.get(key)
+                && is != was
+                && !touched
+            {
+                broken.push(format!("{key:?} changed from {was:?} to {is:?} without an operation"));
+            }
+        }
+        self.known = now;
+        self.disturbed.clear();
+        broken.extend(self.surplus_starts());
+        broken.extend(oracle::unexpected_lines(&self.agent.log(), &[]));
+        broken
+    }
+
+    /// Returns violations in the numbers of starts of each task.
+    fn surplus_starts(&self) -> Vec<String> {
+        let twice = self.journal.twice();
+        let mut broken: Vec<String> =
+            twice.iter().map(|line| format!("two processes at the same time: {line:?}")).collect();
+        let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+        for line in self.journal.begun() {
+            *counts.entry((line.place, line.word)).or_default() += 1;
+        }
+        for ((place, word), times) in counts {
+            let version = word.trim_start_matches('w').parse().unwrap_or(0_u64);
+            let name = place.split('/').next().unwrap_or_default().to_owned();
+            let asked = self.restarts.get(&(name, word.clone())).copied().unwrap_or(0);
+            if version > self.bereaved && times > 1 + asked {
+                broken.push(format!(
+                    "{place} of {word} has started {times} times; {asked} restarts were requested"
+                ));
+            }
+        }
+        broken
     }
 
     fn pick_moment(&mut self) -> Moment {

@@ -12,7 +12,10 @@ use std::{
 
 use serde_json::json;
 
-use super::job::{JobType, VALUE, Work, variable, word_of};
+use super::{
+    job::{VALUE, Work, variable, word_of},
+    work::JobType,
+};
 use crate::{
     agent::Agent,
     http::{self, Peer, PendingHttp},

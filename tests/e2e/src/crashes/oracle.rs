@@ -1,10 +1,11 @@
 //! The invariants once the agent had time to converge: exactly the wanted tasks run, once each; undisturbed
 //! tasks are the same processes; deleted jobs leave no traces.
 //!
-//! In: a life. Out: descriptions of the violations.
+//! In: an agent, and what should run. Out: descriptions of the violations. What a life has seen before is its own matter: see
+//! [`super::life`].
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -13,10 +14,9 @@ use std::{
 use herdlet_shim::record::{Record, State};
 
 use super::{
-    job::{ADDRESS, JobType, TOKEN, WORD},
-    life::Life,
+    job::{ADDRESS, TOKEN, WORD},
     operation::{ExpectedState, TemplatedTask, templated, unrendered},
-    work::Journal,
+    work::{JobType, Journal},
 };
 use crate::{
     agent::Agent,
@@ -62,46 +62,24 @@ pub fn running(instance: &str) -> Vec<Task> {
     found
 }
 
-/// Checks a life whose agent is running.
-pub fn judge(life: &mut Life) -> Vec<String> {
-    let mut broken = until_reached(&life.agent, &life.instance, &life.wanted, &life.journal);
-    let now: BTreeMap<_, _> =
-        running(&life.instance).into_iter().map(|task| ((task.place, task.word), task.who)).collect();
-    for (key, was) in &life.known {
-        let touched = life.disturbed.iter().any(|place| key.0.starts_with(place));
-        if let Some(is) = now.get(key)
-            && is != was
-            && !touched
-        {
-            broken.push(format!("{key:?} changed from {was:?} to {is:?} without an operation"));
-        }
-    }
-    life.known = now;
-    life.disturbed.clear();
-    broken.extend(counted(life));
-    broken.extend(unexpected_lines(&life.agent.log(), &[]));
-    broken
-}
-
-/// Checks a life after everything was deleted.
-pub fn judge_end(life: &mut Life) -> Vec<String> {
-    let mut broken = judge(life);
+/// Deletes all volumes once no job is left. Returns what can't be deleted.
+pub(super) fn delete_volumes(agent: &Agent) -> Vec<String> {
     let deadline = Instant::now() + LIMIT;
     let volumes = loop {
-        if is_empty(&life.agent) || Instant::now() > deadline {
-            break get_list(&life.agent, "/v1/herdlet/volumes");
+        if is_empty(agent) || Instant::now() > deadline {
+            break get_list(agent, "/v1/herdlet/volumes");
         }
         wait::pause(Duration::from_millis(5));
     };
+    let mut broken = Vec::new();
     for volume in volumes {
         let Some(name) = volume["spec"]["name"].as_str() else { continue };
         let path = format!("/v1/herdlet/volume/{name}?purge=true");
-        let answer = http::request(&life.agent.peer(), "DELETE", &path, &[], "");
+        let answer = http::request(&agent.peer(), "DELETE", &path, &[], "");
         if answer.as_ref().is_none_or(|answer| answer.status != 200) {
             broken.push(format!("cannot delete the volume {name}: {answer:?}"));
         }
     }
-    broken.extend(until_bare(&life.agent, &life.instance, &life.bare));
     broken
 }
 
@@ -254,27 +232,6 @@ fn without_secrets(tasks: &[TemplatedTask<'_>], agent: &Agent) -> Vec<String> {
         }
     }
     open
-}
-
-/// Returns violations in the numbers of starts of each task.
-fn counted(life: &Life) -> Vec<String> {
-    let mut broken: Vec<String> =
-        life.journal.twice().iter().map(|line| format!("two processes at the same time: {line:?}")).collect();
-    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for line in life.journal.begun() {
-        *counts.entry((line.place, line.word)).or_default() += 1;
-    }
-    for ((place, word), times) in counts {
-        let version = word.trim_start_matches('w').parse().unwrap_or(0_u64);
-        let name = place.split('/').next().unwrap_or_default().to_owned();
-        let asked = life.restarts.get(&(name, word.clone())).copied().unwrap_or(0);
-        if version > life.bereaved && times > 1 + asked {
-            broken.push(format!(
-                "{place} of {word} has started {times} times; {asked} restarts were requested"
-            ));
-        }
-    }
-    broken
 }
 
 /// What an agent's log must not contain in a life whose disk and memory are sound.

@@ -14,11 +14,29 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::job::JobType;
 use crate::wait;
 
 /// First argument of a program that acts as such a task: see [`run`].
 pub const ARGUMENT: &str = "task";
+
+/// What a job's tasks do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobType {
+    /// They run until they are stopped.
+    Service,
+    /// They complete by themselves.
+    Batch,
+}
+
+impl JobType {
+    /// The name in manifests and in the arguments of [`run`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::Batch => "batch",
+        }
+    }
+}
 
 /// The entry of a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     crashes::{
-        job::JobType,
         operation::{self, ExpectedState, Operation, Request, RequestOutcome},
         oracle::unexpected_lines,
+        work::JobType,
     },
     http::{self, Peer},
     random::Rng,

@@ -77,13 +77,13 @@ impl NodeTest {
         self.cluster.alloc(id).unwrap()
     }
 
-    pub(crate) fn submit(&self, job: &Value) -> herdlet_nomad_server::schedule::Key {
+    pub(crate) fn submit(&self, job: &Value) -> herdlet_nomad_server::state::Key {
         let _guard = self.runtime.enter();
         self.cluster.submit(job).unwrap()
     }
 
     /// Returns the only allocation of a job that is wanted.
-    pub(crate) fn alloc(&self, key: &herdlet_nomad_server::schedule::Key) -> Allocation {
+    pub(crate) fn alloc(&self, key: &herdlet_nomad_server::state::Key) -> Allocation {
         wait::until("it is placed", || {
             let allocs = self.cluster.allocs_of(key);
             allocs.into_iter().find(|alloc| !alloc.desired_status.is_terminal())
@@ -91,7 +91,7 @@ impl NodeTest {
     }
 
     /// Stops a job on the servers, and waits for its end.
-    pub(crate) fn stop(&self, key: &herdlet_nomad_server::schedule::Key) {
+    pub(crate) fn stop(&self, key: &herdlet_nomad_server::state::Key) {
         {
             let _guard = self.runtime.enter();
             self.cluster.stop_job(key, true);

@@ -22,7 +22,10 @@ use herdlet_e2e::{
     wait,
 };
 use herdlet_nomad::wire::{AllocId, ClientStatus, NodeId, NodeStatus};
-use herdlet_nomad_server::{Cluster, Settings, schedule::Key, state::Stored};
+use herdlet_nomad_server::{
+    Cluster, Settings,
+    state::{Key, Stored},
+};
 use serde_json::{Value, json};
 
 use crate::common::is_root;

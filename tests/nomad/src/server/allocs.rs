@@ -18,7 +18,7 @@ use herdlet_rpc::{
 use tokio::time::{Instant, sleep};
 
 use super::{Answer, Server, refuse};
-use crate::{cluster::lock, faults::Fault, state::State};
+use crate::{faults::Fault, inner::lock, state::State};
 
 impl Server {
     pub(super) async fn allocs(&self, request: AllocsRequest, fault: Option<Fault>) -> Answer {

@@ -13,7 +13,7 @@ use herdlet_rpc::{
 };
 
 use super::{Answer, Server, refuse};
-use crate::{cluster::lock, fields::Fields, state::State};
+use crate::{fields::Fields, inner::lock, state::State};
 
 impl Server {
     pub(super) async fn variable(&self, call: &Call) -> Answer {

@@ -22,7 +22,7 @@ use tokio::time::{Duration, Instant};
 
 use super::{Answer, Server, refuse};
 use crate::{
-    cluster::lock,
+    inner::lock,
     state::{State, deadline},
 };
 

@@ -8,7 +8,7 @@ use herdlet_rpc::{
 use serde::Deserialize;
 
 use super::{Answer, Server, refuse};
-use crate::cluster::lock;
+use crate::inner::lock;
 
 /// Services to register, or one to remove.
 #[derive(Deserialize, Default)]

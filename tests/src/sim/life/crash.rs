@@ -10,8 +10,9 @@ use herdlet_plan::{
     world::World,
 };
 
-use super::{Life, SECOND, settings};
+use super::{Life, settings};
 use crate::sim::{
+    clock::SECOND,
     coverage::Kind,
     machine::{Phase, Thing, spec_of},
 };

@@ -13,8 +13,8 @@ use herdlet_plan::{
     turn::Turn,
 };
 
-use super::{Life, SECOND, turn::Release};
-use crate::sim::{coverage::Kind, machine::AttemptKey};
+use super::{Life, turn::Release};
+use crate::sim::{clock::SECOND, coverage::Kind, machine::AttemptKey};
 
 /// A turn that could not be stored.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use herdlet_plan::{
     parts::Withdraw,
 };
 
-use super::{Flight, Life, SECOND};
+use super::{Flight, Life};
 use crate::sim::{
+    clock::SECOND,
     coverage::Kind,
     jobs::checks_of,
     machine::{Thing, runs_checks},

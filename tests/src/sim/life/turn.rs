@@ -13,8 +13,8 @@ use herdlet_plan::{
     turn::{Note, Turn},
 };
 
-use super::{Flight, Life, SECOND};
-use crate::sim::coverage::Kind;
+use super::{Flight, Life};
+use crate::sim::{clock::SECOND, coverage::Kind};
 
 /// When an operation is released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,13 @@
 //! Images: pulls, archives, and what is removed.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use bollard::{
     Docker,
@@ -17,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use rustix::fs::{CWD, FileType};
 
 use super::machine::{Link, SLOW, machines, reaches};
-use crate::{Containers, Mode, Setup, engine::Place};
+use crate::{Containers, Mode, Setup, engine::Place, used::UsedImage};
 
 /// Two tasks that wait for one image share its pull, which goes on while one of them still waits.
 #[tokio::test(flavor = "multi_thread")]
@@ -32,7 +39,7 @@ async fn tasks_share_the_pull_of_their_image() {
         let mut waiting = driver.prepare(&second, &cancels[1]).boxed();
         let pulls = || machine.failed.load(Ordering::SeqCst);
         let has_begun = async {
-            while pulls() == 0 {
+            while pulls() == 0 || driver.shared.pulls.waiting() < 2 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -64,6 +71,60 @@ async fn a_pull_ends_by_its_timeouts() {
             let error = driver.prepare(&task, &CancellationToken::new()).await.unwrap_err();
             assert!(error.why().contains(option), "{} {option}: {error}", machine.driver);
         }
+    }
+}
+
+/// How far a pull is was shown nowhere in the events of its task.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_progress_of_a_pull_is_an_event() {
+    for machine in machines() {
+        let mut driver = machine.driver();
+        Arc::get_mut(&mut driver.shared).unwrap().pull_event_period = Duration::ZERO;
+        reaches(&driver, Health::Healthy).await;
+        machine.link.send_replace(Link::Fetched(1));
+        let mut events = driver.events();
+        let task = machine.task(attempt_id(1), json!({"image": "registry.invalid/fetched:1"}));
+        let cancel = CancellationToken::new();
+        let mut preparing = driver.prepare(&task, &cancel);
+        let following = async {
+            for (done, next) in [("1 of 4 MiB (25 %)", 3), ("3 of 4 MiB (75 %)", 4)] {
+                let progress = format!("Docker image pull progress: {done} in 1 layers");
+                let is_it = |event: TaskEvent| matches!(event, TaskEvent::Message { message, .. } if message == progress);
+                while !is_it(events.next().await.unwrap()) {}
+                machine.link.send_replace(Link::Fetched(next));
+            }
+        };
+        tokio::select! {
+            done = &mut preparing => panic!("the pull goes on: {done:?}"),
+            () = following => {}
+        }
+        cancel.cancel();
+        preparing.await.unwrap_err();
+    }
+}
+
+/// A task that may do without credentials waits for none.
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_cannot_be_read_stop_only_tasks_that_need_them() {
+    for machine in machines() {
+        let machine = machine.with(json!({"auth": {"helper": "herdlet-test-missing"}}));
+        let driver = machine.connected().await;
+        let mut events = driver.events();
+        let mut task = machine.task(attempt_id(1), json!({"image": "localhost:1/none:1"}));
+        let cancel = CancellationToken::new();
+        let strict = driver.prepare(&task, &cancel).await.unwrap_err();
+        assert!(strict.why().contains("herdlet-test-missing"), "{strict}");
+        task.config["auth_soft_fail"] = true.into();
+        let error = driver.prepare(&task, &cancel).await.unwrap_err();
+        assert!(error.why().contains("pull image localhost:1/none:1"), "{error}");
+        let says_so = |event: TaskEvent| match event {
+            TaskEvent::Message { message, .. } => {
+                message.contains("herdlet-test-missing")
+                    && message.ends_with("pulling without credentials (auth_soft_fail)")
+            }
+            _ => false,
+        };
+        while !says_so(events.next().await.unwrap()) {}
     }
 }
 
@@ -101,6 +162,58 @@ async fn a_pull_that_fails_uses_the_image_that_is_there() {
         let strict = machine.with(json!({"pull_fallback": false}));
         let driver = strict.connected().await;
         driver.prepare(&task, &cancel).await.unwrap_err();
+    }
+}
+
+/// Only age counted: the disk became full although images were unused.
+#[tokio::test(flavor = "multi_thread")]
+async fn unused_images_make_room_oldest_first() {
+    for machine in machines() {
+        let driver = machine.connected().await;
+        let (shared, engine) = (&driver.shared, driver.shared.current());
+        let client = &engine.client().await.unwrap();
+        let of_age = async |name: &str, at_s| {
+            let image = format!("herdlet-test/{}:{name}", machine.instance);
+            let fetched = Some(make_image(client, &image).await);
+            shared
+                .used
+                .note(&UsedImage { image: image.clone(), engine: engine.place.clone(), at_s, fetched })
+                .unwrap();
+            image
+        };
+        let images = [of_age("new", 30).await, of_age("old", 10).await, of_age("used", 5).await];
+        shared.claim_image(&attempt_id(1), &images[2], &engine.place);
+        let present = async || {
+            let mut present = Vec::new();
+            for image in &images {
+                present.push(crate::images::local(client, image).await.unwrap().is_some());
+            }
+            present
+        };
+        let root = engine.about().unwrap().root.clone();
+        let never = |_: &Path| false;
+        assert_eq!(shared.make_room(None, Duration::ZERO, Arc::new(never)).await.unwrap(), 0);
+        assert_eq!(present().await, [true, true, true]);
+        let asked = AtomicU32::new(0);
+        let until_one_is_gone =
+            move |dir: &Path| dir == Path::new(&root) && asked.fetch_add(1, Ordering::SeqCst) == 0;
+        assert_eq!(shared.make_room(None, Duration::ZERO, Arc::new(until_one_is_gone)).await.unwrap(), 1);
+        assert_eq!(present().await, [true, false, true], "{}", machine.driver);
+        let other = Place { socket: "/nowhere".into(), ..engine.place.clone() };
+        assert_eq!(shared.make_room(Some(&other), Duration::ZERO, Arc::new(|_| true)).await.unwrap(), 0);
+        // A pull that fails for a full disk is tried once more if an image could be removed.
+        machine.link.send_replace(Link::FullDisk);
+        let task = machine.task(attempt_id(2), json!({"image": "registry.invalid/large:1"}));
+        for pulls in [2, 3] {
+            let error = driver.prepare(&task, &CancellationToken::new()).await.unwrap_err();
+            assert!(error.why().contains("no space left on device"), "{error}");
+            assert_eq!(machine.failed.load(Ordering::SeqCst), pulls, "{}", machine.driver);
+            assert_eq!(present().await, [false, false, true]);
+        }
+        machine.link.send_replace(Link::Works);
+        shared.release_image(&attempt_id(1));
+        shared.collect(Duration::ZERO).await.unwrap();
+        assert_eq!(present().await, [false, false, false]);
     }
 }
 

@@ -42,6 +42,10 @@ pub(super) enum Link {
     LosesResize,
     /// Archives of images are received and never answered.
     HangsLoad,
+    /// Pulls fail: the disk is full.
+    FullDisk,
+    /// Pulls have fetched this many MiB of 4, and go on when it changes.
+    Fetched(u64),
 }
 
 /// A machine with an engine.
@@ -201,17 +205,22 @@ async fn forward(
     let is_inspection =
         path.ends_with("/json") && path.contains("/containers/") && !path.ends_with("/containers/json");
     const FAILED: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";
+    let is_pull = path.ends_with("/images/create");
+    const FULL: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n{\"errorDetail\": {\"message\": \"write /layer: no space left on device\"}}\n";
     const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     let answer = match *link.borrow() {
         Link::FailsInspect if is_inspection => Some(FAILED),
         Link::FailsResize if path.ends_with("/resize") => Some(FAILED),
         Link::LosesResize if path.ends_with("/resize") => Some(DONE),
+        Link::FullDisk if is_pull => Some(FULL),
         Link::FailsInspect
         | Link::FailsResize
         | Link::LosesResize
         | Link::Works
         | Link::Down
-        | Link::HangsLoad => None,
+        | Link::HangsLoad
+        | Link::FullDisk
+        | Link::Fetched(_) => None,
     };
     if let Some(answer) = answer {
         failed.fetch_add(1, Ordering::SeqCst);
@@ -222,6 +231,9 @@ async fn forward(
         failed.fetch_add(1, Ordering::SeqCst);
         let _ = tokio::io::copy(&mut client, &mut tokio::io::sink()).await;
         return;
+    }
+    if is_pull && matches!(*link.borrow(), Link::Fetched(_)) {
+        return pull(client, link).await;
     }
     let Ok(mut server) = UnixStream::connect(engine).await else { return };
     let forwarding = async {
@@ -236,5 +248,22 @@ async fn forward(
     tokio::select! {
         () = forwarding => {}
         _ = link.wait_for(|link| *link == Link::Down) => {}
+    }
+}
+
+/// Answers a pull with its progress, which changes with the link, until nobody waits for it.
+async fn pull(mut client: UnixStream, mut link: watch::Receiver<Link>) {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n";
+    if client.write_all(HEAD.as_bytes()).await.is_err() {
+        return;
+    }
+    loop {
+        let Link::Fetched(mib) = *link.borrow_and_update() else { return };
+        let (current, total) = (mib << 20, 4 << 20);
+        let line = json!({"id": "layer", "status": "Downloading", "progressDetail": {"current": current, "total": total}});
+        let sent = client.write_all(format!("{line}\n").as_bytes()).await;
+        if sent.is_err() || link.changed().await.is_err() {
+            return;
+        }
     }
 }

@@ -260,7 +260,15 @@ fn hardened(ground: &Ground<'_>) {
 }
 
 fn names(ground: &Ground<'_>) {
-    let texts = ["front", "10.9.8.7", "db.internal", "nameserver 10.1.1.1", "search internal", "ndots:2"];
+    let texts = [
+        "front",
+        "02:42:0a:d5:00:07",
+        "10.9.8.7",
+        "db.internal",
+        "nameserver 10.1.1.1",
+        "search internal",
+        "ndots:2",
+    ];
     ground.printed("names.g[0]", "t", &texts);
     let labels = &ground.container(&ground.running("names.g[0]", "t"), "t")["Config"]["Labels"];
     assert_eq!((&labels["team"], &labels["com.example/owner"]), (&"web".into(), &"names".into()));

@@ -45,7 +45,7 @@ fn single(engine: &Engine<'_>, agent: &Agent) -> Value {
 }
 
 /// Stops a job on the servers, and waits for the end of its containers.
-fn stop(engine: &Engine<'_>, node: &NodeTest, key: &herdlet_nomad_server::schedule::Key) {
+fn stop(engine: &Engine<'_>, node: &NodeTest, key: &herdlet_nomad_server::state::Key) {
     node.stop(key);
     wait::until_true("its containers have ended", || {
         containers_of(engine, &node.agent).iter().all(|found| found["State"] != "running")
