@@ -1,0 +1,25 @@
+//! Networks of allocations, made through the kernel's own interfaces: rtnetlink, nf_tables, namespaces, sysctls.
+//!
+//! In: descriptions of networks. Out: namespaces, links, addresses, routes and rules, made or removed. It knows no job, no
+//! task and no planner, and needs no other program. Everything is found again by its name, so each function may be repeated:
+//! it makes what is missing, and corrects what differs. All functions block for a moment; callers use threads for them.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`message`] | netlink messages: encoding and reading |
+//! | [`socket`] | requests to the kernel and their answers |
+//! | [`namespace`] | network namespaces, and the files that keep them |
+//! | [`link`] | bridges and pairs of virtual interfaces |
+//! | [`address`] | addresses of interfaces |
+//! | [`route`] | routes |
+//! | [`sysctl`] | settings of the kernel |
+
+pub mod address;
+pub mod link;
+pub mod message;
+pub mod namespace;
+pub mod route;
+pub mod socket;
+pub mod sysctl;
+#[cfg(test)]
+mod test_machine;
