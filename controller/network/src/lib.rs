@@ -13,11 +13,13 @@
 //! | [`address`] | addresses of interfaces |
 //! | [`route`] | routes |
 //! | [`sysctl`] | settings of the kernel |
+//! | [`nft`] | messages of nf_tables |
 
 pub mod address;
 pub mod link;
 pub mod message;
 pub mod namespace;
+pub mod nft;
 pub mod route;
 pub mod socket;
 pub mod sysctl;
