@@ -14,14 +14,19 @@
 //! | [`route`] | routes |
 //! | [`sysctl`] | settings of the kernel |
 //! | [`nft`] | messages of nf_tables |
+//! | [`firewall`] | the rules of an instance, with mapped ports |
+//! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
 
 pub mod address;
+pub mod address_pool;
+pub mod firewall;
 pub mod link;
 pub mod message;
 pub mod namespace;
 pub mod nft;
 pub mod route;
 pub mod socket;
+pub mod subnet;
 pub mod sysctl;
 #[cfg(test)]
 mod test_machine;
