@@ -16,6 +16,7 @@
 //! | [`nft`] | messages of nf_tables |
 //! | [`firewall`] | the rules of an instance, with mapped ports |
 //! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
+//! | [`networks`] | whole networks of allocations |
 
 pub mod address;
 pub mod address_pool;
@@ -23,6 +24,7 @@ pub mod firewall;
 pub mod link;
 pub mod message;
 pub mod namespace;
+pub mod networks;
 pub mod nft;
 pub mod route;
 pub mod socket;
