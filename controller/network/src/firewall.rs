@@ -159,30 +159,21 @@ impl Firewall {
         let wanted = elements_of(ports);
         let mut socket = self.lock();
         let what = "map ports";
-        match socket.commit(what, &self.added(&wanted, &BTreeMap::new())) {
+        match socket.commit(what, &self.added(&wanted, &Elements::new())) {
             // An element exists with another value.
             Err(error) if matches!(error.errno(), Some(Errno::EXIST | Errno::BUSY)) => {
-                let mut taken = BTreeMap::new();
-                for (map, elements) in &wanted {
-                    let keys: BTreeSet<&[u8]> = elements.iter().map(|element| &*element.key).collect();
-                    let mut found = read::elements(&mut socket, self.table(), map)?;
-                    found.retain(|element| keys.contains(&*element.key));
-                    taken.insert(*map, found.into_iter().map(|element| element.key).collect::<Vec<_>>());
-                }
+                let taken = self.present(&mut socket, &wanted)?;
                 socket.commit(what, &self.added(&wanted, &taken))
             }
             result => result,
         }
     }
 
-    fn added(
-        &self,
-        wanted: &BTreeMap<&'static str, Vec<Element>>,
-        taken: &BTreeMap<&'static str, Vec<Vec<u8>>>,
-    ) -> Vec<Message> {
+    fn added(&self, wanted: &Elements, taken: &Elements) -> Vec<Message> {
         let mut batch = Batch::new(self.table());
-        for (map, keys) in taken {
-            batch.remove_elements(map, keys);
+        for (map, elements) in taken {
+            let keys: Vec<Vec<u8>> = elements.iter().map(|element| element.key.clone()).collect();
+            batch.remove_elements(map, &keys);
         }
         for (map, elements) in wanted {
             batch.add_elements(map, elements);
@@ -190,16 +181,20 @@ impl Firewall {
         batch.into_messages()
     }
 
-    /// Removes all ports of an allocation; without effect if it has none, or there is no table.
+    /// Removes the ports of an allocation; without effect if it has none, or there is no table. If its ports are not known, all
+    /// maps are searched for them.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn unmap_ports(&self, owner: &str) -> Result<(), NetlinkError> {
+    pub fn unmap_ports(&self, owner: &str, known: Option<&[PortMap]>) -> Result<(), NetlinkError> {
         let mut socket = self.lock();
+        let found = match known {
+            Some(ports) => self.present(&mut socket, &elements_of(ports))?,
+            None => self.all_elements(&mut socket)?,
+        };
         let mut batch = Batch::new(self.table());
-        for (map, _) in MAPS {
-            let found = read::elements(&mut socket, self.table(), map)?;
-            let own = found.into_iter().filter(|element| element.comment == owner);
+        for (map, elements) in found {
+            let own = elements.into_iter().filter(|element| element.comment == owner);
             let keys: Vec<Vec<u8>> = own.map(|element| element.key).collect();
             batch.remove_elements(map, &keys);
         }
@@ -218,13 +213,8 @@ impl Firewall {
     /// # Errors
     /// If the kernel does not answer.
     pub fn owners(&self) -> Result<BTreeSet<String>, NetlinkError> {
-        let mut socket = self.lock();
-        let mut owners = BTreeSet::new();
-        for (map, _) in MAPS {
-            let found = read::elements(&mut socket, self.table(), map)?;
-            owners.extend(found.into_iter().map(|element| element.comment));
-        }
-        Ok(owners)
+        let all = self.all_elements(&mut self.lock())?;
+        Ok(all.into_values().flatten().map(|element| element.comment).collect())
     }
 
     /// Whether these ports are mapped.
@@ -232,15 +222,25 @@ impl Firewall {
     /// # Errors
     /// If the kernel does not answer.
     pub fn has_ports(&self, ports: &[PortMap]) -> Result<bool, NetlinkError> {
-        let mut socket = self.lock();
-        for (map, wanted) in elements_of(ports) {
-            let found: BTreeSet<Element> =
-                read::elements(&mut socket, self.table(), map)?.into_iter().collect();
-            if !wanted.iter().all(|element| found.contains(element)) {
-                return Ok(false);
+        let wanted = elements_of(ports);
+        Ok(self.present(&mut self.lock(), &wanted)? == wanted)
+    }
+
+    fn all_elements(&self, socket: &mut Socket) -> Result<Elements, NetlinkError> {
+        let all = MAPS.map(|(map, _)| Ok((map, read::elements(socket, self.table(), map)?)));
+        all.into_iter().collect()
+    }
+
+    /// The elements that have the keys of these.
+    fn present(&self, socket: &mut Socket, wanted: &Elements) -> Result<Elements, NetlinkError> {
+        let mut present = Elements::new();
+        for (map, elements) in wanted {
+            for element in elements {
+                let found = read::element(socket, self.table(), map, &element.key)?;
+                present.entry(map).or_default().extend(found);
             }
         }
-        Ok(true)
+        Ok(present)
     }
 
     /// How the table differs from what is wanted; `None` if it does not.
@@ -311,9 +311,12 @@ fn is_structural(error: &NetlinkError) -> bool {
     matches!(error.errno(), Some(Errno::EXIST | Errno::OPNOTSUPP | Errno::INVAL | Errno::BUSY))
 }
 
-/// The elements for these ports, by map.
-fn elements_of(ports: &[PortMap]) -> BTreeMap<&'static str, Vec<Element>> {
-    let mut all: BTreeMap<&'static str, Vec<Element>> = BTreeMap::new();
+/// Elements by map.
+type Elements = BTreeMap<&'static str, Vec<Element>>;
+
+/// The elements for these ports.
+fn elements_of(ports: &[PortMap]) -> Elements {
+    let mut all = Elements::new();
     for port in ports {
         let (exact, any, host) = match (port.target_ip, port.host_ip) {
             (IpAddr::V4(_), Some(IpAddr::V4(ip))) => (rules::PORTS4, rules::ANY4, padded4(ip)),

@@ -262,8 +262,8 @@ impl Networks {
     /// # Errors
     /// That of the first step that failed. The claim of the address then stays.
     pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
-        self.lock_ports().remove(owner);
-        let unmapped = self.firewall.unmap_ports(owner).map_err(NetworkError::from);
+        let known = self.lock_ports().remove(owner);
+        let unmapped = self.firewall.unmap_ports(owner, known.as_deref()).map_err(NetworkError::from);
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
         unmapped.and(removed)?;
         Ok(self.pool.release(owner)?)

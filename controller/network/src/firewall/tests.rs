@@ -67,12 +67,14 @@ fn rules_are_installed_once_and_ports_stay() {
         assert_eq!(firewall.install().unwrap(), Installed::PortsKept);
         assert_eq!(firewall.compare(&ports).unwrap(), None);
         assert_eq!(firewall.owners().unwrap(), ["a", "b"].map(str::to_owned).into());
-        firewall.unmap_ports("a").unwrap();
-        firewall.unmap_ports("a").unwrap();
+        firewall.unmap_ports("a", Some(&ports[..1])).unwrap();
+        assert_eq!(firewall.compare(&ports[1..]).unwrap(), None);
+        firewall.unmap_ports("a", None).unwrap();
+        firewall.unmap_ports("a", None).unwrap();
         assert_eq!(firewall.compare(&ports[2..]).unwrap(), None);
         for _ in 0..2 {
             firewall.remove().unwrap();
-            firewall.unmap_ports("b").unwrap();
+            firewall.unmap_ports("b", Some(&ports)).unwrap();
             assert_eq!(firewall.owners().unwrap(), BTreeSet::new());
         }
     });
@@ -84,9 +86,10 @@ fn port_of_another_allocation_is_taken_over() {
     on_machine(|_| {
         let firewall = firewall();
         firewall.install().unwrap();
-        firewall.map_ports(&[port(8080, 9, "a"), port(8081, 9, "a")]).unwrap();
+        let earlier = [port(8080, 9, "a"), port(8081, 9, "a")];
+        firewall.map_ports(&earlier).unwrap();
         firewall.map_ports(&[port(8080, 10, "b"), port(8090, 10, "b")]).unwrap();
-        firewall.unmap_ports("a").unwrap();
+        firewall.unmap_ports("a", Some(&earlier)).unwrap();
         let wanted = [port(8080, 10, "b"), port(8090, 10, "b")];
         assert_eq!(firewall.compare(&wanted).unwrap(), None);
     });

@@ -293,7 +293,7 @@ fn half_made_networks_are_completed() {
                     address::remove(inside, index, &address).unwrap();
                 }),
             ),
-            ("the ports are unmapped", Box::new(|_, _| networks.firewall.unmap_ports("a").unwrap())),
+            ("the ports are unmapped", Box::new(|_, _| networks.firewall.unmap_ports("a", None).unwrap())),
             (
                 "the table is deleted",
                 Box::new(|_, _| {
@@ -316,7 +316,7 @@ fn half_made_networks_are_completed() {
                 "all of it is removed",
                 Box::new(|_, _| {
                     networks.pins.remove("a").unwrap();
-                    networks.firewall.unmap_ports("a").unwrap();
+                    networks.firewall.unmap_ports("a", None).unwrap();
                 }),
             ),
         ];
@@ -360,7 +360,7 @@ fn rules_are_repaired_with_all_ports() {
         networks.firewall.remove().unwrap();
         assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Structure));
         assert_eq!(networks.repair_rules().unwrap(), None);
-        networks.firewall.unmap_ports("b").unwrap();
+        networks.firewall.unmap_ports("b", None).unwrap();
         assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Ports));
         for wanted in [request("a", &a), request("b", &b)] {
             assert!(matches!(networks.inspect(&wanted).unwrap(), Found::Complete(_)));

@@ -9,7 +9,7 @@ use super::{
     CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, COMMENT, DATA_VALUE, ELEMENT_DATA,
     ELEMENT_KEY, ELEMENT_USER_DATA, ELEMENTS, ELEMENTS_SET, ELEMENTS_TABLE, Element, Family, GET_CHAIN,
     GET_ELEMENT, GET_RULE, GET_SET, HEADER_LEN, HOOK_NUMBER, HOOK_PRIORITY, LIST_ITEM, RULE_CHAIN,
-    RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table,
+    RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table, key_of,
 };
 
 /// A chain that the kernel has.
@@ -86,6 +86,27 @@ pub fn elements(socket: &mut Socket, table: Table<'_>, map: &str) -> Result<Vec<
     let lists = found.iter().filter_map(|object| value(object, ELEMENTS));
     let all = lists.flat_map(message::attributes).filter(|(kind, _)| *kind == LIST_ITEM);
     Ok(all.filter_map(|(_, element)| read_element(element)).collect())
+}
+
+/// The element of a map with this key, if there is one.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn element(
+    socket: &mut Socket,
+    table: Table<'_>,
+    map: &str,
+    key: &[u8],
+) -> Result<Option<Element>, NetlinkError> {
+    let list = Attributes::new().with_nested(LIST_ITEM, &key_of(key));
+    let attributes = Attributes::new()
+        .with_text(ELEMENTS_TABLE, table.name)
+        .with_text(ELEMENTS_SET, map)
+        .with_nested(ELEMENTS, &list);
+    let what = format!("find an element of the map {map}");
+    let found = socket.get(&what, request(GET_ELEMENT, table.family, attributes))?;
+    let list = found.as_ref().and_then(|object| value(object, ELEMENTS));
+    Ok(list.and_then(|list| read_element(message::find(list, LIST_ITEM)?)))
 }
 
 fn read_element(bytes: &[u8]) -> Option<Element> {
