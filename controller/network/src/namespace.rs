@@ -193,7 +193,7 @@ impl Pins {
             .create(&self.dir)
             .map_err(failed("create", &self.dir))?;
         detach(&path)?;
-        let made = OpenOptions::new().write(true).create_new(true).mode(0).open(&path);
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(&path);
         match made {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -244,7 +244,7 @@ fn require_plain_file(path: &Path) -> Result<(), NamespaceError> {
         return Ok(());
     }
     fs::remove_file(path).map_err(failed("remove", path))?;
-    let made = OpenOptions::new().write(true).create_new(true).mode(0).open(path);
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o000).open(path);
     made.map(drop).map_err(failed("create", path))
 }
 

@@ -327,6 +327,7 @@ impl Networks {
         Setting::ForwardV4.set("1")?;
         Setting::RouteLoopback(config.name.as_str().to_owned()).set("1")?;
         if config.subnet6.is_some() {
+            Setting::DetectDuplicates(config.name.as_str().to_owned()).set("0")?;
             Setting::ForwardV6.set("1")?;
         }
         Ok(bridge)

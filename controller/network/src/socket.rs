@@ -26,6 +26,9 @@ const DATAGRAM_LEN_MAX: usize = 64 << 10;
 /// The largest list: enough for a hundred thousand rules or interfaces.
 const LIST_LEN_MAX: usize = 64 << 20;
 
+/// How many datagrams of others are passed over before an answer.
+const FOREIGN_MAX: usize = 4_096;
+
 /// How often a list is requested again because it has changed meanwhile.
 const LIST_TRIES: usize = 16;
 
@@ -319,21 +322,22 @@ impl Socket {
 
     /// Receives the kernel's next datagram, and returns its length.
     fn receive(&mut self, what: &str) -> Result<usize, NetlinkError> {
-        loop {
+        for _ in 0..FOREIGN_MAX {
             match recvfrom(&self.fd, &mut self.datagram[..], RecvFlags::TRUNC) {
-                Ok((_, len, _)) if len > DATAGRAM_LEN_MAX || len < HEADER_LEN => {
-                    return Err(NetlinkError::garbled(what));
-                }
                 Ok((_, len, from)) => {
                     let from = from.and_then(|from| netlink::SocketAddrNetlink::try_from(from).ok());
-                    if from.is_some_and(|from| from.pid() == 0) {
-                        return Ok(len);
+                    let is_readable = (HEADER_LEN..=DATAGRAM_LEN_MAX).contains(&len);
+                    match from.is_some_and(|from| from.pid() == 0) {
+                        true if is_readable => return Ok(len),
+                        true => return Err(NetlinkError::garbled(what)),
+                        false => {}
                     }
                 }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(NetlinkError::io(what, errno)),
             }
         }
+        Err(NetlinkError::garbled(what))
     }
 }
 
@@ -425,5 +429,26 @@ mod tests {
             let body = [&code[..], &u32::to_ne_bytes(len)].concat();
             assert!(answer(EXPLAINED, &body).is_some_and(|(_, words)| words.is_empty()));
         }
+    }
+
+    /// A process in the namespace with the right to change its network may send to our sockets too.
+    #[test]
+    fn answers_of_other_processes_are_passed_over() {
+        crate::test_machine::on_machine(|_| {
+            let mut socket = Socket::open(Protocol::Route).unwrap();
+            // The first request gives the socket an address.
+            crate::link::list(&mut socket).unwrap();
+            let own = rustix::net::getsockname(&socket.fd).unwrap();
+            let own = netlink::SocketAddrNetlink::try_from(own).unwrap();
+            let other = Socket::open(Protocol::Route).unwrap();
+            let lie = Message { kind: ERROR, flags: 0, fixed: vec![0xff; 20], attributes: Attributes::new() };
+            let mut bytes = Vec::new();
+            lie.encode(socket.sequence + 1, &mut bytes).unwrap();
+            let to = netlink::SocketAddrNetlink::new(own.pid(), 0);
+            for datagram in [&bytes[..], &[0], &vec![0; DATAGRAM_LEN_MAX + 1]] {
+                sendto(&other.fd, datagram, SendFlags::empty(), &to).unwrap();
+            }
+            assert_eq!(crate::link::list(&mut socket).unwrap().len(), 1, "the loopback");
+        });
     }
 }

@@ -15,6 +15,9 @@ pub enum Setting {
     AcceptRouters(String),
     /// Route packets with addresses of 127.0.0.0/8 over this interface.
     RouteLoopback(String),
+    /// Wait a second before an IPv6 address of this interface is used, in case another interface has it. Until then the bridge
+    /// asks for no neighbour.
+    DetectDuplicates(String),
     /// Pass IPv4 packets within a bridge through the rules for routed ones.
     BridgeCallsRules,
 }
@@ -37,6 +40,7 @@ impl Setting {
             Self::ForwardV6 => net.join("ipv6/conf/all/forwarding"),
             Self::AcceptRouters(interface) => net.join("ipv6/conf").join(interface).join("accept_ra"),
             Self::RouteLoopback(interface) => net.join("ipv4/conf").join(interface).join("route_localnet"),
+            Self::DetectDuplicates(interface) => net.join("ipv6/conf").join(interface).join("accept_dad"),
             Self::BridgeCallsRules => net.join("bridge/bridge-nf-call-iptables"),
         }
     }

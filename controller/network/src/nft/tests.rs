@@ -157,7 +157,7 @@ fn elements_are_added_replaced_and_removed() {
         use rustix::io::Errno;
         assert!(matches!(clash, Err(Some(Errno::EXIST | Errno::BUSY))), "{clash:?}");
         commit(&|batch| {
-            batch.remove_elements("ports4", &[other.key.clone()]);
+            batch.remove_elements("ports4", std::slice::from_ref(&other.key));
             batch.add_elements("ports4", std::slice::from_ref(&other));
         })
         .unwrap();
