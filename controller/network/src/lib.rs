@@ -16,16 +16,20 @@
 //! | [`nft`] | messages of nf_tables |
 //! | [`firewall`] | the rules of an instance, with mapped ports |
 //! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
+//! | [`ports`] | sockets that hold mapped ports |
+//! | [`host`] | what the machine's own network demands of a bridge |
 //! | [`networks`] | whole networks of allocations |
 
 pub mod address;
 pub mod address_pool;
 pub mod firewall;
+pub mod host;
 pub mod link;
 pub mod message;
 pub mod namespace;
 pub mod networks;
 pub mod nft;
+pub mod ports;
 pub mod route;
 pub mod socket;
 pub mod subnet;
