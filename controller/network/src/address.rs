@@ -7,8 +7,8 @@ use crate::{
     socket::{NetlinkError, Object, Socket},
 };
 
-const NEW_ADDRESS: u16 = 20;
-const DELETE_ADDRESS: u16 = 21;
+pub(crate) const NEW_ADDRESS: u16 = 20;
+pub(crate) const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
 
 /// Length of `struct ifaddrmsg`.
@@ -110,10 +110,11 @@ fn header(index: u32, address: &InterfaceAddress) -> Vec<u8> {
 }
 
 fn read(object: &Object) -> Option<(u32, InterfaceAddress)> {
-    if object.kind != NEW_ADDRESS {
-        return None;
-    }
-    let body = &object.body;
+    if object.kind == NEW_ADDRESS { read_body(&object.body) } else { None }
+}
+
+/// The address that a message of the kernel is about, with the number of its interface.
+pub(crate) fn read_body(body: &[u8]) -> Option<(u32, InterfaceAddress)> {
     let (prefix, index) = (*body.get(1)?, message::read_u32(body, 4)?);
     let of_kind = |wanted: u16| {
         message::attributes_after(body, HEADER_LEN)

@@ -111,6 +111,14 @@ impl Firewall {
         &self.table
     }
 
+    /// The address of the socket that changes the table: [`RuleWatch`](crate::watch::RuleWatch) does not report its changes.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn port(&self) -> std::io::Result<u32> {
+        self.lock().port()
+    }
+
     /// Makes the table, its chains, maps and rules as wanted, in one step: no packet sees anything in between. Mapped ports stay,
     /// unless the table has chains or maps that are something else: then it is made anew.
     ///

@@ -18,6 +18,7 @@
 //! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
 //! | [`ports`] | sockets that hold mapped ports |
 //! | [`host`] | what the machine's own network demands of a bridge |
+//! | [`watch`] | changes by others: of links and addresses in all namespaces, of rules |
 //! | [`networks`] | whole networks of allocations |
 
 pub mod address;
@@ -36,3 +37,4 @@ pub mod subnet;
 pub mod sysctl;
 #[cfg(test)]
 mod test_machine;
+pub mod watch;

@@ -12,8 +12,8 @@ use crate::{
     socket::{NetlinkError, Object, Socket},
 };
 
-const NEW_LINK: u16 = 16;
-const DELETE_LINK: u16 = 17;
+pub(crate) const NEW_LINK: u16 = 16;
+pub(crate) const DELETE_LINK: u16 = 17;
 const GET_LINK: u16 = 18;
 const SET_LINK: u16 = 19;
 
@@ -357,10 +357,11 @@ fn header(index: u32, flags: u32, change: u32) -> Vec<u8> {
 }
 
 fn read(object: &Object) -> Option<Link> {
-    if object.kind != NEW_LINK {
-        return None;
-    }
-    let body = &object.body;
+    if object.kind == NEW_LINK { read_body(&object.body) } else { None }
+}
+
+/// The link that a message of the kernel is about.
+pub(crate) fn read_body(body: &[u8]) -> Option<Link> {
     let (index, flags) = (message::read_u32(body, 4)?, message::read_u32(body, 8)?);
     let mut link = Link { index, is_up: flags & UP != 0, ..Link::default() };
     for (kind, value) in message::attributes_after(body, HEADER_LEN) {

@@ -164,6 +164,8 @@ pub struct Received<'b> {
     pub flags: u16,
     /// The number of the request that it answers.
     pub sequence: u32,
+    /// The address of the socket whose request has caused it.
+    pub port: u32,
     /// Everything after the header.
     pub body: &'b [u8],
 }
@@ -174,9 +176,10 @@ pub fn read(datagram: &[u8]) -> Option<(Received<'_>, &[u8])> {
     let kind = read_u16(datagram, 4)?;
     let flags = read_u16(datagram, 6)?;
     let sequence = read_u32(datagram, 8)?;
+    let port = read_u32(datagram, 12)?;
     let body = datagram.get(HEADER_LEN..len)?;
     let rest = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
-    Some((Received { kind, flags, sequence, body }, rest))
+    Some((Received { kind, flags, sequence, port, body }, rest))
 }
 
 /// The attributes in these bytes, each with its kind.

@@ -28,6 +28,9 @@ const NEW_ELEMENT: u16 = 12;
 const GET_ELEMENT: u16 = 13;
 const DELETE_ELEMENT: u16 = 14;
 
+/// The kernel's report that a transaction has taken effect.
+pub(crate) const NEW_GENERATION: u16 = (SUBSYSTEM << 8) | 15;
+
 /// Length of `struct nfgenmsg`.
 const HEADER_LEN: usize = 4;
 

@@ -160,6 +160,16 @@ impl Socket {
         Ok(Self { fd, sequence: 0, datagram: vec![0; DATAGRAM_LEN_MAX] })
     }
 
+    /// Its address among the sockets of its namespace; the kernel names it in its reports of changes. 0 before the first
+    /// request.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn port(&self) -> io::Result<u32> {
+        let own = netlink::SocketAddrNetlink::try_from(rustix::net::getsockname(&self.fd)?)?;
+        Ok(own.pid())
+    }
+
     /// Sends requests together, and waits until the kernel has carried them out. All of them are tried, whatever becomes of
     /// the others.
     ///
@@ -376,8 +386,9 @@ fn explain_errors(fd: &OwnedFd) -> io::Result<()> {
     set_option(fd, libc::NETLINK_EXT_ACK)
 }
 
+/// Turns on an option of a netlink socket.
 #[expect(unsafe_code, reason = "rustix has no options of netlink sockets")]
-fn set_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
+pub(crate) fn set_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
     // SAFETY: the option is an int, which lives until the call returns.
@@ -399,7 +410,7 @@ mod tests {
     use crate::message::Attributes;
 
     fn received(flags: u16, body: &[u8]) -> Received<'_> {
-        Received { kind: ERROR, flags, sequence: 1, body }
+        Received { kind: ERROR, flags, sequence: 1, port: 0, body }
     }
 
     fn answer(flags: u16, body: &[u8]) -> Option<(Errno, String)> {
@@ -438,13 +449,11 @@ mod tests {
             let mut socket = Socket::open(Protocol::Route).unwrap();
             // The first request gives the socket an address.
             crate::link::list(&mut socket).unwrap();
-            let own = rustix::net::getsockname(&socket.fd).unwrap();
-            let own = netlink::SocketAddrNetlink::try_from(own).unwrap();
             let other = Socket::open(Protocol::Route).unwrap();
             let lie = Message { kind: ERROR, flags: 0, fixed: vec![0xff; 20], attributes: Attributes::new() };
             let mut bytes = Vec::new();
             lie.encode(socket.sequence + 1, &mut bytes).unwrap();
-            let to = netlink::SocketAddrNetlink::new(own.pid(), 0);
+            let to = netlink::SocketAddrNetlink::new(socket.port().unwrap(), 0);
             for datagram in [&bytes[..], &[0], &vec![0; DATAGRAM_LEN_MAX + 1]] {
                 sendto(&other.fd, datagram, SendFlags::empty(), &to).unwrap();
             }
