@@ -16,7 +16,7 @@
 //! | [`nft`] | messages of nf_tables |
 //! | [`firewall`] | the rules of an instance, with mapped ports |
 //! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
-//! | [`ports`] | sockets that hold mapped ports |
+//! | [`ports`], [`port_owner`] | sockets that hold mapped ports; the process that has a port |
 //! | [`host`] | what the machine's own network demands of a bridge |
 //! | [`watch`] | changes by others: of links and addresses in all namespaces, of rules |
 //! | [`networks`] | whole networks of allocations |
@@ -30,6 +30,7 @@ pub mod message;
 pub mod namespace;
 pub mod networks;
 pub mod nft;
+pub mod port_owner;
 pub mod ports;
 pub mod route;
 pub mod socket;

@@ -25,6 +25,7 @@ use crate::{
     firewall::{BridgeRules, Difference, Firewall, Installed, PortMap},
     link::{self, Bridge, Hairpin, InterfaceName, Link, LinkError, Mac, Pair},
     namespace::{Namespace, NamespaceError, NamespaceId, Pin, Pins},
+    ports::{HeldPort, HoldError, PortHolder, Transport},
     route,
     socket::{NetlinkError, Protocol, Socket},
     subnet::{Subnet4, Subnet6},
@@ -155,6 +156,7 @@ pub struct Networks {
     pins: Pins,
     pool: AddressPool,
     firewall: Firewall,
+    holder: PortHolder,
     /// Mapped ports by allocation, as far as this agent has seen them: to map them again if somebody removes the table.
     ports: Mutex<BTreeMap<String, Vec<PortMap>>>,
     /// Whether this agent has installed the rules.
@@ -180,6 +182,7 @@ impl Networks {
             pins: Pins::in_dir(config.runtime.join("netns")),
             pool: AddressPool::new(claims, config.subnet4),
             firewall: Firewall::open(&config.instance, vec![bridge])?,
+            holder: PortHolder::default(),
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
             config,
@@ -217,6 +220,20 @@ impl Networks {
         self.configure(&mut inside, &inner_name, &addresses)?;
         self.map_ports(request.owner, self.port_maps(request, address4))?;
         self.network(address4, &namespace)
+    }
+
+    /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: whoever has a port
+    /// keeps it, and it is mapped nevertheless.
+    ///
+    /// # Errors
+    /// If another process has one of them.
+    pub fn hold_ports(&self, request: &NetworkRequest<'_>) -> Result<(), HoldError> {
+        let held = |port: &RequestedPort| {
+            let (ip, port) = (port.host_ip.filter(|ip| !ip.is_unspecified()), port.host);
+            [Transport::Tcp, Transport::Udp].map(|protocol| HeldPort { protocol, ip, port })
+        };
+        let ports: Vec<HeldPort> = request.ports.iter().flat_map(held).collect();
+        self.holder.hold(request.owner, &ports)
     }
 
     /// Inspects an allocation's network.
@@ -265,6 +282,7 @@ impl Networks {
         let known = self.lock_ports().remove(owner);
         let unmapped = self.firewall.unmap_ports(owner, known.as_deref()).map_err(NetworkError::from);
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
+        self.holder.release(owner);
         unmapped.and(removed)?;
         Ok(self.pool.release(owner)?)
     }

@@ -12,6 +12,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use crate::port_owner::{PortOwner, owner_of};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt},
@@ -51,10 +52,12 @@ impl Transport {
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
     /// Another process has it.
-    #[error("take port {}/{}: another process has it", port.port, port.protocol.as_str())]
+    #[error("take port {}/{}: {} has it", port.port, port.protocol.as_str(), described(owner.as_ref()))]
     Taken {
         /// The first such port.
         port: HeldPort,
+        /// The process, if it can be found.
+        owner: Option<PortOwner>,
     },
     /// The kernel refused for another reason.
     #[error("take port {}/{}", port.port, port.protocol.as_str())]
@@ -64,6 +67,13 @@ pub enum HoldError {
         /// Why.
         source: io::Error,
     },
+}
+
+fn described(owner: Option<&PortOwner>) -> String {
+    match owner {
+        Some(PortOwner { pid, program }) => format!("{program} (process {pid})"),
+        None => "another process".to_owned(),
+    }
 }
 
 /// The sockets, by owner.
@@ -122,7 +132,7 @@ fn take(port: &HeldPort) -> Result<OwnedFd, HoldError> {
         bound => bound,
     };
     bound.map_err(|errno| match errno {
-        Errno::ADDRINUSE => HoldError::Taken { port: *port },
+        Errno::ADDRINUSE => HoldError::Taken { port: *port, owner: owner_of(port) },
         errno => HoldError::Io { port: *port, source: errno.into() },
     })
 }
@@ -195,7 +205,10 @@ mod tests {
             let stranger = TcpListener::bind("127.0.0.1:9000").unwrap();
             let wanted = [8080, 9000].map(|number| port(Transport::Tcp, None, number));
             let refused = holder.hold("a", &wanted).unwrap_err();
-            assert_eq!(refused.to_string(), "take port 9000/tcp: another process has it");
+            let own = std::process::id();
+            let program = std::fs::read_to_string("/proc/self/comm").unwrap();
+            let expected = format!("take port 9000/tcp: {} (process {own}) has it", program.trim());
+            assert_eq!(refused.to_string(), expected);
             assert_eq!(holder.held(), []);
             TcpListener::bind("0.0.0.0:8080").unwrap();
             drop(stranger);

@@ -1,3 +1,5 @@
+//! Tests of the table: installed, changed, compared, on a machine of their own.
+
 use super::*;
 use crate::{
     nft::{ChainKind, HookPoint},

@@ -1,3 +1,5 @@
+//! Tests of bridges and pairs: made, made again, corrected, on a machine of their own.
+
 use super::*;
 use crate::{socket::Protocol, test_machine::on_machine};
 

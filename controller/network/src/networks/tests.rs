@@ -1,3 +1,5 @@
+//! Tests of whole networks: packets that arrive, drift that is completed, on a machine of their own.
+
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -174,6 +176,7 @@ fn mapped_ports(bridge_calls_rules: &str, networks: &Networks) {
         port(None, 8082, 80),
         port(Some(HOST6), 8083, 80),
     ];
+    networks.hold_ports(&request("server", &ports)).unwrap();
     networks.up(&request("server", &ports)).unwrap();
     networks.up(&request("client", &[])).unwrap();
     let (inside, client) = (namespace(networks, "server"), namespace(networks, "client"));
@@ -206,8 +209,10 @@ fn mapped_ports(bridge_calls_rules: &str, networks: &Networks) {
     assert_eq!(server.serve(|| ask("[2001:db8::7]:8083")).unwrap(), HOST6);
     assert_eq!(server.serve(|| ask("[fd00:37::1]:8082")).unwrap(), bridge6);
     drop(server);
+    assert!(TcpListener::bind("192.0.2.7:8080").is_err(), "the port is held");
     networks.down("server").unwrap();
     assert!(ask("192.0.2.7:8080").is_err(), "nobody listens any more");
+    TcpListener::bind("192.0.2.7:8080").unwrap();
 }
 
 /// A neighbour on the machine's network sees the machine's address.

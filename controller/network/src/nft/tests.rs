@@ -1,3 +1,5 @@
+//! Tests of messages of nf_tables: byte for byte, and against the kernel on a machine of their own.
+
 use super::{
     expression::{
         Comparison, Field, Meta, Verdict, compare, decide, interface_bytes, load_field, load_meta, mask,
