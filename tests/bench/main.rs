@@ -16,6 +16,7 @@
 //! - [`template`]: the template engine, and Go's.
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
+//! - [`networks`]: networks of allocations, made and removed.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
@@ -32,6 +33,7 @@ mod durable;
 mod ground;
 mod job;
 mod machine;
+mod networks;
 mod node;
 mod output;
 mod rest;
@@ -50,7 +52,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 25] = [
+const MEASURES: [(&str, Measure); 26] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -72,6 +74,7 @@ const MEASURES: [(&str, Measure); 25] = [
     ("template", template::engine),
     ("templates", templates::a_thousand),
     ("task-api", task_api::cached_token),
+    ("networks", networks::made_and_removed),
     ("node-latency", node::latency),
     ("node-200", |table, ground| node::many(table, ground, 200)),
     ("node-500", |table, ground| node::many(table, ground, 500)),

@@ -1,0 +1,177 @@
+//! The chains, the maps and the rules, as data.
+
+use std::collections::BTreeMap;
+
+use crate::nft::{
+    ChainKind, DataType, Hook, HookPoint, MapType, Rule,
+    expression::{
+        Comparison, Expression, Field, Meta, TargetFamily, Verdict, compare, decide, interface_bytes,
+        is_local, keep_translated, load_connection_status, load_destination_type, load_field, load_meta,
+        look_up, mask, masquerade, translate_destination,
+    },
+};
+
+use super::BridgeRules;
+
+/// Ports of one IPv4 address of the machine.
+pub(super) const PORTS4: &str = "ports4";
+/// Ports of all IPv4 addresses of the machine.
+pub(super) const ANY4: &str = "any4";
+/// Ports of one IPv6 address of the machine.
+pub(super) const PORTS6: &str = "ports6";
+/// Ports of all IPv6 addresses of the machine.
+pub(super) const ANY6: &str = "any6";
+
+use DataType::{Ipv4, Ipv6, Port, Protocol};
+
+pub(super) const MAPS: [(&str, MapType); 4] = [
+    (PORTS4, MapType { key: &[Ipv4, Protocol, Port], value: &[Ipv4, Port] }),
+    (ANY4, MapType { key: &[Protocol, Port], value: &[Ipv4, Port] }),
+    (PORTS6, MapType { key: &[Ipv6, Protocol, Port], value: &[Ipv6, Port] }),
+    (ANY6, MapType { key: &[Protocol, Port], value: &[Ipv6, Port] }),
+];
+
+const ARRIVE: &str = "arrive";
+const MAP_IN: &str = "map_in";
+const MAP_OUT: &str = "map_out";
+const LEAVE: &str = "leave";
+const FORWARD: &str = "forward";
+const ADMIN: &str = "admin";
+
+const RAW: i32 = -300;
+const DESTINATION_NAT: i32 = -100;
+const SOURCE_NAT: i32 = 100;
+const FILTER: i32 = 0;
+
+/// The chains; those that are called by rules come first.
+pub(super) const CHAINS: [(&str, Option<Hook>); 6] = [
+    (ADMIN, None),
+    (ARRIVE, hook(HookPoint::Prerouting, RAW, ChainKind::Filter)),
+    (MAP_IN, hook(HookPoint::Prerouting, DESTINATION_NAT, ChainKind::Nat)),
+    (MAP_OUT, hook(HookPoint::Output, DESTINATION_NAT, ChainKind::Nat)),
+    (LEAVE, hook(HookPoint::Postrouting, SOURCE_NAT, ChainKind::Nat)),
+    (FORWARD, hook(HookPoint::Forward, FILTER, ChainKind::Filter)),
+];
+
+const fn hook(point: HookPoint, priority: i32, kind: ChainKind) -> Option<Hook> {
+    Some(Hook { point, priority, kind })
+}
+
+/// The family of a packet, as the kernel numbers it.
+const FAMILY4: [u8; 1] = [2];
+const FAMILY6: [u8; 1] = [10];
+
+/// The register that rules without a look-up use.
+const REGISTER: u32 = 0;
+
+/// The rules for these bridges, by chain. The administrator's chain is not among them.
+pub(super) fn rules_of(bridges: &[BridgeRules]) -> BTreeMap<&'static str, Vec<Rule>> {
+    let of_bridges =
+        |rules: fn(&BridgeRules) -> Vec<Vec<Expression>>| bridges.iter().flat_map(rules).collect();
+    let all: [(&'static str, Vec<Vec<Expression>>); 5] = [
+        (ARRIVE, of_bridges(arriving)),
+        (MAP_IN, look_ups()),
+        (MAP_OUT, look_ups()),
+        (LEAVE, of_bridges(leaving)),
+        (FORWARD, vec![vec![decide(Verdict::Jump(ADMIN))]]),
+    ];
+    let digested = |rules: Vec<Vec<Expression>>| rules.into_iter().map(digested).collect();
+    all.into_iter().map(|(chain, rules)| (chain, digested(rules))).collect()
+}
+
+/// A task could otherwise reach services that listen only on 127.0.0.1: the bridge routes such addresses, so that the machine
+/// itself reaches mapped ports there.
+fn arriving(bridge: &BridgeRules) -> Vec<Vec<Expression>> {
+    let from_bridge = || from(bridge, Meta::InputName, Comparison::Equal);
+    let loopback = |field: Field| {
+        let mut rule = from_bridge();
+        rule.extend(of_family(&FAMILY4));
+        rule.extend([load_field(field, REGISTER), mask(REGISTER, &[255, 0, 0, 0])]);
+        rule.extend([compare(REGISTER, Comparison::Equal, &[127, 0, 0, 0]), decide(Verdict::Drop)]);
+        rule
+    };
+    vec![loopback(Field::Destination4), loopback(Field::Source4)]
+}
+
+fn look_ups() -> Vec<Vec<Expression>> {
+    let look_up_in = |map: &str, family: TargetFamily, destination: Option<Field>| {
+        let (number, words) = match family {
+            TargetFamily::V4 => (&FAMILY4, 1),
+            TargetFamily::V6 => (&FAMILY6, 4),
+        };
+        let mut rule = of_family(number);
+        let next = match destination {
+            Some(field) => {
+                rule.push(load_field(field, REGISTER));
+                REGISTER + words
+            }
+            None => {
+                rule.extend([load_destination_type(REGISTER), is_local(REGISTER)]);
+                REGISTER
+            }
+        };
+        rule.extend([load_meta(Meta::Protocol, next), load_field(Field::DestinationPort, next + 1)]);
+        rule.extend([look_up(map, REGISTER), translate_destination(family, REGISTER)]);
+        rule
+    };
+    vec![
+        look_up_in(PORTS4, TargetFamily::V4, Some(Field::Destination4)),
+        look_up_in(ANY4, TargetFamily::V4, None),
+        look_up_in(PORTS6, TargetFamily::V6, Some(Field::Destination6)),
+        look_up_in(ANY6, TargetFamily::V6, None),
+    ]
+}
+
+fn leaving(bridge: &BridgeRules) -> Vec<Vec<Expression>> {
+    let (base4, mask4) = bridge.subnet4.base_and_mask();
+    let from_subnet4 = || in_network(Field::Source4, &FAMILY4, &base4, &mask4);
+    let mut rules = to_and_within(bridge, &from_subnet4);
+    // The machine itself, to a mapped port of 127.0.0.1.
+    let mut own = in_network(Field::Source4, &FAMILY4, &[127, 0, 0, 0], &[255, 0, 0, 0]);
+    own.extend(from(bridge, Meta::OutputName, Comparison::Equal));
+    own.push(masquerade());
+    rules.push(own);
+    if let Some(subnet6) = bridge.subnet6 {
+        let (base6, mask6) = subnet6.base_and_mask();
+        rules.extend(to_and_within(bridge, &|| in_network(Field::Source6, &FAMILY6, &base6, &mask6)));
+    }
+    rules
+}
+
+/// Masquerades what an allocation sends to others than those on the bridge, and what it sends to them through a mapped port:
+/// the answer would else bypass the translation.
+fn to_and_within(bridge: &BridgeRules, from_subnet: &dyn Fn() -> Vec<Expression>) -> Vec<Vec<Expression>> {
+    let mut to_others = from_subnet();
+    to_others.extend(from(bridge, Meta::OutputName, Comparison::Different));
+    to_others.push(masquerade());
+    let mut within = from_subnet();
+    within.extend(from(bridge, Meta::OutputName, Comparison::Equal));
+    within.extend([load_connection_status(REGISTER), keep_translated(REGISTER)]);
+    within.extend([compare(REGISTER, Comparison::Different, &[0; 4]), masquerade()]);
+    vec![to_others, within]
+}
+
+fn from(bridge: &BridgeRules, interface: Meta, how: Comparison) -> Vec<Expression> {
+    let name = interface_bytes(bridge.name.as_str());
+    vec![load_meta(interface, REGISTER), compare(REGISTER, how, &name)]
+}
+
+fn of_family(family: &[u8]) -> Vec<Expression> {
+    vec![load_meta(Meta::Family, REGISTER), compare(REGISTER, Comparison::Equal, family)]
+}
+
+fn in_network(field: Field, family: &[u8], base: &[u8], bits: &[u8]) -> Vec<Expression> {
+    let mut rule = of_family(family);
+    rule.extend([load_field(field, REGISTER), mask(REGISTER, bits)]);
+    rule.push(compare(REGISTER, Comparison::Equal, base));
+    rule
+}
+
+/// A rule whose comment changes with its content (64-bit FNV-1a, which is the same in every build).
+fn digested(expressions: Vec<Expression>) -> Rule {
+    let mut digest = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in expressions.iter().flat_map(Expression::content) {
+        digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    Rule { expressions, comment: format!("herdlet {digest:016x}") }
+}

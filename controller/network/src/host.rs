@@ -1,0 +1,75 @@
+//! What the machine's own network demands of a bridge: the longest packet, and networks that it must not overlap.
+
+use std::net::IpAddr;
+
+use crate::{
+    link::{self, InterfaceName},
+    route::{self, Route},
+    socket::{NetlinkError, Socket},
+    subnet::Subnet4,
+};
+
+/// The longest packet if no route leads to others.
+const MTU: u32 = 1500;
+
+/// The longest packet that the machine can send to others: that of the interface of its default route. With a longer one,
+/// large packets of allocations would be lost where answers that say so are filtered.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn mtu(socket: &mut Socket) -> Result<u32, NetlinkError> {
+    let Some(route) = route::default_route(socket)? else { return Ok(MTU) };
+    let links = link::list(socket)?;
+    let uplink = links.into_iter().find(|link| link.index == route.interface);
+    Ok(uplink.map_or(MTU, |link| link.mtu))
+}
+
+/// A route of the machine that leads to addresses of this network, through another interface than the bridge.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn overlap(
+    socket: &mut Socket,
+    subnet: Subnet4,
+    bridge: &InterfaceName,
+) -> Result<Option<Route>, NetlinkError> {
+    let own = link::find(socket, bridge)?.map(|link| link.index);
+    let overlaps = |route: &Route| match route.destination {
+        (_, 0) | (IpAddr::V6(_), _) => false,
+        (IpAddr::V4(ip), prefix) => subnet.overlaps(ip, prefix),
+    };
+    let routes = route::list(socket)?;
+    Ok(routes.into_iter().find(|route| Some(route.interface) != own && overlaps(route)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        address::{self, InterfaceAddress},
+        link::{Bridge, Mac},
+        socket::Protocol,
+        test_machine::on_machine,
+    };
+
+    #[test]
+    fn bridge_fits_the_machine() {
+        on_machine(|_| {
+            let mut socket = Socket::open(Protocol::Route).unwrap();
+            assert_eq!(mtu(&mut socket).unwrap(), MTU);
+            let name = InterfaceName::new("uplink").unwrap();
+            let uplink = Bridge { name: &name, mtu: 1400, mac: Mac([2, 0, 0, 0, 0, 1]), alias: "" };
+            let uplink = link::make_bridge(&mut socket, &uplink).unwrap().index;
+            let own = InterfaceAddress { ip: "172.26.70.7".parse().unwrap(), prefix: 24 };
+            address::add(&mut socket, uplink, &own).unwrap();
+            route::set_default(&mut socket, "172.26.70.1".parse().unwrap(), uplink).unwrap();
+            assert_eq!(mtu(&mut socket).unwrap(), 1400);
+            let subnet = "172.26.64.0/20".parse().unwrap();
+            let other = InterfaceName::new("br").unwrap();
+            let found = overlap(&mut socket, subnet, &other).unwrap().unwrap();
+            assert_eq!(found.destination, ("172.26.70.0".parse().unwrap(), 24));
+            assert_eq!(overlap(&mut socket, subnet, &name).unwrap(), None, "its own route");
+            assert_eq!(overlap(&mut socket, "10.0.0.0/8".parse().unwrap(), &other).unwrap(), None);
+        });
+    }
+}

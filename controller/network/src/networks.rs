@@ -1,0 +1,544 @@
+//! Whole networks of allocations on one bridge: namespace, pair of interfaces, addresses, routes, mapped ports.
+//!
+//! In: what is wanted for an allocation. Out: a network that is as wanted; its address. Everything is found by the allocation's
+//! name, so after any interruption the same call completes or removes what is there.
+//!
+//! ```text
+//! up     bridge, settings, rules ─► claim an address ─► namespace with a file ─► pair ─► addresses, routes ─► mapped ports
+//! down   mapped ports ─► file of the namespace (its end removes the pair) ─► claim
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use herdlet_base::paths::hashed;
+use rustix::io::Errno;
+
+use crate::{
+    address::{self, InterfaceAddress},
+    address_pool::{AddressPool, PoolError},
+    firewall::{BridgeRules, Difference, Firewall, Installed, PortMap},
+    link::{self, Bridge, Hairpin, InterfaceName, Link, LinkError, Mac, Pair},
+    namespace::{Namespace, NamespaceError, NamespaceId, Pin, Pins},
+    ports::{HeldPort, HoldError, PortHolder, Transport},
+    route,
+    socket::{NetlinkError, Protocol, Socket},
+    subnet::{Subnet4, Subnet6},
+    sysctl::{Setting, SettingError},
+};
+
+/// The interface in an allocation's namespace.
+pub const INTERFACE: &str = "eth0";
+
+/// The number of the loopback interface, in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// The first bytes of hardware addresses: of ours, assigned locally.
+const MAC_PREFIX: [u8; 2] = [0x02, 0x68];
+
+/// Number of hexadecimal digits of an allocation's digest in the name of its interface on the machine.
+const DIGEST_LEN: usize = 12;
+
+/// A bridge.
+#[derive(Debug, Clone)]
+pub struct BridgeConfig {
+    /// The instance whose bridge it is.
+    pub instance: String,
+    /// Its name.
+    pub name: InterfaceName,
+    /// Its network.
+    pub subnet4: Subnet4,
+    /// Its IPv6 network, if it has one.
+    pub subnet6: Option<Subnet6>,
+    /// The longest packet.
+    pub mtu: u32,
+    /// Whether it sends back through a port what arrived through it.
+    pub hairpin: Hairpin,
+    /// The directory of files that keep namespaces, and of claims of addresses, until the next boot.
+    pub runtime: PathBuf,
+}
+
+/// What an allocation wants.
+#[derive(Debug, Clone, Copy)]
+pub struct NetworkRequest<'r> {
+    /// The allocation.
+    pub owner: &'r str,
+    /// The address that it had before.
+    pub preferred: Option<Ipv4Addr>,
+    /// The ports that lead to it.
+    pub ports: &'r [RequestedPort],
+    /// Its namespace.
+    pub namespace: NamespaceSource<'r>,
+}
+
+/// A port of the machine that leads to the allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestedPort {
+    /// The machine's address; `None` for all of them.
+    pub host_ip: Option<IpAddr>,
+    /// The machine's port.
+    pub host: u16,
+    /// The allocation's port.
+    pub inside: u16,
+}
+
+/// Where the namespace of a network comes from, if no file keeps it.
+#[derive(Debug, Clone, Copy)]
+pub enum NamespaceSource<'n> {
+    /// A new one.
+    New,
+    /// This one: that of a container, or of a running task after somebody has removed the file.
+    Existing(&'n Namespace),
+}
+
+/// A network that is as wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocNetwork {
+    /// Its address.
+    pub address4: Ipv4Addr,
+    /// Its IPv6 address, if the bridge has such a network.
+    pub address6: Option<Ipv6Addr>,
+    /// Its namespace.
+    pub namespace: NamespaceId,
+}
+
+/// What an inspection has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// The network is as wanted.
+    Complete(AllocNetwork),
+    /// Something is missing or wrong.
+    Incomplete {
+        /// What; completes "its".
+        what: &'static str,
+    },
+    /// There is nothing.
+    Absent,
+}
+
+/// Why a network can't be made or removed. The text continues "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] NetlinkError),
+    /// An interface can't be made.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// There is no address.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The namespace can't be kept.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A setting of the kernel can't be changed.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// A namespace can't be made or entered.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// The networks on one bridge.
+#[derive(Debug)]
+pub struct Networks {
+    config: BridgeConfig,
+    pins: Pins,
+    pool: AddressPool,
+    firewall: Firewall,
+    holder: PortHolder,
+    /// Mapped ports by allocation, as far as this agent has seen them: to map them again if somebody removes the table.
+    ports: Mutex<BTreeMap<String, Vec<PortMap>>>,
+    /// Whether this agent has installed the rules.
+    rules: Mutex<Rules>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rules {
+    Unknown,
+    Installed,
+}
+
+impl Networks {
+    /// The networks on this bridge, in the network namespace of this thread. Changes nothing.
+    ///
+    /// # Errors
+    /// If the kernel has no netfilter.
+    pub fn open(config: BridgeConfig) -> io::Result<Self> {
+        let bridge =
+            BridgeRules { name: config.name.clone(), subnet4: config.subnet4, subnet6: config.subnet6 };
+        let claims = config.runtime.join("addresses").join(config.name.as_str());
+        Ok(Self {
+            pins: Pins::in_dir(config.runtime.join("netns")),
+            pool: AddressPool::new(claims, config.subnet4),
+            firewall: Firewall::open(&config.instance, vec![bridge])?,
+            holder: PortHolder::default(),
+            ports: Mutex::default(),
+            rules: Mutex::new(Rules::Unknown),
+            config,
+        })
+    }
+
+    /// The path that keeps an allocation's namespace.
+    pub fn namespace_path(&self, owner: &str) -> PathBuf {
+        self.pins.path(owner)
+    }
+
+    /// Makes an allocation's network, or corrects what differs.
+    ///
+    /// # Errors
+    /// If something can't be made. What is there stays, for the next try.
+    pub fn up(&self, request: &NetworkRequest<'_>) -> Result<AllocNetwork, NetworkError> {
+        let mut socket = open_socket()?;
+        let bridge = self.ensure_bridge(&mut socket)?;
+        self.ensure_rules()?;
+        let address4 = self.pool.claim(request.owner, request.preferred)?;
+        let namespace = self.ensure_namespace(request)?;
+        let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
+        let addresses = self.addresses(address4);
+        let (name, inner_name) = (self.link_name(request.owner)?, inner_name()?);
+        let pair = Pair {
+            name: &name,
+            alias: &self.alias(Some(request.owner)),
+            bridge: bridge.index,
+            mtu: self.config.mtu,
+            hairpin: self.config.hairpin,
+            inner_name: &inner_name,
+            inner_mac: mac_of(address4),
+        };
+        link::make_pair(&mut socket, &mut inside, &namespace, &pair)?;
+        self.configure(&mut inside, &inner_name, &addresses)?;
+        self.map_ports(request.owner, self.port_maps(request, address4))?;
+        self.network(address4, &namespace)
+    }
+
+    /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: whoever has a port
+    /// keeps it, and it is mapped nevertheless.
+    ///
+    /// # Errors
+    /// If another process has one of them.
+    pub fn hold_ports(&self, request: &NetworkRequest<'_>) -> Result<(), HoldError> {
+        let held = |port: &RequestedPort| {
+            let (ip, port) = (port.host_ip.filter(|ip| !ip.is_unspecified()), port.host);
+            [Transport::Tcp, Transport::Udp].map(|protocol| HeldPort { protocol, ip, port })
+        };
+        let ports: Vec<HeldPort> = request.ports.iter().flat_map(held).collect();
+        self.holder.hold(request.owner, &ports)
+    }
+
+    /// Inspects an allocation's network.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn inspect(&self, request: &NetworkRequest<'_>) -> Result<Found, NetworkError> {
+        let claimed = self.pool.find(request.owner)?;
+        let (address4, namespace) = match (claimed, self.pins.find(request.owner)?) {
+            (None, Pin::Absent) => return Ok(Found::Absent),
+            (None, Pin::Kept(_) | Pin::Empty) => {
+                return Ok(Found::Incomplete { what: "address is not claimed" });
+            }
+            (Some(_), Pin::Absent | Pin::Empty) => {
+                return Ok(Found::Incomplete { what: "namespace is gone" });
+            }
+            (Some(address4), Pin::Kept(namespace)) => (address4, namespace),
+        };
+        let mut socket = open_socket()?;
+        let incomplete = |what: &'static str| Ok(Found::Incomplete { what });
+        let Some(bridge) = link::find(&mut socket, &self.config.name)? else {
+            return incomplete("bridge is gone");
+        };
+        let outer = link::find(&mut socket, &self.link_name(request.owner)?)?;
+        let is_connected = |outer: &Link| outer.is_up && outer.master == bridge.index;
+        if !outer.is_some_and(|outer| is_connected(&outer)) || !bridge.is_up {
+            return incomplete("interface on the machine is gone, down, or not on the bridge");
+        }
+        let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
+        if let Some(what) = self.inner_difference(&mut inside, address4)? {
+            return incomplete(what);
+        }
+        let ports = self.port_maps(request, address4);
+        if !self.firewall.has_ports(&ports)? {
+            return incomplete("ports are not mapped");
+        }
+        self.remember(request.owner, ports);
+        Ok(Found::Complete(self.network(address4, &namespace)?))
+    }
+
+    /// Removes an allocation's network; without effect if there is none. Each step is tried, whatever becomes of the others.
+    ///
+    /// # Errors
+    /// That of the first step that failed. The claim of the address then stays.
+    pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
+        let known = self.lock_ports().remove(owner);
+        let unmapped = self.firewall.unmap_ports(owner, known.as_deref()).map_err(NetworkError::from);
+        let removed = self.pins.remove(owner).map_err(NetworkError::from);
+        self.holder.release(owner);
+        unmapped.and(removed)?;
+        Ok(self.pool.release(owner)?)
+    }
+
+    /// The allocations of which anything is there: a claim, a file of a namespace, or a mapped port.
+    ///
+    /// # Errors
+    /// If something can't be listed.
+    pub fn owners(&self) -> Result<Vec<String>, NetworkError> {
+        let mut owners = self.firewall.owners()?;
+        owners.extend(self.pool.owners()?.into_keys());
+        owners.extend(self.pins.names()?.into_iter().filter_map(|name| name.into_string().ok()));
+        Ok(owners.into_iter().collect())
+    }
+
+    /// Compares the rules with what is wanted, and corrects them. Returns how they differed.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn repair_rules(&self) -> Result<Option<Difference>, NetworkError> {
+        let ports: Vec<PortMap> = self.lock_ports().values().flatten().cloned().collect();
+        let difference = self.firewall.compare(&ports)?;
+        match &difference {
+            None => {}
+            Some(Difference::Structure | Difference::Rules) => {
+                self.firewall.install()?;
+                self.firewall.map_ports(&ports)?;
+            }
+            // Others than these are of allocations that this agent has not inspected yet.
+            Some(Difference::Ports) => self.firewall.map_ports(&ports)?,
+        }
+        Ok(difference)
+    }
+
+    /// Removes the rules and the bridge. Networks that are still there lose their connection.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove(&self) -> Result<(), NetworkError> {
+        *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Rules::Unknown;
+        self.firewall.remove()?;
+        let mut socket = open_socket()?;
+        let is_ours =
+            link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
+        if is_ours { Ok(link::delete(&mut socket, &self.config.name)?) } else { Ok(()) }
+    }
+
+    fn ensure_bridge(&self, socket: &mut Socket) -> Result<Link, NetworkError> {
+        let config = &self.config;
+        let wanted = Bridge {
+            name: &config.name,
+            mtu: config.mtu,
+            mac: gateway_mac(config.subnet4),
+            alias: &self.alias(None),
+        };
+        let bridge = link::make_bridge(socket, &wanted)?;
+        let gateways = [Some(config.subnet4.gateway()), config.subnet6.map(|subnet| subnet.gateway())];
+        let added = gateways.iter().flatten().map(|gateway| address::added(bridge.index, gateway));
+        socket.request("give the bridge its addresses", added.collect())?;
+        Setting::ForwardV4.set("1")?;
+        Setting::RouteLoopback(config.name.as_str().to_owned()).set("1")?;
+        if config.subnet6.is_some() {
+            Setting::DetectDuplicates(config.name.as_str().to_owned()).set("0")?;
+            Setting::ForwardV6.set("1")?;
+        }
+        Ok(bridge)
+    }
+
+    /// Installs the rules once. Later changes by others are reported to the agent.
+    fn ensure_rules(&self) -> Result<(), NetworkError> {
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if *rules == Rules::Unknown {
+            self.install()?;
+            *rules = Rules::Installed;
+        }
+        Ok(())
+    }
+
+    fn install(&self) -> Result<(), NetworkError> {
+        match self.firewall.install()? {
+            Installed::PortsKept => {}
+            Installed::WithoutPorts => {
+                let ports: Vec<PortMap> = self.lock_ports().values().flatten().cloned().collect();
+                self.firewall.map_ports(&ports)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ensure_namespace(&self, request: &NetworkRequest<'_>) -> Result<Namespace, NetworkError> {
+        match (self.pins.find(request.owner)?, request.namespace) {
+            (Pin::Kept(namespace), NamespaceSource::New) => Ok(namespace),
+            (Pin::Kept(kept), NamespaceSource::Existing(wanted)) => {
+                let id = |namespace: &Namespace| namespace.id().map_err(inspecting);
+                if id(&kept)? != id(wanted)? {
+                    self.pins.keep(request.owner, wanted)?;
+                }
+                self.kept(request.owner)
+            }
+            (Pin::Empty | Pin::Absent, NamespaceSource::Existing(wanted)) => {
+                self.pins.keep(request.owner, wanted)?;
+                self.kept(request.owner)
+            }
+            (Pin::Empty | Pin::Absent, NamespaceSource::New) => {
+                let what = "make a network namespace";
+                let namespace = Namespace::new().map_err(|source| NetworkError::Io { what, source })?;
+                self.pins.keep(request.owner, &namespace)?;
+                Ok(namespace)
+            }
+        }
+    }
+
+    fn kept(&self, owner: &str) -> Result<Namespace, NetworkError> {
+        match self.pins.find(owner)? {
+            Pin::Kept(namespace) => Ok(namespace),
+            Pin::Empty | Pin::Absent => Err(inspecting(io::ErrorKind::NotFound.into())),
+        }
+    }
+
+    /// Sets the interfaces inside up, with their addresses and routes. Other addresses are removed.
+    fn configure(
+        &self,
+        inside: &mut Socket,
+        inner_name: &InterfaceName,
+        addresses: &[InterfaceAddress],
+    ) -> Result<(), NetworkError> {
+        let inner = link::find(inside, inner_name)?.ok_or_else(|| LinkError::Vanished(inner_name.clone()))?;
+        for (index, found) in address::list(inside)? {
+            let is_link_local = matches!(found.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            if index == inner.index && !is_link_local && !addresses.contains(&found) {
+                address::remove(inside, index, &found)?;
+            }
+        }
+        let mut messages = vec![link::up(LOOPBACK), link::up(inner.index)];
+        messages.extend(addresses.iter().map(|wanted| address::added(inner.index, wanted)));
+        let gateways =
+            [Some(self.config.subnet4.gateway()), self.config.subnet6.map(|subnet| subnet.gateway())];
+        messages.extend(gateways.iter().flatten().map(|gateway| route::default_by(gateway.ip, inner.index)));
+        Ok(inside.request("configure the network of the allocation", messages)?)
+    }
+
+    /// How the inside differs from what is wanted.
+    fn inner_difference(
+        &self,
+        inside: &mut Socket,
+        address4: Ipv4Addr,
+    ) -> Result<Option<&'static str>, NetworkError> {
+        let Some(inner) = link::find(inside, &inner_name()?)? else { return Ok(Some("interface is gone")) };
+        if !inner.is_up || inner.mac != Some(mac_of(address4)) {
+            return Ok(Some("interface is down, or is another one"));
+        }
+        let found = address::list(inside)?;
+        if !self.addresses(address4).iter().all(|wanted| found.contains(&(inner.index, *wanted))) {
+            return Ok(Some("address is gone"));
+        }
+        let has_route = route::list(inside)?
+            .iter()
+            .any(|route| route.destination.1 == 0 && route.gateway == Some(self.config.subnet4.gateway().ip));
+        Ok(if has_route { None } else { Some("route is gone") })
+    }
+
+    fn map_ports(&self, owner: &str, ports: Vec<PortMap>) -> Result<(), NetworkError> {
+        self.remember(owner, ports.clone());
+        match self.firewall.map_ports(&ports) {
+            // Somebody has removed the table.
+            Err(error) if error.errno() == Some(Errno::NOENT) => {
+                self.install()?;
+                Ok(self.firewall.map_ports(&ports)?)
+            }
+            result => Ok(result?),
+        }
+    }
+
+    fn port_maps(&self, request: &NetworkRequest<'_>, address4: Ipv4Addr) -> Vec<PortMap> {
+        let map = |port: &RequestedPort, target_ip: IpAddr| PortMap {
+            host_ip: port.host_ip,
+            host_port: port.host,
+            target_ip,
+            target_port: port.inside,
+            owner: request.owner.to_owned(),
+        };
+        let targets: Vec<IpAddr> = self.addresses(address4).into_iter().map(|address| address.ip).collect();
+        request.ports.iter().flat_map(|port| targets.iter().map(move |ip| map(port, *ip))).collect()
+    }
+
+    fn addresses(&self, address4: Ipv4Addr) -> Vec<InterfaceAddress> {
+        let of_v4 = self.config.subnet4.of_interface(address4);
+        let of_v6 = self.config.subnet6.zip(self.address6(address4));
+        std::iter::once(of_v4).chain(of_v6.map(|(subnet, ip)| subnet.of_interface(ip))).collect()
+    }
+
+    fn address6(&self, address4: Ipv4Addr) -> Option<Ipv6Addr> {
+        let position = self.config.subnet4.position(address4)?;
+        self.config.subnet6.map(|subnet| subnet.at(position))
+    }
+
+    fn network(&self, address4: Ipv4Addr, namespace: &Namespace) -> Result<AllocNetwork, NetworkError> {
+        let namespace = namespace.id().map_err(inspecting)?;
+        Ok(AllocNetwork { address4, address6: self.address6(address4), namespace })
+    }
+
+    fn remember(&self, owner: &str, ports: Vec<PortMap>) {
+        self.lock_ports().insert(owner.to_owned(), ports);
+    }
+
+    fn lock_ports(&self) -> MutexGuard<'_, BTreeMap<String, Vec<PortMap>>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The text by which an interface of this instance is recognized.
+    fn alias(&self, owner: Option<&str>) -> String {
+        let instance = &self.config.instance;
+        owner.map_or_else(|| format!("herdlet {instance}"), |owner| format!("herdlet {instance} {owner}"))
+    }
+
+    /// The name of an allocation's interface on the machine.
+    fn link_name(&self, owner: &str) -> Result<InterfaceName, NetworkError> {
+        let digest = hashed(&format!("{}/{owner}", self.config.instance));
+        let digits: String = digest.chars().filter(char::is_ascii_hexdigit).take(DIGEST_LEN).collect();
+        InterfaceName::new(&format!("hl{digits}")).map_err(naming)
+    }
+}
+
+fn inner_name() -> Result<InterfaceName, NetworkError> {
+    InterfaceName::new(INTERFACE).map_err(naming)
+}
+
+fn naming(error: link::NotAnInterfaceName) -> NetworkError {
+    NetworkError::Io { what: "name an interface", source: io::Error::other(error) }
+}
+
+fn entering(source: io::Error) -> NetworkError {
+    NetworkError::Io { what: "enter the network namespace", source }
+}
+
+fn inspecting(source: io::Error) -> NetworkError {
+    NetworkError::Io { what: "inspect the network namespace", source }
+}
+
+fn open_socket() -> Result<Socket, NetworkError> {
+    Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
+}
+
+/// The hardware address of an interface follows from its address: neighbours that remember it are right.
+fn mac_of(address: Ipv4Addr) -> Mac {
+    let [a, b] = MAC_PREFIX;
+    let [c, d, e, f] = address.octets();
+    Mac([a, b, c, d, e, f])
+}
+
+fn gateway_mac(subnet: Subnet4) -> Mac {
+    match subnet.gateway().ip {
+        IpAddr::V4(ip) => mac_of(ip),
+        IpAddr::V6(_) => mac_of(Ipv4Addr::UNSPECIFIED),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,391 @@
+//! Tests of whole networks: packets that arrive, drift that is completed, on a machine of their own.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    path::Path,
+    time::Duration,
+};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+
+use super::*;
+use crate::{
+    nft::{Batch, Family, Table},
+    test_machine::{Machine, on_machine},
+};
+
+/// The machine's own address, on an interface of its own.
+const HOST: &str = "192.0.2.7";
+const HOST6: &str = "2001:db8::7";
+
+/// Nothing is sent to these addresses within the test's namespaces that could get lost.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+fn config(runtime: &Path) -> BridgeConfig {
+    BridgeConfig {
+        instance: "test".to_owned(),
+        name: InterfaceName::new("hltest").unwrap(),
+        subnet4: "172.26.64.0/20".parse().unwrap(),
+        subnet6: Some("fd00:37::/64".parse().unwrap()),
+        mtu: 1500,
+        hairpin: Hairpin::Off,
+        runtime: runtime.to_owned(),
+    }
+}
+
+/// A machine with an address, an uplink, and networks.
+fn on_host(test: impl FnOnce(&Machine, &Networks) + Send) {
+    on_host_with(Hairpin::Off, test);
+}
+
+fn on_host_with(hairpin: Hairpin, test: impl FnOnce(&Machine, &Networks) + Send) {
+    on_machine(|machine| {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        link::set_up(&mut socket, LOOPBACK).unwrap();
+        let name = InterfaceName::new("uplink").unwrap();
+        let uplink = Bridge { name: &name, mtu: 1500, mac: Mac([2, 0, 0, 0, 0, 7]), alias: "" };
+        let uplink = link::make_bridge(&mut socket, &uplink).unwrap().index;
+        for (ip, prefix) in [(HOST, 24), (HOST6, 64)] {
+            let wanted = InterfaceAddress { ip: ip.parse().unwrap(), prefix };
+            address::add(&mut socket, uplink, &wanted).unwrap();
+        }
+        let networks = Networks::open(BridgeConfig { hairpin, ..config(&machine.dir()) }).unwrap();
+        test(machine, &networks);
+        for owner in networks.owners().unwrap() {
+            networks.down(&owner).unwrap();
+        }
+        networks.remove().unwrap();
+    });
+}
+
+fn request<'r>(owner: &'r str, ports: &'r [RequestedPort]) -> NetworkRequest<'r> {
+    NetworkRequest { owner, preferred: None, ports, namespace: NamespaceSource::New }
+}
+
+fn port(host_ip: Option<&str>, host: u16, inside: u16) -> RequestedPort {
+    RequestedPort { host_ip: host_ip.map(|ip| ip.parse().unwrap()), host, inside }
+}
+
+fn namespace(networks: &Networks, owner: &str) -> Namespace {
+    networks.kept(owner).unwrap()
+}
+
+/// A server that answers each connection and each datagram with the address of its client.
+struct Server {
+    tcp: TcpListener,
+    udp: UdpSocket,
+}
+
+impl Server {
+    fn open(address: &str) -> Self {
+        let tcp = TcpListener::bind(address).unwrap();
+        // This bounds `accept` too.
+        set_socket_timeout(&tcp, Timeout::Recv, Some(ANSWER_MAX)).unwrap();
+        let udp = UdpSocket::bind(address).unwrap();
+        udp.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        Self { tcp, udp }
+    }
+
+    /// Answers one client of this thread's; returns its address.
+    fn serve<T: Send>(&self, client: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, from) = self.tcp.accept().unwrap();
+                stream.write_all(from.ip().to_string().as_bytes()).unwrap();
+            });
+            client()
+        })
+    }
+
+    fn serve_datagram<T: Send>(&self, client: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (_, from) = self.udp.recv_from(&mut [0; 8]).unwrap();
+                self.udp.send_to(from.ip().to_string().as_bytes(), from).unwrap();
+            });
+            client()
+        })
+    }
+}
+
+/// The client's address as the server sees it.
+fn ask(address: &str) -> io::Result<String> {
+    let address: SocketAddr = address.parse().unwrap();
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX)?;
+    stream.set_read_timeout(Some(ANSWER_MAX))?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn ask_datagram(address: &str) -> io::Result<String> {
+    let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(any)?;
+    socket.set_read_timeout(Some(ANSWER_MAX))?;
+    socket.connect(address)?;
+    socket.send(b"?")?;
+    let mut answer = [0; 64];
+    let len = socket.recv(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..len]).into_owned())
+}
+
+#[test]
+fn network_is_made_inspected_and_removed() {
+    on_host(|machine, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        let wanted = request("a", &ports);
+        assert_eq!(networks.inspect(&wanted).unwrap(), Found::Absent);
+        let made = networks.up(&wanted).unwrap();
+        assert_eq!(made.address4, Ipv4Addr::new(172, 26, 64, 2));
+        assert_eq!(made.address6, Some("fd00:37::2".parse().unwrap()));
+        assert_eq!(networks.inspect(&wanted).unwrap(), Found::Complete(made.clone()));
+        assert_eq!(networks.up(&wanted).unwrap(), made, "once more");
+        assert_eq!(networks.owners().unwrap(), ["a"]);
+        let next_agent = Networks::open(config(&machine.dir())).unwrap();
+        assert_eq!(next_agent.inspect(&wanted).unwrap(), Found::Complete(made.clone()));
+        assert_eq!(next_agent.up(&wanted).unwrap(), made);
+        let other = networks.up(&request("b", &[])).unwrap();
+        assert_ne!((other.address4, other.namespace), (made.address4, made.namespace));
+        for owner in ["a", "a", "b"] {
+            networks.down(owner).unwrap();
+        }
+        assert_eq!(networks.owners().unwrap(), Vec::<String>::new());
+        assert_eq!(networks.inspect(&wanted).unwrap(), Found::Absent);
+        let preferred = NetworkRequest { preferred: Some(made.address4), ..wanted };
+        assert_eq!(networks.up(&preferred).unwrap().address4, made.address4);
+    });
+}
+
+#[test]
+fn mapped_ports_lead_to_the_allocation() {
+    on_host(|_, networks| mapped_ports("0", networks));
+}
+
+/// The kernel then translates packets within the bridge, and sends one back to its sender only with `hairpin`.
+#[test]
+fn mapped_ports_lead_to_the_allocation_if_bridges_call_rules() {
+    on_host_with(Hairpin::On, |_, networks| mapped_ports("1", networks));
+}
+
+fn mapped_ports(bridge_calls_rules: &str, networks: &Networks) {
+    Setting::BridgeCallsRules.set(bridge_calls_rules).unwrap();
+    let ports = [
+        port(Some(HOST), 8080, 80),
+        port(Some("127.0.0.1"), 8081, 80),
+        port(None, 8082, 80),
+        port(Some(HOST6), 8083, 80),
+    ];
+    networks.hold_ports(&request("server", &ports)).unwrap();
+    networks.up(&request("server", &ports)).unwrap();
+    networks.up(&request("client", &[])).unwrap();
+    let (inside, client) = (namespace(networks, "server"), namespace(networks, "client"));
+    let server = inside.run(|| Server::open("0.0.0.0:80")).unwrap();
+    let (bridge, bridge6) = ("172.26.64.1", "fd00:37::1");
+    // Each address, and the client's address as the server sees it.
+    for (address, seen) in [
+        ("192.0.2.7:8080", HOST),
+        ("127.0.0.1:8081", bridge),
+        ("192.0.2.7:8082", HOST),
+        ("127.0.0.1:8082", bridge),
+        ("172.26.64.2:80", bridge),
+    ] {
+        assert_eq!(server.serve(|| ask(address)).unwrap(), seen, "{address} from the machine");
+        assert_eq!(server.serve_datagram(|| ask_datagram(address)).unwrap(), seen, "{address}, UDP");
+    }
+    let within = |from: &Namespace, address: &str, seen: &str| {
+        let asked = server.serve(|| from.run(|| ask(address)).unwrap());
+        assert_eq!(asked.unwrap(), seen, "{address} from an allocation");
+        let asked = server.serve_datagram(|| from.run(|| ask_datagram(address)).unwrap());
+        assert_eq!(asked.unwrap(), seen, "{address} from an allocation, UDP");
+    };
+    within(&client, "172.26.64.2:80", "172.26.64.3");
+    within(&client, "192.0.2.7:8080", bridge);
+    within(&client, "172.26.64.1:8082", bridge);
+    within(&inside, "192.0.2.7:8080", bridge);
+    drop(server);
+    let server = inside.run(|| Server::open("[::]:80")).unwrap();
+    assert_eq!(server.serve(|| client.run(|| ask("[2001:db8::7]:8083")).unwrap()).unwrap(), bridge6);
+    assert_eq!(server.serve(|| ask("[2001:db8::7]:8083")).unwrap(), HOST6);
+    assert_eq!(server.serve(|| ask("[fd00:37::1]:8082")).unwrap(), bridge6);
+    drop(server);
+    assert!(TcpListener::bind("192.0.2.7:8080").is_err(), "the port is held");
+    networks.down("server").unwrap();
+    assert!(ask("192.0.2.7:8080").is_err(), "nobody listens any more");
+    TcpListener::bind("192.0.2.7:8080").unwrap();
+}
+
+/// A neighbour on the machine's network sees the machine's address.
+#[test]
+fn packets_to_others_are_masqueraded() {
+    on_host(|_, networks| {
+        networks.up(&request("a", &[])).unwrap();
+        let neighbour = Namespace::new().unwrap();
+        let mut outside = neighbour.socket(Protocol::Route).unwrap();
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
+        let pair = Pair {
+            name: &InterfaceName::new("neighbour").unwrap(),
+            alias: "",
+            bridge: uplink.index,
+            mtu: 1500,
+            hairpin: Hairpin::Off,
+            inner_name: &inner_name().unwrap(),
+            inner_mac: Mac([2, 0, 0, 0, 0, 8]),
+        };
+        link::make_pair(&mut socket, &mut outside, &neighbour, &pair).unwrap();
+        let inner = link::find(&mut outside, &inner_name().unwrap()).unwrap().unwrap();
+        link::set_up(&mut outside, inner.index).unwrap();
+        for (ip, prefix) in [("192.0.2.8", 24), ("2001:db8::8", 64)] {
+            let wanted = InterfaceAddress { ip: ip.parse().unwrap(), prefix };
+            address::add(&mut outside, inner.index, &wanted).unwrap();
+        }
+        let inside = namespace(networks, "a");
+        for (server, address, seen) in
+            [("192.0.2.8:80", "192.0.2.8:80", HOST), ("[2001:db8::8]:80", "[2001:db8::8]:80", HOST6)]
+        {
+            let server = neighbour.run(|| Server::open(server)).unwrap();
+            assert_eq!(server.serve(|| inside.run(|| ask(address)).unwrap()).unwrap(), seen);
+            let asked = server.serve_datagram(|| inside.run(|| ask_datagram(address)).unwrap());
+            assert_eq!(asked.unwrap(), seen);
+        }
+    });
+}
+
+/// The bridge routes 127.0.0.0/8, so that the machine reaches mapped ports there. An allocation must not use that.
+#[test]
+fn loopback_of_the_machine_is_out_of_reach() {
+    on_host(|_, networks| {
+        networks.up(&request("a", &[])).unwrap();
+        let _listener = TcpListener::bind("127.0.0.1:9000").unwrap();
+        let inside = namespace(networks, "a");
+        inside.run(|| Setting::RouteLoopback(INTERFACE.to_owned()).set("1").unwrap()).unwrap();
+        let mut socket = inside.socket(Protocol::Route).unwrap();
+        let inner = link::find(&mut socket, &inner_name().unwrap()).unwrap().unwrap();
+        // The allocation routes the addresses to the machine instead of its own loopback.
+        let own = InterfaceAddress { ip: IpAddr::from([127, 0, 0, 1]), prefix: 8 };
+        address::remove(&mut socket, LOOPBACK, &own).unwrap();
+        route::set_default(&mut socket, "172.26.64.1".parse().unwrap(), inner.index).unwrap();
+        let address: SocketAddr = "127.0.0.1:9000".parse().unwrap();
+        let reached =
+            inside.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300))).unwrap();
+        assert!(reached.is_err(), "{reached:?}");
+    });
+}
+
+#[test]
+fn half_made_networks_are_completed() {
+    on_host(|machine, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        let wanted = request("a", &ports);
+        let made = networks.up(&wanted).unwrap();
+        let name = networks.link_name("a").unwrap();
+        let inner = inner_name().unwrap();
+        let table = || Table { family: Family::Inet, name: "herdlet-test" };
+        type Break<'b> = (&'b str, Box<dyn Fn(&mut Socket, &mut Socket) + 'b>);
+        let address = networks.config.subnet4.of_interface(made.address4);
+        let breaks: [Break<'_>; 9] = [
+            ("the pair is deleted", Box::new(|socket, _| link::delete(socket, &name).unwrap())),
+            (
+                "the bridge is deleted",
+                Box::new(|socket, _| link::delete(socket, &networks.config.name).unwrap()),
+            ),
+            ("the inner end is deleted", Box::new(|_, inside| link::delete(inside, &inner).unwrap())),
+            (
+                "the address is gone",
+                Box::new(|_, inside| {
+                    let index = link::find(inside, &inner).unwrap().unwrap().index;
+                    address::remove(inside, index, &address).unwrap();
+                }),
+            ),
+            ("the ports are unmapped", Box::new(|_, _| networks.firewall.unmap_ports("a", None).unwrap())),
+            (
+                "the table is deleted",
+                Box::new(|_, _| {
+                    let mut batch = Batch::new(table());
+                    batch.delete_table();
+                    Socket::open(Protocol::Netfilter)
+                        .unwrap()
+                        .commit("delete", &batch.into_messages())
+                        .unwrap();
+                }),
+            ),
+            ("the namespace is removed", Box::new(|_, _| networks.pins.remove("a").unwrap())),
+            (
+                "the claim is removed",
+                Box::new(|_, _| {
+                    std::fs::remove_file(machine.dir().join("addresses/hltest/172.26.64.2")).unwrap();
+                }),
+            ),
+            (
+                "all of it is removed",
+                Box::new(|_, _| {
+                    networks.pins.remove("a").unwrap();
+                    networks.firewall.unmap_ports("a", None).unwrap();
+                }),
+            ),
+        ];
+        for (what, breaking) in breaks {
+            let mut socket = Socket::open(Protocol::Route).unwrap();
+            let mut inside = namespace(networks, "a").socket(Protocol::Route).unwrap();
+            breaking(&mut socket, &mut inside);
+            drop(inside);
+            let found = networks.inspect(&wanted).unwrap();
+            assert!(matches!(found, Found::Incomplete { .. }), "{what}: {found:?}");
+            let again = networks.up(&wanted).unwrap();
+            assert_eq!(again.address4, made.address4, "{what}");
+            assert_eq!(networks.inspect(&wanted).unwrap(), Found::Complete(again), "{what}");
+        }
+    });
+}
+
+#[test]
+fn namespace_of_a_process_is_kept_instead_of_a_new_one() {
+    on_host(|_, networks| {
+        let made = networks.up(&request("a", &[])).unwrap();
+        let running = namespace(networks, "a");
+        networks.pins.remove("a").unwrap();
+        let existing = NetworkRequest { namespace: NamespaceSource::Existing(&running), ..request("a", &[]) };
+        assert_eq!(networks.up(&existing).unwrap(), made, "nothing has changed for the process");
+        let restarted = Namespace::new().unwrap();
+        let existing = NetworkRequest { namespace: NamespaceSource::Existing(&restarted), ..existing };
+        let moved = networks.up(&existing).unwrap();
+        assert_eq!((moved.address4, moved.namespace), (made.address4, restarted.id().unwrap()));
+        assert_eq!(networks.inspect(&existing).unwrap(), Found::Complete(moved));
+    });
+}
+
+#[test]
+fn rules_are_repaired_with_all_ports() {
+    on_host(|_, networks| {
+        let (a, b) = ([port(Some(HOST), 8080, 80)], [port(None, 8090, 90)]);
+        networks.up(&request("a", &a)).unwrap();
+        networks.up(&request("b", &b)).unwrap();
+        assert_eq!(networks.repair_rules().unwrap(), None);
+        networks.firewall.remove().unwrap();
+        assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Structure));
+        assert_eq!(networks.repair_rules().unwrap(), None);
+        networks.firewall.unmap_ports("b", None).unwrap();
+        assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Ports));
+        for wanted in [request("a", &a), request("b", &b)] {
+            assert!(matches!(networks.inspect(&wanted).unwrap(), Found::Complete(_)));
+        }
+    });
+}
+
+#[test]
+fn many_networks_are_made_at_once() {
+    on_host(|_, networks| {
+        let up = |index: u16| {
+            let ports = [port(None, 9_000 + index, 80)];
+            networks.up(&request(&format!("owner-{index}"), &ports)).unwrap().address4
+        };
+        let addresses: Vec<Ipv4Addr> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..16).map(|index| scope.spawn(move || up(index))).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let distinct: std::collections::BTreeSet<_> = addresses.iter().collect();
+        assert_eq!(distinct.len(), 16);
+        assert_eq!(networks.owners().unwrap().len(), 16);
+    });
+}

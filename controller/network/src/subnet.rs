@@ -1,0 +1,210 @@
+//! The addresses of a bridge: its own, and those of allocations.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use crate::address::InterfaceAddress;
+
+/// The longest prefix that leaves room for the bridge and one allocation.
+const PREFIX4_MAX: u8 = 30;
+/// An IPv6 network must have as many addresses as any IPv4 network.
+const PREFIX6_MAX: u8 = 96;
+
+/// An IPv4 network of a bridge. The bridge has the first address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subnet4 {
+    base: u32,
+    prefix: u8,
+}
+
+/// An IPv6 network of a bridge. The bridge has the first address, an allocation that with the same position as its IPv4
+/// address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Subnet6 {
+    base: u128,
+    prefix: u8,
+}
+
+/// The text is no network for a bridge.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotASubnet {
+    /// It has another form.
+    #[error("expected a network such as 172.26.64.0/20, found {0:?}")]
+    Form(String),
+    /// It is too small.
+    #[error("expected a network with a prefix of at most {max} bits, found {text:?}")]
+    Small {
+        /// The network.
+        text: String,
+        /// The longest prefix.
+        max: u8,
+    },
+}
+
+impl Subnet4 {
+    /// Its address of this position; `None` if it is beyond the last one for an interface. Position 1 is the bridge's.
+    pub fn at(&self, position: u32) -> Option<Ipv4Addr> {
+        (1..=self.last()).contains(&position).then(|| Ipv4Addr::from_bits(self.base | position))
+    }
+
+    /// The position of an address in it.
+    pub fn position(&self, ip: Ipv4Addr) -> Option<u32> {
+        let position = ip.to_bits() ^ self.base;
+        (1..=self.last()).contains(&position).then_some(position)
+    }
+
+    /// The position of the last address for an interface: the one after it reaches all.
+    pub fn last(&self) -> u32 {
+        u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or_default().saturating_sub(1)
+    }
+
+    /// The bridge's address.
+    pub fn gateway(&self) -> InterfaceAddress {
+        self.of_interface(Ipv4Addr::from_bits(self.base | 1))
+    }
+
+    /// An address with the prefix of this network.
+    pub fn of_interface(&self, ip: Ipv4Addr) -> InterfaceAddress {
+        InterfaceAddress { ip: IpAddr::V4(ip), prefix: self.prefix }
+    }
+
+    /// Its first address and the bytes of its mask.
+    pub fn base_and_mask(&self) -> ([u8; 4], [u8; 4]) {
+        let hosts = u32::MAX.checked_shr(u32::from(self.prefix)).unwrap_or_default();
+        (self.base.to_be_bytes(), (!hosts).to_be_bytes())
+    }
+
+    /// Whether it and a network of a route have addresses in common.
+    pub fn overlaps(&self, ip: Ipv4Addr, prefix: u8) -> bool {
+        let shorter = u32::from(self.prefix.min(prefix));
+        (self.base ^ ip.to_bits()).leading_zeros() >= shorter
+    }
+}
+
+impl Subnet6 {
+    /// Its address of this position.
+    pub fn at(&self, position: u32) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.base | u128::from(position))
+    }
+
+    /// The bridge's address.
+    pub fn gateway(&self) -> InterfaceAddress {
+        self.of_interface(self.at(1))
+    }
+
+    /// An address with the prefix of this network.
+    pub fn of_interface(&self, ip: Ipv6Addr) -> InterfaceAddress {
+        InterfaceAddress { ip: IpAddr::V6(ip), prefix: self.prefix }
+    }
+
+    /// Its first address and the bytes of its mask.
+    pub fn base_and_mask(&self) -> ([u8; 16], [u8; 16]) {
+        let hosts = u128::MAX.checked_shr(u32::from(self.prefix)).unwrap_or_default();
+        (self.base.to_be_bytes(), (!hosts).to_be_bytes())
+    }
+}
+
+/// Splits a network into its address and the length of its prefix.
+fn parts<A: FromStr>(text: &str) -> Result<(A, u8), NotASubnet> {
+    let error = || NotASubnet::Form(text.to_owned());
+    let (ip, prefix) = text.split_once('/').ok_or_else(error)?;
+    Ok((ip.parse().map_err(|_| error())?, prefix.parse().map_err(|_| error())?))
+}
+
+impl FromStr for Subnet4 {
+    type Err = NotASubnet;
+
+    fn from_str(text: &str) -> Result<Self, NotASubnet> {
+        let (ip, prefix) = parts::<Ipv4Addr>(text)?;
+        if prefix > PREFIX4_MAX {
+            return Err(NotASubnet::Small { text: text.to_owned(), max: PREFIX4_MAX });
+        }
+        let hosts = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or_default();
+        Ok(Self { base: ip.to_bits() & !hosts, prefix })
+    }
+}
+
+impl FromStr for Subnet6 {
+    type Err = NotASubnet;
+
+    fn from_str(text: &str) -> Result<Self, NotASubnet> {
+        let (ip, prefix) = parts::<Ipv6Addr>(text)?;
+        if prefix > PREFIX6_MAX {
+            return Err(NotASubnet::Small { text: text.to_owned(), max: PREFIX6_MAX });
+        }
+        let hosts = u128::MAX.checked_shr(u32::from(prefix)).unwrap_or_default();
+        Ok(Self { base: ip.to_bits() & !hosts, prefix })
+    }
+}
+
+impl fmt::Display for Subnet4 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv4Addr::from_bits(self.base), self.prefix)
+    }
+}
+
+impl fmt::Display for Subnet6 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv6Addr::from_bits(self.base), self.prefix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_positions() {
+        let subnet: Subnet4 = "172.26.64.77/20".parse().unwrap();
+        assert_eq!(subnet.to_string(), "172.26.64.0/20");
+        assert_eq!(subnet.gateway().ip.to_string(), "172.26.64.1");
+        assert_eq!((subnet.gateway().prefix, subnet.last()), (20, 4094));
+        assert_eq!(subnet.at(2), Some(Ipv4Addr::new(172, 26, 64, 2)));
+        assert_eq!(subnet.at(4094), Some(Ipv4Addr::new(172, 26, 79, 254)));
+        assert_eq!((subnet.at(0), subnet.at(4095), subnet.at(u32::MAX)), (None, None, None));
+        assert_eq!(subnet.position(Ipv4Addr::new(172, 26, 65, 1)), Some(257));
+        for outside in [[172, 26, 64, 0], [172, 26, 79, 255], [172, 26, 80, 1], [10, 0, 0, 1]] {
+            assert_eq!(subnet.position(outside.into()), None);
+        }
+        assert_eq!(subnet.base_and_mask(), ([172, 26, 64, 0], [255, 255, 240, 0]));
+        assert_eq!("0.0.0.0/0".parse::<Subnet4>().unwrap().base_and_mask(), ([0; 4], [0; 4]));
+        let v6: Subnet6 = "fd00:0:0:7::9/64".parse().unwrap();
+        assert_eq!(
+            (v6.to_string(), v6.at(257).to_string()),
+            ("fd00:0:0:7::/64".into(), "fd00:0:0:7::101".into())
+        );
+    }
+
+    #[test]
+    fn only_networks_of_a_fitting_size_are_accepted() {
+        for text in [
+            "",
+            "172.26.64.0",
+            "172.26.64.0/",
+            "172.26.64.0/x",
+            "172.26.64.0/33",
+            "172.26.64.0/31",
+            "fd00::/64",
+            "1.2.3/8",
+        ] {
+            assert!(text.parse::<Subnet4>().is_err(), "{text}");
+        }
+        for text in ["fd00::/97", "fd00::", "10.0.0.0/8"] {
+            assert!(text.parse::<Subnet6>().is_err(), "{text}");
+        }
+        assert_eq!("10.0.0.0/30".parse::<Subnet4>().unwrap().last(), 2);
+    }
+
+    #[test]
+    fn overlaps_are_found_both_ways() {
+        let subnet: Subnet4 = "172.26.64.0/20".parse().unwrap();
+        let overlaps = |ip: [u8; 4], prefix| subnet.overlaps(ip.into(), prefix);
+        assert!(
+            overlaps([172, 26, 64, 0], 20) && overlaps([172, 26, 70, 0], 24) && overlaps([172, 16, 0, 0], 12)
+        );
+        assert!(!overlaps([172, 26, 80, 0], 20) && !overlaps([10, 0, 0, 0], 8));
+    }
+}
