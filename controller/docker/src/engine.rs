@@ -74,7 +74,6 @@ pub(crate) struct About {
     pub(crate) runtimes: Vec<String>,
     pub(crate) rootless: bool,
     /// Users of containers have other numbers on the machine.
-    #[serde(default)]
     pub(crate) remaps_users: bool,
     /// The directory of its images, volumes and containers.
     pub(crate) root: String,
@@ -262,6 +261,18 @@ impl Engine {
                 self.went_down(&why);
                 Err(why)
             }
+        }
+    }
+
+    /// Whether it answers.
+    ///
+    /// # Errors
+    /// Why not; continues "failed to".
+    async fn ping(&self, client: &Docker) -> Result<(), String> {
+        match time::timeout(PROBE_MAX, client.ping()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(format!("reach {}: {}", self.place, failure::sentence(&error))),
+            Err(_) => Err(format!("reach {}: it did not answer in time", self.place)),
         }
     }
 

@@ -23,8 +23,9 @@ use crate::{failure, names::Owner};
 
 /// How long a missing socket is waited for without looking for it.
 const SEARCH_MAX: Duration = Duration::from_secs(60);
-/// Nomad's period of fingerprints: a daemon that hangs sends no event.
-const PROBE_PERIOD: Duration = Duration::from_secs(30);
+/// Nomad's period of fingerprints: a daemon that hangs sends no event. Only an answer is requested: what an engine says of itself
+/// does not change as long as it runs, and each description costs Podman a second of processor time.
+pub(super) const PROBE_PERIOD: Duration = Duration::from_secs(30);
 /// Waits between connections to an engine that is down. A socket's directory can't always be watched.
 const AGAIN_MIN: Duration = Duration::from_millis(250);
 const AGAIN_MAX: Duration = Duration::from_secs(5);
@@ -103,8 +104,8 @@ impl Engine {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                _ = probes.tick() => match self.probe().await {
-                    Ok(_) => continue,
+                _ = probes.tick() => match self.ping(&client).await {
+                    Ok(()) => continue,
                     Err(why) => {
                         last.is_cut = matches!(events.next().now_or_never(), Some(None | Some(Err(_))));
                         return why;

@@ -1,6 +1,10 @@
 //! Engines of other releases, and answers that bollard's types can't express: with a stand-in.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bollard::models::ContainerSummary;
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture};
@@ -11,7 +15,7 @@ use tokio::{
     sync::{Notify, mpsc, watch},
 };
 
-use super::{Engine, EngineReport, Kind, Listener, Place};
+use super::{Engine, EngineReport, Kind, Listener, Place, follow::PROBE_PERIOD};
 use crate::{Containers, Mode, Setup, names::Owner};
 
 /// A stand-in for an engine: its version of the API, its list of containers, and what it says of itself.
@@ -20,11 +24,13 @@ struct StandIn {
     api: &'static str,
     containers: String,
     info: &'static str,
+    /// The last words of the paths of all requests.
+    asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl StandIn {
     fn new(api: &'static str) -> Self {
-        Self { api, containers: "[]".to_owned(), info: "{}" }
+        Self { api, containers: "[]".to_owned(), info: "{}", asked: Arc::default() }
     }
 }
 
@@ -39,7 +45,7 @@ fn serve(path: &Path, state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
 }
 
 async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
-    let StandIn { api, containers, info } = state.borrow_and_update().clone();
+    let StandIn { api, containers, info, asked } = state.borrow_and_update().clone();
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -51,7 +57,9 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, fol
         }
         let head = String::from_utf8(head).unwrap();
         let path = head.split([' ', '?']).nth(1).unwrap_or_default().to_owned();
-        let (status, body) = match path.rsplit_once('/').map(|(_, name)| name) {
+        let name = path.rsplit_once('/').map(|(_, name)| name);
+        asked.lock().unwrap().push(name.unwrap_or_default().to_owned());
+        let (status, body) = match name {
             Some("version") => (200, format!("{{\"ApiVersion\": \"{api}\", \"Version\": \"x\"}}")),
             // bollard 0.21 names no version, which is the engine's own then.
             _ if path.starts_with("/v") && !path.starts_with(&format!("/v{api}/")) => {
@@ -65,6 +73,7 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, fol
                 return;
             }
             Some("info") => (200, info.to_owned()),
+            Some("_ping") => (200, "OK".to_owned()),
             Some("json") if head.contains("status") => (200, RUNNING.to_owned()),
             Some("json") => (200, containers.clone()),
             _ => (404, "{\"message\": \"none\"}".to_owned()),
@@ -124,6 +133,25 @@ async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
         assert!(engine.is_up());
         engine.containers(&owner).await.unwrap();
     }
+}
+
+/// Podman starts several programs for each description of itself.
+#[tokio::test]
+async fn an_engine_at_rest_is_only_asked_whether_it_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let stand_in = StandIn::new("1.41");
+    let asked = Arc::clone(&stand_in.asked);
+    let (_engine_is, state) = watch::channel(stand_in);
+    let followed = Arc::new(Notify::new());
+    serve(&dir.path().join("e.sock"), state, Arc::clone(&followed));
+    let (engine, mut reports) = follow(dir.path());
+    listed(&engine, &mut reports).await;
+    followed.notified().await;
+    asked.lock().unwrap().clear();
+    tokio::time::pause();
+    tokio::time::sleep(2 * PROBE_PERIOD + Duration::from_secs(1)).await;
+    assert!(engine.is_up());
+    assert_eq!(*asked.lock().unwrap(), ["_ping", "_ping"]);
 }
 
 const RUNNING: &str = r#"[{"Id": "a", "State": "running"}]"#;
