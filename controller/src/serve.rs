@@ -166,6 +166,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         scrape,
         closing.clone(),
     );
+    agent.watch(http::prune_sources(Arc::clone(&shared)));
     if member.is_none() {
         let token = listeners.api.as_ref().map(|(_, token)| token.clone());
         serve_tasks(&agent, &shared, token);

@@ -112,7 +112,7 @@ pub use exec::input_frames as exec_input_frames;
 pub use serve::connection;
 pub use serve::{Frontend, Limits, Listener, ServeError, serve};
 pub(crate) use services::is_listed;
-pub use submission::Submissions;
+pub use submission::{Submissions, prune_sources};
 pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCache, Unidentified, Verifier};
 pub use tls::{Tls, TlsError, Validity};
 pub use variable_users::TemplateUsers;

@@ -264,11 +264,14 @@ impl Engine {
         }
     }
 
-    /// Whether it answers.
+    /// Whether it answers. Describes it again if a task's request has found it down meanwhile.
     ///
     /// # Errors
     /// Why not; continues "failed to".
-    async fn ping(&self, client: &Docker) -> Result<(), String> {
+    async fn ping_or_probe(&self, client: &Docker) -> Result<(), String> {
+        if !self.is_up() {
+            return self.probe().await.map(drop);
+        }
         match time::timeout(PROBE_MAX, client.ping()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(format!("reach {}: {}", self.place, failure::sentence(&error))),

@@ -104,8 +104,10 @@ mod tests {
             for address in [tcp.local_addr().unwrap(), udp.local_addr().unwrap()] {
                 assert!(found.contains(&address.port()), "{address}");
             }
-            assert!(!found.contains(&client.local_addr().unwrap().port()));
         }
+        let [tcp4, ..] = kinds();
+        let connection = client.local_addr().unwrap().port();
+        assert!(!listed(&tcp4).unwrap().contains(&connection) && !in_table(&tcp4).contains(&connection));
     }
 
     #[test]

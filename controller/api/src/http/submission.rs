@@ -12,13 +12,14 @@ use std::{
     fmt, fs, io, iter,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use axum::{
     extract::{Path, State},
     response::Response,
 };
-use herdlet_agent::publish::ReadModel;
+use herdlet_agent::publish::{Object, ReadModel};
 use herdlet_api_types::{
     JobKey,
     job::Job,
@@ -27,6 +28,7 @@ use herdlet_api_types::{
 use herdlet_base::{durable, paths::hashed};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
 
 use super::{
     Shared,
@@ -35,6 +37,8 @@ use super::{
     versions::newest_first,
 };
 
+/// Minimum time between two searches for sources that are no longer needed.
+const PRUNE_PAUSE: Duration = Duration::from_secs(5);
 /// The default of Nomad's `job_max_source_size`.
 const BYTES_MAX: usize = 1_000_000;
 
@@ -78,29 +82,26 @@ impl Submissions {
         Self { dir: state.join("submissions"), writing: Mutex::default() }
     }
 
-    /// Stores the source of a version, and removes the sources of versions that are no longer kept.
+    /// Stores the source of a version.
     fn put(&self, model: &ReadModel, place: &VersionKey, submission: &Submission) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept = BTreeSet::new();
-        let mut path = None;
-        for view in model.jobs() {
-            for version in newest_first(&view) {
-                let name = file_name(&view.key, &version);
-                if view.key == place.job && version.version == place.version {
-                    path = Some(self.dir.join(&name));
-                }
-                kept.insert(name);
-            }
-        }
-        // Without a path, the job was deleted meanwhile.
-        if let Some(path) = path {
-            durable::make_dir(&self.dir)?;
-            durable::write(&path, &serde_json::to_vec(submission)?)?;
-        }
-        self.remove_except(&kept)
+        // Without a version, the job was deleted meanwhile.
+        let Some(view) = model.job(&place.job) else { return Ok(()) };
+        let versions = newest_first(&view);
+        let Some(version) = versions.iter().find(|version| version.version == place.version) else {
+            return Ok(());
+        };
+        durable::make_dir(&self.dir)?;
+        durable::write(&self.dir.join(file_name(&view.key, version)), &serde_json::to_vec(submission)?)
     }
 
-    fn remove_except(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+    /// Removes the sources of versions that are no longer kept.
+    fn prune(&self, model: &ReadModel) -> io::Result<()> {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = BTreeSet::new();
+        for view in model.jobs() {
+            kept.extend(newest_first(&view).iter().map(|version| file_name(&view.key, version)));
+        }
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
@@ -174,6 +175,33 @@ impl Shared {
             Err(error) => error.to_string(),
         };
         Some(format!("the source of the job is not stored: {why}"))
+    }
+}
+
+/// Removes sources that are no longer needed, until the agent ends: when an agent has restored its jobs, and when a job has a new
+/// version or is deleted.
+pub async fn prune_sources(shared: Arc<Shared>) {
+    let mut changes = shared.model.changes();
+    if shared.restored.opened().await.is_err() {
+        return;
+    }
+    loop {
+        let now = Arc::clone(&shared);
+        match herdlet_runtime::off_thread(move || now.submissions.prune(&now.model)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "failed to remove sources of jobs that are gone"),
+            Err(error) => tracing::warn!(%error, "failed to remove sources of jobs that are gone"),
+        }
+        loop {
+            match changes.recv().await {
+                Ok(change) if matches!(change.object, Object::Job(_)) => break,
+                Ok(_) => {}
+                Err(RecvError::Lagged(_)) => break,
+                Err(RecvError::Closed) => return,
+            }
+        }
+        // A change of many jobs is one removal.
+        tokio::time::sleep(PRUNE_PAUSE).await;
     }
 }
 

@@ -69,10 +69,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
             if let Err(error) = shared.collect(delay).await {
                 tracing::debug!(error = error.why(), "failed to look for unused images");
             }
-            let least = shared.policy.image_free_percent;
-            let is_short = move |dir: &Path| is_short_of_space(dir, least);
-            let age = delay.min(RESTART_MAX);
-            if let Err(error) = shared.make_room(None, age, Arc::new(is_short)).await {
+            let is_short = is_short(shared.policy.image_free_percent);
+            if let Err(error) = shared.make_room(None, early(delay), is_short).await {
                 tracing::debug!(
                     error = error.why(),
                     "failed to look for images on a disk that is nearly full"
@@ -331,10 +329,18 @@ impl Shared {
     }
 }
 
+/// How long an image is kept on a disk that is nearly full, if `delay` is how long it is kept otherwise.
+pub(super) fn early(delay: Duration) -> Duration {
+    delay.min(RESTART_MAX)
+}
+
 /// Whether less than this part of a disk is free for its users.
-fn is_short_of_space(dir: &Path, least_percent: u8) -> bool {
-    let Ok(disk) = rustix::fs::statvfs(dir) else { return false };
-    u128::from(disk.f_bavail) * 100 < u128::from(disk.f_blocks) * u128::from(least_percent)
+pub(super) fn is_short(least_percent: u8) -> IsShort {
+    Arc::new(move |dir| {
+        rustix::fs::statvfs(dir).is_ok_and(|disk| {
+            u128::from(disk.f_bavail) * 100 < u128::from(disk.f_blocks) * u128::from(least_percent)
+        })
+    })
 }
 
 fn now_s() -> i64 {

@@ -92,10 +92,11 @@ impl Shared {
             }
         }
         self.first_lists.send_if_modified(|lists| {
-            let ids = || Some(found.keys().cloned().collect());
-            let known = lists.len();
-            lists.entry(engine.socket().to_owned()).or_insert_with(ids);
-            lists.len() > known
+            let is_known = lists.contains_key(engine.socket());
+            // What has changed before a later connection is in no event.
+            let ids = (!is_known).then(|| found.keys().cloned().collect());
+            lists.insert(engine.socket().to_owned(), ids);
+            !is_known
         });
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         let is_first = listed.insert(engine.socket().to_owned(), found).is_none();

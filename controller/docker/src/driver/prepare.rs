@@ -12,7 +12,7 @@ use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, TaskEvent
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::{Shared, collect};
 use crate::{
     auth,
     config::{self, ContainerConfig, FieldError},
@@ -22,6 +22,9 @@ use crate::{
     policy::PullFallback,
     reference::Reference,
 };
+
+/// A disk on which a pull has failed for lack of space is full if less is free: what was fetched is removed by then.
+const FULL_PERCENT: u8 = 10;
 
 /// How much later the client gives up than the driver, whose error names the option.
 const CLIENT_LATER: Duration = Duration::from_secs(10);
@@ -117,7 +120,8 @@ impl Shared {
         }
     }
 
-    /// Pulls an image. If the disk of the engine is full, removes unused images and pulls once more.
+    /// Pulls an image. If the disk of the engine is full, removes unused images and pulls once more. The error alone does not prove that
+    /// it is full: a registry may have written it.
     async fn pull_with_room(
         self: &Arc<Self>,
         id: &AttemptId,
@@ -127,10 +131,9 @@ impl Shared {
     ) -> DriverResult<LocalImage> {
         let pulled = self.pull(id, engine, config, image.clone()).await;
         let is_full = pulled.as_ref().is_err_and(|error| failure::says_full(&error.why()));
-        if !is_full || self.policy.image_delay.is_none() {
-            return pulled;
-        }
-        match self.make_room(Some(&engine.place), Duration::ZERO, Arc::new(|_| true)).await {
+        let Some(delay) = self.policy.image_delay.filter(|_| is_full) else { return pulled };
+        let is_short = collect::is_short(self.policy.image_free_percent.max(FULL_PERCENT));
+        match self.make_room(Some(&engine.place), collect::early(delay), is_short).await {
             Ok(removed @ 1..) => {
                 self.message(
                     id,

@@ -104,7 +104,7 @@ impl Engine {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                _ = probes.tick() => match self.ping(&client).await {
+                _ = probes.tick() => match self.ping_or_probe(&client).await {
                     Ok(()) => continue,
                     Err(why) => {
                         last.is_cut = matches!(events.next().now_or_never(), Some(None | Some(Err(_))));

@@ -70,16 +70,24 @@ fn limits_of(given: &TaskResources) -> Resources {
 pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
     for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
         if let Some(limits) = limits.get(&task.name) {
-            // Servers add the size of `secrets` to the memory (Nomad's `scheduler/feasible/rank.go`), and send it only in the job.
+            // Servers add the size of `secrets` to the memory and its maximum (Nomad's `scheduler/feasible/rank.go`), and send it only in
+            // the job. A task that wants no maximum has none, whatever a release adds to 0 or −1.
             let secrets_mib = task.resources.secrets_mib;
             let without_secrets = |mib: u64| match mib {
                 Resources::ALL_MEMORY => mib,
                 mib => mib.saturating_sub(secrets_mib.unwrap_or_default()),
             };
+            let own_max = task.resources.memory_max_mib;
+            let memory_max_mib = match limits.memory_max_mib.map(without_secrets) {
+                Some(_) if matches!(own_max, None | Some(Resources::ALL_MEMORY)) && secrets_mib.is_some() => {
+                    own_max
+                }
+                given => given,
+            };
             task.resources = Resources {
                 cpu_mhz: limits.cpu_mhz,
                 memory_mib: limits.memory_mib.map(without_secrets),
-                memory_max_mib: limits.memory_max_mib.map(without_secrets),
+                memory_max_mib,
                 secrets_mib,
             };
         }

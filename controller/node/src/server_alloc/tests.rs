@@ -301,6 +301,23 @@ fn secrets_are_part_of_the_memory_that_servers_gave() {
 }
 
 #[test]
+fn secrets_make_no_maximum_of_memory() {
+    const ALL_MEMORY: u64 = herdlet_api_types::job::Resources::ALL_MEMORY;
+    for (own, given_mb, expected) in [(0, 5, None), (0, 0, None), (-1, 4, Some(ALL_MEMORY))] {
+        let mut task = task();
+        task["Resources"] = json!({ "CPU": 100, "MemoryMB": 64, "MemoryMaxMB": own, "SecretsMB": 5 });
+        let mut alloc = of_group(json!({ "Tasks": [task] }));
+        let mut given = wire::assigned::TaskResources::default();
+        (given.memory.memory_mb, given.memory.memory_max_mb) = (69, given_mb);
+        let mut all = wire::assigned::AllocatedResources::default();
+        all.tasks.insert("main".to_owned(), given);
+        alloc.allocated_resources = Some(all);
+        let resources = &read(&alloc).job.groups[0].tasks[0].resources;
+        assert_eq!(resources.memory_max_mib, expected, "{own} {given_mb}");
+    }
+}
+
+#[test]
 fn a_dispatched_child_has_its_payload() {
     let mut task = task();
     task["DispatchPayload"] = json!({ "File": "in.txt" });
