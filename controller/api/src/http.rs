@@ -217,7 +217,7 @@ impl Shared {
     }
 }
 
-/// All endpoints. [`serve`] has already decided whether the caller may use them.
+/// All endpoints. [`serve()`] has already decided whether the caller may use them.
 pub fn router(shared: Arc<Shared>) -> Router {
     let routes = Router::new()
         .route("/v1/herdlet/apply", post(apply::apply).put(apply::apply))

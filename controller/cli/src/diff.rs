@@ -1,7 +1,7 @@
 //! `herdlet diff`: what an apply would change, found by comparing canonical jobs.
 //!
 //! In: manifests, and the agent's jobs, allocations and volumes. Out: the changes, as text or as a document. [`fields`]
-//! compares documents, [`groups`] determines what happens to allocations, [`text`] writes the changes for people.
+//! compares documents, [`mod@groups`] determines what happens to allocations, [`text`] writes the changes for people.
 
 mod fields;
 mod groups;

@@ -1,4 +1,4 @@
-//! `herdlet job …`: verbs without a command of their own. [`herdlet::cli::nomad`] maps Nomad's other verbs.
+//! `herdlet job …`: verbs without a command of their own. `controller/src/cli/nomad.rs` maps Nomad's other verbs.
 
 use clap::{Args, Subcommand};
 

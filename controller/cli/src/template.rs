@@ -67,7 +67,7 @@ struct RenderArgs {
     /// Delimiter after an action
     #[arg(long, value_name = "TEXT", default_value = "}}")]
     right_delimiter: String,
-    /// Fail if a map has no entry for a key, instead of printing <no value>
+    /// Fail if a map has no entry for a key, instead of printing `<no value>`
     #[arg(long)]
     error_on_missing_key: bool,
     /// Use the variables and services that the agent's API gives to you; values of other flags take precedence

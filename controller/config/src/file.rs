@@ -1,6 +1,6 @@
 //! The config file: one YAML document in which every key is optional. All problems are reported at once.
 //!
-//! In: a name and bytes. Out: [`File`], whose values are valid one by one, or [`Problems`].
+//! In: a name and bytes. Out: [`File`], whose values are valid one by one, or [`herdlet_manifest::yaml::Problems`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -17,7 +17,7 @@ pub struct Flags {
     /// Name of this node [default: the host name]
     #[arg(long)]
     pub name: Option<String>,
-    /// Join the Nomad cluster with these servers as a node: HOST[:PORT] or the name of an SRV record; may be given more than once
+    /// Join the Nomad cluster with these servers as a node: HOST, HOST:PORT or the name of an SRV record; may be given more than once
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub servers: Vec<String>,
     /// Region of this node [default: global]

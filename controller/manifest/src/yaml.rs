@@ -1,9 +1,9 @@
 //! YAML for people: trees that keep positions and source text, and reports of all problems at once.
 //!
-//! In: the name and bytes of a text, a JSON Schema, a Rust type. Out: [`parse`] builds trees, [`check`]
+//! In: the name and bytes of a text, a JSON Schema, a Rust type. Out: [`parse()`] builds trees, [`check()`]
 //! validates a tree against a schema and reports all problems, [`from_node`] types a tree, [`to_yaml`] writes
 //! YAML. Every problem has a file, line, column, path and, where possible, a remedy. This module knows
-//! nothing about jobs; the schema's own keywords (`x-…`) are listed at [`check`].
+//! nothing about jobs; the schema's own keywords (`x-…`) are listed at [`check()`].
 //!
 //! ```text
 //! bytes ──parse──► Document ──check(schema)──► Problems

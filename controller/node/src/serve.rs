@@ -1,7 +1,7 @@
 //! The calls from servers to this node, over the connections that the node has opened.
 //!
 //! In: calls, with the token of the user who asked the server. Out: the same data as from the local API, in the format of Nomad's clients:
-//! logs, files, commands, statistics, restarts and signals of allocations ([`alloc_ops`](herdlet_api::reach)), the node's metadata, the agent's
+//! logs, files, commands, statistics, restarts and signals of allocations ([`herdlet_api::alloc_ops`]), the node's metadata, the agent's
 //! log. Each call is checked against the cluster's ACLs, whatever the server has checked before.
 //!
 //! Facts: `hashicorp/nomad:client/rpc.go`, `client/*_endpoint.go`, and recordings.

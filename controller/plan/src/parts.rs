@@ -1,6 +1,6 @@
 //! The tables: the parts of an allocation and of a task, in the order to bring up and in the order to take down.
 //!
-//! Read this page first. A part is a row of properties ([`alloc`], [`task`]; the columns are in [`column`]). Planning,
+//! Read this page first. A part is a row of properties ([`alloc`], [`task`]; the columns are in [`mod@column`]). Planning,
 //! reactions to events and texts for people look them up there. Parts never wait: an operation's end is an event, after
 //! which the tables are walked again.
 //!

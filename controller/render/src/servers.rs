@@ -1,7 +1,7 @@
 //! Variables and services of a cluster's servers, for the tasks of their allocations.
 //!
 //! In: reads of tasks, each with its own token. Out: answers, or the reason why there is none; and, through
-//! [`Watches`], the tasks to render again. Each task reads for itself, but all tasks with the same data share one
+//! [`crate::watches::Watches`], the tasks to render again. Each task reads for itself, but all tasks with the same data share one
 //! blocking query ([`watch`](self)). While servers are away, only the blocking queries try to reach them.
 
 mod watch;

@@ -18,7 +18,7 @@
 //! - [`inbox`] and [`run`]: the loop around the core.
 //! - [`committer`]: durability first, then effects.
 //! - [`operation`], [`permit`] and [`pace`]: execution of actions, with bounds.
-//! - [`off_thread`]: blocking work.
+//! - [`mod@off_thread`]: blocking work.
 //! - [`settings`], [`ready`], [`backoff`], [`clock`], [`metrics`]: small utilities of the above and of worlds.
 //!
 //! There is no timer tick: nothing runs without an event or a due wake. Wakes are kept in a sorted set with one alarm

@@ -20,7 +20,7 @@ use crate::simulate::{
 /// Arguments of `herdlet simulate`.
 #[derive(Debug, Clone, Args)]
 pub struct SimulateArgs {
-    /// Servers of the region: HOST[:PORT], separated by commas; may be given more than once
+    /// Servers of the region: HOST or HOST:PORT, separated by commas; may be given more than once
     #[arg(long, required = true, value_name = "ADDRESS", value_delimiter = ',')]
     servers: Vec<Address>,
     /// Number of nodes

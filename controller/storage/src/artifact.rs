@@ -6,7 +6,7 @@
 //! of an address, and no header values.
 //!
 //! - [`source`]: addresses in go-getter's form; [`format`]: archive formats; [`checksum`].
-//! - [`destination`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been
+//! - [`herdlet_base::artifact::destination`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been
 //!   fetched.
 //! - [`download`]: http. [`unpack`]: archives, in a separate process.
 //!

@@ -3,7 +3,7 @@
 //! In: the volume's directory, its destination (relative to the task's directory), and whether the task may write. Out:
 //! mounts created, or the result of an inspection. A bind mount is in the agent's own mount namespace, so a task
 //! without a separate namespace sees it at once. A link can't be read-only; that is logged. This module does not know
-//! volumes or tasks. All calls except [`MountWatch`] and [`MountBell`] block.
+//! volumes or tasks. All calls except [`herdlet_base::mounts::table::MountWatch`] and `MountBell` block.
 
 use std::{
     ffi::OsStr,

@@ -77,7 +77,7 @@ fn documents() -> Vec<(String, String)> {
     let is_text = |path: &PathBuf| {
         let extension = path.extension().and_then(|extension| extension.to_str());
         matches!(extension, Some("md" | "sh" | "yaml" | "toml" | "hcl"))
-            || path.parent().is_some_and(|parent| parent.ends_with(".ci"))
+            || path.parent().is_some_and(|parent| parent.file_name().is_some_and(|name| name == ".ci"))
     };
     let read = |path: PathBuf| Some((name(&path), fs::read_to_string(&path).ok()?));
     paths.into_iter().filter(is_text).filter_map(read).collect()

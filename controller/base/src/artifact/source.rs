@@ -1,7 +1,7 @@
 //! Artifact addresses in go-getter's form: `[http::]https://host/path.tgz[//folder][?checksum=…&archive=…&filename=…]`.
 //!
 //! In: the source and options, with variables replaced. Out: a URL, and how to process the response. Nothing is
-//! fetched. An address may contain secrets: only [`Source::told`] may be shown, and errors show no more than that.
+//! fetched. An address may contain secrets: only [`Source::redacted`] may be shown, and errors show no more than that.
 //!
 //! Sources: `hashicorp/go-getter:client.go`, `source.go`, `detect.go`.
 

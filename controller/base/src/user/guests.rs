@@ -1,7 +1,7 @@
 //! Checks `task_dir_users`, who may enter the directories of every allocation: which names have no effect, and why.
 //!
 //! In: names as in the config or on the command line. Out: a sentence for each name that gives no access. Blocking,
-//! because name services are. Read-only; [`access`](herdlet_storage::access) sets the rights.
+//! because name services are. Read-only; `controller/storage/src/access.rs` sets the rights.
 
 use super::{UserError, ids};
 

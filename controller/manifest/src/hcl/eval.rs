@@ -2,7 +2,7 @@
 //!
 //! In: an expression, a [`Scope`] and the names that enclosing loops bind. Out: its value, or a problem with
 //! its position. An undeclared name (`node.class`, `NOMAD_PORT_http`) resolves only when the task runs: with or
-//! without quotes it is the text `${node.class}`, as in Nomad ([`reference`]). Values outside of the job must be literal.
+//! without quotes it is the text `${node.class}`, as in Nomad ([`mod@reference`]). Values outside of the job must be literal.
 
 mod functions;
 mod operators;

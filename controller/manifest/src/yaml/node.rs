@@ -1,6 +1,6 @@
 //! The tree of a YAML text: values with their source text and position.
 //!
-//! In: the output of [`super::parse`]. Out: nodes, and lookup of places by path. Nodes that aliases repeat
+//! In: the output of [`super::parse()`]. Out: nodes, and lookup of places by path. Nodes that aliases repeat
 //! are shared. This module must not know what the names mean.
 
 use std::sync::Arc;

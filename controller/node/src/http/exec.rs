@@ -1,6 +1,6 @@
 //! Commands in tasks over a websocket, for an allocation of this node or, through a server, of another one.
 //!
-//! In: JSON frames (see [`alloc_ops::exec`](herdlet_api::reach::exec)). Out: the same. Both are carried by the streaming call
+//! In: JSON frames (see [`herdlet_api::alloc_ops::exec`]). Out: the same. Both are carried by the streaming call
 //! `Allocations.Exec`: its messages hold the input, and its payloads are the JSON of the output. Browsers cannot send a token with the
 //! request: with `ws_handshake` the first frame holds it.
 //!

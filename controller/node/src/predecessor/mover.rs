@@ -1,7 +1,7 @@
 //! Fetches a disk from another node for the allocation that replaces the one there.
 //!
 //! In: the predecessor as servers know it, and the migrate token. Out: `.came-<id>` beside the allocations' directories, complete or
-//! absent; the directory of the allocation takes it over ([`migration`]). The archive is untrusted: the same confined process that unpacks
+//! absent; the directory of the allocation takes it over ([`herdlet_storage::alloc_dir::migration`]). The archive is untrusted: the same confined process that unpacks
 //! artifacts unpacks it. Each disk is requested once. If that fails, the allocation starts with an empty disk, and the log has the reason.
 //!
 //! Facts: `hashicorp/nomad:client/allocwatcher/alloc_watcher.go` (`remotePrevAlloc.Migrate`).

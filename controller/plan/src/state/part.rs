@@ -1,7 +1,7 @@
 //! The state of one part, and whether an operation runs on it.
 //!
 //! While an operation runs, nothing else is known of its part and no other operation may begin: its slot is taken until
-//! it has really ended, even when it is overdue. [`PartState::learn`] enforces this, so that callers need not.
+//! it has really ended, even when it is overdue. [`PartState::set`] enforces this, so that callers need not.
 
 use std_alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -190,7 +190,7 @@ impl Parts {
         self.place(part).ok().and_then(|at| self.known.get(at)).map_or(&self.unseen, |(_, state)| state)
     }
 
-    /// See [`PartState::learn`]. Once a part is up or gone, its failures are forgotten.
+    /// See [`PartState::set`]. Once a part is up or gone, its failures are forgotten.
     pub fn set_part(&mut self, part: Part, known: PartState) {
         if matches!(known, PartState::Up | PartState::Absent) {
             self.failures.remove(&part);
@@ -220,7 +220,7 @@ impl Parts {
         self.get_mut(part).run_over(generation);
     }
 
-    /// See [`PartState::overtake`].
+    /// See [`PartState::supersede`].
     pub fn supersede_part(&mut self, part: Part) {
         self.get_mut(part).supersede();
     }

@@ -19,7 +19,7 @@ pub(super) enum Inspected {
 }
 
 /// Checks whether the main process is in its cgroup. If it isn't, moves it and all descendants of its supervisor back, and
-/// reports a [`TaskEvent::Repaired`].
+/// reports a [`herdlet_driver::TaskEvent::Repaired`].
 pub(super) async fn repair(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Inspected> {
     let (live, record) = match shared.running(id) {
         Ok(running) => running,

@@ -2,7 +2,7 @@
 //!
 //! In: a URL, header fields, an empty file, limits. Out: the file with the complete body, and its checksum. A truncated
 //! response is an error wherever it ends. Errors show no more of the address than
-//! [`told`](herdlet_base::artifact::source::told).
+//! [`Source::redacted`](herdlet_base::artifact::source::Source::redacted).
 
 use std::{fs::File, io::Write as _, time::Duration};
 

@@ -161,43 +161,72 @@ fn entry<T: Copy>(list: &[(&'static str, T)], command: &str) -> Option<(&'static
     list.iter().copied().find(|(begin, _)| command.starts_with(begin))
 }
 
-#[test]
-fn commands_of_pages_run() {
+/// Runs the commands of a page.
+fn run(path: &str) {
     if !is_root() {
         return;
     }
-    for page in PAGES {
-        let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
-        let home = agent.home.path().to_owned();
-        let bin = home.join("bin");
-        fs::create_dir(&bin).unwrap();
-        symlink(program(), bin.join("herdlet")).unwrap();
-        copy_manifests(&agent);
-        (page.prepare)(&mut agent);
-        let mut used = BTreeSet::new();
-        for line in commands(page.path) {
-            if let Some((begin, _)) = entry(page.left_out, &line) {
-                used.insert(begin);
-                continue;
-            }
-            let code = entry(page.codes, &line).map_or(0, |(begin, code)| {
-                used.insert(begin);
-                code
-            });
-            let mut shell = command::prepare(
-                &agent.home,
-                User::Same,
-                "/bin/bash".as_ref(),
-                &["-o", "pipefail", "-c", &line],
-            );
-            shell.env("PATH", format!("{}:{}", bin.display(), command::SEARCH_PATH));
-            let output = Running::start(shell).finish();
-            assert_eq!(output.code, code, "{}: $ {line}\n{}{}", page.path, output.stdout, output.stderr);
+    let page = PAGES.iter().find(|page| page.path == path).unwrap();
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    let bin = agent.home.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    symlink(program(), bin.join("herdlet")).unwrap();
+    copy_manifests(&agent);
+    (page.prepare)(&mut agent);
+    let mut used = BTreeSet::new();
+    for line in commands(path) {
+        if let Some((begin, _)) = entry(page.left_out, &line) {
+            used.insert(begin);
+            continue;
         }
-        let listed =
-            page.left_out.iter().map(|(begin, _)| *begin).chain(page.codes.iter().map(|(begin, _)| *begin));
-        let unused: Vec<&str> = listed.filter(|begin| !used.contains(begin)).collect();
-        assert!(unused.is_empty(), "{} has no such commands any more: {unused:?}", page.path);
-        agent.finish();
+        let code = entry(page.codes, &line).map_or(0, |(begin, code)| {
+            used.insert(begin);
+            code
+        });
+        let arguments = ["-o", "pipefail", "-c", &line];
+        let mut shell = command::prepare(&agent.home, User::Same, "/bin/bash".as_ref(), &arguments);
+        shell.env("PATH", format!("{}:{}", bin.display(), command::SEARCH_PATH));
+        let output = Running::start(shell).finish();
+        assert_eq!(output.code, code, "{path}: $ {line}\n{}{}", output.stdout, output.stderr);
     }
+    let left_out = page.left_out.iter().map(|(begin, _)| *begin);
+    let listed = left_out.chain(page.codes.iter().map(|(begin, _)| *begin));
+    let unused: Vec<&str> = listed.filter(|begin| !used.contains(begin)).collect();
+    assert!(unused.is_empty(), "{path} has no such commands any more: {unused:?}");
+    agent.finish();
+}
+
+#[test]
+fn commands_of_readme_run() {
+    run("README.md");
+}
+
+#[test]
+fn commands_of_jobs_run() {
+    run("docs/guide/jobs.md");
+}
+
+#[test]
+fn commands_of_services_run() {
+    run("docs/guide/services.md");
+}
+
+#[test]
+fn commands_of_volumes_run() {
+    run("docs/guide/volumes.md");
+}
+
+#[test]
+fn commands_of_updates_run() {
+    run("docs/guide/updates.md");
+}
+
+#[test]
+fn commands_of_batch_run() {
+    run("docs/guide/batch.md");
+}
+
+#[test]
+fn commands_of_variables_run() {
+    run("docs/guide/variables.md");
 }

@@ -193,7 +193,8 @@ fn each_alert_has_a_state_that_raises_it() {
 /// it refuses and a directory that belongs to nothing; with TLS, and ineligible.
 fn troubled() -> Agent {
     let [port] = ports::free();
-    let mut agent = Agent::prepare(Setup::default());
+    // Replaced below: it names files of the home.
+    let mut agent = Agent::prepare(Setup::default().config("{}\n"));
     let pem = agent.home.write("agent.pem", include_str!("../security/self-signed.pem"));
     let token = agent.home.write("token", &format!("{TOKEN}\n"));
     for secret in [&pem, &token] {
