@@ -10,6 +10,7 @@ mod consul;
 pub mod drivers;
 pub mod folder;
 mod orphans;
+mod templates;
 mod watchers;
 
 use std::{
@@ -39,7 +40,7 @@ use herdlet_plan::{
     world::World,
 };
 use herdlet_process::cgroup::{self, Isolation};
-use herdlet_render::{Consumer, Renderer, TaskKey, Wait, sources::NodeNames};
+use herdlet_render::{Consumer, Renderer, TaskKey, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::artifact::Fetcher;
@@ -215,7 +216,7 @@ impl Agent {
                 catalogue: Arc::clone(&services.catalogs.built_in),
                 node: NodeNames { id: bare.id.clone(), datacenter: bare.datacenter.clone() },
             },
-            template_settings(templates),
+            templates::settings(templates),
         ));
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
@@ -367,26 +368,6 @@ pub fn variables_in(paths: &Paths) -> anyhow::Result<Arc<Variables>> {
     let keys = KeySource::choose(None, None, &paths.state.join("keys"));
     let store = Store::open(&paths.state, keys).context("open the variables")?;
     Ok(Arc::new(Variables::new(store)))
-}
-
-fn template_settings(config: herdlet_config::template::Template) -> herdlet_render::Settings {
-    let mut following = herdlet_render::Following::default();
-    let set = |setting: &mut Duration, value: Option<herdlet_api_types::Duration>| {
-        if let Some(value) = value {
-            *setting = value.to_std();
-        }
-    };
-    set(&mut following.block, config.block_query_wait);
-    set(&mut following.retry_first, config.retry_backoff);
-    set(&mut following.retry_longest, config.retry_backoff_max);
-    set(&mut following.max_stale, config.max_stale);
-    herdlet_render::Settings {
-        denied: config.function_denylist,
-        wait: Wait { min: config.wait.min.to_std(), max: config.wait.max.to_std() },
-        wait_min: config.wait_min.to_std(),
-        wait_max: config.wait_max.map(herdlet_api_types::Duration::to_std),
-        following,
-    }
 }
 
 /// Passes on which tasks have templates with new data.

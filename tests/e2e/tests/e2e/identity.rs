@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::{
     common::{is_root, job, shell, sleeper},
     task_api::{secrets, status, token},
+    templates::{RECORDER, recorded},
 };
 
 fn now() -> u64 {
@@ -206,6 +207,26 @@ fn an_expiring_variable_is_renewed_by_the_next_agent() {
         variable(member.pid).filter(|token| *token != before)
     });
     assert!(claims(&agent, &next)["exp"].as_u64().unwrap() > now());
+    agent.finish();
+}
+
+#[test]
+fn a_task_gets_the_signal_of_its_identity_when_the_token_is_renewed() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let identities = "identities: [{name: brief, aud: [x.test], ttl: 20s, file: true, change_mode: signal, change_signal: SIGUSR1}]";
+    agent.apply_and_wait(&job("sig", "service", "", &[shell("t", RECORDER, identities)]));
+    let member = agent.single("sig.g[0]", "t");
+    let file = secrets(&agent, &member.alloc, "t").join("nomad_brief.jwt");
+    let first = fs::read_to_string(&file).unwrap();
+    wait::until_true("the signal", || recorded(&agent, "sig.g[0]", "t").iter().any(|line| line == "usr1"));
+    // Not at once if the first token was read after the first renewal.
+    let second =
+        wait::until("a new token", || fs::read_to_string(&file).ok().filter(|token| *token != first));
+    assert!(claims(&agent, &second)["exp"].as_u64() > claims(&agent, &first)["exp"].as_u64());
+    assert_eq!(agent.single("sig.g[0]", "t"), member);
     agent.finish();
 }
 

@@ -13,7 +13,13 @@ use herdlet_e2e::{agent::Agent, environment, home::runtime, host, http, upgrade,
 use herdlet_shim::record::{Record, State};
 use rustix::process::Signal;
 
-use crate::common::{is_root, job, sleeper};
+use crate::{
+    common::{is_root, job, sleeper},
+    task_api,
+    templates::{
+        crashes::marks, greeting, put, quick, recorded, recorder, template, until_file, until_recorded,
+    },
+};
 
 #[test]
 fn state_and_supervisors_of_older_versions_are_adopted() {
@@ -275,6 +281,62 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// The fixtures are of releases without templates and variables, so here this program replaces itself.
+#[test]
+fn an_upgrade_renders_nothing_anew_and_keeps_variables() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = quick();
+    put(&agent, "nomad/jobs/up", &["greeting=one"]);
+    put(&agent, "nomad/jobs/up/g", &["greeting=none"]);
+    let each = [
+        template(&greeting("up"), "local/conf", ""),
+        template(&format!("A={}\n", greeting("up")), "secrets/env", "env: true"),
+        template("{{ timestamp }} {{ env \"node.unique.name\" }}", "local/time", "change_mode: signal"),
+    ];
+    let task = |name: &str, each: &[String], more: &str| format!("{}{}", recorder(name, each), more);
+    let identity = "          identities: [{file: true}]\n";
+    let probe = [template(&greeting("up/g"), "local/conf", "change_mode: noop")];
+    agent.apply_and_wait(&job("up", "service", "", &[task("t", &each, identity), task("probe", &probe, "")]));
+    let alloc = "up.g[0]";
+    until_recorded(&agent, (alloc, "t"), &["start"]);
+    let files = ["t/local/conf", "t/secrets/env", "t/local/time", "t/secrets/nomad_token"];
+    let (before, members) = (marks(&agent, alloc, &files), agent.members());
+    let variable =
+        |agent: &Agent| agent.cli(&["var", "get", "-out", "json", "nomad/jobs/up"]).success().stdout;
+    let stored = variable(&agent);
+    let dir = agent.home.path().to_owned();
+    for number in 0..3 {
+        agent.set_program(upgrade::install(&dir, number));
+        // Like a service manager, or like a crash.
+        if number % 2 == 0 {
+            agent.terminate();
+        } else {
+            agent.kill();
+        }
+        agent.launch();
+        agent.cli(&["wait", "up"]).success();
+        // The templates of the other task are rendered after those of the first.
+        put(&agent, "nomad/jobs/up/g", &[&format!("greeting={number}")]);
+        until_file(&agent, alloc, ("probe/local/conf", &number.to_string()));
+        assert_eq!(marks(&agent, alloc, &files), before, "upgrade {number}");
+        assert_eq!(
+            (recorded(&agent, alloc, "t"), agent.members()),
+            (vec!["start".to_owned()], members.clone())
+        );
+        assert_eq!(variable(&agent), stored);
+        let secrets = task_api::secrets(&agent, &members[0].alloc, "t");
+        let code = || task_api::status(&secrets, "/v1/var/nomad/jobs/up", &task_api::token(&secrets));
+        wait::until_true("the task's socket is open", || code() == Some(200));
+    }
+    // The new program follows the data.
+    put(&agent, "nomad/jobs/up", &["greeting=two"]);
+    until_recorded(&agent, (alloc, "t"), &["start", "start"]);
+    until_file(&agent, alloc, ("t/local/conf", "two"));
+    agent.finish();
 }
 
 fn busy(seconds: u32) -> String {

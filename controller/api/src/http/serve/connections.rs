@@ -5,7 +5,13 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, middleware};
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -179,6 +185,10 @@ pub async fn connection<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    // The buffer alone bounds a header to almost twice its size.
+    let router = Router::new()
+        .fallback_service(router)
+        .layer(middleware::from_fn_with_state(limits.header_bytes_max, with_bounded_head));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_max)
@@ -194,4 +204,16 @@ where
             connection.await
         }
     }
+}
+
+/// Refuses a request whose header is too long.
+async fn with_bounded_head(State(bytes_max): State<usize>, request: Request, next: Next) -> Response {
+    // Each field has a colon, usually a space, and the end of a line.
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    if fields.sum::<usize>() + target <= bytes_max {
+        return next.run(request).await;
+    }
+    let message = format!("the header of the request has more than {bytes_max} bytes");
+    (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, [(header::CONNECTION, "close")], message).into_response()
 }

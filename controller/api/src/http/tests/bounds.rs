@@ -270,8 +270,13 @@ async fn deep_json_is_refused() {
 async fn a_header_that_is_too_long_is_refused() {
     let ground = ApiFixture::new();
     ground.unix(Limits::default()).await;
+    let bytes_max = Limits::default().header_bytes_max;
+    for (length, code) in [(bytes_max - 200, 200), (bytes_max + 1, 431), (bytes_max * 3 / 2, 431)] {
+        let request = ground.http().get("http://localhost/healthz").header("x-long", "x".repeat(length));
+        assert_eq!(request.send().await.unwrap().status().as_u16(), code, "{length}");
+    }
     let mut stream = UnixStream::connect(ground.socket()).await.unwrap();
-    let field = "x".repeat(2 * Limits::default().header_bytes_max);
+    let field = "x".repeat(2 * bytes_max);
     let head = format!("GET /healthz HTTP/1.1\r\nconnection: close\r\nhost: {field}\r\n\r\n");
     // The refusal comes while the client is still sending, which it may see as a broken connection.
     let _ = stream.write_all(head.as_bytes()).await;

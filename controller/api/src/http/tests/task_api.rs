@@ -331,3 +331,24 @@ async fn a_closed_socket_serves_nobody() {
     };
     tokio::time::timeout(PATIENCE, ends).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_header_beyond_the_bound_is_answered() {
+    let env = Env::new();
+    let head = format!("GET /v1/vars HTTP/1.1\r\nhost: x\r\n{TOKEN}: {}\r\n\r\n", "x".repeat(100 * 1_024));
+    let ask = async {
+        let (mut reader, mut writer) =
+            tokio::net::UnixStream::connect(env.path("one")).await.unwrap().into_split();
+        let mut answer = String::new();
+        // The answer comes while the header is still being sent.
+        let (_, read) = tokio::join!(writer.write_all(head.as_bytes()), async {
+            let mut line = [0; 13];
+            reader.read_exact(&mut line).await.map(|_| String::from_utf8_lossy(&line).into_owned())
+        });
+        answer.push_str(&read.unwrap());
+        answer
+    };
+    let answer = tokio::time::timeout(PATIENCE, ask).await.unwrap();
+    assert_eq!(answer, "HTTP/1.1 431 ");
+    assert_eq!(env.get("/v1/vars", OPERATOR).await.0, 200);
+}

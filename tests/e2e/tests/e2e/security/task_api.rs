@@ -6,7 +6,7 @@ use std::{
     io::{Read as _, Write as _},
     os::unix::{
         fs::{FileTypeExt as _, MetadataExt as _, symlink},
-        net::UnixStream,
+        net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
 };
@@ -112,21 +112,41 @@ fn what_a_task_plants_in_place_of_its_socket_changes_nothing_else() {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("keep"), "of root").unwrap();
     let (place, staging) = (dir.join("api.sock"), dir.join(".api.sock.new"));
-    let plants: [(&str, &dyn Fn()); 5] = [
+    // The path of a socket is limited.
+    let short = tempfile::tempdir().unwrap();
+    symlink(&dir, short.path().join("s")).unwrap();
+    // Nobody may connect to the task in the belief that it is the agent.
+    let impostor = std::cell::RefCell::new(None);
+    let plants: [(&str, &dyn Fn()); 6] = [
         ("a link to a file", &|| symlink(&file, &place).unwrap()),
         ("a link to a directory", &|| symlink(&folder, &place).unwrap()),
         ("a link as the staging directory", &|| symlink(&folder, &staging).unwrap()),
         ("a directory", &|| fs::create_dir(&place).unwrap()),
         ("a file", &|| fs::write(&place, "x").unwrap()),
+        ("a socket", &|| {
+            drop(impostor.replace(Some(UnixListener::bind(short.path().join("s/api.sock")).unwrap())))
+        }),
     ];
-    for (what, plant) in plants {
+    // While the agent serves the socket, and between two agents.
+    let plants = [false, true].into_iter().flat_map(|is_down| plants.map(|plant| (is_down, plant)));
+    for (is_down, (what, plant)) in plants {
+        if is_down {
+            agent.kill();
+        }
         fs::remove_file(&place).unwrap();
         plant();
+        if is_down {
+            agent.launch();
+        }
         wait::until_true(&format!("it is the agent's socket again, after {what}"), || {
             fs::symlink_metadata(&place)
                 .is_ok_and(|found| found.file_type().is_socket() && found.uid() == NOBODY)
                 && status_now(&dir, &token) == Some(200)
         });
+        if let Some(planted) = impostor.take() {
+            planted.set_nonblocking(true).unwrap();
+            assert!(planted.accept().is_err(), "the agent connects to no socket of a task");
+        }
         assert!(!staging.exists() && fs::symlink_metadata(&staging).is_err(), "{what}");
         let about = fs::metadata(&file).unwrap();
         assert_eq!(

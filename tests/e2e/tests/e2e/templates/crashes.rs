@@ -10,7 +10,7 @@ use super::{
 use crate::common::{is_root, job};
 
 /// What a write or a replacement changes of the files of a task.
-fn marks(agent: &Agent, alloc: &str, files: &[&str]) -> Vec<(u64, i64, i64)> {
+pub(crate) fn marks(agent: &Agent, alloc: &str, files: &[&str]) -> Vec<(u64, i64, i64)> {
     let about = |file: &&str| {
         let found = fs::metadata(path_of(agent, alloc, file)).unwrap();
         (found.ino(), found.mtime(), found.mtime_nsec())

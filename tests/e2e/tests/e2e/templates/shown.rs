@@ -3,8 +3,8 @@
 use herdlet_e2e::wait;
 use serde_json::{Value, json};
 
-use super::{greeting, put, quick, recorder, template, until_explained, until_recorded};
-use crate::common::{is_root, job};
+use super::{RECORDER, greeting, put, quick, recorder, template, templates, until_explained, until_recorded};
+use crate::common::{is_root, job, shell};
 
 #[test]
 fn the_users_of_a_variable_are_listed_with_the_effect_of_a_change() {
@@ -23,8 +23,10 @@ fn the_users_of_a_variable_are_listed_with_the_effect_of_a_change() {
         recorder("other", &[template("constant", "local/conf", "")]),
     ];
     agent.apply_and_wait(&job("users", "service", "", &tasks));
-    let waiting =
-        recorder("t", &[template(text, "local/conf", ""), template(&greeting("waits"), "local/missing", "")]);
+    let waiting = recorder(
+        "t",
+        &[template(text, "local/conf", ""), template(&greeting("waits"), "${NOMAD_TASK_DIR}/missing", "")],
+    );
     agent.apply(&job("waits", "service", "", &[waiting]));
     until_explained(&agent, "waits", "waits for nomad/jobs/waits");
     let users = |path: &str| -> Value {
@@ -112,5 +114,46 @@ fn a_template_is_tried_with_the_data_of_an_agent() {
     assert!(missing.stderr.contains("nomad/jobs/tried"), "{}", missing.stderr);
     put(&agent, "nomad/jobs/tried", &["greeting=hello"]);
     assert_eq!(render().success().stdout, "hello you");
+    agent.finish();
+}
+
+#[test]
+fn a_template_is_tried_with_the_facts_of_a_task() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = quick();
+    put(&agent, "nomad/jobs/facts", &["greeting=hidden"]);
+    let hidden = template(&format!("HIDDEN={}\n", greeting("facts")), "secrets/env", "env: true");
+    let task = |name: &str| {
+        let more = "env: {NAME: \"${node.datacenter}\"}\nidentities: [{env: true}]\n";
+        let each = [template("of the task", "local/conf", ""), hidden.clone()];
+        shell(name, RECORDER, &format!("{more}{}", templates(&each)))
+    };
+    agent.apply_and_wait(&job("facts", "service", "", &[task("one"), task("two")]));
+    let text = "{{ env \"NOMAD_TASK_NAME\" }} {{ env \"NAME\" }} {{ env \"attr.kernel.name\" }} {{ file \"local/conf\" }}";
+    let file = agent.home.write("a.tpl", text);
+    let render = |more: &[&str]| {
+        agent.cli(&[&["template", "render", file.to_str().unwrap(), "--agent", "--alloc"], more].concat())
+    };
+    assert_eq!(render(&["facts/two"]).success().stdout, "two dc1 linux of the task");
+    let id = agent.alloc("facts.g[0]").unwrap().id();
+    assert_eq!(
+        render(&[&format!("{id}/one"), "--env", "NAME=mine"]).success().stdout,
+        "one mine linux of the task"
+    );
+    let several = render(&["facts"]);
+    assert!(several.code == 2 && several.stderr.contains("facts.g[0]/one, facts.g[0]/two"), "{several:?}");
+    // What a task keeps to itself.
+    for text in ["{{ env \"HIDDEN\" }}", "{{ env \"NOMAD_TOKEN\" }}"] {
+        agent.home.write("a.tpl", text);
+        assert_eq!(render(&["facts/one"]).success().stdout, "");
+    }
+    agent.home.write("a.tpl", "{{ file \"secrets/env\" }}");
+    let refused = render(&["facts/one"]);
+    assert!(refused.code != 0 && !refused.stdout.contains("hidden"), "{refused:?}");
+    agent.home.write("a.tpl", "{{ file \"local/none\" }}");
+    let missing = render(&["facts/one"]);
+    assert!(missing.code == 1 && missing.stderr.contains("local/none"), "{missing:?}");
     agent.finish();
 }
