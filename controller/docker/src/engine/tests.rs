@@ -102,7 +102,7 @@ fn follow(dir: &Path) -> (Arc<Engine>, mpsc::Receiver<News>) {
 /// The containers of the next connection.
 async fn listed(engine: &Arc<Engine>, news: &mut mpsc::Receiver<News>) -> Vec<ContainerSummary> {
     match tokio::time::timeout(Duration::from_secs(60), news.recv()).await {
-        Ok(Some(News::Listed(all, _))) => all,
+        Ok(Some(News::Listed(list, _))) => list.all,
         _ => panic!("no list: {:?}", engine.watch().borrow().clone()),
     }
 }
