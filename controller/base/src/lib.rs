@@ -25,7 +25,6 @@ pub mod durable;
 pub mod error;
 pub mod http_client;
 pub mod interrupt;
-pub mod listening;
 pub mod mounts;
 pub mod observation;
 pub mod ownership;

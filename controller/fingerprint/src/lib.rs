@@ -3,6 +3,8 @@
 //! In: system calls and system files, read once. Out: values by name. Unknown attributes are left out.
 
 mod cpu;
+mod interfaces;
+pub mod listening;
 mod netlink;
 mod network;
 mod rules;
@@ -13,7 +15,7 @@ use herdlet_api_types::manifest::scalar::SIGNALS;
 use herdlet_plan::job::capacity::Room;
 
 pub use cpu::topology;
-pub use netlink::{Interface, InterfaceChanges, interfaces};
+pub use interfaces::{Interface, InterfaceChanges, interfaces};
 pub use network::{Network, NetworkError, Networks, SPEED, is_link_local, networks, speed_of};
 pub use rules::{Family, HostNetwork, NetworkRules};
 

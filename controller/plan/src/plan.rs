@@ -128,6 +128,8 @@ pub enum Waiting {
     Proof(TaskIndex, u64),
     /// A `shutdown_delay`; of the group if there is no task.
     Delay(Option<TaskIndex>, Deadline),
+    /// The random delay before the task is notified of a change of this part.
+    Splay(TaskIndex, TaskPart),
     /// Its turn to restart because its templates have changed: this allocation of its group restarts, or is not healthy
     /// again.
     Turn(TaskIndex, String),

@@ -100,7 +100,7 @@ pub fn convergence(
     }
     let unhealthy =
         state.durable.health.is_some_and(|health| !health.healthy) && spec.desired == Desired::Run;
-    let Some(waiting) = plan.waits.iter().max_by_key(|waiting| rank(waiting, state)) else {
+    let Some(waiting) = foremost(plan, state) else {
         if unhealthy {
             return Convergence {
                 state: ConvergenceState::Failed,
@@ -165,6 +165,11 @@ fn unhealthy_why(spec: &Allocation) -> String {
     }
 }
 
+/// The wait that the verdict names.
+pub(crate) fn foremost<'a>(plan: &'a Plan, state: &AllocState) -> Option<&'a Waiting> {
+    plan.waits.iter().max_by_key(|waiting| rank(waiting, state))
+}
+
 /// The priority of a wait in messages: failures first, then unmet needs, then work in progress.
 fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
     match waiting {
@@ -172,7 +177,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
         Waiting::Volume(..) | Waiting::Driver(..) | Waiting::Stale(..) => 8,
         Waiting::Backoff(..) | Waiting::Proof(..) => 7,
-        Waiting::Delay(..) => 6,
+        Waiting::Delay(..) | Waiting::Splay(..) => 6,
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,

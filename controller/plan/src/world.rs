@@ -363,7 +363,12 @@ impl World {
         let stirs = entry.standing != standing;
         entry.standing = standing;
         let (mut has_new_verdict, mut is_published) = (false, false);
-        if core::mem::take(&mut entry.changed) || touched {
+        let waits_for = status::foremost(plan, &entry.state);
+        let has_new_wait = entry.waits_for.as_ref() != waits_for;
+        if has_new_wait {
+            entry.waits_for = waits_for.cloned();
+        }
+        if core::mem::take(&mut entry.changed) || touched || has_new_wait {
             let mut convergence = status::convergence(open.now, &entry.spec, &entry.state, plan, entry.since);
             let converged = |verdict: &Convergence| verdict.state == ConvergenceState::Converged;
             if entry.verdict.as_ref().is_none_or(|was| converged(was) != converged(&convergence)) {

@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use herdlet_base::listening;
+use herdlet_fingerprint::listening;
 use herdlet_plan::event::Event;
 use herdlet_runtime::{Inbox, off_thread};
 
 use crate::planner::Input;
 
-/// The tables of listening sockets are short, and reading them takes well under a millisecond.
+/// The kernel lists sockets that listen in well under a millisecond.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// Reports the ports.

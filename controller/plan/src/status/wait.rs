@@ -14,6 +14,7 @@ use herdlet_api_types::{
 
 use super::words::{Checks, Lacking, LastExit, PartName, TaskName, Work, signal_of, why_restarted};
 use crate::{
+    facts::ChangeAction,
     op::{Part, TaskIndex, TaskPart},
     plan::Waiting,
     state::{AllocState, LastValue, PartState, Progress},
@@ -143,6 +144,7 @@ impl<'a> Sentence<'a> {
             }
             Waiting::Proof(index, at_ns) => self.proof(*index, *at_ns),
             Waiting::Delay(index, until) => self.delay(*index, until),
+            Waiting::Splay(index, part) => self.splay(*index, *part),
             Waiting::Turn(index, other) => self.turn(*index, other),
             Waiting::StopOrder(index) => {
                 self.depends(*index, format_args!("stops after the tasks before it in the stop order"))
@@ -284,6 +286,19 @@ impl<'a> Sentence<'a> {
         };
         self.say(&GROUP, format_args!("shutdown_delay of {length} runs{what}"));
         Cause::until(Reason::Delay, self.due(until))
+    }
+
+    fn splay(&mut self, index: TaskIndex, part: TaskPart) -> Cause {
+        let known = self.state.durable.tasks.get(usize::from(index));
+        let Some(owed) = known.and_then(|known| known.owed.get(&part)) else { return Cause::OPERATION };
+        let (action, why) = match &owed.action {
+            ChangeAction::Restart(why) => ("restarts", &**why),
+            ChangeAction::Signal(_) => ("gets a signal", "its data has changed"),
+            ChangeAction::Run { .. } => ("runs a script", "its data has changed"),
+        };
+        let name = PartName(self.spec, Part::Task(index, part));
+        self.say(&name, format_args!("the task {action} after a random delay: {why}"));
+        Cause::until(Reason::Delay, self.due(&owed.due))
     }
 
     fn turn(&mut self, index: TaskIndex, other: &str) -> Cause {

@@ -26,6 +26,7 @@ use crate::{
         ports::PortClaims,
     },
     op::{Part, TaskPart},
+    plan::Waiting,
     policy::Owner,
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::volume_name,
@@ -63,6 +64,8 @@ pub(crate) struct AllocEntry {
     pub since: Moment,
     /// The verdict as last published.
     pub verdict: Option<Convergence>,
+    /// The wait in that verdict. It may change without the state: when a delay is over, or by another allocation.
+    pub waits_for: Option<Waiting>,
     /// The standing that its job was last planned with.
     pub standing: Option<AllocSummary>,
     /// Capacity that it holds, with its ports, until it has ended; may include more, promised to its successor.
@@ -273,6 +276,7 @@ impl AllocEntry {
             changed: true,
             since: now.moment(),
             verdict: None,
+            waits_for: None,
             standing: None,
             holds: None,
             unsettled: false,

@@ -30,10 +30,13 @@ pub fn settle(pass: &mut Pass<'_>, index: TaskIndex, known: &TaskState) {
             | PartState::Pending { last: LastValue::Gone, .. }
             | PartState::Failed { .. } => false,
         };
-        if !is_made || pass.state.is_notice_in_flight(index, *part) || !pass.passed(&owed.due) {
+        if pass.state.is_notice_in_flight(index, *part) {
             continue;
         }
-        if may_settle(pass, index, (*part, owed)) {
+        // What it waits for is shown also while its part is inspected.
+        if !pass.passed(&owed.due) {
+            pass.wait(Waiting::Splay(index, *part));
+        } else if may_settle(pass, index, (*part, owed)) && is_made {
             pass.change(index, TaskChange::Settle(*part));
         }
     }

@@ -245,6 +245,7 @@ fn a_restart_waits_for_its_splay() {
             life.now = Now { boot_ns: due - 1, ..life.now };
             life.settle();
             assert!(!life.restarts(), "{output}");
+            assert_eq!(life.explained(), [format!("the task restarts after a random delay: {RESTART}")]);
             life.now = Now { boot_ns: due, ..life.now };
             life.settle();
             assert!(life.restarts() && life.count(RESTART) == 1, "{:?}", life.messages());

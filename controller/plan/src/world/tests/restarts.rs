@@ -127,6 +127,24 @@ fn replicas_restart_one_after_the_other() {
     assert_eq!(group.explain(other), [] as [&str; 0]);
 }
 
+/// The end of a delay changes no state, and so does the restart of another allocation.
+#[test]
+fn a_new_wait_is_published_although_the_state_is_the_same() {
+    let mut group = replicas(2, |group| group.tasks[0].templates[0].splay = Duration::from_secs(30));
+    let shown = |group: &Replicas, id| {
+        let entry = group.bench.world.allocs.get(id).expect("a known object");
+        entry.verdict.as_ref().expect("a verdict").message.clone()
+    };
+    group.change(2);
+    for id in group.ids() {
+        assert!(shown(&group, id).contains("restarts after a random delay"), "{}", shown(&group, id));
+    }
+    group.pass(30);
+    let first = group.first();
+    let other = group.ids().into_iter().find(|id| *id != first).expect("another");
+    assert!(shown(&group, other).contains("waits for its turn to restart"), "{}", shown(&group, other));
+}
+
 #[test]
 fn as_many_as_max_parallel_restart_together() {
     let mut group = replicas(3, |group| {
