@@ -106,7 +106,7 @@ struct Shared {
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
     listed: Mutex<HashMap<PathBuf, BTreeMap<AttemptId, ContainerSummary>>>,
     /// The attempts of the first of these lists, by socket; none once they were used, or have changed.
-    first_lists: watch::Sender<HashMap<PathBuf, Option<BTreeSet<AttemptId>>>>,
+    first_lists: watch::Sender<HashMap<PathBuf, Option<locate::FirstList>>>,
     /// Sockets of engines that were restarted while no agent ran.
     restarted: Mutex<BTreeSet<PathBuf>>,
     engines: Mutex<Engines>,

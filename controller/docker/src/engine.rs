@@ -21,6 +21,7 @@ use bollard::{
     query_parameters::ListContainersOptionsBuilder,
 };
 use futures_util::future::BoxFuture;
+use herdlet_api_types::UnixNanos;
 use tokio::{sync::watch, time};
 
 use crate::{
@@ -121,10 +122,17 @@ pub(crate) enum Continuity {
     Restarted,
 }
 
+/// The containers of an owner.
+pub(crate) struct List {
+    pub(crate) all: Vec<ContainerSummary>,
+    /// When the engine was asked: the list has everything that happened before.
+    pub(crate) asked: UnixNanos,
+}
+
 /// What an engine reports of an owner's containers.
 pub(crate) enum EngineReport {
     /// All of them, once after each connection.
-    Listed(Vec<ContainerSummary>, Continuity),
+    Listed(List, Continuity),
     /// A change of one.
     Changed(EventMessage),
 }

@@ -74,7 +74,9 @@ pub(super) fn feed(data: &[u8]) {
                     return;
                 }
             }
-            None => file(&mut read, kind, &place, value),
+            None => {
+                file(&mut read, kind, &place, value);
+            }
         }
     }
     if !loaded.finished {
@@ -119,9 +121,19 @@ pub(super) fn plan_all(world: &mut World, mut dirty: BTreeSet<Key>) {
     }
 }
 
-/// A record has one place, and means the same when written again.
-fn record(table: Table, place: &str, bytes: &[u8]) {
-    let Some(key) = code::key_at(table, place) else { return };
+/// Whether a record or a file of this input can be read: otherwise it tests nothing any more.
+#[cfg(test)]
+pub(super) fn decodes(data: &[u8]) -> bool {
+    let mut read = Read::default();
+    things(data).into_iter().any(|(kind, place, value)| match Table::ALL.get(usize::from(kind)) {
+        Some(table) => record(*table, &place, value),
+        None => file(&mut read, kind, &place, value),
+    })
+}
+
+/// A record has one place, and means the same when written again. Returns whether it can be read.
+fn record(table: Table, place: &str, bytes: &[u8]) -> bool {
+    let Some(key) = code::key_at(table, place) else { return false };
     assert_eq!(code::place(&key), (table, place.to_owned()), "one place for each record");
     match key {
         RecordKey::Meta => same::<Meta>(bytes),
@@ -133,10 +145,12 @@ fn record(table: Table, place: &str, bytes: &[u8]) {
     }
 }
 
-fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) {
-    if let Ok(value) = code::decode::<T>(bytes) {
-        assert_eq!(stored(&value), value);
+fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> bool {
+    let decoded = code::decode::<T>(bytes);
+    if let Ok(value) = &decoded {
+        assert_eq!(stored(value), *value);
     }
+    decoded.is_ok()
 }
 
 /// The value after a round trip through the database.
@@ -145,8 +159,8 @@ pub(super) fn stored<T: Serialize + DeserializeOwned>(value: &T) -> T {
     code::decode(&bytes).unwrap_or_else(|error| panic!("the stored value can't be read: {error:?}"))
 }
 
-/// An accepted file is the same when written again. Its content is loaded as at a start.
-fn file(read: &mut Read, kind: u8, name: &str, bytes: &[u8]) {
+/// An accepted file is the same when written again. Its content is loaded as at a start. Returns whether it can be read.
+fn file(read: &mut Read, kind: u8, name: &str, bytes: &[u8]) -> bool {
     fn json<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) -> Option<T> {
         let file: T = serde_json::from_slice(bytes).ok()?;
         let written = serde_json::to_vec(&file).unwrap();
@@ -157,26 +171,33 @@ fn file(read: &mut Read, kind: u8, name: &str, bytes: &[u8]) {
     let path = PathBuf::from(name);
     match kind {
         JOB_FILE => {
-            if let (Some(key), Some(file)) = (files::job_key_of(&path), json::<JobFile>(bytes))
+            let file = json::<JobFile>(bytes);
+            let is_read = file.is_some();
+            if let (Some(key), Some(file)) = (files::job_key_of(&path), file)
                 && file.is_of(&key)
             {
                 read.jobs.insert(key, file);
             }
+            is_read
         }
         VOLUME_FILE => {
-            if let Some(file) = json::<VolumeFile>(bytes)
-                && file.volume.name == name
-            {
+            let file = json::<VolumeFile>(bytes);
+            let is_read = file.is_some();
+            if let Some(file) = file.filter(|file| file.volume.name == name) {
                 read.volumes.insert(name.to_owned(), file);
             }
+            is_read
         }
         ENDED_FILE => {
             let id = files::stem(&path).and_then(|id| id.parse().ok()).map(AllocId);
-            if let (Some(id), Some(file)) = (id, json::<EndedFile>(bytes)) {
+            let file = json::<EndedFile>(bytes);
+            let is_read = file.is_some();
+            if let (Some(id), Some(file)) = (id, file) {
                 read.ended.insert(id, file);
             }
+            is_read
         }
-        _ => drop(json::<KeptAllocation>(bytes)),
+        _ => json::<KeptAllocation>(bytes).is_some(),
     }
 }
 
@@ -210,7 +231,7 @@ fn put(into: &mut Vec<u8>, kind: u8, place: &str, value: &[u8]) {
     into.extend_from_slice(value);
 }
 
-/// A short history with a job in two versions, a volume and a deletion: its records one by one, and all records at each
+/// A short history with a job in two versions, a volume and a deletion, with parts that only tests have: its records one by one, and all records at each
 /// stage.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
@@ -299,7 +320,9 @@ fn job(seconds: u32) -> Job {
     use herdlet_api_types::fixture;
 
     let mut task = fixture::task("main");
-    task.config = serde_json::json!({"args": [seconds.to_string(), null, true], "nested": {"a": 1.5}});
+    // The probe's parts: see `herdlet_plan::parts::probe`.
+    task.config =
+        serde_json::json!({"args": [seconds.to_string(), null, true], "nested": {"a": 1.5}, "probe": true});
     let ports = [("http".to_owned(), PortRequest { fixed: None, to: None })].into();
     let mut group = fixture::group("g", 2, vec![task]);
     group.network = Some(Network { ports });

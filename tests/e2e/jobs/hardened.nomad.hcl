@@ -14,6 +14,7 @@ job "hardened" {
         cap_add         = ["NET_BIND_SERVICE"]
         security_opt    = ["no-new-privileges"]
         pids_limit      = 50
+        group_add       = ["4321"]
         ulimit {
           nofile = "1000:2000"
           nproc  = "30000:30000"

@@ -356,6 +356,20 @@ impl Engine<'_> {
         assert_eq!(answer.status, 201, "{}", answer.body);
     }
 
+    /// Writes an image into an archive.
+    ///
+    /// # Panics
+    /// If the engine's program fails.
+    pub fn save(&self, image: &str, archive: &Path) {
+        let (socket, archive) =
+            (format!("unix://{}", self.socket().display()), archive.display().to_string());
+        let program: &[&str] = match self.kind {
+            Kind::Docker => &["docker", "-H", &socket],
+            Kind::Podman => &["podman", "--remote", "--url", &socket],
+        };
+        self.engines.within(&[program, &["save", "-o", &archive, image]].concat());
+    }
+
     /// Removes a name of an image, and the image with its last one.
     pub fn untag(&self, name: &str) {
         self.request("DELETE", &format!("/images/{name}?force=true"), &Value::Null);

@@ -229,7 +229,7 @@ const STATICS: [(&str, &str, &str); 11] = [
     ("controller/base/src/directory.rs", "SAID", "one warning per process"),
     ("controller/base/src/directory/hub.rs", "HUB", "the kernel limits inotify queues per user"),
     ("controller/base/src/mounts/table.rs", "KNOWN", "the mount table of the process"),
-    ("controller/base/src/mounts/table.rs", "MADE", "mounts made by the process"),
+    ("controller/base/src/mounts/table.rs", "MADE", "each watch takes those below its own directory"),
     ("controller/cli/src/stdout.rs", "FAILED", "the standard output of the process"),
     ("controller/cli/src/stdout.rs", "FAULT", "the standard output of the process"),
     ("controller/nomad/src/wire/job/shared.rs", "JOBS", "equal jobs share memory, across nodes too"),

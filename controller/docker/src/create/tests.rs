@@ -384,5 +384,18 @@ fn command_logging_and_the_rest() {
     assert_eq!(host.devices.unwrap()[0].path_in_container.as_deref(), Some("/dev/x"));
     let made = case.make(json!({})).unwrap();
     assert_eq!((made.logs, made.body.cmd), (LogSource::Files, None));
+    let case = Case { options: json!({"disable_log_collection": true, "oom_score_adj": 7}), ..Case::new() };
+    let made = case.make(json!({"storage_opt": {"size": "1G"}, "volume_driver": "v", "group_add": ["5"]}));
+    let made = made.unwrap();
+    assert_eq!(made.logs, LogSource::Disabled);
+    let host = made.body.host_config.as_ref().unwrap();
+    assert_eq!(
+        (&host.storage_opt.as_ref().unwrap()["size"], host.oom_score_adj),
+        (&"1G".to_owned(), Some(7))
+    );
+    assert_eq!(
+        (host.volume_driver.as_deref(), host.group_add.as_ref().unwrap()),
+        (Some("v"), &vec!["5".to_owned()])
+    );
     assert!(Path::new(&made.body.host_config.unwrap().binds.unwrap()[0]).starts_with("/a/alloc:"));
 }

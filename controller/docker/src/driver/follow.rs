@@ -8,14 +8,14 @@ use std::{
 
 use bollard::models::{ContainerSummary, ContainerSummaryStateEnum as Status, EventMessage};
 use futures_util::{FutureExt as _, future::BoxFuture};
-use herdlet_api_types::task::ExitResult;
+use herdlet_api_types::{UnixNanos, task::ExitResult};
 use herdlet_base::clock::wall_now;
 use herdlet_driver::{AttemptId, Exited};
 use tokio::time;
 
 use super::{Shared, locate::inspect};
 use crate::{
-    engine::{Continuity, Engine, EngineReport, Listener},
+    engine::{Continuity, Engine, EngineReport, List, Listener},
     names,
     runs::{self, Run, Seen},
 };
@@ -63,7 +63,7 @@ pub(super) struct DriverListener(pub(super) Arc<Shared>);
 impl Listener for DriverListener {
     fn report(&self, engine: &Arc<Engine>, report: EngineReport) -> BoxFuture<'_, ()> {
         match report {
-            EngineReport::Listed(all, continuity) => self.0.listed(engine, all, continuity),
+            EngineReport::Listed(list, continuity) => self.0.listed(engine, list, continuity),
             EngineReport::Changed(event) => self.0.changed(engine, &event),
         }
         async {}.boxed()
@@ -72,8 +72,9 @@ impl Listener for DriverListener {
 
 impl Shared {
     /// An engine was connected to: runs whose containers have ended or are gone meanwhile are finished.
-    fn listed(self: &Arc<Self>, engine: &Arc<Engine>, all: Vec<ContainerSummary>, continuity: Continuity) {
-        let found: BTreeMap<AttemptId, ContainerSummary> = all
+    fn listed(self: &Arc<Self>, engine: &Arc<Engine>, list: List, continuity: Continuity) {
+        let found: BTreeMap<AttemptId, ContainerSummary> = list
+            .all
             .into_iter()
             .filter_map(|container| Some((names::owned(&container, &self.owner)?, container)))
             .collect();
@@ -94,7 +95,7 @@ impl Shared {
         self.first_lists.send_if_modified(|lists| {
             let is_known = lists.contains_key(engine.socket());
             // What has changed before a later connection is in no event.
-            let ids = (!is_known).then(|| found.keys().cloned().collect());
+            let ids = (!is_known).then(|| (list.asked, found.keys().cloned().collect()));
             lists.insert(engine.socket().to_owned(), ids);
             !is_known
         });
@@ -107,7 +108,7 @@ impl Shared {
     }
 
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
-        self.outdate_lists();
+        self.outdate_lists(event.time_nano.map_or_else(wall_now, UnixNanos));
         let Some(actor) = &event.actor else { return };
         let attributes = actor.attributes.clone().unwrap_or_default();
         let action = event.action.as_deref().unwrap_or_default();

@@ -1,8 +1,9 @@
 //! Finding the engine and the container of an attempt.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bollard::{Docker, models::ContainerInspectResponse, query_parameters::InspectContainerOptions};
+use herdlet_api_types::UnixNanos;
 use herdlet_driver::{AttemptId, DriverError, DriverResult};
 
 use tokio::time;
@@ -17,6 +18,9 @@ use crate::{
 
 /// How long a list may take. The start of the agent waits for it; a driver that can't list its attempts is attached later.
 const LIST_MAX: Duration = Duration::from_secs(10);
+
+/// When an engine was asked for its first list, and the attempts in it.
+pub(super) type FirstList = (UnixNanos, BTreeSet<AttemptId>);
 
 impl Shared {
     pub(super) fn record(&self, id: &AttemptId) -> DriverResult<Option<Record>> {
@@ -119,17 +123,19 @@ impl Shared {
             first = lists.get_mut(engine.socket()).and_then(Option::take);
             false
         });
-        if let Some(first) = first {
+        if let Some((_, first)) = first {
             return Ok(first.into_iter().collect());
         }
         let all = engine.containers(&self.owner).await?;
         Ok(all.iter().filter_map(|container| names::owned(container, &self.owner)).collect())
     }
 
-    /// Containers have changed since the engines were connected to.
-    pub(super) fn outdate_lists(&self) {
+    /// Containers have changed at this time.
+    pub(super) fn outdate_lists(&self, at: UnixNanos) {
         self.first_lists.send_if_modified(|lists| {
-            lists.values_mut().for_each(|list| *list = None);
+            for list in lists.values_mut() {
+                list.take_if(|(asked, _)| at >= *asked);
+            }
             false
         });
     }

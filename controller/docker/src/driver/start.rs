@@ -7,6 +7,7 @@ use bollard::{
     models::{ContainerCreateBody, ContainerInspectResponse},
     query_parameters::{CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder, StartContainerOptions},
 };
+use herdlet_base::clock::wall_now;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Started, TaskConfig};
 use tokio_util::bytes::Bytes;
 
@@ -124,7 +125,7 @@ impl Shared {
         record: &Record,
     ) -> DriverResult<Started> {
         let client = &engine.reach().await.map_err(DriverError::retry)?;
-        self.outdate_lists();
+        self.outdate_lists(wall_now());
         let container = match self.create(client, id, request, &record.request).await {
             Ok(Created::New(container)) => container,
             // An earlier call of this attempt: a container that has ended must not run a second time.

@@ -8,7 +8,7 @@ use bollard::{
     query_parameters::{KillContainerOptionsBuilder, WaitContainerOptionsBuilder},
 };
 use futures_util::StreamExt as _;
-use herdlet_base::signal;
+use herdlet_base::{clock::wall_now, signal};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Leftover, StopRequest};
 use tokio::time;
 
@@ -121,7 +121,7 @@ impl Shared {
         }
         self.runs.remove(id);
         self.release_image(id);
-        self.outdate_lists();
+        self.outdate_lists(wall_now());
         self.records
             .remove(id)
             .map_err(|error| DriverError::retry(format!("remove the record of {id}: {error}")))

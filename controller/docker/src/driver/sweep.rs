@@ -77,7 +77,7 @@ impl Shared {
                 continue;
             }
             tracing::warn!(container = name, attempt = %id, "removing a container that belongs to no task");
-            self.outdate_lists();
+            self.outdate_lists(wall_now());
             let client = &engine.reach().await.map_err(herdlet_driver::DriverError::retry)?;
             if let Err(error) = self.remove(client, &name).await {
                 tracing::warn!(error = error.why(), container = name, "failed to remove a container");

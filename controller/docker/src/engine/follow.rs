@@ -18,7 +18,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use herdlet_base::directory::{DirectoryWatch, Interests};
 use tokio::time;
 
-use super::{Continuity, Engine, EngineReport, Listener, daemon::Last};
+use super::{Continuity, Engine, EngineReport, List, Listener, daemon::Last};
 use crate::{failure, names::Owner};
 
 /// How long a missing socket is waited for without looking for it.
@@ -83,7 +83,8 @@ impl Engine {
         };
         // Since before the list: what happens in between is reported twice rather than not at all. One second more, because the
         // engine rounds.
-        let since = herdlet_base::clock::wall_now().0 / 1_000_000_000 - 1;
+        let asked = herdlet_base::clock::wall_now();
+        let since = asked.0 / 1_000_000_000 - 1;
         let mut filters: HashMap<String, Vec<String>> = HashMap::new();
         filters.insert("type".to_owned(), vec!["container".to_owned()]);
         let options = EventsOptionsBuilder::new().since(&since.to_string()).filters(&filters).build();
@@ -94,7 +95,7 @@ impl Engine {
                 let stores = self.about().is_some_and(|about| about.is_docker());
                 let was_restarted = last.is_another(&self.place.socket) && stores;
                 let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
-                listener.report(self, EngineReport::Listed(all, continuity)).await;
+                listener.report(self, EngineReport::Listed(List { all, asked }, continuity)).await;
             }
             Err(why) => return why,
         }

@@ -111,7 +111,7 @@ fn follow(dir: &Path) -> (Arc<Engine>, mpsc::Receiver<EngineReport>) {
 /// The containers of the next connection.
 async fn listed(engine: &Arc<Engine>, reports: &mut mpsc::Receiver<EngineReport>) -> Vec<ContainerSummary> {
     match tokio::time::timeout(Duration::from_secs(60), reports.recv()).await {
-        Ok(Some(EngineReport::Listed(all, _))) => all,
+        Ok(Some(EngineReport::Listed(list, _))) => list.all,
         _ => panic!("no list: {:?}", engine.watch().borrow().clone()),
     }
 }

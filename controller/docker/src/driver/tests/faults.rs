@@ -230,22 +230,25 @@ async fn an_exit_is_asked_for_until_the_engine_answers() {
 /// Many containers were inspected one by one after a restart of the agent: 200 took as long as 200 answers of the engine.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_containers_are_adopted_with_one_list() {
-    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+    for machine in machines() {
         let first = machine.connected().await;
+        let mut started = Vec::new();
         for attempt in [1, 2, 3] {
-            first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap();
+            started.push(first.start(machine.script(attempt_id(attempt), "sleep 3600")).await.unwrap());
         }
         drop(first);
+        machine.lists.store(0, Ordering::SeqCst);
         let driver = machine.connected().await;
-        while driver.shared.listed.lock().unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let all = driver.list_attempts().await.unwrap();
+        assert_eq!(all, [1, 2, 3].map(attempt_id));
         machine.link.send_replace(Link::FailsInspect);
-        for attempt in [1, 2, 3] {
+        for (attempt, started) in (1..).zip(started) {
             let recovered = driver.recover(recovery(attempt)).await.unwrap();
-            assert!(matches!(recovered, Recovered::Running(_)), "{recovered:?}");
+            assert!(started.network.is_some());
+            assert_eq!(recovered, Recovered::Running(started));
         }
         assert_eq!(machine.failed.load(Ordering::SeqCst), 0, "no container is inspected");
+        assert_eq!(machine.lists.load(Ordering::SeqCst), 1);
         machine.link.send_replace(Link::Works);
         for attempt in [1, 2, 3] {
             driver.destroy(&attempt_id(attempt), Leftover::Kill).await.unwrap();

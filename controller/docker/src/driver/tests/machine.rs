@@ -56,6 +56,8 @@ pub(super) struct Machine {
     pub(super) link: watch::Sender<Link>,
     /// How many requests have failed, were lost or hang.
     pub(super) failed: Arc<AtomicU32>,
+    /// How many lists of containers were asked for.
+    pub(super) lists: Arc<AtomicU32>,
     pub(super) options: Json,
 }
 
@@ -81,10 +83,11 @@ impl Machine {
         }
         let (link, works) = watch::channel(Link::Works);
         let listener = UnixListener::bind(dir.path().join("e.sock")).unwrap();
-        let failed = Arc::new(AtomicU32::new(0));
-        tokio::spawn(serve(listener, engine.to_owned(), works, Arc::clone(&failed)));
+        let (failed, lists) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let counts = Counts { failed: Arc::clone(&failed), lists: Arc::clone(&lists) };
+        tokio::spawn(serve(listener, engine.to_owned(), works, counts));
         let instance = format!("test-{}", uuid::Uuid::new_v4());
-        Self { dir, driver, instance, link, failed, options: json!({}) }
+        Self { dir, driver, instance, link, failed, lists, options: json!({}) }
     }
 
     pub(super) fn with(self, options: Json) -> Self {
@@ -181,10 +184,16 @@ pub(super) async fn reaches(driver: &Containers, health: Health) {
     while fingerprints.next().await.unwrap().health != health {}
 }
 
-async fn serve(listener: UnixListener, engine: PathBuf, link: watch::Receiver<Link>, failed: Arc<AtomicU32>) {
+#[derive(Clone)]
+struct Counts {
+    failed: Arc<AtomicU32>,
+    lists: Arc<AtomicU32>,
+}
+
+async fn serve(listener: UnixListener, engine: PathBuf, link: watch::Receiver<Link>, counts: Counts) {
     while let Ok((client, _)) = listener.accept().await {
         if *link.borrow() != Link::Down {
-            tokio::spawn(forward(client, engine.clone(), link.clone(), Arc::clone(&failed)));
+            tokio::spawn(forward(client, engine.clone(), link.clone(), counts.clone()));
         }
     }
 }
@@ -194,7 +203,7 @@ async fn forward(
     mut client: UnixStream,
     engine: PathBuf,
     mut link: watch::Receiver<Link>,
-    failed: Arc<AtomicU32>,
+    Counts { failed, lists }: Counts,
 ) {
     let mut head = vec![0; 4096];
     let Ok(len) = client.read(&mut head).await else { return };
@@ -202,6 +211,9 @@ async fn forward(
     let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
     let is_slow = line.contains(SLOW) && line.starts_with("POST");
     let path = line.split([' ', '?']).nth(1).unwrap_or_default();
+    if path.ends_with("/containers/json") {
+        lists.fetch_add(1, Ordering::SeqCst);
+    }
     let is_inspection =
         path.ends_with("/json") && path.contains("/containers/") && !path.ends_with("/containers/json");
     const FAILED: &str = "HTTP/1.1 500 Failed\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{\"message\": \"fails\"}";

@@ -3,7 +3,12 @@
 //! A row of the table is a file, the values of its variables, and the check of its effect. Each file is applied unchanged,
 //! with Docker and with Podman.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
 
 use herdlet_e2e::{
     agent::{Agent, Setup},
@@ -14,7 +19,7 @@ use herdlet_e2e::{
     shown::Alloc,
     wait,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{PERMISSIVE, finish, on_both_engines};
 
@@ -30,10 +35,13 @@ struct Ground<'g> {
     data: &'g Path,
 }
 
+/// The network of the job `network`.
+const NETWORK: &str = "herdlet-test";
+
 type Check = fn(&Ground<'_>);
 
 /// Files, the variables that they declare, and their checks.
-const JOBS: [(&str, &[&str], Check); 21] = [
+const JOBS: [(&str, &[&str], Check); 23] = [
     ("agent", &["data"], agent),
     ("batch", &[], batch),
     ("database", &["data", "port"], database),
@@ -44,8 +52,10 @@ const JOBS: [(&str, &[&str], Check); 21] = [
     ("host-network", &["port"], host_network),
     ("host-volume", &[], host_volume),
     ("limits", &[], limits),
+    ("load", &["port"], load),
     ("mounts", &[], mounts),
     ("names", &[], names),
+    ("network", &["address"], network),
     ("old-network", &["port"], old_network),
     ("podman", &[], podman),
     ("port-map", &[], port_map),
@@ -91,14 +101,60 @@ fn every_job_file_runs(engine: Engine<'_>) {
         eprintln!("{name} with {}", engine.kind);
         let [port] = ports::free();
         let ground = Ground { agent: &agent, engine: &engine, port, data: &data };
+        ground.prepare(name);
         ground.apply(name, variables);
         check(&ground);
-        agent.cli(&["delete", name]).success();
+        // What is removed then must not be in use any more.
+        let waiting = ["load", "network"].contains(&name).then_some("--wait");
+        let arguments: Vec<&str> = ["delete", name].into_iter().chain(waiting).collect();
+        agent.cli(&arguments).success();
+        ground.clean(name);
     }
     finish(&engine, agent);
 }
 
 impl Ground<'_> {
+    /// Makes what a job expects on its machine.
+    fn prepare(&self, name: &str) {
+        match name {
+            "load" => {
+                let archive = self.data.join("image.tar");
+                self.engine.tag("herdlet-test/loaded", "1");
+                self.engine.save("herdlet-test/loaded:1", &archive);
+                self.engine.untag("herdlet-test/loaded:1");
+                serve(self.port, fs::read(archive).unwrap());
+            }
+            "network" => {
+                let config = json!({ "Subnet": format!("{}/24", self.subnet(0)), "Gateway": self.subnet(1) });
+                let network = json!({ "Name": NETWORK, "Driver": "bridge", "IPAM": { "Config": [config] } });
+                let made = self.engine.request("POST", "/networks/create", &network);
+                assert_eq!(made.status, 201, "{}", made.body);
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes it, and what the job leaves by design.
+    fn clean(&self, name: &str) {
+        match name {
+            "load" => self.engine.untag("herdlet-test/loaded:1"),
+            "network" => {
+                let removed = self.engine.request("DELETE", &format!("/networks/{NETWORK}"), &Value::Null);
+                assert!(removed.status < 300, "{}", removed.body);
+            }
+            _ => {}
+        }
+    }
+
+    /// An address in the network of the job `network`. The engines share the machine.
+    fn subnet(&self, host: u8) -> String {
+        let third = match self.engine.kind {
+            Kind::Docker => 1,
+            Kind::Podman => 2,
+        };
+        format!("10.213.{third}.{host}")
+    }
+
     fn apply(&self, name: &str, variables: &[&str]) {
         let file = project().join(format!("tests/e2e/jobs/{name}.nomad.hcl"));
         let mut arguments = vec!["apply".to_owned(), "-f".to_owned(), file.display().to_string()];
@@ -106,6 +162,7 @@ impl Ground<'_> {
             let value = match *variable {
                 "data" => format!("data={}", self.data.display()),
                 "port" => format!("port={}", self.port),
+                "address" => format!("address={}", self.subnet(9)),
                 given => given.to_owned(),
             };
             arguments.extend(["--var".to_owned(), value]);
@@ -252,7 +309,8 @@ fn mounts(ground: &Ground<'_>) {
 }
 
 fn hardened(ground: &Ground<'_>) {
-    let log = ground.printed("hardened.g[0]", "t", &["uid=65534", "NoNewPrivs:\t1", "\n1000\n", "\n80\n"]);
+    let log =
+        ground.printed("hardened.g[0]", "t", &["uid=65534", "NoNewPrivs:\t1", "\n1000\n", "\n80\n", "4321"]);
     // Podman gives users other than root the capabilities that a task adds.
     assert!(log.contains("CapEff:\t0000000000000000") || log.contains("CapEff:\t0000000000000400"), "{log}");
     let host = &ground.container(&ground.running("hardened.g[0]", "t"), "t")["HostConfig"];
@@ -336,6 +394,35 @@ fn private(ground: &Ground<'_>) {
 
 fn host_volume(ground: &Ground<'_>) {
     ground.printed("host-volume.g[0]", "reader", &["written", "refused"]);
+}
+
+fn load(ground: &Ground<'_>) {
+    let alloc = ground.running("load.g[0]", "t");
+    assert!(ground.engine.images().contains(&"herdlet-test/loaded:1".to_owned()));
+    assert_eq!(alloc.restarts("t"), 0);
+}
+
+fn network(ground: &Ground<'_>) {
+    let address = ground.subnet(9);
+    let texts = ["02:42:0a:d5:00:09", &format!("inet {address}/24")];
+    ground.printed("network.g[0]", "t", &texts);
+    let container = ground.container(&ground.running("network.g[0]", "t"), "t");
+    let aliases = &container["NetworkSettings"]["Networks"][NETWORK]["Aliases"];
+    assert!(aliases.to_string().contains("\"front.internal\""), "{container:#}");
+    assert_eq!(ground.registered("addressed"), (address, 8000));
+}
+
+/// Serves a file over HTTP, at any path, until the test ends.
+fn serve(port: u16, file: Vec<u8>) {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().map_while(Result::ok) {
+            let _ = client.read(&mut [0; 4096]);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", file.len());
+            let _ = client.write_all(head.as_bytes()).and_then(|()| client.write_all(&file));
+        }
+    });
 }
 
 fn podman(ground: &Ground<'_>) {
