@@ -11,6 +11,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::*;
 use crate::{
+    link::Hairpin,
     nft::{Batch, Family, Table},
     test_machine::{Machine, on_machine},
 };
@@ -387,5 +388,24 @@ fn many_networks_are_made_at_once() {
         let distinct: std::collections::BTreeSet<_> = addresses.iter().collect();
         assert_eq!(distinct.len(), 16);
         assert_eq!(networks.owners().unwrap().len(), 16);
+    });
+}
+
+#[test]
+fn own_route_by_router_advertisements_is_kept() {
+    on_host(|_, networks| {
+        Setting::ForwardV6.set("0").unwrap();
+        let accept = Setting::AcceptRouters("uplink".to_owned());
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
+        accept.set("1").unwrap();
+        route::set_default(&mut socket, "2001:db8::1".parse().unwrap(), uplink.index).unwrap();
+        networks.up(&request("a", &[])).unwrap();
+        assert_eq!(accept.get().unwrap().as_deref(), Some("2"));
+        assert_eq!(Setting::ForwardV6.get().unwrap().as_deref(), Some("1"));
+        // Somebody's choice once it forwards.
+        accept.set("1").unwrap();
+        networks.up(&request("a", &[])).unwrap();
+        assert_eq!(accept.get().unwrap().as_deref(), Some("1"));
     });
 }
