@@ -11,8 +11,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::*;
 use crate::{
+    foreign,
     link::Hairpin,
-    nft::{Batch, Family, Table},
+    nft::{Batch, ChainKind, Family, Hook, HookPoint, Table},
     test_machine::{Machine, on_machine},
 };
 
@@ -250,6 +251,32 @@ fn packets_to_others_are_masqueraded() {
             let asked = server.serve_datagram(|| inside.run(|| ask_datagram(address)).unwrap());
             assert_eq!(asked.unwrap(), seen);
         }
+    });
+}
+
+/// Docker sets the policy of iptables' chain so.
+#[test]
+fn packets_pass_a_chain_of_others_that_drops() {
+    on_host(|_, networks| {
+        networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+        networks.up(&request("b", &[])).unwrap();
+        Setting::BridgeCallsRules.set("1").unwrap();
+        let mut netfilter = Socket::open(Protocol::Netfilter).unwrap();
+        let mut batch = Batch::new(Table { family: Family::Ip, name: "filter" });
+        let hook = Hook { point: HookPoint::Forward, priority: 0, kind: ChainKind::Filter };
+        batch.make_table();
+        batch.make_chain("FORWARD", Some(hook));
+        batch.drop_by_default("FORWARD");
+        netfilter.commit("drop", &batch.into_messages()).unwrap();
+        let (inside, client) = (namespace(networks, "a"), namespace(networks, "b"));
+        let server = inside.run(|| Server::open("0.0.0.0:80")).unwrap();
+        let address: SocketAddr = "192.0.2.7:8080".parse().unwrap();
+        let refused =
+            client.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300))).unwrap();
+        assert!(refused.is_err(), "the chain drops");
+        foreign::let_through(&mut netfilter, "test", &networks.config.name).unwrap();
+        let asked = server.serve(|| client.run(|| ask("192.0.2.7:8080")).unwrap());
+        assert_eq!(asked.unwrap(), "172.26.64.1");
     });
 }
 
