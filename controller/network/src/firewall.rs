@@ -271,7 +271,7 @@ impl Firewall {
         }
         let found = read::rules(&mut socket, self.table())?;
         for (chain, wanted) in self.rules() {
-            let found = found.iter().filter(|(other, _)| other == chain).map(|(_, comment)| comment);
+            let found = found.iter().filter(|rule| rule.chain == chain).map(|rule| &rule.comment);
             if !found.eq(wanted.iter().map(|rule| &rule.comment)) {
                 return Ok(Some(Difference::Rules));
             }

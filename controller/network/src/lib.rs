@@ -15,6 +15,7 @@
 //! | [`sysctl`] | settings of the kernel |
 //! | [`nft`] | messages of nf_tables |
 //! | [`firewall`] | the rules of an instance, with mapped ports |
+//! | [`foreign`] | rules that let a bridge's packets through chains of others |
 //! | [`subnet`], [`address_pool`] | the addresses of a bridge, and who has which |
 //! | [`ports`], [`port_owner`] | sockets that hold mapped ports; the process that has a port |
 //! | [`host`] | what the machine's own network demands of a bridge |
@@ -24,6 +25,7 @@
 pub mod address;
 pub mod address_pool;
 pub mod firewall;
+pub mod foreign;
 pub mod host;
 pub mod link;
 pub mod message;

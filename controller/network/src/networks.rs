@@ -8,6 +8,8 @@
 //! down   mapped ports ─► file of the namespace (its end removes the pair) ─► claim
 //! ```
 
+mod request;
+
 use std::{
     collections::BTreeMap,
     io,
@@ -21,15 +23,20 @@ use rustix::io::Errno;
 
 use crate::{
     address::{self, InterfaceAddress},
-    address_pool::{AddressPool, PoolError},
+    address_pool::AddressPool,
     firewall::{BridgeRules, Difference, Firewall, Installed, PortMap},
-    link::{self, Bridge, Hairpin, InterfaceName, Link, LinkError, Mac, Pair},
-    namespace::{Namespace, NamespaceError, NamespaceId, Pin, Pins},
-    ports::{HeldPort, HoldError, PortHolder, Transport},
+    link::{self, Bridge, InterfaceName, Link, LinkError, Mac, Pair},
+    namespace::{Namespace, Pin, Pins},
+    port_owner::{HeldPort, Transport},
+    ports::{HoldError, PortHolder},
     route,
-    socket::{NetlinkError, Protocol, Socket},
-    subnet::{Subnet4, Subnet6},
-    sysctl::{Setting, SettingError},
+    socket::{Protocol, Socket},
+    subnet::Subnet4,
+    sysctl::Setting,
+};
+
+pub use request::{
+    AllocNetwork, BridgeConfig, Found, NamespaceSource, NetworkError, NetworkRequest, RequestedPort,
 };
 
 /// The interface in an allocation's namespace.
@@ -43,111 +50,6 @@ const MAC_PREFIX: [u8; 2] = [0x02, 0x68];
 
 /// Number of hexadecimal digits of an allocation's digest in the name of its interface on the machine.
 const DIGEST_LEN: usize = 12;
-
-/// A bridge.
-#[derive(Debug, Clone)]
-pub struct BridgeConfig {
-    /// The instance whose bridge it is.
-    pub instance: String,
-    /// Its name.
-    pub name: InterfaceName,
-    /// Its network.
-    pub subnet4: Subnet4,
-    /// Its IPv6 network, if it has one.
-    pub subnet6: Option<Subnet6>,
-    /// The longest packet.
-    pub mtu: u32,
-    /// Whether it sends back through a port what arrived through it.
-    pub hairpin: Hairpin,
-    /// The directory of files that keep namespaces, and of claims of addresses, until the next boot.
-    pub runtime: PathBuf,
-}
-
-/// What an allocation wants.
-#[derive(Debug, Clone, Copy)]
-pub struct NetworkRequest<'r> {
-    /// The allocation.
-    pub owner: &'r str,
-    /// The address that it had before.
-    pub preferred: Option<Ipv4Addr>,
-    /// The ports that lead to it.
-    pub ports: &'r [RequestedPort],
-    /// Its namespace.
-    pub namespace: NamespaceSource<'r>,
-}
-
-/// A port of the machine that leads to the allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestedPort {
-    /// The machine's address; `None` for all of them.
-    pub host_ip: Option<IpAddr>,
-    /// The machine's port.
-    pub host: u16,
-    /// The allocation's port.
-    pub inside: u16,
-}
-
-/// Where the namespace of a network comes from, if no file keeps it.
-#[derive(Debug, Clone, Copy)]
-pub enum NamespaceSource<'n> {
-    /// A new one.
-    New,
-    /// This one: that of a container, or of a running task after somebody has removed the file.
-    Existing(&'n Namespace),
-}
-
-/// A network that is as wanted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AllocNetwork {
-    /// Its address.
-    pub address4: Ipv4Addr,
-    /// Its IPv6 address, if the bridge has such a network.
-    pub address6: Option<Ipv6Addr>,
-    /// Its namespace.
-    pub namespace: NamespaceId,
-}
-
-/// What an inspection has found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
-    /// The network is as wanted.
-    Complete(AllocNetwork),
-    /// Something is missing or wrong.
-    Incomplete {
-        /// What; completes "its".
-        what: &'static str,
-    },
-    /// There is nothing.
-    Absent,
-}
-
-/// Why a network can't be made or removed. The text continues "failed to".
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// The kernel refused.
-    #[error(transparent)]
-    Kernel(#[from] NetlinkError),
-    /// An interface can't be made.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// There is no address.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// The namespace can't be kept.
-    #[error(transparent)]
-    Namespace(#[from] NamespaceError),
-    /// A setting of the kernel can't be changed.
-    #[error(transparent)]
-    Setting(#[from] SettingError),
-    /// A namespace can't be made or entered.
-    #[error("{what}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: io::Error,
-    },
-}
 
 /// The networks on one bridge.
 #[derive(Debug)]
@@ -346,7 +248,7 @@ impl Networks {
         Setting::RouteLoopback(config.name.as_str().to_owned()).set("1")?;
         if config.subnet6.is_some() {
             Setting::DetectDuplicates(config.name.as_str().to_owned()).set("0")?;
-            Setting::ForwardV6.set("1")?;
+            forward_v6(socket)?;
         }
         Ok(bridge)
     }
@@ -504,6 +406,25 @@ impl Networks {
         let digits: String = digest.chars().filter(char::is_ascii_hexdigit).take(DIGEST_LEN).collect();
         InterfaceName::new(&format!("hl{digits}")).map_err(naming)
     }
+}
+
+/// Forwards IPv6 packets. A machine that forwards ignores advertisements of routers, and so loses its own default route, unless
+/// the interface of that route is set to accept them nevertheless.
+fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
+    if Setting::ForwardV6.get()?.as_deref() != Some("0") {
+        return Ok(());
+    }
+    let defaults = route::list(socket)?.into_iter().filter(|route| route.destination.1 == 0);
+    let of_v6: Vec<u32> =
+        defaults.filter(|route| route.destination.0.is_ipv6()).map(|route| route.interface).collect();
+    for uplink in link::list(socket)?.into_iter().filter(|link| of_v6.contains(&link.index)) {
+        let accept = Setting::AcceptRouters(uplink.name);
+        if accept.get()?.as_deref() == Some("1") {
+            accept.set("2")?;
+        }
+    }
+    Setting::ForwardV6.set("1")?;
+    Ok(())
 }
 
 fn inner_name() -> Result<InterfaceName, NetworkError> {

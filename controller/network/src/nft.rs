@@ -48,6 +48,7 @@ const HOOK_PRIORITY: u16 = 2;
 
 const RULE_TABLE: u16 = 1;
 const RULE_CHAIN: u16 = 2;
+const RULE_HANDLE: u16 = 3;
 const RULE_EXPRESSIONS: u16 = 4;
 const RULE_USER_DATA: u16 = 7;
 const EXPRESSION_NAME: u16 = 1;
@@ -268,18 +269,47 @@ impl<'t> Batch<'t> {
 
     /// Adds a rule after the others.
     pub fn append_rule(&mut self, chain: &str, rule: &Rule) {
+        let attributes = self.rule(chain, rule);
+        self.add(NEW_RULE, CREATE | APPEND, attributes);
+    }
+
+    fn rule(&self, chain: &str, rule: &Rule) -> Attributes {
         let expressions = rule.expressions.iter().fold(Attributes::new(), |all, expression| {
             let one = Attributes::new()
                 .with_text(EXPRESSION_NAME, expression.name)
                 .with_nested(EXPRESSION_DATA, &expression.data);
             all.with_nested(LIST_ITEM, &one)
         });
-        let attributes = Attributes::new()
+        Attributes::new()
             .with_text(RULE_TABLE, self.table.name)
             .with_text(RULE_CHAIN, chain)
             .with_nested(RULE_EXPRESSIONS, &expressions)
-            .with(RULE_USER_DATA, &user_data(&rule.comment));
-        self.add(NEW_RULE, CREATE | APPEND, attributes);
+            .with(RULE_USER_DATA, &user_data(&rule.comment))
+    }
+
+    /// Adds a rule before the others.
+    pub fn prepend_rule(&mut self, chain: &str, rule: &Rule) {
+        let attributes = self.rule(chain, rule);
+        self.add(NEW_RULE, CREATE, attributes);
+    }
+
+    /// Removes a rule, by the kernel's number for it.
+    pub fn remove_rule(&mut self, chain: &str, handle: u64) {
+        let attributes = Attributes::new()
+            .with_text(RULE_TABLE, self.table.name)
+            .with_text(RULE_CHAIN, chain)
+            .with(RULE_HANDLE, &handle.to_be_bytes());
+        self.add(DELETE_RULE, 0, attributes);
+    }
+
+    /// Makes a chain drop what no rule decides about.
+    #[cfg(test)]
+    pub fn drop_by_default(&mut self, chain: &str) {
+        let attributes = Attributes::new()
+            .with_text(CHAIN_TABLE, self.table.name)
+            .with_text(CHAIN_NAME, chain)
+            .with_be32(CHAIN_POLICY, 0);
+        self.add(NEW_CHAIN, 0, attributes);
     }
 
     /// Makes a map; without effect if it exists. `id` is its number among those of this transaction.

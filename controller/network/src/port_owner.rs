@@ -10,7 +10,35 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use crate::ports::{HeldPort, Transport};
+/// A port of one protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HeldPort {
+    /// The protocol.
+    pub protocol: Transport,
+    /// The machine's address; `None` for all of them.
+    pub ip: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
+}
+
+/// A protocol with ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]

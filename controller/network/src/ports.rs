@@ -12,41 +12,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::port_owner::{PortOwner, owner_of};
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt},
 };
 
-/// A port of one protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HeldPort {
-    /// The protocol.
-    pub protocol: Transport,
-    /// The machine's address; `None` for all of them.
-    pub ip: Option<IpAddr>,
-    /// The port.
-    pub port: u16,
-}
-
-/// A protocol with ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-impl Transport {
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        }
-    }
-}
+use crate::port_owner::{HeldPort, PortOwner, Transport, owner_of};
 
 /// Why ports can't be held. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]

@@ -135,6 +135,7 @@ impl RawExec {
             new_privileges: if config.no_new_privs { NewPrivileges::Refused } else { NewPrivileges::Allowed },
             cgroup: None,
             tasks_files: Vec::new(),
+            network: None,
         })
     }
 }

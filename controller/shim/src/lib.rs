@@ -27,8 +27,8 @@
 //!    the program exits with [`EXIT_LOST`] without doing anything. So an attempt starts at most once, and creating the
 //!    record first (`tombstone`) cancels it. If the record can't be created, it exits with [`EXIT_NO_RECORD`].
 //! 2. It starts the task as a session leader with default signal dispositions, an empty signal mask, no descriptors but
-//!    stdin (/dev/null), stdout and stderr (pipes, or /dev/null), in its cgroups from the beginning, and with the ids
-//!    of the spec. The record's state becomes `running`, or `start_failed` with step and errno; then the program
+//!    stdin (/dev/null), stdout and stderr (pipes, or /dev/null), in its cgroups and its network namespace from
+//!    the beginning, and with the ids of the spec. The record's state becomes `running`, or `start_failed` with step and errno; then the program
 //!    exits with 0.
 //! 3. It reaps all descendants (it is a subreaper). When the main process ends, the record is updated at once, even if
 //!    other processes still live or hold the pipes.

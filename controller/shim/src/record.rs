@@ -142,9 +142,11 @@ pub enum Step {
     Directory = 15,
     /// Executing the program.
     Exec = 16,
+    /// Entering the network namespace.
+    Network = 17,
 }
 
-const STEPS: [(Step, &str); 16] = [
+const STEPS: [(Step, &str); 17] = [
     (Step::Spec, "read the launch spec"),
     (Step::Prepare, "prepare pipes and memory"),
     (Step::Cgroup, "enter the cgroup"),
@@ -161,6 +163,7 @@ const STEPS: [(Step, &str); 16] = [
     (Step::NoNewPrivs, "set no_new_privs"),
     (Step::Directory, "change to the working directory"),
     (Step::Exec, "execute the program"),
+    (Step::Network, "enter the network namespace"),
 ];
 
 impl Step {

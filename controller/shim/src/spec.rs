@@ -79,6 +79,8 @@ pub enum Field<'a> {
     /// Name of the program in the directory at fd 5. It is executed there, wherever the path leads by then; the path is
     /// used where the kernel passes one on, as to a script's interpreter.
     Entry(&'a [u8]),
+    /// A file that keeps the network namespace to enter. Without it the agent's is kept.
+    Network(&'a [u8]),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,9 +109,10 @@ enum Tag {
     Terminal = 20,
     Entry = 21,
     Driver = 22,
+    Network = 23,
 }
 
-const TAGS: [Tag; 23] = [
+const TAGS: [Tag; 24] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -133,6 +136,7 @@ const TAGS: [Tag; 23] = [
     Tag::Terminal,
     Tag::Entry,
     Tag::Driver,
+    Tag::Network,
 ];
 
 /// What a field is to a user.
@@ -161,7 +165,8 @@ fn name_of(tag: u16) -> &'static str {
             | Tag::Leash
             | Tag::Terminal
             | Tag::Entry
-            | Tag::Driver,
+            | Tag::Driver
+            | Tag::Network,
         )
         | None => "a setting",
     }
@@ -280,6 +285,7 @@ impl<'a> Field<'a> {
             Self::Leash => (Tag::Leash, &[], Closing::None),
             Self::Terminal => (Tag::Terminal, &[], Closing::None),
             Self::Entry(name) => text(Tag::Entry, name),
+            Self::Network(path) => text(Tag::Network, path),
             Self::Driver(number_of_driver) => small(Tag::Driver, number_of_driver, number),
         }
     }
@@ -326,6 +332,7 @@ mod tests {
             Field::Terminal,
             Field::Entry(b"sh"),
             Field::Driver(7),
+            Field::Network(b"/run/netns/a"),
         ]
     }
 
@@ -353,7 +360,7 @@ mod tests {
         assert_eq!((spec.stdout, spec.stderr), (Some(c"web.stdout"), Some(c"web.stderr")));
         assert_eq!((spec.log_files, spec.log_file_size), (3, 1 << 20));
         assert!(spec.no_new_privs && spec.log_block && spec.leash && spec.terminal);
-        assert_eq!(spec.entry, Some(c"sh"));
+        assert_eq!((spec.entry, spec.network), (Some(c"sh"), Some(c"/run/netns/a")));
     }
 
     #[test]

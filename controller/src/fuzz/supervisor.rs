@@ -71,6 +71,7 @@ fn fields<'a>(spec: &Spec<'a>) -> Vec<Field<'a>> {
     fields.extend(spec.oom_score_adj.map(Field::OomScoreAdj));
     fields.extend(spec.cgroup.map(|path| Field::Cgroup(path.to_bytes())));
     fields.extend(spec.tasks_files().map(|path| Field::TasksFile(path.to_bytes())));
+    fields.extend(spec.network.map(|path| Field::Network(path.to_bytes())));
     fields.extend(spec.stdout.map(|stem| Field::Stdout(stem.to_bytes())));
     fields.extend(spec.stderr.map(|stem| Field::Stderr(stem.to_bytes())));
     fields.extend([Field::LogFiles(spec.log_files), Field::LogFileSize(spec.log_file_size)]);
@@ -131,6 +132,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Field::Leash,
         Field::Terminal,
         Field::Driver(7),
+        Field::Network(b"/run/netns/a"),
     ];
     for fields in [&minimal[..], &whole[..]] {
         let mut blob = vec![2];

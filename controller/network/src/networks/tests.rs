@@ -11,7 +11,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::*;
 use crate::{
-    nft::{Batch, Family, Table},
+    foreign,
+    link::Hairpin,
+    nft::{Batch, ChainKind, Family, Hook, HookPoint, Table},
     test_machine::{Machine, on_machine},
 };
 
@@ -252,6 +254,32 @@ fn packets_to_others_are_masqueraded() {
     });
 }
 
+/// Docker sets the policy of iptables' chain so.
+#[test]
+fn packets_pass_a_chain_of_others_that_drops() {
+    on_host(|_, networks| {
+        networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+        networks.up(&request("b", &[])).unwrap();
+        Setting::BridgeCallsRules.set("1").unwrap();
+        let mut netfilter = Socket::open(Protocol::Netfilter).unwrap();
+        let mut batch = Batch::new(Table { family: Family::Ip, name: "filter" });
+        let hook = Hook { point: HookPoint::Forward, priority: 0, kind: ChainKind::Filter };
+        batch.make_table();
+        batch.make_chain("FORWARD", Some(hook));
+        batch.drop_by_default("FORWARD");
+        netfilter.commit("drop", &batch.into_messages()).unwrap();
+        let (inside, client) = (namespace(networks, "a"), namespace(networks, "b"));
+        let server = inside.run(|| Server::open("0.0.0.0:80")).unwrap();
+        let address: SocketAddr = "192.0.2.7:8080".parse().unwrap();
+        let refused =
+            client.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300))).unwrap();
+        assert!(refused.is_err(), "the chain drops");
+        foreign::let_through(&mut netfilter, "test", &networks.config.name).unwrap();
+        let asked = server.serve(|| client.run(|| ask("192.0.2.7:8080")).unwrap());
+        assert_eq!(asked.unwrap(), "172.26.64.1");
+    });
+}
+
 /// The bridge routes 127.0.0.0/8, so that the machine reaches mapped ports there. An allocation must not use that.
 #[test]
 fn loopback_of_the_machine_is_out_of_reach() {
@@ -387,5 +415,24 @@ fn many_networks_are_made_at_once() {
         let distinct: std::collections::BTreeSet<_> = addresses.iter().collect();
         assert_eq!(distinct.len(), 16);
         assert_eq!(networks.owners().unwrap().len(), 16);
+    });
+}
+
+#[test]
+fn own_route_by_router_advertisements_is_kept() {
+    on_host(|_, networks| {
+        Setting::ForwardV6.set("0").unwrap();
+        let accept = Setting::AcceptRouters("uplink".to_owned());
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
+        accept.set("1").unwrap();
+        route::set_default(&mut socket, "2001:db8::1".parse().unwrap(), uplink.index).unwrap();
+        networks.up(&request("a", &[])).unwrap();
+        assert_eq!(accept.get().unwrap().as_deref(), Some("2"));
+        assert_eq!(Setting::ForwardV6.get().unwrap().as_deref(), Some("1"));
+        // Somebody's choice once it forwards.
+        accept.set("1").unwrap();
+        networks.up(&request("a", &[])).unwrap();
+        assert_eq!(accept.get().unwrap().as_deref(), Some("1"));
     });
 }

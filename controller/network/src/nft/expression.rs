@@ -56,6 +56,8 @@ pub enum Comparison {
 pub enum Verdict<'v> {
     /// Drop it.
     Drop,
+    /// Accept it, as far as this table is concerned.
+    Accept,
     /// Go through the rules of this chain, then on with this one.
     Jump(&'v str),
 }
@@ -185,9 +187,11 @@ pub fn masquerade() -> Expression {
 /// Decides about the packet.
 pub fn decide(verdict: Verdict<'_>) -> Expression {
     const DROP: u32 = 0;
+    const ACCEPT: u32 = 1;
     const JUMP: i32 = -3;
     let verdict = match verdict {
         Verdict::Drop => Attributes::new().with_be32(1, DROP),
+        Verdict::Accept => Attributes::new().with_be32(1, ACCEPT),
         Verdict::Jump(chain) => Attributes::new().with_be32(1, JUMP.cast_unsigned()).with_text(2, chain),
     };
     let data = Attributes::new().with_nested(2, &verdict);

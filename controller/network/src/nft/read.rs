@@ -9,7 +9,7 @@ use super::{
     CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, COMMENT, DATA_VALUE, ELEMENT_DATA,
     ELEMENT_KEY, ELEMENT_USER_DATA, ELEMENTS, ELEMENTS_SET, ELEMENTS_TABLE, Element, Family, GET_CHAIN,
     GET_ELEMENT, GET_RULE, GET_SET, HEADER_LEN, HOOK_NUMBER, HOOK_PRIORITY, LIST_ITEM, RULE_CHAIN,
-    RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table, key_of,
+    RULE_HANDLE, RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table, key_of,
 };
 
 /// A chain that the kernel has.
@@ -54,15 +54,35 @@ fn read_chain(object: &Object) -> FoundChain {
     }
 }
 
-/// The comments of the rules of a table, with their chains, in the order of the rules.
+/// A rule that the kernel has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundRule {
+    /// Its chain.
+    pub chain: String,
+    /// Its comment.
+    pub comment: String,
+    /// The kernel's number for it.
+    pub handle: u64,
+}
+
+/// The rules of a table, in their order.
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn rules(socket: &mut Socket, table: Table<'_>) -> Result<Vec<(String, String)>, NetlinkError> {
+pub fn rules(socket: &mut Socket, table: Table<'_>) -> Result<Vec<FoundRule>, NetlinkError> {
     let attributes = Attributes::new().with_text(RULE_TABLE, table.name);
     let found = none_if_missing(socket.list("list rules", request(GET_RULE, table.family, attributes)))?;
     let own = found.iter().filter(|object| text(object, RULE_TABLE) == table.name);
-    Ok(own.map(|object| (text(object, RULE_CHAIN), comment(value(object, RULE_USER_DATA)))).collect())
+    Ok(own.map(read_rule).collect())
+}
+
+fn read_rule(object: &Object) -> FoundRule {
+    let handle = value(object, RULE_HANDLE).and_then(|handle| handle.first_chunk().copied());
+    FoundRule {
+        chain: text(object, RULE_CHAIN),
+        comment: comment(value(object, RULE_USER_DATA)),
+        handle: handle.map(u64::from_be_bytes).unwrap_or_default(),
+    }
 }
 
 /// The names of the maps and sets of a table.

@@ -131,8 +131,15 @@ fn transaction_takes_effect_as_a_whole_or_not_at_all() {
         let chains = read::chains(&mut socket, Family::Inet, Some("herdlet-x")).unwrap();
         let hooks: Vec<_> = chains.iter().map(|chain| (&*chain.name, chain.hook, chain.drops)).collect();
         assert_eq!(hooks, [("admin", None, false), ("forward", Some((2, 0)), false)]);
-        let of_forward = |comment: &str| ("forward".to_owned(), comment.to_owned());
-        assert_eq!(read::rules(&mut socket, TABLE).unwrap(), [of_forward("to admin"), of_forward("nothing")]);
+        let rules = read::rules(&mut socket, TABLE).unwrap();
+        let found: Vec<_> = rules.iter().map(|rule| (&*rule.chain, &*rule.comment)).collect();
+        assert_eq!(found, [("forward", "to admin"), ("forward", "nothing")]);
+        let mut batch = Batch::new(TABLE);
+        batch.remove_rule("forward", rules[0].handle);
+        batch.prepend_rule("forward", &Rule { expressions: Vec::new(), comment: "first".to_owned() });
+        socket.commit("change", &batch.into_messages()).unwrap();
+        let rules = read::rules(&mut socket, TABLE).unwrap();
+        assert_eq!(rules.iter().map(|rule| &*rule.comment).collect::<Vec<_>>(), ["first", "nothing"]);
         assert_eq!(read::maps(&mut socket, TABLE).unwrap(), ["ports4"]);
     });
 }

@@ -9,10 +9,10 @@ use herdlet_driver::{DriverError, lacks};
 use crate::supervisor::{Invocation, Record, ShimEnd, State, Step};
 
 /// Whether a start failed because the machine lacks or refuses a resource: nothing of the task has started, and the task is not
-/// at fault. Pipes, cgroups and the clone are the machine's; the later steps depend on the task's spec.
+/// at fault. Pipes, cgroups, networks and the clone are the machine's; the later steps depend on the task's spec.
 pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
     match step {
-        Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile => true,
+        Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile | Step::Network => true,
         Step::Spec
         | Step::Session
         | Step::OomScore
@@ -38,6 +38,7 @@ pub(super) fn place(step: Step, invocation: &Invocation, user: &str) -> String {
             | Step::Cgroup
             | Step::Clone
             | Step::TasksFile
+            | Step::Network
             | Step::Spec
             | Step::Session
             | Step::OomScore

@@ -37,6 +37,8 @@ pub struct Invocation {
     pub cgroup: Option<PathBuf>,
     /// The `tasks` files of v1 cgroups to enter.
     pub tasks_files: Vec<PathBuf>,
+    /// File that keeps the network namespace to enter; `None` keeps the agent's.
+    pub network: Option<PathBuf>,
 }
 
 /// A program, identified by its name in an open directory.
@@ -111,6 +113,7 @@ impl Invocation {
             fields.push(Field::NoNewPrivs);
         }
         fields.extend(self.cgroup.iter().map(|path| Field::Cgroup(path.as_os_str().as_bytes())));
+        fields.extend(self.network.iter().map(|path| Field::Network(path.as_os_str().as_bytes())));
         fields.extend(self.tasks_files.iter().map(|path| Field::TasksFile(path.as_os_str().as_bytes())));
         fields
     }
@@ -125,6 +128,7 @@ impl fmt::Debug for Invocation {
             .field("directory", &self.directory)
             .field("user", &self.user)
             .field("cgroup", &self.cgroup)
+            .field("network", &self.network)
             .finish_non_exhaustive()
     }
 }

@@ -2,10 +2,11 @@
 
 use std::{
     fs,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
 
+use herdlet_network::namespace::{Namespace, Pins};
 use herdlet_process::supervisor::*;
 
 use super::bench::*;
@@ -98,6 +99,41 @@ fn ids_groups_and_no_new_privs_are_set() {
     invocation.arguments = vec!["sh".into(), "-c".into(), "id -G >&2".into()];
     bench.run("b", &invocation);
     assert_eq!(bench.log("t.stderr.0"), "65534\n");
+}
+
+/// Also without the rights to enter it by itself.
+#[test]
+fn network_namespace_is_entered_before_ids_are_dropped() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    let pins = Pins::in_dir(bench.dir.path().join("netns"));
+    let namespace = Namespace::new().unwrap();
+    pins.keep("a", &namespace).unwrap();
+    let inode = fs::metadata(pins.path("a")).unwrap().ino();
+    let mut invocation = shell("readlink /proc/self/ns/net; readlink /proc/$PPID/ns/net >&2");
+    invocation.network = Some(pins.path("a"));
+    assert_eq!(code_of(bench.run("a", &invocation)), (0, 0));
+    assert_eq!(bench.log("t.stdout.0"), format!("net:[{inode}]\n"));
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    assert_eq!(bench.log("t.stderr.0").trim(), own.to_str().unwrap(), "the supervisor stays outside");
+    invocation.user = Some(User { uid: 65_534, gid: 65_534, groups: vec![] });
+    invocation.arguments = vec!["sh".into(), "-c".into(), "readlink /proc/self/ns/net >&2".into()];
+    bench.run("b", &invocation);
+    assert!(bench.log("t.stderr.0").ends_with(&format!("net:[{inode}]\n")));
+    pins.remove("a").unwrap();
+    let gone = bench.run("c", &invocation);
+    assert!(
+        matches!(gone, State::StartFailed { step: Step::Network, errno, .. } if i32::from(errno) == libc::ENOENT),
+        "{gone:?}"
+    );
+    fs::write(pins.path("a"), "").unwrap();
+    let empty = bench.run("d", &invocation);
+    assert!(
+        matches!(empty, State::StartFailed { step: Step::Network, errno, .. } if i32::from(errno) == libc::EINVAL),
+        "{empty:?}"
+    );
 }
 
 #[test]

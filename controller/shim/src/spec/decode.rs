@@ -47,6 +47,8 @@ pub struct Spec<'a> {
     pub driver: u32,
     /// See [`super::Field::Entry`].
     pub entry: Option<&'a CStr>,
+    /// See [`super::Field::Network`].
+    pub network: Option<&'a CStr>,
     entries: Entries<'a>,
 }
 
@@ -76,6 +78,7 @@ impl<'a> Spec<'a> {
             terminal: false,
             driver: 0,
             entry: None,
+            network: None,
             entries,
         };
         let mut seen: u32 = 0;
@@ -127,6 +130,7 @@ impl<'a> Spec<'a> {
                 Tag::LogBlock => spec.log_block = set(value).ok_or(bad)?,
                 Tag::Leash => spec.leash = set(value).ok_or(bad)?,
                 Tag::Terminal => spec.terminal = set(value).ok_or(bad)?,
+                Tag::Network => spec.network = Some(text(value).ok_or(bad)?),
                 Tag::Driver => spec.driver = u32_of(value).ok_or(bad)?,
                 Tag::Entry => spec.entry = Some(file_name(value, ENTRY_LEN_MAX).ok_or(bad)?),
             }

@@ -161,6 +161,10 @@ impl Child<'_> {
         for path in spec.tasks_files() {
             write_to(sys::AT_FDCWD, path, b"0").map_err(|errno| (Step::TasksFile, errno))?;
         }
+        if let Some(path) = spec.network {
+            // Needs rights that the task may not have.
+            enter_network(path).map_err(|errno| (Step::Network, errno))?;
+        }
         sys::setsid().map_err(|errno| (Step::Session, errno))?;
         if let Some(adjustment) = spec.oom_score_adj {
             set_oom_score_adj(adjustment).map_err(|errno| (Step::OomScore, errno))?;
@@ -208,6 +212,13 @@ unsafe extern "C" fn child(argument: *mut c_void) -> ! {
     this.failed_errno.store(u32::from(errno), Ordering::SeqCst);
     this.failed_step.store(step as u32, Ordering::SeqCst);
     sys::exit(127)
+}
+
+fn enter_network(path: &core::ffi::CStr) -> sys::Result<()> {
+    let namespace = sys::openat(sys::AT_FDCWD, path, sys::O_RDONLY, 0)?;
+    let done = sys::enter_network(namespace);
+    sys::close(namespace);
+    done
 }
 
 fn write_to(dir: Fd, path: &core::ffi::CStr, bytes: &[u8]) -> sys::Result<()> {

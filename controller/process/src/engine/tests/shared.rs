@@ -31,6 +31,7 @@ impl Translate for Other {
             new_privileges: NewPrivileges::Allowed,
             cgroup: None,
             tasks_files: Vec::new(),
+            network: None,
         };
         Ok(Translated { invocation, processes: None })
     }

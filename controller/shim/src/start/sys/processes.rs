@@ -147,6 +147,12 @@ pub(in crate::start) fn leave_keyring() -> Result<()> {
     kernel!(KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(|_| ())
 }
 
+/// Enters the network namespace of this open file.
+pub(in crate::start) fn enter_network(namespace: Fd) -> Result<()> {
+    const CLONE_NEWNET: u32 = 0x4000_0000;
+    kernel!(SETNS, namespace, CLONE_NEWNET).map(|_| ())
+}
+
 /// Executes `name`, which must not be a link, in a directory; returns only on failure.
 pub(in crate::start) fn execveat(
     dir: Fd,

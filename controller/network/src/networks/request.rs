@@ -1,0 +1,121 @@
+//! What is wanted for a network, what an inspection finds, and why a network can't be made: as data.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
+
+use crate::{
+    address_pool::PoolError,
+    link::{Hairpin, InterfaceName, LinkError},
+    namespace::{Namespace, NamespaceError, NamespaceId},
+    socket::NetlinkError,
+    subnet::{Subnet4, Subnet6},
+    sysctl::SettingError,
+};
+
+/// A bridge.
+#[derive(Debug, Clone)]
+pub struct BridgeConfig {
+    /// The instance whose bridge it is.
+    pub instance: String,
+    /// Its name.
+    pub name: InterfaceName,
+    /// Its network.
+    pub subnet4: Subnet4,
+    /// Its IPv6 network, if it has one.
+    pub subnet6: Option<Subnet6>,
+    /// The longest packet.
+    pub mtu: u32,
+    /// Whether it sends back through a port what arrived through it.
+    pub hairpin: Hairpin,
+    /// The directory of files that keep namespaces, and of claims of addresses, until the next boot.
+    pub runtime: PathBuf,
+}
+
+/// What an allocation wants.
+#[derive(Debug, Clone, Copy)]
+pub struct NetworkRequest<'r> {
+    /// The allocation.
+    pub owner: &'r str,
+    /// The address that it had before.
+    pub preferred: Option<Ipv4Addr>,
+    /// The ports that lead to it.
+    pub ports: &'r [RequestedPort],
+    /// Its namespace.
+    pub namespace: NamespaceSource<'r>,
+}
+
+/// A port of the machine that leads to the allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestedPort {
+    /// The machine's address; `None` for all of them.
+    pub host_ip: Option<IpAddr>,
+    /// The machine's port.
+    pub host: u16,
+    /// The allocation's port.
+    pub inside: u16,
+}
+
+/// Where the namespace of a network comes from, if no file keeps it.
+#[derive(Debug, Clone, Copy)]
+pub enum NamespaceSource<'n> {
+    /// A new one.
+    New,
+    /// This one: that of a container, or of a running task after somebody has removed the file.
+    Existing(&'n Namespace),
+}
+
+/// A network that is as wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllocNetwork {
+    /// Its address.
+    pub address4: Ipv4Addr,
+    /// Its IPv6 address, if the bridge has such a network.
+    pub address6: Option<Ipv6Addr>,
+    /// Its namespace.
+    pub namespace: NamespaceId,
+}
+
+/// What an inspection has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// The network is as wanted.
+    Complete(AllocNetwork),
+    /// Something is missing or wrong.
+    Incomplete {
+        /// What; completes "its".
+        what: &'static str,
+    },
+    /// There is nothing.
+    Absent,
+}
+
+/// Why a network can't be made or removed. The text continues "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] NetlinkError),
+    /// An interface can't be made.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// There is no address.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The namespace can't be kept.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A setting of the kernel can't be changed.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// A namespace can't be made or entered.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
