@@ -276,6 +276,13 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
 fn next_step(view: &AllocView, explanation: &Explanation) -> String {
     let is_failed = view.convergence.state == ConvergenceState::Failed;
     match explanation.wake_at {
+        // A restart would keep the verdict of the roll-out.
+        _ if is_failed && view.spec.desired == Desired::Run && target::is_running(view) => {
+            format!(
+                "stays failed: apply a corrected version, or have another one created: herdlet stop {}",
+                view.spec.id.short()
+            )
+        }
         _ if is_failed && view.spec.desired == Desired::Run => {
             format!(
                 "stays failed: apply a corrected version, or try it again: herdlet restart {}",
@@ -407,6 +414,9 @@ mod tests {
         assert!(next_step(&view, &explanation).starts_with("is planned again in"));
         view.convergence = verdict(ConvergenceState::Failed, "why");
         assert!(next_step(&view, &explanation).ends_with("herdlet restart web"));
+        view.status = herdlet_api_types::alloc::ClientStatus::Running;
+        let stop = format!("herdlet stop {}", view.spec.id.short());
+        assert!(next_step(&view, &explanation).ends_with(&stop), "a restart keeps the verdict");
     }
 
     /// `explain` printed the failure of a task twice.
