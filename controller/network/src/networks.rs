@@ -409,7 +409,8 @@ impl Networks {
 }
 
 /// Forwards IPv6 packets. A machine that forwards ignores advertisements of routers, and so loses its own default route, unless
-/// the interface of that route is set to accept them nevertheless.
+/// the interface of that route is set to accept them nevertheless. A device of the machine may get its route later. Bridges
+/// without such a route, above all the own one, must not accept those of allocations.
 fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
     if Setting::ForwardV6.get()?.as_deref() != Some("0") {
         return Ok(());
@@ -417,7 +418,8 @@ fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
     let defaults = route::list(socket)?.into_iter().filter(|route| route.destination.1 == 0);
     let of_v6: Vec<u32> =
         defaults.filter(|route| route.destination.0.is_ipv6()).map(|route| route.interface).collect();
-    for uplink in link::list(socket)?.into_iter().filter(|link| of_v6.contains(&link.index)) {
+    let is_uplink = |link: &Link| link.kind.is_empty() || of_v6.contains(&link.index);
+    for uplink in link::list(socket)?.into_iter().filter(is_uplink) {
         let accept = Setting::AcceptRouters(uplink.name);
         if accept.get()?.as_deref() == Some("1") {
             accept.set("2")?;

@@ -426,9 +426,15 @@ fn own_route_by_router_advertisements_is_kept() {
         let mut socket = Socket::open(Protocol::Route).unwrap();
         let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
         accept.set("1").unwrap();
+        // A device without a route yet, as every device of the machine is at boot.
+        let device = Setting::AcceptRouters("lo".to_owned());
+        device.set("1").unwrap();
         route::set_default(&mut socket, "2001:db8::1".parse().unwrap(), uplink.index).unwrap();
         networks.up(&request("a", &[])).unwrap();
         assert_eq!(accept.get().unwrap().as_deref(), Some("2"));
+        assert_eq!(device.get().unwrap().as_deref(), Some("2"));
+        let own = Setting::AcceptRouters(networks.config.name.as_str().to_owned());
+        assert_ne!(own.get().unwrap().as_deref(), Some("2"), "allocations are no routers");
         assert_eq!(Setting::ForwardV6.get().unwrap().as_deref(), Some("1"));
         // Somebody's choice once it forwards.
         accept.set("1").unwrap();
