@@ -161,10 +161,11 @@ impl Firewall {
     /// # Errors
     /// If the kernel refuses, for instance because somebody has deleted the table.
     pub fn map_ports(&self, ports: &[PortMap]) -> Result<(), NetlinkError> {
-        if ports.is_empty() {
+        let wanted = elements_of(ports);
+        // Kernels differ in whether they acknowledge an empty transaction.
+        if wanted.is_empty() {
             return Ok(());
         }
-        let wanted = elements_of(ports);
         let mut socket = self.lock();
         let what = "map ports";
         match socket.commit(what, &self.added(&wanted, &Elements::new())) {

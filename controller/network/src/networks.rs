@@ -101,6 +101,9 @@ impl Networks {
     /// # Errors
     /// If something can't be made. What is there stays, for the next try.
     pub fn up(&self, request: &NetworkRequest<'_>) -> Result<AllocNetwork, NetworkError> {
+        if let Some((ip, port)) = self.unreachable_port(request) {
+            return Err(NetworkError::NoIpv6 { ip, port });
+        }
         let mut socket = open_socket()?;
         let bridge = self.ensure_bridge(&mut socket)?;
         self.ensure_rules()?;
@@ -169,7 +172,7 @@ impl Networks {
             return incomplete(what);
         }
         let ports = self.port_maps(request, address4);
-        if !self.firewall.has_ports(&ports)? {
+        if self.unreachable_port(request).is_some() || !self.firewall.has_ports(&ports)? {
             return incomplete("ports are not mapped");
         }
         self.remember(request.owner, ports);
@@ -368,6 +371,12 @@ impl Networks {
         };
         let targets: Vec<IpAddr> = self.addresses(address4).into_iter().map(|address| address.ip).collect();
         request.ports.iter().flat_map(|port| targets.iter().map(move |ip| map(port, *ip))).collect()
+    }
+
+    /// A port at an IPv6 address of the machine, if the allocation gets none.
+    fn unreachable_port(&self, request: &NetworkRequest<'_>) -> Option<(IpAddr, u16)> {
+        let at_v6 = |port: &RequestedPort| Some((port.host_ip.filter(IpAddr::is_ipv6)?, port.host));
+        if self.config.subnet6.is_some() { None } else { request.ports.iter().find_map(at_v6) }
     }
 
     fn addresses(&self, address4: Ipv4Addr) -> Vec<InterfaceAddress> {

@@ -442,3 +442,21 @@ fn own_route_by_router_advertisements_is_kept() {
         assert_eq!(accept.get().unwrap().as_deref(), Some("1"));
     });
 }
+
+#[test]
+fn port_that_nothing_can_reach_is_refused() {
+    on_host(|machine, networks| {
+        networks.up(&request("a", &[])).unwrap();
+        let only4 = Networks::open(BridgeConfig { subnet6: None, ..config(&machine.dir()) }).unwrap();
+        for (ip, expected) in [
+            (HOST6, "map port 8080 of 2001:db8::7: the bridge has no IPv6 network"),
+            ("::", "map port 8080 of ::: the bridge has no IPv6 network"),
+        ] {
+            let ports = [port(Some(ip), 8080, 80)];
+            assert_eq!(only4.up(&request("b", &ports)).unwrap_err().to_string(), expected);
+            assert_eq!(only4.inspect(&request("b", &ports)).unwrap(), Found::Absent, "nothing was made");
+            let found = only4.inspect(&request("a", &ports)).unwrap();
+            assert!(matches!(found, Found::Incomplete { .. }), "{found:?}");
+        }
+    });
+}
