@@ -258,24 +258,8 @@ impl Firewall {
     /// If the kernel does not answer.
     pub fn compare(&self, ports: &[PortMap]) -> Result<Option<Difference>, NetlinkError> {
         let mut socket = self.lock();
-        let chains = read::chains(&mut socket, Family::Inet, Some(&self.table))?;
-        let hooks: BTreeMap<&str, Option<(u32, i32)>> =
-            chains.iter().map(|chain| (&*chain.name, chain.hook)).collect();
-        let has_chain = |(name, hook): &(&'static str, Option<Hook>)| {
-            let wanted = hook.map(|hook| (hook.point.number(), hook.priority));
-            hooks.get(name) == Some(&wanted)
-        };
-        let maps = read::maps(&mut socket, self.table())?;
-        let has_map = |(name, _): &(&'static str, MapType)| maps.iter().any(|found| found == name);
-        if !CHAINS.iter().all(has_chain) || !MAPS.iter().all(has_map) {
-            return Ok(Some(Difference::Structure));
-        }
-        let found = read::rules(&mut socket, self.table())?;
-        for (chain, wanted) in self.rules() {
-            let found = found.iter().filter(|rule| rule.chain == chain).map(|rule| &rule.comment);
-            if !found.eq(wanted.iter().map(|rule| &rule.comment)) {
-                return Ok(Some(Difference::Rules));
-            }
+        if let Some(difference) = self.compare_without_ports(&mut socket)? {
+            return Ok(Some(difference));
         }
         let mut wanted = elements_of(ports);
         for (map, _) in MAPS {
@@ -284,6 +268,45 @@ impl Firewall {
                 read::elements(&mut socket, self.table(), map)?.into_iter().collect();
             if wanted != found {
                 return Ok(Some(Difference::Ports));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there is a table.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn has_table(&self) -> Result<bool, NetlinkError> {
+        Ok(!read::chains(&mut self.lock(), Family::Inet, Some(&self.table))?.is_empty())
+    }
+
+    /// Whether chains, maps and rules are as wanted, whatever is mapped.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn has_rules(&self) -> Result<bool, NetlinkError> {
+        Ok(self.compare_without_ports(&mut self.lock())?.is_none())
+    }
+
+    fn compare_without_ports(&self, socket: &mut Socket) -> Result<Option<Difference>, NetlinkError> {
+        let chains = read::chains(socket, Family::Inet, Some(&self.table))?;
+        let hooks: BTreeMap<&str, Option<(u32, i32)>> =
+            chains.iter().map(|chain| (&*chain.name, chain.hook)).collect();
+        let has_chain = |(name, hook): &(&'static str, Option<Hook>)| {
+            let wanted = hook.map(|hook| (hook.point.number(), hook.priority));
+            hooks.get(name) == Some(&wanted)
+        };
+        let maps = read::maps(socket, self.table())?;
+        let has_map = |(name, _): &(&'static str, MapType)| maps.iter().any(|found| found == name);
+        if !CHAINS.iter().all(has_chain) || !MAPS.iter().all(has_map) {
+            return Ok(Some(Difference::Structure));
+        }
+        let found = read::rules(socket, self.table())?;
+        for (chain, wanted) in self.rules() {
+            let found = found.iter().filter(|rule| rule.chain == chain).map(|rule| &rule.comment);
+            if !found.eq(wanted.iter().map(|rule| &rule.comment)) {
+                return Ok(Some(Difference::Rules));
             }
         }
         Ok(None)

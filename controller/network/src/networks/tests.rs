@@ -460,3 +460,61 @@ fn port_that_nothing_can_reach_is_refused() {
         }
     });
 }
+
+#[test]
+fn rules_that_somebody_removed_come_back_with_the_next_network() {
+    on_host(|_, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        networks.up(&request("a", &ports)).unwrap();
+        networks.firewall.remove().unwrap();
+        networks.up(&request("b", &[])).unwrap();
+        assert!(networks.firewall.has_rules().unwrap());
+        assert!(matches!(networks.inspect(&request("a", &ports)).unwrap(), Found::Complete(_)));
+    });
+}
+
+/// Without the rules, allocations would reach the machine's loopback addresses.
+#[test]
+fn loopback_is_routed_only_with_the_rules() {
+    on_host(|_, networks| {
+        let mut socket = open_socket().unwrap();
+        networks.ensure_bridge(&mut socket).unwrap();
+        let route = Setting::RouteLoopback(networks.config.name.as_str().to_owned());
+        assert_eq!(route.get().unwrap().as_deref(), Some("0"));
+        networks.up(&request("a", &[])).unwrap();
+        assert_eq!(route.get().unwrap().as_deref(), Some("1"));
+    });
+}
+
+/// A process that is left over, or the container whose namespace it is, keeps the namespace.
+#[test]
+fn address_is_released_without_the_connection_of_its_owner() {
+    on_host(|_, networks| {
+        let made = networks.up(&request("a", &[])).unwrap();
+        let left_over = namespace(networks, "a");
+        networks.down("a").unwrap();
+        let mut socket = open_socket().unwrap();
+        assert_eq!(link::find(&mut socket, &networks.link_name("a").unwrap()).unwrap(), None);
+        let mut inside = left_over.socket(Protocol::Route).unwrap();
+        assert_eq!(link::find(&mut inside, &inner_name().unwrap()).unwrap(), None);
+        let next = networks.up(&NetworkRequest { preferred: Some(made.address4), ..request("b", &[]) });
+        assert_eq!(next.unwrap().address4, made.address4);
+    });
+}
+
+/// Whoever maps ports again copies them first. What is unmapped meanwhile must not come back.
+#[test]
+fn ports_are_unmapped_only_between_repairs() {
+    on_host(|_, networks| {
+        networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+        std::thread::scope(|scope| {
+            let repairing = scope.spawn(|| (0..200).for_each(|_| drop(networks.repair_rules().unwrap())));
+            for _ in 0..50 {
+                networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+                networks.unmap_ports("a").unwrap();
+                assert_eq!(networks.firewall.owners().unwrap().len(), 0, "they came back");
+            }
+            repairing.join().unwrap();
+        });
+    });
+}
