@@ -197,9 +197,22 @@ impl Firewall {
     /// If the kernel refuses.
     pub fn unmap_ports(&self, owner: &str, known: Option<&[PortMap]>) -> Result<(), NetlinkError> {
         let mut socket = self.lock();
+        match self.unmap_found(&mut socket, owner, known) {
+            // Somebody has removed one of them, or the table, and the others are still there.
+            Err(error) if error.errno() == Some(Errno::NOENT) => self.unmap_found(&mut socket, owner, known),
+            result => result,
+        }
+    }
+
+    fn unmap_found(
+        &self,
+        socket: &mut Socket,
+        owner: &str,
+        known: Option<&[PortMap]>,
+    ) -> Result<(), NetlinkError> {
         let found = match known {
-            Some(ports) => self.present(&mut socket, &elements_of(ports))?,
-            None => self.all_elements(&mut socket)?,
+            Some(ports) => self.present(socket, &elements_of(ports))?,
+            None => self.all_elements(socket)?,
         };
         let mut batch = Batch::new(self.table());
         for (map, elements) in found {
@@ -210,11 +223,7 @@ impl Firewall {
         if batch.is_empty() {
             return Ok(());
         }
-        match socket.commit("remove mapped ports", &batch.into_messages()) {
-            // Somebody has removed them, or the table.
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(()),
-            result => result,
-        }
+        socket.commit("remove mapped ports", &batch.into_messages())
     }
 
     /// The allocations that have mapped ports.
@@ -346,7 +355,7 @@ fn is_structural(error: &NetlinkError) -> bool {
 /// Elements by map.
 type Elements = BTreeMap<&'static str, Vec<Element>>;
 
-/// The elements for these ports.
+/// The elements for these ports, each once: a transaction that removes one twice fails.
 fn elements_of(ports: &[PortMap]) -> Elements {
     let mut all = Elements::new();
     for port in ports {
@@ -366,8 +375,13 @@ fn elements_of(ports: &[PortMap]) -> Elements {
         for protocol in PROTOCOLS {
             let key = [&*host, &[protocol, 0, 0, 0], &padded(port.host_port)].concat();
             let value = [&*target, &padded(port.target_port)].concat();
-            all.entry(map).or_default().push(Element { key, value, comment: port.owner.clone() });
+            let element = Element { key, value, comment: port.owner.clone() };
+            all.entry(map).or_default().push(element);
         }
+    }
+    for elements in all.values_mut() {
+        elements.sort();
+        elements.dedup();
     }
     all
 }
