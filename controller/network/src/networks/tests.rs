@@ -520,7 +520,11 @@ fn ports_are_unmapped_only_between_repairs() {
     on_host(|_, networks| {
         networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
         std::thread::scope(|scope| {
-            let repairing = scope.spawn(|| (0..200).for_each(|_| drop(networks.repair_rules().unwrap())));
+            let repairing = scope.spawn(|| {
+                for _ in 0..200 {
+                    networks.repair_rules().unwrap();
+                }
+            });
             for _ in 0..50 {
                 networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
                 networks.unmap_ports("a").unwrap();
