@@ -161,10 +161,11 @@ impl Firewall {
     /// # Errors
     /// If the kernel refuses, for instance because somebody has deleted the table.
     pub fn map_ports(&self, ports: &[PortMap]) -> Result<(), NetlinkError> {
-        if ports.is_empty() {
+        let wanted = elements_of(ports);
+        // Kernels differ in whether they acknowledge an empty transaction.
+        if wanted.is_empty() {
             return Ok(());
         }
-        let wanted = elements_of(ports);
         let mut socket = self.lock();
         let what = "map ports";
         match socket.commit(what, &self.added(&wanted, &Elements::new())) {
@@ -196,9 +197,22 @@ impl Firewall {
     /// If the kernel refuses.
     pub fn unmap_ports(&self, owner: &str, known: Option<&[PortMap]>) -> Result<(), NetlinkError> {
         let mut socket = self.lock();
+        match self.unmap_found(&mut socket, owner, known) {
+            // Somebody has removed one of them, or the table, and the others are still there.
+            Err(error) if error.errno() == Some(Errno::NOENT) => self.unmap_found(&mut socket, owner, known),
+            result => result,
+        }
+    }
+
+    fn unmap_found(
+        &self,
+        socket: &mut Socket,
+        owner: &str,
+        known: Option<&[PortMap]>,
+    ) -> Result<(), NetlinkError> {
         let found = match known {
-            Some(ports) => self.present(&mut socket, &elements_of(ports))?,
-            None => self.all_elements(&mut socket)?,
+            Some(ports) => self.present(socket, &elements_of(ports))?,
+            None => self.all_elements(socket)?,
         };
         let mut batch = Batch::new(self.table());
         for (map, elements) in found {
@@ -209,11 +223,7 @@ impl Firewall {
         if batch.is_empty() {
             return Ok(());
         }
-        match socket.commit("remove mapped ports", &batch.into_messages()) {
-            // Somebody has removed them, or the table.
-            Err(error) if error.errno() == Some(Errno::NOENT) => Ok(()),
-            result => result,
-        }
+        socket.commit("remove mapped ports", &batch.into_messages())
     }
 
     /// The allocations that have mapped ports.
@@ -257,24 +267,8 @@ impl Firewall {
     /// If the kernel does not answer.
     pub fn compare(&self, ports: &[PortMap]) -> Result<Option<Difference>, NetlinkError> {
         let mut socket = self.lock();
-        let chains = read::chains(&mut socket, Family::Inet, Some(&self.table))?;
-        let hooks: BTreeMap<&str, Option<(u32, i32)>> =
-            chains.iter().map(|chain| (&*chain.name, chain.hook)).collect();
-        let has_chain = |(name, hook): &(&'static str, Option<Hook>)| {
-            let wanted = hook.map(|hook| (hook.point.number(), hook.priority));
-            hooks.get(name) == Some(&wanted)
-        };
-        let maps = read::maps(&mut socket, self.table())?;
-        let has_map = |(name, _): &(&'static str, MapType)| maps.iter().any(|found| found == name);
-        if !CHAINS.iter().all(has_chain) || !MAPS.iter().all(has_map) {
-            return Ok(Some(Difference::Structure));
-        }
-        let found = read::rules(&mut socket, self.table())?;
-        for (chain, wanted) in self.rules() {
-            let found = found.iter().filter(|rule| rule.chain == chain).map(|rule| &rule.comment);
-            if !found.eq(wanted.iter().map(|rule| &rule.comment)) {
-                return Ok(Some(Difference::Rules));
-            }
+        if let Some(difference) = self.compare_without_ports(&mut socket)? {
+            return Ok(Some(difference));
         }
         let mut wanted = elements_of(ports);
         for (map, _) in MAPS {
@@ -283,6 +277,45 @@ impl Firewall {
                 read::elements(&mut socket, self.table(), map)?.into_iter().collect();
             if wanted != found {
                 return Ok(Some(Difference::Ports));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there is a table.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn has_table(&self) -> Result<bool, NetlinkError> {
+        Ok(!read::chains(&mut self.lock(), Family::Inet, Some(&self.table))?.is_empty())
+    }
+
+    /// Whether chains, maps and rules are as wanted, whatever is mapped.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn has_rules(&self) -> Result<bool, NetlinkError> {
+        Ok(self.compare_without_ports(&mut self.lock())?.is_none())
+    }
+
+    fn compare_without_ports(&self, socket: &mut Socket) -> Result<Option<Difference>, NetlinkError> {
+        let chains = read::chains(socket, Family::Inet, Some(&self.table))?;
+        let hooks: BTreeMap<&str, Option<(u32, i32)>> =
+            chains.iter().map(|chain| (&*chain.name, chain.hook)).collect();
+        let has_chain = |(name, hook): &(&'static str, Option<Hook>)| {
+            let wanted = hook.map(|hook| (hook.point.number(), hook.priority));
+            hooks.get(name) == Some(&wanted)
+        };
+        let maps = read::maps(socket, self.table())?;
+        let has_map = |(name, _): &(&'static str, MapType)| maps.iter().any(|found| found == name);
+        if !CHAINS.iter().all(has_chain) || !MAPS.iter().all(has_map) {
+            return Ok(Some(Difference::Structure));
+        }
+        let found = read::rules(socket, self.table())?;
+        for (chain, wanted) in self.rules() {
+            let found = found.iter().filter(|rule| rule.chain == chain).map(|rule| &rule.comment);
+            if !found.eq(wanted.iter().map(|rule| &rule.comment)) {
+                return Ok(Some(Difference::Rules));
             }
         }
         Ok(None)
@@ -322,7 +355,7 @@ fn is_structural(error: &NetlinkError) -> bool {
 /// Elements by map.
 type Elements = BTreeMap<&'static str, Vec<Element>>;
 
-/// The elements for these ports.
+/// The elements for these ports, each once: a transaction that removes one twice fails.
 fn elements_of(ports: &[PortMap]) -> Elements {
     let mut all = Elements::new();
     for port in ports {
@@ -342,8 +375,13 @@ fn elements_of(ports: &[PortMap]) -> Elements {
         for protocol in PROTOCOLS {
             let key = [&*host, &[protocol, 0, 0, 0], &padded(port.host_port)].concat();
             let value = [&*target, &padded(port.target_port)].concat();
-            all.entry(map).or_default().push(Element { key, value, comment: port.owner.clone() });
+            let element = Element { key, value, comment: port.owner.clone() };
+            all.entry(map).or_default().push(element);
         }
+    }
+    for elements in all.values_mut() {
+        elements.sort();
+        elements.dedup();
     }
     all
 }

@@ -196,8 +196,9 @@ pub fn make_bridge(socket: &mut Socket, wanted: &Bridge<'_>) -> Result<Link, Lin
         }
     }
     let found = find(socket, name)?.ok_or_else(|| LinkError::Vanished(name.clone()))?;
-    // A bridge without a text was made right before the agent died.
-    if found.kind != "bridge" || !(found.alias.is_empty() || found.alias == wanted.alias) {
+    // A bridge without a text, but with our address, was made right before the agent died. Those of others rarely have a text.
+    let is_half_made = found.alias.is_empty() && found.mac == Some(wanted.mac);
+    if found.kind != "bridge" || !(is_half_made || found.alias == wanted.alias) {
         return Err(LinkError::Foreign { name: name.clone(), what: described(&found) });
     }
     let differs = !found.is_up || found.mtu != wanted.mtu || found.alias != wanted.alias;

@@ -4,8 +4,8 @@
 //! name, so after any interruption the same call completes or removes what is there.
 //!
 //! ```text
-//! up     bridge, settings, rules ─► claim an address ─► namespace with a file ─► pair ─► addresses, routes ─► mapped ports
-//! down   mapped ports ─► file of the namespace (its end removes the pair) ─► claim
+//! up     bridge, rules, settings ─► claim an address ─► namespace with a file ─► pair ─► addresses, routes ─► mapped ports
+//! down   mapped ports ─► file of the namespace ─► pair ─► claim
 //! ```
 
 mod request;
@@ -60,10 +60,13 @@ pub struct Networks {
     firewall: Firewall,
     holder: PortHolder,
     /// Mapped ports by allocation, as far as this agent has seen them: to map them again if somebody removes the table.
-    ports: Mutex<BTreeMap<String, Vec<PortMap>>>,
+    /// Locked until the kernel has them or has them no more: what is mapped again must not be what another thread just unmaps.
+    ports: Mutex<Ports>,
     /// Whether this agent has installed the rules.
     rules: Mutex<Rules>,
 }
+
+type Ports = BTreeMap<String, Vec<PortMap>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rules {
@@ -101,9 +104,14 @@ impl Networks {
     /// # Errors
     /// If something can't be made. What is there stays, for the next try.
     pub fn up(&self, request: &NetworkRequest<'_>) -> Result<AllocNetwork, NetworkError> {
+        if let Some((ip, port)) = self.unreachable_port(request) {
+            return Err(NetworkError::NoIpv6 { ip, port });
+        }
         let mut socket = open_socket()?;
         let bridge = self.ensure_bridge(&mut socket)?;
+        // The settings expose the machine's loopback addresses to the bridge, unless the rules are there.
         self.ensure_rules()?;
+        self.ensure_settings(&mut socket)?;
         let address4 = self.pool.claim(request.owner, request.preferred)?;
         let namespace = self.ensure_namespace(request)?;
         let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
@@ -169,10 +177,12 @@ impl Networks {
             return incomplete(what);
         }
         let ports = self.port_maps(request, address4);
-        if !self.firewall.has_ports(&ports)? {
+        let mut known = self.lock_ports();
+        if self.unreachable_port(request).is_some() || !self.firewall.has_ports(&ports)? {
             return incomplete("ports are not mapped");
         }
-        self.remember(request.owner, ports);
+        known.insert(request.owner.to_owned(), ports);
+        drop(known);
         Ok(Found::Complete(self.network(address4, &namespace)?))
     }
 
@@ -181,11 +191,11 @@ impl Networks {
     /// # Errors
     /// That of the first step that failed. The claim of the address then stays.
     pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
-        let known = self.lock_ports().remove(owner);
-        let unmapped = self.firewall.unmap_ports(owner, known.as_deref()).map_err(NetworkError::from);
+        let unmapped = self.unmap_ports(owner);
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
+        let unlinked = self.remove_link(owner);
         self.holder.release(owner);
-        unmapped.and(removed)?;
+        unmapped.and(removed).and(unlinked)?;
         Ok(self.pool.release(owner)?)
     }
 
@@ -205,7 +215,8 @@ impl Networks {
     /// # Errors
     /// If the kernel refuses.
     pub fn repair_rules(&self) -> Result<Option<Difference>, NetworkError> {
-        let ports: Vec<PortMap> = self.lock_ports().values().flatten().cloned().collect();
+        let known = self.lock_ports();
+        let ports = all_of(&known);
         let difference = self.firewall.compare(&ports)?;
         match &difference {
             None => {}
@@ -244,34 +255,37 @@ impl Networks {
         let gateways = [Some(config.subnet4.gateway()), config.subnet6.map(|subnet| subnet.gateway())];
         let added = gateways.iter().flatten().map(|gateway| address::added(bridge.index, gateway));
         socket.request("give the bridge its addresses", added.collect())?;
+        Ok(bridge)
+    }
+
+    fn ensure_settings(&self, socket: &mut Socket) -> Result<(), NetworkError> {
+        let config = &self.config;
         Setting::ForwardV4.set("1")?;
         Setting::RouteLoopback(config.name.as_str().to_owned()).set("1")?;
         if config.subnet6.is_some() {
             Setting::DetectDuplicates(config.name.as_str().to_owned()).set("0")?;
             forward_v6(socket)?;
         }
-        Ok(bridge)
+        Ok(())
     }
 
-    /// Installs the rules once. Later changes by others are reported to the agent.
+    /// Installs the rules, which an earlier release may have made otherwise, and again whenever somebody has removed them.
     fn ensure_rules(&self) -> Result<(), NetworkError> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if *rules == Rules::Unknown {
-            self.install()?;
+        if *rules == Rules::Unknown || !self.firewall.has_rules()? {
+            self.install(&self.lock_ports())?;
             *rules = Rules::Installed;
         }
         Ok(())
     }
 
-    fn install(&self) -> Result<(), NetworkError> {
+    /// Installs the rules, with the ports if the table has none.
+    fn install(&self, ports: &Ports) -> Result<(), NetworkError> {
+        let had_table = self.firewall.has_table()?;
         match self.firewall.install()? {
-            Installed::PortsKept => {}
-            Installed::WithoutPorts => {
-                let ports: Vec<PortMap> = self.lock_ports().values().flatten().cloned().collect();
-                self.firewall.map_ports(&ports)?;
-            }
+            Installed::PortsKept if had_table => Ok(()),
+            Installed::PortsKept | Installed::WithoutPorts => Ok(self.firewall.map_ports(&all_of(ports))?),
         }
-        Ok(())
     }
 
     fn ensure_namespace(&self, request: &NetworkRequest<'_>) -> Result<Namespace, NetworkError> {
@@ -347,14 +361,34 @@ impl Networks {
     }
 
     fn map_ports(&self, owner: &str, ports: Vec<PortMap>) -> Result<(), NetworkError> {
-        self.remember(owner, ports.clone());
+        let mut known = self.lock_ports();
+        known.insert(owner.to_owned(), ports.clone());
         match self.firewall.map_ports(&ports) {
             // Somebody has removed the table.
             Err(error) if error.errno() == Some(Errno::NOENT) => {
-                self.install()?;
+                self.install(&known)?;
                 Ok(self.firewall.map_ports(&ports)?)
             }
             result => Ok(result?),
+        }
+    }
+
+    fn unmap_ports(&self, owner: &str) -> Result<(), NetworkError> {
+        let mut known = self.lock_ports();
+        let own = known.remove(owner);
+        Ok(self.firewall.unmap_ports(owner, own.as_deref())?)
+    }
+
+    /// Removes an allocation's interface on the machine. The end of the namespace would do so later, or not at all as long as a
+    /// process is in it, which would then share its address with the next owner.
+    fn remove_link(&self, owner: &str) -> Result<(), NetworkError> {
+        let (mut socket, name) = (open_socket()?, self.link_name(owner)?);
+        let is_ours = |found: &Link| {
+            found.kind == "veth" && (found.alias.is_empty() || found.alias == self.alias(Some(owner)))
+        };
+        match link::find(&mut socket, &name)? {
+            Some(found) if is_ours(&found) => Ok(link::delete(&mut socket, &name)?),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -368,6 +402,12 @@ impl Networks {
         };
         let targets: Vec<IpAddr> = self.addresses(address4).into_iter().map(|address| address.ip).collect();
         request.ports.iter().flat_map(|port| targets.iter().map(move |ip| map(port, *ip))).collect()
+    }
+
+    /// A port at an IPv6 address of the machine, if the allocation gets none.
+    fn unreachable_port(&self, request: &NetworkRequest<'_>) -> Option<(IpAddr, u16)> {
+        let at_v6 = |port: &RequestedPort| Some((port.host_ip.filter(IpAddr::is_ipv6)?, port.host));
+        if self.config.subnet6.is_some() { None } else { request.ports.iter().find_map(at_v6) }
     }
 
     fn addresses(&self, address4: Ipv4Addr) -> Vec<InterfaceAddress> {
@@ -386,11 +426,7 @@ impl Networks {
         Ok(AllocNetwork { address4, address6: self.address6(address4), namespace })
     }
 
-    fn remember(&self, owner: &str, ports: Vec<PortMap>) {
-        self.lock_ports().insert(owner.to_owned(), ports);
-    }
-
-    fn lock_ports(&self) -> MutexGuard<'_, BTreeMap<String, Vec<PortMap>>> {
+    fn lock_ports(&self) -> MutexGuard<'_, Ports> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -409,7 +445,8 @@ impl Networks {
 }
 
 /// Forwards IPv6 packets. A machine that forwards ignores advertisements of routers, and so loses its own default route, unless
-/// the interface of that route is set to accept them nevertheless.
+/// the interface of that route is set to accept them nevertheless. A device of the machine may get its route later. Bridges
+/// without such a route, above all the own one, must not accept those of allocations.
 fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
     if Setting::ForwardV6.get()?.as_deref() != Some("0") {
         return Ok(());
@@ -417,7 +454,8 @@ fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
     let defaults = route::list(socket)?.into_iter().filter(|route| route.destination.1 == 0);
     let of_v6: Vec<u32> =
         defaults.filter(|route| route.destination.0.is_ipv6()).map(|route| route.interface).collect();
-    for uplink in link::list(socket)?.into_iter().filter(|link| of_v6.contains(&link.index)) {
+    let is_uplink = |link: &Link| link.kind.is_empty() || of_v6.contains(&link.index);
+    for uplink in link::list(socket)?.into_iter().filter(is_uplink) {
         let accept = Setting::AcceptRouters(uplink.name);
         if accept.get()?.as_deref() == Some("1") {
             accept.set("2")?;
@@ -425,6 +463,10 @@ fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
     }
     Setting::ForwardV6.set("1")?;
     Ok(())
+}
+
+fn all_of(ports: &Ports) -> Vec<PortMap> {
+    ports.values().flatten().cloned().collect()
 }
 
 fn inner_name() -> Result<InterfaceName, NetworkError> {

@@ -4,7 +4,11 @@
 //! which it was opened, whatever thread uses it. Processes in that namespace may send to it too, so only the kernel's
 //! datagrams count. Every answer is bounded in size and time.
 
-use std::{io, os::fd::OwnedFd, time::Duration};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
 
 use rustix::{
     io::Errno,
@@ -16,7 +20,7 @@ use rustix::{
 
 use crate::message::{self, ACK, DUMP, HEADER_LEN, Message, REQUEST, Received, TooLong};
 
-/// How long an answer may take. The kernel answers at once, unless other programs hold its lock: each removal of an interface
+/// How long an answer may take, however many datagrams arrive before it. The kernel answers at once, unless other programs hold its lock: each removal of an interface
 /// holds it for tens of milliseconds.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
@@ -127,6 +131,8 @@ pub struct Socket {
     /// The number of the last request.
     sequence: u32,
     datagram: Vec<u8>,
+    /// When the answer to the request must be complete.
+    deadline: Instant,
 }
 
 /// An answer's effect on the request that it belongs to.
@@ -154,10 +160,9 @@ impl Socket {
             Protocol::Netfilter => Some(netlink::NETFILTER),
         };
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ANSWER_MAX))?;
         // Errors then say what was wrong. Kernels before 4.12 do not know it.
         let _ = explain_errors(&fd);
-        Ok(Self { fd, sequence: 0, datagram: vec![0; DATAGRAM_LEN_MAX] })
+        Ok(Self { fd, sequence: 0, datagram: vec![0; DATAGRAM_LEN_MAX], deadline: Instant::now() })
     }
 
     /// Its address among the sockets of its namespace; the kernel names it in its reports of changes. 0 before the first
@@ -176,6 +181,7 @@ impl Socket {
     /// # Errors
     /// That of the first request that failed. `what` completes "failed to".
     pub fn request(&mut self, what: &str, mut messages: Vec<Message>) -> Result<(), NetlinkError> {
+        self.deadline = Instant::now() + ANSWER_MAX;
         messages.iter_mut().for_each(|message| message.flags |= REQUEST | ACK);
         let first = self.send(what, &messages)?;
         let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
@@ -207,6 +213,7 @@ impl Socket {
     /// # Errors
     /// That of the first request that failed.
     pub fn commit(&mut self, what: &str, messages: &[Message]) -> Result<(), NetlinkError> {
+        self.deadline = Instant::now() + ANSWER_MAX;
         let first = self.send(what, messages)?;
         let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
         let last = first.wrapping_add(count.saturating_sub(2));
@@ -234,6 +241,7 @@ impl Socket {
     /// # Errors
     /// If the kernel refuses for another reason than that there is none.
     pub fn get(&mut self, what: &str, mut message: Message) -> Result<Option<Object>, NetlinkError> {
+        self.deadline = Instant::now() + ANSWER_MAX;
         message.flags |= REQUEST;
         let first = self.send(what, &[message])?;
         loop {
@@ -265,6 +273,7 @@ impl Socket {
     /// # Errors
     /// If the kernel refuses, or the list is too long or changes without end.
     pub fn list(&mut self, what: &str, mut message: Message) -> Result<Vec<Object>, NetlinkError> {
+        self.deadline = Instant::now() + ANSWER_MAX;
         message.flags |= REQUEST | DUMP;
         for _ in 0..LIST_TRIES {
             match self.list_once(what, &message)? {
@@ -333,6 +342,12 @@ impl Socket {
     /// Receives the kernel's next datagram, and returns its length.
     fn receive(&mut self, what: &str) -> Result<usize, NetlinkError> {
         for _ in 0..FOREIGN_MAX {
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(NetlinkError::io(what, io::ErrorKind::TimedOut));
+            }
+            sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, Some(left))
+                .map_err(|errno| NetlinkError::io(what, errno))?;
             match recvfrom(&self.fd, &mut self.datagram[..], RecvFlags::TRUNC) {
                 Ok((_, len, from)) => {
                     let from = from.and_then(|from| netlink::SocketAddrNetlink::try_from(from).ok());
@@ -343,7 +358,8 @@ impl Socket {
                         false => {}
                     }
                 }
-                Err(Errno::INTR) => {}
+                // After the last of the time, the deadline decides.
+                Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(NetlinkError::io(what, errno)),
             }
         }
@@ -458,6 +474,25 @@ mod tests {
                 sendto(&other.fd, datagram, SendFlags::empty(), &to).unwrap();
             }
             assert_eq!(crate::link::list(&mut socket).unwrap().len(), 1, "the loopback");
+        });
+    }
+
+    /// They may send without end, and fill the socket so that the kernel's answer is lost.
+    #[test]
+    fn datagrams_of_other_processes_do_not_prolong_the_wait() {
+        crate::test_machine::on_machine(|_| {
+            let mut socket = Socket::open(Protocol::Route).unwrap();
+            crate::link::list(&mut socket).unwrap();
+            let other = Socket::open(Protocol::Route).unwrap();
+            let to = netlink::SocketAddrNetlink::new(socket.port().unwrap(), 0);
+            for _ in 0..2 {
+                sendto(&other.fd, &[0], SendFlags::empty(), &to).unwrap();
+            }
+            socket.deadline = Instant::now();
+            let late = socket.receive("wait").unwrap_err();
+            let is_late = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+            assert!(matches!(&late, NetlinkError::Io { source, .. } if is_late(source)), "{late:?}");
+            assert_eq!(crate::link::list(&mut socket).unwrap().len(), 1, "each request has its own time");
         });
     }
 }

@@ -82,6 +82,20 @@ fn rules_are_installed_once_and_ports_stay() {
     });
 }
 
+/// Two labels of a job may have the same port.
+#[test]
+fn port_that_is_named_twice_is_mapped_and_unmapped() {
+    on_machine(|_| {
+        let firewall = firewall();
+        firewall.install().unwrap();
+        let twice = [port(8080, 9, "a"), port(8080, 9, "a"), port(8081, 9, "a")];
+        firewall.map_ports(&twice).unwrap();
+        assert!(firewall.has_ports(&twice).unwrap());
+        firewall.unmap_ports("a", Some(&twice)).unwrap();
+        assert_eq!(firewall.owners().unwrap(), BTreeSet::new());
+    });
+}
+
 /// An allocation has got the port of one that has ended, before that one's port was removed.
 #[test]
 fn port_of_another_allocation_is_taken_over() {

@@ -66,6 +66,24 @@ fn names_are_those_of_the_kernel() {
     }
 }
 
+/// Most bridges have no text.
+#[test]
+fn bridge_of_others_is_left_alone_and_a_half_made_one_completed() {
+    on_machine(|_| {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let name = name("br");
+        let theirs =
+            make_bridge(&mut socket, &Bridge { alias: "", mac: INNER_MAC, ..bridge(&name) }).unwrap();
+        let refused = make_bridge(&mut socket, &bridge(&name)).unwrap_err();
+        assert_eq!(refused.to_string(), "make the interface br: another bridge has this name");
+        assert_eq!(find(&mut socket, &name).unwrap(), Some(theirs), "nothing has changed");
+        delete(&mut socket, &name).unwrap();
+        let half = make_bridge(&mut socket, &Bridge { alias: "", ..bridge(&name) }).unwrap();
+        let whole = make_bridge(&mut socket, &bridge(&name)).unwrap();
+        assert_eq!((whole.index, &*whole.alias), (half.index, "herdlet test"));
+    });
+}
+
 #[test]
 fn bridge_is_made_once_and_corrected() {
     on_machine(|_| {

@@ -110,6 +110,14 @@ pub enum NetworkError {
     /// A setting of the kernel can't be changed.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// No packet to this address can be translated for the allocation.
+    #[error("map port {port} of {ip}: the bridge has no IPv6 network")]
+    NoIpv6 {
+        /// The machine's address.
+        ip: IpAddr,
+        /// The machine's port.
+        port: u16,
+    },
     /// A namespace can't be made or entered.
     #[error("{what}")]
     Io {

@@ -170,8 +170,19 @@ fn mapped_ports_lead_to_the_allocation_if_bridges_call_rules() {
     on_host_with(Hairpin::On, |_, networks| mapped_ports("1", networks));
 }
 
-fn mapped_ports(bridge_calls_rules: &str, networks: &Networks) {
-    Setting::BridgeCallsRules.set(bridge_calls_rules).unwrap();
+/// Whether bridges do so now. A machine without the module of the kernel can't be set so, and never does.
+fn bridge_calls_rules(value: &str) -> bool {
+    if Setting::BridgeCallsRules.get().unwrap().is_none() {
+        return value == "0";
+    }
+    Setting::BridgeCallsRules.set(value).unwrap();
+    true
+}
+
+fn mapped_ports(calls: &str, networks: &Networks) {
+    if !bridge_calls_rules(calls) {
+        return;
+    }
     let ports = [
         port(Some(HOST), 8080, 80),
         port(Some("127.0.0.1"), 8081, 80),
@@ -260,7 +271,8 @@ fn packets_pass_a_chain_of_others_that_drops() {
     on_host(|_, networks| {
         networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
         networks.up(&request("b", &[])).unwrap();
-        Setting::BridgeCallsRules.set("1").unwrap();
+        // With or without: the packets are routed.
+        bridge_calls_rules("1");
         let mut netfilter = Socket::open(Protocol::Netfilter).unwrap();
         let mut batch = Batch::new(Table { family: Family::Ip, name: "filter" });
         let hook = Hook { point: HookPoint::Forward, priority: 0, kind: ChainKind::Filter };
@@ -426,13 +438,99 @@ fn own_route_by_router_advertisements_is_kept() {
         let mut socket = Socket::open(Protocol::Route).unwrap();
         let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
         accept.set("1").unwrap();
+        // A device without a route yet, as every device of the machine is at boot.
+        let device = Setting::AcceptRouters("lo".to_owned());
+        device.set("1").unwrap();
         route::set_default(&mut socket, "2001:db8::1".parse().unwrap(), uplink.index).unwrap();
         networks.up(&request("a", &[])).unwrap();
         assert_eq!(accept.get().unwrap().as_deref(), Some("2"));
+        assert_eq!(device.get().unwrap().as_deref(), Some("2"));
+        let own = Setting::AcceptRouters(networks.config.name.as_str().to_owned());
+        assert_ne!(own.get().unwrap().as_deref(), Some("2"), "allocations are no routers");
         assert_eq!(Setting::ForwardV6.get().unwrap().as_deref(), Some("1"));
         // Somebody's choice once it forwards.
         accept.set("1").unwrap();
         networks.up(&request("a", &[])).unwrap();
         assert_eq!(accept.get().unwrap().as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn port_that_nothing_can_reach_is_refused() {
+    on_host(|machine, networks| {
+        networks.up(&request("a", &[])).unwrap();
+        let only4 = Networks::open(BridgeConfig { subnet6: None, ..config(&machine.dir()) }).unwrap();
+        for (ip, expected) in [
+            (HOST6, "map port 8080 of 2001:db8::7: the bridge has no IPv6 network"),
+            ("::", "map port 8080 of ::: the bridge has no IPv6 network"),
+        ] {
+            let ports = [port(Some(ip), 8080, 80)];
+            assert_eq!(only4.up(&request("b", &ports)).unwrap_err().to_string(), expected);
+            assert_eq!(only4.inspect(&request("b", &ports)).unwrap(), Found::Absent, "nothing was made");
+            let found = only4.inspect(&request("a", &ports)).unwrap();
+            assert!(matches!(found, Found::Incomplete { .. }), "{found:?}");
+        }
+    });
+}
+
+#[test]
+fn rules_that_somebody_removed_come_back_with_the_next_network() {
+    on_host(|_, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        networks.up(&request("a", &ports)).unwrap();
+        networks.firewall.remove().unwrap();
+        networks.up(&request("b", &[])).unwrap();
+        assert!(networks.firewall.has_rules().unwrap());
+        assert!(matches!(networks.inspect(&request("a", &ports)).unwrap(), Found::Complete(_)));
+    });
+}
+
+/// Without the rules, allocations would reach the machine's loopback addresses.
+#[test]
+fn loopback_is_routed_only_with_the_rules() {
+    on_host(|_, networks| {
+        let mut socket = open_socket().unwrap();
+        networks.ensure_bridge(&mut socket).unwrap();
+        let route = Setting::RouteLoopback(networks.config.name.as_str().to_owned());
+        assert_eq!(route.get().unwrap().as_deref(), Some("0"));
+        networks.up(&request("a", &[])).unwrap();
+        assert_eq!(route.get().unwrap().as_deref(), Some("1"));
+    });
+}
+
+/// A process that is left over, or the container whose namespace it is, keeps the namespace.
+#[test]
+fn address_is_released_without_the_connection_of_its_owner() {
+    on_host(|_, networks| {
+        let made = networks.up(&request("a", &[])).unwrap();
+        let left_over = namespace(networks, "a");
+        networks.down("a").unwrap();
+        let mut socket = open_socket().unwrap();
+        assert_eq!(link::find(&mut socket, &networks.link_name("a").unwrap()).unwrap(), None);
+        let mut inside = left_over.socket(Protocol::Route).unwrap();
+        assert_eq!(link::find(&mut inside, &inner_name().unwrap()).unwrap(), None);
+        let next = networks.up(&NetworkRequest { preferred: Some(made.address4), ..request("b", &[]) });
+        assert_eq!(next.unwrap().address4, made.address4);
+    });
+}
+
+/// Whoever maps ports again copies them first. What is unmapped meanwhile must not come back.
+#[test]
+fn ports_are_unmapped_only_between_repairs() {
+    on_host(|_, networks| {
+        networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+        std::thread::scope(|scope| {
+            let repairing = scope.spawn(|| {
+                for _ in 0..200 {
+                    networks.repair_rules().unwrap();
+                }
+            });
+            for _ in 0..50 {
+                networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+                networks.unmap_ports("a").unwrap();
+                assert_eq!(networks.firewall.owners().unwrap().len(), 0, "they came back");
+            }
+            repairing.join().unwrap();
+        });
     });
 }
