@@ -159,7 +159,7 @@ impl RenderArgs {
         };
         let namespace = self.namespace.as_ref().or(place.as_ref().map(|place| &place.namespace));
         let namespace = namespace.cloned().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
-        Ok(Live::new(given, client, namespace).of(place))
+        Ok(Live::new(given, client, namespace).at(place))
     }
 
     /// The data that the flags give. Of several values for a name, the last applies; flags before files.

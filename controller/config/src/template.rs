@@ -23,7 +23,7 @@ pub struct Section {
     pub wait_bounds: Bounds,
     /// On a node: how long servers may block a query for data of templates; default and at most 5m, at least 1s.
     pub block_query_wait: Option<Span>,
-    /// On a node: a server that has not heard from its leader for longer is not relied on; default 87600h.
+    /// On a node: a server without contact to its leader for longer is not relied on; default 87600h.
     pub max_stale: Option<Span>,
     /// On a node: pauses while servers are away.
     pub nomad_retry: Retry,
@@ -52,7 +52,7 @@ pub struct Template {
     pub wait_max: Option<Duration>,
     /// How long servers may block a query; `None` for the default.
     pub block_query_wait: Option<Duration>,
-    /// How long a server may not have heard from its leader; `None` for the default.
+    /// How long a server may be without contact to its leader; `None` for the default.
     pub max_stale: Option<Duration>,
     /// The first pause while servers are away; `None` for the default.
     pub retry_backoff: Option<Duration>,

@@ -162,7 +162,7 @@ impl Pulls {
                 Pull::Ended(result) => return result,
                 Pull::Running { progress } => report(progress),
             }
-            // Another receiver: what changes during the pause is news after it.
+            // Another receiver: what changes during the pause is reported after it.
             let mut end = state.clone();
             let ended = end.wait_for(|pull| matches!(pull, Pull::Ended(_)));
             let is_pausing = time::timeout(REPORT_EVERY, ended).await.is_err();

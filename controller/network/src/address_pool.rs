@@ -41,12 +41,12 @@ pub enum PoolError {
 pub struct AddressPool {
     dir: PathBuf,
     subnet: Subnet4,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<PoolClaims>>,
 }
 
 /// The directory, as read once and changed since.
 #[derive(Debug)]
-struct Known {
+struct PoolClaims {
     by_owner: BTreeMap<String, Ipv4Addr>,
     /// The position after the one given last: an address rests as long as possible before the next owner has it.
     next: u32,
@@ -71,7 +71,7 @@ impl AddressPool {
         let mut lock = self.known()?;
         let Some(known) = lock.as_mut() else { return Err(PoolError::Full(self.subnet)) };
         if let Some(own) = known.by_owner.get(owner).copied() {
-            // Somebody may have removed it.
+            // A user may have removed it.
             if self.take(own, owner)? {
                 return Ok(own);
             }
@@ -130,7 +130,7 @@ impl AddressPool {
         Ok(self.known()?.as_ref().map(|known| known.by_owner.clone()).unwrap_or_default())
     }
 
-    /// Makes the claim; false if somebody else has the address.
+    /// Makes the claim; false if another program has the address.
     fn take(&self, ip: Ipv4Addr, owner: &str) -> Result<bool, PoolError> {
         let path = self.path(ip);
         match symlink(owner, &path) {
@@ -151,11 +151,11 @@ impl AddressPool {
     }
 
     /// The directory, read now if it never was.
-    fn known(&self) -> Result<MutexGuard<'_, Option<Known>>, PoolError> {
+    fn known(&self) -> Result<MutexGuard<'_, Option<PoolClaims>>, PoolError> {
         let mut lock = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match &*lock {
             None => *lock = Some(self.read()?),
-            // Somebody has deleted it. The networks still have their addresses.
+            // A user has deleted it. The networks still have their addresses.
             Some(known) if !self.dir.exists() => {
                 self.make_dir()?;
                 for (owner, ip) in &known.by_owner {
@@ -172,7 +172,7 @@ impl AddressPool {
         made.map_err(|source| PoolError::Io { what: "create", path: self.dir.clone(), source })
     }
 
-    fn read(&self) -> Result<Known, PoolError> {
+    fn read(&self) -> Result<PoolClaims, PoolError> {
         self.make_dir()?;
         let failed = |source| PoolError::Io { what: "read", path: self.dir.clone(), source };
         let (mut by_owner, mut next) = (BTreeMap::new(), FIRST);
@@ -184,7 +184,7 @@ impl AddressPool {
             next = next.max(position + 1);
             by_owner.insert(owner, ip);
         }
-        Ok(Known { by_owner, next })
+        Ok(PoolClaims { by_owner, next })
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Somebody has removed claims, or has put others in their place.
+    /// A user has removed claims, or has put others in their place.
     #[test]
     fn directory_is_believed_more_than_memory() {
         let dir = tempfile::tempdir().unwrap();

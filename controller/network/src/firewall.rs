@@ -71,7 +71,7 @@ pub enum Difference {
 
 /// What became of mapped ports when the rules were installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Installed {
+pub enum Installation {
     /// They are still there.
     PortsKept,
     /// There are none.
@@ -79,7 +79,7 @@ pub enum Installed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MadeAnew {
+enum Replacing {
     No,
     Yes,
 }
@@ -120,26 +120,26 @@ impl Firewall {
     }
 
     /// Makes the table, its chains, maps and rules as wanted, in one step: no packet sees anything in between. Mapped ports stay,
-    /// unless the table has chains or maps that are something else: then it is made anew.
+    /// unless the table has chains or maps that are something else: then it is replaced.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn install(&self) -> Result<Installed, NetlinkError> {
+    pub fn install(&self) -> Result<Installation, NetlinkError> {
         let mut socket = self.lock();
-        match socket.commit("install the rules", &self.structure(MadeAnew::No)) {
-            Ok(()) => Ok(Installed::PortsKept),
+        match socket.commit("install the rules", &self.structure(Replacing::No)) {
+            Ok(()) => Ok(Installation::PortsKept),
             Err(error) if is_structural(&error) => {
-                socket.commit("install the rules anew", &self.structure(MadeAnew::Yes))?;
-                Ok(Installed::WithoutPorts)
+                socket.commit("replace the rules", &self.structure(Replacing::Yes))?;
+                Ok(Installation::WithoutPorts)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn structure(&self, anew: MadeAnew) -> Vec<Message> {
+    fn structure(&self, replacing: Replacing) -> Vec<Message> {
         let mut batch = Batch::new(self.table());
         batch.make_table();
-        if anew == MadeAnew::Yes {
+        if replacing == Replacing::Yes {
             batch.delete_table();
             batch.make_table();
         }
@@ -159,7 +159,7 @@ impl Firewall {
     /// Maps these ports. Ports that lead elsewhere, of an allocation that has ended, are taken from it.
     ///
     /// # Errors
-    /// If the kernel refuses, for instance because somebody has deleted the table.
+    /// If the kernel refuses, for instance because another program has deleted the table.
     pub fn map_ports(&self, ports: &[PortMap]) -> Result<(), NetlinkError> {
         let wanted = elements_of(ports);
         // Kernels differ in whether they acknowledge an empty transaction.
@@ -198,7 +198,7 @@ impl Firewall {
     pub fn unmap_ports(&self, owner: &str, known: Option<&[PortMap]>) -> Result<(), NetlinkError> {
         let mut socket = self.lock();
         match self.unmap_found(&mut socket, owner, known) {
-            // Somebody has removed one of them, or the table, and the others are still there.
+            // A user has removed one of them, or the table, and the others are still there.
             Err(error) if error.errno() == Some(Errno::NOENT) => self.unmap_found(&mut socket, owner, known),
             result => result,
         }
@@ -347,7 +347,7 @@ impl Firewall {
     }
 }
 
-/// A chain or a map of this name is something else, or somebody's rules use what is to be replaced.
+/// A chain or a map of this name is something else, or another program's rules use what is to be replaced.
 fn is_structural(error: &NetlinkError) -> bool {
     matches!(error.errno(), Some(Errno::EXIST | Errno::OPNOTSUPP | Errno::INVAL | Errno::BUSY))
 }

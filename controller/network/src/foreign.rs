@@ -20,7 +20,7 @@ const DOCKER: &str = "DOCKER-USER";
 /// The families of chains that forwarded packets go through.
 const FAMILIES: [Family; 3] = [Family::Inet, Family::Ip, Family::Ip6];
 
-/// A chain of somebody else.
+/// A chain of another program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ForeignChain {
     /// The family of its table.

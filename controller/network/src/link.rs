@@ -323,7 +323,7 @@ pub fn delete(socket: &mut Socket, name: &InterfaceName) -> Result<(), NetlinkEr
 /// Why a link can't be made. The text continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Somebody else's interface has the name.
+    /// Another program's interface has the name.
     #[error("make the interface {name}: {what} has this name")]
     Foreign {
         /// The name.

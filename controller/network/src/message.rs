@@ -157,7 +157,7 @@ impl Message {
 
 /// A message of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received<'b> {
+pub struct MessageView<'b> {
     /// What it is.
     pub kind: u16,
     /// Its flags.
@@ -171,7 +171,7 @@ pub struct Received<'b> {
 }
 
 /// Splits off the first message of a datagram; the second value is the rest.
-pub fn read(datagram: &[u8]) -> Option<(Received<'_>, &[u8])> {
+pub fn read(datagram: &[u8]) -> Option<(MessageView<'_>, &[u8])> {
     let len = usize::try_from(read_u32(datagram, 0)?).ok()?;
     let kind = read_u16(datagram, 4)?;
     let flags = read_u16(datagram, 6)?;
@@ -179,7 +179,7 @@ pub fn read(datagram: &[u8]) -> Option<(Received<'_>, &[u8])> {
     let port = read_u32(datagram, 12)?;
     let body = datagram.get(HEADER_LEN..len)?;
     let rest = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
-    Some((Received { kind, flags, sequence, port, body }, rest))
+    Some((MessageView { kind, flags, sequence, port, body }, rest))
 }
 
 /// The attributes in these bytes, each with its kind.

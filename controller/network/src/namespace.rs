@@ -140,7 +140,7 @@ fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result
 pub enum Pin {
     /// It keeps this namespace.
     Kept(Namespace),
-    /// It keeps none: the agent died before it could, or somebody has unmounted the namespace.
+    /// It keeps none: the agent died before it could, or another program has unmounted the namespace.
     Empty,
     /// There is no file.
     Absent,
@@ -237,7 +237,7 @@ impl Pins {
     }
 }
 
-/// Somebody who may write here is root, but a link would lead the mount elsewhere.
+/// A process that may write here is root's, but a link would lead the mount elsewhere.
 fn require_plain_file(path: &Path) -> Result<(), NamespaceError> {
     let about = fs::symlink_metadata(path).map_err(failed("inspect", path))?;
     if about.is_file() && about.nlink() == 1 {
@@ -313,7 +313,7 @@ mod tests {
                 pins.keep(name, &namespace).unwrap();
                 assert_eq!(id_of(&pins, name), Some(namespace.id().unwrap()), "{name}");
             }
-            // Somebody has unmounted it, or mounted another one on it.
+            // A user has unmounted it, or mounted another one on it.
             detach(&pins.path("file")).unwrap();
             assert!(matches!(pins.find("file").unwrap(), Pin::Empty));
             let other = Namespace::new().unwrap();

@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use crate::{
     address::{self, InterfaceAddress},
     address_pool::AddressPool,
-    firewall::{BridgeRules, Difference, Firewall, Installed, PortMap},
+    firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
     link::{self, Bridge, InterfaceName, Link, LinkError, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
@@ -36,7 +36,7 @@ use crate::{
 };
 
 pub use request::{
-    AllocNetwork, BridgeConfig, Found, NamespaceSource, NetworkError, NetworkRequest, RequestedPort,
+    AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
 
 /// The interface in an allocation's namespace.
@@ -59,7 +59,7 @@ pub struct Networks {
     pool: AddressPool,
     firewall: Firewall,
     holder: PortHolder,
-    /// Mapped ports by allocation, as far as this agent has seen them: to map them again if somebody removes the table.
+    /// Mapped ports by allocation, as far as this agent has seen them: to map them again if another program removes the table.
     /// Locked until the kernel has them or has them no more: what is mapped again must not be what another thread just unmaps.
     ports: Mutex<Ports>,
     /// Whether this agent has installed the rules.
@@ -132,7 +132,7 @@ impl Networks {
         self.network(address4, &namespace)
     }
 
-    /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: whoever has a port
+    /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: a process that has a port
     /// keeps it, and it is mapped nevertheless.
     ///
     /// # Errors
@@ -150,20 +150,20 @@ impl Networks {
     ///
     /// # Errors
     /// If the kernel does not answer.
-    pub fn inspect(&self, request: &NetworkRequest<'_>) -> Result<Found, NetworkError> {
+    pub fn inspect(&self, request: &NetworkRequest<'_>) -> Result<NetworkState, NetworkError> {
         let claimed = self.pool.find(request.owner)?;
         let (address4, namespace) = match (claimed, self.pins.find(request.owner)?) {
-            (None, Pin::Absent) => return Ok(Found::Absent),
+            (None, Pin::Absent) => return Ok(NetworkState::Absent),
             (None, Pin::Kept(_) | Pin::Empty) => {
-                return Ok(Found::Incomplete { what: "address is not claimed" });
+                return Ok(NetworkState::Incomplete { what: "address is not claimed" });
             }
             (Some(_), Pin::Absent | Pin::Empty) => {
-                return Ok(Found::Incomplete { what: "namespace is gone" });
+                return Ok(NetworkState::Incomplete { what: "namespace is gone" });
             }
             (Some(address4), Pin::Kept(namespace)) => (address4, namespace),
         };
         let mut socket = open_socket()?;
-        let incomplete = |what: &'static str| Ok(Found::Incomplete { what });
+        let incomplete = |what: &'static str| Ok(NetworkState::Incomplete { what });
         let Some(bridge) = link::find(&mut socket, &self.config.name)? else {
             return incomplete("bridge is gone");
         };
@@ -183,7 +183,7 @@ impl Networks {
         }
         known.insert(request.owner.to_owned(), ports);
         drop(known);
-        Ok(Found::Complete(self.network(address4, &namespace)?))
+        Ok(NetworkState::Complete(self.network(address4, &namespace)?))
     }
 
     /// Removes an allocation's network; without effect if there is none. Each step is tried, whatever becomes of the others.
@@ -269,7 +269,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Installs the rules, which an earlier release may have made otherwise, and again whenever somebody has removed them.
+    /// Installs the rules, which an earlier release may have made otherwise, and again whenever another program has removed them.
     fn ensure_rules(&self) -> Result<(), NetworkError> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         if *rules == Rules::Unknown || !self.firewall.has_rules()? {
@@ -283,8 +283,10 @@ impl Networks {
     fn install(&self, ports: &Ports) -> Result<(), NetworkError> {
         let had_table = self.firewall.has_table()?;
         match self.firewall.install()? {
-            Installed::PortsKept if had_table => Ok(()),
-            Installed::PortsKept | Installed::WithoutPorts => Ok(self.firewall.map_ports(&all_of(ports))?),
+            Installation::PortsKept if had_table => Ok(()),
+            Installation::PortsKept | Installation::WithoutPorts => {
+                Ok(self.firewall.map_ports(&all_of(ports))?)
+            }
         }
     }
 
@@ -364,7 +366,7 @@ impl Networks {
         let mut known = self.lock_ports();
         known.insert(owner.to_owned(), ports.clone());
         match self.firewall.map_ports(&ports) {
-            // Somebody has removed the table.
+            // A user has removed the table.
             Err(error) if error.errno() == Some(Errno::NOENT) => {
                 self.install(&known)?;
                 Ok(self.firewall.map_ports(&ports)?)

@@ -18,7 +18,7 @@ use rustix::{
     },
 };
 
-use crate::message::{self, ACK, DUMP, HEADER_LEN, Message, REQUEST, Received, TooLong};
+use crate::message::{self, ACK, DUMP, HEADER_LEN, Message, MessageView, REQUEST, TooLong};
 
 /// How long an answer may take, however many datagrams arrive before it. The kernel answers at once, unless other programs hold its lock: each removal of an interface
 /// holds it for tens of milliseconds.
@@ -142,7 +142,7 @@ enum Answer {
 }
 
 /// A pass over the kernel's list.
-enum Listed {
+enum DumpResult {
     Whole(Vec<Object>),
     /// It has changed meanwhile.
     Changed,
@@ -277,14 +277,14 @@ impl Socket {
         message.flags |= REQUEST | DUMP;
         for _ in 0..LIST_TRIES {
             match self.list_once(what, &message)? {
-                Listed::Whole(objects) => return Ok(objects),
-                Listed::Changed => {}
+                DumpResult::Whole(objects) => return Ok(objects),
+                DumpResult::Changed => {}
             }
         }
         Err(NetlinkError::io(what, io::ErrorKind::ResourceBusy))
     }
 
-    fn list_once(&mut self, what: &str, message: &Message) -> Result<Listed, NetlinkError> {
+    fn list_once(&mut self, what: &str, message: &Message) -> Result<DumpResult, NetlinkError> {
         let first = self.send(what, std::slice::from_ref(message))?;
         let (mut objects, mut bytes, mut changed) = (Vec::new(), 0, false);
         loop {
@@ -302,13 +302,13 @@ impl Socket {
                 changed |= received.flags & INTERRUPTED != 0;
                 match received.kind {
                     ERROR | DONE => match read_answer(&received) {
-                        Answer::Refused { errno: Errno::INTR, .. } => return Ok(Listed::Changed),
+                        Answer::Refused { errno: Errno::INTR, .. } => return Ok(DumpResult::Changed),
                         Answer::Refused { errno, explanation } => {
                             return outcome(what, Some((first, errno, explanation)))
-                                .map(|()| Listed::Changed);
+                                .map(|()| DumpResult::Changed);
                         }
-                        Answer::Acknowledged if changed => return Ok(Listed::Changed),
-                        Answer::Acknowledged => return Ok(Listed::Whole(objects)),
+                        Answer::Acknowledged if changed => return Ok(DumpResult::Changed),
+                        Answer::Acknowledged => return Ok(DumpResult::Whole(objects)),
                     },
                     kind if kind >= FIRST_KIND && received.flags & MULTI != 0 => {
                         objects.push(Object { kind, body: received.body.to_vec() });
@@ -377,7 +377,7 @@ fn outcome(what: &str, refused: Option<(u32, Errno, String)>) -> Result<(), Netl
 }
 
 /// Reads an error or the end of a list: a negative errno, or 0.
-fn read_answer(received: &Received<'_>) -> Answer {
+fn read_answer(received: &MessageView<'_>) -> Answer {
     let code = message::read_u32(received.body, 0).unwrap_or_default().cast_signed();
     if code >= 0 {
         return Answer::Acknowledged;
@@ -425,8 +425,8 @@ mod tests {
     use super::*;
     use crate::message::Attributes;
 
-    fn received(flags: u16, body: &[u8]) -> Received<'_> {
-        Received { kind: ERROR, flags, sequence: 1, port: 0, body }
+    fn received(flags: u16, body: &[u8]) -> MessageView<'_> {
+        MessageView { kind: ERROR, flags, sequence: 1, port: 0, body }
     }
 
     fn answer(flags: u16, body: &[u8]) -> Option<(Errno, String)> {

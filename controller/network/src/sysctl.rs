@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_setting_is_told_from_a_failure() {
+    fn missing_setting_differs_from_a_failure() {
         let missing = Setting::RouteLoopback("no-such".to_owned());
         assert_eq!(missing.get().unwrap(), None);
         let error = missing.set("1").unwrap_err().to_string();

@@ -1,8 +1,8 @@
 //! Reports of the kernel that others have changed links, addresses or rules.
 //!
 //! In: nothing. Out: events, as they come; each socket becomes readable when there are some, and never blocks. A report says
-//! that something may be wrong, not what: whoever receives it inspects. If the kernel had to drop reports, that is an event too.
-//! One socket hears of all namespaces that this one has a number for, which the kernel gives to each that holds the other end
+//! that something may be wrong, not what: the receiver inspects. If the kernel had to drop reports, that is an event too.
+//! One socket receives reports of all namespaces that this one has a number for, which the kernel gives to each that holds the other end
 //! of a pair.
 
 use std::{
@@ -40,12 +40,12 @@ pub struct Change {
     /// The kernel's number for the namespace; `None` for the one in which the watch was opened.
     pub namespace: Option<i32>,
     /// What has changed.
-    pub what: Changed,
+    pub what: ChangeKind,
 }
 
 /// What has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Changed {
+pub enum ChangeKind {
     /// A link is new, or has other properties.
     Link(Link),
     /// A link is gone.
@@ -56,11 +56,11 @@ pub enum Changed {
     Anything,
 }
 
-/// Hears of links and addresses.
+/// Receives reports of links and addresses.
 #[derive(Debug)]
 pub struct LinkWatch(OwnedFd);
 
-/// Hears of rules.
+/// Receives reports of rules.
 #[derive(Debug)]
 pub struct RuleWatch(OwnedFd);
 
@@ -83,16 +83,16 @@ impl LinkWatch {
         let mut changes = Vec::new();
         let is_whole = receive(&self.0, |namespace, received| {
             let what = match received.kind {
-                NEW_LINK => link::read_body(received.body).map(Changed::Link),
-                DELETE_LINK => link::read_body(received.body).map(Changed::LinkGone),
+                NEW_LINK => link::read_body(received.body).map(ChangeKind::Link),
+                DELETE_LINK => link::read_body(received.body).map(ChangeKind::LinkGone),
                 DELETE_ADDRESS => address::read_body(received.body)
-                    .map(|(index, address)| Changed::AddressGone(index, address)),
+                    .map(|(index, address)| ChangeKind::AddressGone(index, address)),
                 _ => None,
             };
             changes.extend(what.map(|what| Change { namespace, what }));
         })?;
         if is_whole == Whole::No {
-            changes.push(Change { namespace: None, what: Changed::Anything });
+            changes.push(Change { namespace: None, what: ChangeKind::Anything });
         }
         Ok(changes)
     }
@@ -103,7 +103,7 @@ impl LinkWatch {
 pub enum RuleChange {
     /// Only the socket with the given address, or nobody.
     OwnOnly,
-    /// Somebody else, or reports were dropped.
+    /// Another program, or reports were dropped.
     Foreign,
 }
 
@@ -157,7 +157,7 @@ enum Whole {
 }
 
 /// Passes on all messages that have arrived, each with the number of its namespace.
-fn receive(fd: &OwnedFd, mut each: impl FnMut(Option<i32>, message::Received<'_>)) -> io::Result<Whole> {
+fn receive(fd: &OwnedFd, mut each: impl FnMut(Option<i32>, message::MessageView<'_>)) -> io::Result<Whole> {
     let mut datagram = vec![0; DATAGRAM_LEN];
     let mut whole = Whole::Yes;
     for _ in 0..TAKEN_MAX {
@@ -282,13 +282,13 @@ mod tests {
             let own = InterfaceAddress { ip: "172.26.64.9".parse().unwrap(), prefix: 20 };
             address::add(&mut inside, inner, &own).unwrap();
             address::remove(&mut inside, inner, &own).unwrap();
-            let lost = Change { namespace: outer.peer_namespace, what: Changed::AddressGone(inner, own) };
+            let lost = Change { namespace: outer.peer_namespace, what: ChangeKind::AddressGone(inner, own) };
             until(&watch, |change| *change == lost);
             link::delete(&mut inside, &inner_name).unwrap();
             let gone = |wanted: &str, namespace: Option<i32>| {
                 let wanted = wanted.to_owned();
                 move |change: &Change| {
-                    let is_it = matches!(&change.what, Changed::LinkGone(link) if link.name == wanted);
+                    let is_it = matches!(&change.what, ChangeKind::LinkGone(link) if link.name == wanted);
                     is_it && change.namespace == namespace
                 }
             };
@@ -320,7 +320,7 @@ mod tests {
             drop((inside, namespace));
             until(
                 &watch,
-                |change| matches!(&change.what, Changed::LinkGone(link) if link.name == "hla" && link.alias == "a"),
+                |change| matches!(&change.what, ChangeKind::LinkGone(link) if link.name == "hla" && link.alias == "a"),
             );
         });
     }
@@ -336,7 +336,7 @@ mod tests {
                 address::add(&mut socket, 1, &own).unwrap();
                 address::remove(&mut socket, 1, &own).unwrap();
             }
-            assert!(watch.read().unwrap().iter().any(|change| change.what == Changed::Anything));
+            assert!(watch.read().unwrap().iter().any(|change| change.what == ChangeKind::Anything));
             assert_eq!(watch.read().unwrap(), []);
         });
     }
@@ -350,7 +350,7 @@ mod tests {
             let own = firewall.port().unwrap();
             assert_ne!(own, 0);
             assert_eq!(watch.read(own).unwrap(), RuleChange::OwnOnly);
-            let mut batch = Batch::new(Table { family: Family::Ip, name: "somebody" });
+            let mut batch = Batch::new(Table { family: Family::Ip, name: "another" });
             batch.make_table();
             let mut other = Socket::open(crate::socket::Protocol::Netfilter).unwrap();
             other.commit("change", &batch.into_messages()).unwrap();

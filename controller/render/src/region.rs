@@ -42,7 +42,7 @@ pub enum Newer {
 pub struct RegionAnswer {
     pub index: u64,
     pub answer: Answer,
-    /// How long ago the server has last heard from its leader.
+    /// How long ago the server had contact with its leader.
     pub last_contact: Duration,
 }
 

@@ -20,7 +20,7 @@ use super::{
 };
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Named {
+pub(super) struct TaskQuery {
     #[serde(default)]
     task: String,
 }
@@ -28,7 +28,7 @@ pub(super) struct Named {
 pub(super) async fn environment(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(named): Params<Named>,
+    Params(named): Params<TaskQuery>,
 ) -> ApiResult<Json<Variables>> {
     let view = shared.alloc(&id)?;
     let task = view.spec.task(&named.task);

@@ -126,7 +126,7 @@ impl Live {
     }
 
     /// Renders for a task.
-    pub(super) fn of(self, place: Option<Place>) -> Self {
+    pub(super) fn at(self, place: Option<Place>) -> Self {
         Self { place, ..self }
     }
 

@@ -16,7 +16,7 @@ use super::{Shared, collect};
 use crate::{
     auth,
     config::{self, ContainerConfig, FieldError},
-    engine::Engine,
+    engine::{Engine, Place},
     failure, files,
     images::{self, LocalImage, Order, Patience},
     policy::PullFallback,
@@ -83,7 +83,8 @@ impl Shared {
         if known.is_some() && !config.docker.force_pull && !image.is_latest() {
             return Ok(());
         }
-        let pulling = self.pull_with_room(&task.id, &engine, &config, image.clone());
+        let pull = async || self.pull(&task.id, &engine, &config, image.clone()).await;
+        let pulling = self.pull_with_room(&task.id, &engine.place, pull);
         let result = cancel.run_until_cancelled(pulling).await;
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
@@ -125,21 +126,20 @@ impl Shared {
     async fn pull_with_room(
         self: &Arc<Self>,
         id: &AttemptId,
-        engine: &Arc<Engine>,
-        config: &ContainerConfig,
-        image: Reference,
+        place: &Place,
+        pull: impl AsyncFn() -> DriverResult<LocalImage>,
     ) -> DriverResult<LocalImage> {
-        let pulled = self.pull(id, engine, config, image.clone()).await;
+        let pulled = pull().await;
         let is_full = pulled.as_ref().is_err_and(|error| failure::says_full(&error.why()));
         let Some(delay) = self.policy.image_delay.filter(|_| is_full) else { return pulled };
         let is_short = collect::is_short(self.policy.image_free_percent.max(FULL_PERCENT));
-        match self.make_room(Some(&engine.place), collect::early(delay), is_short).await {
+        match self.make_room(Some(place), collect::early(delay), is_short).await {
             Ok(removed @ 1..) => {
                 self.message(
                     id,
                     format!("the disk of the engine is full: removed {removed} unused images, pulling again"),
                 );
-                self.pull(id, engine, config, image).await
+                pull().await
             }
             Ok(0) | Err(_) => pulled,
         }

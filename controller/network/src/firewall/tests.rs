@@ -58,7 +58,7 @@ fn rules_are_installed_once_and_ports_stay() {
     on_machine(|_| {
         let firewall = firewall();
         assert_eq!(firewall.compare(&[]).unwrap(), Some(Difference::Structure));
-        assert_eq!(firewall.install().unwrap(), Installed::PortsKept);
+        assert_eq!(firewall.install().unwrap(), Installation::PortsKept);
         assert_eq!(firewall.compare(&[]).unwrap(), None);
         let ports = [port(8080, 9, "a"), port(8081, 9, "a"), port(8082, 10, "b")];
         firewall.map_ports(&ports).unwrap();
@@ -66,7 +66,7 @@ fn rules_are_installed_once_and_ports_stay() {
         firewall.map_ports(&[]).unwrap();
         assert!(firewall.has_ports(&ports).unwrap());
         assert_eq!(firewall.compare(&[]).unwrap(), Some(Difference::Ports));
-        assert_eq!(firewall.install().unwrap(), Installed::PortsKept);
+        assert_eq!(firewall.install().unwrap(), Installation::PortsKept);
         assert_eq!(firewall.compare(&ports).unwrap(), None);
         assert_eq!(firewall.owners().unwrap(), ["a", "b"].map(str::to_owned).into());
         firewall.unmap_ports("a", Some(&ports[..1])).unwrap();
@@ -151,9 +151,9 @@ fn rules_of_the_administrator_stay() {
     });
 }
 
-/// The table of an older release, or somebody's of the same name.
+/// The table of an older release, or another program's of the same name.
 #[test]
-fn table_of_another_form_is_made_anew() {
+fn table_of_another_form_is_replaced() {
     on_machine(|_| {
         let hook = Hook { point: HookPoint::Forward, priority: 7, kind: ChainKind::Filter };
         changed(|batch| {
@@ -164,7 +164,7 @@ fn table_of_another_form_is_made_anew() {
         });
         let firewall = firewall();
         assert_eq!(firewall.compare(&[]).unwrap(), Some(Difference::Structure));
-        assert_eq!(firewall.install().unwrap(), Installed::WithoutPorts);
+        assert_eq!(firewall.install().unwrap(), Installation::WithoutPorts);
         assert_eq!(firewall.compare(&[]).unwrap(), None);
         firewall.map_ports(&[port(8080, 9, "a")]).unwrap();
     });

@@ -123,7 +123,7 @@ fn pair_is_made_once_and_corrected() {
     });
 }
 
-/// Somebody has taken the end of the machine off its bridge, or has set it down.
+/// A user has taken the end of the machine off its bridge, or has set it down.
 #[test]
 fn changed_end_is_put_back() {
     on_machine(|_| {
@@ -174,10 +174,10 @@ fn other_interface_inside_is_replaced() {
 fn foreign_interface_is_left_alone() {
     on_machine(|_| {
         let mut bench = Bench::new();
-        bench.make(|pair| pair.alias = "somebody's").unwrap();
+        bench.make(|pair| pair.alias = "another's").unwrap();
         let refused = bench.make(|_| ()).unwrap_err();
         assert!(matches!(refused, LinkError::Foreign { .. }), "{refused}");
-        assert_eq!(bench.outer().alias, "somebody's");
+        assert_eq!(bench.outer().alias, "another's");
     });
 }
 

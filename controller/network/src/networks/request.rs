@@ -63,7 +63,7 @@ pub struct RequestedPort {
 pub enum NamespaceSource<'n> {
     /// A new one.
     New,
-    /// This one: that of a container, or of a running task after somebody has removed the file.
+    /// This one: that of a container, or of a running task after another program has removed the file.
     Existing(&'n Namespace),
 }
 
@@ -80,7 +80,7 @@ pub struct AllocNetwork {
 
 /// What an inspection has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum NetworkState {
     /// The network is as wanted.
     Complete(AllocNetwork),
     /// Something is missing or wrong.

@@ -137,15 +137,15 @@ fn network_is_made_inspected_and_removed() {
     on_host(|machine, networks| {
         let ports = [port(Some(HOST), 8080, 80)];
         let wanted = request("a", &ports);
-        assert_eq!(networks.inspect(&wanted).unwrap(), Found::Absent);
+        assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Absent);
         let made = networks.up(&wanted).unwrap();
         assert_eq!(made.address4, Ipv4Addr::new(172, 26, 64, 2));
         assert_eq!(made.address6, Some("fd00:37::2".parse().unwrap()));
-        assert_eq!(networks.inspect(&wanted).unwrap(), Found::Complete(made.clone()));
+        assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Complete(made.clone()));
         assert_eq!(networks.up(&wanted).unwrap(), made, "once more");
         assert_eq!(networks.owners().unwrap(), ["a"]);
         let next_agent = Networks::open(config(&machine.dir())).unwrap();
-        assert_eq!(next_agent.inspect(&wanted).unwrap(), Found::Complete(made.clone()));
+        assert_eq!(next_agent.inspect(&wanted).unwrap(), NetworkState::Complete(made.clone()));
         assert_eq!(next_agent.up(&wanted).unwrap(), made);
         let other = networks.up(&request("b", &[])).unwrap();
         assert_ne!((other.address4, other.namespace), (made.address4, made.namespace));
@@ -153,7 +153,7 @@ fn network_is_made_inspected_and_removed() {
             networks.down(owner).unwrap();
         }
         assert_eq!(networks.owners().unwrap(), Vec::<String>::new());
-        assert_eq!(networks.inspect(&wanted).unwrap(), Found::Absent);
+        assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Absent);
         let preferred = NetworkRequest { preferred: Some(made.address4), ..wanted };
         assert_eq!(networks.up(&preferred).unwrap().address4, made.address4);
     });
@@ -371,10 +371,10 @@ fn half_made_networks_are_completed() {
             breaking(&mut socket, &mut inside);
             drop(inside);
             let found = networks.inspect(&wanted).unwrap();
-            assert!(matches!(found, Found::Incomplete { .. }), "{what}: {found:?}");
+            assert!(matches!(found, NetworkState::Incomplete { .. }), "{what}: {found:?}");
             let again = networks.up(&wanted).unwrap();
             assert_eq!(again.address4, made.address4, "{what}");
-            assert_eq!(networks.inspect(&wanted).unwrap(), Found::Complete(again), "{what}");
+            assert_eq!(networks.inspect(&wanted).unwrap(), NetworkState::Complete(again), "{what}");
         }
     });
 }
@@ -391,7 +391,7 @@ fn namespace_of_a_process_is_kept_instead_of_a_new_one() {
         let existing = NetworkRequest { namespace: NamespaceSource::Existing(&restarted), ..existing };
         let moved = networks.up(&existing).unwrap();
         assert_eq!((moved.address4, moved.namespace), (made.address4, restarted.id().unwrap()));
-        assert_eq!(networks.inspect(&existing).unwrap(), Found::Complete(moved));
+        assert_eq!(networks.inspect(&existing).unwrap(), NetworkState::Complete(moved));
     });
 }
 
@@ -408,7 +408,7 @@ fn rules_are_repaired_with_all_ports() {
         networks.firewall.unmap_ports("b", None).unwrap();
         assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Ports));
         for wanted in [request("a", &a), request("b", &b)] {
-            assert!(matches!(networks.inspect(&wanted).unwrap(), Found::Complete(_)));
+            assert!(matches!(networks.inspect(&wanted).unwrap(), NetworkState::Complete(_)));
         }
     });
 }
@@ -448,7 +448,7 @@ fn own_route_by_router_advertisements_is_kept() {
         let own = Setting::AcceptRouters(networks.config.name.as_str().to_owned());
         assert_ne!(own.get().unwrap().as_deref(), Some("2"), "allocations are no routers");
         assert_eq!(Setting::ForwardV6.get().unwrap().as_deref(), Some("1"));
-        // Somebody's choice once it forwards.
+        // A user's choice once it forwards.
         accept.set("1").unwrap();
         networks.up(&request("a", &[])).unwrap();
         assert_eq!(accept.get().unwrap().as_deref(), Some("1"));
@@ -466,22 +466,26 @@ fn port_that_nothing_can_reach_is_refused() {
         ] {
             let ports = [port(Some(ip), 8080, 80)];
             assert_eq!(only4.up(&request("b", &ports)).unwrap_err().to_string(), expected);
-            assert_eq!(only4.inspect(&request("b", &ports)).unwrap(), Found::Absent, "nothing was made");
+            assert_eq!(
+                only4.inspect(&request("b", &ports)).unwrap(),
+                NetworkState::Absent,
+                "nothing was made"
+            );
             let found = only4.inspect(&request("a", &ports)).unwrap();
-            assert!(matches!(found, Found::Incomplete { .. }), "{found:?}");
+            assert!(matches!(found, NetworkState::Incomplete { .. }), "{found:?}");
         }
     });
 }
 
 #[test]
-fn rules_that_somebody_removed_come_back_with_the_next_network() {
+fn rules_that_were_removed_come_back_with_the_next_network() {
     on_host(|_, networks| {
         let ports = [port(Some(HOST), 8080, 80)];
         networks.up(&request("a", &ports)).unwrap();
         networks.firewall.remove().unwrap();
         networks.up(&request("b", &[])).unwrap();
         assert!(networks.firewall.has_rules().unwrap());
-        assert!(matches!(networks.inspect(&request("a", &ports)).unwrap(), Found::Complete(_)));
+        assert!(matches!(networks.inspect(&request("a", &ports)).unwrap(), NetworkState::Complete(_)));
     });
 }
 
@@ -514,7 +518,7 @@ fn address_is_released_without_the_connection_of_its_owner() {
     });
 }
 
-/// Whoever maps ports again copies them first. What is unmapped meanwhile must not come back.
+/// The ports are copied before they are mapped again. What is unmapped meanwhile must not come back.
 #[test]
 fn ports_are_unmapped_only_between_repairs() {
     on_host(|_, networks| {

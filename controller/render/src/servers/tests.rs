@@ -27,7 +27,7 @@ struct State {
     refused: BTreeSet<String>,
     /// Servers that lag behind answer with this index.
     stale: Option<u64>,
-    /// How long ago that server has heard from the leader.
+    /// How long ago that server had contact with the leader.
     last_contact: Duration,
 }
 

@@ -68,7 +68,7 @@ pub struct Following {
     pub retry_first: Duration,
     /// The longest of these pauses; zero for no limit.
     pub retry_longest: Duration,
-    /// The leader is asked if a server that answers has not heard from it for longer than this.
+    /// The leader is asked if a server that answers has had no contact with it for longer than this.
     pub max_stale: Duration,
 }
 

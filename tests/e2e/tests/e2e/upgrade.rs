@@ -285,7 +285,7 @@ impl Drop for Ends<'_> {
 
 /// The fixtures are of releases without templates and variables, so here this program replaces itself.
 #[test]
-fn an_upgrade_renders_nothing_anew_and_keeps_variables() {
+fn an_upgrade_renders_nothing_again_and_keeps_variables() {
     if !is_root() {
         return;
     }
