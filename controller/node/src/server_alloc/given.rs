@@ -71,18 +71,13 @@ pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
     for task in job.groups.iter_mut().flat_map(|group| &mut group.tasks) {
         if let Some(limits) = limits.get(&task.name) {
             // Servers add the size of `secrets` to the memory and its maximum (Nomad's `scheduler/feasible/rank.go`), and send it only in
-            // the job. A task that wants no maximum has none, whatever a release adds to 0 or −1.
+            // the job. A task that wants no maximum has none, also if a release adds to 0.
             let secrets_mib = task.resources.secrets_mib;
-            let without_secrets = |mib: u64| match mib {
-                Resources::ALL_MEMORY => mib,
-                mib => mib.saturating_sub(secrets_mib.unwrap_or_default()),
-            };
-            let own_max = task.resources.memory_max_mib;
-            let memory_max_mib = match limits.memory_max_mib.map(without_secrets) {
-                Some(_) if matches!(own_max, None | Some(Resources::ALL_MEMORY)) && secrets_mib.is_some() => {
-                    own_max
-                }
-                given => given,
+            let without_secrets = |mib: u64| mib.saturating_sub(secrets_mib.unwrap_or_default());
+            let wants_max = task.resources.memory_max_mib.is_some() || secrets_mib.is_none();
+            let memory_max_mib = match limits.memory_max_mib {
+                Some(Resources::ALL_MEMORY) => Some(Resources::ALL_MEMORY),
+                given => given.filter(|_| wants_max).map(without_secrets),
             };
             task.resources = Resources {
                 cpu_mhz: limits.cpu_mhz,

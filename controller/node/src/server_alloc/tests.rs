@@ -303,7 +303,7 @@ fn secrets_are_part_of_the_memory_that_servers_gave() {
 #[test]
 fn secrets_make_no_maximum_of_memory() {
     const ALL_MEMORY: u64 = herdlet_api_types::job::Resources::ALL_MEMORY;
-    for (own, given_mb, expected) in [(0, 5, None), (0, 0, None), (-1, 4, Some(ALL_MEMORY))] {
+    for (own, given_mb, expected) in [(0, 5, None), (0, 0, None), (-1, -1, Some(ALL_MEMORY))] {
         let mut task = task();
         task["Resources"] = json!({ "CPU": 100, "MemoryMB": 64, "MemoryMaxMB": own, "SecretsMB": 5 });
         let mut alloc = of_group(json!({ "Tasks": [task] }));
