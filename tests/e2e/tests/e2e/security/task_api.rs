@@ -129,6 +129,8 @@ fn what_a_task_plants_in_place_of_its_socket_changes_nothing_else() {
     ];
     // While the agent serves the socket, and between two agents.
     let plants = [false, true].into_iter().flat_map(|is_down| plants.map(|plant| (is_down, plant)));
+    // The kernel's report of another socket does not differ from that of the agent's own: only the next inspection finds it.
+    let plants = plants.filter(|(is_down, (what, _))| *is_down || *what != "a socket");
     for (is_down, (what, plant)) in plants {
         if is_down {
             agent.kill();
