@@ -83,8 +83,13 @@ impl Shared {
         if known.is_some() && !config.docker.force_pull && !image.is_latest() {
             return Ok(());
         }
-        let pull = async || self.pull(&task.id, &engine, &config, image.clone()).await;
-        let pulling = self.pull_with_room(&task.id, &engine.place, pull);
+        let pulling = async {
+            let pulled = self.pull(&task.id, &engine, &config, image.clone()).await;
+            match self.has_made_room(&task.id, &engine.place, &pulled).await {
+                true => self.pull(&task.id, &engine, &config, image.clone()).await,
+                false => pulled,
+            }
+        };
         let result = cancel.run_until_cancelled(pulling).await;
         match (result, known) {
             (None, _) => Err(DriverError::retry(format!("pull image {image}: it was withdrawn"))),
@@ -121,17 +126,16 @@ impl Shared {
         }
     }
 
-    /// Pulls an image. If the disk of the engine is full, removes unused images and pulls once more. The error alone does not prove that
-    /// it is full: a registry may have written it.
-    async fn pull_with_room(
+    /// Whether another pull may succeed: the disk of the engine was full, and unused images were removed. The error alone does not
+    /// prove that it was full: a registry may have written it.
+    async fn has_made_room(
         self: &Arc<Self>,
         id: &AttemptId,
         place: &Place,
-        pull: impl AsyncFn() -> DriverResult<LocalImage>,
-    ) -> DriverResult<LocalImage> {
-        let pulled = pull().await;
+        pulled: &DriverResult<LocalImage>,
+    ) -> bool {
         let is_full = pulled.as_ref().is_err_and(|error| failure::says_full(&error.why()));
-        let Some(delay) = self.policy.image_delay.filter(|_| is_full) else { return pulled };
+        let Some(delay) = self.policy.image_delay.filter(|_| is_full) else { return false };
         let is_short = collect::is_short(self.policy.image_free_percent.max(FULL_PERCENT));
         match self.make_room(Some(place), collect::early(delay), is_short).await {
             Ok(removed @ 1..) => {
@@ -139,9 +143,9 @@ impl Shared {
                     id,
                     format!("the disk of the engine is full: removed {removed} unused images, pulling again"),
                 );
-                pull().await
+                true
             }
-            Ok(0) | Err(_) => pulled,
+            Ok(0) | Err(_) => false,
         }
     }
 
