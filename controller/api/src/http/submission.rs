@@ -241,8 +241,6 @@ pub(super) async fn read(
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests may panic")]
-
     use super::*;
 
     /// The name of the file and its content are stored: they never change.
