@@ -413,6 +413,7 @@ mod tests {
         };
         assert!(next_step(&view, &explanation).starts_with("is planned again in"));
         view.convergence = verdict(ConvergenceState::Failed, "why");
+        view.status = herdlet_api_types::alloc::ClientStatus::Failed;
         assert!(next_step(&view, &explanation).ends_with("herdlet restart web"));
         view.status = herdlet_api_types::alloc::ClientStatus::Running;
         let stop = format!("herdlet stop {}", view.spec.id.short());
