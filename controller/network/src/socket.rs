@@ -6,6 +6,7 @@
 
 use std::{
     io,
+    ops::ControlFlow,
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -20,8 +21,8 @@ use rustix::{
 
 use crate::message::{self, ACK, DUMP, HEADER_LEN, Message, MessageView, REQUEST, TooLong};
 
-/// How long an answer may take, however many datagrams arrive before it. The kernel answers at once, unless other programs hold its lock: each removal of an interface
-/// holds it for tens of milliseconds.
+/// How long an answer may take, with all datagrams that arrive before it. The kernel answers at once, unless other programs hold
+/// its lock: each removal of an interface holds it for tens of milliseconds.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// The largest datagram: the kernel fills at most 32 KiB with a list.
@@ -76,7 +77,7 @@ pub enum NetlinkError {
         explanation: String,
     },
     /// There was no answer, or none that can be read.
-    #[error("{what}: ask the kernel")]
+    #[error("{what}: the kernel gave no complete answer")]
     Io {
         /// What was requested.
         what: String,
@@ -106,6 +107,10 @@ impl NetlinkError {
         }
     }
 
+    fn refused(what: &str, source: Errno, explanation: String) -> Self {
+        Self::Refused { what: what.to_owned(), source, explanation }
+    }
+
     fn garbled(what: &str) -> Self {
         Self::io(what, io::ErrorKind::InvalidData)
     }
@@ -122,6 +127,12 @@ pub struct Object {
     pub kind: u16,
     /// Its part of fixed size and its attributes.
     pub body: Vec<u8>,
+}
+
+impl Object {
+    fn read(received: &MessageView<'_>) -> Self {
+        Self { kind: received.kind, body: received.body.to_vec() }
+    }
 }
 
 /// A socket.
@@ -182,29 +193,25 @@ impl Socket {
     /// That of the first request that failed. `what` completes "failed to".
     pub fn request(&mut self, what: &str, mut messages: Vec<Message>) -> Result<(), NetlinkError> {
         self.deadline = Instant::now() + ANSWER_MAX;
-        messages.iter_mut().for_each(|message| message.flags |= REQUEST | ACK);
-        let first = self.send(what, &messages)?;
-        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
-        let mut open = count;
-        let mut refused: Option<(u32, Errno, String)> = None;
-        while open > 0 {
-            let len = self.receive(what)?;
-            let mut rest = self.datagram.get(..len).unwrap_or_default();
-            while let Some((received, next)) = message::read(rest) {
-                rest = next;
-                // A late answer to an earlier request that has failed.
-                if received.kind != ERROR || received.sequence.wrapping_sub(first) >= count {
-                    continue;
-                }
-                open = open.saturating_sub(1);
-                if let Answer::Refused { errno, explanation } = read_answer(&received)
-                    && refused.as_ref().is_none_or(|(earlier, ..)| received.sequence < *earlier)
-                {
-                    refused = Some((received.sequence, errno, explanation));
-                }
-            }
+        if messages.is_empty() {
+            return Ok(());
         }
-        outcome(what, refused)
+        messages.iter_mut().for_each(|message| message.flags |= REQUEST | ACK);
+        let mut open = messages.len();
+        let mut refused: Option<(u32, NetlinkError)> = None;
+        self.exchange(what, &messages, |number, received| {
+            if received.kind != ERROR {
+                return Ok(ControlFlow::Continue(()));
+            }
+            open = open.saturating_sub(1);
+            if let Answer::Refused { errno, explanation } = read_answer(received)
+                && refused.as_ref().is_none_or(|(earlier, _)| number < *earlier)
+            {
+                refused = Some((number, NetlinkError::refused(what, errno, explanation)));
+            }
+            Ok(if open == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        refused.map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// Sends a transaction of nf_tables: all of it takes effect, or nothing. The last message but one must request an
@@ -214,26 +221,19 @@ impl Socket {
     /// That of the first request that failed.
     pub fn commit(&mut self, what: &str, messages: &[Message]) -> Result<(), NetlinkError> {
         self.deadline = Instant::now() + ANSWER_MAX;
-        let first = self.send(what, messages)?;
-        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
-        let last = first.wrapping_add(count.saturating_sub(2));
-        loop {
-            let len = self.receive(what)?;
-            let mut rest = self.datagram.get(..len).unwrap_or_default();
-            while let Some((received, next)) = message::read(rest) {
-                rest = next;
-                if received.kind != ERROR || received.sequence.wrapping_sub(first) >= count {
-                    continue;
-                }
-                match read_answer(&received) {
-                    Answer::Refused { errno, explanation } => {
-                        return outcome(what, Some((received.sequence, errno, explanation)));
-                    }
-                    Answer::Acknowledged if received.sequence == last => return Ok(()),
-                    Answer::Acknowledged => {}
-                }
+        let last = u32::try_from(messages.len()).unwrap_or(u32::MAX).saturating_sub(2);
+        self.exchange(what, messages, |number, received| {
+            if received.kind != ERROR {
+                return Ok(ControlFlow::Continue(()));
             }
-        }
+            match read_answer(received) {
+                Answer::Refused { errno, explanation } => {
+                    Err(NetlinkError::refused(what, errno, explanation))
+                }
+                Answer::Acknowledged if number == last => Ok(ControlFlow::Break(())),
+                Answer::Acknowledged => Ok(ControlFlow::Continue(())),
+            }
+        })
     }
 
     /// Asks for one object; `None` if there is none.
@@ -243,29 +243,18 @@ impl Socket {
     pub fn get(&mut self, what: &str, mut message: Message) -> Result<Option<Object>, NetlinkError> {
         self.deadline = Instant::now() + ANSWER_MAX;
         message.flags |= REQUEST;
-        let first = self.send(what, &[message])?;
-        loop {
-            let len = self.receive(what)?;
-            let mut rest = self.datagram.get(..len).unwrap_or_default();
-            while let Some((received, next)) = message::read(rest) {
-                rest = next;
-                if received.sequence != first {
-                    continue;
-                }
-                if received.kind >= FIRST_KIND {
-                    return Ok(Some(Object { kind: received.kind, body: received.body.to_vec() }));
-                }
-                match read_answer(&received) {
-                    Answer::Refused { errno: Errno::NODEV | Errno::NOENT | Errno::SRCH, .. } => {
-                        return Ok(None);
-                    }
-                    Answer::Refused { errno, explanation } => {
-                        return outcome(what, Some((first, errno, explanation))).map(|()| None);
-                    }
-                    Answer::Acknowledged => return Ok(None),
+        self.exchange(what, &[message], |_, received| {
+            if received.kind >= FIRST_KIND {
+                return Ok(ControlFlow::Break(Some(Object::read(received))));
+            }
+            match read_answer(received) {
+                Answer::Refused { errno: Errno::NODEV | Errno::NOENT | Errno::SRCH, .. }
+                | Answer::Acknowledged => Ok(ControlFlow::Break(None)),
+                Answer::Refused { errno, explanation } => {
+                    Err(NetlinkError::refused(what, errno, explanation))
                 }
             }
-        }
+        })
     }
 
     /// Lists objects.
@@ -285,35 +274,53 @@ impl Socket {
     }
 
     fn list_once(&mut self, what: &str, message: &Message) -> Result<DumpResult, NetlinkError> {
-        let first = self.send(what, std::slice::from_ref(message))?;
         let (mut objects, mut bytes, mut changed) = (Vec::new(), 0, false);
+        self.exchange(what, std::slice::from_ref(message), |_, received| {
+            bytes += HEADER_LEN + received.body.len();
+            if bytes > LIST_LEN_MAX {
+                return Err(NetlinkError::io(what, io::ErrorKind::FileTooLarge));
+            }
+            changed |= received.flags & INTERRUPTED != 0;
+            match received.kind {
+                ERROR | DONE => match read_answer(received) {
+                    Answer::Refused { errno: Errno::INTR, .. } => Ok(ControlFlow::Break(DumpResult::Changed)),
+                    Answer::Refused { errno, explanation } => {
+                        Err(NetlinkError::refused(what, errno, explanation))
+                    }
+                    Answer::Acknowledged if changed => Ok(ControlFlow::Break(DumpResult::Changed)),
+                    Answer::Acknowledged => {
+                        Ok(ControlFlow::Break(DumpResult::Whole(std::mem::take(&mut objects))))
+                    }
+                },
+                kind if kind >= FIRST_KIND && received.flags & MULTI != 0 => {
+                    objects.push(Object::read(received));
+                    Ok(ControlFlow::Continue(()))
+                }
+                _ => Ok(ControlFlow::Continue(())),
+            }
+        })
+    }
+
+    /// Sends requests, and reads the messages of the answers, each with the place of its request, until `read` has a result.
+    fn exchange<T>(
+        &mut self,
+        what: &str,
+        messages: &[Message],
+        mut read: impl FnMut(u32, &MessageView<'_>) -> Result<ControlFlow<T>, NetlinkError>,
+    ) -> Result<T, NetlinkError> {
+        let first = self.send(what, messages)?;
+        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
         loop {
             let len = self.receive(what)?;
             let mut rest = self.datagram.get(..len).unwrap_or_default();
             while let Some((received, next)) = message::read(rest) {
                 rest = next;
-                if received.sequence != first {
-                    continue;
-                }
-                bytes += HEADER_LEN + received.body.len();
-                if bytes > LIST_LEN_MAX {
-                    return Err(NetlinkError::io(what, io::ErrorKind::FileTooLarge));
-                }
-                changed |= received.flags & INTERRUPTED != 0;
-                match received.kind {
-                    ERROR | DONE => match read_answer(&received) {
-                        Answer::Refused { errno: Errno::INTR, .. } => return Ok(DumpResult::Changed),
-                        Answer::Refused { errno, explanation } => {
-                            return outcome(what, Some((first, errno, explanation)))
-                                .map(|()| DumpResult::Changed);
-                        }
-                        Answer::Acknowledged if changed => return Ok(DumpResult::Changed),
-                        Answer::Acknowledged => return Ok(DumpResult::Whole(objects)),
-                    },
-                    kind if kind >= FIRST_KIND && received.flags & MULTI != 0 => {
-                        objects.push(Object { kind, body: received.body.to_vec() });
-                    }
-                    _ => {}
+                let number = received.sequence.wrapping_sub(first);
+                // Otherwise a late answer to an earlier request that has failed.
+                if number < count
+                    && let ControlFlow::Break(result) = read(number, &received)?
+                {
+                    return Ok(result);
                 }
             }
         }
@@ -364,15 +371,6 @@ impl Socket {
             }
         }
         Err(NetlinkError::garbled(what))
-    }
-}
-
-fn outcome(what: &str, refused: Option<(u32, Errno, String)>) -> Result<(), NetlinkError> {
-    match refused {
-        None => Ok(()),
-        Some((_, source, explanation)) => {
-            Err(NetlinkError::Refused { what: what.to_owned(), source, explanation })
-        }
     }
 }
 
