@@ -92,19 +92,22 @@ impl Shared {
                 (true, Continuity::Kept) => {}
             }
         }
-        self.first_lists.send_if_modified(|lists| {
-            let is_known = lists.contains_key(engine.socket());
-            // What has changed before a later connection is in no event.
-            let ids = (!is_known).then(|| (list.asked, found.keys().cloned().collect()));
-            lists.insert(engine.socket().to_owned(), ids);
-            !is_known
-        });
-        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_first = listed.insert(engine.socket().to_owned(), found).is_none();
+        let attempts = found.keys().cloned().collect();
+        let is_first = {
+            let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+            listed.insert(engine.socket().to_owned(), found).is_none()
+        };
         if is_first && continuity == Continuity::Restarted {
             let mut restarted = self.restarted.lock().unwrap_or_else(PoisonError::into_inner);
             restarted.insert(engine.socket().to_owned());
         }
+        // Last: attempts are recovered from the rest once they are known.
+        self.first_lists.send_if_modified(|lists| {
+            // What has changed before a later connection is in no event.
+            let first = is_first.then_some((list.asked, attempts));
+            lists.insert(engine.socket().to_owned(), first);
+            is_first
+        });
     }
 
     fn changed(self: &Arc<Self>, engine: &Arc<Engine>, event: &EventMessage) {
