@@ -272,12 +272,14 @@ impl Engine {
         }
     }
 
-    /// Whether it answers. Describes it again if a task's request has found it down meanwhile.
+    /// Whether it answers. Describes it again, unless it is a Podman service, which reads its configuration only when it starts, and
+    /// no task's request has found it down meanwhile: a description costs Podman a second of processor time.
     ///
     /// # Errors
     /// Why not; continues "failed to".
     async fn ping_or_probe(&self, client: &Docker) -> Result<(), String> {
-        if !self.is_up() {
+        let is_known = matches!(&*self.state.borrow(), State::Up(about) if !about.is_docker());
+        if !is_known {
             return self.probe().await.map(drop);
         }
         match time::timeout(PROBE_MAX, client.ping()).await {

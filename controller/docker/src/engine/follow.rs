@@ -23,8 +23,7 @@ use crate::{failure, names::Owner};
 
 /// How long a missing socket is waited for without looking for it.
 const SEARCH_MAX: Duration = Duration::from_secs(60);
-/// Nomad's period of fingerprints: a daemon that hangs sends no event. Only an answer is requested: what an engine says of itself
-/// does not change as long as it runs, and each description costs Podman a second of processor time.
+/// Nomad's period of fingerprints: a daemon that hangs sends no event, and Docker reloads its configuration without one of a container.
 pub(super) const PROBE_PERIOD: Duration = Duration::from_secs(30);
 /// Waits between connections to an engine that is down. A socket's directory can't always be watched.
 const AGAIN_MIN: Duration = Duration::from_millis(250);

@@ -9,6 +9,7 @@ use std::{
 use bollard::models::ContainerSummary;
 use futures_util::{FutureExt as _, StreamExt as _, future::BoxFuture};
 use herdlet_driver::{Health, TaskDriver as _};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
@@ -18,19 +19,21 @@ use tokio::{
 use super::{Engine, EngineReport, Kind, Listener, Place, follow::PROBE_PERIOD};
 use crate::{Containers, Mode, Setup, names::Owner};
 
-/// A stand-in for an engine: its version of the API, its list of containers, and what it says of itself.
+/// A stand-in for an engine: the version of its API, its list of containers, and its description.
 #[derive(Clone)]
 struct StandIn {
     api: &'static str,
     containers: String,
     info: &'static str,
+    /// The name of its component in the answer about its version.
+    component: &'static str,
     /// The last words of the paths of all requests.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl StandIn {
     fn new(api: &'static str) -> Self {
-        Self { api, containers: "[]".to_owned(), info: "{}", asked: Arc::default() }
+        Self { api, containers: "[]".to_owned(), info: "{}", component: "Engine", asked: Arc::default() }
     }
 }
 
@@ -45,7 +48,7 @@ fn serve(path: &Path, state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
 }
 
 async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
-    let StandIn { api, containers, info, asked } = state.borrow_and_update().clone();
+    let StandIn { api, containers, info, component, asked } = state.borrow_and_update().clone();
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -60,7 +63,11 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, fol
         let name = path.rsplit_once('/').map(|(_, name)| name);
         asked.lock().unwrap().push(name.unwrap_or_default().to_owned());
         let (status, body) = match name {
-            Some("version") => (200, format!("{{\"ApiVersion\": \"{api}\", \"Version\": \"x\"}}")),
+            Some("version") => {
+                let components = json!([{ "Name": component, "Version": "x" }]);
+                let version = json!({ "ApiVersion": api, "Version": "x", "Components": components });
+                (200, version.to_string())
+            }
             // bollard 0.21 names no version, which is the engine's own then.
             _ if path.starts_with("/v") && !path.starts_with(&format!("/v{api}/")) => {
                 (400, "{\"message\": \"client version is too old\"}".to_owned())
@@ -137,9 +144,22 @@ async fn an_upgraded_engine_is_spoken_to_in_its_own_version() {
 
 /// Podman starts several programs for each description of itself.
 #[tokio::test]
-async fn an_engine_at_rest_is_only_asked_whether_it_answers() {
+async fn a_podman_service_at_rest_is_only_asked_whether_it_answers() {
+    let requests = requests_at_rest("Podman Engine").await;
+    assert_eq!(requests, ["_ping", "_ping"]);
+}
+
+/// Docker has other runtimes once it has reloaded its configuration.
+#[tokio::test]
+async fn a_docker_daemon_at_rest_is_described_again() {
+    let requests = requests_at_rest("Engine").await;
+    assert_eq!(requests.iter().filter(|name| *name == "info").count(), 2);
+}
+
+/// What is requested during two periods without events.
+async fn requests_at_rest(component: &'static str) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
-    let stand_in = StandIn::new("1.41");
+    let stand_in = StandIn { component, ..StandIn::new("1.41") };
     let asked = Arc::clone(&stand_in.asked);
     let (_engine_is, state) = watch::channel(stand_in);
     let followed = Arc::new(Notify::new());
@@ -151,7 +171,7 @@ async fn an_engine_at_rest_is_only_asked_whether_it_answers() {
     tokio::time::pause();
     tokio::time::sleep(2 * PROBE_PERIOD + Duration::from_secs(1)).await;
     assert!(engine.is_up());
-    assert_eq!(*asked.lock().unwrap(), ["_ping", "_ping"]);
+    asked.lock().unwrap().clone()
 }
 
 const RUNNING: &str = r#"[{"Id": "a", "State": "running"}]"#;
