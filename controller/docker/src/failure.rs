@@ -117,7 +117,7 @@ fn lacks_program(text: &str) -> bool {
     always.iter().any(|part| text.contains(part)) || of_exec() == Some(true)
 }
 
-/// Whether an error says that a disk is full, of the engine or of a part of it.
+/// Whether an error reports that the disk of the engine is full.
 pub(crate) fn says_full(why: &str) -> bool {
     why.contains("no space left on device")
 }

@@ -146,7 +146,7 @@ impl Policy {
     }
 }
 
-/// 10 % unless the option says otherwise: the agent itself collects allocations at 5 %, so images are removed first.
+/// The default is 10 %. The agent collects allocations at 5 %, so images are removed first.
 fn free_percent(option: Option<u8>) -> Result<u8, String> {
     match option {
         None => Ok(10),

@@ -22,7 +22,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const LISTEN: u8 = 10;
 const CLOSE: u8 = 7;
 
-/// A kind of socket: its address family, its protocol, the state in which it takes connections or datagrams of anyone, and its table.
+/// A kind of socket: its address family, its protocol, the state in which it accepts connections or datagrams from any peer, and
+/// its table in `/proc`.
 struct Kind {
     family: AddressFamily,
     protocol: u32,
@@ -71,7 +72,7 @@ fn in_table(kind: &Kind) -> Vec<u16> {
     for line in BufReader::new(table).lines().skip(1).map_while(Result::ok) {
         match port_in(&line, kind.state) {
             Some(port) => ports.push(port),
-            // The kernel lists sockets that listen before connections, of which there may be very many.
+            // The kernel lists listening sockets before connections, and there can be many connections.
             None if kind.state == LISTEN => break,
             None => {}
         }

@@ -1,4 +1,4 @@
-//! Regions of jobs. A job runs on the agent that it is given to, whatever region it names: the author gets a warning if that is
+//! Regions of jobs. A job runs on the agent that it is given to, regardless of its region: the author gets a warning if that is
 //! another one.
 //!
 //! In: a job, and the agent's region if it is known. Out: a warning.

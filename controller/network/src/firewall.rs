@@ -290,7 +290,7 @@ impl Firewall {
         Ok(!read::chains(&mut self.lock(), Family::Inet, Some(&self.table))?.is_empty())
     }
 
-    /// Whether chains, maps and rules are as wanted, whatever is mapped.
+    /// Whether chains, maps and rules are as wanted; mapped ports are not compared.
     ///
     /// # Errors
     /// If the kernel does not answer.

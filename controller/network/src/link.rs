@@ -99,7 +99,7 @@ pub struct Link {
     pub is_up: bool,
     /// The longest packet.
     pub mtu: u32,
-    /// The number of the bridge of which it is a port; 0 for none.
+    /// The index of the bridge that it is attached to; 0 if there is none.
     pub master: u32,
     /// Its hardware address.
     pub mac: Option<Mac>,
@@ -131,7 +131,7 @@ pub struct Pair<'p> {
     pub name: &'p InterfaceName,
     /// The text of that end, by which it is recognized.
     pub alias: &'p str,
-    /// The number of the bridge of which that end is a port.
+    /// The index of the bridge that this end is attached to.
     pub bridge: u32,
     /// The longest packet.
     pub mtu: u32,

@@ -186,7 +186,7 @@ impl Networks {
         Ok(NetworkState::Complete(self.network(address4, &namespace)?))
     }
 
-    /// Removes an allocation's network; without effect if there is none. Each step is tried, whatever becomes of the others.
+    /// Removes an allocation's network; without effect if there is none. Each step is tried even if another one fails.
     ///
     /// # Errors
     /// That of the first step that failed. The claim of the address then stays.
@@ -199,7 +199,7 @@ impl Networks {
         Ok(self.pool.release(owner)?)
     }
 
-    /// The allocations of which anything is there: a claim, a file of a namespace, or a mapped port.
+    /// The allocations that have a claim, a namespace file or a mapped port.
     ///
     /// # Errors
     /// If something can't be listed.

@@ -1,7 +1,7 @@
 //! Requests to the kernel and their answers, over netlink sockets (netlink(7)).
 //!
 //! In: messages. Out: acknowledgements, or the objects that the kernel lists. A socket belongs to the network namespace in
-//! which it was opened, whatever thread uses it. Processes in that namespace may send to it too, so only the kernel's
+//! which it was opened, regardless of the thread that uses it. Processes in that namespace may send to it too, so only the kernel's
 //! datagrams count. Every answer is bounded in size and time.
 
 use std::{
@@ -186,8 +186,8 @@ impl Socket {
         Ok(own.pid())
     }
 
-    /// Sends requests together, and waits until the kernel has carried them out. All of them are tried, whatever becomes of
-    /// the others.
+    /// Sends requests together, and waits until the kernel has carried them out. Each is tried even if
+    /// another one fails.
     ///
     /// # Errors
     /// That of the first request that failed. `what` completes "failed to".

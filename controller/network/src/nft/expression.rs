@@ -218,7 +218,7 @@ fn number_of(word: u32) -> u32 {
 }
 
 impl Expression {
-    /// Its content, to tell it from others.
+    /// Its content, which identifies it.
     pub fn content(&self) -> impl Iterator<Item = u8> + '_ {
         self.name.bytes().chain([0]).chain(self.data.as_bytes().iter().copied())
     }
