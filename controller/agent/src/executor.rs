@@ -18,7 +18,7 @@
 
 pub mod api_socket;
 pub mod artifacts;
-mod environment;
+pub mod environment;
 pub mod identities;
 pub mod node;
 pub mod places;

@@ -93,6 +93,13 @@ pub struct TaskDirs {
     pub secrets: String,
 }
 
+impl TaskDirs {
+    /// Those of a task whose root is an image.
+    pub fn in_image() -> Self {
+        Self { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() }
+    }
+}
+
 /// A service that is reachable through a local proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {

@@ -1,8 +1,9 @@
 //! The environment of tasks: what the planner derives from a job, with the variables of this task and this machine.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
-use herdlet_api_types::alloc::Allocation;
+use herdlet_api_types::{AllocId, alloc::Allocation};
+use herdlet_base::paths::Paths;
 use herdlet_driver::FsIsolation;
 use herdlet_plan::env::{self, Inputs, TaskDirs, TaskEnv, Variables};
 use herdlet_storage::api_socket::{SOCKET, address};
@@ -27,6 +28,17 @@ struct Places<'p> {
     api_socket: &'p str,
 }
 
+/// The directories of a task on the machine.
+pub fn dirs_on_host(paths: &Paths, alloc: &AllocId, task: &str) -> TaskDirs {
+    let dir = paths.task(alloc, task);
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    TaskDirs {
+        alloc: text(paths.shared(alloc)),
+        task: text(dir.join("local")),
+        secrets: text(dir.join("secrets")),
+    }
+}
+
 impl Context {
     /// The task's environment as its program sees it, with these variables.
     pub fn task_env(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
@@ -36,8 +48,7 @@ impl Context {
         });
         match isolation {
             Some(FsIsolation::Image) => {
-                let dirs =
-                    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
+                let dirs = TaskDirs::in_image();
                 let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
                 self.env_with(workload, own, places, &Variables::new())
             }
@@ -48,12 +59,7 @@ impl Context {
     /// The same with the directories on the machine, for paths that the agent uses itself.
     pub fn task_env_on_host(&self, workload: &Workload, own: &TaskVariables) -> TaskEnv {
         let name = workload.task().map_or("", |task| task.name.as_str());
-        let dir = self.paths.task(&workload.alloc.id, name);
-        let dirs = TaskDirs {
-            alloc: self.paths.shared(&workload.alloc.id).to_string_lossy().into_owned(),
-            task: dir.join("local").to_string_lossy().into_owned(),
-            secrets: dir.join("secrets").to_string_lossy().into_owned(),
-        };
+        let dirs = dirs_on_host(&self.paths, &workload.alloc.id, name);
         let socket = address(&self.paths, &workload.alloc.id, name);
         let places = Places { dirs: &dirs, api_socket: &socket.to_string_lossy() };
         self.env_with(workload, own, places, &self.host_env)

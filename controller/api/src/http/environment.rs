@@ -9,7 +9,8 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use herdlet_api_types::{alloc::Allocation, driver::runs_images, job::Task};
+use herdlet_agent::executor::environment::dirs_on_host;
+use herdlet_api_types::driver::runs_images;
 use herdlet_plan::env::{self, Inputs, TaskDirs, Variables};
 use serde::Deserialize;
 
@@ -38,24 +39,11 @@ pub(super) async fn environment(
             view.spec.id, named.task
         ))
     })?;
-    let dirs = shared.dirs(&view.spec, task);
+    let dirs = match runs_images(&task.driver) {
+        true => TaskDirs::in_image(),
+        false => dirs_on_host(&shared.paths, &view.spec.id, &task.name),
+    };
     let inputs =
         Inputs { task: Some(task), dirs: Some(&dirs), ..Inputs::new(&view.spec, &shared.facts.node) };
     Ok(Json(env::build(&inputs).into_variables_and_facts()))
-}
-
-impl Shared {
-    /// The directories as the task sees them.
-    fn dirs(&self, spec: &Allocation, task: &Task) -> TaskDirs {
-        if runs_images(&task.driver) {
-            return TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() };
-        }
-        let dir = self.paths.task(&spec.id, &task.name);
-        let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-        TaskDirs {
-            alloc: text(self.paths.shared(&spec.id)),
-            task: text(dir.join("local")),
-            secrets: text(dir.join("secrets")),
-        }
-    }
 }
