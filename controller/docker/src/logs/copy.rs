@@ -170,28 +170,28 @@ impl Open {
             self.position.file = files.first().map_or_else(FileId::default, |(id, _)| *id);
         }
         let found = files.iter().position(|(id, _)| *id == self.position.file);
-        let len = found.and_then(|at| files.get(at)).and_then(|(_, path)| fs::metadata(path).ok());
-        let at = match found {
-            Some(at) if len.is_some_and(|about| about.len() >= self.position.offset) => at,
-            Some(at) => {
-                // The engine truncated it.
-                self.mark_gap()?;
-                self.position.offset = 0;
-                at
-            }
-            None => {
-                self.mark_gap()?;
-                self.position.offset = 0;
-                0
-            }
-        };
+        if found.is_none() && newest.1 != path {
+            // The engine is removing the container's files, or has not created the next one yet.
+            return Ok(None);
+        }
+        let at = found.unwrap_or(0);
         let (id, path) = files.get(at).unwrap_or(newest);
-        self.position.file = *id;
-        let file = File::open(path)?;
-        let is_same = FileId::of(&file.metadata()?) == *id;
-        if !is_same {
-            // Rotated since the listing: the next step finds it.
+        let file = match File::open(path) {
+            // Rotated, or removed with its container, since the listing: the next step finds which.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            file => file?,
+        };
+        let about = file.metadata()?;
+        if FileId::of(&about) != *id {
+            // Rotated since the listing.
             return Err(io::ErrorKind::Interrupted.into());
+        }
+        // Only now is it certain that the engine removed or truncated the file, and did not just remove the container.
+        if found.is_none() || about.len() < self.position.offset {
+            self.mark_gap()?;
+            (self.position.file, self.position.offset) = (*id, 0);
         }
         Ok(Some(Source { file, next: files.get(at + 1).map(|(id, _)| *id) }))
     }

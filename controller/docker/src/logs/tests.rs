@@ -99,6 +99,34 @@ fn rotation_by_the_engine_loses_nothing_and_a_gap_is_marked() {
     assert!(text.ends_with("]\nfive\n") && text.contains("output is missing"), "{text}");
 }
 
+/// A container was removed while its files were listed: output that was copied was called missing.
+#[test]
+fn the_removal_of_a_container_is_no_gap() {
+    let bench = Bench::new();
+    let mut copy = Copy::of(bench.job(3));
+    bench.say("one\n");
+    bench.rotate();
+    bench.say("two\n");
+    copy_all(&mut copy);
+    // The older file remains for a moment.
+    fs::remove_file(bench.source()).unwrap();
+    copy_all(&mut copy);
+    assert_eq!(bench.text("t.stdout.0"), "one\ntwo\n");
+    for round in 0..2_000 {
+        let bench = Bench::new();
+        let mut copy = Copy::of(bench.job(3));
+        bench.say("one\n");
+        copy_all(&mut copy);
+        std::thread::scope(|scope| {
+            scope.spawn(|| fs::remove_file(bench.source()).unwrap());
+            while bench.source().exists() {
+                copy_all(&mut copy);
+            }
+        });
+        assert_eq!(bench.text("t.stdout.0"), "one\n", "round {round}");
+    }
+}
+
 /// The engine's new file had the inode of one that it had removed: lines were skipped without a mark, or cut.
 #[tokio::test]
 async fn a_file_with_the_inode_of_a_removed_one_is_another() {
