@@ -310,9 +310,13 @@ impl Engine {
         });
     }
 
-    fn went_down(&self, why: &str) {
-        // Another release may answer next.
+    /// Agrees on a version of the API again at the next call: another release may answer it.
+    fn forget_client(&self) {
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn went_down(&self, why: &str) {
+        self.forget_client();
         self.set(State::Down { why: why.to_owned(), was: self.about() });
     }
 

@@ -39,7 +39,14 @@ impl Engine {
         let mut last = Last::read(memory);
         loop {
             let began = time::Instant::now();
-            let why = self.follow_once(&owner, listener.as_ref(), &mut last).await;
+            let why = match self.follow_once(&owner, listener.as_ref(), &mut last).await {
+                // Podman ends a stream of events when it rotates their file, and still answers.
+                Ok(_) if began.elapsed() > AGAIN_MIN => {
+                    self.forget_client();
+                    continue;
+                }
+                Ok(why) | Err(why) => why,
+            };
             self.went_down(&why);
             if began.elapsed() > AGAIN_MAX {
                 delay = AGAIN_MIN;
@@ -66,20 +73,20 @@ impl Engine {
         }
     }
 
-    /// Follows one connection to its end, and returns why it ended.
+    /// Follows one connection until the engine ends its events, and returns how.
+    ///
+    /// # Errors
+    /// Why the engine does not answer; continues "failed to".
     async fn follow_once(
         self: &Arc<Self>,
         owner: &Owner,
         listener: &dyn Listener,
         last: &mut Last,
-    ) -> String {
+    ) -> Result<String, String> {
         if !self.place.socket.exists() {
-            return format!("reach {}: its socket does not exist; is it running?", self.place);
+            return Err(format!("reach {}: its socket does not exist; is it running?", self.place));
         }
-        let client = match self.client().await {
-            Ok(client) => client,
-            Err(why) => return why,
-        };
+        let client = self.client().await?;
         // Since before the list: what happens in between is reported twice rather than not at all. One second more, because the
         // engine rounds.
         let asked = herdlet_base::clock::wall_now();
@@ -88,16 +95,12 @@ impl Engine {
         filters.insert("type".to_owned(), vec!["container".to_owned()]);
         let options = EventsOptionsBuilder::new().since(&since.to_string()).filters(&filters).build();
         // Both at once: an agent that starts waits for them.
-        match tokio::try_join!(self.probe(), self.containers(owner)) {
-            Ok((_, all)) => {
-                // Podman's containers have processes of their own that store their output.
-                let stores = self.about().is_some_and(|about| about.is_docker());
-                let was_restarted = last.is_another(&self.place.socket) && stores;
-                let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
-                listener.report(self, EngineReport::Listed(List { all, asked }, continuity)).await;
-            }
-            Err(why) => return why,
-        }
+        let (_, all) = tokio::try_join!(self.probe(), self.containers(owner))?;
+        // Podman's containers have processes of their own that store their output.
+        let stores = self.about().is_some_and(|about| about.is_docker());
+        let was_restarted = last.is_another(&self.place.socket) && stores;
+        let continuity = if was_restarted { Continuity::Restarted } else { Continuity::Kept };
+        listener.report(self, EngineReport::Listed(List { all, asked }, continuity)).await;
         let mut events = std::pin::pin!(client.events(Some(options)));
         let mut probes = time::interval_at(time::Instant::now() + PROBE_PERIOD, PROBE_PERIOD);
         probes.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
@@ -108,7 +111,7 @@ impl Engine {
                     Ok(()) => continue,
                     Err(why) => {
                         last.is_cut = matches!(events.next().now_or_never(), Some(None | Some(Err(_))));
-                        return why;
+                        return Err(why);
                     }
                 },
             };
@@ -120,11 +123,11 @@ impl Engine {
                 Some(Err(error)) => {
                     last.is_cut = failure::meaning(&error) == failure::Meaning::Unreachable
                         && !matches!(error, Error::JsonDataError { .. } | Error::RequestTimeoutError);
-                    return format!("follow {}: {}", self.place, failure::sentence(&error));
+                    return Err(format!("follow {}: {}", self.place, failure::sentence(&error)));
                 }
                 None => {
                     last.is_cut = true;
-                    return format!("follow {}: it closed the connection", self.place);
+                    return Ok(format!("follow {}: it closed the connection", self.place));
                 }
             }
         }

@@ -27,13 +27,22 @@ struct StandIn {
     info: &'static str,
     /// The name of its component in the answer about its version.
     component: &'static str,
+    /// Whether it completes its answer about events before it closes the connection.
+    ends_events: bool,
     /// The last words of the paths of all requests.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl StandIn {
     fn new(api: &'static str) -> Self {
-        Self { api, containers: "[]".to_owned(), info: "{}", component: "Engine", asked: Arc::default() }
+        Self {
+            api,
+            containers: "[]".to_owned(),
+            info: "{}",
+            component: "Engine",
+            ends_events: false,
+            asked: Arc::default(),
+        }
     }
 }
 
@@ -48,7 +57,7 @@ fn serve(path: &Path, state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
 }
 
 async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, followed: Arc<Notify>) {
-    let StandIn { api, containers, info, component, asked } = state.borrow_and_update().clone();
+    let StandIn { api, containers, info, component, asked, .. } = state.borrow_and_update().clone();
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -77,6 +86,9 @@ async fn answer(mut client: UnixStream, mut state: watch::Receiver<StandIn>, fol
                 client.write_all(head.as_bytes()).await.unwrap();
                 followed.notify_one();
                 let _ = state.changed().await;
+                if state.borrow().ends_events {
+                    client.write_all(b"0\r\n\r\n").await.unwrap();
+                }
                 return;
             }
             Some("info") => (200, info.to_owned()),
@@ -121,6 +133,25 @@ async fn listed(engine: &Arc<Engine>, reports: &mut mpsc::Receiver<EngineReport>
         Ok(Some(EngineReport::Listed(list, _))) => list.all,
         _ => panic!("no list: {:?}", engine.watch().borrow().clone()),
     }
+}
+
+/// Podman ends a stream of events when it rotates their file: commands in its containers failed until the next connection.
+#[tokio::test]
+async fn an_engine_that_ends_its_events_is_not_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let (engine_is, state) = watch::channel(StandIn::new("1.41"));
+    let followed = Arc::new(Notify::new());
+    serve(&dir.path().join("e.sock"), state, Arc::clone(&followed));
+    let (engine, mut reports) = follow(dir.path());
+    listed(&engine, &mut reports).await;
+    let mut states = engine.watch();
+    followed.notified().await;
+    // One that ends them at once, each time, counts as down.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    engine_is.send_replace(StandIn { ends_events: true, ..StandIn::new("1.41") });
+    listed(&engine, &mut reports).await;
+    followed.notified().await;
+    assert!(!states.has_changed().unwrap(), "{:?}", states.borrow_and_update().clone());
 }
 
 /// After an upgrade of the engine the driver was down until the agent was restarted.
