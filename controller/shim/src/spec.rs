@@ -10,6 +10,7 @@
 
 mod decode;
 
+use crate::isolation::{CAPABILITIES_LEN, Capabilities, Namespaces};
 use core::fmt;
 pub use decode::Spec;
 
@@ -22,6 +23,8 @@ pub const STEM_LEN_MAX: usize = 240;
 pub const RECORD_NAME_LEN_MAX: usize = 255;
 /// The maximum length of a name in a directory, in bytes.
 const ENTRY_LEN_MAX: usize = 255;
+/// The maximum length of a host name, in bytes (sethostname(2)).
+pub const HOSTNAME_LEN_MAX: usize = 64;
 
 const MAGIC: [u8; 4] = *b"hls1";
 const HEADER_LEN: usize = 6;
@@ -81,6 +84,28 @@ pub enum Field<'a> {
     Entry(&'a [u8]),
     /// A file that keeps the network namespace to enter. Without it the agent's is kept.
     Network(&'a [u8]),
+    /// Namespaces to make for the task: pid, ipc, uts, cgroup (`run` only).
+    Namespaces(Namespaces),
+    /// Enter the mount namespace at fd 6; its root becomes the task's root and first working directory. Paths of the
+    /// program and of the working directory are within it (`run` only).
+    MountNamespace,
+    /// Mount /proc of the new pid namespace in the mount namespace; both are required.
+    Proc,
+    /// A path below /proc to make read-only; one that does not exist is skipped (list).
+    ReadOnlyProc(&'a [u8]),
+    /// A path below /proc to hide, a file by /dev/null and a directory by an empty one; one that does not exist is
+    /// skipped (list).
+    MaskedProc(&'a [u8]),
+    /// Mount the message queues of the new ipc namespace at /dev/mqueue in the mount namespace; both are required.
+    MessageQueues,
+    /// Host name of the new uts namespace, which is required.
+    Hostname(&'a [u8]),
+    /// Capability sets. Without them root keeps those of the agent, and other users have none.
+    Capabilities(Capabilities),
+    /// Run the verb `init` as the first process, by the program at fd 7, and the task below it (`run` only).
+    Init,
+    /// Namespaces of the process with the pidfd at fd 7 to enter (`enter` only).
+    Join(Namespaces),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +135,19 @@ enum Tag {
     Entry = 21,
     Driver = 22,
     Network = 23,
+    Namespaces = 24,
+    MountNamespace = 25,
+    Proc = 26,
+    ReadOnlyProc = 27,
+    MaskedProc = 28,
+    MessageQueues = 29,
+    Hostname = 30,
+    Capabilities = 31,
+    Init = 32,
+    Join = 33,
 }
 
-const TAGS: [Tag; 24] = [
+const TAGS: [Tag; 34] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -137,6 +172,16 @@ const TAGS: [Tag; 24] = [
     Tag::Entry,
     Tag::Driver,
     Tag::Network,
+    Tag::Namespaces,
+    Tag::MountNamespace,
+    Tag::Proc,
+    Tag::ReadOnlyProc,
+    Tag::MaskedProc,
+    Tag::MessageQueues,
+    Tag::Hostname,
+    Tag::Capabilities,
+    Tag::Init,
+    Tag::Join,
 ];
 
 /// What a field is to a user.
@@ -146,6 +191,7 @@ fn name_of(tag: u16) -> &'static str {
         Some(Tag::Argument) => "an argument of the command",
         Some(Tag::Variable) => "a variable of the environment",
         Some(Tag::Directory) => "the working directory",
+        Some(Tag::Hostname) => "the host name",
         Some(
             Tag::End
             | Tag::Record
@@ -166,7 +212,16 @@ fn name_of(tag: u16) -> &'static str {
             | Tag::Terminal
             | Tag::Entry
             | Tag::Driver
-            | Tag::Network,
+            | Tag::Network
+            | Tag::Namespaces
+            | Tag::MountNamespace
+            | Tag::Proc
+            | Tag::ReadOnlyProc
+            | Tag::MaskedProc
+            | Tag::MessageQueues
+            | Tag::Capabilities
+            | Tag::Init
+            | Tag::Join,
         )
         | None => "a setting",
     }
@@ -221,7 +276,7 @@ pub fn encode<'a>(
     let mut len = MAGIC.len() + HEADER_LEN;
     out.extend(MAGIC);
     for field in fields {
-        let mut number = [0; 8];
+        let mut number = [0; CAPABILITIES_LEN];
         let (tag, value, closing) = field.parts(&mut number);
         if closing == Closing::Nul && value.contains(&0) {
             return Err(SpecError::Value(tag as u16));
@@ -251,7 +306,7 @@ fn put_header(tag: Tag, len: usize, out: &mut impl Extend<u8>) {
 }
 
 impl<'a> Field<'a> {
-    fn parts<'b>(&'b self, number: &'b mut [u8; 8]) -> (Tag, &'b [u8], Closing)
+    fn parts<'b>(&'b self, number: &'b mut [u8; CAPABILITIES_LEN]) -> (Tag, &'b [u8], Closing)
     where
         'a: 'b,
     {
@@ -264,8 +319,8 @@ impl<'a> Field<'a> {
             Self::Directory(path) => text(Tag::Directory, path),
             Self::User { uid, gid } => {
                 number[..4].copy_from_slice(&uid.to_le_bytes());
-                number[4..].copy_from_slice(&gid.to_le_bytes());
-                (Tag::User, number, Closing::None)
+                number[4..8].copy_from_slice(&gid.to_le_bytes());
+                (Tag::User, &number[..8], Closing::None)
             }
             Self::Group(gid) => small(Tag::Group, gid, number),
             Self::Umask(mask) => small(Tag::Umask, mask, number),
@@ -287,18 +342,31 @@ impl<'a> Field<'a> {
             Self::Entry(name) => text(Tag::Entry, name),
             Self::Network(path) => text(Tag::Network, path),
             Self::Driver(number_of_driver) => small(Tag::Driver, number_of_driver, number),
+            Self::Namespaces(kinds) => small(Tag::Namespaces, kinds.flags(), number),
+            Self::MountNamespace => (Tag::MountNamespace, &[], Closing::None),
+            Self::Proc => (Tag::Proc, &[], Closing::None),
+            Self::ReadOnlyProc(path) => text(Tag::ReadOnlyProc, path),
+            Self::MaskedProc(path) => text(Tag::MaskedProc, path),
+            Self::MessageQueues => (Tag::MessageQueues, &[], Closing::None),
+            Self::Hostname(name) => text(Tag::Hostname, name),
+            Self::Capabilities(sets) => {
+                *number = sets.to_bytes();
+                (Tag::Capabilities, number, Closing::None)
+            }
+            Self::Init => (Tag::Init, &[], Closing::None),
+            Self::Join(kinds) => small(Tag::Join, kinds.flags(), number),
         }
     }
 }
 
-fn small(tag: Tag, value: u32, number: &mut [u8; 8]) -> (Tag, &[u8], Closing) {
+fn small(tag: Tag, value: u32, number: &mut [u8; CAPABILITIES_LEN]) -> (Tag, &[u8], Closing) {
     number[..4].copy_from_slice(&value.to_le_bytes());
     (tag, &number[..4], Closing::None)
 }
 
-fn large(tag: Tag, value: u64, number: &mut [u8; 8]) -> (Tag, &[u8], Closing) {
-    *number = value.to_le_bytes();
-    (tag, number, Closing::None)
+fn large(tag: Tag, value: u64, number: &mut [u8; CAPABILITIES_LEN]) -> (Tag, &[u8], Closing) {
+    number[..8].copy_from_slice(&value.to_le_bytes());
+    (tag, &number[..8], Closing::None)
 }
 
 #[cfg(test)]
@@ -333,8 +401,21 @@ mod tests {
             Field::Entry(b"sh"),
             Field::Driver(7),
             Field::Network(b"/run/netns/a"),
+            Field::Namespaces(Namespaces::PID | Namespaces::UTS | Namespaces::IPC),
+            Field::MountNamespace,
+            Field::Proc,
+            Field::ReadOnlyProc(b"sys"),
+            Field::ReadOnlyProc(b"bus"),
+            Field::MaskedProc(b"kcore"),
+            Field::MessageQueues,
+            Field::Hostname(b"web"),
+            Field::Capabilities(SETS),
+            Field::Init,
         ]
     }
+
+    const SETS: Capabilities =
+        Capabilities { bounding: 1 << 40, effective: 2, inheritable: 6, permitted: 7, ambient: 4 };
 
     fn blob(fields: &[Field<'_>]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -361,6 +442,55 @@ mod tests {
         assert_eq!((spec.log_files, spec.log_file_size), (3, 1 << 20));
         assert!(spec.no_new_privs && spec.log_block && spec.leash && spec.terminal);
         assert_eq!((spec.entry, spec.network), (Some(c"sh"), Some(c"/run/netns/a")));
+        assert_eq!(spec.namespaces, Namespaces::PID | Namespaces::UTS | Namespaces::IPC);
+        assert!(spec.mount_namespace && spec.proc && spec.message_queues && spec.init);
+        assert_eq!(spec.read_only_proc().collect::<Vec<_>>(), [c"sys", c"bus"]);
+        assert_eq!(spec.masked_proc().collect::<Vec<_>>(), [c"kcore"]);
+        assert_eq!((spec.hostname, spec.capabilities), (Some(c"web"), Some(SETS)));
+    }
+
+    #[test]
+    fn sessions_join_and_do_not_create() {
+        let minimal = [Field::Program(b"/x"), Field::Argument(b"x")];
+        let with = |fields: &[Field<'static>]| {
+            let blob = blob(&[&minimal[..], fields].concat());
+            Spec::decode(&blob).map(|spec| spec.join)
+        };
+        let joined = Namespaces::MOUNT | Namespaces::PID | Namespaces::NETWORK;
+        assert_eq!(with(&[Field::Join(joined)]), Ok(Some(joined)));
+        let created = [Field::Namespaces(Namespaces::PID), Field::MountNamespace, Field::Init];
+        for field in created {
+            assert_eq!(with(&[Field::Join(joined), field]), Err(SpecError::Value(33)), "{field:?}");
+        }
+        assert_eq!(with(&[Field::Namespaces(Namespaces::MOUNT)]), Err(SpecError::Value(24)));
+    }
+
+    /// Such a spec would rename the machine, or mount over its directories.
+    #[test]
+    fn changes_of_the_machines_own_namespaces_are_refused() {
+        let minimal = [Field::Program(b"/x"), Field::Argument(b"x")];
+        let with =
+            |fields: &[Field<'static>]| Spec::decode(&blob(&[&minimal[..], fields].concat())).map(|_| ());
+        let all = Namespaces::PID | Namespaces::UTS | Namespaces::IPC;
+        let kinds = [Namespaces::UTS, Namespaces::PID, Namespaces::IPC];
+        let fields = [Field::Hostname(b"web"), Field::Proc, Field::MessageQueues];
+        for (field, kind) in fields.into_iter().zip(kinds) {
+            let without = Field::Namespaces(all.without(kind));
+            assert_eq!(
+                with(&[field, without, Field::MountNamespace]),
+                Err(SpecError::Missing(24)),
+                "{field:?}"
+            );
+            assert_eq!(with(&[field, Field::Namespaces(kind), Field::MountNamespace]), Ok(()), "{field:?}");
+        }
+        assert_eq!(with(&[Field::Proc, Field::Namespaces(all)]), Err(SpecError::Missing(25)));
+        assert_eq!(with(&[Field::MessageQueues, Field::Namespaces(all)]), Err(SpecError::Missing(25)));
+        assert_eq!(with(&[Field::MaskedProc(b"/etc")]), Err(SpecError::Value(28)));
+        assert_eq!(with(&[Field::ReadOnlyProc(b"")]), Err(SpecError::Value(27)));
+        let inconsistent = Capabilities { effective: 8, ..SETS };
+        assert_eq!(with(&[Field::Capabilities(inconsistent)]), Err(SpecError::Value(31)));
+        let ambient = Capabilities { ambient: 1, ..SETS };
+        assert_eq!(with(&[Field::Capabilities(ambient)]), Err(SpecError::Value(31)));
     }
 
     #[test]
