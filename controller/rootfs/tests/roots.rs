@@ -1,6 +1,6 @@
 //! Roots made on this machine, inspected from inside. All files are in temporary directories; these tests need root.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::{
     fs,
