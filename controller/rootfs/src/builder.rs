@@ -95,7 +95,7 @@ impl<'r> Builder<'r> {
     }
 
     /// What is shown of each part, in their order.
-    fn shown(&self, sources: &Sources) -> Result<Vec<Shown>, RootError> {
+    fn shown(&self, sources: &Sources) -> Result<Vec<PartMount>, RootError> {
         let alloc = sources.alloc.as_fd();
         let upper = |part: &Part| match &part.content {
             Content::Directory(mount) => {
@@ -113,7 +113,7 @@ impl<'r> Builder<'r> {
                     unmount(PART, UnmountFlags::DETACH).map_err(failed("unmount", Path::new(PART)))?;
                     shown
                 }
-                (Content::Link(_) | Content::File(_) | Content::Directory(_), _) => Shown::AsItIs,
+                (Content::Link(_) | Content::File(_) | Content::Directory(_), _) => PartMount::AsItIs,
             });
         }
         shown.reverse();
@@ -126,23 +126,23 @@ impl<'r> Builder<'r> {
         target: &Path,
         alloc: BorrowedFd<'_>,
         upper: &rustix::io::Result<OwnedFd>,
-    ) -> Result<Shown, RootError> {
+    ) -> Result<PartMount, RootError> {
         let made = match upper {
             Ok(upper) => overlay::mount(self.root, alloc, target, upper),
             Err(errno) => Err(Refusal::Unsupported((*errno).into())),
         };
         match made {
-            Ok(overlay) => Ok(Shown::Overlay(overlay)),
+            Ok(overlay) => Ok(PartMount::Overlay(overlay)),
             Err(Refusal::Busy) => Err(RootError::Busy { target: target.to_owned() }),
             Err(Refusal::Unsupported(error)) => {
                 let copy = open_dir(PART).and_then(|part| kernel::copy_open(part.as_fd()));
                 let copy = copy.map_err(failed("copy the mount of", target))?;
-                Ok(Shown::ReadOnly(copy, error.to_string()))
+                Ok(PartMount::ReadOnly(copy, error.to_string()))
             }
         }
     }
 
-    fn add(&mut self, part: &Part, shown: Shown) -> Result<(), RootError> {
+    fn add(&mut self, part: &Part, shown: PartMount) -> Result<(), RootError> {
         let target = &part.target;
         match (&part.content, shown) {
             (Content::Link(to), _) => self.link(to, target).map_err(failed("make the link", target)),
@@ -150,17 +150,17 @@ impl<'r> Builder<'r> {
                 let place = file(self.base(), target).map_err(failed("make a place for", target))?;
                 place_read_only(mount, &place, target)
             }
-            (Content::Directory(_), Shown::Overlay(overlay)) => {
+            (Content::Directory(_), PartMount::Overlay(overlay)) => {
                 let place = directory(self.base(), target).map_err(failed("make a place for", target))?;
                 kernel::place(overlay.as_fd(), place.as_fd()).map_err(failed("mount", target))
             }
-            (Content::Directory(_), Shown::ReadOnly(mount, reason)) => {
+            (Content::Directory(_), PartMount::ReadOnly(mount, reason)) => {
                 let place = directory(self.base(), target).map_err(failed("make a place for", target))?;
                 place_read_only(&mount, &place, target)?;
                 self.read_only.push(ReadOnly { target: target.clone(), reason });
                 Ok(())
             }
-            (Content::Directory(_), Shown::AsItIs) => Ok(()),
+            (Content::Directory(_), PartMount::AsItIs) => Ok(()),
         }
     }
 
@@ -211,7 +211,7 @@ impl<'r> Builder<'r> {
 }
 
 /// What a root shows of a part of the machine.
-enum Shown {
+enum PartMount {
     Overlay(OwnedFd),
     /// The part itself, with the reason against an overlay.
     ReadOnly(OwnedFd, String),

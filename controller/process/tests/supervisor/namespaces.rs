@@ -293,7 +293,7 @@ fn a_first_process_gets_only_the_signals_that_it_handles() {
         return;
     }
     let bench = Bench::new();
-    let script = "trap 'echo told; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
+    let script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.01; done";
     let child = bench.launch("a", &isolated(script, own()));
     let task = ready(&bench, "a", 1);
     task.send(Signal::HUP).unwrap();
@@ -331,14 +331,14 @@ fn init_passes_signals_on() {
     end_of(child);
     assert_eq!(code_of(bench.record("a").state), (143, 0));
     let script =
-        "trap 'echo told; exit 3' USR1; trap '' TERM; echo ready $$ $PPID; while :; do sleep 0.01; done";
+        "trap 'echo caught; exit 3' USR1; trap '' TERM; echo ready $$ $PPID; while :; do sleep 0.01; done";
     let child = bench.launch("b", &isolated(script, with_init()));
     let init = ready(&bench, "b", 2);
     init.send(Signal::TERM).unwrap();
     init.send(Signal::USR1).unwrap();
     end_of(child);
     assert_eq!(code_of(bench.record("b").state), (3, 0));
-    assert_eq!(bench.log("t.stdout.0"), "ready\nready 2 1\ntold\n");
+    assert_eq!(bench.log("t.stdout.0"), "ready\nready 2 1\ncaught\n");
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(super) fn enter() -> u32 {
     };
     spec.leash = true;
     let Ok(descriptors) = Descriptors::take(&spec) else { return EXIT_CANNOT_EXECUTE };
-    let leftovers = Leftovers::of(&spec);
+    let leftovers = Leftovers::for_spec(&spec);
     let started = sys::signalfd(sys::signal_bit(sys::SIGCHLD))
         .map_err(|errno| (Step::Prepare, errno))
         .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2], &descriptors)?, signals)));
@@ -43,7 +43,7 @@ enum Leftovers {
 }
 
 impl Leftovers {
-    fn of(spec: &Spec<'_>) -> Self {
+    fn for_spec(spec: &Spec<'_>) -> Self {
         let shares_pids = spec.join.is_some_and(|kinds| kinds.contains(Namespaces::PID));
         if spec.cgroup.is_some() || shares_pids { Self::EndWithTask } else { Self::Killed }
     }
