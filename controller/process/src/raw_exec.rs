@@ -136,6 +136,8 @@ impl RawExec {
             cgroup: None,
             tasks_files: Vec::new(),
             network: None,
+            isolation: None,
+            capabilities: None,
         })
     }
 }

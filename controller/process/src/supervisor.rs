@@ -21,9 +21,13 @@ mod program;
 mod records;
 mod spawn;
 
+pub use herdlet_shim::isolation::{Capabilities, Namespaces};
 pub use herdlet_shim::record::{Core, Exit, Process, Record, RecordError, State, Step};
 pub use herdlet_shim::spec::SpecError;
-pub use invocation::{Entry, Invocation, LogFiles, Logs, NewPrivileges, User, WhenFull};
+pub use invocation::{
+    Entry, FirstProcess, Invocation, Isolation, JoinedNamespaces, LogFiles, Logs, MessageQueues,
+    NewPrivileges, OwnNamespaces, Proc, User, WhenFull,
+};
 pub use launch::{Child, Launch, LaunchError, Session, ShimEnd, Terminal, enter, launch};
 pub use process::{PidFd, ProcessError, kill_tree, open_task};
 pub use program::{Program, ProgramError};

@@ -5,7 +5,7 @@
 //! years.
 //!
 //! This crate compiles to two things from the same source. The *library* has what agent and shim share, tested on the
-//! host: [`record`], [`spec`], [`rotation`], [`times`], [`clone`]. The *program* (`--cfg shim_program`, compiled by the
+//! host: [`record`], [`spec`], [`isolation`], [`rotation`], [`times`], [`clone`]. The *program* (`--cfg shim_program`, compiled by the
 //! build script with a direct call of the compiler, because stable cargo can't build a `no_std` program as a workspace
 //! member) adds `start`: no std, no libc, no allocator, no writable data, about 80 KB of real memory per task. The
 //! library embeds the program as `PROGRAM`.
@@ -21,15 +21,19 @@
 //! | 2 | runtime directory, which contains the records |
 //! | 3 | launch spec, a sealed memfd or file with its bytes from offset 0 |
 //! | 4 | leash (only with [`spec::Field::Leash`]): read end of a pipe; when the write end closes, everything is killed |
-//! | 5 | directory of the program (only with [`spec::Field::Entry`]; without a leash, 4 may be anything) |
+//! | 5 | directory of the program (only with [`spec::Field::Entry`]) |
+//! | 6 | mount namespace to enter (only with [`spec::Field::MountNamespace`]) |
+//! | 7 | this program, in memory that nobody can change (only with [`spec::Field::Init`]) |
+//!
+//! A number from 4 on that the spec does not ask for may be anything, below one that it asks for.
 //!
 //! 1. It starts a session and claims the attempt: it creates the record with `O_EXCL`, mode 0600. If the record exists,
 //!    the program exits with [`EXIT_LOST`] without doing anything. So an attempt starts at most once, and creating the
 //!    record first (`tombstone`) cancels it. If the record can't be created, it exits with [`EXIT_NO_RECORD`].
 //! 2. It starts the task as a session leader with default signal dispositions, an empty signal mask, no descriptors but
-//!    stdin (/dev/null), stdout and stderr (pipes, or /dev/null), in its cgroups and its network namespace from
-//!    the beginning, and with the ids of the spec. The record's state becomes `running`, or `start_failed` with step and errno; then the program
-//!    exits with 0.
+//!    stdin (/dev/null), stdout and stderr (pipes, or /dev/null), in its cgroups and its namespaces from the
+//!    beginning, and with the ids and capabilities of the spec. The program itself stays in the agent's namespaces. The
+//!    record's state becomes `running`, or `start_failed` with step and errno; then the program exits with 0.
 //! 3. It reaps all descendants (it is a subreaper). When the main process ends, the record is updated at once, even if
 //!    other processes still live or hold the pipes.
 //! 4. It continues until both pipes are at end of file and no child is left, then exits with 0. The agent kills what
@@ -40,10 +44,16 @@
 //! lost, the record is written at growing intervals of the counter.
 //!
 //! `herdlet-shim enter NAME` runs one exec session: descriptors 0 to 2 are the session's streams (a terminal with
-//! [`spec::Field::Terminal`]), 3 the spec (its record and log fields are ignored), 4 always the leash, 5 as above. It
+//! [`spec::Field::Terminal`]), 3 the spec (its record and log fields are ignored), 4 always the leash, 5 as above, 7 a
+//! pidfd of the process whose namespaces the command enters (only with [`spec::Field::Join`]). It
 //! exits with the command's code, 128 + n for signal n, 127 if the program does not exist and 126 if it can't be
 //! executed. When the leash closes, everything that the command started is killed. Processes that a command leaves
-//! behind are left alone in a cgroup, and killed without one.
+//! behind are left alone in a cgroup or a pid namespace, and killed without one.
+//!
+//! `herdlet-shim init PROGRAM ENTRY ARGUMENTS…` is the first process of a pid namespace ([`spec::Field::Init`]), executed
+//! by the program itself. It runs the command in a session of its own, passes every signal on to it, reaps orphans, and
+//! exits with the command's code as `enter` does; then the kernel ends what is left in the namespace. With an `ENTRY` that
+//! is not empty, descriptor 3 is the directory of the program.
 //!
 //! No signal except SIGKILL and SIGSTOP affects the program.
 #![warn(missing_docs)]
@@ -52,6 +62,7 @@
 #![cfg_attr(shim_program, no_builtins)]
 
 pub mod clone;
+pub mod isolation;
 pub mod record;
 pub mod rotation;
 pub mod spec;

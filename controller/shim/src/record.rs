@@ -106,7 +106,7 @@ pub struct Process {
     pub start_ticks: u64,
 }
 
-/// The steps of a start that can fail, in order.
+/// The steps of a start that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
@@ -144,9 +144,23 @@ pub enum Step {
     Exec = 16,
     /// Entering the network namespace.
     Network = 17,
+    /// Creating namespaces.
+    Namespaces = 18,
+    /// Entering the mount namespace.
+    MountNamespace = 19,
+    /// Mounting /proc, or what hides parts of it.
+    Proc = 20,
+    /// Mounting the message queues.
+    MessageQueues = 21,
+    /// Setting the host name.
+    Hostname = 22,
+    /// Setting the capabilities.
+    Capabilities = 23,
+    /// Entering the namespaces of a running task (`enter` only).
+    Join = 24,
 }
 
-const STEPS: [(Step, &str); 17] = [
+const STEPS: [(Step, &str); 24] = [
     (Step::Spec, "read the launch spec"),
     (Step::Prepare, "prepare pipes and memory"),
     (Step::Cgroup, "enter the cgroup"),
@@ -164,6 +178,13 @@ const STEPS: [(Step, &str); 17] = [
     (Step::Directory, "change to the working directory"),
     (Step::Exec, "execute the program"),
     (Step::Network, "enter the network namespace"),
+    (Step::Namespaces, "create the namespaces"),
+    (Step::MountNamespace, "enter the mount namespace"),
+    (Step::Proc, "mount /proc"),
+    (Step::MessageQueues, "mount /dev/mqueue"),
+    (Step::Hostname, "set the host name"),
+    (Step::Capabilities, "set the capabilities"),
+    (Step::Join, "enter the namespaces of the task"),
 ];
 
 impl Step {

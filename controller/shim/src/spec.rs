@@ -9,7 +9,10 @@
 //! same build, and a spec never outlives a start.
 
 mod decode;
+#[cfg(test)]
+mod tests;
 
+use crate::isolation::{CAPABILITIES_LEN, Capabilities, Namespaces};
 use core::fmt;
 pub use decode::Spec;
 
@@ -22,6 +25,8 @@ pub const STEM_LEN_MAX: usize = 240;
 pub const RECORD_NAME_LEN_MAX: usize = 255;
 /// The maximum length of a name in a directory, in bytes.
 const ENTRY_LEN_MAX: usize = 255;
+/// The maximum length of a host name, in bytes (sethostname(2)).
+pub const HOSTNAME_LEN_MAX: usize = 64;
 
 const MAGIC: [u8; 4] = *b"hls1";
 const HEADER_LEN: usize = 6;
@@ -81,6 +86,28 @@ pub enum Field<'a> {
     Entry(&'a [u8]),
     /// A file that keeps the network namespace to enter. Without it the agent's is kept.
     Network(&'a [u8]),
+    /// Namespaces to make for the task: pid, ipc, uts, cgroup (`run` only).
+    Namespaces(Namespaces),
+    /// Enter the mount namespace at fd 6; its root becomes the task's root and first working directory. Paths of the
+    /// program and of the working directory are within it (`run` only).
+    MountNamespace,
+    /// Mount /proc of the new pid namespace in the mount namespace; both are required.
+    Proc,
+    /// A path below /proc to make read-only; one that does not exist is skipped (list).
+    ReadOnlyProc(&'a [u8]),
+    /// A path below /proc to hide, a file by /dev/null and a directory by an empty one; one that does not exist is
+    /// skipped (list).
+    MaskedProc(&'a [u8]),
+    /// Mount the message queues of the new ipc namespace at /dev/mqueue in the mount namespace; both are required.
+    MessageQueues,
+    /// Host name of the new uts namespace, which is required.
+    Hostname(&'a [u8]),
+    /// Capability sets. Without them root keeps those of the agent, and other users have none.
+    Capabilities(Capabilities),
+    /// Run the verb `init` as the first process, by the program at fd 7, and the task below it (`run` only).
+    Init,
+    /// Namespaces of the process with the pidfd at fd 7 to enter (`enter` only).
+    Join(Namespaces),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +137,19 @@ enum Tag {
     Entry = 21,
     Driver = 22,
     Network = 23,
+    Namespaces = 24,
+    MountNamespace = 25,
+    Proc = 26,
+    ReadOnlyProc = 27,
+    MaskedProc = 28,
+    MessageQueues = 29,
+    Hostname = 30,
+    Capabilities = 31,
+    Init = 32,
+    Join = 33,
 }
 
-const TAGS: [Tag; 24] = [
+const TAGS: [Tag; 34] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -137,6 +174,16 @@ const TAGS: [Tag; 24] = [
     Tag::Entry,
     Tag::Driver,
     Tag::Network,
+    Tag::Namespaces,
+    Tag::MountNamespace,
+    Tag::Proc,
+    Tag::ReadOnlyProc,
+    Tag::MaskedProc,
+    Tag::MessageQueues,
+    Tag::Hostname,
+    Tag::Capabilities,
+    Tag::Init,
+    Tag::Join,
 ];
 
 /// What a field is to a user.
@@ -146,6 +193,7 @@ fn name_of(tag: u16) -> &'static str {
         Some(Tag::Argument) => "an argument of the command",
         Some(Tag::Variable) => "a variable of the environment",
         Some(Tag::Directory) => "the working directory",
+        Some(Tag::Hostname) => "the host name",
         Some(
             Tag::End
             | Tag::Record
@@ -166,7 +214,16 @@ fn name_of(tag: u16) -> &'static str {
             | Tag::Terminal
             | Tag::Entry
             | Tag::Driver
-            | Tag::Network,
+            | Tag::Network
+            | Tag::Namespaces
+            | Tag::MountNamespace
+            | Tag::Proc
+            | Tag::ReadOnlyProc
+            | Tag::MaskedProc
+            | Tag::MessageQueues
+            | Tag::Capabilities
+            | Tag::Init
+            | Tag::Join,
         )
         | None => "a setting",
     }
@@ -221,7 +278,7 @@ pub fn encode<'a>(
     let mut len = MAGIC.len() + HEADER_LEN;
     out.extend(MAGIC);
     for field in fields {
-        let mut number = [0; 8];
+        let mut number = [0; CAPABILITIES_LEN];
         let (tag, value, closing) = field.parts(&mut number);
         if closing == Closing::Nul && value.contains(&0) {
             return Err(SpecError::Value(tag as u16));
@@ -251,7 +308,7 @@ fn put_header(tag: Tag, len: usize, out: &mut impl Extend<u8>) {
 }
 
 impl<'a> Field<'a> {
-    fn parts<'b>(&'b self, number: &'b mut [u8; 8]) -> (Tag, &'b [u8], Closing)
+    fn parts<'b>(&'b self, number: &'b mut [u8; CAPABILITIES_LEN]) -> (Tag, &'b [u8], Closing)
     where
         'a: 'b,
     {
@@ -264,8 +321,8 @@ impl<'a> Field<'a> {
             Self::Directory(path) => text(Tag::Directory, path),
             Self::User { uid, gid } => {
                 number[..4].copy_from_slice(&uid.to_le_bytes());
-                number[4..].copy_from_slice(&gid.to_le_bytes());
-                (Tag::User, number, Closing::None)
+                number[4..8].copy_from_slice(&gid.to_le_bytes());
+                (Tag::User, &number[..8], Closing::None)
             }
             Self::Group(gid) => small(Tag::Group, gid, number),
             Self::Umask(mask) => small(Tag::Umask, mask, number),
@@ -287,125 +344,29 @@ impl<'a> Field<'a> {
             Self::Entry(name) => text(Tag::Entry, name),
             Self::Network(path) => text(Tag::Network, path),
             Self::Driver(number_of_driver) => small(Tag::Driver, number_of_driver, number),
+            Self::Namespaces(kinds) => small(Tag::Namespaces, kinds.flags(), number),
+            Self::MountNamespace => (Tag::MountNamespace, &[], Closing::None),
+            Self::Proc => (Tag::Proc, &[], Closing::None),
+            Self::ReadOnlyProc(path) => text(Tag::ReadOnlyProc, path),
+            Self::MaskedProc(path) => text(Tag::MaskedProc, path),
+            Self::MessageQueues => (Tag::MessageQueues, &[], Closing::None),
+            Self::Hostname(name) => text(Tag::Hostname, name),
+            Self::Capabilities(sets) => {
+                *number = sets.to_bytes();
+                (Tag::Capabilities, number, Closing::None)
+            }
+            Self::Init => (Tag::Init, &[], Closing::None),
+            Self::Join(kinds) => small(Tag::Join, kinds.flags(), number),
         }
     }
 }
 
-fn small(tag: Tag, value: u32, number: &mut [u8; 8]) -> (Tag, &[u8], Closing) {
+fn small(tag: Tag, value: u32, number: &mut [u8; CAPABILITIES_LEN]) -> (Tag, &[u8], Closing) {
     number[..4].copy_from_slice(&value.to_le_bytes());
     (tag, &number[..4], Closing::None)
 }
 
-fn large(tag: Tag, value: u64, number: &mut [u8; 8]) -> (Tag, &[u8], Closing) {
-    *number = value.to_le_bytes();
-    (tag, number, Closing::None)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn all_fields() -> Vec<Field<'static>> {
-        vec![
-            Field::Record(b"a.1"),
-            Field::Program(b"/bin/sh"),
-            Field::Argument(b"sh"),
-            Field::Argument(b""),
-            Field::Variable(b"A=1"),
-            Field::Variable(b"B="),
-            Field::Directory(b"/tmp"),
-            Field::User { uid: 7, gid: 8 },
-            Field::Group(9),
-            Field::Group(10),
-            Field::Umask(0o27),
-            Field::OpenFiles(1024),
-            Field::OomScoreAdj(-5),
-            Field::NoNewPrivs,
-            Field::Cgroup(b"/sys/fs/cgroup/x"),
-            Field::TasksFile(b"/sys/fs/cgroup/cpu/x/tasks"),
-            Field::Stdout(b"web.stdout"),
-            Field::Stderr(b"web.stderr"),
-            Field::LogFiles(3),
-            Field::LogFileSize(1 << 20),
-            Field::LogBlock,
-            Field::Leash,
-            Field::Terminal,
-            Field::Entry(b"sh"),
-            Field::Driver(7),
-            Field::Network(b"/run/netns/a"),
-        ]
-    }
-
-    fn blob(fields: &[Field<'_>]) -> Vec<u8> {
-        let mut out = Vec::new();
-        encode(fields.iter().copied(), &mut out).unwrap();
-        out
-    }
-
-    #[test]
-    fn every_field_arrives() {
-        let blob = blob(&all_fields());
-        let spec = Spec::decode(&blob).unwrap();
-        assert_eq!(spec.record, Some(c"a.1"));
-        assert_eq!(Spec::record_name(&blob), Some(c"a.1"));
-        assert_eq!(spec.program, c"/bin/sh");
-        assert_eq!(spec.arguments().collect::<Vec<_>>(), [c"sh", c""]);
-        assert_eq!(spec.variables().collect::<Vec<_>>(), [c"A=1", c"B="]);
-        assert_eq!(spec.tasks_files().collect::<Vec<_>>(), [c"/sys/fs/cgroup/cpu/x/tasks"]);
-        assert_eq!(spec.groups().collect::<Vec<_>>(), [9, 10]);
-        assert_eq!(spec.directory, Some(c"/tmp"));
-        assert_eq!(spec.user, Some((7, 8)));
-        assert_eq!((spec.umask, spec.open_files, spec.oom_score_adj), (0o27, Some(1024), Some(-5)));
-        assert_eq!(spec.cgroup, Some(c"/sys/fs/cgroup/x"));
-        assert_eq!((spec.stdout, spec.stderr), (Some(c"web.stdout"), Some(c"web.stderr")));
-        assert_eq!((spec.log_files, spec.log_file_size), (3, 1 << 20));
-        assert!(spec.no_new_privs && spec.log_block && spec.leash && spec.terminal);
-        assert_eq!((spec.entry, spec.network), (Some(c"sh"), Some(c"/run/netns/a")));
-    }
-
-    #[test]
-    fn a_cut_or_damaged_blob_is_an_error_and_never_a_panic() {
-        let whole = blob(&all_fields());
-        for len in 0..whole.len() {
-            assert!(Spec::decode(&whole[..len]).is_err(), "cut at {len}");
-        }
-        for at in 0..whole.len() {
-            for bit in 0..8 {
-                let mut damaged = whole.clone();
-                damaged[at] ^= 1 << bit;
-                let _ = Spec::decode(&damaged);
-                let _ = Spec::record_name(&damaged);
-            }
-        }
-        let mut longer = whole;
-        longer.push(0);
-        assert_eq!(Spec::decode(&longer).err(), Some(SpecError::Truncated));
-    }
-
-    #[test]
-    fn bad_fields_are_refused() {
-        let minimal = [Field::Program(b"/x"), Field::Argument(b"x")];
-        assert!(Spec::decode(&blob(&minimal)).is_ok());
-        let with = |field| Spec::decode(&blob(&[minimal[0], minimal[1], field])).err();
-        assert_eq!(with(Field::Program(b"/y")), Some(SpecError::Value(2)), "twice");
-        assert_eq!(with(Field::Stdout(b"../x")), Some(SpecError::Value(14)));
-        assert_eq!(with(Field::Stdout(b"..")), Some(SpecError::Value(14)));
-        assert_eq!(with(Field::Stdout(&[b'x'; 241])), Some(SpecError::Value(14)));
-        assert_eq!(with(Field::LogFiles(0)), Some(SpecError::Value(16)));
-        assert_eq!(with(Field::Entry(b"a/b")), Some(SpecError::Value(21)));
-        assert_eq!(with(Field::Umask(0o1000)), Some(SpecError::Value(8)));
-        assert_eq!(with(Field::OomScoreAdj(1001)), Some(SpecError::Value(10)));
-        assert_eq!(Spec::decode(&blob(&minimal[..1])).err(), Some(SpecError::Missing(3)));
-        // A flag with a value counted as not set, and no_new_privs was silently lost.
-        let mut flag = blob(&[minimal[0], minimal[1], Field::NoNewPrivs]);
-        let at = flag.len() - 2 * HEADER_LEN;
-        flag[at + 2] = 1;
-        flag.insert(at + HEADER_LEN, 0);
-        assert_eq!(Spec::decode(&flag).err(), Some(SpecError::Value(11)));
-        let mut out = Vec::new();
-        assert_eq!(encode([Field::Argument(b"a\0b")], &mut out), Err(SpecError::Value(3)));
-        assert!(SpecError::Value(4).to_string().starts_with("accept a variable of the environment ("));
-        let large = vec![b'x'; SPEC_LEN_MAX];
-        assert_eq!(encode([Field::Argument(&large)], &mut out), Err(SpecError::TooLong));
-    }
+fn large(tag: Tag, value: u64, number: &mut [u8; CAPABILITIES_LEN]) -> (Tag, &[u8], Closing) {
+    number[..8].copy_from_slice(&value.to_le_bytes());
+    (tag, &number[..8], Closing::None)
 }

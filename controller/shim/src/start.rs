@@ -8,8 +8,10 @@
 mod attempt;
 mod birth;
 mod files;
+mod init;
 mod logs;
 mod mem;
+mod mounts;
 mod session;
 mod slay;
 mod sys;
@@ -24,6 +26,10 @@ const SPEC: sys::Fd = 3;
 const LEASH: sys::Fd = 4;
 /// Descriptor of the program's directory, if there is one.
 const PROGRAM_DIR: sys::Fd = 5;
+/// Descriptor of the mount namespace to enter, if there is one.
+const MOUNTS: sys::Fd = 6;
+/// Descriptor of this program in memory, or of the process to join, if there is one.
+const HELPER: sys::Fd = 7;
 /// Exit code for an unknown verb.
 const USAGE: u32 = 64;
 
@@ -35,11 +41,21 @@ global_asm!(".globl _start", "_start:", "mov x29, xzr", "mov x30, xzr", "mov x0,
 /// `stack` points to the argument count, followed by the arguments.
 unsafe extern "C" fn begin(stack: *const usize) -> ! {
     // SAFETY: the kernel lays out `argc` and then that many pointers to strings (System V ABI, process initialization).
-    let verb = unsafe {
-        match stack.read() {
-            0 | 1 => c"",
-            _ => CStr::from_ptr(stack.add(2).read() as *const _),
+    // Both lists end with a null pointer, which is part of the slices.
+    let (arguments, variables) = unsafe {
+        let count = stack.read();
+        let arguments = stack.add(1).cast::<*const u8>();
+        let variables = arguments.add(count + 1);
+        let mut len = 0;
+        while !variables.add(len).read().is_null() {
+            len += 1;
         }
+        (core::slice::from_raw_parts(arguments, count + 1), core::slice::from_raw_parts(variables, len + 1))
+    };
+    let verb = match arguments {
+        // SAFETY: the kernel ends each argument with a NUL byte.
+        [_, verb, _, ..] => unsafe { CStr::from_ptr(verb.cast()) },
+        _ => c"",
     };
     const PR_SET_NAME: u32 = 15;
     const PR_SET_CHILD_SUBREAPER: u32 = 36;
@@ -52,6 +68,7 @@ unsafe extern "C" fn begin(stack: *const usize) -> ! {
     let code = match verb.to_bytes() {
         b"run" => attempt::run(),
         b"enter" => session::enter(),
+        b"init" => init::init(arguments, variables),
         _ => USAGE,
     };
     sys::exit(code)
@@ -71,26 +88,40 @@ fn drop_spec(blob: &'static [u8]) {
     unsafe { sys::unmap(blob.as_ptr(), blob.len()) };
 }
 
-/// Moves the leash to a close-on-exec descriptor, because the task must not inherit it.
-fn take_leash() -> sys::Result<sys::Fd> {
-    let leash = sys::dup_private(LEASH)?;
-    sys::close(LEASH);
-    Ok(leash)
+/// The descriptors that a spec asks for; -1 for the others.
+struct Descriptors {
+    leash: sys::Fd,
+    program_dir: sys::Fd,
+    mounts: sys::Fd,
+    helper: sys::Fd,
 }
 
-/// Moves the directory of the program to a close-on-exec descriptor; -1 if the program has only a path.
-fn take_program_dir(spec: &crate::spec::Spec<'_>) -> sys::Result<sys::Fd> {
-    if spec.entry.is_none() {
-        return Ok(-1);
+impl Descriptors {
+    /// Makes these descriptors close-on-exec, because the task must not inherit them, and closes all others from the
+    /// leash on. Must be called before one of these numbers is used again.
+    fn take(spec: &crate::spec::Spec<'_>) -> sys::Result<Self> {
+        let take = |fd, is_asked_for: bool| {
+            if is_asked_for {
+                return sys::keep_private(fd).map(|()| fd);
+            }
+            sys::close(fd);
+            Ok(-1)
+        };
+        sys::close_from(HELPER + 1);
+        Ok(Self {
+            leash: take(LEASH, spec.leash)?,
+            program_dir: take(PROGRAM_DIR, spec.entry.is_some())?,
+            mounts: take(MOUNTS, spec.mount_namespace)?,
+            helper: take(HELPER, spec.init || spec.join.is_some())?,
+        })
     }
-    let dir = sys::dup_private(PROGRAM_DIR)?;
-    sys::close(PROGRAM_DIR);
-    Ok(dir)
-}
 
-/// Closes all other descriptors. Must be called before one of these numbers is used again.
-fn close_unused(spec: &crate::spec::Spec<'_>) {
-    sys::close_from(if spec.entry.is_some() { PROGRAM_DIR + 1 } else { PROGRAM_DIR });
+    /// Closes what only a start needs.
+    fn close(&self) {
+        for fd in [self.program_dir, self.mounts, self.helper] {
+            sys::close(fd);
+        }
+    }
 }
 
 #[panic_handler]

@@ -2,6 +2,7 @@
 //! which.
 
 use herdlet_shim::{
+    isolation::{Capabilities, Namespaces},
     record::{Core, Exit, Process, RECORD_LEN, Record, State, Step, start_ticks},
     spec::{Field, SPEC_LEN_MAX, Spec, encode},
 };
@@ -72,6 +73,14 @@ fn fields<'a>(spec: &Spec<'a>) -> Vec<Field<'a>> {
     fields.extend(spec.cgroup.map(|path| Field::Cgroup(path.to_bytes())));
     fields.extend(spec.tasks_files().map(|path| Field::TasksFile(path.to_bytes())));
     fields.extend(spec.network.map(|path| Field::Network(path.to_bytes())));
+    fields.extend(spec.hostname.map(|name| Field::Hostname(name.to_bytes())));
+    fields.extend(spec.capabilities.map(Field::Capabilities));
+    fields.extend(spec.join.map(Field::Join));
+    if spec.namespaces != Namespaces::default() {
+        fields.push(Field::Namespaces(spec.namespaces));
+    }
+    fields.extend(spec.read_only_proc().map(|path| Field::ReadOnlyProc(path.to_bytes())));
+    fields.extend(spec.masked_proc().map(|path| Field::MaskedProc(path.to_bytes())));
     fields.extend(spec.stdout.map(|stem| Field::Stdout(stem.to_bytes())));
     fields.extend(spec.stderr.map(|stem| Field::Stderr(stem.to_bytes())));
     fields.extend([Field::LogFiles(spec.log_files), Field::LogFileSize(spec.log_file_size)]);
@@ -80,6 +89,10 @@ fn fields<'a>(spec: &Spec<'a>) -> Vec<Field<'a>> {
         (spec.log_block, Field::LogBlock),
         (spec.leash, Field::Leash),
         (spec.terminal, Field::Terminal),
+        (spec.mount_namespace, Field::MountNamespace),
+        (spec.proc, Field::Proc),
+        (spec.message_queues, Field::MessageQueues),
+        (spec.init, Field::Init),
     ];
     fields.extend(flags.into_iter().filter_map(|(set, field)| set.then_some(field)));
     fields
@@ -133,8 +146,24 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Field::Terminal,
         Field::Driver(7),
         Field::Network(b"/run/netns/a"),
+        Field::Namespaces(Namespaces::PID | Namespaces::UTS | Namespaces::IPC),
+        Field::MountNamespace,
+        Field::Proc,
+        Field::ReadOnlyProc(b"sys"),
+        Field::MaskedProc(b"kcore"),
+        Field::MessageQueues,
+        Field::Hostname(b"web"),
+        Field::Capabilities(Capabilities {
+            bounding: 15,
+            effective: 2,
+            inheritable: 6,
+            permitted: 7,
+            ambient: 4,
+        }),
+        Field::Init,
     ];
-    for fields in [&minimal[..], &whole[..]] {
+    let joining = [minimal[0], minimal[1], Field::Join(Namespaces::MOUNT | Namespaces::PID)];
+    for fields in [&minimal[..], &whole[..], &joining[..]] {
         let mut blob = vec![2];
         encode(fields.iter().copied(), &mut blob).unwrap();
         seeds.push(blob);

@@ -102,9 +102,10 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 16] = [
+const EDGES: [(&str, &str); 17] = [
     ("base", "api-types"),
     ("network", "base"),
+    ("rootfs", "base"),
     ("driver", "api-types base"),
     ("fingerprint", "api-types base nomad plan"),
     ("manifest", "api-types base plan template"),

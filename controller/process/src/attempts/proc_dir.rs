@@ -76,13 +76,10 @@ impl ProcDir {
         Ok(self.runs_supervisor(uid)?.then_some(Supervision { uid, name }))
     }
 
-    /// The user of the process, if all four ids are equal.
+    /// The user of the process, if all four ids are equal and it is in the agent's pid namespace.
     fn user(&self) -> io::Result<Option<u32>> {
         let Some(status) = self.text("status")? else { return Ok(None) };
-        let status = String::from_utf8_lossy(&status);
-        let Some(line) = status.lines().find_map(|line| line.strip_prefix("Uid:")) else { return Ok(None) };
-        let ids: Vec<u32> = line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect();
-        Ok(ids.first().copied().filter(|first| ids.len() == 4 && ids.iter().all(|id| id == first)))
+        Ok(only_user(&String::from_utf8_lossy(&status)))
     }
 
     /// The attempt that the process claims to supervise.
@@ -206,6 +203,20 @@ fn is_closed(found: &Stat, uid: u32) -> bool {
     found.st_uid == uid && found.st_mode & WRITE_OF_OTHERS == 0
 }
 
+/// The user in the text of `status`, if all four ids are equal and the process has no other pid in a namespace below. Root in
+/// such a namespace can give a program any name, but every supervisor is in the agent's.
+fn only_user(status: &str) -> Option<u32> {
+    let numbers = |field: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        line.map(|line| line.split_ascii_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<u32>>())
+    };
+    if numbers("NSpid:").is_some_and(|pids| pids.len() > 1) {
+        return None;
+    }
+    let ids = numbers("Uid:")?;
+    ids.first().copied().filter(|first| ids.len() == 4 && ids.iter().all(|id| id == first))
+}
+
 /// Removes the kernel's mark of deleted files (proc_pid_fd(5)).
 pub(super) fn without_mark(link: &Path) -> &Path {
     link.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map_or(link, Path::new)
@@ -233,6 +244,19 @@ mod tests {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
     use super::*;
+
+    /// Root in a container could have passed for the supervisor of any attempt.
+    #[test]
+    fn users_of_supervisors_have_one_id_and_one_pid() {
+        let status = |uids: &str, pids: &str| format!("Name:\tx\nUid:\t{uids}\nGid:\t0\nNSpid:\t{pids}\n");
+        assert_eq!(only_user(&status("7\t7\t7\t7", "4321")), Some(7));
+        assert_eq!(only_user(&status("7\t7\t7\t7", "4321\t1")), None, "in a pid namespace below");
+        assert_eq!(only_user(&status("7\t0\t0\t0", "4321")), None, "a set-user-id program");
+        assert_eq!(only_user("Uid:\t7\t7\t7\t7\n"), Some(7), "before Linux 4.1");
+        assert_eq!(only_user(""), None);
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert_eq!(only_user(&own), Some(rustix::process::geteuid().as_raw()));
+    }
 
     // An agent that ran as nobody failed to start while a supervisor was just exiting.
     #[test]

@@ -9,10 +9,12 @@ use herdlet_driver::{DriverError, lacks};
 use crate::supervisor::{Invocation, Record, ShimEnd, State, Step};
 
 /// Whether a start failed because the machine lacks or refuses a resource: nothing of the task has started, and the task is not
-/// at fault. Pipes, cgroups, networks and the clone are the machine's; the later steps depend on the task's spec.
+/// at fault. Pipes, cgroups, networks, the clone and limits of namespaces are the machine's; the other steps depend on the task's spec.
 pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
     match step {
         Step::Prepare | Step::Cgroup | Step::Clone | Step::TasksFile | Step::Network => true,
+        // ENOSPC: a limit of namespaces (namespaces(7)).
+        Step::Namespaces => lacks(errno) || errno == libc::ENOSPC,
         Step::Spec
         | Step::Session
         | Step::OomScore
@@ -24,7 +26,13 @@ pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
         | Step::Uid
         | Step::NoNewPrivs
         | Step::Directory
-        | Step::Exec => lacks(errno),
+        | Step::Exec
+        | Step::MountNamespace
+        | Step::Proc
+        | Step::MessageQueues
+        | Step::Hostname
+        | Step::Capabilities
+        | Step::Join => lacks(errno),
     }
 }
 
@@ -49,7 +57,14 @@ pub(super) fn place(step: Step, invocation: &Invocation, user: &str) -> String {
             | Step::Gid
             | Step::Uid
             | Step::NoNewPrivs
-            | Step::Directory,
+            | Step::Directory
+            | Step::Namespaces
+            | Step::MountNamespace
+            | Step::Proc
+            | Step::MessageQueues
+            | Step::Hostname
+            | Step::Capabilities
+            | Step::Join,
             _,
         ) => String::new(),
     }

@@ -245,7 +245,9 @@ fn logs(task: &TaskConfig) -> Logs {
 fn launch_error(error: LaunchError) -> DriverError {
     match error {
         LaunchError::Spec { .. } => DriverError::recoverable(error),
-        LaunchError::Handover { .. } | LaunchError::Spawn { .. } => DriverError::retry(error),
+        LaunchError::Handover { .. } | LaunchError::Program { .. } | LaunchError::Spawn { .. } => {
+            DriverError::retry(error)
+        }
     }
 }
 
@@ -265,6 +267,8 @@ mod tests {
         assert_eq!(class(Step::Clone, libc::EBUSY), Class::Retry);
         assert_eq!(class(Step::Exec, libc::EIO), Class::Recoverable);
         assert_eq!(class(Step::Directory, libc::ENOENT), Class::Fatal);
+        assert_eq!(class(Step::Namespaces, libc::ENOSPC), Class::Retry);
+        assert_eq!(class(Step::Namespaces, libc::EPERM), Class::Fatal);
         let source = std::io::Error::from_raw_os_error(libc::EACCES);
         assert_eq!(launch_error(LaunchError::Spawn { name: "t".to_owned(), source }).class(), Class::Retry);
     }

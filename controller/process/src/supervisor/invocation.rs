@@ -2,10 +2,12 @@
 //!
 //! In: decisions made elsewhere. Out: the fields of a launch spec. It starts nothing.
 
+use super::process::PidFd;
+use herdlet_shim::isolation::{Capabilities, Namespaces};
 use herdlet_shim::spec::Field;
 use std::ffi::OsString;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +41,70 @@ pub struct Invocation {
     pub tasks_files: Vec<PathBuf>,
     /// File that keeps the network namespace to enter; `None` keeps the agent's.
     pub network: Option<PathBuf>,
+    /// Other namespaces; `None` keeps the agent's.
+    pub isolation: Option<Isolation>,
+    /// Capability sets. With `None`, root keeps those of the agent, and other users have none.
+    pub capabilities: Option<Capabilities>,
+}
+
+/// The namespaces of a task or an exec session.
+#[derive(Clone, Debug)]
+pub enum Isolation {
+    /// Namespaces of the task's own.
+    Own(OwnNamespaces),
+    /// Namespaces of a running task, for an exec session.
+    Joined(JoinedNamespaces),
+}
+
+/// Namespaces that a task is the first to be in.
+#[derive(Clone, Debug, Default)]
+pub struct OwnNamespaces {
+    /// Those to make: pid, ipc, uts, cgroup.
+    pub created: Namespaces,
+    /// Mount namespace, with the task's root as its root. Paths of the invocation are within it.
+    pub mounts: Option<Arc<OwnedFd>>,
+    /// /proc of the new pid namespace; requires `mounts`.
+    pub proc: Option<Proc>,
+    /// Whether the message queues of the new ipc namespace are mounted; requires `mounts`.
+    pub message_queues: MessageQueues,
+    /// Name of the new uts namespace.
+    pub hostname: Option<String>,
+    /// Which process is the first one.
+    pub first: FirstProcess,
+}
+
+/// How /proc is mounted. The paths are relative to it; those that the kernel does not have are skipped.
+#[derive(Clone, Debug, Default)]
+pub struct Proc {
+    pub read_only: Vec<PathBuf>,
+    pub masked: Vec<PathBuf>,
+}
+
+/// Whether message queues are mounted at /dev/mqueue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MessageQueues {
+    #[default]
+    Absent,
+    Mounted,
+}
+
+/// The first process of a pid namespace. The kernel ends all others with it, and ignores signals that it does not handle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstProcess {
+    /// The task, which must reap orphans.
+    #[default]
+    Task,
+    /// An init, which passes signals on to the task, reaps orphans, and ends with the task.
+    Init,
+}
+
+/// Namespaces of a running task.
+#[derive(Clone, Debug)]
+pub struct JoinedNamespaces {
+    /// Which of them.
+    pub kinds: Namespaces,
+    /// A process in them.
+    pub of: Arc<PidFd>,
 }
 
 /// A program, identified by its name in an open directory.
@@ -115,6 +181,40 @@ impl Invocation {
         fields.extend(self.cgroup.iter().map(|path| Field::Cgroup(path.as_os_str().as_bytes())));
         fields.extend(self.network.iter().map(|path| Field::Network(path.as_os_str().as_bytes())));
         fields.extend(self.tasks_files.iter().map(|path| Field::TasksFile(path.as_os_str().as_bytes())));
+        fields.extend(self.capabilities.map(Field::Capabilities));
+        match &self.isolation {
+            Some(Isolation::Own(own)) => fields.extend(own.fields()),
+            Some(Isolation::Joined(joined)) => fields.push(Field::Join(joined.kinds)),
+            None => {}
+        }
+        fields
+    }
+
+    /// The task's own mount namespace.
+    pub(super) fn mounts(&self) -> Option<BorrowedFd<'_>> {
+        match &self.isolation {
+            Some(Isolation::Own(own)) => own.mounts.as_ref().map(|mounts| mounts.as_fd()),
+            Some(Isolation::Joined(_)) | None => None,
+        }
+    }
+}
+
+impl OwnNamespaces {
+    fn fields(&self) -> Vec<Field<'_>> {
+        let mut fields = vec![Field::Namespaces(self.created)];
+        fields.extend(self.mounts.iter().map(|_| Field::MountNamespace));
+        if let Some(proc) = &self.proc {
+            fields.push(Field::Proc);
+            fields.extend(proc.read_only.iter().map(|path| Field::ReadOnlyProc(path.as_os_str().as_bytes())));
+            fields.extend(proc.masked.iter().map(|path| Field::MaskedProc(path.as_os_str().as_bytes())));
+        }
+        if self.message_queues == MessageQueues::Mounted {
+            fields.push(Field::MessageQueues);
+        }
+        fields.extend(self.hostname.iter().map(|name| Field::Hostname(name.as_bytes())));
+        if self.first == FirstProcess::Init {
+            fields.push(Field::Init);
+        }
         fields
     }
 }
@@ -129,6 +229,8 @@ impl fmt::Debug for Invocation {
             .field("user", &self.user)
             .field("cgroup", &self.cgroup)
             .field("network", &self.network)
+            .field("isolation", &self.isolation)
+            .field("capabilities", &self.capabilities)
             .finish_non_exhaustive()
     }
 }

@@ -3,8 +3,9 @@
 //! In: [`Launch`] or [`Session`]. Out: a [`Child`], the shim itself. The record reports how an attempt ended, not the
 //! shim: shims outlive the agent, and a `Child` only serves to reap one while the agent lives.
 
-use super::invocation::{Invocation, Logs, WhenFull};
-use super::program::{Program, in_memory};
+use super::invocation::{FirstProcess, Invocation, Isolation, Logs, WhenFull};
+use super::places::Places;
+use super::program::{Program, ProgramError, in_memory};
 use super::spawn::{Spawn, spawn};
 use herdlet_base::ready::{self, SharedFd};
 use herdlet_shim::spec::{Field, SpecError, encode};
@@ -83,6 +84,14 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
+    /// There is no copy of the program that a task may see.
+    #[error("prepare the supervisor of {name}")]
+    Program {
+        /// The attempt or session.
+        name: String,
+        #[source]
+        source: ProgramError,
+    },
     /// The supervisor could not be started.
     #[error("start the supervisor of {name}")]
     Spawn {
@@ -139,12 +148,30 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     let null =
         rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
     let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
-    let entry = what.invocation.entry.as_ref();
-    // The program's directory comes after the leash, or after `/dev/null` in its place.
-    fds.extend(what.leash.or(entry.map(|_| null.as_fd())));
-    fds.extend(entry.map(|entry| entry.dir.as_fd()));
-    let (program, cgroup) = (what.program, what.shims_cgroup);
-    start(&Supervisor { program, verb: c"run", title: what.record, fds: &fds, cgroup })
+    let inside = match &what.invocation.isolation {
+        Some(Isolation::Own(own)) if own.first == FirstProcess::Init => {
+            Some(inside(what.program, what.record)?)
+        }
+        Some(Isolation::Own(_) | Isolation::Joined(_)) | None => None,
+    };
+    let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
+    fds.extend(optional([what.leash, entry, what.invocation.mounts(), inside], null.as_fd()));
+    let (program, cgroup) = (what.program.as_fd(), what.shims_cgroup);
+    let places = what.program.places();
+    start(&Supervisor { program, places, verb: c"run", title: what.record, fds: &fds, cgroup })
+}
+
+/// Descriptors from 4 on. `filler` takes the place of one that is not needed before one that is.
+fn optional<'a>(
+    fds: [Option<BorrowedFd<'a>>; 4],
+    filler: BorrowedFd<'a>,
+) -> impl Iterator<Item = BorrowedFd<'a>> {
+    let len = fds.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    fds.into_iter().take(len).map(move |fd| fd.unwrap_or(filler))
+}
+
+fn inside<'a>(program: &'a Program, name: &str) -> Result<BorrowedFd<'a>, LaunchError> {
+    program.inside().map_err(|source| LaunchError::Program { name: name.to_owned(), source })
 }
 
 /// Starts an exec session. Its shim exits with the command's exit code.
@@ -158,15 +185,22 @@ pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
     };
     let spec = hand_over(what.title, fields, what.invocation)?;
     let [stdin, stdout, stderr] = what.stdio;
-    let mut fds = vec![stdin, stdout, stderr, spec.as_fd(), what.leash];
-    fds.extend(what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd()));
-    let (program, cgroup) = (what.program, what.shims_cgroup);
-    start(&Supervisor { program, verb: c"enter", title: what.title, fds: &fds, cgroup })
+    let mut fds = vec![stdin, stdout, stderr, spec.as_fd()];
+    let (program, joined) = match &what.invocation.isolation {
+        // Between its entry and the command's execution, processes of the task may see which program this is.
+        Some(Isolation::Joined(joined)) => (inside(what.program, what.title)?, Some(joined.of.as_fd())),
+        Some(Isolation::Own(_)) | None => (what.program.as_fd(), None),
+    };
+    let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
+    fds.extend(optional([Some(what.leash), entry, what.invocation.mounts(), joined], spec.as_fd()));
+    let (places, cgroup) = (what.program.places(), what.shims_cgroup);
+    start(&Supervisor { program, places, verb: c"enter", title: what.title, fds: &fds, cgroup })
 }
 
 /// A supervisor to start.
 struct Supervisor<'a> {
-    program: &'a Program,
+    program: BorrowedFd<'a>,
+    places: &'a Places,
     /// What it does.
     verb: &'a CStr,
     /// The attempt or session, for lists of processes.
@@ -176,11 +210,10 @@ struct Supervisor<'a> {
 }
 
 fn start(what: &Supervisor<'_>) -> Result<Child, LaunchError> {
-    let Supervisor { program, verb, title, fds, cgroup } = *what;
+    let Supervisor { program, places, verb, title, fds, cgroup } = *what;
     let text = CString::new(title).unwrap_or_default();
     let arguments = [c"herdlet-shim", verb, text.as_c_str()];
-    let what =
-        Spawn { program: program.as_fd(), places: program.places(), arguments: &arguments, fds, cgroup };
+    let what = Spawn { program, places, arguments: &arguments, fds, cgroup };
     let mut tries = 0..BUSY_TRIES;
     loop {
         match spawn(&what) {

@@ -7,6 +7,7 @@
 
 mod bench;
 mod logs;
+mod namespaces;
 mod sessions;
 mod starts;
 mod surroundings;

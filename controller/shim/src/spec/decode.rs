@@ -4,8 +4,10 @@
 //! loop.
 
 use super::{
-    ENTRY_LEN_MAX, HEADER_LEN, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag,
+    ENTRY_LEN_MAX, HEADER_LEN, HOSTNAME_LEN_MAX, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX,
+    SpecError, TAGS, Tag,
 };
+use crate::isolation::{Capabilities, Namespaces};
 use core::ffi::CStr;
 
 /// A decoded launch spec. It stores single fields; lists are iterated in the blob.
@@ -49,6 +51,22 @@ pub struct Spec<'a> {
     pub entry: Option<&'a CStr>,
     /// See [`super::Field::Network`].
     pub network: Option<&'a CStr>,
+    /// See [`super::Field::Namespaces`].
+    pub namespaces: Namespaces,
+    /// See [`super::Field::MountNamespace`].
+    pub mount_namespace: bool,
+    /// See [`super::Field::Proc`].
+    pub proc: bool,
+    /// See [`super::Field::MessageQueues`].
+    pub message_queues: bool,
+    /// See [`super::Field::Hostname`].
+    pub hostname: Option<&'a CStr>,
+    /// See [`super::Field::Capabilities`].
+    pub capabilities: Option<Capabilities>,
+    /// See [`super::Field::Init`].
+    pub init: bool,
+    /// See [`super::Field::Join`].
+    pub join: Option<Namespaces>,
     entries: Entries<'a>,
 }
 
@@ -79,14 +97,30 @@ impl<'a> Spec<'a> {
             driver: 0,
             entry: None,
             network: None,
+            namespaces: Namespaces::default(),
+            mount_namespace: false,
+            proc: false,
+            message_queues: false,
+            hostname: None,
+            capabilities: None,
+            init: false,
+            join: None,
             entries,
         };
-        let mut seen: u32 = 0;
+        let mut seen: u64 = 0;
         let mut walk = entries;
         loop {
             let (tag, value) = walk.next_entry()?;
             let bad = SpecError::Value(tag as u16);
-            let is_list = matches!(tag, Tag::Argument | Tag::Variable | Tag::Group | Tag::TasksFile);
+            let is_list = matches!(
+                tag,
+                Tag::Argument
+                    | Tag::Variable
+                    | Tag::Group
+                    | Tag::TasksFile
+                    | Tag::ReadOnlyProc
+                    | Tag::MaskedProc
+            );
             if seen & (1 << tag as u32) != 0 && !is_list {
                 return Err(bad);
             }
@@ -133,6 +167,19 @@ impl<'a> Spec<'a> {
                 Tag::Network => spec.network = Some(text(value).ok_or(bad)?),
                 Tag::Driver => spec.driver = u32_of(value).ok_or(bad)?,
                 Tag::Entry => spec.entry = Some(file_name(value, ENTRY_LEN_MAX).ok_or(bad)?),
+                Tag::Namespaces => spec.namespaces = kinds(value, Namespaces::CREATED).ok_or(bad)?,
+                Tag::MountNamespace => spec.mount_namespace = set(value).ok_or(bad)?,
+                Tag::Proc => spec.proc = set(value).ok_or(bad)?,
+                Tag::ReadOnlyProc | Tag::MaskedProc => {
+                    text(value).filter(|path| !matches!(path.to_bytes(), [] | [b'/', ..])).ok_or(bad)?;
+                }
+                Tag::MessageQueues => spec.message_queues = set(value).ok_or(bad)?,
+                Tag::Hostname => spec.hostname = Some(file_name(value, HOSTNAME_LEN_MAX).ok_or(bad)?),
+                Tag::Capabilities => {
+                    spec.capabilities = Some(Capabilities::from_bytes(value).ok_or(bad)?);
+                }
+                Tag::Init => spec.init = set(value).ok_or(bad)?,
+                Tag::Join => spec.join = Some(kinds(value, Namespaces::ENTERED).ok_or(bad)?),
             }
         }
         for needed in [Tag::Program, Tag::Argument] {
@@ -140,7 +187,28 @@ impl<'a> Spec<'a> {
                 return Err(SpecError::Missing(needed as u16));
             }
         }
+        spec.require_own_namespaces()?;
         Ok(spec)
+    }
+
+    /// Without a namespace of the task's own, these fields would change the machine's.
+    fn require_own_namespaces(&self) -> Result<(), SpecError> {
+        let needs = [
+            (self.hostname.is_some(), Namespaces::UTS),
+            (self.proc, Namespaces::PID),
+            (self.message_queues, Namespaces::IPC),
+        ];
+        if needs.into_iter().any(|(is_set, kind)| is_set && !self.namespaces.contains(kind)) {
+            return Err(SpecError::Missing(Tag::Namespaces as u16));
+        }
+        if (self.proc || self.message_queues) && !self.mount_namespace {
+            return Err(SpecError::Missing(Tag::MountNamespace as u16));
+        }
+        // A session enters what its task has; both use the same descriptor.
+        if self.join.is_some() && (self.init || self.mount_namespace || self.namespaces.flags() != 0) {
+            return Err(SpecError::Value(Tag::Join as u16));
+        }
+        Ok(())
     }
 
     /// The name of the attempt's record, even if the rest of the blob is invalid.
@@ -165,6 +233,16 @@ impl<'a> Spec<'a> {
     /// The v1 `tasks` files to enter.
     pub fn tasks_files(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
         self.texts(Tag::TasksFile)
+    }
+
+    /// The paths below /proc to make read-only.
+    pub fn read_only_proc(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
+        self.texts(Tag::ReadOnlyProc)
+    }
+
+    /// The paths below /proc to hide.
+    pub fn masked_proc(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
+        self.texts(Tag::MaskedProc)
     }
 
     /// The supplementary groups.
@@ -213,6 +291,11 @@ impl<'a> Iterator for Entries<'a> {
 /// A flag is set by its presence, without a value.
 fn set(value: &[u8]) -> Option<bool> {
     value.is_empty().then_some(true)
+}
+
+/// Kinds of namespaces, at most these.
+fn kinds(value: &[u8], limit: Namespaces) -> Option<Namespaces> {
+    u32_of(value).and_then(|flags| Namespaces::from_flags(flags, limit))
 }
 
 fn text(value: &[u8]) -> Option<&CStr> {

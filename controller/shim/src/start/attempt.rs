@@ -8,7 +8,7 @@ use super::files::Place;
 use super::logs::{Full, Shared, Streams};
 use super::slay::slay;
 use super::sys::{self, Errno, Fd, POLLIN, PollFd};
-use super::{LEASH, close_unused, drop_spec, take_leash, take_program_dir, take_spec};
+use super::{Descriptors, drop_spec, take_spec};
 use crate::record::{Exit, Process, Record, State, Step, start_ticks};
 use crate::rotation::Text;
 use crate::spec::Spec;
@@ -35,11 +35,13 @@ pub(super) fn run() -> u32 {
         return 0;
     };
     keeper.record.driver = spec.driver;
-    close_unused(&spec);
-    let leash = if spec.leash { take_leash().unwrap_or(-1) } else { -1 };
-    if !spec.leash {
-        sys::close(LEASH);
-    }
+    let descriptors = match Descriptors::take(&spec) {
+        Ok(descriptors) => descriptors,
+        Err(errno) => {
+            keeper.fail(Step::Prepare, errno);
+            return 0;
+        }
+    };
     let place = |stem: Option<&CStr>| Place {
         dir: FD_LOGS,
         stem: Text::new().with(stem.unwrap_or_default().to_bytes()),
@@ -48,8 +50,9 @@ pub(super) fn run() -> u32 {
     };
     let full = if spec.log_block { Full::Block } else { Full::Drop };
     let places = [place(spec.stdout), place(spec.stderr)];
-    let started = start(&spec, &mut keeper);
+    let started = start(&spec, &descriptors, &mut keeper);
     drop_spec(blob);
+    descriptors.close();
     let Some((pipes, signals)) = started else { return 0 };
     // Keeps no mount busy.
     let _ = sys::chdir(c"/");
@@ -58,7 +61,7 @@ pub(super) fn run() -> u32 {
         keeper,
         streams: Streams::new(&shared),
         signals,
-        leash,
+        leash: descriptors.leash,
         slaying: false,
         patience: EXIT_PATIENCE,
     }
@@ -67,8 +70,8 @@ pub(super) fn run() -> u32 {
 }
 
 /// Starts the task and updates the record. Returns the read ends of its pipes and the signal descriptor.
-fn start(spec: &Spec<'_>, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
-    match take_program_dir(spec).map_err(prepare).and_then(|dir| start_with_pipes(spec, dir)) {
+fn start(spec: &Spec<'_>, descriptors: &Descriptors, keeper: &mut Keeper) -> Option<([Fd; 2], Fd)> {
+    match start_with_pipes(spec, descriptors) {
         Ok((pid, pipes, signals)) => {
             keeper.record.task = Process { pid, start_ticks: start_ticks_of(Some(pid)) };
             keeper.advance(State::Running);
@@ -85,8 +88,13 @@ fn prepare(errno: Errno) -> birth::Failure {
     (Step::Prepare, errno)
 }
 
-fn start_with_pipes(spec: &Spec<'_>, dir: Fd) -> Result<(u32, [Fd; 2], Fd), birth::Failure> {
-    let signals = sys::signalfd(&[sys::SIGCHLD, sys::SIGUSR1, sys::SIGALRM]).map_err(prepare)?;
+fn start_with_pipes(
+    spec: &Spec<'_>,
+    descriptors: &Descriptors,
+) -> Result<(u32, [Fd; 2], Fd), birth::Failure> {
+    let taken = [sys::SIGCHLD, sys::SIGUSR1, sys::SIGALRM];
+    let signals = taken.into_iter().fold(0, |mask, signal| mask | sys::signal_bit(signal));
+    let signals = sys::signalfd(signals).map_err(prepare)?;
     let mut reading = [-1; 2];
     let mut stdio = [0; 3];
     for (index, stem) in [spec.stdout, spec.stderr].into_iter().enumerate() {
@@ -96,8 +104,7 @@ fn start_with_pipes(spec: &Spec<'_>, dir: Fd) -> Result<(u32, [Fd; 2], Fd), birt
             stdio[index + 1] = to;
         }
     }
-    let pid = birth::start(spec, stdio, dir)?;
-    sys::close(dir);
+    let pid = birth::start(spec, stdio, descriptors)?;
     for end in stdio {
         if end != 0 {
             sys::close(end);

@@ -5,28 +5,36 @@
 //! without a pipe, and no page is copied.
 
 use super::sys::{self, Errno, Fd};
+use super::{Descriptors, SPEC, mounts};
 use crate::clone::{Birth, CLONE_INTO_CGROUP, CLONE_VFORK, CLONE_VM, clone_onto};
+use crate::isolation::{Capabilities, Namespaces};
 use crate::record::Step;
 use crate::rotation::Text;
 use crate::spec::Spec;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The failed step of a start, and its errno.
 pub(super) type Failure = (Step, Errno);
 
 /// Whole words: the memory after it must be aligned.
-const CHILD_STACK_LEN: usize = 16 * 1024;
+pub(super) const CHILD_STACK_LEN: usize = 16 * 1024;
+/// The number of arguments of the verb `init` before those of the task.
+const INIT_ARGUMENTS: usize = 4;
 
-/// Starts the program, by its name in `program_dir` if that is set. `stdio` become its descriptors 0, 1 and 2; all
+/// Starts the program, by its name in its directory if that is given. `stdio` become its descriptors 0, 1 and 2; all
 /// others must be close-on-exec.
-pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<u32, Failure> {
+pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], descriptors: &Descriptors) -> Result<u32, Failure> {
+    if spec.join.is_some_and(|kinds| kinds.contains(Namespaces::PID)) {
+        // Only for children of this process.
+        sys::enter_namespaces(descriptors.helper, Namespaces::PID).map_err(|errno| (Step::Join, errno))?;
+    }
     let cgroup = match spec.cgroup {
         Some(path) => sys::openat(sys::AT_FDCWD, path, sys::O_RDONLY | sys::O_DIRECTORY, 0)
             .map_err(|errno| (Step::Cgroup, errno))?,
         None => -1,
     };
-    let arguments = spec.arguments().count() + 1;
+    let arguments = INIT_ARGUMENTS + spec.arguments().count() + 1;
     let variables = spec.variables().count() + 1;
     let groups = spec.groups().count();
     let pointers_len = (arguments + variables) * size_of::<usize>();
@@ -41,7 +49,8 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
     // SAFETY: zeroed bytes are valid numbers. All of it is aligned, because it follows whole words.
     let (_, for_groups, _) = unsafe { numbers.align_to_mut::<u32>() };
     let (for_arguments, for_variables) = pointers.split_at_mut(arguments.min(pointers.len()));
-    for (slot, text) in for_arguments.iter_mut().zip(spec.arguments()) {
+    let of_init = [c"herdlet-init", c"init", spec.program, spec.entry.unwrap_or_default()];
+    for (slot, text) in for_arguments.iter_mut().zip(of_init.into_iter().chain(spec.arguments())) {
         *slot = text.as_ptr().cast();
     }
     for (slot, text) in for_variables.iter_mut().zip(spec.variables()) {
@@ -53,7 +62,7 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
     let mut child = Child {
         spec,
         stdio,
-        program_dir,
+        descriptors,
         arguments: for_arguments,
         variables: for_variables,
         groups: for_groups,
@@ -68,7 +77,11 @@ pub(super) fn start(spec: &Spec<'_>, stdio: [Fd; 3], program_dir: Fd) -> Result<
     sys::close(cgroup);
     // SAFETY: the child no longer uses the arena: it has executed its program or exited.
     unsafe { sys::unmap(whole.0, whole.1) };
-    let pid = pid.map_err(|errno| (step_of_birth(spec), errno))?;
+    let pid = pid.map_err(|errno| match errno {
+        // A limit of namespaces, or no right to make them. Neither comes from a cgroup.
+        sys::ENOSPC | sys::EPERM if spec.namespaces.contains(Namespaces::PID) => (Step::Namespaces, errno),
+        _ => (step_of_birth(spec), errno),
+    })?;
     match failed_step {
         None => Ok(pid),
         Some(step) => {
@@ -86,7 +99,8 @@ fn step_of_birth(spec: &Spec<'_>) -> Step {
 struct Child<'a> {
     spec: &'a Spec<'a>,
     stdio: [Fd; 3],
-    program_dir: Fd,
+    descriptors: &'a Descriptors,
+    /// Those of the verb `init`, then the task's.
     arguments: &'a [*const u8],
     variables: &'a [*const u8],
     groups: &'a [u32],
@@ -99,7 +113,7 @@ struct Child<'a> {
 impl Child<'_> {
     fn create(&mut self, stack: &mut [u8], cgroup: Fd) -> sys::Result<u32> {
         let mut birth = Birth {
-            flags: CLONE_VM | CLONE_VFORK,
+            flags: CLONE_VM | CLONE_VFORK | u64::from(namespaces_of_birth(self.spec).flags()),
             exit_signal: u64::from(sys::SIGCHLD),
             parent_word: 0,
             child_word: 0,
@@ -142,33 +156,31 @@ impl Child<'_> {
 
     /// Returns only on failure.
     fn execute(&self) -> Errno {
-        if let Some(name) = self.spec.entry {
-            match sys::execveat(self.program_dir, name, self.arguments, self.variables) {
-                // A script: its interpreter is given a path, and none leads through a descriptor that is closed by
-                // then.
-                sys::ENOENT => {}
-                errno => return errno,
+        let spec = self.spec;
+        let program_dir = self.descriptors.program_dir;
+        if spec.init {
+            // Descriptor 3 is closed, or belongs to the supervisor alone.
+            if program_dir >= 0
+                && let Err(errno) = sys::dup_to(program_dir, SPEC)
+            {
+                return errno;
             }
+            return sys::execveat(self.descriptors.helper, c"", self.arguments, self.variables);
         }
-        sys::execve(self.spec.program, self.arguments, self.variables)
+        let arguments = self.arguments.get(INIT_ARGUMENTS..).unwrap_or_default();
+        execute(spec.program, spec.entry.map(|name| (program_dir, name)), arguments, self.variables)
     }
 
     fn prepare(&self) -> Result<(), Failure> {
         let spec = self.spec;
-        if self.cgroup >= 0 {
-            write_to(self.cgroup, c"cgroup.procs", b"0").map_err(|errno| (Step::Cgroup, errno))?;
-        }
-        for path in spec.tasks_files() {
-            write_to(sys::AT_FDCWD, path, b"0").map_err(|errno| (Step::TasksFile, errno))?;
-        }
-        if let Some(path) = spec.network {
-            // Needs rights that the task may not have.
-            enter_network(path).map_err(|errno| (Step::Network, errno))?;
-        }
-        sys::setsid().map_err(|errno| (Step::Session, errno))?;
+        self.enter_cgroups()?;
         if let Some(adjustment) = spec.oom_score_adj {
+            // While /proc is the machine's.
             set_oom_score_adj(adjustment).map_err(|errno| (Step::OomScore, errno))?;
         }
+        // Needs rights that the task may not have.
+        self.enter_namespaces()?;
+        sys::setsid().map_err(|errno| (Step::Session, errno))?;
         if let Some(limit) = spec.open_files {
             limit_open_files(limit).map_err(|errno| (Step::OpenFiles, errno))?;
         }
@@ -181,6 +193,80 @@ impl Child<'_> {
         if spec.terminal {
             sys::take_terminal(0).map_err(|errno| (Step::Terminal, errno))?;
         }
+        self.become_user()?;
+        if spec.no_new_privs {
+            const PR_SET_NO_NEW_PRIVS: u32 = 38;
+            sys::prctl(PR_SET_NO_NEW_PRIVS, 1).map_err(|errno| (Step::NoNewPrivs, errno))?;
+        }
+        self.change_directory().map_err(|errno| (Step::Directory, errno))?;
+        if !spec.init {
+            // The verb `init` takes the signals that arrive before it runs; without it the first process of a pid
+            // namespace would lose them.
+            sys::set_signal_mask(0);
+        }
+        Ok(())
+    }
+
+    fn enter_cgroups(&self) -> Result<(), Failure> {
+        if self.cgroup >= 0 {
+            write_to(self.cgroup, c"cgroup.procs", b"0").map_err(|errno| (Step::Cgroup, errno))?;
+        }
+        for path in self.spec.tasks_files() {
+            write_to(sys::AT_FDCWD, path, b"0").map_err(|errno| (Step::TasksFile, errno))?;
+        }
+        Ok(())
+    }
+
+    fn enter_namespaces(&self) -> Result<(), Failure> {
+        let spec = self.spec;
+        if let Some(path) = spec.network {
+            enter_network(path).map_err(|errno| (Step::Network, errno))?;
+        }
+        if let Some(kinds) = spec.join.map(|kinds| kinds.without(Namespaces::PID))
+            && kinds != Namespaces::default()
+        {
+            sys::enter_namespaces(self.descriptors.helper, kinds).map_err(|errno| (Step::Join, errno))?;
+        }
+        // The root of a cgroup namespace is the cgroup of the process that makes it: not earlier.
+        let created = spec.namespaces.without(Namespaces::PID);
+        if created != Namespaces::default() {
+            sys::unshare(created).map_err(|errno| (Step::Namespaces, errno))?;
+        }
+        if let Some(name) = spec.hostname {
+            sys::set_hostname(name).map_err(|errno| (Step::Hostname, errno))?;
+        }
+        if spec.mount_namespace {
+            self.enter_mounts()?;
+        }
+        Ok(())
+    }
+
+    fn enter_mounts(&self) -> Result<(), Failure> {
+        let spec = self.spec;
+        // Standard input is /dev/null of the machine; one below the new root may be anything.
+        let null = match spec.masked_proc().next() {
+            Some(_) => sys::copy_mount(self.stdio[0], c"").map_err(|errno| (Step::Proc, errno))?,
+            None => -1,
+        };
+        sys::enter_namespaces(self.descriptors.mounts, Namespaces::MOUNT)
+            .map_err(|errno| (Step::MountNamespace, errno))?;
+        if spec.proc {
+            mounts::mount_proc(spec, null).map_err(|errno| (Step::Proc, errno))?;
+        }
+        if spec.message_queues {
+            mounts::mount_message_queues().map_err(|errno| (Step::MessageQueues, errno))?;
+        }
+        Ok(())
+    }
+
+    fn become_user(&self) -> Result<(), Failure> {
+        const PR_SET_KEEPCAPS: u32 = 8;
+        let spec = self.spec;
+        if let Some(sets) = spec.capabilities {
+            // While setting ids can't have taken the right to do so.
+            sys::bound_capabilities(sets.bounding).map_err(|errno| (Step::Capabilities, errno))?;
+            sys::prctl(PR_SET_KEEPCAPS, 1).map_err(|errno| (Step::Capabilities, errno))?;
+        }
         if let Some((uid, gid)) = spec.user {
             // A process with the agent's keyring can use its keys. If leaving it fails, the kernel has no keyrings, or a
             // sandbox forbids them to the task too.
@@ -189,20 +275,51 @@ impl Child<'_> {
             sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
             sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
             // The kernel drops capabilities only when root changes to another user, and never the inheritable ones.
-            if uid != 0 {
-                sys::drop_capabilities().map_err(|errno| (Step::Uid, errno))?;
+            if uid != 0 && spec.capabilities.is_none() {
+                sys::set_capabilities(0, 0, 0).map_err(|errno| (Step::Uid, errno))?;
             }
         }
-        if spec.no_new_privs {
-            const PR_SET_NO_NEW_PRIVS: u32 = 38;
-            sys::prctl(PR_SET_NO_NEW_PRIVS, 1).map_err(|errno| (Step::NoNewPrivs, errno))?;
+        match spec.capabilities {
+            Some(sets) => set_capabilities(&sets).map_err(|errno| (Step::Capabilities, errno)),
+            None => Ok(()),
         }
-        if let Some(path) = spec.directory {
-            sys::chdir(path).map_err(|errno| (Step::Directory, errno))?;
-        }
-        sys::set_signal_mask(0);
-        Ok(())
     }
+
+    fn change_directory(&self) -> sys::Result<()> {
+        let Some(path) = self.spec.directory else { return Ok(()) };
+        sys::chdir(path)?;
+        let has_own_root = self.spec.mount_namespace
+            || self.spec.join.is_some_and(|kinds| kinds.contains(Namespaces::MOUNT));
+        // A path through a descriptor of this process leads out of the task's root.
+        if has_own_root && !sys::is_below_root() { Err(sys::EACCES) } else { Ok(()) }
+    }
+}
+
+/// Namespaces that only a new process can be in. The others are made by the child itself: it is in its cgroup by then.
+fn namespaces_of_birth(spec: &Spec<'_>) -> Namespaces {
+    if spec.namespaces.contains(Namespaces::PID) { Namespaces::PID } else { Namespaces::default() }
+}
+
+/// Executes a program, in its directory if there is one; returns only on failure.
+pub(super) fn execute(
+    program: &CStr,
+    entry: Option<(Fd, &CStr)>,
+    arguments: &[*const u8],
+    variables: &[*const u8],
+) -> Errno {
+    if let Some((dir, name)) = entry {
+        match sys::execveat(dir, name, arguments, variables) {
+            // A script: its interpreter is given a path, and none leads through a descriptor that is closed by then.
+            sys::ENOENT => {}
+            errno => return errno,
+        }
+    }
+    sys::execve(program, arguments, variables)
+}
+
+fn set_capabilities(sets: &Capabilities) -> sys::Result<()> {
+    sys::set_capabilities(sets.effective, sets.permitted, sets.inheritable)?;
+    sys::raise_ambient_capabilities(sets.ambient)
 }
 
 unsafe extern "C" fn child(argument: *mut c_void) -> ! {
@@ -214,14 +331,14 @@ unsafe extern "C" fn child(argument: *mut c_void) -> ! {
     sys::exit(127)
 }
 
-fn enter_network(path: &core::ffi::CStr) -> sys::Result<()> {
+fn enter_network(path: &CStr) -> sys::Result<()> {
     let namespace = sys::openat(sys::AT_FDCWD, path, sys::O_RDONLY, 0)?;
-    let done = sys::enter_network(namespace);
+    let done = sys::enter_namespaces(namespace, Namespaces::NETWORK);
     sys::close(namespace);
     done
 }
 
-fn write_to(dir: Fd, path: &core::ffi::CStr, bytes: &[u8]) -> sys::Result<()> {
+fn write_to(dir: Fd, path: &CStr, bytes: &[u8]) -> sys::Result<()> {
     let fd = sys::openat(dir, path, sys::O_WRONLY, 0)?;
     let done = sys::write(fd, bytes);
     sys::close(fd);

@@ -6,7 +6,8 @@
 
 use super::slay::slay;
 use super::sys::{self, POLLIN, PollFd};
-use super::{birth, close_unused, drop_spec, take_leash, take_program_dir, take_spec};
+use super::{Descriptors, birth, drop_spec, take_spec};
+use crate::isolation::Namespaces;
 use crate::record::{Exit, Step};
 use crate::rotation::Text;
 use crate::spec::Spec;
@@ -15,25 +16,40 @@ use crate::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND};
 /// Runs a session to its end; returns the exit code.
 pub(super) fn enter() -> u32 {
     let Ok(blob) = take_spec() else { return EXIT_CANNOT_EXECUTE };
-    let Ok(spec) = Spec::decode(blob) else {
+    let Ok(mut spec) = Spec::decode(blob) else {
         return refuse((Step::Spec, 0));
     };
-    close_unused(&spec);
-    let Ok(leash) = take_leash() else { return EXIT_CANNOT_EXECUTE };
-    let Ok(dir) = take_program_dir(&spec) else { return EXIT_CANNOT_EXECUTE };
-    let has_cgroup = spec.cgroup.is_some();
-    let started = sys::signalfd(&[sys::SIGCHLD])
+    spec.leash = true;
+    let Ok(descriptors) = Descriptors::take(&spec) else { return EXIT_CANNOT_EXECUTE };
+    let leftovers = Leftovers::for_spec(&spec);
+    let started = sys::signalfd(sys::signal_bit(sys::SIGCHLD))
         .map_err(|errno| (Step::Prepare, errno))
-        .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2], dir)?, signals)));
+        .and_then(|signals| Ok((birth::start(&spec, [0, 1, 2], &descriptors)?, signals)));
     drop_spec(blob);
-    sys::close(dir);
+    descriptors.close();
     match started {
-        Ok((pid, signals)) => wait(pid, signals, leash, has_cgroup),
+        Ok((pid, signals)) => wait(pid, signals, descriptors.leash, leftovers),
         Err(failure) => refuse(failure),
     }
 }
 
-fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
+/// What ends the processes that a command leaves behind.
+#[derive(PartialEq, Eq)]
+enum Leftovers {
+    /// Their cgroup or pid namespace, with the task.
+    EndWithTask,
+    /// Nothing: this process kills them.
+    Killed,
+}
+
+impl Leftovers {
+    fn for_spec(spec: &Spec<'_>) -> Self {
+        let shares_pids = spec.join.is_some_and(|kinds| kinds.contains(Namespaces::PID));
+        if spec.cgroup.is_some() || shares_pids { Self::EndWithTask } else { Self::Killed }
+    }
+}
+
+fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, leftovers: Leftovers) -> u32 {
     let mut entries =
         [PollFd { fd: signals, events: POLLIN, revents: 0 }, PollFd { fd: leash, events: 0, revents: 0 }];
     let mut slaying = false;
@@ -48,9 +64,8 @@ fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
                 Err(_) => return code.unwrap_or(EXIT_CANNOT_EXECUTE),
             }
         }
-        // Processes that the command left behind end with their cgroup; without one they would stay forever.
         match code {
-            Some(code) if has_cgroup && !slaying => return code,
+            Some(code) if leftovers == Leftovers::EndWithTask && !slaying => return code,
             Some(_) => slaying = true,
             None => {}
         }
@@ -69,12 +84,14 @@ fn wait(main: u32, signals: sys::Fd, leash: sys::Fd, has_cgroup: bool) -> u32 {
     }
 }
 
-fn code_of(status: u32) -> u32 {
+/// The exit code for a wait status.
+pub(super) fn code_of(status: u32) -> u32 {
     let exit = Exit::of_wait_status(status, 0);
     if exit.signal == 0 { u32::from(exit.code) } else { 128 + u32::from(exit.signal) }
 }
 
-fn refuse((step, errno): birth::Failure) -> u32 {
+/// Reports a failed start on stderr; returns the exit code.
+pub(super) fn refuse((step, errno): birth::Failure) -> u32 {
     let line = Text::new()
         .with(b"herdlet: failed to ")
         .with(step.phrase().as_bytes())

@@ -1,8 +1,8 @@
 //! Thin wrappers for system calls on x86_64 and aarch64.
 //!
 //! In: Rust types. Out: the result or an errno. A new call needs its number for both machines. Only calls that exist on
-//! both are used (`openat`, never `open`). This file has numbers, the call itself, memory and time; `files` and
-//! `processes` have the rest.
+//! both are used (`openat`, never `open`). This file has numbers, the call itself, memory and time; `files`,
+//! `mounts` and `processes` have the rest.
 
 use core::arch::asm;
 use core::ffi::{CStr, c_void};
@@ -20,7 +20,9 @@ pub(super) const EINTR: Errno = 4;
 pub(super) const ECHILD: Errno = 10;
 pub(super) const EACCES: Errno = 13;
 pub(super) const EEXIST: Errno = 17;
+pub(super) const ENOTDIR: Errno = 20;
 pub(super) const EINVAL: Errno = 22;
+pub(super) const ENOSPC: Errno = 28;
 pub(super) const ENOSYS: Errno = 38;
 
 pub(super) const O_RDONLY: u32 = 0;
@@ -29,6 +31,7 @@ pub(super) const O_CREAT: u32 = 0o100;
 pub(super) const O_EXCL: u32 = 0o200;
 pub(super) const O_NONBLOCK: u32 = 0o4000;
 pub(super) const O_CLOEXEC: u32 = 0o2_000_000;
+pub(super) const O_PATH: u32 = 0o10_000_000;
 #[cfg(target_arch = "x86_64")]
 pub(super) const O_DIRECTORY: u32 = 0o200_000;
 #[cfg(target_arch = "x86_64")]
@@ -74,6 +77,7 @@ numbers! {
     WAIT4 61 260;
     KILL 62 129;
     FTRUNCATE 77 46;
+    GETCWD 79 17;
     CHDIR 80 49;
     UMASK 95 166;
     SETSID 112 157;
@@ -82,6 +86,7 @@ numbers! {
     SETRESGID 119 149;
     CAPSET 126 91;
     PRCTL 157 167;
+    SETHOSTNAME 170 161;
     FUTEX 202 98;
     GETDENTS64 217 61;
     CLOCK_GETTIME 228 113;
@@ -91,6 +96,7 @@ numbers! {
     OPENAT 257 56;
     UNLINKAT 263 35;
     PPOLL 271 73;
+    UNSHARE 272 97;
     SPLICE 275 76;
     SIGNALFD4 289 74;
     DUP3 292 24;
@@ -99,7 +105,13 @@ numbers! {
     EXECVEAT 322 281;
     SETNS 308 268;
     STATX 332 291;
+    OPEN_TREE 428 428;
+    MOVE_MOUNT 429 429;
+    FSOPEN 430 430;
+    FSCONFIG 431 431;
+    FSMOUNT 432 432;
     CLOSE_RANGE 436 436;
+    MOUNT_SETATTR 442 442;
 }
 
 /// # Safety
@@ -159,9 +171,11 @@ macro_rules! kernel {
 }
 
 mod files;
+mod mounts;
 mod processes;
 
 pub(super) use files::*;
+pub(super) use mounts::*;
 pub(super) use processes::*;
 
 #[repr(C)]

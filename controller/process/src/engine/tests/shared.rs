@@ -32,6 +32,8 @@ impl Translate for Other {
             cgroup: None,
             tasks_files: Vec::new(),
             network: None,
+            isolation: None,
+            capabilities: None,
         };
         Ok(Translated { invocation, processes: None })
     }

@@ -90,10 +90,11 @@ pub(in crate::start) fn dup_to(from: Fd, to: Fd) -> Result<()> {
     kernel!(DUP3, from, to, 0).map(|_| ())
 }
 
-/// Copies a descriptor to a free number, with close-on-exec.
-pub(in crate::start) fn dup_private(from: Fd) -> Result<Fd> {
-    const F_DUPFD_CLOEXEC: u32 = 1030;
-    kernel!(FCNTL, from, F_DUPFD_CLOEXEC, 3).map(|fd| fd as Fd)
+/// Sets close-on-exec.
+pub(in crate::start) fn keep_private(fd: Fd) -> Result<()> {
+    const F_SETFD: u32 = 2;
+    const FD_CLOEXEC: u32 = 1;
+    kernel!(FCNTL, fd, F_SETFD, FD_CLOEXEC).map(|_| ())
 }
 
 /// Sets the capacity of a pipe; a user limit may forbid a larger one.

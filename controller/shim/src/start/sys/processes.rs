@@ -3,6 +3,7 @@
 //! In: pids, masks, ids. Out: the result or an errno. See `sys`.
 
 use super::*;
+use crate::isolation::Namespaces;
 
 /// Sets the signal mask of the calling thread.
 pub(in crate::start) fn set_signal_mask(mask: u64) {
@@ -26,9 +27,8 @@ pub(in crate::start) fn set_alarm(after_ms: u32) {
     let _: Result<usize> = kernel!(SETITIMER, ITIMER_REAL, times.as_ptr(), 0);
 }
 
-/// A descriptor that is readable when one of these signals is pending.
-pub(in crate::start) fn signalfd(signals: &[u32]) -> Result<Fd> {
-    let mask: u64 = signals.iter().fold(0, |mask, signal| mask | signal_bit(*signal));
+/// A descriptor that is readable when one of the signals in this mask is pending.
+pub(in crate::start) fn signalfd(mask: u64) -> Result<Fd> {
     kernel!(SIGNALFD4, -1_isize, &raw const mask, 8, O_CLOEXEC | O_NONBLOCK).map(|fd| fd as Fd)
 }
 
@@ -133,12 +133,40 @@ pub(in crate::start) fn exit(code: u32) -> ! {
     }
 }
 
-/// Drops all capabilities, including inheritable and ambient ones (capabilities(7)).
-pub(in crate::start) fn drop_capabilities() -> Result<()> {
+/// Sets the effective, permitted and inheritable capabilities of the calling thread (capabilities(7)). Ambient ones that
+/// are not permitted and inheritable any more are dropped with them.
+pub(in crate::start) fn set_capabilities(effective: u64, permitted: u64, inheritable: u64) -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
-    // For the calling thread; then the effective, permitted and inheritable sets, twice for 64 bits.
-    let (header, none) = ([VERSION_3, 0], [0_u32; 6]);
-    kernel!(CAPSET, header.as_ptr(), none.as_ptr()).map(|_| ())
+    let sets = [effective, permitted, inheritable];
+    // For the calling thread; then the three sets, first the lower and then the higher halves.
+    let header = [VERSION_3, 0];
+    let halves = [sets.map(|set| set as u32), sets.map(|set| (set >> 32) as u32)];
+    kernel!(CAPSET, header.as_ptr(), halves.as_ptr()).map(|_| ())
+}
+
+/// Limits the bounding set to these capabilities.
+pub(in crate::start) fn bound_capabilities(bounding: u64) -> Result<()> {
+    const PR_CAPBSET_DROP: u32 = 24;
+    for capability in 0..u64::BITS {
+        if bounding & 1 << capability == 0 {
+            match prctl(PR_CAPBSET_DROP, capability as usize) {
+                // The kernel knows no more.
+                Err(EINVAL) => break,
+                done => done?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes these capabilities ambient.
+pub(in crate::start) fn raise_ambient_capabilities(ambient: u64) -> Result<()> {
+    const PR_CAP_AMBIENT: u32 = 47;
+    const PR_CAP_AMBIENT_RAISE: u32 = 2;
+    for capability in (0..u64::BITS).filter(|capability| ambient & 1 << capability != 0) {
+        kernel!(PRCTL, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)?;
+    }
+    Ok(())
 }
 
 /// Leaves the inherited session keyring for a new and empty one (keyctl(2)).
@@ -147,22 +175,42 @@ pub(in crate::start) fn leave_keyring() -> Result<()> {
     kernel!(KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(|_| ())
 }
 
-/// Enters the network namespace of this open file.
-pub(in crate::start) fn enter_network(namespace: Fd) -> Result<()> {
-    const CLONE_NEWNET: u32 = 0x4000_0000;
-    kernel!(SETNS, namespace, CLONE_NEWNET).map(|_| ())
+/// Enters a namespace of the given kind by its open file, or namespaces of the given kinds by a pidfd.
+pub(in crate::start) fn enter_namespaces(fd: Fd, kinds: Namespaces) -> Result<()> {
+    kernel!(SETNS, fd, kinds.flags()).map(|_| ())
 }
 
-/// Executes `name`, which must not be a link, in a directory; returns only on failure.
+/// Moves the calling process into new namespaces.
+pub(in crate::start) fn unshare(kinds: Namespaces) -> Result<()> {
+    kernel!(UNSHARE, kinds.flags()).map(|_| ())
+}
+
+/// Sets the host name of the uts namespace.
+pub(in crate::start) fn set_hostname(name: &CStr) -> Result<()> {
+    let name = name.to_bytes();
+    kernel!(SETHOSTNAME, name.as_ptr(), name.len()).map(|_| ())
+}
+
+/// Whether the working directory is below the root directory. If not, the kernel's name for it is no absolute path.
+pub(in crate::start) fn is_below_root() -> bool {
+    // One page is the longest result.
+    let mut path = [0_u8; 4096];
+    kernel!(GETCWD, path.as_mut_ptr(), path.len()).is_ok() && path[0] == b'/'
+}
+
+/// Executes `name` in a directory, or the open file itself if the name is empty; returns only on failure. A link is not
+/// followed.
 pub(in crate::start) fn execveat(
-    dir: Fd,
+    at: Fd,
     name: &CStr,
     arguments: &[*const u8],
     variables: &[*const u8],
 ) -> Errno {
     const AT_SYMLINK_NOFOLLOW: u32 = 0x100;
+    const AT_EMPTY_PATH: u32 = 0x1000;
+    let flags = if name.is_empty() { AT_EMPTY_PATH } else { AT_SYMLINK_NOFOLLOW };
     let (arguments, variables) = (arguments.as_ptr(), variables.as_ptr());
-    match kernel!(EXECVEAT, dir, name.as_ptr(), arguments, variables, AT_SYMLINK_NOFOLLOW, 0) {
+    match kernel!(EXECVEAT, at, name.as_ptr(), arguments, variables, flags, 0) {
         Ok(_) => 0,
         Err(errno) => errno,
     }

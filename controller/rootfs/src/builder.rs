@@ -1,0 +1,232 @@
+//! Makes a root.
+//!
+//! In: the seed, a description. Out: a mount namespace. The work is done on a thread in a copy of the seed: until the root
+//! is complete, nothing but that thread sees it, and if it can't be completed, the copy ends with the thread.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use rustix::{
+    fs::{FileType, Mode, OFlags, fstat, openat, symlinkat},
+    io::Errno,
+    mount::{MountAttrFlags, UnmountFlags, unmount},
+};
+
+use crate::{
+    device,
+    kernel::{self, Depth, in_thread},
+    overlay::{self, Refusal},
+    place::{directory, file, find, own_directory},
+    root::{Access, Built, ReadOnly, Root, RootError, failed},
+    seed::{ALLOC, PART, ROOT, Seed, open_dir, replace_root},
+    source::{Content, Kind, Part, Sources},
+};
+
+/// Makes a root.
+///
+/// # Errors
+/// [`RootError::Busy`] while a process of an earlier root of the same task lives. Other errors are of the machine or of the
+/// description: a missing task directory, or a bind without its source.
+pub fn build(seed: &Seed, root: &Root) -> Result<Built, RootError> {
+    in_thread(|| {
+        let sources = Sources::open(root)?;
+        seed.enter_copy().map_err(failed("enter a mount namespace for", &root.task))?;
+        Builder::new(root, &sources)?.run(&sources)
+    })
+}
+
+impl From<std::io::Error> for RootError {
+    fn from(error: std::io::Error) -> Self {
+        failed("start a thread for", Path::new("a root"))(error)
+    }
+}
+
+struct Builder<'r> {
+    root: &'r Root,
+    /// The task's directory, at its place.
+    base: &'r OwnedFd,
+    read_only: Vec<ReadOnly>,
+}
+
+impl<'r> Builder<'r> {
+    fn new(root: &'r Root, sources: &'r Sources) -> Result<Self, RootError> {
+        put(&sources.task, ROOT)?;
+        put(&sources.alloc, ALLOC)?;
+        Ok(Self { root, base: &sources.task, read_only: Vec::new() })
+    }
+
+    fn run(mut self, sources: &Sources) -> Result<Built, RootError> {
+        let shown = self.shown(sources)?;
+        for (part, shown) in sources.parts.iter().zip(shown) {
+            self.add(part, shown)?;
+        }
+        let dev = Path::new("dev");
+        device::mount(self.base(), &sources.devices).map_err(failed("mount", dev))?;
+        self.add_system(&sources.sys)?;
+        for (target, mount, access, kind) in &sources.binds {
+            let place = match kind {
+                Kind::Directory => directory(self.base(), target),
+                Kind::File => file(self.base(), target),
+            };
+            let place = place.map_err(failed("make a place for", target))?;
+            if *access == Access::ReadOnly {
+                let done = kernel::make_read_only(mount.as_fd(), Depth::WithMountsBelow);
+                done.map_err(failed("refuse writes to", target))?;
+            }
+            kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", target))?;
+        }
+        let null = find(self.base(), Path::new("dev/null")).map_err(failed("find", Path::new("dev/null")))?;
+        for path in &sources.hidden {
+            self.hide(path, &null).map_err(failed("hide", path))?;
+        }
+        let top = Path::new("/");
+        replace_root(self.base).map_err(failed("replace", top))?;
+        let own =
+            openat(&sources.proc, "thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let mounts = OwnedFd::from(File::from(own.map_err(failed("open the namespace of", top))?));
+        Ok(Built { mounts, read_only: self.read_only })
+    }
+
+    fn base(&self) -> BorrowedFd<'_> {
+        self.base.as_fd()
+    }
+
+    /// What is shown of each part, in their order.
+    fn shown(&self, sources: &Sources) -> Result<Vec<PartMount>, RootError> {
+        let alloc = sources.alloc.as_fd();
+        let upper = |part: &Part| match &part.content {
+            Content::Directory(mount) => {
+                Some(overlay::upper_directory(alloc, &self.root.task.join(&part.target), mount))
+            }
+            Content::Link(_) | Content::File(_) => None,
+        };
+        let uppers: Vec<_> = sources.parts.iter().map(upper).collect();
+        let mut shown = Vec::new();
+        for (part, upper) in sources.parts.iter().zip(&uppers).rev() {
+            shown.push(match (&part.content, upper) {
+                (Content::Directory(mount), Some(upper)) => {
+                    put(mount, PART)?;
+                    let shown = self.shown_directory(&part.target, alloc, upper)?;
+                    unmount(PART, UnmountFlags::DETACH).map_err(failed("unmount", Path::new(PART)))?;
+                    shown
+                }
+                (Content::Link(_) | Content::File(_) | Content::Directory(_), _) => PartMount::AsItIs,
+            });
+        }
+        shown.reverse();
+        Ok(shown)
+    }
+
+    /// What is shown of the directory at [`PART`].
+    fn shown_directory(
+        &self,
+        target: &Path,
+        alloc: BorrowedFd<'_>,
+        upper: &rustix::io::Result<OwnedFd>,
+    ) -> Result<PartMount, RootError> {
+        let made = match upper {
+            Ok(upper) => overlay::mount(self.root, alloc, target, upper),
+            Err(errno) => Err(Refusal::Unsupported((*errno).into())),
+        };
+        match made {
+            Ok(overlay) => Ok(PartMount::Overlay(overlay)),
+            Err(Refusal::Busy) => Err(RootError::Busy { target: target.to_owned() }),
+            Err(Refusal::Unsupported(error)) => {
+                let copy = open_dir(PART).and_then(|part| kernel::copy_open(part.as_fd()));
+                let copy = copy.map_err(failed("copy the mount of", target))?;
+                Ok(PartMount::ReadOnly(copy, error.to_string()))
+            }
+        }
+    }
+
+    fn add(&mut self, part: &Part, shown: PartMount) -> Result<(), RootError> {
+        let target = &part.target;
+        match (&part.content, shown) {
+            (Content::Link(to), _) => self.link(to, target).map_err(failed("make the link", target)),
+            (Content::File(mount), _) => {
+                let place = file(self.base(), target).map_err(failed("make a place for", target))?;
+                place_read_only(mount, &place, target)
+            }
+            (Content::Directory(_), PartMount::Overlay(overlay)) => {
+                let place = directory(self.base(), target).map_err(failed("make a place for", target))?;
+                kernel::place(overlay.as_fd(), place.as_fd()).map_err(failed("mount", target))
+            }
+            (Content::Directory(_), PartMount::ReadOnly(mount, reason)) => {
+                let place = directory(self.base(), target).map_err(failed("make a place for", target))?;
+                place_read_only(&mount, &place, target)?;
+                self.read_only.push(ReadOnly { target: target.clone(), reason });
+                Ok(())
+            }
+            (Content::Directory(_), PartMount::AsItIs) => Ok(()),
+        }
+    }
+
+    /// What the task has in the place of a link stays.
+    fn link(&self, to: &Path, target: &Path) -> rustix::io::Result<()> {
+        let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+            return Err(Errno::INVAL);
+        };
+        match symlinkat(to, directory(self.base(), parent)?, name) {
+            Err(Errno::EXIST) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn add_system(&self, sys: &OwnedFd) -> Result<(), RootError> {
+        let [proc, target] = ["proc", "sys"].map(Path::new);
+        own_directory(self.base(), proc).map_err(failed("make a place for", proc))?;
+        kernel::make_read_only(sys.as_fd(), Depth::WithMountsBelow)
+            .map_err(failed("refuse writes to", target))?;
+        let place = own_directory(self.base(), target).map_err(failed("make a place for", target))?;
+        kernel::place(sys.as_fd(), place.as_fd()).map_err(failed("mount", target))
+    }
+
+    /// A link on the way hides the path as well: the task has put it there, so that what the machine has is not seen.
+    fn hide(&self, path: &Path, null: &OwnedFd) -> std::io::Result<()> {
+        let place = match find(self.base(), path) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            found => found?,
+        };
+        let cover = match FileType::from_raw_mode(fstat(&place)?.st_mode) {
+            FileType::Directory => {
+                let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+                    | MountAttrFlags::MOUNT_ATTR_NOSUID
+                    | MountAttrFlags::MOUNT_ATTR_NODEV
+                    | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+                kernel::create("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)?
+            }
+            FileType::RegularFile
+            | FileType::Symlink
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => kernel::copy_open(null.as_fd())?,
+        };
+        Ok(kernel::place(cover.as_fd(), place.as_fd())?)
+    }
+}
+
+/// What a root shows of a part of the machine.
+enum PartMount {
+    Overlay(OwnedFd),
+    /// The part itself, with the reason against an overlay.
+    ReadOnly(OwnedFd, String),
+    /// A file or a link.
+    AsItIs,
+}
+
+fn place_read_only(mount: &OwnedFd, place: &OwnedFd, target: &Path) -> Result<(), RootError> {
+    let done = kernel::make_read_only(mount.as_fd(), Depth::Alone);
+    done.map_err(failed("refuse writes to", target))?;
+    kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", target))
+}
+
+/// Puts a mount on a directory of the seed.
+fn put(mount: &OwnedFd, at: &str) -> Result<(), RootError> {
+    let place = open_dir(at).map_err(failed("open", Path::new(at)))?;
+    kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", Path::new(at)))
+}

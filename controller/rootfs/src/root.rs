@@ -1,0 +1,96 @@
+//! The description of a root.
+//!
+//! In: decisions made elsewhere. Out: data, and the errors of making a root.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+/// A root. Paths in it are relative to it.
+#[derive(Debug, Clone, Default)]
+pub struct Root {
+    /// The allocation's directory on the machine.
+    pub alloc: PathBuf,
+    /// The task's directory, relative to `alloc`: it becomes the root.
+    pub task: PathBuf,
+    /// A directory for the kernel's use, relative to `alloc`, outside of the task's directory. It is made if it is missing;
+    /// the next root of the same task uses it again.
+    pub work: PathBuf,
+    /// Parts of the machine.
+    pub entries: Vec<Entry>,
+    /// Directories and files that are shared with the machine.
+    pub binds: Vec<Bind>,
+    /// Paths of the machine that must not be seen through an entry. An entry in one of them is left out.
+    pub hidden: Vec<PathBuf>,
+}
+
+/// A part of the machine. A directory is shown with all mounts below it, a file read-only, and a link as the same link. A
+/// missing one is left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// On the machine.
+    pub source: PathBuf,
+    /// In the root.
+    pub target: PathBuf,
+}
+
+/// A directory or file that is shared with the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bind {
+    /// On the machine.
+    pub source: PathBuf,
+    /// In the root. Missing directories are made.
+    pub target: PathBuf,
+    pub access: Access,
+}
+
+/// What a task may do in a shared directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// A root that was made.
+#[derive(Debug)]
+pub struct Built {
+    /// The mount namespace. Its root is the task's directory.
+    pub mounts: OwnedFd,
+    /// Entries that the task can't write to, in the order of their targets.
+    pub read_only: Vec<ReadOnly>,
+}
+
+/// An entry that is not an overlay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadOnly {
+    /// In the root.
+    pub target: PathBuf,
+    /// The kernel's reason against an overlay.
+    pub reason: String,
+}
+
+/// Why a root can't be made. The text continues "failed to".
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// A process of an earlier root of this task still runs: try again when it has ended.
+    #[error("mount {} of the task: an earlier process of the task still uses it", target.display())]
+    Busy {
+        /// In the root.
+        target: PathBuf,
+    },
+    #[error("{what} {}", path.display())]
+    System {
+        what: &'static str,
+        /// On the machine or in the root.
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// For `map_err`.
+pub(crate) fn failed<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> RootError {
+    move |source| RootError::System { what, path: path.to_owned(), source: source.into() }
+}

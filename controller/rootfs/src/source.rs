@@ -1,0 +1,166 @@
+//! Parts of the machine, copied while they can still be seen: a root is made where the machine's directories are not.
+//!
+//! In: the description of a root. Out: mounts in no place, in the order in which they are put there.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+};
+
+use herdlet_base::mounts::table::{Mount, mounts_of};
+use rustix::thread::gettid;
+
+use crate::{
+    kernel::{self, Depth},
+    root::{Access, Entry, Root, RootError, failed},
+};
+
+/// Everything that a root is made of.
+pub(crate) struct Sources {
+    /// The task's directory, with what the agent has mounted in it.
+    pub(crate) task: OwnedFd,
+    pub(crate) alloc: OwnedFd,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) binds: Vec<(PathBuf, OwnedFd, Access, Kind)>,
+    /// Names in /dev.
+    pub(crate) devices: Vec<(&'static str, OwnedFd)>,
+    pub(crate) sys: OwnedFd,
+    pub(crate) proc: OwnedFd,
+    /// In the root.
+    pub(crate) hidden: Vec<PathBuf>,
+}
+
+/// A part of the machine, with its place in the root.
+pub(crate) struct Part {
+    pub(crate) target: PathBuf,
+    pub(crate) content: Content,
+}
+
+pub(crate) enum Content {
+    Link(PathBuf),
+    File(OwnedFd),
+    Directory(OwnedFd),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+}
+
+/// Devices that every program may expect.
+const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
+
+impl Sources {
+    pub(crate) fn open(root: &Root) -> Result<Self, RootError> {
+        let hidden: Vec<PathBuf> =
+            root.hidden.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+        let task = root.alloc.join(&root.task);
+        let mut sources = Self {
+            task: copy(&task, Depth::WithMountsBelow)?,
+            alloc: copy(&root.alloc, Depth::Alone)?,
+            parts: Vec::new(),
+            binds: Vec::new(),
+            devices: Vec::new(),
+            sys: copy(Path::new("/sys"), Depth::WithMountsBelow)?,
+            proc: open_path(Path::new("/proc"))?,
+            hidden: vec![PathBuf::from("sys/firmware")],
+        };
+        for entry in &root.entries {
+            sources.add_entry(entry, &hidden)?;
+        }
+        // Parents first.
+        sources.parts.sort_by(|one, other| one.target.cmp(&other.target));
+        for bind in &root.binds {
+            let kind = kind_of(&bind.source)?;
+            let mount = copy(&bind.source, Depth::WithMountsBelow)?;
+            sources.binds.push((bind.target.clone(), mount, bind.access, kind));
+        }
+        for name in DEVICES {
+            if let Some(device) = unless_missing(copy(&Path::new("/dev").join(name), Depth::Alone))? {
+                sources.devices.push((name, device));
+            }
+        }
+        Ok(sources)
+    }
+
+    fn add_entry(&mut self, entry: &Entry, hidden: &[PathBuf]) -> Result<(), RootError> {
+        let source = &entry.source;
+        let about = match fs::symlink_metadata(source) {
+            Ok(about) => about,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("inspect", source)(error)),
+        };
+        if about.is_symlink() {
+            let link = fs::read_link(source).map_err(failed("read", source))?;
+            self.add(&entry.target, Content::Link(link));
+            return Ok(());
+        }
+        // Mounts have no links in their names.
+        let real = fs::canonicalize(source).map_err(failed("find", source))?;
+        if hidden.iter().any(|hidden| real.starts_with(hidden)) {
+            return Ok(());
+        }
+        self.add_mount(&real, &entry.target)?;
+        if about.is_dir() {
+            // This thread's, which need not be those of the whole process.
+            let mounts =
+                mounts_of(gettid().as_raw_pid(), &real).map_err(failed("list the mounts of", source))?;
+            for (path, target) in mounts_within(&mounts, &real, hidden) {
+                self.add_mount(path, &entry.target.join(target))?;
+            }
+        }
+        let within = hidden.iter().filter_map(|path| path.strip_prefix(&real).ok());
+        self.hidden.extend(within.map(|path| entry.target.join(path)));
+        Ok(())
+    }
+
+    fn add_mount(&mut self, path: &Path, target: &Path) -> Result<(), RootError> {
+        // It may have been unmounted since it was listed.
+        let Some(mount) = unless_missing(copy(path, Depth::Alone))? else { return Ok(()) };
+        let content = match kind_of(path)? {
+            Kind::File => Content::File(mount),
+            Kind::Directory => Content::Directory(mount),
+        };
+        self.add(target, content);
+        Ok(())
+    }
+
+    fn add(&mut self, target: &Path, content: Content) {
+        self.parts.push(Part { target: target.to_owned(), content });
+    }
+}
+
+/// The paths at which something is mounted below a directory, with what follows the directory's own path, parents first.
+fn mounts_within<'m>(mounts: &'m [Mount], dir: &Path, hidden: &[PathBuf]) -> BTreeSet<(&'m Path, &'m Path)> {
+    let within = mounts.iter().filter_map(|mount| {
+        let below = mount.point.strip_prefix(dir).ok().filter(|below| !below.as_os_str().is_empty())?;
+        Some((mount.point.as_path(), below))
+    });
+    // Among the hidden ones are the agent's own, several for each task.
+    within.filter(|(path, _)| !hidden.iter().any(|hidden| path.starts_with(hidden))).collect()
+}
+
+fn copy(path: &Path, depth: Depth) -> Result<OwnedFd, RootError> {
+    kernel::copy(path, depth).map_err(failed("copy the mount of", path))
+}
+
+fn open_path(path: &Path) -> Result<OwnedFd, RootError> {
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map_err(failed("open", path))
+}
+
+fn kind_of(path: &Path) -> Result<Kind, RootError> {
+    let about = fs::metadata(path).map_err(failed("inspect", path))?;
+    Ok(if about.is_dir() { Kind::Directory } else { Kind::File })
+}
+
+fn unless_missing<T>(done: Result<T, RootError>) -> Result<Option<T>, RootError> {
+    match done {
+        Ok(found) => Ok(Some(found)),
+        Err(RootError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,91 @@
+//! Mounts that only a process in the task's namespaces can make: /proc and the message queues.
+//!
+//! In: the spec; the calling process is in the task's pid, ipc and mount namespaces, as their only one. Out: mounts at /proc
+//! and /dev/mqueue, or an errno. The task may have written to its root before: no link is followed.
+
+use super::sys::{self, Errno, Fd, Writes};
+use crate::spec::Spec;
+use core::ffi::CStr;
+
+/// Mounts /proc. `null` is a copy of the mount of /dev/null, in no place yet.
+pub(super) fn mount_proc(spec: &Spec<'_>, null: Fd) -> sys::Result<()> {
+    let proc = mount_at(c"proc", c"/proc")?;
+    for path in spec.read_only_proc() {
+        skip_missing(make_read_only(proc, path))?;
+    }
+    let mut null = Null { at: null, name: c"" };
+    for path in spec.masked_proc() {
+        skip_missing(null.hide(proc, path))?;
+    }
+    sys::close(proc);
+    Ok(())
+}
+
+/// Mounts the message queues.
+pub(super) fn mount_message_queues() -> sys::Result<()> {
+    mount_at(c"mqueue", c"/dev/mqueue").map(sys::close)
+}
+
+/// Mounts a new file system of a kind on a directory; returns the mount.
+fn mount_at(kind: &CStr, path: &CStr) -> sys::Result<Fd> {
+    let mount = sys::new_mount(kind, Writes::Allowed)?;
+    let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_NOFOLLOW;
+    let place = sys::openat(sys::AT_FDCWD, path, flags, 0)?;
+    let done = sys::place_mount(mount, place, c"");
+    sys::close(place);
+    done.map(|()| mount)
+}
+
+fn make_read_only(proc: Fd, path: &CStr) -> sys::Result<()> {
+    let copy = sys::copy_mount(proc, path)?;
+    let done = sys::make_read_only(copy).and_then(|()| sys::place_mount(copy, proc, path));
+    sys::close(copy);
+    done
+}
+
+/// Where /dev/null can be found: first the mount that was handed over, then the last path that it hides. A mount in no
+/// place can't be copied.
+struct Null<'a> {
+    at: Fd,
+    name: &'a CStr,
+}
+
+impl<'a> Null<'a> {
+    fn hide(&mut self, proc: Fd, path: &'a CStr) -> sys::Result<()> {
+        let cover = match kind_of(proc, path)? {
+            Kind::Directory => sys::new_mount(c"tmpfs", Writes::Refused)?,
+            Kind::File if self.name.is_empty() => self.at,
+            Kind::File => sys::copy_mount(self.at, self.name)?,
+        };
+        let done = sys::place_mount(cover, proc, path);
+        if done.is_ok() && cover == self.at {
+            *self = Self { at: proc, name: path };
+        }
+        sys::close(cover);
+        done
+    }
+}
+
+enum Kind {
+    Directory,
+    File,
+}
+
+fn kind_of(proc: Fd, path: &CStr) -> sys::Result<Kind> {
+    match sys::openat(proc, path, sys::O_PATH | sys::O_DIRECTORY | sys::O_NOFOLLOW, 0) {
+        Ok(fd) => {
+            sys::close(fd);
+            Ok(Kind::Directory)
+        }
+        Err(sys::ENOTDIR) => Ok(Kind::File),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Not every kernel has every file.
+fn skip_missing(done: Result<(), Errno>) -> sys::Result<()> {
+    match done {
+        Err(sys::ENOENT) => Ok(()),
+        done => done,
+    }
+}
