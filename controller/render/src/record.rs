@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, ffi::OsStr};
 
 use herdlet_base::{
     artifact::destination::Dirs,
+    clock::boot_id,
     safe_fs::{FsError, Outlives, Rights},
 };
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,9 @@ const BYTES_MAX: u64 = 8 << 20;
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Record {
+    /// In which files were written: those of an earlier boot may be lost. Earlier releases wrote none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot: Option<u64>,
     /// Seconds since 1970.
     pub rendered_at: i64,
     /// Variables of the task.
@@ -37,14 +41,15 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Reads it; `None` if there is none, or it is damaged: then everything is rendered again.
+    /// Reads it; `None` if there is none of this boot, or it is damaged: then everything is rendered again.
     ///
     /// # Errors
     /// If it can't be read.
     pub(crate) fn read(dirs: &Dirs) -> Result<Option<Self>, FsError> {
         let Some(private) = place::private(dirs)? else { return Ok(None) };
         let bytes = private.read_file(OsStr::new(FILE), BYTES_MAX)?.map(Zeroizing::new);
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        let record: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Ok(record.filter(|record| record.boot.is_none_or(|boot| boot == boot_id())))
     }
 
     /// Writes it.

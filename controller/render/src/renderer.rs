@@ -30,7 +30,7 @@ pub use self::{
     secrets::SecretVariables,
 };
 use self::{
-    output::{all_exist, write_all},
+    output::{all_are_there, write_all},
     text::{file, parse_all},
 };
 use crate::{
@@ -149,7 +149,7 @@ impl Renderer {
     }
 
     async fn render_task(&self, task: &Arc<TaskTemplates>) -> Result<Rendering, RenderError> {
-        if is_finished(task) && run(task, |task| Ok(all_exist(task))).await? {
+        if is_finished(task) && run(task, |task| Ok(all_are_there(task))).await? {
             return Ok(Rendering::Done { outputs: task.before.clone() });
         }
         let denied = self.settings.denied.clone();
@@ -164,7 +164,7 @@ impl Renderer {
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         if !missing.is_empty() {
             let on = names(&missing, &round.unanswered);
-            let kept = !task.before.is_empty() && run(task, |task| Ok(all_exist(task))).await?;
+            let kept = !task.before.is_empty() && run(task, |task| Ok(all_are_there(task))).await?;
             return Ok(Rendering::Missing { on, kept, recheck: recheck(&missing, &round) });
         }
         let written = run(task, move |task| write_all(task, &round, renders)).await?;
@@ -180,7 +180,7 @@ impl Renderer {
     /// # Errors
     /// If they can't be inspected.
     pub async fn is_there(&self, task: TaskTemplates) -> Result<bool, RenderError> {
-        run(&Arc::new(task), |task| Ok(all_exist(task))).await
+        run(&Arc::new(task), |task| Ok(all_are_there(task))).await
     }
 
     /// Forgets an allocation that is gone.

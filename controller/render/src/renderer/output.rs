@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use herdlet_api_types::job::Template as Block;
 use herdlet_base::{
     artifact::destination::{Base, Dirs},
+    clock::boot_id,
     safe_fs::{FsError, Rights},
 };
 use herdlet_template::Render;
@@ -17,13 +18,26 @@ use crate::{env_file, place::Place, record::Record};
 /// they are replaced.
 const VARIABLES_BYTES_MAX: usize = 192 << 10;
 
-/// Whether there is a file of each template.
-pub(super) fn all_exist(task: &TaskTemplates) -> bool {
-    let is_there =
-        |block: &Block| Place::of(&block.destination, &task.dirs).is_ok_and(|place| place.exists(&task.dirs));
-    let has_record =
-        !task.templates.iter().any(|block| block.env) || matches!(Record::read(&task.dirs), Ok(Some(_)));
-    has_record && task.templates.iter().all(is_there)
+/// Whether the file of each template is there.
+pub(super) fn all_are_there(task: &TaskTemplates) -> bool {
+    let record = Record::read(&task.dirs).ok().flatten();
+    let has_variables = record.is_some() || !task.templates.iter().any(|block| block.env);
+    let is_there = |(index, block): (usize, &Block)| {
+        Place::of(&block.destination, &task.dirs)
+            .is_ok_and(|place| is_there(task, (index, &place), record.as_ref()))
+    };
+    has_variables && task.templates.iter().enumerate().all(is_there)
+}
+
+/// Whether the file of a template is there. A task may change it. After a reboot, without a record, it must have the last output: a
+/// power cut leaves files empty that were not on the disk yet.
+fn is_there(task: &TaskTemplates, (index, place): (usize, &Place), record: Option<&Record>) -> bool {
+    match (record, task.before.get(index)) {
+        (None, Some(last)) => {
+            place.read(&task.dirs).is_ok_and(|bytes| bytes.is_some_and(|bytes| revision(&bytes) == *last))
+        }
+        (Some(_), _) | (None, None) => place.exists(&task.dirs),
+    }
 }
 
 /// Writes what differs. If anything does, everything is rendered once more with the present time. A render that fails or
@@ -35,10 +49,12 @@ pub(super) fn write_all(
 ) -> Result<Vec<u64>, RenderError> {
     let outputs = outputs_of(task, renders)?;
     let revisions: Vec<u64> = outputs.iter().map(|output| revision(output)).collect();
-    let last = Record::read(&task.dirs).map_err(RenderError::Record)?.unwrap_or_default();
-    if revisions == task.before && !last.is_unfinished && all_exist(task) {
+    let known = Record::read(&task.dirs).map_err(RenderError::Record)?;
+    let is_complete = known.as_ref().is_some_and(|last| !last.is_unfinished);
+    if revisions == task.before && is_complete && all_are_there(task) {
         return Ok(revisions);
     }
+    let last = known.clone().unwrap_or_default();
     let now = unix_now();
     let is_current = revisions == task.before || round.answers.unix_time == now;
     let (outputs, rendered_at) = if is_current {
@@ -48,17 +64,18 @@ pub(super) fn write_all(
         (outputs_of(task, render_all(&round.parsed, &answers))?, now)
     };
     let env = variables(task, &outputs)?;
-    let record = Record { rendered_at, env, is_unfinished: false, started: last.started.clone() };
+    let boot = Some(boot_id());
+    let record = Record { boot, rendered_at, env, is_unfinished: false, started: last.started.clone() };
     let keeps_files = !task.before.is_empty() && !last.is_unfinished;
     if keeps_files {
-        Record { is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;
+        Record { boot, is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;
     }
     let mut revisions = Vec::with_capacity(outputs.len());
     for (index, (block, output)) in task.templates.iter().zip(&outputs).enumerate() {
         let revision = revision(output);
         let place = Place::of(&block.destination, &task.dirs)?;
         let is_written = keeps_files && task.before.get(index) == Some(&revision);
-        if !is_written || !place.exists(&task.dirs) {
+        if !is_written || !is_there(task, (index, &place), known.as_ref()) {
             write(task, (block, &place), output)?;
         }
         revisions.push(revision);

@@ -221,6 +221,34 @@ async fn variables_of_the_environment_are_kept_for_the_start() {
     );
 }
 
+/// A power cut lost the content of a file that was believed to be the last output.
+#[tokio::test]
+async fn files_that_a_power_cut_has_emptied_are_written_again() {
+    let mut bench = Bench::new(vec![block("local/a", "{{ env \"NAME\" }}"), block("local/b", "b")]);
+    let first = bench.done().await;
+    let record = bench.path("private/templates.json");
+    let kept = inode(&bench.path("local/b"));
+    let another_boot = fs::read_to_string(&record).unwrap().replacen("\"boot\":", "\"boot\":1", 1);
+    // Root's `private` is empty after a reboot; that of others is on the disk.
+    for after in [None, Some(another_boot)] {
+        match after {
+            None => fs::remove_file(&record).unwrap(),
+            Some(text) => fs::write(&record, text).unwrap(),
+        }
+        assert!(bench.renderer.is_there(bench.task.clone()).await.unwrap(), "nothing is lost yet");
+        fs::write(bench.path("local/a"), "").unwrap();
+        assert!(!bench.renderer.is_there(bench.task.clone()).await.unwrap());
+        assert_eq!(bench.done().await, first);
+        assert_eq!(bench.text("local/a"), "value");
+        assert_eq!(inode(&bench.path("local/b")), kept, "what is not lost is not written again");
+        // From now on the task may change it.
+        fs::write(bench.path("local/a"), "the task's own").unwrap();
+        bench.done().await;
+        assert_eq!(bench.text("local/a"), "the task's own");
+        fs::write(bench.path("local/a"), "value").unwrap();
+    }
+}
+
 #[tokio::test]
 async fn rights_are_those_of_the_template() {
     let mut own = block("local/deep/er/a", "x");
