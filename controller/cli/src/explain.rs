@@ -202,6 +202,10 @@ async fn show_allocs(client: &Client, target: &Target, allocs: &[(&AllocView, Ex
             view.spec.desired == Desired::Run && view.convergence.state == ConvergenceState::Converged;
         if failed_allocs::has_failed(view) && !is_well {
             show_failure(client, view).await;
+        } else {
+            let waits = failed_allocs::waits_for_restart;
+            let lines = failed_allocs::output_of(client, view, waits, failed_allocs::LINES_LEN).await;
+            show_last_output(view, &lines);
         }
     }
 }
@@ -304,7 +308,10 @@ async fn show_failure(client: &Client, view: &AllocView) {
     for cause in failed_allocs::causes(view).iter().filter(new) {
         show::out(&format!("  failed: {cause}\n"));
     }
-    let lines = failed_allocs::last_output(client, view).await;
+    show_last_output(view, &failed_allocs::last_output(client, view).await);
+}
+
+fn show_last_output(view: &AllocView, lines: &[String]) {
     if !lines.is_empty() {
         show::out(&format!("  last output; all of it: herdlet logs {}\n", view.spec.id.short()));
         lines.iter().for_each(|line| show::out(&format!("  {line}\n")));

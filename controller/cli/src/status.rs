@@ -15,7 +15,8 @@ use herdlet_api_types::{
 use serde::Serialize;
 
 use super::{
-    Connection, children, deployments, failed_allocs,
+    Client, Connection, children, deployments, failed_allocs,
+    failed_allocs::{output_of, waits_for_restart},
     failure::Failure,
     offline,
     output::{Output, Reader},
@@ -94,6 +95,9 @@ struct TaskReport<'r> {
     exit: Option<&'r ExitResult>,
 }
 
+/// Of at most this many allocations, the last output is read: each needs requests of its own.
+const OUTPUTS_LEN_MAX: usize = 16;
+
 /// Exit code: everything is converged and healthy.
 const ALL_WELL: u8 = 0;
 /// Exit code: still converging.
@@ -149,7 +153,10 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
-            None => show_objects(jobs, &allocs, &all, &reverts),
+            None => {
+                let outputs = outputs(&client, &allocs).await;
+                show_objects(jobs, &Shown { allocs: &allocs, outputs }, &all, &reverts);
+            }
         },
         Reader::Program => args.output.document(&report(code, agent, jobs, &allocs))?,
     }
@@ -225,8 +232,24 @@ fn agent_line(status: &AgentStatus) -> String {
 /// Lines about versions that failed and were reverted, by job.
 type Reverts = BTreeMap<JobKey, String>;
 
+/// Allocations, and the last lines that their tasks wrote that wait for their restart.
+struct Shown<'v> {
+    allocs: &'v [AllocView],
+    outputs: BTreeMap<AllocId, Vec<String>>,
+}
+
+/// The last line of each stream of the tasks that wait for their restart.
+async fn outputs(client: &Client, allocs: &[AllocView]) -> BTreeMap<AllocId, Vec<String>> {
+    let mut outputs = BTreeMap::new();
+    for view in allocs.iter().filter(|view| view.tasks.iter().any(waits_for_restart)).take(OUTPUTS_LEN_MAX) {
+        outputs.insert(view.spec.id, output_of(client, view, waits_for_restart, 1).await);
+    }
+    outputs
+}
+
 /// Prints these jobs and allocations. `all` includes the children.
-fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView], reverts: &Reverts) {
+fn show_objects(jobs: &[JobView], shown: &Shown<'_>, all: &[JobView], reverts: &Reverts) {
+    let allocs = shown.allocs;
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
     for job in jobs {
@@ -250,10 +273,19 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView], reverts
             .filter(|view| view.spec.job_key == job.key && !show::is_replaced(view, allocs.iter()))
             .collect();
         of_job.sort_by_key(|view| (view.spec.group.clone(), view.spec.index, view.spec.create_index));
-        of_job.into_iter().for_each(show_alloc);
+        of_job.into_iter().for_each(|view| shown.show(view));
     }
     lost.sort_by_key(|view| view.spec.name());
-    lost.into_iter().for_each(show_alloc);
+    lost.into_iter().for_each(|view| shown.show(view));
+}
+
+impl Shown<'_> {
+    fn show(&self, view: &AllocView) {
+        show_alloc(view);
+        for line in self.outputs.get(&view.spec.id).into_iter().flatten() {
+            show::out(&format!("    {line}\n"));
+        }
+    }
 }
 
 /// A converged allocation is one line; for others, the tasks are listed too.
