@@ -38,7 +38,7 @@ pub struct StatusArgs {
     targets: Vec<String>,
     #[command(flatten)]
     selector: SelectorFlag,
-    /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
+    /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded, 3 no agent answers
     #[arg(long)]
     check: bool,
     /// Update the screen whenever something changes, until Ctrl-C
@@ -102,8 +102,10 @@ const OUTPUTS_LEN_MAX: usize = 16;
 const ALL_WELL: u8 = 0;
 /// Exit code: still converging.
 const CONVERGING: u8 = 1;
-/// Exit code: something failed, or the agent does not answer.
+/// Exit code: something failed, or the state cannot be determined.
 const DEGRADED: u8 = 2;
+/// Exit code: no agent answers, so the state is unknown; tasks may run.
+const UNKNOWN: u8 = 3;
 
 pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
     if args.watch {
@@ -113,9 +115,17 @@ pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
     match (shown, args.check) {
         (Ok(code), true) => Ok(code),
         (Ok(_), false) => Ok(0),
-        (Err(failure), true) => Err(failure.code(DEGRADED)),
+        (Err(failure), true) => {
+            let code = code_of(&failure);
+            Err(failure.code(code))
+        }
         (Err(failure), false) => Err(failure),
     }
+}
+
+/// The exit code of `--check` if there is no state to report.
+fn code_of(failure: &Failure) -> u8 {
+    if failure.is_no_answer() { UNKNOWN } else { DEGRADED }
 }
 
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
@@ -318,6 +328,7 @@ mod tests {
     use herdlet_api_types::{UnixNanos, api::ManifestProblem};
 
     use super::*;
+    use crate::client::ClientError;
     use herdlet_manifest::fixture::{alloc_view, job, job_view};
 
     fn agent() -> AgentStatus {
@@ -366,6 +377,19 @@ mod tests {
                 "not in force: jobs.d/web.yaml: unknown field",
             ]
         );
+    }
+
+    /// A machine whose agent is down could not be told from one with a failed job.
+    #[test]
+    fn check_without_an_agent_has_its_own_code() {
+        let address: crate::address::Address = "unix:///run/absent.sock".parse().unwrap();
+        let why = "no such file".to_owned();
+        let unreachable = Failure::from(ClientError::Unreachable { address, why });
+        assert_eq!(code_of(&unreachable), UNKNOWN);
+        let message = "permission denied".to_owned();
+        let refused = Failure::from(ClientError::Status { status: 403, message });
+        assert_eq!(code_of(&refused), DEGRADED);
+        assert_eq!(code_of(&Failure::new("there is no job \"web\"")), DEGRADED);
     }
 
     #[test]
