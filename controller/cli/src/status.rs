@@ -165,7 +165,7 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
             Some((agent, overview)) => show_screen(agent, overview),
             None => {
                 let outputs = outputs(&client, &allocs).await;
-                show_objects(jobs, &Shown { allocs: &allocs, outputs }, &all, &reverts);
+                show_objects(jobs, &AllocListing { allocs: &allocs, outputs }, &all, &reverts);
             }
         },
         Reader::Program => args.output.document(&report(code, agent, jobs, &allocs))?,
@@ -243,7 +243,7 @@ fn agent_line(status: &AgentStatus) -> String {
 type Reverts = BTreeMap<JobKey, String>;
 
 /// Allocations, and the last lines that their tasks wrote that wait for their restart.
-struct Shown<'v> {
+struct AllocListing<'v> {
     allocs: &'v [AllocView],
     outputs: BTreeMap<AllocId, Vec<String>>,
 }
@@ -258,7 +258,7 @@ async fn outputs(client: &Client, allocs: &[AllocView]) -> BTreeMap<AllocId, Vec
 }
 
 /// Prints these jobs and allocations. `all` includes the children.
-fn show_objects(jobs: &[JobView], shown: &Shown<'_>, all: &[JobView], reverts: &Reverts) {
+fn show_objects(jobs: &[JobView], shown: &AllocListing<'_>, all: &[JobView], reverts: &Reverts) {
     let allocs = shown.allocs;
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
@@ -289,7 +289,7 @@ fn show_objects(jobs: &[JobView], shown: &Shown<'_>, all: &[JobView], reverts: &
     lost.into_iter().for_each(|view| shown.show(view));
 }
 
-impl Shown<'_> {
+impl AllocListing<'_> {
     fn show(&self, view: &AllocView) {
         show_alloc(view);
         for line in self.outputs.get(&view.spec.id).into_iter().flatten() {
@@ -379,7 +379,7 @@ mod tests {
         );
     }
 
-    /// A machine whose agent is down could not be told from one with a failed job.
+    /// A machine whose agent is down had the same code as one with a failed job.
     #[test]
     fn check_without_an_agent_has_its_own_code() {
         let address: crate::address::Address = "unix:///run/absent.sock".parse().unwrap();
