@@ -197,8 +197,15 @@ async fn show_allocs(client: &Client, target: &Target, allocs: &[(&AllocView, Ex
             of_this.for_each(|(_, task)| show_task(task));
         }
         show_explanation(view, explanation);
-        if failed_allocs::has_failed(view) {
+        // A roll-out's verdict stays; an allocation that is healthy by now has no failure to explain.
+        let is_well =
+            view.spec.desired == Desired::Run && view.convergence.state == ConvergenceState::Converged;
+        if failed_allocs::has_failed(view) && !is_well {
             show_failure(client, view).await;
+        } else {
+            let waits = failed_allocs::waits_for_restart;
+            let lines = failed_allocs::output_of(client, view, waits, failed_allocs::LINES_LEN).await;
+            show_last_output(view, &lines);
         }
     }
 }
@@ -272,14 +279,14 @@ fn show_explanation(view: &AllocView, explanation: &Explanation) {
     show::out(&format!("  {}\n", next_step(view, explanation)));
 }
 
-/// What happens next. A failed allocation stays failed, even if its tasks are still restarted.
+/// What happens next. A failed allocation stays failed; an unhealthy one, until it is healthy or a user restarts it.
 fn next_step(view: &AllocView, explanation: &Explanation) -> String {
     let is_failed = view.convergence.state == ConvergenceState::Failed;
     match explanation.wake_at {
-        // A restart would keep the verdict of the roll-out.
+        // Only the verdict of its roll-out is against it.
         _ if is_failed && view.spec.desired == Desired::Run && target::is_running(view) => {
             format!(
-                "stays failed: apply a corrected version, or have another one created: herdlet stop {}",
+                "stays failed until it is healthy: apply a corrected version, or try it again: herdlet restart {}",
                 view.spec.id.short()
             )
         }
@@ -301,7 +308,10 @@ async fn show_failure(client: &Client, view: &AllocView) {
     for cause in failed_allocs::causes(view).iter().filter(new) {
         show::out(&format!("  failed: {cause}\n"));
     }
-    let lines = failed_allocs::last_output(client, view).await;
+    show_last_output(view, &failed_allocs::last_output(client, view).await);
+}
+
+fn show_last_output(view: &AllocView, lines: &[String]) {
     if !lines.is_empty() {
         show::out(&format!("  last output; all of it: herdlet logs {}\n", view.spec.id.short()));
         lines.iter().for_each(|line| show::out(&format!("  {line}\n")));
@@ -416,8 +426,8 @@ mod tests {
         view.status = herdlet_api_types::alloc::ClientStatus::Failed;
         assert!(next_step(&view, &explanation).ends_with("herdlet restart web"));
         view.status = herdlet_api_types::alloc::ClientStatus::Running;
-        let stop = format!("herdlet stop {}", view.spec.id.short());
-        assert!(next_step(&view, &explanation).ends_with(&stop), "a restart keeps the verdict");
+        let restart = format!("herdlet restart {}", view.spec.id.short());
+        assert!(next_step(&view, &explanation).ends_with(&restart), "a restart lifts the verdict");
     }
 
     /// `explain` printed the failure of a task twice.

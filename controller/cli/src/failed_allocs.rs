@@ -1,4 +1,5 @@
-//! The allocations that made a roll-out fail: which they are, why they failed, and their last output.
+//! The allocations that made a roll-out fail: which they are, why they failed, and their last output. Also the last output of tasks
+//! that wait for their restart.
 //!
 //! In: a job's view with its deployments, and its allocations. Out: those allocations, and lines about them. They have ended, and
 //! other allocations run in their slots, so commands that show only what is current would not show the cause.
@@ -8,7 +9,7 @@ use herdlet_api_types::{
     DeploymentId,
     alloc::ClientStatus,
     deployment::{Deployment, DeploymentStatus},
-    task::TaskEventKind,
+    task::{TaskEventKind, TaskPhase},
     view::{AllocView, JobView, TaskView},
 };
 
@@ -19,7 +20,7 @@ use super::{
 };
 
 /// At most this many lines of each stream are shown.
-const LINES_LEN: u64 = 5;
+pub(super) const LINES_LEN: u64 = 5;
 /// At most this many allocations are shown: many copies of one group usually fail for the same reason.
 const ALLOCS_LEN_MAX: usize = 3;
 /// A longer line is cut.
@@ -135,15 +136,37 @@ pub(super) async fn report(client: &Client, failed: &[&AllocView]) -> Vec<String
 /// The last lines that its failed tasks wrote or, if none failed, all of its tasks. Empty if they can't be read.
 pub(super) async fn last_output(client: &Client, view: &AllocView) -> Vec<String> {
     let any_failed = view.tasks.iter().any(|task| task.failed);
+    output_of(client, view, |task| task.failed || !any_failed, LINES_LEN).await
+}
+
+/// Whether the task has ended and waits for its restart.
+pub(super) fn waits_for_restart(task: &TaskView) -> bool {
+    match task.phase {
+        TaskPhase::BackingOff => true,
+        TaskPhase::Waiting
+        | TaskPhase::Starting
+        | TaskPhase::Running
+        | TaskPhase::Stopping
+        | TaskPhase::Dead => false,
+    }
+}
+
+/// The last lines that these tasks of the allocation wrote, at most `len` of each stream. Empty if they can't be read.
+pub(super) async fn output_of(
+    client: &Client,
+    view: &AllocView,
+    is_meant: impl Fn(&TaskView) -> bool,
+    len: u64,
+) -> Vec<String> {
     let mut lines = Vec::new();
-    for task in view.tasks.iter().filter(|task| task.attempt > 0 && (task.failed || !any_failed)) {
+    for task in view.tasks.iter().filter(|task| task.attempt > 0 && is_meant(task)) {
         for stream in ["stdout", "stderr"] {
             let name = task.name.to_string();
             let request = LogRequest {
                 task: name,
                 stream,
                 follow: false,
-                tail: Some(LINES_LEN),
+                tail: Some(len),
                 since: None,
                 timestamps: false,
             };

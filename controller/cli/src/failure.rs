@@ -31,16 +31,30 @@ pub struct Failure {
     pub code: u8,
     message: String,
     hint: Option<String>,
+    source: Source,
+}
+
+/// Where a failure comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// No agent has answered.
+    NoAnswer,
+    Other,
 }
 
 impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { code: FAILED, message: message.into(), hint: None }
+        Self { code: FAILED, message: message.into(), hint: None, source: Source::Other }
     }
 
     /// Sets the exit code.
     pub fn code(self, code: u8) -> Self {
         Self { code, ..self }
+    }
+
+    /// Whether no agent has answered, so that nothing is known.
+    pub(super) fn is_no_answer(&self) -> bool {
+        self.source == Source::NoAnswer
     }
 
     /// Sets a code that can't be the task's own: 125, or the code of shells for a program that did not start.
@@ -188,13 +202,24 @@ impl From<ClientError> for Failure {
             | ClientError::Status { .. }
             | ClientError::Answer { .. } => FAILED,
         };
+        let source = match &error {
+            ClientError::Unreachable { .. } | ClientError::Silent { .. } | ClientError::Broken { .. } => {
+                Source::NoAnswer
+            }
+            ClientError::Setup(_)
+            | ClientError::Status { .. }
+            | ClientError::Open(_)
+            | ClientError::Problems(_)
+            | ClientError::Answer { .. } => Source::Other,
+        };
         // Formats all causes in one line.
         let text = format!("{:#}", anyhow::Error::new(error));
-        match (distrust(&text), hint) {
+        let failure = match (distrust(&text), hint) {
             (Some(hint), _) => Self::new(text).hint(hint),
             (None, Some(hint)) => Self::new(text).code(code).hint(hint),
             (None, None) => Self::new(text).code(code),
-        }
+        };
+        Self { source, ..failure }
     }
 }
 

@@ -15,7 +15,8 @@ use herdlet_api_types::{
 use serde::Serialize;
 
 use super::{
-    Connection, children, deployments, failed_allocs,
+    Client, Connection, children, deployments, failed_allocs,
+    failed_allocs::{output_of, waits_for_restart},
     failure::Failure,
     offline,
     output::{Output, Reader},
@@ -37,7 +38,7 @@ pub struct StatusArgs {
     targets: Vec<String>,
     #[command(flatten)]
     selector: SelectorFlag,
-    /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded
+    /// Report by the exit code: 0 all converged and healthy, 1 converging, 2 degraded, 3 no agent answers
     #[arg(long)]
     check: bool,
     /// Update the screen whenever something changes, until Ctrl-C
@@ -94,12 +95,17 @@ struct TaskReport<'r> {
     exit: Option<&'r ExitResult>,
 }
 
+/// Of at most this many allocations, the last output is read: each needs requests of its own.
+const OUTPUTS_LEN_MAX: usize = 16;
+
 /// Exit code: everything is converged and healthy.
 const ALL_WELL: u8 = 0;
 /// Exit code: still converging.
 const CONVERGING: u8 = 1;
-/// Exit code: something failed, or the agent does not answer.
+/// Exit code: something failed, or the state cannot be determined.
 const DEGRADED: u8 = 2;
+/// Exit code: no agent answers, so the state is unknown; tasks may run.
+const UNKNOWN: u8 = 3;
 
 pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
     if args.watch {
@@ -109,9 +115,17 @@ pub async fn run(args: StatusArgs) -> Result<u8, Failure> {
     match (shown, args.check) {
         (Ok(code), true) => Ok(code),
         (Ok(_), false) => Ok(0),
-        (Err(failure), true) => Err(failure.code(DEGRADED)),
+        (Err(failure), true) => {
+            let code = code_of(&failure);
+            Err(failure.code(code))
+        }
         (Err(failure), false) => Err(failure),
     }
+}
+
+/// The exit code of `--check` if there is no state to report.
+fn code_of(failure: &Failure) -> u8 {
+    if failure.is_no_answer() { UNKNOWN } else { DEGRADED }
 }
 
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
@@ -149,7 +163,10 @@ async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     match args.output.reader() {
         Reader::Person => match &whole {
             Some((agent, overview)) => show_screen(agent, overview),
-            None => show_objects(jobs, &allocs, &all, &reverts),
+            None => {
+                let outputs = outputs(&client, &allocs).await;
+                show_objects(jobs, &AllocListing { allocs: &allocs, outputs }, &all, &reverts);
+            }
         },
         Reader::Program => args.output.document(&report(code, agent, jobs, &allocs))?,
     }
@@ -225,8 +242,24 @@ fn agent_line(status: &AgentStatus) -> String {
 /// Lines about versions that failed and were reverted, by job.
 type Reverts = BTreeMap<JobKey, String>;
 
+/// Allocations, and the last lines that their tasks wrote that wait for their restart.
+struct AllocListing<'v> {
+    allocs: &'v [AllocView],
+    outputs: BTreeMap<AllocId, Vec<String>>,
+}
+
+/// The last line of each stream of the tasks that wait for their restart.
+async fn outputs(client: &Client, allocs: &[AllocView]) -> BTreeMap<AllocId, Vec<String>> {
+    let mut outputs = BTreeMap::new();
+    for view in allocs.iter().filter(|view| view.tasks.iter().any(waits_for_restart)).take(OUTPUTS_LEN_MAX) {
+        outputs.insert(view.spec.id, output_of(client, view, waits_for_restart, 1).await);
+    }
+    outputs
+}
+
 /// Prints these jobs and allocations. `all` includes the children.
-fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView], reverts: &Reverts) {
+fn show_objects(jobs: &[JobView], shown: &AllocListing<'_>, all: &[JobView], reverts: &Reverts) {
+    let allocs = shown.allocs;
     let mut lost: Vec<&AllocView> =
         allocs.iter().filter(|view| !jobs.iter().any(|job| job.key == view.spec.job_key)).collect();
     for job in jobs {
@@ -250,10 +283,19 @@ fn show_objects(jobs: &[JobView], allocs: &[AllocView], all: &[JobView], reverts
             .filter(|view| view.spec.job_key == job.key && !show::is_replaced(view, allocs.iter()))
             .collect();
         of_job.sort_by_key(|view| (view.spec.group.clone(), view.spec.index, view.spec.create_index));
-        of_job.into_iter().for_each(show_alloc);
+        of_job.into_iter().for_each(|view| shown.show(view));
     }
     lost.sort_by_key(|view| view.spec.name());
-    lost.into_iter().for_each(show_alloc);
+    lost.into_iter().for_each(|view| shown.show(view));
+}
+
+impl AllocListing<'_> {
+    fn show(&self, view: &AllocView) {
+        show_alloc(view);
+        for line in self.outputs.get(&view.spec.id).into_iter().flatten() {
+            show::out(&format!("    {line}\n"));
+        }
+    }
 }
 
 /// A converged allocation is one line; for others, the tasks are listed too.
@@ -286,6 +328,7 @@ mod tests {
     use herdlet_api_types::{UnixNanos, api::ManifestProblem};
 
     use super::*;
+    use crate::client::ClientError;
     use herdlet_manifest::fixture::{alloc_view, job, job_view};
 
     fn agent() -> AgentStatus {
@@ -334,6 +377,19 @@ mod tests {
                 "not in force: jobs.d/web.yaml: unknown field",
             ]
         );
+    }
+
+    /// A machine whose agent is down had the same code as one with a failed job.
+    #[test]
+    fn check_without_an_agent_has_its_own_code() {
+        let address: crate::address::Address = "unix:///run/absent.sock".parse().unwrap();
+        let why = "no such file".to_owned();
+        let unreachable = Failure::from(ClientError::Unreachable { address, why });
+        assert_eq!(code_of(&unreachable), UNKNOWN);
+        let message = "permission denied".to_owned();
+        let refused = Failure::from(ClientError::Status { status: 403, message });
+        assert_eq!(code_of(&refused), DEGRADED);
+        assert_eq!(code_of(&Failure::new("there is no job \"web\"")), DEGRADED);
     }
 
     #[test]

@@ -75,6 +75,8 @@ pub enum Change {
     Verdict(Health, String),
     /// It is healthy again after a restart in its turn.
     EndTurn,
+    /// It has been healthy for `min_healthy_time` after the verdict that it is unhealthy.
+    OutdateVerdict,
     /// Nothing of it is left: remove it.
     Forget,
 }

@@ -110,7 +110,11 @@ pub struct Durable {
     pub modify_index: u64,
     /// Verdict of the roll-out's health watch; `None` while undecided or without `update`.
     pub health: Option<Health>,
-    /// The deadline to become healthy, or, once judged healthy, to become healthy again.
+    /// The verdict is unhealthy, and describes the past: the allocation has been healthy for `min_healthy_time` since,
+    /// or a user has restarted it. The verdict itself is final, and a running deployment counts it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub verdict_outdated: bool,
+    /// The deadline to become healthy, or, once it has been, to become healthy again.
     pub healthy_by: Option<Deadline>,
     /// What follows the failed allocation; `None` until decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,6 +237,16 @@ impl Durable {
     /// Whether the roll-out's health watch has found it healthy. It may no longer be.
     pub fn is_judged_healthy(&self) -> bool {
         self.health.is_some_and(|verdict| verdict.healthy)
+    }
+
+    /// Whether the roll-out's health watch has found it unhealthy, and this still describes it.
+    pub fn is_unhealthy(&self) -> bool {
+        self.health.is_some_and(|verdict| !verdict.healthy) && !self.verdict_outdated
+    }
+
+    /// Whether its first deadline to become healthy no longer counts: if it loses its health, it gets another one.
+    pub(crate) fn has_passed_rollout(&self) -> bool {
+        self.is_judged_healthy() || self.verdict_outdated
     }
 
     /// Rebuilds the state of an allocation whose stored state is lost, from the newest attempt of each task (by index)

@@ -98,8 +98,7 @@ pub fn convergence(
             overdue_at: None,
         };
     }
-    let unhealthy =
-        state.durable.health.is_some_and(|health| !health.healthy) && spec.desired == Desired::Run;
+    let unhealthy = state.durable.is_unhealthy() && spec.desired == Desired::Run;
     let Some(waiting) = foremost(plan, state) else {
         if unhealthy {
             return Convergence {
@@ -163,6 +162,11 @@ fn unhealthy_why(spec: &Allocation) -> String {
         Some(terms) => format!("not healthy within healthy_deadline ({})", terms.healthy_deadline),
         None => String::from("judged as unhealthy"),
     }
+}
+
+/// What a running deployment counts against an allocation that is, or may be, healthy now.
+pub(crate) fn became_healthy_late(spec: &Allocation) -> String {
+    format!("its deployment counts it as unhealthy ({})", unhealthy_why(spec))
 }
 
 /// The wait that the verdict names.

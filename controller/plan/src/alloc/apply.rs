@@ -122,10 +122,12 @@ impl Writer<'_> {
             Change::Healthy(healthy) => self.health_changed(healthy),
             Change::Verdict(verdict, message) => {
                 self.state.durable.health = Some(verdict);
+                self.state.durable.verdict_outdated = false;
                 if !verdict.healthy {
                     self.note_unhealthy(&message);
                 }
             }
+            Change::OutdateVerdict => self.state.durable.verdict_outdated = true,
             Change::EndTurn => self.state.durable.takes_turn = false,
             Change::Forget => {}
         }
@@ -282,12 +284,12 @@ impl Writer<'_> {
         }
     }
 
-    /// An allocation that was judged healthy, has been healthy for `min_healthy_time` and no longer is gets a new
+    /// An allocation whose roll-out is over, has been healthy for `min_healthy_time` and no longer is gets a new
     /// deadline to become healthy again. The deadline is not stored by itself: each agent sets it again.
     fn health_changed(&mut self, healthy: bool) {
         let since_ns =
             core::mem::replace(&mut self.state.healthy_since_ns, healthy.then_some(self.now.boot_ns));
-        let judged = !healthy && self.state.durable.is_judged_healthy();
+        let judged = !healthy && self.state.durable.has_passed_rollout();
         let Some(terms) = self.spec.policy().health.filter(|_| judged) else { return };
         let lasted_ns = since_ns.map_or(0, |since_ns| self.now.boot_ns.saturating_sub(since_ns));
         if lasted_ns >= terms.min_healthy_time.as_nanos().unsigned_abs() {

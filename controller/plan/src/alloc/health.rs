@@ -3,7 +3,8 @@
 //! In: a pass. Out: changes of health, and the verdict. Healthy: all tasks run as they should and, unless
 //! `health_check` makes that sufficient, all checks pass. The verdict: healthy for `min_healthy_time` without
 //! interruption before `healthy_deadline`, or not. It is watched only if there are [`HealthTerms`], and given once.
-//! With `health_check: manual`, an operator gives the verdict in a deployment.
+//! With `health_check: manual`, an operator gives the verdict in a deployment. A verdict is final, as in Nomad
+//! (`client/allochealth`); an allocation that is healthy later is no longer shown as failed.
 
 use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
@@ -37,6 +38,11 @@ pub fn watch(pass: &mut Pass<'_>) {
         return;
     }
     let judged_for = judged_for(pass);
+    // Only operators revise what operators have decided.
+    if healthy && judged_for.is_none() && is_unhealthy(pass) && has_recovered(pass) {
+        pass.plan.changes.push(Change::OutdateVerdict);
+        return;
+    }
     let by = pass.state.durable.healthy_by;
     let is_open = pass.state.durable.health.is_none() && pass.spec.desired == Desired::Run;
     let open = pass.spec.policy().health.filter(|_| is_open);
@@ -66,7 +72,11 @@ pub fn watch(pass: &mut Pass<'_>) {
     }
 }
 
-/// Whether an allocation that restarted in its turn has been healthy for long enough since.
+fn is_unhealthy(pass: &Pass<'_>) -> bool {
+    pass.spec.desired == Desired::Run && pass.state.durable.is_unhealthy()
+}
+
+/// Whether an allocation that restarted in its turn, or became healthy late, has been healthy for long enough since.
 fn has_recovered(pass: &mut Pass<'_>) -> bool {
     let Some(terms) = pass.spec.policy().health else { return true };
     // Until its process has ended, a task that restarts counts as healthy.

@@ -90,6 +90,7 @@ fn changes(desired: Desired, state: &AllocState) -> Vec<String> {
             | Change::RestartTasks(_)
             | Change::EndRestart
             | Change::EndTurn
+            | Change::OutdateVerdict
             | Change::Unhealthy { .. }
             | Change::Healthy(_)
             | Change::Fail(_)

@@ -34,12 +34,12 @@ pub fn has_ended(known: &Durable) -> bool {
     known.adopted && known.tasks.iter().all(|task| !task.status_live())
 }
 
-/// It has failed or is unhealthy.
+/// It has failed, or its roll-out has found it unhealthy: the verdict is final, also if it is healthy now.
 pub fn is_bad(known: &Durable) -> bool {
     known.status == ClientStatus::Failed || known.health.is_some_and(|health| !health.healthy)
 }
 
-/// It has failed or is unhealthy, and no rescheduling is due.
+/// It has failed or is unhealthy now, and no rescheduling is due.
 pub fn is_lost(known: &Durable) -> bool {
-    is_bad(known) && known.reschedule().is_none()
+    (known.status == ClientStatus::Failed || known.is_unhealthy()) && known.reschedule().is_none()
 }

@@ -21,7 +21,7 @@ impl AllocState {
     /// The state of an agent that reads this from the database: it knows nothing of any part.
     pub fn restored(spec: &Allocation, mut durable: Durable, now: Now) -> Self {
         let parts = if durable.adopted { Parts::unknown() } else { Parts::absent() };
-        if durable.is_judged_healthy() {
+        if durable.has_passed_rollout() {
             durable.healthy_by = healthy_by(now, spec);
         }
         let mut maybe_begun = BTreeSet::new();

@@ -197,9 +197,9 @@ impl World {
         open.turn.notes.push(Note::Reconciled { kind: "job", result });
         if entry.stale {
             entry.prune_versions(key, &self.allocs, open.turn);
-            entry.open = Open::of(key, entry, &self.allocs);
         }
         if rounds > 0 {
+            entry.open = Open::of(key, entry, &self.allocs);
             entry.retry = self.allocs.next_retry(key, open.now);
         }
         entry.flush(open, key, &self.allocs);

@@ -24,7 +24,7 @@ use crate::{
         placed::{has_ended, is_bad, is_lost},
         same_work,
     },
-    status::{failure_of, quarantined},
+    status::{became_healthy_late, failure_of, quarantined},
     world::{
         JobEntry, World,
         allocs::{AllocEntry, Allocs},
@@ -238,6 +238,7 @@ fn why_lost(alloc: &AllocEntry) -> String {
     failed
         .map(|verdict| verdict.message.clone())
         .or_else(|| failure_of(&alloc.state))
+        .or_else(|| alloc.state.durable.verdict_outdated.then(|| became_healthy_late(&alloc.spec)))
         .or_else(|| alloc.verdict.as_ref().map(|verdict| verdict.message.clone()))
         .unwrap_or_else(|| String::from(&*alloc.state.durable.description))
 }
@@ -293,10 +294,20 @@ pub(super) fn is_current(job: &JobEntry, group: &Group, alloc: &AllocEntry) -> b
     alloc.spec.desired == Desired::Run && same_work(&alloc.spec.job, &job.current, &group.name)
 }
 
+/// Whether its job has lost the allocation. A running deployment counts each verdict, also on one that is healthy now.
+fn is_lost_for(job: &JobEntry, alloc: &AllocEntry) -> bool {
+    let known = &alloc.state.durable;
+    let is_counting = |of: &DeploymentState| {
+        of.deployment.is_running() && alloc.spec.deployment.is_some_and(|own| own.id == of.deployment.id)
+    };
+    is_lost(known)
+        || is_bad(known) && known.reschedule().is_none() && job.state.deployment().is_some_and(is_counting)
+}
+
 fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> ConvergenceState {
     match alloc {
         Some(alloc) if is_current(job, group, alloc) => match &alloc.verdict {
-            _ if is_lost(&alloc.state.durable) => match deployment_of(job, group) {
+            _ if is_lost_for(job, alloc) => match deployment_of(job, group) {
                 Some(known) => bad_state(job, known, &group.name),
                 None => ConvergenceState::Failed,
             },
@@ -317,10 +328,9 @@ fn state_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>) -> Conver
 fn why_of(job: &JobEntry, group: &Group, alloc: Option<&AllocEntry>, name: &SlotName<'_>) -> Why {
     let progressing = |what: &str| plain(Reason::Operation, &format!("{name} {what}"));
     let Some(alloc) = alloc else { return progressing("does not exist yet") };
-    let known = &alloc.state.durable;
     match &alloc.verdict {
         _ if !is_current(job, group, alloc) => progressing("is being replaced"),
-        _ if is_lost(known) => match deployment_of(job, group) {
+        _ if is_lost_for(job, alloc) => match deployment_of(job, group) {
             Some(deployment) => why_bad(job, deployment, alloc),
             None => plain(Reason::Error, &format!("{name}: {}", why_lost(alloc))),
         },

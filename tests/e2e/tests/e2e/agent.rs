@@ -153,6 +153,28 @@ fn failing_task_is_restarted_by_its_policy_then_fails() {
     agent.finish();
 }
 
+/// Only its exit code was shown.
+#[test]
+fn last_output_of_a_task_that_waits_for_its_restart_is_shown() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let policy = "restart: {attempts: 9, interval: 1h, delay: 5m, mode: delay}";
+    agent.apply(&job(
+        "crash",
+        "service",
+        policy,
+        &[shell("t", "echo out; echo first >&2; echo why >&2; exit 3", "")],
+    ));
+    for command in ["status", "explain"] {
+        agent.until_printed(&[command, "crash"], |printed| printed.contains("t/stderr | why"));
+    }
+    let status = agent.cli(&["status", "crash"]).success().stdout;
+    assert!(!status.contains("first"), "the last line only: {status}");
+    agent.finish();
+}
+
 #[test]
 fn logs_run_on_over_restarts_of_the_task_and_are_followed() {
     if !is_root() {

@@ -14,7 +14,7 @@ use crate::{
     limits::OPERATION_TIMEOUT,
     op::{Part, TaskIndex, TaskPart},
     policy::EventTexts,
-    state::{AfterStop, GroupRestart, RestartPhase, Run, Stage},
+    state::{AfterStop, GroupRestart, RestartPhase, Run, Stage, healthy_by},
     time::Deadline,
 };
 
@@ -42,7 +42,16 @@ impl Writer<'_> {
         let delay = Deadline::after(self.now, delay);
         let phase = RestartPhase::Delay;
         self.state.durable.restart = Some(GroupRestart { all, delay, unhealthy: false, phase });
+        self.outdate_verdict();
         Ok(())
+    }
+
+    /// A user restarts an allocation that was found unhealthy: it gets the full deadline to become healthy.
+    fn outdate_verdict(&mut self) {
+        if self.state.durable.is_unhealthy() {
+            self.state.durable.verdict_outdated = true;
+            self.state.durable.healthy_by = healthy_by(self.now, self.spec);
+        }
     }
 
     /// A check has failed for too long: restarts the task that it checks, or all running tasks after the
@@ -180,6 +189,7 @@ impl Writer<'_> {
         if let Some(known) = self.known_mut(index) {
             known.restart_requested = true;
         }
+        self.outdate_verdict();
         Ok(())
     }
 }

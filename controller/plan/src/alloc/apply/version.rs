@@ -18,6 +18,7 @@ use crate::{
 pub fn reset_health(now: Now, spec: &Allocation, state: &mut AllocState) {
     if state.durable.adopted {
         state.durable.health = None;
+        state.durable.verdict_outdated = false;
         state.durable.healthy_by = healthy_by(now, spec);
     }
 }

@@ -313,7 +313,7 @@ fn checks_without_results_continue_at_a_start() {
     assert!(!life.issued.iter().any(|verb| verb == "Down"), "{:?}", life.issued);
 }
 
-/// Its verdict is final: a while in health does not revoke it.
+/// A verdict that it is unhealthy is not outdated by a short time in health.
 #[test]
 fn unhealthy_verdict_gets_no_new_deadline() {
     let spec = with_a_failing_check(HealthCheck::Checks);
@@ -322,12 +322,41 @@ fn unhealthy_verdict_gets_no_new_deadline() {
     life.state.durable.health = Some(Health { healthy: false, at: at(100).wall });
     let by = Deadline::after(at(90), Duration::from_secs(10));
     life.state.durable.healthy_by = Some(by);
-    for (second, status) in [(200, CheckStatus::Success), (300, CheckStatus::Failure)] {
-        life.now = at(second);
+    life.now = at(200);
+    for status in [CheckStatus::Success, CheckStatus::Failure] {
         life.write(|writer| writer.checked(result(None, status)));
         life.settle();
     }
     assert_eq!(life.state.durable.healthy_by, Some(by));
+    assert!(life.state.durable.is_unhealthy());
+}
+
+/// `min_healthy_time` in health outdates the verdict of the health watch. Only operators revise what operators have decided:
+/// by a restart.
+#[test]
+fn late_health_outdates_a_verdict() {
+    for (health_check, recovers) in
+        [(HealthCheck::Checks, true), (HealthCheck::TaskStates, true), (HealthCheck::Manual, false)]
+    {
+        let mut spec = with_a_failing_check(health_check);
+        let id = DeploymentId::from_hash([1; 16]);
+        std_alloc::sync::Arc::make_mut(&mut spec).deployment = Some(AllocDeployment { id, canary: false });
+        let parts = up(&[Part::Dir, Part::Services, Part::Checks, TASK_DIR, PROCESS]);
+        let mut life = Bench::new(&spec, known(vec![running()], Stage::WaitAlloc, parts));
+        let verdict = Health { healthy: false, at: at(100).wall };
+        life.state.durable.health = Some(verdict);
+        life.write(|writer| writer.checked(result(None, CheckStatus::Success)));
+        life.settle();
+        life.now = at(102);
+        life.settle();
+        assert_eq!(life.state.durable.is_unhealthy(), !recovers, "{health_check:?}");
+        assert_eq!(life.settle(), 0, "{health_check:?}");
+        life.write(|writer| writer.restart(&RestartScope::Running)).unwrap();
+        assert!(!life.state.durable.is_unhealthy(), "{health_check:?}");
+        assert_eq!(life.state.durable.health, Some(verdict), "the verdict itself is final");
+        life.write(|writer| writer.change(Change::Verdict(verdict, String::new())));
+        assert!(life.state.durable.is_unhealthy(), "another verdict counts");
+    }
 }
 
 /// Start-up, readiness and liveness: `on_update` determines whether health requires the check.

@@ -3,6 +3,9 @@
 use herdlet_api_types::{
     UnixNanos,
     alloc::ClientStatus,
+    deployment::DeploymentStatus,
+    job::Service,
+    service::CheckStatus,
     task::{TaskEvent, TaskEventKind},
 };
 
@@ -189,19 +192,106 @@ fn a_job_says_which_of_its_allocations_has_not_converged() {
         bench.plan();
         assert_eq!(bench.job().convergence.state, ConvergenceState::Converged);
     }
-    // One that did not become healthy in time has failed, although its tasks run.
-    let id = named(&bench, "j.h[0]");
-    let verdict = crate::state::Health { healthy: false, at: bench.now.wall };
-    let message = "too late".to_owned();
-    let mut open = OpenTurn { now: bench.now, dirty: &mut bench.dirty, turn: &mut bench.turn };
-    bench.world.write(&mut open, id, |writer| {
-        writer.change(Change::Verdict(verdict, message));
-    });
+}
+
+/// A job with `update`, whose allocation is healthy while its check passes.
+fn checked() -> Vec<Job> {
+    let mut jobs = one_task();
+    let group = &mut jobs[0].groups[0];
+    let checks = vec![herdlet_api_types::fixture::check("alive")];
+    group.services.push(Service { checks, ..crate::fixture::service("web") });
+    group.update = Some(fixture::update());
+    jobs
+}
+
+fn check(bench: &mut Bench, status: CheckStatus) {
+    let result = herdlet_api_types::fixture::check_result("alive", status);
+    bench.see(Event::Check { alloc: bench.id(), result });
+    bench.settle();
+}
+
+/// Plans everything at this second.
+fn wait_until(bench: &mut Bench, second: u64) {
+    bench.now = at(second);
+    bench.dirty = bench.world.keys();
     bench.plan();
-    let Convergence { state, reason, message, .. } = bench.job().convergence;
-    assert_eq!(state, ConvergenceState::Failed);
-    assert_eq!(reason, Some(herdlet_api_types::view::Reason::Error));
-    assert_eq!(message, "j.h[0]: judged as unhealthy");
+    bench.settle();
+}
+
+/// The states that the allocation and its job show.
+fn shown(bench: &Bench) -> [ConvergenceState; 2] {
+    let alloc = bench.world.allocs.get(bench.id()).expect("the allocation");
+    [alloc.verdict.as_ref().expect("a published verdict").state, bench.job().convergence.state]
+}
+
+/// When the allocation is overdue, by the boot clock.
+fn overdue_at(bench: &Bench) -> Option<u64> {
+    let alloc = bench.world.allocs.get(bench.id()).expect("the allocation");
+    alloc.verdict.as_ref().and_then(|verdict| verdict.overdue_at).map(|at| at.boot_ns)
+}
+
+/// The status of the job's deployment, and its verdict on the allocation.
+fn judgement(bench: &Bench) -> (DeploymentStatus, Option<bool>) {
+    let job = bench.world.jobs.values().next().expect("the job");
+    let alloc = bench.world.allocs.get(bench.id()).expect("the allocation");
+    let status = job.state.deployment().expect("a deployment").deployment.status;
+    (status, alloc.state.durable.health.map(|verdict| verdict.healthy))
+}
+
+/// It stayed failed for as long as it existed, although everything worked.
+#[test]
+fn an_allocation_that_is_healthy_late_is_not_failed() {
+    use ConvergenceState::{Converged, Failed, Progressing};
+    let mut bench = Bench::new();
+    bench.apply(checked(), Vec::new());
+    bench.settle();
+    check(&mut bench, CheckStatus::Failure);
+    wait_until(&mut bench, 30);
+    assert_eq!(shown(&bench), [Failed, Failed]);
+    let message = "j.g[0]: not healthy within healthy_deadline (20s)";
+    assert!(bench.job().convergence.message.starts_with(message), "{}", bench.job().convergence.message);
+    check(&mut bench, CheckStatus::Success);
+    assert_eq!(shown(&bench), [Failed, Failed], "not healthy for min_healthy_time yet");
+    wait_until(&mut bench, 31);
+    assert_eq!(shown(&bench), [Converged, Failed], "the deployment counts the verdict, as in Nomad");
+    let message = "j.g[0]: its deployment counts it as unhealthy (not healthy within healthy_deadline (20s))";
+    assert_eq!(bench.job().convergence.message, message);
+    // The progress_deadline.
+    wait_until(&mut bench, 70);
+    assert_eq!(judgement(&bench), (DeploymentStatus::Failed, Some(false)));
+    assert_eq!(shown(&bench), [Converged, Converged]);
+    // The next agent knows this, too.
+    bench.restart(at(80));
+    bench.settle();
+    assert_eq!(shown(&bench), [Converged, Converged]);
+    check(&mut bench, CheckStatus::Success);
+    // It gets a new deadline.
+    wait_until(&mut bench, 90);
+    check(&mut bench, CheckStatus::Failure);
+    assert_eq!(shown(&bench), [Progressing, Failed], "the roll-out of a job that is not up has failed");
+    assert_eq!(overdue_at(&bench), Some(at(110).boot_ns));
+    assert_eq!(judgement(&bench), (DeploymentStatus::Failed, Some(false)));
+}
+
+/// A restart kept the verdict of a roll-out: only another allocation could be healthy.
+#[test]
+fn a_restart_by_a_user_gives_a_full_deadline() {
+    use ConvergenceState::{Converged, Failed, Progressing};
+    let mut bench = Bench::new();
+    bench.apply(checked(), Vec::new());
+    bench.settle();
+    check(&mut bench, CheckStatus::Failure);
+    wait_until(&mut bench, 70);
+    assert_eq!(judgement(&bench), (DeploymentStatus::Failed, Some(false)));
+    assert_eq!(shown(&bench), [Failed, Failed]);
+    let scope = crate::event::RestartScope::Running;
+    bench.ask(Command::Restart { alloc: bench.id(), scope });
+    bench.settle();
+    assert_eq!(shown(&bench), [Progressing, Failed]);
+    assert_eq!(overdue_at(&bench), Some(at(90).boot_ns));
+    check(&mut bench, CheckStatus::Success);
+    assert_eq!(shown(&bench), [Converged, Converged]);
+    assert_eq!(judgement(&bench), (DeploymentStatus::Failed, Some(false)));
 }
 
 #[test]
