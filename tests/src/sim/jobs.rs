@@ -214,7 +214,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     );
     // If several allocations had one fixed port, all but one would wait for ever.
     let fixed = (count == 1 && rng.one_in(4)).then(|| PORTS[rng.below(PORTS.len() as u64) as usize]);
-    group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
+    group.network = Some(Network {
+        ports: [("http".to_owned(), PortRequest { fixed, to: None })].into(),
+        ..Network::default()
+    });
     if group.tasks.len() == 3 {
         let is_fixed = count == 1 && fixed.is_none() && code == 0;
         let own = [is_fixed.then_some(PORTS[1]), None].map(|fixed| PortRequest { fixed, to: None });

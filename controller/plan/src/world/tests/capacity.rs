@@ -114,7 +114,8 @@ fn nothing_is_stopped_for_a_port_that_another_job_holds() {
     let on = |id: &str, port: u16| {
         let mut job = wanting(id, 100, 50);
         let request = PortRequest { fixed: Some(port), to: None };
-        job.groups[0].network = Some(Network { ports: [("http".to_owned(), request)].into() });
+        job.groups[0].network =
+            Some(Network { ports: [("http".to_owned(), request)].into(), ..Network::default() });
         job
     };
     bench.apply(vec![on("a", 80), on("b", 81)], Vec::new());
@@ -227,7 +228,8 @@ fn quarantined_job_blocks_no_other() {
 fn listening(id: &str) -> Job {
     let mut job = job(id, JobType::Service, vec![group("g", 1, vec![task("main")])]);
     let request = PortRequest { fixed: Some(8080), to: None };
-    job.groups[0].network = Some(Network { ports: [("http".to_owned(), request)].into() });
+    job.groups[0].network =
+        Some(Network { ports: [("http".to_owned(), request)].into(), ..Network::default() });
     job.groups[0].disk_mib = 0;
     job
 }
