@@ -7,6 +7,7 @@
 //! - [`artifacts`]: artifacts of tasks.
 //! - [`environment`]: the environment of tasks.
 //! - [`identities`]: tokens that servers sign.
+//! - [`network`]: networks of allocations.
 //! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
 //! - [`pressure`]: the pressure on the machine, which paces starts.
@@ -20,6 +21,7 @@ pub mod api_socket;
 pub mod artifacts;
 pub mod environment;
 pub mod identities;
+pub mod network;
 pub mod node;
 pub mod places;
 pub mod pressure;
@@ -279,6 +281,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
             }
             places::alloc_dir(&context, &alloc, verb).await
         }
+        (Subject::Alloc(alloc, Part::Network), Some(verb)) => network::network(&alloc, verb),
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
             services::group_services(&context, &alloc, verb).await
         }
