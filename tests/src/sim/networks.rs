@@ -20,7 +20,8 @@ use herdlet_plan::{
     op::Part,
 };
 
-use super::machine::AttemptKey;
+/// An attempt: its allocation, the index of its task, its number.
+type AttemptKey = (AllocId, u16, u32);
 
 /// Addresses of the pool: more than allocations live at once, so that networks that are never removed use them up.
 const ADDRESSES: u64 = 200;
