@@ -16,6 +16,7 @@ use crate::{
 mod artifact;
 mod children;
 mod limits;
+mod network;
 mod policy;
 mod secret;
 mod service;
@@ -24,6 +25,7 @@ mod template;
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use limits::{LogMode, Logs, Resources};
+pub use network::{Network, NetworkMode, PortRequest};
 pub use policy::{
     DelayFunction, HealthCheck, Migrate, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update,
 };
@@ -311,6 +313,11 @@ impl Group {
         self.tasks.iter().find(|task| task.name == name)
     }
 
+    /// Whether the tasks of an allocation share a network of their own, instead of the machine's.
+    pub fn has_own_network(&self) -> bool {
+        self.network.as_ref().is_some_and(|network| !network.mode.is_host())
+    }
+
     /// All ports that each allocation requests, by label: those of the group, then those of single tasks, each with its
     /// task.
     pub fn port_requests(&self) -> impl Iterator<Item = (Option<&Task>, &String, &PortRequest)> {
@@ -347,23 +354,6 @@ impl KeptDisk {
     pub fn is_none(&self) -> bool {
         !self.sticky && !self.migrate
     }
-}
-
-/// `network` of a group, in mode `host`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Network {
-    /// Ports by label.
-    pub ports: BTreeMap<String, PortRequest>,
-}
-
-/// One port of a group or of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortRequest {
-    /// The static host port; a dynamic one (20000–32000) if absent.
-    pub fixed: Option<u16>,
-    /// The port that the task listens on, if it differs from the host port (`NOMAD_PORT_<label>`). `None` for a port of a
-    /// task.
-    pub to: Option<u16>,
 }
 
 /// `volumes.<name>` of a group.

@@ -5,6 +5,7 @@
 //! byte for byte.
 //!
 //! - [`machine`]: the real state: directories, mounts, processes, registrations. It survives crashes of the agent.
+//! - [`networks`]: networks of allocations on that machine.
 //! - [`life`]: the agent's loop around the planner, with commits, operations in flight and crashes.
 //! - [`invariants`]: invariants of released actions and published views.
 //! - [`oracle`]: safety at each step, and liveness after the faults have stopped.
@@ -30,6 +31,7 @@ pub mod jobs;
 pub mod launches;
 pub mod life;
 pub mod machine;
+pub mod networks;
 pub mod oracle;
 pub mod probe;
 pub mod rollouts;

@@ -484,7 +484,8 @@ fn a_port_is_held_by_another_job() {
         let on_8080 = |id: &str| {
             let mut web = job(id, JobType::Service, vec![group("g", 1, vec![task("httpd", None, 0)])]);
             let fixed = PortRequest { fixed: Some(8080), to: None };
-            web.groups[0].network = Some(Network { ports: [("http".to_owned(), fixed)].into() });
+            web.groups[0].network =
+                Some(Network { ports: [("http".to_owned(), fixed)].into(), ..Network::default() });
             web
         };
         life.chapter("Two jobs request the same host port; the second reports what it waits for.");

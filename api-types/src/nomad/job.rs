@@ -1,6 +1,11 @@
 //! Canonical jobs in Nomad's JSON, as in `GET /v1/job/ID`.
 
-use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
+use std_alloc::{
+    collections::BTreeMap,
+    string::{String, ToString},
+    sync::Arc,
+    vec::Vec,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -8,8 +13,8 @@ use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, JobType, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode, RestartPolicy, Scaling,
-        Secret, Service, Task, Ui, Update, VolumeRequest,
+        Job, JobType, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
+        RestartPolicy, Scaling, Secret, Service, Task, Ui, Update, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -133,7 +138,8 @@ fn spreads(spreads: &[Spread]) -> Value {
 }
 
 fn group(group: &Group, kind: JobType) -> Value {
-    let networks = group.network.as_ref().map(|network| json!([self::network(&network.ports)]));
+    let networks =
+        group.network.as_ref().map(|network| json!([self::network(&network.mode, &network.ports)]));
     let volumes: Map<String, Value> =
         group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
     json!({
@@ -153,7 +159,7 @@ fn group(group: &Group, kind: JobType) -> Value {
     })
 }
 
-fn network(ports: &BTreeMap<String, PortRequest>) -> Value {
+fn network(mode: &NetworkMode, ports: &BTreeMap<String, PortRequest>) -> Value {
     let ports = |fixed: bool| {
         let wanted = ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
         let port = |(label, port): (&String, &PortRequest)| {
@@ -164,7 +170,7 @@ fn network(ports: &BTreeMap<String, PortRequest>) -> Value {
         };
         list(wanted.map(port).collect())
     };
-    json!({ "Mode": "host", "ReservedPorts": ports(true), "DynamicPorts": ports(false) })
+    json!({ "Mode": mode.to_string(), "ReservedPorts": ports(true), "DynamicPorts": ports(false) })
 }
 
 fn ui(ui: &Ui) -> Value {
@@ -313,7 +319,7 @@ fn task(task: &Task) -> Value {
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
             "MemoryMaxMB": task.resources.memory_max_mb(),
             "SecretsMB": task.resources.secrets_mib.unwrap_or_default(),
-            "Networks": (!task.ports.is_empty()).then(|| json!([network(&task.ports)])),
+            "Networks": (!task.ports.is_empty()).then(|| json!([network(&NetworkMode::Host, &task.ports)])),
         },
         "LogConfig": {
             "MaxFiles": task.logs.max_files, "MaxFileSizeMB": task.logs.max_file_size_mib,

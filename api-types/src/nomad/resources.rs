@@ -4,14 +4,19 @@
 //!
 //! Source of the names: Nomad's `nomad/structs/structs.go`.
 
-use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+use std_alloc::{
+    borrow::ToOwned,
+    collections::BTreeMap,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
     alloc::{Allocation, AssignedPort, Ports},
-    job::{Lifecycle, PortRequest, Task},
+    job::{self, Lifecycle, PortRequest, Task},
 };
 
 /// The resources of an allocation.
@@ -120,7 +125,7 @@ pub(super) fn resources(spec: &Allocation) -> AllocatedResources {
             host_ip: port.host_ip.clone(),
         })
         .collect();
-    let network = group.network.as_ref().map(|network| Vec::from([network_of(&spec.ports, &network.ports)]));
+    let network = group.network.as_ref().map(|network| Vec::from([network_of(&spec.ports, network)]));
     AllocatedResources {
         tasks: group.tasks.iter().map(|task| (task.name.clone(), task_resources(spec, task))).collect(),
         task_lifecycles: group
@@ -140,13 +145,17 @@ fn task_resources(spec: &Allocation, task: &Task) -> AllocatedTask {
             memory_mb: allocated.memory_mib.unwrap_or_default(),
             memory_max_mb: allocated.memory_max_mb(),
         },
-        networks: spec.task_ports.get(&task.name).map(|ports| Vec::from([network_of(ports, &task.ports)])),
+        networks: spec.task_ports.get(&task.name).map(|ports| Vec::from([ports_of(ports, &task.ports)])),
         devices: None,
     }
 }
 
-/// The network of a group or of a task; the requests distinguish static ports from dynamic ones.
-fn network_of(ports: &Ports, requests: &BTreeMap<String, PortRequest>) -> Network {
+fn network_of(ports: &Ports, network: &job::Network) -> Network {
+    Network { mode: network.mode.to_string(), ..ports_of(ports, &network.ports) }
+}
+
+/// The ports of a group or of a task, as a network in mode `host`; the requests distinguish static ports from dynamic ones.
+fn ports_of(ports: &Ports, requests: &BTreeMap<String, PortRequest>) -> Network {
     let port = |(label, port): (&String, &AssignedPort)| Port {
         label: label.clone(),
         value: port.value,
@@ -156,7 +165,7 @@ fn network_of(ports: &Ports, requests: &BTreeMap<String, PortRequest>) -> Networ
     let is_fixed = |port: &Port| requests.get(&port.label).is_some_and(|request| request.fixed.is_some());
     let (reserved, dynamic): (Vec<_>, Vec<_>) = ports.iter().map(port).partition(is_fixed);
     Network {
-        mode: "host".to_owned(),
+        mode: job::NetworkMode::Host.to_string(),
         ip: ports.values().next().map(|port| port.host_ip.clone()).unwrap_or_default(),
         reserved_ports: non_empty(reserved),
         dynamic_ports: non_empty(dynamic),

@@ -7,6 +7,7 @@
 //! - [`artifacts`]: artifacts of tasks.
 //! - [`environment`]: the environment of tasks.
 //! - [`identities`]: tokens that servers sign.
+//! - [`network`]: networks of allocations.
 //! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
 //! - [`pressure`]: the pressure on the machine, which paces starts.
@@ -20,6 +21,7 @@ pub mod api_socket;
 pub mod artifacts;
 pub mod environment;
 pub mod identities;
+pub mod network;
 pub mod node;
 pub mod places;
 pub mod pressure;
@@ -51,6 +53,8 @@ use herdlet_plan::{
     claims::Issuer,
     env::Variables,
     event::Event,
+    facts::Facts,
+    network::AllocNetwork,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
 };
@@ -263,13 +267,17 @@ const PREPARE_TIME_MAX: Duration = Duration::from_secs(3_600);
 async fn perform(context: Arc<Context>, action: Action, control: Control) -> Outcome {
     let Action { subject, verb, mounts, inputs, launch, .. } = action;
     let place = PlaceVerb::of(&verb);
+    let shared = inputs.iter().find(|input| input.part == Part::Network);
+    let shared = shared.map(|input| Arc::clone(&input.facts));
+    let network = shared.as_ref().and_then(|facts| facts.network.as_ref());
     match (subject, place) {
         (Subject::Alloc(alloc, Part::Services), None) if verb == Verb::Ask => {
-            services::ask(&context, &alloc, None).await
+            services::ask(&context, &alloc, network, None).await
         }
         (Subject::Alloc(alloc, Part::Task(index, TaskPart::Services)), None) if verb == Verb::Ask => {
-            let task = Workload::of(&alloc, index).map(|task| Attempted { task, launch });
-            services::ask(&context, &alloc, task.as_ref()).await
+            let task = Workload::of(&alloc, index).map(|task| task.in_network(shared.clone()));
+            let task = task.map(|task| Attempted { task, launch });
+            services::ask(&context, &alloc, network, task.as_ref()).await
         }
         (Subject::Volume(volume), Some(verb)) => places::volume(&context, &volume, verb).await,
         (Subject::Alloc(alloc, Part::Dir), Some(verb)) => {
@@ -279,16 +287,18 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
             }
             places::alloc_dir(&context, &alloc, verb).await
         }
+        (Subject::Alloc(alloc, Part::Network), Some(verb)) => network::network(&alloc, verb),
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
-            services::group_services(&context, &alloc, verb).await
+            services::group_services(&context, &alloc, network, verb).await
         }
         (Subject::Alloc(alloc, Part::Checks), Some(verb)) => {
-            services::group_checks(&context, &alloc, verb).await
+            services::group_checks(&context, &alloc, network, verb).await
         }
         (Subject::Alloc(alloc, Part::Task(index, part)), place) => {
             let Some(task) = Workload::of(&alloc, index) else {
                 return fatal("find the task: the allocation has no such task".to_owned());
             };
+            let task = task.in_network(shared);
             match (part, place) {
                 (TaskPart::Dir, Some(verb)) => places::task_dir(&context, &task, verb).await,
                 (TaskPart::Artifacts, Some(verb)) => {
@@ -362,6 +372,8 @@ pub struct Workload {
     pub alloc: Arc<Allocation>,
     /// The task's index in its group.
     index: usize,
+    /// The facts of the network that it shares.
+    network: Option<Arc<Facts>>,
 }
 
 impl Workload {
@@ -369,13 +381,24 @@ impl Workload {
     pub fn of(alloc: &Arc<Allocation>, index: u16) -> Option<Self> {
         let index = usize::from(index);
         alloc.group()?.tasks.get(index)?;
-        Some(Self { alloc: Arc::clone(alloc), index })
+        Some(Self { alloc: Arc::clone(alloc), index, network: None })
     }
 
     /// The task with this name.
     pub fn named(alloc: &Arc<Allocation>, name: &str) -> Option<Self> {
         let index = alloc.group()?.tasks.iter().position(|task| task.name == name)?;
-        Some(Self { alloc: Arc::clone(alloc), index })
+        Some(Self { alloc: Arc::clone(alloc), index, network: None })
+    }
+
+    /// The same task, in the network of its allocation.
+    #[must_use]
+    pub fn in_network(self, network: Option<Arc<Facts>>) -> Self {
+        Self { network, ..self }
+    }
+
+    /// The network that it shares with the other tasks of its allocation; `None` if that uses the machine's.
+    pub fn network(&self) -> Option<&AllocNetwork> {
+        self.network.as_ref()?.network.as_ref()
     }
 
     /// Its index in its group.

@@ -118,6 +118,11 @@ impl Paths {
         self.api_aliases().join(name)
     }
 
+    /// The file that keeps the network namespace of an allocation.
+    pub fn network(&self, id: &AllocId) -> PathBuf {
+        self.runtime.join("netns").join(id.to_string())
+    }
+
     /// `<runtime>/attempts`: one record per task attempt.
     pub fn attempts(&self) -> PathBuf {
         self.runtime.join("attempts")

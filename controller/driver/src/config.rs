@@ -76,6 +76,8 @@ pub struct TaskConfig {
     pub ports: Ports,
     /// Ports of this task alone, in jobs from before groups had networks.
     pub own_ports: Ports,
+    /// The network that it shares with the other tasks of its allocation; the machine's if absent.
+    pub network: Option<NetworkSpace>,
 }
 
 impl fmt::Debug for TaskConfig {
@@ -87,6 +89,13 @@ impl fmt::Debug for TaskConfig {
             .field("dirs", &self.dirs)
             .finish_non_exhaustive()
     }
+}
+
+/// A network namespace that tasks share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkSpace {
+    /// The file that keeps it: tasks and commands in them enter it.
+    pub path: PathBuf,
 }
 
 /// Directories of a task.

@@ -41,7 +41,9 @@ use futures_util::{
 use herdlet_api_types::task::ExitResult;
 use tokio_util::sync::CancellationToken;
 
-pub use config::{AttemptId, Device, KillDefaults, Mount, Propagation, TaskConfig, TaskDirs, read_config};
+pub use config::{
+    AttemptId, Device, KillDefaults, Mount, NetworkSpace, Propagation, TaskConfig, TaskDirs, read_config,
+};
 pub use error::{BoxError, DriverError, lacks};
 pub use exec::{
     EXEC_OUTPUT_LEN_MAX, ExecInput, ExecOutcome, ExecOutput, ExecRequest, ExecSession, TerminalSize,

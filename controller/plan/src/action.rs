@@ -51,6 +51,7 @@ pub struct MountSource {
 /// | part | `Up` | `Down` | `Inspect` |
 /// | --- | --- | --- | --- |
 /// | `Dir` | create the allocation directory | remove it with all mounts below it | does it exist? |
+/// | `Network` | set up what differs: its facts | remove it with its claims | is all of it there? |
 /// | `Services` | make the catalogue hold exactly the group's registrations | deregister them, confirmed | does it hold them? |
 /// | `Checks` | run the group's checks | stop them | do they run? |
 /// | `Task Dir` | create the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
@@ -266,6 +267,7 @@ mod tests {
             (Part::Task(0, TaskPart::Services), Release::Stop),
             (Part::Task(0, TaskPart::Checks), Release::Stop),
             (Part::Dir, Release::AfterCommit),
+            (Part::Network, Release::AfterCommit),
             (Part::Task(0, TaskPart::Dir), Release::AfterCommit),
             (Part::Task(0, TaskPart::Mounts), Release::AfterCommit),
         ] {

@@ -7,6 +7,7 @@ mod check_restart;
 pub mod checks;
 pub mod dir;
 pub mod health;
+pub mod network;
 pub mod services;
 pub mod show;
 pub mod task;
@@ -72,6 +73,7 @@ pub(crate) fn plan_on(mut plan: Plan, now: Now, ctx: &Context, spec: &AllocSpec,
 fn up(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     match step {
         AllocStep::Dir => dir::up(pass),
+        AllocStep::Network => network::up(pass),
         AllocStep::Services => services::up(pass),
         AllocStep::Volumes => volumes::up(pass),
         AllocStep::Tasks => tasks::up(pass, above),
@@ -83,6 +85,7 @@ fn up(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
 fn down(step: AllocStep, pass: &mut Pass<'_>, above: Progress) -> Progress {
     match step {
         AllocStep::Dir => dir::down(pass, above),
+        AllocStep::Network => network::down(pass, above),
         AllocStep::Services => services::down(pass),
         // A claim ends with its allocation.
         AllocStep::Volumes => Progress::Arrived,
@@ -130,7 +133,12 @@ fn decide(pass: &mut Pass<'_>) -> bool {
     }
     if let Some(restart) = &durable.restart {
         return go_on_restarting(pass, restart.clone());
-    } else if let Some(change) = check_restart::due(pass) {
+    }
+    // A check that fails for that reason is not a failure of its task.
+    if network::restart_users(pass) {
+        return true;
+    }
+    if let Some(change) = check_restart::due(pass) {
         pass.plan.changes.push(change);
         return true;
     }

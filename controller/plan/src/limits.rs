@@ -6,6 +6,12 @@ use herdlet_api_types::Duration;
 /// milliseconds; ten seconds mean a hung disk.
 pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Timeout of setting up a network: CNI plugins are tried three times, and a driver may create a container for it.
+pub const NETWORK_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Timeout of the removal of a network: each CNI plugin of its network runs once.
+pub const NETWORK_DOWN_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Timeout of a request to a catalogue, for all its items together.
 pub const CATALOG_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -31,6 +31,8 @@ pub type TemplateIndex = u16;
 pub enum Part {
     /// The allocation directory and everything that its tasks share.
     Dir,
+    /// The network that its tasks share.
+    Network,
     /// Registrations of the group's services.
     Services,
     /// Checks of the group's services in the built-in catalogue.
@@ -46,7 +48,7 @@ impl Part {
         match self {
             Self::Services => Some(&group.services),
             Self::Task(index, TaskPart::Services) => Some(&group.tasks.get(usize::from(index))?.services),
-            Self::Dir | Self::Checks | Self::Task(..) => None,
+            Self::Dir | Self::Network | Self::Checks | Self::Task(..) => None,
         }
     }
 }

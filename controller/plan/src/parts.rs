@@ -5,8 +5,8 @@
 //! which the tables are walked again.
 //!
 //! ```text
-//!   up     dir ─► services ─► volumes ─► tasks ─► checks        task:  dir ─► artifacts ─► identity, mounts ─► templates ─► process ─► services, checks
-//!   down   services ─► checks ─► tasks ─► dir                   task:  services, checks ─► process ─► mounts
+//!   up     dir ─► network ─► services ─► volumes ─► tasks ─► checks   task:  dir ─► artifacts ─► identity, mounts ─► templates ─► process ─► services, checks
+//!   down   services ─► checks ─► tasks ─► network ─► dir              task:  services, checks ─► process ─► mounts
 //! ```
 //!
 //! The orders are mirror images, with one exception: registration is *issued* before tasks start and not waited for,
@@ -34,10 +34,14 @@ pub use self::{
 use crate::op::{Part, TaskIndex, TaskPart};
 
 impl Part {
+    /// An allocation's own parts, in the order to bring up.
+    pub const OWN: [Self; 4] = [Self::Dir, Self::Network, Self::Services, Self::Checks];
+
     /// The properties of operations on it.
     pub const fn row(self) -> &'static PartRow {
         match self {
             Self::Dir => &alloc::DIR.row,
+            Self::Network => &alloc::NETWORK.row,
             Self::Services => &alloc::SERVICES.row,
             Self::Checks => &alloc::CHECKS.row,
             Self::Task(_, part) => &part.row().row,
@@ -48,7 +52,7 @@ impl Part {
     pub const fn task(self) -> Option<TaskIndex> {
         match self {
             Self::Task(index, _) => Some(index),
-            Self::Dir | Self::Services | Self::Checks => None,
+            Self::Dir | Self::Network | Self::Services | Self::Checks => None,
         }
     }
 
@@ -77,6 +81,8 @@ pub(crate) fn has_own_checks(services: &[Service]) -> bool {
 pub enum AllocStep {
     /// The allocation directory.
     Dir,
+    /// The network that the tasks share.
+    Network,
     /// Registrations of the group's services.
     Services,
     /// Claims on volumes.
@@ -88,12 +94,24 @@ pub enum AllocStep {
 }
 
 /// The order to bring up.
-pub const UP: [AllocStep; 5] =
-    [AllocStep::Dir, AllocStep::Services, AllocStep::Volumes, AllocStep::Tasks, AllocStep::Checks];
+pub const UP: [AllocStep; 6] = [
+    AllocStep::Dir,
+    AllocStep::Network,
+    AllocStep::Services,
+    AllocStep::Volumes,
+    AllocStep::Tasks,
+    AllocStep::Checks,
+];
 
 /// The order to take down.
-pub const DOWN: [AllocStep; 5] =
-    [AllocStep::Services, AllocStep::Checks, AllocStep::Tasks, AllocStep::Volumes, AllocStep::Dir];
+pub const DOWN: [AllocStep; 6] = [
+    AllocStep::Services,
+    AllocStep::Checks,
+    AllocStep::Tasks,
+    AllocStep::Network,
+    AllocStep::Volumes,
+    AllocStep::Dir,
+];
 
 /// The progress of a step, or of all steps before it together, towards its goal: up or down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -101,6 +101,8 @@ pub enum TaskChange {
     Prove,
     /// Carry out the owed restart or signal, as this part has changed.
     Settle(TaskPart),
+    /// It has to restart: the allocation has another network than the one in which it was started.
+    ChangeNetwork,
     /// It ends without having a process.
     Die,
 }

@@ -61,6 +61,7 @@ impl AllocSpec {
         let own = |need: fn(&AllocNeeds) -> Need| self.own.as_ref().map_or(Need::Unneeded, need);
         match part {
             Part::Dir => own(|needs| needs.dir),
+            Part::Network => own(|needs| needs.network),
             Part::Services => own(|needs| needs.services),
             Part::Checks => own(|needs| needs.checks),
             Part::Task(index, part) => self.task_parts(index).need(part),

@@ -195,7 +195,7 @@ impl AllocState {
                 let known = self.durable.tasks.get(usize::from(index))?;
                 known.launch_of(known.newest())
             }
-            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => None,
+            Part::Dir | Part::Network | Part::Services | Part::Checks | Part::Task(..) => None,
         }
     }
 

@@ -426,7 +426,7 @@ fn hand_out(ctx: &Context, entry: &AllocEntry, issued: &mut Vec<Issued>, turn: &
             Part::Task(index, TaskPart::Mounts | TaskPart::Process) => {
                 ctx.mount_sources(spec, usize::from(index))
             }
-            Part::Dir | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
+            Part::Dir | Part::Network | Part::Services | Part::Checks | Part::Task(..) => Vec::new(),
         };
         let op = Op { target: Target::Alloc(spec.id, part), generation };
         let (subject, inputs) = (Subject::Alloc(Arc::clone(spec), part), entry.state.inputs(part));

@@ -325,6 +325,6 @@ fn job(seconds: u32) -> Job {
         serde_json::json!({"args": [seconds.to_string(), null, true], "nested": {"a": 1.5}, "probe": true});
     let ports = [("http".to_owned(), PortRequest { fixed: None, to: None })].into();
     let mut group = fixture::group("g", 2, vec![task]);
-    group.network = Some(Network { ports });
+    group.network = Some(Network { ports, ..Network::default() });
     fixture::job("web", JobType::Service, vec![group])
 }

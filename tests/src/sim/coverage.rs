@@ -63,6 +63,7 @@ kinds! {
     TemplateScript = "scripts of templates",
     RestartTurn = "allocations that wait for their turn to restart",
     ChangedProbe = "probes that changed under a task",
+    RebuiltNetwork = "networks that were set up again under a task",
     Outage = "outages of the catalogue",
     Vanished = "vanished objects",
     Covered = "covered mounts",

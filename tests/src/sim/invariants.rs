@@ -201,6 +201,9 @@ impl Invariants {
         if !committed {
             return Err(format!("{} starts attempt {attempt} without having committed it", name()));
         }
+        if group.has_own_network() && !known.facts.contains_key(&Part::Network) {
+            return Err(format!("{} starts before the facts of its network are stored", name()));
+        }
         let wants_services = known.stop.is_none() && known.restart.is_none();
         if wants_services
             && task.lifecycle != Lifecycle::Poststop

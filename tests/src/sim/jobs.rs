@@ -14,7 +14,7 @@ use herdlet_api_types::{
 use herdlet_plan::{job::capacity::Room, op::Part};
 use serde_json::json;
 
-use super::{Rng, launches, templates};
+use super::{Rng, launches, networks, templates};
 
 /// A task whose process runs for `run_for_ms` (for ever if none) and exits with `exit_code`.
 pub fn task(name: &str, run_for_ms: Option<u64>, exit_code: i32) -> Task {
@@ -214,7 +214,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     );
     // If several allocations had one fixed port, all but one would wait for ever.
     let fixed = (count == 1 && rng.one_in(4)).then(|| PORTS[rng.below(PORTS.len() as u64) as usize]);
-    group.network = Some(Network { ports: [("http".to_owned(), PortRequest { fixed, to: None })].into() });
+    group.network = Some(Network {
+        ports: [("http".to_owned(), PortRequest { fixed, to: None })].into(),
+        mode: networks::mode_of(group.tasks.len()),
+    });
     if group.tasks.len() == 3 {
         let is_fixed = count == 1 && fixed.is_none() && code == 0;
         let own = [is_fixed.then_some(PORTS[1]), None].map(|fixed| PortRequest { fixed, to: None });

@@ -22,7 +22,7 @@ use herdlet_plan::{
     time::{Deadline, Now},
 };
 
-use super::{jobs::checks_of, probe::Probes, templates::Templates};
+use super::{jobs::checks_of, networks::Networks, probe::Probes, templates::Templates};
 
 /// A real object that an operation creates or removes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -127,6 +127,8 @@ pub struct Machine {
     pub probes: Probes,
     /// Templates of tasks, and their data.
     pub templates: Templates,
+    /// Networks of allocations.
+    pub networks: Networks,
     /// Allocations whose progress an agent has forgotten: the order of their tasks is not checked any more.
     pub forgotten: BTreeSet<AllocId>,
     /// Until this time supervisors spawned by a dead agent may still start: records of ended attempts become fences.
@@ -304,16 +306,6 @@ impl Machine {
         self.tokens.get(&(alloc, index))?.known
     }
 
-    /// Whether an action renews tokens.
-    pub fn renews(&self, action: &Action) -> bool {
-        match &action.subject {
-            Subject::Alloc(alloc, part @ Part::Task(_, TaskPart::Identity)) => {
-                action.verb == Verb::Up && self.things.contains(&Thing::Part(alloc.id, *part))
-            }
-            Subject::Alloc(..) | Subject::Volume(_) => false,
-        }
-    }
-
     /// Restarts the machine: processes, their records, mounts and the agent's in-memory objects are gone; Consul keeps its
     /// state.
     pub fn reboot(&mut self) {
@@ -321,6 +313,7 @@ impl Machine {
         self.attempts.clear();
         self.living.clear();
         self.tokens.clear();
+        self.networks.reboot();
         self.catalogue_down_until = 0;
         self.things.retain(|thing| !thing.consists_of(Medium::Mounts));
         self.crash(0);
@@ -409,6 +402,7 @@ impl Machine {
                         tokens.renew_at = renew_in.map(|half| Deadline::after(now, half));
                         Outcome::Done(Some(Facts::renewed_at(tokens.renew_at)))
                     }
+                    Part::Network => Outcome::Done(Some(self.networks.make(alloc, !is_new)?)),
                     Part::Task(_, TaskPart::Mounts) if action.mounts.is_empty() => {
                         return Err(format!("{} mounts nothing", alloc.name()));
                     }
@@ -418,9 +412,11 @@ impl Machine {
             }
             Verb::Down => {
                 let in_use = match (part.row().down, part.task()) {
-                    (Down::WithDir, None) => self.live().any(|((id, ..), _)| *id == alloc.id),
+                    (Down::WithDir | Down::AfterProcess, None) => {
+                        self.live().any(|((id, ..), _)| *id == alloc.id)
+                    }
                     (Down::AfterProcess, Some(index)) => self.lives(alloc.id, index),
-                    (Down::First | Down::AfterProcess | Down::EachAttempt | Down::WithDir, _) => false,
+                    (Down::First | Down::EachAttempt, _) | (Down::WithDir, Some(_)) => false,
                 };
                 if in_use {
                     return Err(format!("{part:?} of {} is removed under a process", alloc.name()));
@@ -431,6 +427,9 @@ impl Machine {
                     self.things.retain(|thing| !ours(thing));
                 }
                 self.things.remove(&thing);
+                if part == Part::Network {
+                    self.networks.remove(alloc.id);
+                }
                 Outcome::Done(None)
             }
             Verb::Inspect if self.covered.contains(&thing) => {
@@ -443,6 +442,10 @@ impl Machine {
                 }
                 (true, Part::Task(index, own)) => {
                     Outcome::Present(self.probes.inspect((alloc.id, index), own))
+                }
+                (true, Part::Network) => Outcome::Present(self.networks.facts(alloc.id)),
+                (false, Part::Network) if self.networks.facts(alloc.id).is_some() => {
+                    Outcome::Foreign { why: "its namespace is gone".to_owned() }
                 }
                 (true, _) => Outcome::Present(None),
                 (false, _) => Outcome::Absent,

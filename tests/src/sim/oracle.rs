@@ -1,6 +1,8 @@
 //! The oracle: checks safety at each step, and liveness after the faults have stopped. The system settles; a settled system
 //! rests; its state does not depend on its history; deleting everything leaves nothing.
 
+mod processes;
+
 use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use herdlet_api_types::{
@@ -9,11 +11,10 @@ use herdlet_api_types::{
     view::{ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::{
-    action::Started,
     event::{Command, Event, Noticed},
     job::capacity::Room,
-    record::{RecordKey, RecordValue},
-    state::{PartState, Run, TaskState},
+    record::RecordKey,
+    state::{PartState, Run},
     turn::Turn,
 };
 
@@ -23,7 +24,7 @@ use super::{
     jobs::is_unfit,
     launches::{PERIOD, is_free},
     life::{Faults, Life},
-    machine::{Phase, Thing, spec_of, started},
+    machine::{Phase, Thing},
     rooms,
 };
 
@@ -292,58 +293,6 @@ impl Life {
         Ok(())
     }
 
-    /// Checks that every process that is notified of new tokens knows one that has not expired.
-    fn check_tokens(&self) -> Result<(), Violation> {
-        for ((id, index, number), attempt) in self.machine.live() {
-            let known_until = self.machine.token_known_until(*id, *index);
-            if known_until.is_some_and(|until| until < self.now_ns) {
-                let (name, task) = (attempt.alloc.name(), index);
-                return never_comes(format!("task {task} of {name} has an expired token"));
-            }
-            let (_, task) = spec_of(&attempt.alloc, *index)?;
-            if !self.machine.probes.is_known((*id, *index), task) {
-                let name = attempt.alloc.name();
-                return never_comes(format!(
-                    "task {} of {name} does not know the newest value of its probe",
-                    task.name
-                ));
-            }
-            let key = (*id, *index, *number);
-            let trouble = self.machine.templates.trouble(key, (&attempt.alloc.job_key, task));
-            if let Some(trouble) =
-                trouble.filter(|_| !self.waits_for_turn(*id, *index) && !self.machine.forgotten.contains(id))
-            {
-                let name = attempt.alloc.name();
-                return never_comes(format!("task {} of {name} {trouble}", task.name));
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that the launch record of each running attempt has what its driver reports, however many agents died meanwhile.
-    fn check_launch_records(&self) -> Result<(), Violation> {
-        for (key, attempt) in self.machine.live() {
-            let (id, index, number) = *key;
-            let stored = self.stored_task(id, index).and_then(|task| task.launch_of(number));
-            let stored = stored.map(|launch| (launch.handle.clone(), launch.network.clone()));
-            let Started { handle, network } = started(*key);
-            if stored != Some((handle, network)) {
-                let name = attempt.alloc.name();
-                return never_comes(format!(
-                    "of attempt {number} of task {index} of {name}, {stored:?} is stored"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn stored_task(&self, alloc: AllocId, index: u16) -> Option<&TaskState> {
-        let RecordValue::AllocState(durable) = self.stored.get(&RecordKey::AllocState(alloc))? else {
-            return None;
-        };
-        durable.tasks.get(usize::from(index))
-    }
-
     /// A settled system that is inspected completely and then left alone for an hour does only what its timers require.
     fn rest(&mut self) -> Result<(), Violation> {
         let since = self.now_ns;
@@ -444,6 +393,9 @@ impl Life {
         if let Some(thing) = self.machine.things.iter().find(|thing| matches!(thing, Thing::Part(..))) {
             let Thing::Part(id, part) = thing else { return Ok(()) };
             return never_comes(format!("left behind: {part:?} of {}", self.trace.name_of(*id)));
+        }
+        if let Some(id) = self.machine.networks.left() {
+            return never_comes(format!("left behind: the network of {}", self.trace.name_of(id)));
         }
         let mut stored = self.stored.keys();
         match stored.find(|key| !matches!(key, RecordKey::Meta | RecordKey::Volume(_))) {

@@ -235,6 +235,7 @@ impl Trace {
                 };
                 match part {
                     Part::Dir => format!("{name} dir"),
+                    Part::Network => format!("{name} network"),
                     Part::Services => format!("{name} services"),
                     Part::Checks => format!("{name} checks"),
                     Part::Task(index, TaskPart::Process) => format!("{name}/{}", task(*index)),

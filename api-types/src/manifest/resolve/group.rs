@@ -9,7 +9,7 @@ use crate::{
     Duration,
     job::{self, DependencyCondition, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest},
     manifest::{
-        EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update,
+        self, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update,
         VolumeRequest as VolumeRequestSpec,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         strings,
@@ -80,6 +80,13 @@ fn to_network(spec: &NetworkSpec) -> Network {
         ports: ports
             .map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: port.to }))
             .collect(),
+        mode: to_mode(spec.mode.unwrap_or_default()),
+    }
+}
+
+fn to_mode(mode: manifest::NetworkMode) -> job::NetworkMode {
+    match mode {
+        manifest::NetworkMode::Host => job::NetworkMode::Host,
     }
 }
 

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 use herdlet_api_types::{AllocId, alloc::Allocation};
 use herdlet_base::paths::Paths;
 use herdlet_driver::FsIsolation;
-use herdlet_plan::env::{self, Inputs, TaskDirs, TaskEnv, Variables};
+use herdlet_plan::{
+    env::{self, Inputs, TaskDirs, TaskEnv, Variables},
+    network::AllocNetwork,
+};
 use herdlet_storage::api_socket::{SOCKET, address};
 
 use super::{Context, Workload};
@@ -75,6 +78,7 @@ impl Context {
         env::build(&Inputs {
             task: workload.task(),
             dirs: Some(places.dirs),
+            network: workload.network(),
             api_socket: Some(places.api_socket),
             host_env,
             tokens: &own.tokens,
@@ -86,8 +90,8 @@ impl Context {
     }
 
     /// The environment for resolving group services.
-    pub fn group_env(&self, alloc: &Allocation) -> TaskEnv {
-        env::build(&Inputs::new(alloc, &self.node.get()))
+    pub fn group_env(&self, alloc: &Allocation, network: Option<&AllocNetwork>) -> TaskEnv {
+        env::build(&Inputs { network, ..Inputs::new(alloc, &self.node.get()) })
     }
 }
 

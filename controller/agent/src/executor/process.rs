@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use herdlet_api_types::job::Group;
 use herdlet_base::observation;
 use herdlet_driver::{
     self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
-    FailureClass, KillDefaults, Leftover, Mount, MountSupport, Preparation, Propagation, Recovered, Recovery,
-    Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
+    FailureClass, KillDefaults, Leftover, Mount, MountSupport, NetworkSpace, Preparation, Propagation,
+    Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDirs, TaskDriver,
 };
 use herdlet_plan::{
     action::{Action, MountSource, Outcome, Verb},
@@ -167,6 +168,7 @@ fn config(
         why: format!("parse config: {error}"),
     })?;
     let (alloc, node) = (&workload.alloc, context.node.get());
+    let own_network = alloc.group().is_some_and(Group::has_own_network);
     let labels = [
         ("namespace", alloc.job_key.namespace.to_string()),
         ("job", alloc.job_key.id.to_string()),
@@ -197,6 +199,7 @@ fn config(
         devices: Vec::new(),
         ports: alloc.ports.clone(),
         own_ports: alloc.task_ports.get(&task.name).cloned().unwrap_or_default(),
+        network: own_network.then(|| NetworkSpace { path: context.paths.network(&alloc.id) }),
     })
 }
 
@@ -399,6 +402,7 @@ mod tests {
             devices: Vec::new(),
             ports: BTreeMap::new(),
             own_ports: BTreeMap::new(),
+            network: None,
         }
     }
 

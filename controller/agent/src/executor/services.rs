@@ -19,6 +19,7 @@ use herdlet_plan::{
     action::Outcome,
     event::{Event, Noticed},
     launch::Launch,
+    network::AllocNetwork,
     op::{Part, TaskIndex, TaskPart},
     registration::{self, Origin},
     state::{AllocState, Run, TaskState},
@@ -107,8 +108,13 @@ impl ServiceFeeds {
 }
 
 /// The group's services.
-pub async fn group_services(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
-    let (owner, resolved) = of_group(context, alloc);
+pub async fn group_services(
+    context: &Arc<Context>,
+    alloc: &Arc<Allocation>,
+    network: Option<&AllocNetwork>,
+    verb: PlaceVerb,
+) -> Outcome {
+    let (owner, resolved) = of_group(context, alloc, network);
     carry_out(context, &owner, resolved, verb).await
 }
 
@@ -142,9 +148,12 @@ pub fn restore_built_in<'w>(
             let of_it = resolved.registrations.into_iter().filter(|one| one.provider == Provider::Nomad);
             built_in.up(&owner, of_it.collect());
         };
-        fill(of_group(context, alloc));
+        // What is stored is all that is known of it before the first inspection.
+        let shared = durable.facts.get(&Part::Network);
+        fill(of_group(context, alloc, shared.and_then(|facts| facts.network.as_ref())));
         for known in durable.tasks.iter().filter(runs) {
             let Some(task) = Workload::named(alloc, &known.name) else { continue };
+            let task = task.in_network(shared.cloned());
             let launch = known.launch_of(known.newest()).cloned();
             let own = templates::of_attempt(context, &task).unwrap_or_default();
             of_task(context, &Attempted { task, launch }, &own).map(fill);
@@ -153,12 +162,17 @@ pub fn restore_built_in<'w>(
 }
 
 /// Whether Consul responds. Its contents are not inspected: none of these registrations was ever sent.
-pub async fn ask(context: &Arc<Context>, alloc: &Arc<Allocation>, task: Option<&Attempted>) -> Outcome {
+pub async fn ask(
+    context: &Arc<Context>,
+    alloc: &Arc<Allocation>,
+    network: Option<&AllocNetwork>,
+    task: Option<&Attempted>,
+) -> Outcome {
     let of_task = match task {
         Some(task) => of_attempt(context, task).await,
         None => None,
     };
-    let (owner, resolved) = of_task.unwrap_or_else(|| of_group(context, alloc));
+    let (owner, resolved) = of_task.unwrap_or_else(|| of_group(context, alloc, network));
     match context.services.catalogs.ask(&owner, &resolved.registrations).await {
         Ok(()) => Outcome::Absent,
         Err(error) => refused(&error),
@@ -166,8 +180,13 @@ pub async fn ask(context: &Arc<Context>, alloc: &Arc<Allocation>, task: Option<&
 }
 
 /// The group's checks.
-pub async fn group_checks(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
-    let (owner, resolved) = of_group(context, alloc);
+pub async fn group_checks(
+    context: &Arc<Context>,
+    alloc: &Arc<Allocation>,
+    network: Option<&AllocNetwork>,
+    verb: PlaceVerb,
+) -> Outcome {
+    let (owner, resolved) = of_group(context, alloc, network);
     checks(context, &owner, &resolved.registrations, verb)
 }
 
@@ -237,10 +256,10 @@ async fn desired_in_consul(context: &Arc<Context>, views: &[Arc<AllocView>]) -> 
         if view.status.is_terminal() {
             continue;
         }
-        keep.extend(of_group(context, &view.spec).1.ids);
+        keep.extend(of_group(context, &view.spec, None).1.ids);
         for task in &group.tasks {
             let Some(task) = Workload::named(&view.spec, &task.name) else { continue };
-            // The launch record is not known here, nor needed: ids don't depend on addresses.
+            // The launch record and the network are not known here, nor needed: ids don't depend on addresses.
             let resolved = of_attempt(context, &Attempted { task, launch: None }).await;
             keep.extend(resolved.into_iter().flat_map(|(_, resolved)| resolved.ids));
         }
@@ -256,14 +275,18 @@ struct Resolved {
     ids: Vec<String>,
 }
 
-fn of_group(context: &Context, alloc: &Allocation) -> (ServiceOwner, Resolved) {
-    let env = context.group_env(alloc);
+fn of_group(
+    context: &Context,
+    alloc: &Allocation,
+    network: Option<&AllocNetwork>,
+) -> (ServiceOwner, Resolved) {
+    let env = context.group_env(alloc, network);
     let workload = registration::Workload {
         alloc,
         task: None,
         env: &env,
         driver_network: None,
-        alloc_network: None,
+        alloc_network: network,
         instance: &context.instance,
         origin: Origin::Standalone,
     };
@@ -301,7 +324,7 @@ fn of_task(
         task: Some(task),
         env: &env,
         driver_network: launch.as_ref().and_then(|launch| launch.network.as_ref()),
-        alloc_network: None,
+        alloc_network: workload.network(),
         instance: &context.instance,
         origin: Origin::Standalone,
     };

@@ -52,6 +52,7 @@ impl Case {
             devices: Vec::new(),
             ports: [("http".to_owned(), port(20_000, 80)), ("raw".to_owned(), port(20_001, 0))].into(),
             own_ports: BTreeMap::new(),
+            network: None,
         };
         Self { task, options: json!({}), about: About::fixture(), pins: None }
     }

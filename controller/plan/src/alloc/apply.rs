@@ -230,6 +230,7 @@ impl Writer<'_> {
         for index in 0..self.task_count() {
             self.withdraw_start(index);
         }
+        self.withdraw_setup();
     }
 
     fn issue(&mut self, part: Part, doing: Doing, verb: Verb, timeout: Duration) {

@@ -3,7 +3,7 @@
 use herdlet_api_types::job::Lifecycle;
 
 use crate::{
-    alloc::task::machine,
+    alloc::{network, task::machine},
     op::{Part, TaskIndex},
     parts::Progress,
     pass::Pass,
@@ -26,7 +26,7 @@ pub fn down(pass: &mut Pass<'_>) -> Progress {
         .iter()
         .zip(&pass.group.tasks)
         .any(|(state, task)| task.lifecycle == Lifecycle::Poststop && state.status_live());
-    let ready = if poststop_due { pass.want_up(Part::Dir) } else { Progress::Pending };
+    let ready = if poststop_due { pass.want_up(Part::Dir).and(network::up(pass)) } else { Progress::Pending };
     let mut gone = Progress::Arrived;
     for index in indexes(pass) {
         gone = gone.and(machine::plan(pass, index, ready));

@@ -5,6 +5,7 @@ mod artifacts;
 mod attempts;
 mod check_restart;
 mod health;
+mod network;
 mod parts;
 mod probe;
 mod properties;

@@ -214,7 +214,7 @@ mod tests {
 
     fn group(ports: &[(&str, PortRequest)]) -> Group {
         let ports = ports.iter().map(|(label, request)| ((*label).to_owned(), *request)).collect();
-        Group { network: Some(Network { ports }), ..fixture::group("g", 1, Vec::new()) }
+        Group { network: Some(Network { ports, ..Network::default() }), ..fixture::group("g", 1, Vec::new()) }
     }
 
     /// The ports that the allocation gets from 20,000 to 20,003, or why it gets none.
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn ports_of_group_and_tasks_are_assigned_together() {
         let mut group = with_tasks(&[("db", DYNAMIC)]);
-        group.network = Some(Network { ports: [("http".to_owned(), DYNAMIC)].into() });
+        group.network = Some(Network { ports: [("http".to_owned(), DYNAMIC)].into(), ..Network::default() });
         for id in 0..32 {
             let ports = assigned(&group, id, &PortClaims::default()).expect("three of four ports");
             let ports: BTreeSet<u16> = ports.into_iter().collect();
@@ -274,7 +274,7 @@ mod tests {
         held.release(&holder);
         assert!(assigned(&group, 2, &held).is_ok());
         // The group's and a task's.
-        group.network = Some(Network { ports: [("web".to_owned(), http)].into() });
+        group.network = Some(Network { ports: [("web".to_owned(), http)].into(), ..Network::default() });
         assert_eq!(assigned(&group, 2, &held), Err(NoPorts::Taken(20_001)));
     }
 

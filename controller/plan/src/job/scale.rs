@@ -77,7 +77,8 @@ mod tests {
         let mut job = web();
         job.groups[0].scaling = Some(scaling(1, 3));
         let port = PortRequest { fixed: Some(80), to: None };
-        job.groups[1].network = Some(Network { ports: [("http".to_owned(), port)].into() });
+        job.groups[1].network =
+            Some(Network { ports: [("http".to_owned(), port)].into(), ..Network::default() });
         for (group, count, why) in [
             ("a", 0, "count 0 is less than scaling.min, which is 1"),
             ("a", 4, "count 4 is greater than scaling.max, which is 3"),

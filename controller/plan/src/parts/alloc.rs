@@ -4,12 +4,15 @@ use herdlet_api_types::{job::Group, task::TaskEventKind};
 
 use super::{
     column::{
-        Down, IfFatal, IfLost, Inside, Medium, Memory, Need, PartRow, Timeout, Trust, WhileRunning, Withdraw,
-        Words,
+        Down, IfFatal, IfLost, Inside, Medium, Memory, Need, PartRow, Read, ReadWhen, Source, Timeout, Trust,
+        WhileRunning, Withdraw, Words,
     },
     has_own_checks,
 };
-use crate::limits::{CATALOG_TIMEOUT, OPERATION_TIMEOUT};
+use crate::{
+    limits::{CATALOG_TIMEOUT, NETWORK_DOWN_TIMEOUT, NETWORK_TIMEOUT, OPERATION_TIMEOUT},
+    op::Part,
+};
 
 /// One part of an allocation.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +27,7 @@ pub struct AllocPartRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AllocNeeds {
     pub dir: Need,
+    pub network: Need,
     pub services: Need,
     pub checks: Need,
 }
@@ -31,7 +35,7 @@ pub(crate) struct AllocNeeds {
 impl AllocNeeds {
     pub(crate) fn of(group: &Group) -> Self {
         let need = |row: &AllocPartRow| (row.needed)(group);
-        Self { dir: need(&DIR), services: need(&SERVICES), checks: need(&CHECKS) }
+        Self { dir: need(&DIR), network: need(&NETWORK), services: need(&SERVICES), checks: need(&CHECKS) }
     }
 }
 
@@ -55,6 +59,31 @@ pub const DIR: AllocPartRow = AllocPartRow {
     },
 };
 
+/// The network that the tasks share.
+pub const NETWORK: AllocPartRow = AllocPartRow {
+    needed: |group| Need::when(group.has_own_network()),
+    row: PartRow {
+        name: "network",
+        medium: Medium::Mounts,
+        trust: Trust::InspectFirst,
+        inside: Inside::Nothing,
+        while_running: WhileRunning::Keep,
+        // Files of the network, such as the hosts file of its tasks, are in the directory.
+        reads: &[Read { source: Source::Shared(Part::Dir), when: ReadWhen::Confirmed }],
+        // The catalogue is rebuilt before the first inspection.
+        memory: Memory::Stored,
+        down: Down::AfterProcess,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: IfFatal::FailUsers {
+            kind: TaskEventKind::SetupFailure,
+            prefix: "failed to set up network",
+        },
+        timeout: Timeout { look: OPERATION_TIMEOUT, up: NETWORK_TIMEOUT, down: NETWORK_DOWN_TIMEOUT },
+        words: Words { name: "network", them: "it", up: "creating", down: "removing" },
+    },
+};
+
 /// Registrations of the group's services.
 pub const SERVICES: AllocPartRow =
     AllocPartRow { needed: |group| Need::when(!group.services.is_empty()), row: SERVICES_ROW };
@@ -63,6 +92,9 @@ pub const SERVICES: AllocPartRow =
 pub const CHECKS: AllocPartRow =
     AllocPartRow { needed: |group| Need::when(has_own_checks(&group.services)), row: CHECKS_ROW };
 
+/// The network, by parts that follow its changes.
+pub(super) const READS_NETWORK: Read = Read { source: Source::Shared(Part::Network), when: ReadWhen::Live };
+
 /// Registrations, of groups and of tasks.
 pub(super) const SERVICES_ROW: PartRow = PartRow {
     name: "service",
@@ -70,7 +102,8 @@ pub(super) const SERVICES_ROW: PartRow = PartRow {
     trust: Trust::Assert,
     inside: Inside::Nothing,
     while_running: WhileRunning::Keep,
-    reads: &[],
+    // Addresses of services may be those of the network.
+    reads: &[READS_NETWORK],
     memory: Memory::MayExist,
     down: Down::First,
     withdraw: Withdraw::Never,
@@ -88,7 +121,7 @@ pub(super) const CHECKS_ROW: PartRow = PartRow {
     trust: Trust::Assert,
     inside: Inside::Nothing,
     while_running: WhileRunning::Keep,
-    reads: &[],
+    reads: &[READS_NETWORK],
     memory: Memory::Inspected,
     down: Down::First,
     withdraw: Withdraw::Never,

@@ -89,14 +89,10 @@ mod tests {
     use herdlet_api_types::job::Lifecycle;
 
     use super::*;
-    use crate::{
-        fixture::task,
-        parts::{TASK_PARTS, alloc},
-    };
+    use crate::{fixture::task, parts::TASK_PARTS};
 
     fn rows() -> Vec<&'static PartRow> {
-        let own = [&alloc::DIR.row, &alloc::SERVICES.row, &alloc::CHECKS.row];
-        own.into_iter().chain(TASK_PARTS.into_iter().map(|row| &row.row)).collect()
+        Part::OWN.into_iter().map(Part::row).chain(TASK_PARTS.into_iter().map(|row| &row.row)).collect()
     }
 
     /// The name of a value, without its content.
@@ -151,7 +147,7 @@ mod tests {
         let sources =
             |part: Part| part.row().reads.iter().filter_map(move |read| read.source.part(part.task()));
         let of_task = TASK_PARTS.into_iter().map(|row| Part::Task(0, row.part));
-        for start in of_task.chain([Part::Dir, Part::Services, Part::Checks]) {
+        for start in of_task.chain(Part::OWN) {
             let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
             while let Some(part) = next.pop() {
                 for source in sources(part) {

@@ -11,7 +11,7 @@ use herdlet_api_types::{
 #[cfg(any(test, feature = "fixture"))]
 use super::probe::{PROBE, PROBE_READER};
 use super::{
-    alloc::{CHECKS_ROW, SERVICES_ROW},
+    alloc::{CHECKS_ROW, READS_NETWORK, SERVICES_ROW},
     column::{
         BeforeStart, Down, IfFatal, IfLost, Inside, Medium, Memory, Need, PartRow, Read, ReadWhen, Source,
         Timeout, Trust, WhileRunning, Withdraw, Words,
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     facts::{ChangeAction, Facts, Notification},
     limits::{DOWNLOAD_TIMEOUT, OPERATION_TIMEOUT, START_TIMEOUT},
-    op::TaskPart,
+    op::{Part, TaskPart},
 };
 
 /// One part of a task.
@@ -212,6 +212,8 @@ const TEMPLATES: TaskPartRow = TaskPartRow {
             Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Mounts), when: ReadWhen::AtStart },
+            // A template can contain addresses of the network.
+            READS_NETWORK,
         ],
         memory: Memory::Stored,
         down: Down::WithDir,
@@ -259,6 +261,8 @@ const PROCESS: TaskPartRow = TaskPartRow {
         inside: Inside::Nothing,
         while_running: WhileRunning::Keep,
         reads: &[
+            // The last value may be that of a network that is gone.
+            Read { source: Source::Shared(Part::Network), when: ReadWhen::Confirmed },
             Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },

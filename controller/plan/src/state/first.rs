@@ -12,6 +12,7 @@ use herdlet_api_types::{alloc::Allocation, service::CheckResult};
 
 use crate::{
     facts::AllFacts,
+    launch::Launch,
     op::{Part, TaskPart},
     state::{AllocState, ChecksMemory, Durable, PartState, Parts, Run, Tracked, healthy_by},
     time::Now,
@@ -50,7 +51,24 @@ impl AllocState {
         let results = durable.checks.iter().map(heard).collect();
         let checks = ChecksMemory { results, ..ChecksMemory::default() };
         let facts = AllFacts::stored(&durable.facts, now);
-        Self { durable: Tracked::stored(durable), parts, facts, checks, maybe_begun, ..Self::default() }
+        let durable = Tracked::stored(durable);
+        let mut state = Self { durable, parts, facts, checks, maybe_begun, ..Self::default() };
+        state.record_first_launches();
+        state
+    }
+
+    /// Records what first attempts have read that a previous agent may have begun: what is stored. An inspection may find
+    /// newer values before such an attempt is found.
+    fn record_first_launches(&mut self) {
+        for index in self.maybe_begun.clone() {
+            let launch = Launch::with(1, &self.inputs(Part::Task(index, TaskPart::Process))).into_record();
+            let tasks = &mut self.durable.get_mut_untracked().tasks;
+            if let Some(known) =
+                tasks.get_mut(usize::from(index)).filter(|known| known.launch_of(1).is_none())
+            {
+                known.launch = launch;
+            }
+        }
     }
 
     /// Whether a first attempt that begins now is not stored.

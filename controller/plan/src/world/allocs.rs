@@ -26,6 +26,7 @@ use crate::{
         ports::PortClaims,
     },
     op::{Part, TaskPart},
+    parts::Need,
     plan::Waiting,
     policy::Owner,
     record::{Meta, Record, RecordKey, RecordValue},
@@ -68,8 +69,10 @@ pub(crate) struct AllocEntry {
     pub waits_for: Option<Waiting>,
     /// The standing that its job was last planned with.
     pub standing: Option<AllocSummary>,
-    /// Capacity that it holds, with its ports, until it has ended; may include more, promised to its successor.
+    /// Capacity that it holds until it has ended; may include more, promised to its successor.
     holds: Option<Room>,
+    /// It holds its host ports.
+    holds_ports: bool,
     /// Others of its group that wait for their turn to restart wait for it.
     pub unsettled: bool,
 }
@@ -190,7 +193,7 @@ impl Allocs {
                 }
             }
         }
-        entry.holds = None;
+        (entry.holds, entry.holds_ports) = (None, false);
         let id = spec.id;
         self.by_id.insert(id, Box::new(entry));
         self.review(id);
@@ -198,8 +201,10 @@ impl Allocs {
 
     pub(crate) fn remove(&mut self, id: AllocId) -> Option<AllocEntry> {
         let entry = self.by_id.remove(&id)?;
-        if let Some(room) = entry.holds {
+        if entry.holds_ports {
             self.ports.release(&entry.spec);
+        }
+        if let Some(room) = entry.holds {
             self.taken = self.taken.minus(room);
         }
         if let Some(of_job) = self.by_job.get_mut(&entry.spec.job_key) {
@@ -233,22 +238,34 @@ impl Allocs {
     /// Updates the indexes after a change of the allocation's state. Returns whether ports or capacity became free.
     pub(crate) fn review(&mut self, id: AllocId) -> bool {
         let Some(entry) = self.by_id.get_mut(&id) else { return false };
-        match (entry.holds, has_ended(&entry.state.durable)) {
+        let freed_ports = match (entry.holds_ports, entry.may_use_ports()) {
+            (true, true) | (false, false) => false,
+            (false, true) => {
+                entry.holds_ports = true;
+                self.ports.take(&entry.spec);
+                false
+            }
+            (true, false) => {
+                entry.holds_ports = false;
+                self.ports.release(&entry.spec);
+                entry.spec.host_ports().next().is_some()
+            }
+        };
+        let freed_room = match (entry.holds, has_ended(&entry.state.durable)) {
             (None, true) | (Some(_), false) => false,
             (None, false) => {
                 let room = entry.spec.group().map(Room::of).unwrap_or_default();
                 entry.holds = Some(room);
-                self.ports.take(&entry.spec);
                 self.taken = self.taken.plus(room);
                 false
             }
             (Some(room), true) => {
                 entry.holds = None;
-                self.ports.release(&entry.spec);
                 self.taken = self.taken.minus(room);
-                entry.spec.host_ports().next().is_some() || !room.is_empty()
+                !room.is_empty()
             }
-        }
+        };
+        freed_ports || freed_room
     }
 }
 
@@ -260,6 +277,13 @@ impl AllocEntry {
                 && !matches!(state, PartState::Absent | PartState::Unknown)
         };
         !has_ended(&self.state.durable) || self.state.parts.iter().any(is_mounted)
+    }
+
+    /// Whether something of it uses its host ports, or may later: a task, or its network, which maps them.
+    fn may_use_ports(&self) -> bool {
+        let has_network = self.spec.need(Part::Network) == Need::Needed
+            && *self.state.parts.get(Part::Network) != PartState::Absent;
+        !has_ended(&self.state.durable) || has_network
     }
 
     /// A new allocation without any parts.
@@ -279,6 +303,7 @@ impl AllocEntry {
             waits_for: None,
             standing: None,
             holds: None,
+            holds_ports: false,
             unsettled: false,
         }
     }

@@ -1,6 +1,6 @@
 //! Starts an attempt, or takes over one that an earlier agent started.
 
-use std::{os::fd::AsFd, sync::Arc};
+use std::{os::fd::AsFd, path::PathBuf, sync::Arc};
 
 use herdlet_api_types::job::LogMode;
 use herdlet_base::safe_fs::open_logs;
@@ -184,6 +184,7 @@ impl Shared {
     /// Blocking: name services, files, the clone itself.
     fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
         let Translated { mut invocation, processes } = self.translate.task(task)?;
+        invocation.network = network_of(task);
         if let Some(cgroups) = self.setup.isolation.cgroups() {
             let limits = Limits { processes, ..Limits::of(&task.resources) };
             let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
@@ -224,6 +225,11 @@ impl Shared {
             tracing::debug!(%id, %error, "failed to remove the cgroup of a failed start");
         }
     }
+}
+
+/// The network namespace that everything in the task enters.
+pub(super) fn network_of(task: &TaskConfig) -> Option<PathBuf> {
+    task.network.as_ref().map(|network| network.path.clone())
 }
 
 fn logs(task: &TaskConfig) -> Logs {

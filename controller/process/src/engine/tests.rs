@@ -6,6 +6,7 @@ mod ends;
 mod life;
 mod lost;
 mod machine;
+mod network;
 mod shared;
 
 use std::{
@@ -121,6 +122,7 @@ impl Bench {
             devices: Vec::new(),
             ports: BTreeMap::new(),
             own_ports: BTreeMap::new(),
+            network: None,
         }
     }
 

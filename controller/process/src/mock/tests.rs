@@ -60,6 +60,7 @@ impl Bench {
             devices: Vec::new(),
             ports: BTreeMap::new(),
             own_ports: BTreeMap::new(),
+            network: None,
         }
     }
 

@@ -122,6 +122,9 @@ impl Life {
         if self.machine.renews(&flight.action) {
             self.met.note(Kind::TokenRenewal);
         }
+        if self.machine.rebuilds(&flight.action) {
+            self.met.note(Kind::RebuiltNetwork);
+        }
         if matches!(&flight.action.verb, Verb::Signal { signal, .. } if *signal == probe::SIGNAL) {
             self.met.note(Kind::ChangedProbe);
         }

@@ -7,7 +7,7 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Recovered, Verb},
-    op::Part,
+    op::{Part, Subject, TaskPart},
     parts::{BeforeStart, Medium, PartSet},
 };
 
@@ -38,6 +38,11 @@ impl Machine {
                     });
                 }
                 self.may_start(alloc, group, task, index)?;
+                if group.has_own_network() && !self.has_network(alloc.id) {
+                    let why = "enter the network namespace: it is missing".to_owned();
+                    return Ok(Outcome::Failed { class: FailureClass::Retry, why });
+                }
+                self.networks.enter(key, group, &action.inputs)?;
                 self.probes.start((alloc.id, index), task, &action.inputs)?;
                 self.templates.start(key, task, &action.inputs)?;
                 if !self.begun.insert(key) {
@@ -125,6 +130,29 @@ impl Machine {
         }
     }
 
+    /// Whether an action renews tokens.
+    pub fn renews(&self, action: &Action) -> bool {
+        match &action.subject {
+            Subject::Alloc(alloc, part @ Part::Task(_, TaskPart::Identity)) => {
+                action.verb == Verb::Up && self.things.contains(&Thing::Part(alloc.id, *part))
+            }
+            Subject::Alloc(..) | Subject::Volume(_) => false,
+        }
+    }
+
+    /// Whether an action sets up a network again, under processes that were started in the last one.
+    pub fn rebuilds(&self, action: &Action) -> bool {
+        let Subject::Alloc(alloc, Part::Network) = &action.subject else { return false };
+        let is_gone = !self.things.contains(&Thing::Part(alloc.id, Part::Network));
+        action.verb == Verb::Up && is_gone && self.live().any(|((id, ..), _)| *id == alloc.id)
+    }
+
+    /// Whether a process can enter the network of the allocation.
+    fn has_network(&self, alloc: AllocId) -> bool {
+        let network = Thing::Part(alloc, Part::Network);
+        self.things.contains(&network) && !self.covered.contains(&network)
+    }
+
     /// A process reads its tokens when it starts, and when it is signalled.
     pub(super) fn read_tokens(&mut self, alloc: AllocId, index: u16) {
         if let Some(tokens) = self.tokens.get_mut(&(alloc, index)) {
@@ -156,7 +184,8 @@ impl Machine {
             .rows()
             .filter(|row| row.before_start != BeforeStart::Nothing && row.row.medium != Medium::Agent);
         let of_task = before_start.map(|row| Part::Task(index, row.part));
-        for part in [Part::Dir].into_iter().chain(of_task) {
+        let network = group.has_own_network().then_some(Part::Network);
+        for part in [Part::Dir].into_iter().chain(network).chain(of_task) {
             let thing = Thing::Part(alloc.id, part);
             if !self.things.contains(&thing) && !self.vanished.contains(&thing) {
                 return Err(format!("{} starts without {part:?}", name()));

@@ -142,7 +142,7 @@ pub(super) fn job(id: &str, count: u32, arg: &str) -> Job {
     };
     let port = PortRequest { fixed: None, to: None };
     let group = Group {
-        network: Some(Network { ports: [("http".to_owned(), port)].into() }),
+        network: Some(Network { ports: [("http".to_owned(), port)].into(), ..Network::default() }),
         ..fixture::group("g", count, vec![task])
     };
     fixture::job(id, JobType::Service, vec![group])

@@ -166,6 +166,7 @@ impl Machine {
             devices: Vec::new(),
             ports: Default::default(),
             own_ports: Default::default(),
+            network: None,
         }
     }
 

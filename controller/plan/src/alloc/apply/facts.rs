@@ -6,8 +6,9 @@ use std_alloc::sync::Arc;
 use super::{Writer, mark_for_inspection};
 use crate::{
     facts::{Facts, Notification, Revision},
-    op::{Part, TaskIndex},
-    parts::{Memory, Need, Read, ReadWhen, TASK_PARTS},
+    launch::Launch,
+    op::{Part, TaskIndex, TaskPart},
+    parts::{Memory, Need, Read, ReadWhen, Source, TASK_PARTS},
     state::Doing,
 };
 
@@ -35,8 +36,31 @@ impl Writer<'_> {
             self.state.durable.facts.insert(part, facts.clone());
         }
         self.state.facts.set(part, facts);
-        if before.is_some() {
+        if let Some(before) = before {
+            self.complete_launches(part, before.revision);
             self.inspect_readers(part);
+        }
+    }
+
+    /// Facts of an allocation's part change. Running attempts without a complete launch record, as their state was lost, have
+    /// read the value before or an older one.
+    fn complete_launches(&mut self, source: Part, read: Revision) {
+        for index in 0..self.task_count() {
+            let mut reads = Part::Task(index, TaskPart::Process).row().reads.iter();
+            if !reads.any(|read| read.source == Source::Shared(source)) {
+                continue;
+            }
+            let Some(known) = self.known(index) else { continue };
+            let Some(attempt) = known.live_attempt() else { continue };
+            let launch = known.launch_of(attempt).map(|launch| Launch::clone(launch));
+            let mut launch = launch.unwrap_or_else(|| Launch::of(attempt));
+            if launch.revisions.contains_key(&source) {
+                continue;
+            }
+            launch.revisions.insert(source, read);
+            if let Some(known) = self.known_mut(index) {
+                known.launch = launch.into_record();
+            }
         }
     }
 
@@ -97,10 +121,9 @@ impl Writer<'_> {
     /// Causes an inspection of the parts that read these facts live.
     fn inspect_readers(&mut self, source: Part) {
         let tasks: core::ops::Range<TaskIndex> = 0..self.task_count();
-        let own = [Part::Services, Part::Checks].into_iter();
         let of_tasks =
             tasks.flat_map(|index| TASK_PARTS.into_iter().map(move |row| Part::Task(index, row.part)));
-        for reader in own.chain(of_tasks) {
+        for reader in Part::OWN.into_iter().chain(of_tasks) {
             let reads =
                 |read: &Read| read.when == ReadWhen::Live && read.source.part(reader.task()) == Some(source);
             if reader.row().reads.iter().any(reads) && self.spec.need(reader) == Need::Needed {

@@ -142,7 +142,7 @@ impl Writer<'_> {
                 None
             }
             Part::Task(index, TaskPart::Checks) => self.task_name(index),
-            Part::Dir | Part::Services | Part::Task(..) => return,
+            Part::Dir | Part::Network | Part::Services | Part::Task(..) => return,
         };
         self.state.checks.outdated.remove(&part);
         self.state.remove_checks(|result| result.task == task);

@@ -27,6 +27,9 @@ use crate::{
     time::Deadline,
 };
 
+/// Why a task restarts whose network no longer exists.
+const NETWORK_REBUILT: &str = "The network of its allocation was lost and set up again";
+
 impl Writer<'_> {
     /// Applies the end of a task's process. Only the live attempt's end counts; later reports about it change nothing.
     pub fn exited(&mut self, task: &str, attempt: u32, result: ExitResult) {
@@ -90,6 +93,12 @@ impl Writer<'_> {
                 }
             }
             TaskChange::Settle(part) => self.settle(index, part),
+            TaskChange::ChangeNetwork => {
+                self.note(index, TaskEventKind::RestartSignaled, String::from(NETWORK_REBUILT));
+                if let Some(known) = self.known_mut(index) {
+                    known.restart_requested = true;
+                }
+            }
             TaskChange::Die => {
                 let failing = self.known(index).is_some_and(|known| known.permanent_failure.is_some());
                 if !failing {
@@ -106,10 +115,25 @@ impl Writer<'_> {
         let withdrawn =
             TASK_PARTS.into_iter().rev().filter(|row| row.row.withdraw == Withdraw::WhileStarting);
         for part in withdrawn.map(|row| Part::Task(index, row.part)) {
-            if let PartState::Busy { generation, doing: Doing::Up, .. } = *self.state.parts.get(part) {
-                let (verb, timeout) = (Verb::Withdraw, OPERATION_TIMEOUT);
-                self.issued.push(Issued { part, generation, verb, timeout });
-            }
+            self.withdraw(part);
+        }
+    }
+
+    /// Cancels operations on the allocation's own parts that its tasks wait for before they start. What is repaired under
+    /// a running task goes on: the task may need it until its end.
+    pub(super) fn withdraw_setup(&mut self) {
+        if self.state.durable.tasks.iter().any(|task| task.live_attempt().is_some()) {
+            return;
+        }
+        for part in Part::OWN.into_iter().filter(|part| part.row().withdraw == Withdraw::WhileStarting) {
+            self.withdraw(part);
+        }
+    }
+
+    fn withdraw(&mut self, part: Part) {
+        if let PartState::Busy { generation, doing: Doing::Up, .. } = *self.state.parts.get(part) {
+            let (verb, timeout) = (Verb::Withdraw, OPERATION_TIMEOUT);
+            self.issued.push(Issued { part, generation, verb, timeout });
         }
     }
 
@@ -133,7 +157,7 @@ impl Writer<'_> {
         let now = self.now;
         let interval = self.task(index).map(|task| task.restart.interval);
         let inputs = self.state.inputs(Part::Task(index, TaskPart::Process));
-        self.state.maybe_begun.remove(&index);
+        let maybe_begun = self.state.maybe_begun.remove(&index);
         let unstored = self.state.leaves_first_unstored(now)
             && self.known(index).is_some_and(|known| known.newest() == 0);
         let durable =
@@ -142,7 +166,9 @@ impl Writer<'_> {
         known.attempt = known.newest().saturating_add(1);
         known.begun_in = Some(now.boot);
         known.clear_owed();
-        known.launch = Launch::with(known.attempt, &inputs).into_record();
+        // If an earlier agent began it, it has read what that agent had stored. A start that follows sets the record again.
+        let earlier = known.launch_of(known.attempt).filter(|_| maybe_begun).cloned();
+        known.launch = earlier.or_else(|| Launch::with(known.attempt, &inputs).into_record());
         known.run = Run::Starting { attempt: known.attempt, boot: now.boot };
         if let (None, Some(interval)) = (known.window, interval) {
             known.window = Some(Deadline::after(now, interval));

@@ -14,6 +14,8 @@ fn fatal_part_failure_fails_waiting_tasks() {
         (Part::Dir, Doing::Up, Recoverable, None),
         (Part::Dir, Doing::Down, Fatal, None),
         (Part::Dir, Doing::Inspect(None), Fatal, None),
+        (Part::Network, Doing::Up, Fatal, Some("Setup Failure")),
+        (Part::Network, Doing::Up, Retry, None),
         (Part::Services, Doing::Up, Fatal, None),
         (Part::Checks, Doing::Up, Fatal, None),
         (own(TaskPart::Dir), Doing::Up, Fatal, Some("Task hook failed")),

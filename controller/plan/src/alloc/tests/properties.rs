@@ -104,7 +104,7 @@ fn all_parts() -> Vec<Part> {
         TaskPart::Prestop,
     ];
     let tasks = (0..5u16).flat_map(move |index| of_task.map(|part| Part::Task(index, part)));
-    [Part::Dir, Part::Services, Part::Checks].into_iter().chain(tasks).collect()
+    Part::OWN.into_iter().chain(tasks).collect()
 }
 
 fn any_state() -> impl Strategy<Value = AllocState> {

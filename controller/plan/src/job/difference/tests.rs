@@ -6,7 +6,7 @@ use herdlet_api_types::{
     fixture::{self, group, job, scaling, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, GroupDependency, Identity, JobType, Lifecycle, LogMode,
-        Network, PortRequest, Prestop, TemplateChange, Ui, VolumeMount, VolumeRequest,
+        Network, NetworkMode, PortRequest, Prestop, TemplateChange, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -92,7 +92,7 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 29] = [
+    let replacing: [(&str, Change); 30] = [
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
         ("spec.affinities", |job| job.affinities.push(affinity())),
@@ -103,7 +103,10 @@ fn each_job_field_changes_in_place_or_replaces() {
         ("spec.meta.a", |job| drop(job.meta.insert("a".to_owned(), "b".to_owned()))),
         ("meta.a", |job| drop(job.groups[0].meta.insert("a".to_owned(), "b".to_owned()))),
         ("tasks[a].meta.a", |job| drop(first(job).meta.insert("a".to_owned(), "b".to_owned()))),
-        ("network", |job| job.groups[0].network = Some(Network { ports: BTreeMap::new() })),
+        ("network", |job| job.groups[0].network = Some(Network::default())),
+        ("network", |job| {
+            job.groups[0].network = Some(Network { mode: NetworkMode::Bridge, ..Network::default() })
+        }),
         ("volumes", |job| {
             let request = VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false };
             job.groups[0].volumes.insert("data".to_owned(), request);

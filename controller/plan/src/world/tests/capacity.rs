@@ -3,7 +3,7 @@
 use std_alloc::borrow::ToOwned;
 
 use herdlet_api_types::{
-    job::{Network, PortRequest},
+    job::{Network, NetworkMode, PortRequest},
     view::{ConvergenceState, Reason},
 };
 
@@ -114,7 +114,8 @@ fn nothing_is_stopped_for_a_port_that_another_job_holds() {
     let on = |id: &str, port: u16| {
         let mut job = wanting(id, 100, 50);
         let request = PortRequest { fixed: Some(port), to: None };
-        job.groups[0].network = Some(Network { ports: [("http".to_owned(), request)].into() });
+        job.groups[0].network =
+            Some(Network { ports: [("http".to_owned(), request)].into(), ..Network::default() });
         job
     };
     bench.apply(vec![on("a", 80), on("b", 81)], Vec::new());
@@ -131,6 +132,37 @@ fn nothing_is_stopped_for_a_port_that_another_job_holds() {
     let ports: Vec<u16> =
         live.flat_map(|(_, alloc)| alloc.spec.ports.values().map(|port| port.value)).collect();
     assert_eq!(ports, [81]);
+}
+
+/// Its network maps them, also after its tasks have ended.
+#[test]
+fn ports_are_held_until_the_network_is_removed() {
+    for (mode, expected) in [(NetworkMode::Host, true), (NetworkMode::Bridge, false)] {
+        let mut bench = bench();
+        let on = |id: &str, port: u16| {
+            let request = PortRequest { fixed: Some(port), to: None };
+            let ports = [("http".to_owned(), request)].into();
+            let mut job = wanting(id, 100, 50);
+            job.groups[0].network = Some(Network { ports, mode: mode.clone() });
+            job
+        };
+        bench.apply(vec![on("a", 80)], Vec::new());
+        bench.settle();
+        bench.apply(vec![on("b", 80)], Vec::new());
+        bench.ask(Command::Delete { job: key("a") });
+        // The removal takes long.
+        let is_removal = |action: &Action| {
+            matches!((&action.op.target, &action.verb), (Target::Alloc(_, Part::Network), Verb::Down))
+        };
+        let asked = bench.settle_but(|action| is_removal(action).then_some(Outcome::Overdue));
+        assert_eq!(runs(&bench, "b"), expected);
+        let Some(removal) = asked.into_iter().find(is_removal) else { continue };
+        let verdict = bench.convergence(&key("b"));
+        assert_eq!(verdict.message, "b.g[0] needs port 80, which a.g[0] holds");
+        bench.see(Event::Outcome(removal.op, Outcome::Done(None)));
+        bench.settle();
+        assert!(runs(&bench, "b"));
+    }
 }
 
 #[test]
@@ -227,7 +259,8 @@ fn quarantined_job_blocks_no_other() {
 fn listening(id: &str) -> Job {
     let mut job = job(id, JobType::Service, vec![group("g", 1, vec![task("main")])]);
     let request = PortRequest { fixed: Some(8080), to: None };
-    job.groups[0].network = Some(Network { ports: [("http".to_owned(), request)].into() });
+    job.groups[0].network =
+        Some(Network { ports: [("http".to_owned(), request)].into(), ..Network::default() });
     job.groups[0].disk_mib = 0;
     job
 }

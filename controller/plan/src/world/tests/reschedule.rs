@@ -160,7 +160,7 @@ fn stop_request_replaces_a_failed_allocation() {
 fn port_in_use_is_named_after_the_tasks_ended() {
     let mut job = fragile();
     let ports = [("http".to_owned(), PortRequest { fixed: Some(8080), to: None })].into();
-    job.groups[0].network = Some(Network { ports });
+    job.groups[0].network = Some(Network { ports, ..Network::default() });
     let request = PortRequest { fixed: Some(8081), to: None };
     job.groups[0].tasks[0].ports = [("http".to_owned(), request)].into();
     let task = job.groups[0].tasks[0].name.clone();

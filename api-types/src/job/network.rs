@@ -1,0 +1,63 @@
+//! The network of a group, and its ports.
+
+use core::fmt;
+use std_alloc::{collections::BTreeMap, string::String};
+
+use serde::{Deserialize, Serialize};
+
+/// `network` of a group.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Ports by label.
+    pub ports: BTreeMap<String, PortRequest>,
+    /// The network that its tasks use.
+    #[serde(default, skip_serializing_if = "NetworkMode::is_host")]
+    pub mode: NetworkMode,
+}
+
+/// The network that the tasks of a group use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkMode {
+    /// The machine's.
+    #[default]
+    Host,
+    /// One of their own, with nothing but a loopback interface.
+    None,
+    /// One of their own, which a bridge connects with the machine.
+    Bridge,
+    /// One of their own, which the CNI network of this name sets up.
+    Cni(String),
+}
+
+impl NetworkMode {
+    /// Whether the tasks use the machine's network.
+    pub fn is_host(&self) -> bool {
+        match self {
+            Self::Host => true,
+            Self::None | Self::Bridge | Self::Cni(_) => false,
+        }
+    }
+}
+
+/// As in a job.
+impl fmt::Display for NetworkMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::None => f.write_str("none"),
+            Self::Bridge => f.write_str("bridge"),
+            Self::Cni(name) => write!(f, "cni/{name}"),
+        }
+    }
+}
+
+/// One port of a group or of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortRequest {
+    /// The static host port; a dynamic one (20000–32000) if absent.
+    pub fixed: Option<u16>,
+    /// The port that the task listens on, if it differs from the host port (`NOMAD_PORT_<label>`). `None` for a port of a
+    /// task.
+    pub to: Option<u16>,
+}
