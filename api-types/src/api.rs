@@ -169,6 +169,9 @@ pub struct AgentStatus {
     /// The maximum `kill_timeout` of a task; `None` from an older agent.
     #[serde(default)]
     pub max_kill_timeout: Option<Duration>,
+    /// Whether it is a node of a cluster: servers place jobs here, too.
+    #[serde(default)]
+    pub in_cluster: bool,
     /// The state directory; empty from an older agent.
     #[serde(default)]
     pub state_dir: String,
@@ -178,6 +181,9 @@ pub struct AgentStatus {
     pub not_ready: Option<String>,
     /// Why it is degraded, for instance a state database that can't be written; `None` if it is not.
     pub degraded: Option<String>,
+    /// That the disk is full, though the state can still be written, and what to do; `None` if it is not full.
+    #[serde(default)]
+    pub disk_full: Option<String>,
     /// Problems to fix before they cause harm, such as a certificate about to expire.
     #[serde(default)]
     pub warnings: Vec<String>,

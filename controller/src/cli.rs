@@ -26,7 +26,8 @@ use clap::{
 };
 
 use herdlet_cli::{
-    Connection, VariableArgs, environment, failure, failure::Failure, here, one_off, one_off::OneOff, style,
+    Connection, VariableArgs, apply::ApplyVerb, environment, failure, failure::Failure, here, one_off,
+    one_off::OneOff, style,
 };
 
 pub use client::ClientCommand;
@@ -134,9 +135,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
     let translation = nomad::translate(&args);
     // Before anything is printed, because errors are coloured too. Includes Nomad's flags.
     style::choose(words::color(if let Translation::Translated(ours) = &translation { ours } else { &args }));
-    let args = match translation {
-        Translation::Ours => args,
-        Translation::Translated(ours) => ours,
+    let (args, verb) = match translation {
+        Translation::Ours => (args, ApplyVerb::Apply),
+        // Of Nomad's verbs, only `job run` is translated to `apply`.
+        Translation::Translated(ours) => (ours, ApplyVerb::JobRun),
         Translation::Refused(why) => {
             Failure::new(why).print();
             return Err(failure::USAGE);
@@ -175,10 +177,15 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         if error.use_stderr() { usage } else { 0 }
     })?;
     let settled = environment::check().and_then(|()| cli.settle(words::verb(&args).unwrap_or_default()));
-    let cli = settled.map_err(|failure| {
+    let mut cli = settled.map_err(|failure| {
         failure.print();
         usage
     })?;
+    if let Command::Client(command) = &mut cli.command
+        && let ClientCommand::Apply(args) = &mut **command
+    {
+        args.verb = verb;
+    }
     Ok(cli)
 }
 

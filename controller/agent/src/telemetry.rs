@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod names;
 pub mod nomad;
 mod page;
+mod state;
 mod templates;
 
 #[cfg(test)]
@@ -68,6 +69,8 @@ pub struct Sources {
     pub runtime: Arc<Metrics>,
     /// Whether records become durable.
     pub store_health: watch::Receiver<StoreHealth>,
+    /// Whether the disk is so full that the reserve of disk space is released.
+    pub reserve_in_use: Box<dyn Fn() -> bool + Send + Sync>,
     /// Figures of operations by kind.
     pub operations: Box<dyn Fn() -> Vec<(&'static str, KindFigures)> + Send + Sync>,
     /// What holds the processes of a task together: `cgroup` or `none`.
@@ -244,7 +247,7 @@ impl Shared {
             self.write_model(page, sources, measured)?;
             write_loop(page, &sources.runtime)?;
             write_operations(page, &(sources.operations)())?;
-            write_state(page, sources)?;
+            state::write(page, sources)?;
             catalogs::write(page, &sources.catalogs, &sources.model)?;
             templates::write(page, (sources.templates)())?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
@@ -439,18 +442,6 @@ fn write_operations(page: &mut Page<'_>, figures: &[(&'static str, KindFigures)]
     let paced = figures.iter().map(|(kind, figures)| ([*kind], figures.paced_total));
     page.counters(&names::OPERATIONS_PACED, paced)?;
     page.gauges(&names::OPERATION_OLDEST, each(|figures| figures.oldest.as_secs_f64()))
-}
-
-fn write_state(page: &mut Page<'_>, sources: &Sources) -> fmt::Result {
-    let none: [&str; 0] = [];
-    let runtime = &sources.runtime;
-    page.histograms(&names::STATE_WRITE, [(none, runtime.commit_duration.read())])?;
-    page.counters(&names::STATE_WRITE_FAILURES, [(none, runtime.commit_failures.get())])?;
-    let degraded = *sources.store_health.borrow() != StoreHealth::Ok;
-    page.gauges(&names::STATE_DEGRADED, [(none, number(u64::from(degraded)))])?;
-    page.counters(&names::STATE_RECORDS, [(none, runtime.records.get())])?;
-    page.gauges(&names::STATE_BYTES, [(none, number((sources.state_bytes)()))])?;
-    page.counters(&names::STOPS_AHEAD, [(none, runtime.stops_ahead.get())])
 }
 
 fn keys_of(jobs: &[Arc<JobView>]) -> BTreeSet<JobKey> {

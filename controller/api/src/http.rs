@@ -186,6 +186,8 @@ pub struct Vitals {
     pub not_ready: Option<String>,
     /// Why the agent is degraded; none if it is not.
     pub degraded: Option<String>,
+    /// That the disk is full, and what to do; none if it is not. The state can still be written.
+    pub disk_full: Option<String>,
     /// Problems that need attention but have no effect yet.
     pub warnings: Vec<String>,
     /// Errors in the manifests of followed folders.

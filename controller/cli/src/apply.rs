@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use herdlet_api_types::{
     JobKey,
-    api::{AppliedJob, ApplyReply, ApplyRequest, EnvFileText, JobChange, ManifestText},
+    api::{AgentStatus, AppliedJob, ApplyReply, ApplyRequest, EnvFileText, JobChange, ManifestText},
     rfc3339::rfc3339,
 };
 use herdlet_manifest::{
@@ -51,6 +51,18 @@ pub struct ApplyArgs {
     output: Output,
     #[command(flatten)]
     pub connection: Connection,
+    /// The verb of the command line.
+    #[arg(skip)]
+    pub verb: ApplyVerb,
+}
+
+/// The verb that was typed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ApplyVerb {
+    #[default]
+    Apply,
+    /// Nomad's, which sends jobs to servers.
+    JobRun,
 }
 
 #[derive(Serialize)]
@@ -81,6 +93,12 @@ pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
     };
     add_nearby(&mut request)?;
     let client = args.connection.client()?;
+    if args.verb == ApplyVerb::JobRun {
+        let status = limit.within("query the agent", client.status()).await?;
+        if let Some(note) = local_note(&status) {
+            herdlet_base::stderr_line!("{} {note}", styled(style::WARNING, "note:"));
+        }
+    }
     let reply = limit.within("apply it", client.apply(&request)).await?;
     print_reply(&reply, args.output);
     let pruned = match &args.prune {
@@ -100,6 +118,13 @@ pub async fn run(mut args: ApplyArgs) -> Result<u8, Failure> {
     let jobs = reply.jobs.iter().map(wanted).collect();
     let accepted = Accepted { client: &client, jobs, index: reply.index, goal: Goal::Converged };
     args.wait.finish(limit, accepted, &report, args.output).await
+}
+
+/// What `job run` does on a node of a cluster, where users may expect that servers get the job.
+fn local_note(status: &AgentStatus) -> Option<&'static str> {
+    status.in_cluster.then_some(
+        "this machine is a node of a cluster; the job is for this machine only, and servers do not know it; for a job of the servers: nomad job run",
+    )
 }
 
 /// Deletes jobs that are no longer in the set. Jobs that a folder of manifests owns stay, with a message.
@@ -187,5 +212,17 @@ pub(super) fn read(files: &[PathBuf]) -> Result<Vec<ManifestText>, Failure> {
     match problems.into_result() {
         Ok(()) => Ok(texts),
         Err(problems) => Err(Failure::new(problems.to_string()).code(USAGE)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_run_on_a_node_of_a_cluster_says_where_the_job_goes() {
+        let status = |in_cluster| AgentStatus { in_cluster, ..crate::status::tests::agent() };
+        assert_eq!(local_note(&status(false)), None);
+        assert!(local_note(&status(true)).is_some_and(|note| note.contains("this machine only")));
     }
 }

@@ -250,7 +250,8 @@ fn size() -> Option<(usize, usize)> {
 
 /// Problems of the agent itself and of its manifests, one line each.
 pub(super) fn problems(status: &AgentStatus) -> Vec<String> {
-    let of_agent = [&status.not_ready, &status.degraded].into_iter().flatten().map(|text| plain(text));
+    let of_agent = [&status.not_ready, &status.degraded, &status.disk_full];
+    let of_agent = of_agent.into_iter().flatten().map(|text| plain(text));
     let of_manifests = status.manifest_problems.iter().map(|problem| {
         let ManifestProblem { source, line, column, path, message } = problem;
         let place = if *line > 0 { format!("{source}:{line}:{column}") } else { source.clone() };

@@ -324,14 +324,14 @@ fn verdict<'s>(jobs: impl Iterator<Item = &'s ConvergenceState>, allocs: &'s [Al
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use herdlet_api_types::{UnixNanos, api::ManifestProblem};
 
     use super::*;
     use crate::client::ClientError;
     use herdlet_manifest::fixture::{alloc_view, job, job_view};
 
-    fn agent() -> AgentStatus {
+    pub(crate) fn agent() -> AgentStatus {
         AgentStatus {
             version: "1".to_owned(),
             node_id: String::new(),
@@ -341,10 +341,12 @@ mod tests {
             isolation: "cgroups".to_owned(),
             missing_controllers: Vec::new(),
             max_kill_timeout: None,
+            in_cluster: false,
             state_dir: String::new(),
             started_at: UnixNanos(0),
             not_ready: None,
             degraded: None,
+            disk_full: None,
             warnings: Vec::new(),
             manifest_problems: Vec::new(),
             index: 1,
@@ -366,6 +368,7 @@ mod tests {
         };
         let status = AgentStatus {
             degraded: Some("the state database can't be written".to_owned()),
+            disk_full: Some("the disk of /state is full".to_owned()),
             manifest_problems: vec![problem(4, "spec.typ"), problem(0, "")],
             ..agent()
         };
@@ -373,6 +376,7 @@ mod tests {
             problems(&status),
             [
                 "the state database can't be written",
+                "the disk of /state is full",
                 "not in force: jobs.d/web.yaml:4:8: spec.typ: unknown field",
                 "not in force: jobs.d/web.yaml: unknown field",
             ]

@@ -247,6 +247,9 @@ impl Words {
                 self.flags.extend(flag.iter().map(OsString::from));
             }
         }
+        if (verb.noun, verb.verb) == ("alloc", "logs") && prints_stdout_only(&given) {
+            self.flags.push("--stdout".into());
+        }
         if self.rest.first().is_some_and(|first| first == "--") {
             self.rest.remove(0);
         }
@@ -262,6 +265,13 @@ impl Words {
         }
         words
     }
+}
+
+/// Whether Nomad's `alloc logs` with these flags prints standard output only. Source: `command/alloc_logs.go`.
+fn prints_stdout_only(given: &[&clap::Id]) -> bool {
+    let has = |name: &str| given.iter().any(|id| id.as_str() == name);
+    let follows_both = has("follow") && !has("tail");
+    !follows_both && !has("stdout") && !has("stderr")
 }
 
 /// `-var` as `--var`. Single letters are unchanged: alone, with a value as in `-n=5`, or combined as in `-it`.

@@ -100,6 +100,20 @@ fn wrong_command_lines_end_with_the_code_of_their_command() {
     }
 }
 
+/// On a node of a cluster, `job run` made a job of the machine without a word.
+#[test]
+fn apply_knows_whether_nomads_verb_was_typed() {
+    for (line, verb) in [
+        ("herdlet apply -f web.hcl", ApplyVerb::Apply),
+        ("herdlet up -f web.hcl", ApplyVerb::Apply),
+        ("herdlet job run web.hcl", ApplyVerb::JobRun),
+    ] {
+        let Command::Client(command) = parsed(line).unwrap().command else { panic!("{line}") };
+        let ClientCommand::Apply(args) = *command else { panic!("{line}") };
+        assert_eq!(args.verb, verb, "{line}");
+    }
+}
+
 #[test]
 fn later_connection_flag_wins_at_any_place() {
     let connection = |line: &str| {

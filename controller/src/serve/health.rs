@@ -56,19 +56,18 @@ impl Sources {
             };
             let manifest_problems = folders.iter().flat_map(|folder| folder.problems()).collect();
             let of_tls = tls.iter().flat_map(|tls| tls.warnings(clock::wall_now()));
-            let of_disk = reserve.is_released().then(|| {
+            let disk_full = reserve.is_released().then(|| {
                 let state = state.display();
                 format!("the disk of {state} is full: the agent uses its reserve; free space there, or run `herdlet gc`")
             });
             let warnings = of_tls
-                .chain(of_disk)
                 .chain(consul.trouble(clock::wall_now()))
                 .chain(variables.store().trouble())
                 .chain(of_cluster)
                 .chain(joined.get().and_then(Joined::offers_nothing))
                 .collect();
             let seen = joined.get().map(Joined::seen);
-            Vitals { not_ready: readiness.why_not(), degraded, warnings, manifest_problems, seen }
+            Vitals { not_ready: readiness.why_not(), degraded, disk_full, warnings, manifest_problems, seen }
         }
     }
 }

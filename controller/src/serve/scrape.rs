@@ -41,11 +41,13 @@ pub(super) fn scrape(
         Isolation::Cgroups(_) => "cgroup",
         Isolation::None { .. } => "none",
     };
+    let reserve = agent.reserve.clone();
     let database = agent.context.paths.database();
     telemetry.attach(Sources {
         model: Arc::clone(&agent.model),
         runtime: Arc::clone(&agent.handle.metrics),
         store_health: agent.handle.store_health.clone(),
+        reserve_in_use: Box::new(move || reserve.is_released()),
         operations: Box::new(move || {
             let mut known: BTreeMap<WorkKind, KindFigures> = operations.figures().into_iter().collect();
             let figures = WorkKind::ALL.map(|kind| (kind.as_str(), known.remove(&kind).unwrap_or_default()));

@@ -159,6 +159,8 @@ metrics! {
         "Commits to the state database that failed and were retried.";
     STATE_DEGRADED = Gauge Number "state_degraded" []
         "1 while the state database accepts no commits: nothing new is started.";
+    STATE_RESERVE_IN_USE = Gauge Number "state_reserve_in_use" []
+        "1 while the disk of the state is so full that the agent uses its reserve of disk space, else 0.";
     STATE_RECORDS = Counter Number "state_records_total" []
         "Records written to the state database.";
     STATE_BYTES = Gauge Bytes "state_bytes" []

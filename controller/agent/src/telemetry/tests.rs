@@ -51,6 +51,7 @@ fn node_with(contact: Option<NodeContact>) -> Node {
         model: Arc::clone(&model),
         runtime: Arc::clone(&runtime),
         store_health: health.subscribe(),
+        reserve_in_use: Box::new(|| true),
         operations: Box::new(|| {
             vec![(
                 "start",
@@ -324,6 +325,7 @@ fn gauges_show_the_current_model() {
         (r#"herdlet_operations_total{operation="start",result="done"}"#, 3.0),
         ("herdlet_state_bytes", 4096.0),
         ("herdlet_state_degraded", 0.0),
+        ("herdlet_state_reserve_in_use", 1.0),
         ("herdlet_manifest_errors", 2.0),
         ("herdlet_template_queries", 4.0),
         (r#"herdlet_template_renders_total{result="missing"}"#, 2.0),

@@ -92,7 +92,8 @@ fn status_of(shared: &Shared) -> AgentStatus {
         convergence: view.convergence.clone(),
     });
     let facts = shared.facts.clone();
-    let of_node = if vitals.seen.is_none() { drained_text(&shared.model.node()) } else { None };
+    let in_cluster = vitals.seen.is_some();
+    let of_node = if !in_cluster { drained_text(&shared.model.node()) } else { None };
     AgentStatus {
         version: VERSION.to_owned(),
         node_id: facts.node.id,
@@ -102,10 +103,12 @@ fn status_of(shared: &Shared) -> AgentStatus {
         isolation: facts.isolation,
         missing_controllers: facts.ineffective.names(),
         max_kill_timeout: facts.ineffective.max_kill_timeout(),
+        in_cluster,
         state_dir: shared.paths.state.to_string_lossy().into_owned(),
         started_at: facts.started_at,
         not_ready: vitals.not_ready,
         degraded: vitals.degraded,
+        disk_full: vitals.disk_full,
         warnings: vitals.warnings.into_iter().chain(of_node).collect(),
         manifest_problems: vitals.manifest_problems.into_iter().map(problem_json).collect(),
         index: shared.model.index(),

@@ -121,7 +121,8 @@ fn head(html: &mut String, shared: &Shared, overview: &Overview) {
         ),
     );
     let manifests = vitals.manifest_problems.iter().map(|problem| format!("not in force: {problem}"));
-    let of_agent = vitals.not_ready.into_iter().chain(vitals.degraded).chain(vitals.warnings);
+    let of_agent =
+        vitals.not_ready.into_iter().chain(vitals.degraded).chain(vitals.disk_full).chain(vitals.warnings);
     for message in of_agent.chain(manifests) {
         put(html, format_args!("<p class=\"wrong\">{}</p>\n", escaped(&message)));
     }

@@ -263,6 +263,33 @@ fn ends_are_stored_on_a_full_disk() {
     finish(disk, agent);
 }
 
+// Only the head of `status` reported it.
+#[test]
+fn a_reserve_in_use_is_reported() {
+    if !is_root() {
+        return;
+    }
+    let (disk, mut agent) = on_a_small_disk(Setup::default());
+    agent.launch();
+    agent.apply_and_wait(&job("a", "service", "", &[sleeper("t", "")]));
+    assert_eq!(agent.cli(&["status", "--check"]).code, 0);
+    assert_eq!(agent.metric("herdlet_state_reserve_in_use", ""), 0.0);
+    agent.kill();
+    fs::remove_file(agent.home.state().join("reserve")).unwrap();
+    // Too little for the next agent to take a reserve.
+    disk.fill_except(4 << 20);
+    agent.launch();
+    wait::until_true("in use", || agent.metric("herdlet_state_reserve_in_use", "") == 1.0);
+    let check = agent.cli(&["status", "--check"]);
+    assert!(check.code == 2 && check.stdout.contains("is full"), "{check:?}");
+    disk.free();
+    // The next commit takes it again.
+    agent.apply_and_wait(&job("b", "service", "", &[sleeper("t", "")]));
+    wait::until_true("not in use", || agent.metric("herdlet_state_reserve_in_use", "") == 0.0);
+    wait::until_true("converged", || agent.cli(&["status", "--check"]).code == 0);
+    finish(disk, agent);
+}
+
 // Regression: the agent exited before it had closed anything.
 #[test]
 fn agent_on_a_full_disk_closes_open_directories() {

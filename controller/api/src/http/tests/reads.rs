@@ -261,8 +261,9 @@ async fn health_probes_show_the_agent_state() {
     shared.vitals = Box::new(|| Vitals {
         not_ready: Some("restoring".to_owned()),
         degraded: None,
+        disk_full: Some("the disk of /state is full".to_owned()),
         warnings: vec!["the certificate in a.pem expires in 3 days".to_owned()],
-        seen: None,
+        seen: Some(crate::http::SeenByServers { status: "ready", eligibility: "eligible" }),
         manifest_problems: vec![herdlet_manifest::yaml::Problem {
             source: "jobs.d/web.yaml".to_owned(),
             line: 4,
@@ -278,6 +279,8 @@ async fn health_probes_show_the_agent_state() {
     let status: Value = serde_json::from_str(&ground.get("/v1/herdlet/status").await.1).unwrap();
     assert_eq!(status["not_ready"], "restoring");
     assert_eq!(status["warnings"][0], "the certificate in a.pem expires in 3 days");
+    assert_eq!(status["in_cluster"], true);
+    assert_eq!(status["disk_full"], "the disk of /state is full");
     assert_eq!(status["jobs"]["converged"], 0);
     assert_eq!(
         status["manifest_problems"][0],

@@ -70,6 +70,11 @@ const ROWS: &[Row] = &[
         fires: &[(&[JOB], "The agent on m cannot write its state")],
     },
     Row {
+        alert: "HerdletDiskFull",
+        state: State::Set("herdlet_state_reserve_in_use", 1.0),
+        fires: &[(&[JOB], "The disk of the agent on m is full")],
+    },
+    Row {
         alert: "HerdletPanics",
         state: State::Set("herdlet_panics_total", 1.0),
         fires: &[(&[JOB], "Planning panicked on m")],
