@@ -73,8 +73,13 @@ struct RenderArgs {
     /// Use the variables and services that the agent's API gives to you; values of other flags take precedence
     #[arg(long)]
     agent: bool,
-    /// Task whose environment, facts and files the template reads: JOB, JOB.GROUP[N], an allocation id, each with an optional /TASK
-    #[arg(long, value_name = "TARGET", requires = "agent")]
+    // Not a doc comment, in which `[N]` would be a link.
+    #[arg(
+        long,
+        value_name = "TARGET",
+        requires = "agent",
+        help = "Task whose environment, facts and files the template reads: JOB, JOB.GROUP[N], an allocation id, each with an optional /TASK"
+    )]
     alloc: Option<String>,
     /// Namespace of variables and services, with --agent; that of --alloc, or "default", if absent
     #[arg(long, value_name = "NAME", requires = "agent")]
