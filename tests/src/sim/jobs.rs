@@ -142,7 +142,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(4) {
         tasks[0].config["stubborn"] = true.into();
     }
-    if rng.one_in(2) {
+    if rng.one_in(4) {
         tasks[0].config["probe"] = true.into();
     }
     if rng.one_in(4) {
