@@ -1,7 +1,7 @@
 //! Reports of the kernel that others have changed links, addresses or rules.
 //!
-//! In: none. Out: events. A socket becomes readable when it has events, and never blocks. A report says that something may be
-//! wrong, not what: the receiver inspects. If the kernel had to drop reports, that is an event too.
+//! In: none. Out: events. A socket becomes readable when it has events, and never blocks. A report only means that
+//! something may have changed: the receiver inspects it. If the kernel had to drop reports, that is an event too.
 //! One socket receives reports of all namespaces that this one has a number for, which the kernel gives to each that holds the other end
 //! of a pair.
 

@@ -190,21 +190,14 @@ impl<'r> Builder<'r> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             found => found?,
         };
-        let cover = match FileType::from_raw_mode(fstat(&place)?.st_mode) {
-            FileType::Directory => {
-                let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-                    | MountAttrFlags::MOUNT_ATTR_NOSUID
-                    | MountAttrFlags::MOUNT_ATTR_NODEV
-                    | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-                kernel::create("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)?
-            }
-            FileType::RegularFile
-            | FileType::Symlink
-            | FileType::Fifo
-            | FileType::Socket
-            | FileType::CharacterDevice
-            | FileType::BlockDevice
-            | FileType::Unknown => kernel::copy_open(null.as_fd())?,
+        let cover = if FileType::from_raw_mode(fstat(&place)?.st_mode).is_dir() {
+            let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+                | MountAttrFlags::MOUNT_ATTR_NOSUID
+                | MountAttrFlags::MOUNT_ATTR_NODEV
+                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+            kernel::create("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)?
+        } else {
+            kernel::copy_open(null.as_fd())?
         };
         Ok(kernel::place(cover.as_fd(), place.as_fd())?)
     }

@@ -11,7 +11,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`root`] | the description of a root |
-//! | [`seed`] | the small namespace of which each root is a copy |
+//! | [`seed`] | the small namespace that is copied for each root |
 //! | [`builder`] | makes a root |
 //! | `source` | parts of the machine, copied while they can still be seen |
 //! | `overlay` | overlays of these parts |

@@ -1,4 +1,4 @@
-//! The small mount namespace of which each root is a copy.
+//! The small mount namespace that is copied for each root.
 //!
 //! In: nothing. Out: a namespace with an empty root, places for mounts, and /proc. A copy of it costs a fraction of a copy
 //! of the machine's namespace, which may have hundreds of mounts, and never sees the machine's directories.

@@ -111,7 +111,7 @@ impl Networks {
         !group.has_own_network() || (present.is_some() && self.entered.get(&key).copied() == present)
     }
 
-    /// An allocation of which something is left.
+    /// An allocation that still has a network.
     pub(super) fn left(&self) -> Option<AllocId> {
         self.known.keys().next().copied()
     }

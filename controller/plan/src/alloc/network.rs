@@ -2,8 +2,8 @@
 //! group whose tasks use the machine's network does not need one.
 //!
 //! If it had to be made again, the tasks that were started in the old one restart: a process does not move between
-//! namespaces. Nothing is stored about this: the launch records tell which network each task has read, so a crash
-//! repeats the decision.
+//! namespaces. This needs no state of its own: the launch records name the network that each task has read, so the
+//! decision is the same after a crash.
 
 use std_alloc::vec::Vec;
 

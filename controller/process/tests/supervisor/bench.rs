@@ -61,6 +61,15 @@ impl Bench {
         self.dir.path().join(name)
     }
 
+    /// A new cgroup (v2) with a name of its own, which the test removes; `None` if this user can't make any.
+    pub(super) fn cgroup(&self) -> Option<PathBuf> {
+        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
+        let root = roots.into_iter().find(|path| path.join("cgroup.procs").exists())?;
+        let group = root.join(format!("herdlet-test-{}", self.dir.path().file_name()?.display()));
+        fs::create_dir(&group).ok()?;
+        Some(group)
+    }
+
     pub(super) fn launch(&self, record: &str, invocation: &Invocation) -> Child {
         self.launch_with(record, invocation, &log_files(10, 1 << 20), None)
     }

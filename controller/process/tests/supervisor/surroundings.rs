@@ -138,18 +138,8 @@ fn network_namespace_is_entered_before_ids_are_dropped() {
 
 #[test]
 fn a_v2_cgroup_is_entered_at_birth() {
-    let Some(root) = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|path| path.join("cgroup.procs").exists())
-    else {
-        return;
-    };
     let bench = Bench::new();
-    let group = root.join(format!("herdlet-test-{}", bench.dir.path().file_name().unwrap().display()));
-    if fs::create_dir(&group).is_err() {
-        return;
-    }
+    let Some(group) = bench.cgroup() else { return };
     let mut invocation = shell("cat /proc/self/cgroup");
     invocation.cgroup = Some(group.clone());
     let state = bench.run("a", &invocation);

@@ -24,7 +24,7 @@ impl Life {
                 let (name, task) = (attempt.alloc.name(), index);
                 return never_comes(format!("task {task} of {name} has an expired token"));
             }
-            let (_, task) = spec_of(&attempt.alloc, *index)?;
+            let (group, task) = spec_of(&attempt.alloc, *index)?;
             if !self.machine.probes.is_known((*id, *index), task) {
                 let name = attempt.alloc.name();
                 return never_comes(format!(
@@ -33,7 +33,6 @@ impl Life {
                 ));
             }
             let key = (*id, *index, *number);
-            let (group, _) = spec_of(&attempt.alloc, *index)?;
             let stays = task.lifecycle == Lifecycle::Poststop || self.machine.forgotten.contains(id);
             if !stays && !self.machine.networks.is_current(key, group) {
                 let name = attempt.alloc.name();
