@@ -154,7 +154,7 @@ impl Life {
 
     /// A job that has neither converged nor failed, and does not wait for a legitimate reason such as a taken port.
     fn unsettled(&self) -> Option<&JobView> {
-        let occupancy = LazyCell::new(|| Occupancy::of(&self.jobs, &self.allocs));
+        let occupancy = LazyCell::new(|| Occupancy::new(&self.jobs, &self.allocs));
         let unsettled = |view: &&JobView| match view.convergence.state {
             ConvergenceState::Converged | ConvergenceState::Failed => false,
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Port) => {

@@ -83,7 +83,7 @@ impl Rooms {
         };
         let taken =
             placed.iter().filter(comes_later).map(|view| held(view)).fold(Room::default(), Room::plus);
-        if taken.is_empty() || Occupancy::of(jobs, allocs).lacks_room(first, taken) {
+        if taken.is_empty() || Occupancy::new(jobs, allocs).lacks_room(first, taken) {
             return Ok(());
         }
         let given: Vec<String> = placed.iter().filter(comes_later).map(|view| view.spec.name()).collect();
@@ -107,7 +107,7 @@ pub struct Occupancy<'a> {
 }
 
 impl<'a> Occupancy<'a> {
-    pub fn of(jobs: &Jobs, allocs: &'a Allocs) -> Self {
+    pub fn new(jobs: &Jobs, allocs: &'a Allocs) -> Self {
         let taken = allocs.values().map(|view| held(view).most(promised(view, jobs)));
         let free = ROOM.minus(taken.fold(Room::default(), Room::plus));
         let mut running: BTreeMap<_, Vec<&AllocView>> = BTreeMap::new();
