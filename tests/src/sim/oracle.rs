@@ -160,9 +160,7 @@ impl Life {
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Port) => {
                 !self.is_beaten(view)
             }
-            ConvergenceState::Waiting if rooms::waits(view) => {
-                !occupancy.lacks_room(view, Room::default())
-            }
+            ConvergenceState::Waiting if rooms::waits(view) => !occupancy.lacks_room(view, Room::default()),
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Constraint) => {
                 !is_unfit(&view.job)
             }

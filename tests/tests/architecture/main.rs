@@ -89,7 +89,7 @@ fn the_top_level_has_known_folders_and_plain_files() {
         let hidden = name.starts_with('.') || name.starts_with("target");
         plain || hidden || name.starts_with("LICENSE-") || FOLDERS.contains(&name)
     };
-    let entries = fs::read_dir(root()).expect("the project's folder");
+    let entries = std::fs::read_dir(root()).expect("the project's folder");
     let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
     let unknown: Vec<String> = names.filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "move or remove what is at the top level: {unknown:?}");
