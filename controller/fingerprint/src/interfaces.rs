@@ -11,13 +11,15 @@ use std::{
 };
 
 use herdlet_base::ready;
+use herdlet_network::{
+    message::{Attributes, Message, attributes_after, read_text, read_u32},
+    socket::{Object, Protocol, Socket},
+};
 use rustix::{
     io::Errno,
     net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, netlink, recv, socket_with},
 };
 use tokio::io::{Interest, unix::AsyncFd};
-
-use crate::netlink::{ROUTE, attributes, dump, read_u32};
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -98,23 +100,26 @@ impl InterfaceChanges {
 /// # Errors
 /// If the kernel does not answer.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let mut socket = Socket::open(Protocol::Route)?;
     let mut found = BTreeMap::new();
-    for message in dump(ROUTE, GET_LINK, &[0; 16])? {
-        read_link(&message, &mut found);
+    for link in list(&mut socket, GET_LINK, 16)? {
+        read_link(&link.body, &mut found);
     }
-    for message in dump(ROUTE, GET_ADDRESS, &[0; 8])? {
-        read_address(&message, &mut found);
+    for address in list(&mut socket, GET_ADDRESS, 8)? {
+        read_address(&address.body, &mut found);
     }
-    let mut best: Option<(bool, u32, u32)> = None;
-    for message in dump(ROUTE, GET_ROUTE, &[0; 12])? {
-        if let Some(route) = default_route(&message) {
-            best = Some(best.map_or(route, |best| best.min(route)));
-        }
-    }
+    let routes = list(&mut socket, GET_ROUTE, 12)?;
+    let best = routes.iter().filter_map(|route| default_route(&route.body)).min();
     if let Some(interface) = best.and_then(|(_, _, index)| found.get_mut(&index)) {
         interface.is_default = true;
     }
     Ok(found.into_values().collect())
+}
+
+/// Lists objects; the request has an empty header of this length.
+fn list(socket: &mut Socket, kind: u16, header_len: usize) -> io::Result<Vec<Object>> {
+    let request = Message { kind, flags: 0, fixed: vec![0; header_len], attributes: Attributes::new() };
+    socket.list("list interfaces", request).map_err(io::Error::other)
 }
 
 fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
@@ -124,11 +129,9 @@ fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
         is_loopback: flags & FLAG_LOOPBACK != 0,
         ..Interface::default()
     };
-    for (kind, value) in attributes(body, 16) {
+    for (kind, value) in attributes_after(body, 16) {
         match kind {
-            LINK_NAME => {
-                interface.name = String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
-            }
+            LINK_NAME => interface.name = read_text(value),
             LINK_ADDRESS if value.iter().any(|byte| *byte != 0) => {
                 let bytes: Vec<_> = value.iter().map(|byte| format!("{byte:02x}")).collect();
                 interface.mac = bytes.join(":");
@@ -142,8 +145,9 @@ fn read_link(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
 fn read_address(body: &[u8], found: &mut BTreeMap<u32, Interface>) {
     let (Some(index), Some(prefix)) = (read_u32(body, 4), body.get(1)) else { return };
     let Some(interface) = found.get_mut(&index) else { return };
-    let address =
-        |wanted: u16| attributes(body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, ip)| ip_of(ip));
+    let address = |wanted: u16| {
+        attributes_after(body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, ip)| ip_of(ip))
+    };
     // On a tunnel, `ADDRESS` is the peer's.
     if let Some(ip) = address(ADDRESS_LOCAL).or_else(|| address(ADDRESS)) {
         interface.addresses.push((ip, *prefix));
@@ -157,7 +161,7 @@ fn default_route(body: &[u8]) -> Option<(bool, u32, u32)> {
         return None;
     }
     let attribute = |wanted: u16| {
-        attributes(body, 12).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| read_u32(value, 0))
+        attributes_after(body, 12).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| read_u32(value, 0))
     };
     let is_ip6 = u16::from(family) == AddressFamily::INET6.as_raw();
     Some((is_ip6, attribute(ROUTE_PRIORITY).unwrap_or_default(), attribute(ROUTE_INTERFACE)?))
@@ -192,7 +196,6 @@ mod tests {
             read_link(body, &mut found);
             read_address(body, &mut found);
             assert_eq!(default_route(body), None);
-            assert_eq!(attributes(body, 16).count(), 0);
         }
     }
 }

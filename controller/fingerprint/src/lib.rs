@@ -5,7 +5,6 @@
 mod cpu;
 mod interfaces;
 pub mod listening;
-mod netlink;
 mod network;
 mod rules;
 

@@ -13,9 +13,11 @@ use std::{
     io::{self, BufRead as _, BufReader},
 };
 
-use rustix::net::{AddressFamily, ipproto, netlink};
-
-use crate::netlink::dump;
+use herdlet_network::{
+    message::{Attributes, Message},
+    socket::{Protocol, Socket},
+};
+use rustix::net::{AddressFamily, ipproto};
 
 // From linux/sock_diag.h and net/tcp_states.h. A UDP socket that is bound and has no peer is in the state `CLOSE`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -50,14 +52,14 @@ pub fn ports() -> BTreeSet<u16> {
 /// The ports of such sockets, as the kernel lists them.
 fn listed(kind: &Kind) -> io::Result<Vec<u16>> {
     // `struct inet_diag_req_v2`: family, protocol, extensions and a byte of padding; a bit for each state; an empty address.
-    let mut header = [0; 56];
+    let mut fixed = vec![0; 56];
     let number = |wide: u32| u8::try_from(wide).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
-    let [family, protocol, ..] = &mut header;
-    *family = number(kind.family.as_raw().into())?;
-    *protocol = number(kind.protocol)?;
-    header[4..8].copy_from_slice(&(1_u32 << kind.state).to_ne_bytes());
-    let messages = dump(Some(netlink::SOCK_DIAG), SOCK_DIAG_BY_FAMILY, &header)?;
-    Ok(messages.iter().filter_map(|body| local_port(body)).collect())
+    fixed[0] = number(kind.family.as_raw().into())?;
+    fixed[1] = number(kind.protocol)?;
+    fixed[4..8].copy_from_slice(&(1_u32 << kind.state).to_ne_bytes());
+    let request = Message { kind: SOCK_DIAG_BY_FAMILY, flags: 0, fixed, attributes: Attributes::new() };
+    let sockets = Socket::open(Protocol::Sockets)?.list("list sockets", request).map_err(io::Error::other)?;
+    Ok(sockets.iter().filter_map(|socket| local_port(&socket.body)).collect())
 }
 
 /// The local port in a `struct inet_diag_msg`: after family, state, timer and retransmissions, in network order.

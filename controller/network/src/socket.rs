@@ -61,6 +61,8 @@ pub enum Protocol {
     Route,
     /// nf_tables and connection tracking.
     Netfilter,
+    /// The sockets of all processes (sock_diag(7)).
+    Sockets,
 }
 
 /// Why a request has failed. The text continues "failed to".
@@ -169,6 +171,7 @@ impl Socket {
             // Number 0.
             Protocol::Route => None,
             Protocol::Netfilter => Some(netlink::NETFILTER),
+            Protocol::Sockets => Some(netlink::SOCK_DIAG),
         };
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         // Errors then say what was wrong. Kernels before 4.12 do not know it.

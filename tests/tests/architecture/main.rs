@@ -124,7 +124,7 @@ const EDGES: [(&str, &str); 17] = [
     ("network", "base"),
     ("rootfs", "base"),
     ("driver", "api-types base"),
-    ("fingerprint", "api-types base nomad plan"),
+    ("fingerprint", "api-types base network nomad plan"),
     ("manifest", "api-types base plan template"),
     ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
     ("docker", "api-types base driver runtime"),
