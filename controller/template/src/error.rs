@@ -59,9 +59,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// An error before its position is known.
+/// An error before its position is known. Boxed: every value is returned beside one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct Fault(Box<FaultDetails>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FaultDetails {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
     /// The bytes of the text that failed, once known.
@@ -70,27 +73,45 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Evaluation, message: message.into(), span: None }
+        Self::of_kind(ErrorKind::Evaluation, message)
+    }
+
+    fn of_kind(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(FaultDetails { kind, message: message.into(), span: None }))
+    }
+
+    /// The text is not a template.
+    pub(crate) fn syntax(message: impl Into<String>, span: (u32, u32)) -> Self {
+        Self::of_kind(ErrorKind::Syntax, message).at(span)
+    }
+
+    pub(crate) fn into_details(self) -> FaultDetails {
+        *self.0
     }
 
     pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Refused, ..Self::new(message) }
+        Self::of_kind(ErrorKind::Refused, message)
     }
 
     pub(crate) fn limit(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Limit, ..Self::new(message) }
+        Self::of_kind(ErrorKind::Limit, message)
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.0.kind
     }
 
     /// Sets the place, unless an inner one is known.
     pub(crate) fn at(mut self, span: (u32, u32)) -> Self {
-        self.span.get_or_insert(span);
+        self.0.span.get_or_insert(span);
         self
     }
 
     /// Adds the name of the function that failed.
     pub(crate) fn of_call(mut self, function: &str) -> Self {
-        if self.span.is_none() && self.kind == ErrorKind::Evaluation {
-            self.message = format!("{function}: {}", self.message);
+        let details = &mut *self.0;
+        if details.span.is_none() && details.kind == ErrorKind::Evaluation {
+            details.message = format!("{function}: {}", details.message);
         }
         self
     }

@@ -1,6 +1,6 @@
 //! Text → tokens. Outside of actions there is only text; comments and trimmed space are left out.
 
-use crate::error::{ErrorKind, Fault, Outcome};
+use crate::error::{Fault, Outcome};
 
 /// A token with its bytes in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,10 +74,13 @@ pub(crate) struct Tokens {
     fault: Option<Fault>,
 }
 
+/// Usual length of a token.
+const TOKEN_LEN: usize = 4;
+
 /// Reads the tokens of a text.
 pub(crate) fn tokens(text: &str, left: &str, right: &str) -> Tokens {
     let mut lexer = Lexer::new(text, left, right);
-    let mut tokens = Vec::new();
+    let mut tokens = Vec::with_capacity(text.len() / TOKEN_LEN);
     loop {
         match lexer.next() {
             Ok(token) => {
@@ -137,7 +140,7 @@ impl<'t> Lexer<'t> {
 
     fn fault(&self, start: usize, message: impl Into<String>) -> Fault {
         let span = (offset(start), offset(self.at.max(start + 1)));
-        Fault { kind: ErrorKind::Syntax, message: message.into(), span: Some(span) }
+        Fault::syntax(message, span)
     }
 
     fn next_outside(&mut self) -> Outcome<Token> {
@@ -183,8 +186,8 @@ impl<'t> Lexer<'t> {
     fn right_delimiter(&self) -> Option<bool> {
         let (rest, right) = (self.rest().as_bytes(), self.right.as_bytes());
         match rest {
-            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if marked.starts_with(right) => Some(true),
-            _ => rest.starts_with(right).then_some(false),
+            [b' ' | b'\t' | b'\r' | b'\n', b'-', marked @ ..] if begins(marked, right) => Some(true),
+            _ => begins(rest, right).then_some(false),
         }
     }
 
@@ -323,7 +326,7 @@ impl<'t> Lexer<'t> {
     fn is_terminated(&self) -> bool {
         match self.rest().as_bytes() {
             [] | [b' ' | b'\t' | b'\r' | b'\n' | b'.' | b',' | b'|' | b':' | b')' | b'(', ..] => true,
-            rest => rest.starts_with(self.right.as_bytes()),
+            rest => begins(rest, self.right.as_bytes()),
         }
     }
 
@@ -364,6 +367,12 @@ impl<'t> Lexer<'t> {
     }
 }
 
+/// Whether a delimiter is next. The first byte decides nearly always.
+#[inline]
+fn begins(bytes: &[u8], delimiter: &[u8]) -> bool {
+    bytes.first() == delimiter.first() && bytes.starts_with(delimiter)
+}
+
 /// Longest delimiter for which a simple search is used, so that its time stays proportional to the text.
 const SHORT_BYTES: usize = 8;
 
@@ -375,7 +384,7 @@ fn find(text: &str, delimiter: &str) -> Option<usize> {
     };
     let mut from = 0;
     while let Some(at) = text_bytes[from..].iter().position(|byte| byte == first) {
-        if text_bytes[from + at..].starts_with(wanted) {
+        if begins(&text_bytes[from + at..], wanted) {
             return Some(from + at);
         }
         from += at + 1;

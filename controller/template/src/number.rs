@@ -1,5 +1,7 @@
 //! Literals of Go: numbers, quoted strings, character constants.
 
+use std::borrow::Cow;
+
 /// A numeric literal. Its use decides which of the forms applies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Number {
@@ -123,13 +125,13 @@ fn hex_float(text: &str) -> Option<f64> {
 }
 
 /// Returns the content of a literal in double quotes or back quotes.
-pub(crate) fn unquote(literal: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn unquote(literal: &str) -> Result<Cow<'_, [u8]>, String> {
     let inner = literal.get(1..literal.len().saturating_sub(1)).unwrap_or_default();
     if literal.starts_with('`') {
-        return Ok(inner.replace('\r', "").into_bytes());
+        return Ok(Cow::Owned(inner.replace('\r', "").into_bytes()));
     }
     if !inner.contains(['\\', '"']) {
-        return Ok(inner.as_bytes().to_vec());
+        return Ok(Cow::Borrowed(inner.as_bytes()));
     }
     let mut out = Vec::with_capacity(inner.len());
     let mut rest = inner;
@@ -141,7 +143,7 @@ pub(crate) fn unquote(literal: &str) -> Result<Vec<u8>, String> {
         }
         rest = after;
     }
-    Ok(out)
+    Ok(Cow::Owned(out))
 }
 
 /// Returns the code point of a character constant.
@@ -228,8 +230,8 @@ mod tests {
 
     #[test]
     fn strings_and_characters_are_unquoted() {
-        assert_eq!(unquote(r#""a\t\x41\101\u00e9\"""#), Ok("\u{61}\tAAé\"".as_bytes().to_vec()));
-        assert_eq!(unquote("`a\\n\r\n`"), Ok(b"a\\n\n".to_vec()));
+        assert_eq!(unquote(r#""a\t\x41\101\u00e9\"""#).unwrap(), "\u{61}\tAAé\"".as_bytes());
+        assert_eq!(&*unquote("`a\\n\r\n`").unwrap(), b"a\\n\n");
         assert!(unquote(r#""\q""#).is_err());
         assert!(unquote(r#""\'""#).is_err());
         assert_eq!(character(r"'\''"), Ok(39));

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     ast::{Branches, Node, Span},
-    error::{ErrorKind, Fault, Outcome},
+    error::{Fault, Outcome},
     lex::{self, Keyword, Kind, Token, Tokens},
     number,
     options::Options,
@@ -105,7 +105,7 @@ impl Place {
 }
 
 fn fault(token: Token, message: impl Into<String>) -> Fault {
-    Fault { kind: ErrorKind::Syntax, message: message.into(), span: Some(token.span()) }
+    Fault::syntax(message, token.span())
 }
 
 impl<'t> Parser<'t> {
@@ -356,7 +356,7 @@ impl<'t> Parser<'t> {
                 return Ok(());
             }
             let message = format!("multiple definition of template {name:?}");
-            return Err(Fault { kind: ErrorKind::Syntax, message, span: Some(span) });
+            return Err(Fault::syntax(message, span));
         }
         let name: Arc<str> = name.into();
         if is_blank {

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 use crate::{
     ast::Node,
     context::Context,
-    error::{Error, Fault, Position},
+    error::{Error, Fault, FaultDetails, Position},
     eval,
     options::Options,
     parse::{self, Templates},
@@ -91,7 +91,8 @@ impl Template {
 }
 
 fn located(fault: Fault, text: &str, options: &Options) -> Error {
-    let (start, end) = fault.span.map_or((0, 0), |(start, end)| (start as usize, end as usize));
+    let FaultDetails { kind, message, span } = fault.into_details();
+    let (start, end) = span.map_or((0, 0), |(start, end)| (start as usize, end as usize));
     let slice = text.get(start..end.min(text.len())).unwrap_or_default();
     let line = slice.lines().next().unwrap_or_default();
     let mut context: String = line.chars().take(CONTEXT_CHARS).collect();
@@ -99,11 +100,11 @@ fn located(fault: Fault, text: &str, options: &Options) -> Error {
         context.push('…');
     }
     Error {
-        kind: fault.kind,
+        kind,
         name: Arc::clone(&options.name),
         position: Position::of(text, start),
         context,
-        message: clipped(fault.message),
+        message: clipped(message),
     }
 }
 

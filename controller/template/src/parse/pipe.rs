@@ -17,7 +17,8 @@ impl<'t> Parser<'t> {
         let start = self.peek_after_space().start;
         let (variables, assigns) = self.declarations(place)?;
         let end = if place == Place::Paren { Kind::RightParen } else { Kind::RightDelimiter };
-        let mut commands = Vec::new();
+        // Most have one.
+        let mut commands = Vec::with_capacity(1);
         loop {
             let token = self.next_after_space();
             if token.kind == end {
@@ -144,7 +145,7 @@ impl<'t> Parser<'t> {
                 Term::Number(number::Number { int: Some(code), float: code as f64, is_float: false })
             }
             Kind::Str => {
-                Term::Str(number::unquote(self.slice(token)).map_err(|why| fault(token, why))?.into())
+                Term::Str((&*number::unquote(self.slice(token)).map_err(|why| fault(token, why))?).into())
             }
             Kind::LeftParen => Term::Paren(Box::new(self.nested(token, |parser| parser.pipe(Place::Paren))?)),
             Kind::Text

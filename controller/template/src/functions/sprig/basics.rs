@@ -130,7 +130,7 @@ pub(super) static TABLE: &[Function] = &[
 
 /// Keeps bounds, and turns other errors into nil.
 fn or_nil(outcome: Outcome<Value>) -> Outcome<Value> {
-    outcome.or_else(|fault| if fault.kind == ErrorKind::Limit { Err(fault) } else { Ok(Value::Nil) })
+    outcome.or_else(|fault| if fault.kind() == ErrorKind::Limit { Err(fault) } else { Ok(Value::Nil) })
 }
 
 /// Keeps bounds, and turns other errors into their text, as sprig does.
@@ -139,7 +139,7 @@ fn or_message(
     decode: impl FnOnce(&mut Context<'_>) -> Outcome<Value>,
 ) -> Outcome<Value> {
     match decode(context) {
-        Err(fault) if fault.kind != ErrorKind::Limit => context.text(fault.message),
+        Err(fault) if fault.kind() != ErrorKind::Limit => context.text(fault.into_details().message),
         outcome => outcome,
     }
 }

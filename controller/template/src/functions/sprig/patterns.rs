@@ -30,8 +30,9 @@ pub(super) static TABLE: &[Function] = &[
     row(Sprig, "sprig_regexFindAll", (3, 3), find_all),
     row(Sprig, "sprig_regexMatch", (2, 2), |context, values| {
         // An invalid expression matches nothing.
-        strings::regex_match(context, &values[0], &values[1])
-            .or_else(|fault| if fault.kind == ErrorKind::Limit { Err(fault) } else { Ok(Value::Bool(false)) })
+        strings::regex_match(context, &values[0], &values[1]).or_else(|fault| {
+            if fault.kind() == ErrorKind::Limit { Err(fault) } else { Ok(Value::Bool(false)) }
+        })
     }),
     row(Sprig, "sprig_regexQuoteMeta", (1, 1), |context, values| {
         strings::mapped(context, &values[0], quote_meta)
