@@ -155,8 +155,8 @@ impl LeaseRecord {
     }
 
     /// Vault has renewed the lease. If that has not moved the end, further renewals would not either: the lease is at its
-    /// maximum, and is replaced before its end. A duration that is only shorter than before is no sign of that: somebody
-    /// may have changed Vault's default.
+    /// maximum, and is replaced before its end. A duration that is only shorter than before is no sign of that: Vault's
+    /// default may have been changed.
     pub fn renewed(&mut self, terms: LeaseTerms, now: BootTime, spread: Spread) {
         let is_at_maximum = terms.kind == LeaseKind::Renewable && self.keeps_its_end(terms, now);
         *self = match terms.kind {
@@ -177,6 +177,9 @@ impl LeaseRecord {
         let new_end = now.ns.saturating_add(nanos(terms.duration));
         // Without a maximum, the end moves as far as time has passed.
         let passed = now.ns.saturating_sub(self.granted_at_boot_ns);
+        if passed < nanos(ROUNDING) {
+            return false;
+        }
         let has_moved = new_end > old_end.saturating_add(passed / 2);
         !has_moved && new_end.saturating_add(nanos(ROUNDING)) >= old_end
     }

@@ -158,6 +158,15 @@ fn a_shorter_default_is_no_maximum() {
     assert_eq!(record.replace, None);
 }
 
+/// The server rounds down, and the agent has restarted in between.
+#[test]
+fn an_early_renewal_is_no_maximum() {
+    let mut record = LeaseRecord::granted(renewable(60), at(0), low());
+    let now = BootTime { boot_id: 7, ns: SECOND_NS / 2 };
+    record.renewed(renewable(59), now, low());
+    assert_eq!(record.replace, None);
+}
+
 /// A server with a maximum of lifetime. Returns the time of the replacement and the number of renewals.
 fn live(duration: u64, maximum: u64, spread: Spread) -> (BootTime, u32) {
     let grant = |now: BootTime| {
