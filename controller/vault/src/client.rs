@@ -291,3 +291,6 @@ fn seconds(increment: Duration) -> u64 {
 fn wall_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! Sends requests, within limits of size, time and number.
 //!
-//! A server that is not the active one may redirect (status 307). The token of the request gives its rights to whoever
-//! receives it, so it is sent only to three kinds of servers: the configured one, those that are configured as its peers, and
+//! A server that is not the active one may redirect (status 307). The token of the request gives its rights to every server
+//! that receives it, so it is sent only to three kinds of servers: the configured one, those that are configured as its peers, and
 //! the one that the configured server itself reports as the active one (`sys/leader`, asked without a token). The last kind
 //! needs no trust in anyone new: the configured server could use the token itself. A `Location` alone does not suffice, because
 //! a proxy in front may send any. Of a `Location` only the server is used, never the path; there is one redirect for each
@@ -37,7 +37,7 @@ const ERROR_BYTES_MAX: usize = 64 << 10;
 /// The length of a readable message.
 const WHY_CHARS_MAX: usize = 300;
 /// Requests to one server at once; others wait. Each ends within the config's timeout.
-const CONCURRENT_MAX: usize = 64;
+pub(super) const CONCURRENT_MAX: usize = 64;
 /// A server that wants more is not believed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// Shorter texts occur in messages by chance.
