@@ -1,7 +1,7 @@
 //! One read for all that need the same secret with the same token.
 //!
 //! In: keys and reads. Out: shared values. Templates of one task often use a secret several times; each read of dynamic
-//! credentials would issue others. A value is kept as long as somebody holds it.
+//! credentials would issue others. A value is kept as long as a caller holds it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -60,8 +60,8 @@ impl<T> Default for Reads<T> {
 }
 
 impl<T: Send + Sync + 'static> Reads<T> {
-    /// The value of `key`: the one that somebody holds, the outcome of the read that is running, or that of a new `read`.
-    /// Whoever waits shares a failure; the next call reads again. A read that has begun goes on if nobody waits any more: it
+    /// The value of `key`: the one that another caller holds, the outcome of the read that is running, or that of a new `read`.
+    /// All that wait share a failure; the next call reads again. A read that has begun goes on if nobody waits any more: it
     /// may issue something.
     ///
     /// # Errors
@@ -71,9 +71,9 @@ impl<T: Send + Sync + 'static> Reads<T> {
         F: Future<Output = Result<T, VaultError>> + Send + 'static,
     {
         let mut outcome = match self.join(&key) {
-            Joined::Value(value) => return Ok(value),
-            Joined::Waiting(outcome) => outcome,
-            Joined::Absent(mut entries) => {
+            ReadState::Value(value) => return Ok(value),
+            ReadState::Waiting(outcome) => outcome,
+            ReadState::Absent(mut entries) => {
                 let (sender, outcome) = watch::channel(None);
                 entries.retain(|_, entry| entry.is_used());
                 entries.insert(key.clone(), Entry::Running(outcome.clone()));
@@ -98,22 +98,22 @@ impl<T: Send + Sync + 'static> Reads<T> {
         }
     }
 
-    fn join(&self, key: &ReadKey) -> Joined<'_, T> {
+    fn join(&self, key: &ReadKey) -> ReadState<'_, T> {
         let entries = lock(&self.0);
         match entries.get(key) {
             Some(Entry::Read(value)) => match value.upgrade() {
-                Some(value) => Joined::Value(value),
-                None => Joined::Absent(entries),
+                Some(value) => ReadState::Value(value),
+                None => ReadState::Absent(entries),
             },
             Some(Entry::Running(outcome)) if outcome.has_changed().is_ok() => {
-                Joined::Waiting(outcome.clone())
+                ReadState::Waiting(outcome.clone())
             }
-            Some(Entry::Running(_)) | None => Joined::Absent(entries),
+            Some(Entry::Running(_)) | None => ReadState::Absent(entries),
         }
     }
 }
 
-enum Joined<'a, T> {
+enum ReadState<'a, T> {
     Value(Arc<T>),
     Waiting(watch::Receiver<Option<Outcome<T>>>),
     Absent(MutexGuard<'a, HashMap<ReadKey, Entry<T>>>),
