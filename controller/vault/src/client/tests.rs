@@ -185,7 +185,9 @@ async fn a_body_without_end_is_cut() {
 #[tokio::test]
 async fn messages_repeat_no_secret() {
     let echo = |request: &Request| {
-        let sent = format!("\u{1b}[31m{} {:?}\n{}", request.line, request.headers, request.body);
+        // The token is in the headers, and all else in the body.
+        let token = request.header("x-vault-token");
+        let sent = format!("\u{1b}[31m{} {token:?}\n{}", request.line, request.body);
         let path = request.line.contains("sys/internal");
         if path { Reply::Json(404, json!({})) } else { Reply::Json(400, json!({ "errors": [sent] })) }
     };
@@ -206,6 +208,13 @@ async fn messages_repeat_no_secret() {
         for secret in [TOKEN, IDENTITY, "s3cret-value", "\u{1b}", "\n"] {
             assert!(!text.contains(secret), "{text}");
         }
+    }
+    // One is a part of another, and one is escaped.
+    let data = json!({ "a": "part", "b": "begin-part-end", "c": "quote\"and\nline" });
+    let text = error(client.write(&token(), &path("secret/web"), SecretValue::new(data)).await).to_string();
+    assert!(text.contains("/v1/secret/web"), "{text}");
+    for secret in ["begin", "end\"", "quote", "line"] {
+        assert!(!text.contains(secret), "{text}");
     }
     // Answers with another status may have data.
     let data = json!({ "data": { "password": "s3cret-value" } });

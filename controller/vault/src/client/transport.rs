@@ -78,11 +78,15 @@ impl<'a> Call<'a> {
     /// A text of the server as it may appear in a message.
     fn message(&self, text: &str) -> String {
         let token = self.token.map(SecretText::reveal);
+        let plain = self.hidden.iter().copied().chain(token).map(|secret| Zeroizing::new(secret.to_owned()));
+        // A server may repeat the body as it was sent.
+        let mut secrets: Vec<_> = plain.flat_map(|secret| [in_json(&secret), secret]).collect();
+        secrets.retain(|secret| secret.len() >= HIDDEN_CHARS_MIN);
+        // The longest first: one may be a part of another.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         let mut text = text.to_owned();
-        for secret in self.hidden.iter().copied().chain(token) {
-            if secret.len() >= HIDDEN_CHARS_MIN {
-                text = text.replace(secret, "…");
-            }
+        for secret in secrets {
+            text = text.replace(&**secret, "…");
         }
         let printable = text.chars().map(|char| if char.is_control() { ' ' } else { char });
         let words: String = printable.take(WHY_CHARS_MAX).collect();
@@ -223,6 +227,12 @@ impl Transport {
             why: why.to_owned(),
         }
     }
+}
+
+/// A text as it is inside of quotes.
+fn in_json(text: &str) -> Zeroizing<String> {
+    let quoted = Zeroizing::new(Value::from(text).to_string());
+    Zeroizing::new(quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned())
 }
 
 /// Others change the method, and Vault does not send them.
