@@ -15,13 +15,11 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bollard::auth::DockerCredentials;
 use herdlet_api_types::manifest::driver::DockerConfig;
+use herdlet_images::{DOCKER_HUB, Reference};
 use serde::Deserialize;
 use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, process::Command, time};
 
-use crate::{
-    policy::Policy,
-    reference::{DOCKER_HUB, Reference},
-};
+use crate::policy::Policy;
 
 /// How long a credential helper may take.
 const HELPER_MAX: Duration = Duration::from_secs(30);

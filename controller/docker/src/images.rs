@@ -18,6 +18,7 @@ use bollard::{
     query_parameters::{CreateImageOptionsBuilder, ImportImageOptions},
 };
 use futures_util::StreamExt as _;
+use herdlet_images::Reference;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch,
@@ -25,10 +26,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{
-    failure::{self, Meaning},
-    reference::Reference,
-};
+use crate::failure::{self, Meaning};
 
 /// How often a pull reports its progress at most.
 const REPORT_EVERY: Duration = Duration::from_secs(1);

@@ -6,26 +6,26 @@
 use std::fmt;
 
 /// Docker's registry, whose name is left out.
-pub(crate) const DOCKER_HUB: &str = "docker.io";
+pub const DOCKER_HUB: &str = "docker.io";
 const LATEST: &str = "latest";
 
 /// The name of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub struct Reference {
     /// The registry, such as `docker.io`.
-    pub(crate) registry: String,
+    pub registry: String,
     /// The repository in it, such as `library/redis`.
-    pub(crate) repository: String,
+    pub repository: String,
     /// The tag; `latest` if neither tag nor digest is written.
-    pub(crate) tag: Option<String>,
+    pub tag: Option<String>,
     /// The digest, `sha256:…`.
-    pub(crate) digest: Option<String>,
+    pub digest: Option<String>,
 }
 
 /// A name that is no image's. Continues "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read the image name {name:?}: {why}")]
-pub(crate) struct ReferenceError {
+pub struct ReferenceError {
     name: String,
     why: &'static str,
 }
@@ -35,7 +35,7 @@ impl Reference {
     ///
     /// # Errors
     /// If it is none.
-    pub(crate) fn parse(name: &str) -> Result<Self, ReferenceError> {
+    pub fn parse(name: &str) -> Result<Self, ReferenceError> {
         let wrong = |why| ReferenceError { name: name.to_owned(), why };
         let (rest, digest) = match name.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
@@ -75,17 +75,17 @@ impl Reference {
     }
 
     /// Registry and repository.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
     /// What to pull from the repository: the digest, otherwise the tag.
-    pub(crate) fn version(&self) -> &str {
+    pub fn version(&self) -> &str {
         self.digest.as_deref().or(self.tag.as_deref()).unwrap_or(LATEST)
     }
 
     /// Whether the same name may be another image tomorrow by convention, so that it is pulled each time, as in Nomad.
-    pub(crate) fn is_latest(&self) -> bool {
+    pub fn is_latest(&self) -> bool {
         self.digest.is_none() && self.tag.as_deref().is_none_or(|tag| tag == LATEST)
     }
 }
