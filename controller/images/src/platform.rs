@@ -131,7 +131,7 @@ fn x86_level() -> u8 {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Platform {
+    fn platform(text: &str) -> Platform {
         let mut parts = text.split('/').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
         Platform { os: next(), architecture: next(), variant: next() }
@@ -153,14 +153,15 @@ mod tests {
             ("linux/armel", "linux/arm/v6"),
             ("linux/riscv64", "linux/riscv64"),
         ] {
-            assert_eq!(of(written).normalized().to_string(), normal, "{written}");
-            assert_eq!(of(normal).normalized().to_string(), normal, "{normal}");
+            assert_eq!(platform(written).normalized().to_string(), normal, "{written}");
+            assert_eq!(platform(normal).normalized().to_string(), normal, "{normal}");
         }
     }
 
     #[test]
     fn a_machine_prefers_its_own_and_newest_platform() {
-        let order = |platforms: &Platforms, written: [&str; 4]| written.map(|text| platforms.rank(&of(text)));
+        let order =
+            |platforms: &Platforms, written: [&str; 4]| written.map(|text| platforms.rank(&platform(text)));
         let third = Platforms::of_processor("x86_64", 3);
         let written = ["linux/amd64/v3", "linux/amd64/v2", "linux/amd64", "linux/386"];
         assert_eq!(order(&third, written), [Some(0), Some(1), Some(2), Some(3)]);

@@ -121,7 +121,7 @@ fn planner_has_no_io_dependencies() {
 /// Crates of the agent, each with the other workspace crates that it may depend on.
 const EDGES: [(&str, &str); 18] = [
     ("base", "api-types"),
-    ("images", "base"),
+    ("images", "base runtime"),
     ("network", "base"),
     ("rootfs", "base"),
     ("driver", "api-types base"),
