@@ -16,9 +16,10 @@ mod host;
 
 use std::{fs::File, net::IpAddr, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use reqwest::Url;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 pub use self::error::RegistryError;
 use self::{
@@ -169,7 +170,8 @@ impl Repository {
     }
 
     /// Fetches contents into their files. What a file already has is kept if it is a part of the content. After a failure the files
-    /// have what has been fetched, for the next try; after a full disk they are empty.
+    /// have what has been fetched, for the next try; after a full disk they are empty. Once this has returned, also after
+    /// `cancelled`, nothing is written any more, so it must not be dropped before.
     ///
     /// # Errors
     /// The first failure; the other contents are then incomplete, too.
@@ -177,20 +179,29 @@ impl Repository {
         &self,
         wanted: Vec<(Descriptor, File)>,
         progress: &watch::Sender<Progress>,
+        cancelled: &CancellationToken,
     ) -> Result<(), RegistryError> {
         let total_bytes = wanted.iter().fold(0_u64, |sum, (content, _)| sum.saturating_add(content.size));
         progress.send_replace(Progress { done_bytes: 0, total_bytes, layers: wanted.len() });
-        let fetches = wanted.into_iter().map(|(content, file)| self.fetch_one(content, file, progress));
-        stream::iter(fetches).buffer_unordered(LAYERS_AT_ONCE).try_collect::<()>().await
+        let stop = cancelled.child_token();
+        let fetches = wanted.into_iter().map(async |(content, file)| {
+            let partial = Partial::open(file, content, progress.clone(), stop.clone()).await?;
+            let fetched = self.fetch_one(partial).await;
+            if fetched.is_err() {
+                stop.cancel();
+            }
+            fetched
+        });
+        let ended: Vec<Result<(), RegistryError>> =
+            stream::iter(fetches).buffer_unordered(LAYERS_AT_ONCE).collect().await;
+        let (cancelled, failed): (Vec<_>, Vec<_>) = ended
+            .into_iter()
+            .filter_map(Result::err)
+            .partition(|error| matches!(error, RegistryError::Cancelled));
+        failed.into_iter().chain(cancelled).next().map_or(Ok(()), Err)
     }
 
-    async fn fetch_one(
-        &self,
-        wanted: Descriptor,
-        file: File,
-        progress: &watch::Sender<Progress>,
-    ) -> Result<(), RegistryError> {
-        let mut partial = Partial::open(file, wanted, progress.clone()).await?;
+    async fn fetch_one(&self, mut partial: Partial) -> Result<(), RegistryError> {
         let mut failures = Failures::default();
         for host in self.hosts() {
             if !failures.allow(host) {
@@ -200,6 +211,7 @@ impl Repository {
             partial = kept;
             match fetched {
                 Ok(()) => return Ok(()),
+                Err(RegistryError::Cancelled) => return Err(RegistryError::Cancelled),
                 Err(error) => failures.add(host, error),
             }
         }

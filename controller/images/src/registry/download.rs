@@ -15,6 +15,7 @@ use reqwest::{
     header::{CONTENT_RANGE, HeaderMap},
 };
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     error::RegistryError,
@@ -37,6 +38,8 @@ pub(super) struct Partial {
     /// What is to be written next.
     block: Vec<u8>,
     progress: watch::Sender<Progress>,
+    /// Ends the waits for hosts.
+    stop: CancellationToken,
 }
 
 /// What is left after a host, and what became of the content there.
@@ -51,9 +54,13 @@ impl Partial {
         file: File,
         content: Descriptor,
         progress: watch::Sender<Progress>,
+        stop: CancellationToken,
     ) -> Result<Self, RegistryError> {
+        if stop.is_cancelled() {
+            return Err(RegistryError::Cancelled);
+        }
         let hasher = content.digest.hasher();
-        let partial = Self { content, file, hasher, len: 0, block: Vec::new(), progress };
+        let partial = Self { content, file, hasher, len: 0, block: Vec::new(), progress, stop };
         off_thread(partial, |partial| {
             if partial.file.metadata()?.len() > partial.content.size {
                 return partial.clear();
@@ -158,22 +165,36 @@ pub(super) async fn from_host(host: &Host, mut partial: Partial) -> Result<HostR
         if partial.len >= most.saturating_add(PROGRESS_BYTES_MIN) {
             (failures, most) = (0, partial.len);
         }
-        if !host.pause(&error, &mut failures).await {
-            return Ok((partial, Err(error)));
+        let stop = partial.stop.clone();
+        let pause = async { Ok(host.pause(&error, &mut failures).await) };
+        match unless_stopped(&stop, pause).await {
+            Ok(true) => {}
+            Ok(false) => return Ok((partial, Err(error))),
+            Err(cancelled) => return Ok((partial, Err(cancelled))),
+        }
+        if matches!(error, RegistryError::Range { .. }) {
+            // The next try asks for everything.
+            partial = partial.restart().await?;
         }
     }
+}
+
+/// Waits for a host. What is being written is never dropped: it could reach the file after the next pull's writes.
+async fn unless_stopped<T>(
+    stop: &CancellationToken,
+    waiting: impl Future<Output = Result<T, RegistryError>>,
+) -> Result<T, RegistryError> {
+    stop.run_until_cancelled(waiting).await.unwrap_or(Err(RegistryError::Cancelled))
 }
 
 /// Sends one request, and writes what arrives.
 async fn receive(host: &Host, mut partial: Partial) -> Result<HostResult, RegistryError> {
     let digest = partial.content.digest.clone();
     let asked_from = partial.len;
-    let mut response = match host.open(&Query::Blob { digest: &digest, from: asked_from }).await {
+    let stop = partial.stop.clone();
+    let query = Query::Blob { digest: &digest, from: asked_from };
+    let mut response = match unless_stopped(&stop, host.open(&query)).await {
         Ok(response) => response,
-        // It may only refuse to continue; the next try asks for everything.
-        Err(RegistryError::Protocol { .. }) if asked_from > 0 => {
-            return Ok((partial.restart().await?, Err(host.connection("it does not send the missing part"))));
-        }
         Err(error) => return Ok((partial, Err(error))),
     };
     if response.status() == StatusCode::PARTIAL_CONTENT {
@@ -181,9 +202,7 @@ async fn receive(host: &Host, mut partial: Partial) -> Result<HostResult, Regist
             return Ok((partial, Err(host.protocol("it sends a part, not the content"))));
         }
         if begin_of_range(response.headers(), partial.content.size) != Some(asked_from) {
-            // The next try asks for everything.
-            let error = host.connection("it sends another part than the missing one");
-            return Ok((partial.restart().await?, Err(error)));
+            return Ok((partial, Err(host.no_range())));
         }
     } else if asked_from > 0 {
         partial = partial.restart().await?;
@@ -193,7 +212,7 @@ async fn receive(host: &Host, mut partial: Partial) -> Result<HostResult, Regist
         return Ok((partial, Err(error)));
     }
     while partial.missing() > 0 {
-        let chunk = match host.within(response.chunk()).await {
+        let chunk = match unless_stopped(&stop, host.within(response.chunk())).await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => return Ok((partial.flush().await?, Err(host.connection("it ended early")))),
             Err(error) => return Ok((partial.flush().await?, Err(error))),

@@ -31,6 +31,9 @@ pub enum RegistryError {
     /// The host answers in a way that no registry does, or must not.
     #[error("fetch it from {host}: {why}")]
     Protocol { host: String, why: String },
+    /// It does not continue a content; it may send it as a whole.
+    #[error("fetch it from {host}: it does not send the missing part of the content")]
+    Range { host: String },
     #[error("fetch it from {host}: it sends more than the {max} bytes of the content")]
     TooLarge { host: String, max: u64 },
     #[error("fetch it from {host}: what it sends does not have the digest {digest}")]
@@ -39,6 +42,9 @@ pub enum RegistryError {
     Document(#[from] DocumentError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The caller does not want the image any more, or another of its layers can't be fetched.
+    #[error("fetch the image: it was cancelled")]
+    Cancelled,
     /// The file can't be written.
     #[error("write a layer: {0}")]
     Write(#[source] std::io::Error),
@@ -62,7 +68,7 @@ impl RegistryError {
     pub(super) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Throttled { after, .. } | Self::Fault { after, .. } => Some(after.unwrap_or_default()),
-            Self::Connection { .. } => Some(Duration::ZERO),
+            Self::Connection { .. } | Self::Range { .. } => Some(Duration::ZERO),
             Self::Endpoint { .. }
             | Self::NoHost
             | Self::Client { .. }
@@ -73,6 +79,7 @@ impl RegistryError {
             | Self::Corrupt { .. }
             | Self::Document(_)
             | Self::Config(_)
+            | Self::Cancelled
             | Self::Write(_) => None,
         }
     }

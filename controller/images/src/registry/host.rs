@@ -277,6 +277,7 @@ impl Host {
             StatusCode::FORBIDDEN | StatusCode::REQUEST_TIMEOUT => {
                 RegistryError::Fault { host, status: status.as_u16(), text, after }
             }
+            StatusCode::RANGE_NOT_SATISFIABLE => self.no_range(),
             _ if status.is_server_error() => {
                 RegistryError::Fault { host, status: status.as_u16(), text, after }
             }
@@ -338,6 +339,10 @@ impl Host {
 
     pub(super) fn protocol(&self, why: impl Into<String>) -> RegistryError {
         RegistryError::Protocol { host: (*self.name).to_owned(), why: why.into() }
+    }
+
+    pub(super) fn no_range(&self) -> RegistryError {
+        RegistryError::Range { host: (*self.name).to_owned() }
     }
 
     pub(super) fn corrupt(&self, digest: &Digest) -> RegistryError {

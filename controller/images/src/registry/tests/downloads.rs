@@ -36,7 +36,7 @@ async fn layers_are_fetched_at_once_with_progress() {
     let files: Vec<File> = (0..3).map(|_| tempfile::tempfile().unwrap()).collect();
     let wanted =
         files.iter().enumerate().map(|(index, file)| (image.layer(index), file.try_clone().unwrap()));
-    of_one(&stand_in).fetch(wanted.collect(), &progress).await.unwrap();
+    of_one(&stand_in).fetch(wanted.collect(), &progress, &CancellationToken::new()).await.unwrap();
     for (file, layer) in files.iter().zip(&image.layers) {
         assert_eq!(file.metadata().unwrap().len(), u64::try_from(layer.len()).unwrap());
     }
@@ -88,10 +88,8 @@ async fn hosts_that_do_not_continue_begin_again() {
     .await;
     assert_fetched(&stand_in, &begin, &["bytes=1000-"]).await;
     // It refuses the range, sends another part, or a part of another content.
-    for status in [416, 400] {
-        let stand_in = lying(1, move |_, _| Reply::new(status, "")).await;
-        assert_fetched(&stand_in, &begin, &["bytes=1000-", ""]).await;
-    }
+    let stand_in = lying(1, |_, _| Reply::new(416, "")).await;
+    assert_fetched(&stand_in, &begin, &["bytes=1000-", ""]).await;
     for range in
         ["bytes 0-9/400004", "bytes 1000-1009/77", "bytes 1000-1009", "x", "bytes -", "bytes */400004"]
     {
@@ -201,6 +199,73 @@ async fn a_lost_mirror_is_continued_by_the_registry() {
     assert_eq!(ranges(&registry), [""]);
 }
 
+/// What an earlier pull had fetched was lost by any mirror with a fault.
+#[tokio::test]
+async fn faults_do_not_remove_what_is_there() {
+    let image = Image::new();
+    let begin = &image.layers[0][..1000];
+    let faults = [(416, ""), (400, ""), (302, ""), (404, ""), (206, "x")];
+    for (status, body) in faults {
+        let mirror = lying(100, move |_, _| Reply::new(status, body)).await;
+        let registry = image.serve().await;
+        let both = repository(vec![endpoint(&mirror), endpoint(&registry)]);
+        assert!(fetch(&both, image.layer(0), begin).await.0.is_ok());
+        assert_eq!(ranges(&registry), ["bytes=1000-"]);
+    }
+    let stand_in = lying(100, |_, _| Reply::new(400, "")).await;
+    let (fetched, bytes) = fetch(&of_one(&stand_in), image.layer(0), begin).await;
+    assert!(matches!(fetched, Err(RegistryError::Protocol { .. })) && bytes == begin);
+}
+
+/// Sends a part of each layer and then nothing.
+async fn silent() -> StandIn {
+    lying(100, |_, reply| match reply.status {
+        200 => Reply { cut_at: Some(300_000), then: Then::Silence, ..reply },
+        _ => reply,
+    })
+    .await
+}
+
+fn patient(stand_in: &StandIn) -> Repository {
+    let pace = Pace { silence_max: Duration::from_secs(3600), ..pace() };
+    Repository::new(&Reference::parse("reg.io/team/app:1").unwrap(), vec![endpoint(stand_in)], pace).unwrap()
+}
+
+#[tokio::test]
+async fn a_cancelled_pull_ends_at_once_and_keeps_what_is_there() {
+    let (image, stand_in) = (Image::new(), silent().await);
+    let file = tempfile::tempfile().unwrap();
+    let (progress, cancelled) = (watch::Sender::default(), CancellationToken::new());
+    let wanted = vec![(image.layer(0), file.try_clone().unwrap())];
+    let repository = patient(&stand_in);
+    let cancel = async {
+        // More than one block has arrived; the rest never does.
+        let mut progress = progress.subscribe();
+        progress.wait_for(|progress: &Progress| progress.done_bytes >= 256 * 1024).await.unwrap();
+        cancelled.cancel();
+    };
+    let (fetched, ()) = tokio::join!(repository.fetch(wanted, &progress, &cancelled), cancel);
+    assert!(matches!(fetched, Err(RegistryError::Cancelled)));
+    let len = file.metadata().unwrap().len();
+    assert!((256 * 1024..=300_000).contains(&len), "{len}");
+    let again = repository.fetch(vec![(image.layer(0), file)], &progress, &cancelled).await;
+    assert!(matches!(again, Err(RegistryError::Cancelled)));
+    assert_eq!(stand_in.targets().len(), 1);
+}
+
+/// Layers that were left behind were written while the next pull wrote the same files.
+#[tokio::test]
+async fn a_failed_layer_ends_the_others_at_once() {
+    let (image, stand_in) = (Image::new(), silent().await);
+    let missing = Descriptor { digest: Digest::of_bytes(b"x"), size: 1 };
+    let contents = [image.layer(0), missing, image.layer(1), image.layer(2)];
+    let wanted = contents.map(|content| (content, tempfile::tempfile().unwrap())).into();
+    let cancelled = CancellationToken::new();
+    let fetched = patient(&stand_in).fetch(wanted, &watch::Sender::default(), &cancelled).await;
+    assert!(matches!(fetched, Err(RegistryError::Missing { .. })), "{fetched:?}");
+    assert!(!cancelled.is_cancelled(), "it is the caller's");
+}
+
 #[tokio::test]
 async fn an_empty_layer_needs_no_request() {
     let stand_in = Image::new().serve().await;
@@ -221,7 +286,7 @@ async fn a_file_that_cannot_grow_is_emptied() {
     rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
     let progress = watch::Sender::default();
     let wanted = vec![(image.layer(0), file.try_clone().unwrap())];
-    let error = of_one(&stand_in).fetch(wanted, &progress).await.unwrap_err();
+    let error = of_one(&stand_in).fetch(wanted, &progress, &CancellationToken::new()).await.unwrap_err();
     assert!(matches!(error, RegistryError::Write(_)), "{error}");
     assert_eq!((file.metadata().unwrap().len(), progress.borrow().done_bytes), (0, 0));
     assert_eq!(stand_in.targets().len(), 1, "another try would not help");
