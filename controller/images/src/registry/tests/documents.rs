@@ -209,7 +209,7 @@ async fn a_registry_on_this_machine_may_be_without_tls() {
     let untrusted = of_port(format!("localhost:{}", secure.url.port().unwrap()));
     let error = resolve(&untrusted).await.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
-    assert!(secure.targets().is_empty());
+    assert!(secure.targets().iter().all(|target| target == "without TLS"));
 }
 
 /// A lost connection is no reason to send passwords without TLS.
@@ -230,6 +230,11 @@ async fn a_registry_with_tls_is_never_asked_without() {
     let pair = repository(vec![with_tls, without]);
     assert!(resolve(&pair).await.is_ok());
     assert!(fetch(&pair, layer, b"").await.0.is_ok());
+    // Neither is an answer a reason.
+    let name = Reference::parse("reg.io/team/app:2").unwrap();
+    let error = resolve(&Repository { image: name, ..pair }).await.unwrap_err();
+    assert!(matches!(error, RegistryError::Missing { .. }), "{error}");
+    assert!(!secure.targets().contains(&"without TLS".to_owned()), "{:?}", secure.targets());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use reqwest::Url;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::Barrier,
 };
 use tokio_rustls::TlsAcceptor;
@@ -117,6 +117,12 @@ impl StandIn {
                 tokio::spawn(async move {
                     match tls {
                         None => serve(tcp, &*answer, &received).await,
+                        Some(_) if !begins_with_tls(&tcp).await => {
+                            let plain =
+                                SentRequest { target: "without TLS".to_owned(), ..SentRequest::default() };
+                            received.lock().unwrap().push(plain);
+                            Ok(())
+                        }
                         Some(tls) => match tls.accept(tcp).await {
                             Ok(stream) => serve(stream, &*answer, &received).await,
                             Err(_) => Ok(()),
@@ -136,6 +142,12 @@ impl StandIn {
     pub(super) fn targets(&self) -> Vec<String> {
         self.received().into_iter().map(|request| request.target).collect()
     }
+}
+
+/// Whether the first byte is that of a handshake (RFC 8446, section 5.1).
+async fn begins_with_tls(tcp: &TcpStream) -> bool {
+    let mut first = [0];
+    tcp.peek(&mut first).await.is_ok() && first == [22]
 }
 
 async fn serve(
