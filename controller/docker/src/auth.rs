@@ -1,43 +1,16 @@
-//! Credentials of registries: the task's, a file like Docker's `config.json`, and credential helpers, in Nomad's order.
+//! Credentials for one pull: the task's `auth`, otherwise those that the driver's options name.
 //!
-//! In: the task's `auth`, the policy, a registry. Out: credentials for one pull. They are read for each pull, so that rotated ones
-//! are used, and never stored or logged.
+//! In: the task's `auth`, the policy, an image. Out: credentials in the engine's form. They are read for each pull, so that rotated
+//! ones are used, and never stored or logged.
 
-use std::{
-    collections::HashMap,
-    fs,
-    io::Read as _,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
-
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bollard::auth::DockerCredentials;
 use herdlet_api_types::manifest::driver::DockerConfig;
-use serde::Deserialize;
-use tokio::{io::AsyncReadExt as _, io::AsyncWriteExt as _, process::Command, time};
-
-use crate::{
-    policy::Policy,
-    reference::{DOCKER_HUB, Reference},
+use herdlet_images::{
+    Reference,
+    credentials::{AuthError, Credentials, Secret, Sources},
 };
 
-/// How long a credential helper may take.
-const HELPER_MAX: Duration = Duration::from_secs(30);
-/// The largest file or answer with credentials.
-const LEN_MAX: u64 = 1024 * 1024;
-/// The key of Docker's registry in files and for helpers.
-const HUB_KEY: &str = "https://index.docker.io/v1/";
-
-/// Why there are no credentials. Continues "failed to"; holds no secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AuthError {
-    #[error("read credentials from {path}: {why}")]
-    File { path: PathBuf, why: String },
-    #[error("ask the credential helper {helper} about {registry}: {why}")]
-    Helper { helper: String, registry: String, why: String },
-}
+use crate::policy::Policy;
 
 /// Finds credentials for an image; none if there are none.
 ///
@@ -57,211 +30,37 @@ pub(crate) async fn find(
             ..DockerCredentials::default()
         }));
     }
-    if let Some(path) = &policy.auth_config {
-        let file = File::read(path)?;
-        if let Some(found) = file.find(image).await.map_err(|error| error.at(path))? {
-            return Ok(Some(found));
-        }
-    }
-    match &policy.auth_helper {
-        Some(helper) => ask(helper, image).await,
-        None => Ok(None),
-    }
+    let sources = Sources { file: policy.auth_config.as_deref(), helper: policy.auth_helper.as_deref() };
+    Ok(sources.find(image).await?.map(|found| for_engine(found, image)))
 }
 
-/// A file in the format of Docker's `config.json`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct File {
-    auths: HashMap<String, Entry>,
-    cred_helpers: HashMap<String, String>,
-    creds_store: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Entry {
-    auth: String,
-    username: String,
-    password: String,
-    identitytoken: String,
-}
-
-/// Omits everything.
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Entry")
-    }
-}
-
-impl AuthError {
-    fn at(self, path: &Path) -> Self {
-        match self {
-            Self::File { why, .. } => Self::File { path: path.to_owned(), why },
-            helper @ Self::Helper { .. } => helper,
-        }
-    }
-}
-
-impl File {
-    fn read(path: &Path) -> Result<Self, AuthError> {
-        let wrong = |why: String| AuthError::File { path: path.to_owned(), why };
-        let mut text = String::new();
-        let file = fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
-        file.take(LEN_MAX).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-        // The parser's message could quote a secret.
-        serde_json::from_str(&text).map_err(|error| {
-            wrong(format!("it is not in the format of Docker's config.json (line {})", error.line()))
-        })
-    }
-
-    async fn find(&self, image: &Reference) -> Result<Option<DockerCredentials>, AuthError> {
-        if let Some(entry) = pick(&self.auths, image) {
-            let found = entry.credentials(&image.registry)?;
-            if found.is_some() {
-                return Ok(found);
-            }
-        }
-        let helper = pick(&self.cred_helpers, image).map(String::as_str);
-        match helper.or(Some(&*self.creds_store)).filter(|name| !name.is_empty()) {
-            Some(helper) => ask(helper, image).await,
-            None => Ok(None),
-        }
-    }
-}
-
-impl Entry {
-    fn credentials(&self, registry: &str) -> Result<Option<DockerCredentials>, AuthError> {
-        let wrong = || AuthError::File {
-            path: PathBuf::new(),
-            why: format!("the `auth` of {registry} is not USER:PASSWORD in base64"),
-        };
-        let (mut username, mut password) = (self.username.clone(), self.password.clone());
-        if !self.auth.is_empty() {
-            let decoded = BASE64_STANDARD.decode(self.auth.trim()).map_err(|_| wrong())?;
-            let text = String::from_utf8(decoded).map_err(|_| wrong())?;
-            let (user, secret) = text.split_once(':').ok_or_else(wrong)?;
-            (username, password) = (user.to_owned(), secret.trim_end_matches('\0').to_owned());
-        }
-        if username.is_empty() && self.identitytoken.is_empty() {
-            return Ok(None);
-        }
-        let token = Some(self.identitytoken.clone()).filter(|token| !token.is_empty());
-        Ok(Some(credentials(username, password, token, registry)))
-    }
-}
-
-fn credentials(
-    username: String,
-    password: String,
-    token: Option<String>,
-    registry: &str,
-) -> DockerCredentials {
+fn for_engine(found: Credentials, image: &Reference) -> DockerCredentials {
+    let Credentials { username, secret } = found;
+    let (password, identitytoken) = match secret {
+        Secret::Password(password) => (Some(password), None),
+        Secret::IdentityToken(token) => (None, Some(token)),
+    };
     DockerCredentials {
         username: Some(username),
-        password: token.is_none().then_some(password),
-        identitytoken: token,
-        serveraddress: Some(registry.to_owned()),
+        password,
+        identitytoken,
+        serveraddress: Some(image.registry.clone()),
         ..DockerCredentials::default()
     }
-}
-
-/// The entry of an image's registry; one of a repository in it has priority.
-fn pick<'f, T>(all: &'f HashMap<String, T>, image: &Reference) -> Option<&'f T> {
-    let full = image.name();
-    let matching = all.iter().filter_map(|(key, value)| {
-        let plain = key.trim_start_matches("https://").trim_start_matches("http://");
-        let plain = plain.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches("/v2");
-        let plain =
-            if matches!(plain, "index.docker.io" | "registry-1.docker.io") { DOCKER_HUB } else { plain };
-        let rest = full.strip_prefix(plain)?;
-        (rest.is_empty() || rest.starts_with('/')).then_some((plain.len(), value))
-    });
-    matching.max_by_key(|(len, _)| *len).map(|(_, value)| value)
-}
-
-/// Runs `docker-credential-NAME get`.
-#[expect(clippy::disallowed_methods, reason = "a pull that is withdrawn leaves no program behind")]
-async fn ask(helper: &str, image: &Reference) -> Result<Option<DockerCredentials>, AuthError> {
-    let registry = if image.registry == DOCKER_HUB { HUB_KEY } else { &*image.registry };
-    let wrong =
-        |why: String| AuthError::Helper { helper: helper.to_owned(), registry: registry.to_owned(), why };
-    if helper.contains('/') {
-        return Err(wrong("a helper is named without a path, and found in PATH".to_owned()));
-    }
-    let program = format!("docker-credential-{helper}");
-    let asked = async {
-        let mut child = Command::new(&program)
-            .arg("get")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()?;
-        if let Some(mut input) = child.stdin.take() {
-            input.write_all(registry.as_bytes()).await?;
-        }
-        let mut answer = String::new();
-        if let Some(output) = child.stdout.take() {
-            output.take(LEN_MAX).read_to_string(&mut answer).await?;
-        }
-        Ok::<_, std::io::Error>((child.wait().await?, answer))
-    };
-    let (status, answer) = match time::timeout(HELPER_MAX, asked).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(error)) => return Err(wrong(format!("{program}: {error}"))),
-        Err(_) => return Err(wrong(format!("it did not answer within {} s", HELPER_MAX.as_secs()))),
-    };
-    if !status.success() {
-        // The protocol's text for a registry without credentials.
-        return match answer.contains("credentials not found") {
-            true => Ok(None),
-            false => Err(wrong(format!("it ended with {status}"))),
-        };
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Answer {
-        username: String,
-        secret: String,
-    }
-    let Ok(Answer { username, secret }) = serde_json::from_str(&answer) else {
-        return Err(wrong("its answer is not in the format of credential helpers".to_owned()));
-    };
-    let token = (username == "<token>").then(|| secret.clone());
-    Ok(Some(credentials(username, secret, token, &image.registry)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn file(text: &str) -> File {
-        serde_json::from_str(text).unwrap()
-    }
-
-    #[tokio::test]
-    async fn entries_of_a_file() {
-        let auth = BASE64_STANDARD.encode("user:pass:word");
-        let file = file(&format!(
-            "{{\"auths\": {{\"https://index.docker.io/v1/\": {{\"auth\": \"{auth}\"}}, \"quay.io/team\": {{\"username\": \"u\", \"password\": \"p\"}}}}}}"
-        ));
-        let find = async |name: &str| file.find(&Reference::parse(name).unwrap()).await.unwrap();
-        let hub = find("redis").await.unwrap();
-        assert_eq!((hub.username.as_deref(), hub.password.as_deref()), (Some("user"), Some("pass:word")));
-        assert_eq!(find("quay.io/team/app").await.unwrap().username.as_deref(), Some("u"));
-        assert!(find("quay.io/teams/app").await.is_none() && find("ghcr.io/x").await.is_none());
-        let broken =
-            serde_json::from_str::<File>("{\"auths\": {\"x.io\": {\"auth\": \"c2VjcmV0\"}}}").unwrap();
-        let error = broken.find(&Reference::parse("x.io/y").unwrap()).await.unwrap_err().to_string();
-        assert!(!error.contains("secret") && error.contains("base64"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_helper_is_named_without_a_path() {
-        let error = ask("../x", &Reference::parse("redis").unwrap()).await.unwrap_err().to_string();
-        assert!(error.contains("without a path"), "{error}");
-        let error = ask("herdlet-none", &Reference::parse("redis").unwrap()).await.unwrap_err().to_string();
-        assert!(error.contains("docker-credential-herdlet-none"), "{error}");
+    #[test]
+    fn an_identity_token_is_no_password() {
+        let image = Reference::parse("quay.io/team/app").unwrap();
+        let of = |secret| for_engine(Credentials { username: "u".to_owned(), secret }, &image);
+        let password = of(Secret::Password("p".to_owned()));
+        assert_eq!((password.password.as_deref(), password.identitytoken), (Some("p"), None));
+        let token = of(Secret::IdentityToken("t".to_owned()));
+        assert_eq!((token.password, token.identitytoken.as_deref()), (None, Some("t")));
+        assert_eq!(token.serveraddress.as_deref(), Some("quay.io"));
     }
 }

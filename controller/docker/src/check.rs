@@ -5,11 +5,11 @@
 //! is left to the start.
 
 use herdlet_api_types::driver::{ConfigCheck, ConfigFinding, DOCKER, DriverInfo, PODMAN, Planned, Verdict};
+use herdlet_images::Reference;
 
 use crate::{
     config::{self, FieldError},
     create,
-    reference::Reference,
 };
 
 /// Adds the check to the description of a driver of this crate; others stay as they are.

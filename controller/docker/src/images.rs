@@ -18,6 +18,7 @@ use bollard::{
     query_parameters::{CreateImageOptionsBuilder, ImportImageOptions},
 };
 use futures_util::StreamExt as _;
+use herdlet_images::{Reference, progress::Progress};
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch,
@@ -25,10 +26,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{
-    failure::{self, Meaning},
-    reference::Reference,
-};
+use crate::failure::{self, Meaning};
 
 /// How often a pull reports its progress at most.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
@@ -292,14 +290,14 @@ impl Layers {
     }
 
     fn text(&self) -> String {
-        let (done, total) = self.0.values().fold((0, 0), |sum, layer| (sum.0 + layer.0, sum.1 + layer.1));
-        match total {
-            0 => String::new(),
-            _ => {
-                let percent = i128::from(done) * 100 / i128::from(total);
-                format!("{} of {} MiB ({percent} %) in {} layers", done >> 20, total >> 20, self.0.len())
-            }
-        }
+        let bytes = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+        let start = Progress { layers: self.0.len(), ..Progress::default() };
+        let sum = self.0.values().fold(start, |sum, (done, total)| Progress {
+            done_bytes: sum.done_bytes.saturating_add(bytes(*done)),
+            total_bytes: sum.total_bytes.saturating_add(bytes(*total)),
+            ..sum
+        });
+        sum.to_string()
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `policy` | the drivers' options, resolved |
 //! | `check` | the check of a task's `config` in a job file |
 //! | `create` | a task as the engine's request to create a container |
-//! | `reference`, `auth`, `images` | names of images, credentials, pulls |
+//! | `auth`, `images` | credentials of registries, pulls |
 //! | `engine` | finding an engine, connecting to it, its state |
 //! | `files`, `pins` | files of tasks; mounts of their paths for the engine |
 //! | `names`, `records`, `used` | names and labels of containers; the record of each attempt; images that tasks have used |
@@ -33,7 +33,6 @@ mod names;
 mod pins;
 mod policy;
 mod records;
-mod reference;
 mod report;
 mod runs;
 mod stats;

@@ -121,6 +121,7 @@ fn planner_has_no_io_dependencies() {
 /// Crates of the agent, each with the other workspace crates that it may depend on.
 const EDGES: [(&str, &str); 18] = [
     ("base", "api-types"),
+    ("images", "base runtime"),
     ("network", "base"),
     ("rootfs", "base"),
     ("vault", "base"),
@@ -128,7 +129,7 @@ const EDGES: [(&str, &str); 18] = [
     ("fingerprint", "api-types base network nomad plan"),
     ("manifest", "api-types base plan template"),
     ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
-    ("docker", "api-types base driver runtime"),
+    ("docker", "api-types base driver images runtime"),
     ("process", "api-types base driver runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),

@@ -9,6 +9,7 @@ use std::{
 use bollard::Docker;
 use herdlet_api_types::manifest::driver::DockerConfig;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, TaskConfig, TaskEvent};
+use herdlet_images::Reference;
 use tokio::time::{self, Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,6 @@ use crate::{
     failure, files,
     images::{self, LocalImage, Order, Patience},
     policy::PullFallback,
-    reference::Reference,
 };
 
 /// A disk on which a pull has failed for lack of space is full if less is free: what was fetched is removed by then.

@@ -9,6 +9,7 @@ use bollard::{
 };
 use herdlet_base::clock::wall_now;
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Started, TaskConfig};
+use herdlet_images::Reference;
 use tokio_util::bytes::Bytes;
 
 use super::{Shared, follow::Notice, locate::inspect};
@@ -21,7 +22,6 @@ use crate::{
     logs::{LogCopy, LogJob},
     names,
     records::{LogTarget, Record, RecordClaim},
-    reference::Reference,
     runs::{self, Run, Seen},
 };
 

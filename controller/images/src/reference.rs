@@ -3,29 +3,32 @@
 //! In: a name as people write it. Out: its registry, repository, tag and digest, in one notation (the rules of
 //! `distribution/reference:normalize.go`).
 
-use std::fmt;
+use std::{fmt, net::Ipv6Addr};
+
+use crate::digest::Digest;
 
 /// Docker's registry, whose name is left out.
-pub(crate) const DOCKER_HUB: &str = "docker.io";
+pub const DOCKER_HUB: &str = "docker.io";
 const LATEST: &str = "latest";
+/// The longest repository that registries accept.
+const REPOSITORY_LEN_MAX: usize = 255;
 
 /// The name of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub struct Reference {
     /// The registry, such as `docker.io`.
-    pub(crate) registry: String,
+    pub registry: String,
     /// The repository in it, such as `library/redis`.
-    pub(crate) repository: String,
+    pub repository: String,
     /// The tag; `latest` if neither tag nor digest is written.
-    pub(crate) tag: Option<String>,
-    /// The digest, `sha256:…`.
-    pub(crate) digest: Option<String>,
+    pub tag: Option<String>,
+    pub digest: Option<Digest>,
 }
 
 /// A name that is no image's. Continues "failed to".
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("read the image name {name:?}: {why}")]
-pub(crate) struct ReferenceError {
+pub struct ReferenceError {
     name: String,
     why: &'static str,
 }
@@ -35,15 +38,15 @@ impl Reference {
     ///
     /// # Errors
     /// If it is none.
-    pub(crate) fn parse(name: &str) -> Result<Self, ReferenceError> {
+    pub fn parse(name: &str) -> Result<Self, ReferenceError> {
         let wrong = |why| ReferenceError { name: name.to_owned(), why };
         let (rest, digest) = match name.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
             None => (name, None),
         };
-        if digest.is_some_and(|digest| !is_digest(digest)) {
-            return Err(wrong("the digest after `@` must be sha256: and 64 hexadecimal digits"));
-        }
+        let digest = digest.map(Digest::parse).transpose().map_err(|_| {
+            wrong("the digest after `@` must be sha256: and 64, or sha512: and 128 hexadecimal digits in lower case")
+        })?;
         // A colon before the last slash belongs to a port.
         let (path, tag) = match rest.rsplit_once(':') {
             Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
@@ -60,6 +63,11 @@ impl Reference {
             Some(_) => (DOCKER_HUB, path.to_owned()),
             None => (DOCKER_HUB, format!("library/{path}")),
         };
+        if !is_registry(registry) {
+            return Err(wrong(
+                "the registry must be the name or the address of a host, with a port if needed",
+            ));
+        }
         let registry = if registry == "index.docker.io" { DOCKER_HUB } else { registry };
         let repository = match registry {
             DOCKER_HUB if !repository.contains('/') => format!("library/{repository}"),
@@ -70,22 +78,25 @@ impl Reference {
                 "a repository has lower-case letters, digits, `.`, `_` and `-` between slashes",
             ));
         }
+        if repository.len() > REPOSITORY_LEN_MAX {
+            return Err(wrong("the repository has more than 255 characters"));
+        }
         let tag = tag.map(str::to_owned).or_else(|| digest.is_none().then(|| LATEST.to_owned()));
-        Ok(Self { registry: registry.to_owned(), repository, tag, digest: digest.map(str::to_owned) })
+        Ok(Self { registry: registry.to_owned(), repository, tag, digest })
     }
 
     /// Registry and repository.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
     /// What to pull from the repository: the digest, otherwise the tag.
-    pub(crate) fn version(&self) -> &str {
-        self.digest.as_deref().or(self.tag.as_deref()).unwrap_or(LATEST)
+    pub fn version(&self) -> &str {
+        self.digest.as_ref().map(Digest::as_str).or(self.tag.as_deref()).unwrap_or(LATEST)
     }
 
     /// Whether the same name may be another image tomorrow by convention, so that it is pulled each time, as in Nomad.
-    pub(crate) fn is_latest(&self) -> bool {
+    pub fn is_latest(&self) -> bool {
         self.digest.is_none() && self.tag.as_deref().is_none_or(|tag| tag == LATEST)
     }
 }
@@ -103,9 +114,21 @@ impl fmt::Display for Reference {
     }
 }
 
-fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:")
-        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+/// Whether a text is `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`.
+fn is_registry(text: &str) -> bool {
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    let is_label = |label: &str| {
+        let is_plain = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        is_plain(label.bytes().next())
+            && is_plain(label.bytes().next_back())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    };
+    if let Some((address, port)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let is_end = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+        return is_end && address.parse::<Ipv6Addr>().is_ok();
+    }
+    let (host, port) = text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)));
+    host.split('.').all(is_label) && port.is_none_or(is_port)
 }
 
 fn is_tag(text: &str) -> bool {
@@ -115,11 +138,12 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|byte| is_plain(byte) || byte == b'.' || byte == b'-')
 }
 
+/// Whether a text is one part of a path: letters and digits, with single separators between them.
 fn is_component(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    text.bytes().next().is_some_and(is_plain)
-        && text.bytes().next_back().is_some_and(is_plain)
-        && text.bytes().all(|byte| is_plain(byte) || matches!(byte, b'.' | b'_' | b'-'))
+    let is_plain = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit();
+    let mut separators = text.split(is_plain).filter(|part| !part.is_empty());
+    let is_separator = |part: &str| matches!(part, "." | "_" | "__") || part.bytes().all(|byte| byte == b'-');
+    text.starts_with(is_plain) && text.ends_with(is_plain) && separators.all(is_separator)
 }
 
 #[cfg(test)]
@@ -136,6 +160,8 @@ mod tests {
             ("quay.io/x/y", "quay.io/x/y:latest"),
             ("localhost/bb:1", "localhost/bb:1"),
             ("localhost:5000/bb", "localhost:5000/bb:latest"),
+            ("[::1]:5000/bb:1", "[::1]:5000/bb:1"),
+            ("REGISTRY/a__b/c--d:1", "REGISTRY/a__b/c--d:1"),
             ("index.docker.io/redis", "docker.io/library/redis:latest"),
             (&format!("redis@{digest}"), &format!("docker.io/library/redis@{digest}")),
             (&format!("redis:7@{digest}"), &format!("docker.io/library/redis:7@{digest}")),
@@ -147,6 +173,47 @@ mod tests {
         for wrong in ["", "Redis", "a b", "redis:", "redis:-x", "redis@sha256:1", "x//y", "http://x/y"] {
             assert!(Reference::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// The name becomes a part of an address, and another host got the request.
+    #[test]
+    fn a_registry_is_a_host_and_a_path_has_no_special_parts() {
+        for wrong in [
+            "a.b?c=/x",
+            "a.b#/x",
+            "user@a.b/x",
+            "user:pass@a.b/x",
+            "a.b:/x",
+            "a.b:x/y",
+            "a.b:65536/x",
+            "a.b:+1/x",
+            "a..b/x",
+            ".b/x",
+            "a.-b/x",
+            "a b.c/x",
+            "[::1/x",
+            "[::g]/x",
+            "[::1]x/y",
+            "[::1]:/x",
+            "a.b%2f/x",
+            "a.b\\/x",
+            "x/../y",
+            "x/./y",
+            "x/a..b",
+            "x/a._b",
+            "x/a___b",
+            "x/%2e",
+            "x/y\n",
+            "a.b\r\nHost:c/x",
+        ] {
+            assert!(Reference::parse(wrong).is_err(), "{wrong}");
+        }
+        let longest = format!("x.io/{}", "a".repeat(255));
+        assert!(Reference::parse(&longest).is_ok() && Reference::parse(&format!("{longest}a")).is_err());
+        for hex in ["A".repeat(64), "a".repeat(63), format!("{}/", "a".repeat(63))] {
+            assert!(Reference::parse(&format!("x@sha256:{hex}")).is_err(), "{hex}");
+        }
+        assert!(Reference::parse(&format!("x@sha512:{}", "a".repeat(128))).is_ok());
     }
 
     #[test]

@@ -1,0 +1,304 @@
+//! Fetches images from registries, by the OCI distribution specification.
+//!
+//! In: the name of an image, the hosts that may have it, files for its layers. Out: the documents of the image, its layers in the
+//! files, or why not. Hosts are strangers: every answer is bounded in size, time and number, content counts only with the digest
+//! that was asked for, and credentials go to their own host and to the token server that it names, over TLS if the host has it.
+//!
+//! - [`host`]: requests to one host: redirects, errors, pauses. [`access`]: who asks: tokens and passwords. [`challenge`]: what a
+//!   host demands.
+//! - [`download`]: contents into files, resumed where they ended.
+
+mod access;
+mod challenge;
+mod download;
+mod error;
+mod host;
+
+use std::{fs::File, net::IpAddr, sync::Arc, time::Duration};
+
+use futures_util::{StreamExt as _, stream};
+use reqwest::Url;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use self::error::RegistryError;
+use self::{
+    download::Partial,
+    host::{Host, Query},
+};
+use crate::{
+    config::ImageConfig,
+    credentials::Credentials,
+    digest::Digest,
+    document::{DOCUMENT_BYTES_MAX, Descriptor, Document, DocumentError, Manifest},
+    platform::Platforms,
+    progress::Progress,
+    reference::{DOCKER_HUB, Reference},
+};
+
+/// The host of Docker's registry.
+const HUB_HOST: &str = "registry-1.docker.io";
+/// How many layers are fetched at once, as Docker does.
+const LAYERS_AT_ONCE: usize = 3;
+/// How deep indexes may be nested. Builders nest none; the specification allows it.
+const INDEX_DEPTH_MAX: usize = 3;
+
+/// A host that serves images.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Its scheme, name and port.
+    pub url: Url,
+    pub credentials: Option<Credentials>,
+    /// Certificate authorities in PEM that are trusted besides the system's.
+    pub authorities: Option<Vec<u8>>,
+}
+
+/// How long and how often to try.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Tries without progress of each request, the first one included.
+    pub tries: u32,
+    /// The pause after the first failed try; it doubles with each further one.
+    pub first_pause: Duration,
+    /// The longest pause. A host that demands a longer one has failed.
+    pub pause_max: Duration,
+    /// How long a host may send nothing.
+    pub silence_max: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            tries: 4,
+            first_pause: Duration::from_secs(1),
+            pause_max: Duration::from_secs(60),
+            silence_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An image in a registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteImage {
+    /// What the image's name stands for: of the index, if there is one.
+    pub digest: Digest,
+    pub manifest: Manifest,
+    pub config: ImageConfig,
+}
+
+/// A repository, for one pull.
+#[derive(Debug)]
+pub struct Repository {
+    image: Reference,
+    hosts: Vec<Host>,
+}
+
+/// A document as its host sent it.
+struct ReceivedDocument {
+    digest: Digest,
+    document: Document,
+}
+
+impl Endpoint {
+    /// The hosts of a registry, the first one first. One on this machine may be without TLS, as with Docker.
+    ///
+    /// # Errors
+    /// If the name is no host.
+    pub fn of_registry(
+        registry: &str,
+        credentials: Option<&Credentials>,
+    ) -> Result<Vec<Self>, RegistryError> {
+        let host = if registry == DOCKER_HUB { HUB_HOST } else { registry };
+        let of = |scheme: &str| -> Result<Self, RegistryError> {
+            let url = Url::parse(&format!("{scheme}://{host}/"));
+            let url = url.map_err(|_| RegistryError::Endpoint { url: host.to_owned() })?;
+            Ok(Self { url, credentials: credentials.cloned(), authorities: None })
+        };
+        let secure = of("https")?;
+        match is_of_machine(&secure.url) {
+            true => Ok(vec![secure, of("http")?]),
+            false => Ok(vec![secure]),
+        }
+    }
+}
+
+fn is_of_machine(url: &Url) -> bool {
+    let name = url.host_str().unwrap_or_default();
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+impl Repository {
+    /// The repository of an image on these hosts: mirrors first, then the registry itself.
+    ///
+    /// # Errors
+    /// If a host can't be used.
+    pub fn new(image: &Reference, endpoints: Vec<Endpoint>, pace: Pace) -> Result<Self, RegistryError> {
+        let hosts = endpoints.into_iter().map(|endpoint| Host::new(endpoint, &image.repository, pace));
+        let mut hosts = hosts.collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<Arc<str>> = hosts.iter().map(|host| Arc::clone(host.name())).collect();
+        for (host, next) in hosts.iter_mut().zip(names.iter().skip(1)) {
+            host.has_next = true;
+            if host.name() != next {
+                // The next host is the second try.
+                host.pace.tries = 1;
+            }
+        }
+        Ok(Self { image: image.clone(), hosts })
+    }
+
+    /// Finds the image for a machine.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn resolve(&self, platforms: &Platforms) -> Result<RemoteImage, RegistryError> {
+        let ReceivedDocument { digest, mut document } = self.document(self.image.version()).await?;
+        for _ in 0..=INDEX_DEPTH_MAX {
+            match document {
+                Document::Index(index) => {
+                    let wanted = index.choose(platforms)?.descriptor.digest.clone();
+                    document = self.document(wanted.as_str()).await?.document;
+                }
+                Document::Manifest(manifest) => {
+                    let bytes = self.small_content(&manifest.config).await?;
+                    let config = ImageConfig::read(&bytes, manifest.layers.len())?;
+                    return Ok(RemoteImage { digest, manifest, config });
+                }
+            }
+        }
+        Err(DocumentError::Ambiguous { why: "it has indexes in indexes in indexes" }.into())
+    }
+
+    /// Fetches contents into their files. What a file already has is kept if it is a part of the content. After a failure the files
+    /// have what has been fetched, for the next try; after a full disk they are empty. Once this has returned, also after
+    /// `cancelled`, nothing is written any more, so it must not be dropped before.
+    ///
+    /// # Errors
+    /// The first failure; the other contents are then incomplete, too.
+    pub async fn fetch(
+        &self,
+        wanted: Vec<(Descriptor, File)>,
+        progress: &watch::Sender<Progress>,
+        cancelled: &CancellationToken,
+    ) -> Result<(), RegistryError> {
+        let total_bytes = wanted.iter().fold(0_u64, |sum, (content, _)| sum.saturating_add(content.size));
+        progress.send_replace(Progress { done_bytes: 0, total_bytes, layers: wanted.len() });
+        let stop = cancelled.child_token();
+        let fetches = wanted.into_iter().map(async |(content, file)| {
+            let partial = Partial::open(file, content, progress.clone(), stop.clone()).await?;
+            let fetched = self.fetch_one(partial).await;
+            if fetched.is_err() {
+                stop.cancel();
+            }
+            fetched
+        });
+        let ended: Vec<Result<(), RegistryError>> =
+            stream::iter(fetches).buffer_unordered(LAYERS_AT_ONCE).collect().await;
+        let (cancelled, failed): (Vec<_>, Vec<_>) = ended
+            .into_iter()
+            .filter_map(Result::err)
+            .partition(|error| matches!(error, RegistryError::Cancelled));
+        failed.into_iter().chain(cancelled).next().map_or(Ok(()), Err)
+    }
+
+    async fn fetch_one(&self, mut partial: Partial) -> Result<(), RegistryError> {
+        let mut failures = Failures::default();
+        for host in self.hosts() {
+            if !failures.allow(host) {
+                continue;
+            }
+            let (kept, fetched) = download::from_host(host, partial).await?;
+            partial = kept;
+            match fetched {
+                Ok(()) => return Ok(()),
+                Err(RegistryError::Cancelled) => return Err(RegistryError::Cancelled),
+                Err(error) => failures.add(host, error),
+            }
+        }
+        Err(failures.into_error())
+    }
+
+    async fn document(&self, version: &str) -> Result<ReceivedDocument, RegistryError> {
+        self.first(|host| document_of(host, version)).await
+    }
+
+    async fn small_content(&self, wanted: &Descriptor) -> Result<Vec<u8>, RegistryError> {
+        self.first(async |host| {
+            let query = Query::Blob { digest: &wanted.digest, from: 0 };
+            let (bytes, _) = host.bytes(&query, wanted.size).await?;
+            if wanted.digest.is_of(&bytes) { Ok(bytes) } else { Err(host.corrupt(&wanted.digest)) }
+        })
+        .await
+    }
+
+    /// What the first host gives that can.
+    async fn first<'h, T>(
+        &'h self,
+        get: impl AsyncFn(&'h Host) -> Result<T, RegistryError>,
+    ) -> Result<T, RegistryError> {
+        let mut failures = Failures::default();
+        for host in self.hosts() {
+            if !failures.allow(host) {
+                continue;
+            }
+            match get(host).await {
+                Ok(got) => return Ok(got),
+                Err(error) => failures.add(host, error),
+            }
+        }
+        Err(failures.into_error())
+    }
+
+    /// The hosts that are worth a try; the last one always is.
+    fn hosts(&self) -> impl Iterator<Item = &Host> {
+        let last = self.hosts.len().saturating_sub(1);
+        let worth = move |(index, host): &(usize, &Host)| *index == last || !host.is_down();
+        self.hosts.iter().enumerate().filter(worth).map(|(_, host)| host)
+    }
+}
+
+/// Why the hosts before the next one did not give what was asked for.
+#[derive(Default)]
+struct Failures(Option<Failure>);
+
+struct Failure {
+    host: Arc<str>,
+    error: RegistryError,
+    is_unreachable: bool,
+}
+
+impl Failures {
+    /// Whether a host may have another answer. The same one without TLS only has if there is none with TLS.
+    fn allow(&self, host: &Host) -> bool {
+        self.0.as_ref().is_none_or(|before| before.host != *host.name() || before.is_unreachable)
+    }
+
+    fn add(&mut self, host: &Host, error: RegistryError) {
+        let is_unreachable = host.is_unreachable_by(&error);
+        if is_unreachable {
+            host.set_down();
+        }
+        match &self.0 {
+            // That the host can't be reached without TLS either says less.
+            Some(before) if before.host == *host.name() && is_unreachable => {}
+            Some(_) | None => self.0 = Some(Failure { host: Arc::clone(host.name()), error, is_unreachable }),
+        }
+    }
+
+    fn into_error(self) -> RegistryError {
+        self.0.map_or(RegistryError::NoHost, |failure| failure.error)
+    }
+}
+
+async fn document_of(host: &Host, version: &str) -> Result<ReceivedDocument, RegistryError> {
+    let (bytes, media_type) = host.bytes(&Query::Document { version }, DOCUMENT_BYTES_MAX).await?;
+    let digest = match Digest::parse(version) {
+        Ok(wanted) if wanted.is_of(&bytes) => wanted,
+        Ok(wanted) => return Err(host.corrupt(&wanted)),
+        Err(_tag) => Digest::of_bytes(&bytes),
+    };
+    Ok(ReceivedDocument { digest, document: Document::read(&bytes, media_type.as_deref())? })
+}
+
+#[cfg(test)]
+mod tests;
