@@ -29,10 +29,10 @@ use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
 use herdlet_plan::{
-    claims::Issuer,
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
+    identity_claims::Issuer,
     job::capacity::Room,
     op::{Part, TaskPart},
     state::AllocState,

@@ -42,8 +42,8 @@ mod logs;
 mod metrics;
 mod monitor;
 mod namespaces;
+mod no_route;
 mod nodes;
-mod not_built;
 mod payload;
 mod policies;
 mod query;
@@ -246,7 +246,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .merge(routes::router())
         .merge(ui::pages())
         .merge(probes())
-        .fallback(not_built::answer)
+        .fallback(no_route::answer)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))

@@ -18,8 +18,9 @@ use crate::{
     config::{self, ContainerConfig, FieldError},
     engine::{Engine, Place},
     failure, files,
-    images::{self, LocalImage, Order, Patience},
+    images::{self, LocalImage},
     policy::PullFallback,
+    pulls::{Order, Patience},
     reference::Reference,
 };
 
