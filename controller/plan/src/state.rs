@@ -349,6 +349,10 @@ pub struct TaskState {
     /// Its last ten events, oldest first.
     pub events: History,
     /// An accepted restart of this task that has not been carried out.
+    /// When the attempt after the first of these failures would have counted. It failed before that, so the task is
+    /// late from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_at: Option<Deadline>,
     pub restart_requested: bool,
     /// A check asked for the restart: the restart policy counts it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
@@ -491,6 +495,11 @@ impl TaskState {
         match self.run {
             Run::Running { boot, .. } | Run::Stopping { boot, ran: true, .. } if boot == now.boot => {
                 let lived_ns = now.boot_ns.saturating_sub(self.started_ns);
+    /// No failure counts against the task any more.
+    pub(crate) fn forgive(&mut self) {
+        (self.failed_after, self.late_at) = (None, None);
+    }
+
                 Duration(i64::try_from(lived_ns).unwrap_or(i64::MAX))
             }
             Run::Running { .. }

@@ -89,7 +89,7 @@ impl Writer<'_> {
             }
             TaskChange::Prove => {
                 if let Some(known) = self.known_mut(index) {
-                    known.failed_after = None;
+                    known.forgive();
                 }
             }
             TaskChange::Settle(part) => self.settle(index, part),
