@@ -42,7 +42,7 @@ use crate::{
     facts::{AllFacts, Fact, Facts, Input, Owed},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskIndex, TaskPart, TemplateIndex},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -63,6 +63,8 @@ pub struct AllocState {
     /// Notifications that became necessary while others of the same part were in flight, or that have to be repeated:
     /// what is left once those have ended.
     pub later_notices: BTreeMap<(TaskIndex, TaskPart), LaterNotice>,
+    /// Since when scripts of templates can't be run because the driver is away, by `CLOCK_BOOTTIME`.
+    pub delayed_scripts: BTreeMap<(TaskIndex, TemplateIndex), u64>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
     /// Why its parts are not up to date, as last recorded in the tasks' events.

@@ -132,6 +132,14 @@ impl Writer<'_> {
             | Outcome::Foreign { .. }
             | Outcome::Recovered(_)
             | Outcome::Pending { .. }
+    /// Whether a script that its driver can't run now may still be run: for as long as it may take itself.
+    pub(super) fn may_run_later(&mut self, index: TaskIndex, template: TemplateIndex) -> bool {
+        let Some(timeout) = self.script(index, template).map(|script| script.timeout) else { return false };
+        let now_ns = self.now.boot_ns;
+        let since_ns = *self.state.delayed_scripts.entry((index, template)).or_insert(now_ns);
+        now_ns.saturating_sub(since_ns) < timeout.as_nanos().max(0).unsigned_abs()
+    }
+
             | Outcome::Outdated { .. }
             | Outcome::Overdue
             | Outcome::Checking(_) => return,
