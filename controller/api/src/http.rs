@@ -82,6 +82,7 @@ use axum::{
     middleware,
     routing::{delete, get, post},
 };
+use futures_util::future::BoxFuture;
 use herdlet_agent::{
     gc::Collector,
     identity_keys::IdentityKeys,
@@ -150,6 +151,8 @@ pub struct Shared {
     pub facts: Facts,
     /// The health of the agent, determined for each answer.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
+    /// Reads what the desired state and the files of tasks are made from, as it is now.
+    pub read_inputs: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     /// The keys that sign workload identities.
     pub identity_keys: Arc<IdentityKeys>,
     pub metrics: MetricsPage,
@@ -241,6 +244,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/transitions", get(agent::transitions))
         .route("/v1/herdlet/drift", get(agent::drift))
         .route("/v1/herdlet/index", get(agent::index))
+        .route("/v1/herdlet/current", get(agent::current))
         .route("/v1/herdlet/events", get(events::follow))
         .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))
         .merge(routes::router())

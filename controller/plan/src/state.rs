@@ -67,6 +67,9 @@ pub struct AllocState {
     pub delayed_scripts: BTreeMap<(TaskIndex, TemplateIndex), u64>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
+    /// Parts whose data has changed since they were made, with the number of the last operation at that time: a later
+    /// one reads the new data.
+    pub changed_sources: BTreeMap<Part, u64>,
     /// Why its parts are not up to date, as last recorded in the tasks' events.
     pub recorded: BTreeMap<Part, String>,
     /// Tasks whose first attempt a previous agent may have begun in this boot.
@@ -346,15 +349,15 @@ pub struct TaskState {
     /// The last failures in a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
+    /// When the attempt after the first of these failures would have counted. It failed before that, so the task is
+    /// late from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_at: Option<Deadline>,
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
     pub events: History,
     /// An accepted restart of this task that has not been carried out.
-    /// When the attempt after the first of these failures would have counted. It failed before that, so the task is
-    /// late from then on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub late_at: Option<Deadline>,
     pub restart_requested: bool,
     /// A check asked for the restart: the restart policy counts it.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
@@ -492,16 +495,16 @@ impl TaskState {
         }
     }
 
-    /// How long the attempt that runs or is being stopped has lived; zero unless it began in this boot.
-    pub(crate) fn lived(&self, now: Now) -> Duration {
-        match self.run {
-            Run::Running { boot, .. } | Run::Stopping { boot, ran: true, .. } if boot == now.boot => {
-                let lived_ns = now.boot_ns.saturating_sub(self.started_ns);
     /// No failure counts against the task any more.
     pub(crate) fn forgive(&mut self) {
         (self.failed_after, self.late_at) = (None, None);
     }
 
+    /// How long the attempt that runs or is being stopped has lived; zero unless it began in this boot.
+    pub(crate) fn lived(&self, now: Now) -> Duration {
+        match self.run {
+            Run::Running { boot, .. } | Run::Stopping { boot, ran: true, .. } if boot == now.boot => {
+                let lived_ns = now.boot_ns.saturating_sub(self.started_ns);
                 Duration(i64::try_from(lived_ns).unwrap_or(i64::MAX))
             }
             Run::Running { .. }

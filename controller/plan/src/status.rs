@@ -188,7 +188,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
         Waiting::Volume(..) | Waiting::Driver(..) | Waiting::Stale(..) => 8,
         Waiting::Backoff(..) | Waiting::Proof(..) => 7,
-        Waiting::Delay(..) | Waiting::Splay(..) => 6,
+        Waiting::Delay(..) | Waiting::Splay(..) | Waiting::Source(..) => 6,
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,

@@ -171,6 +171,9 @@ impl World {
             Event::Drift { alloc, part, by } => {
                 self.write(open, alloc, |writer| writer.drift(part, by));
             }
+            Event::SourceChanging { alloc, part } => {
+                self.write(open, alloc, |writer| writer.source_changing(part));
+            }
             Event::SourceChanged { alloc, part } => {
                 self.write(open, alloc, |writer| writer.source_changed(part));
             }
