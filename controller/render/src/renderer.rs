@@ -43,7 +43,7 @@ use crate::{
     region::Region,
     servers::{Following, ServerReader, Servers},
     sources::{Access, Reader, Sources, selected},
-    watches::{Changed, TaskKey, Use, Wait, Watches},
+    watches::{TaskChanges, TaskKey, Use, Wait, Watches},
 };
 
 /// The agent's settings.
@@ -269,8 +269,8 @@ impl Renderer {
                 }
                 change = self.watches.next() => {
                     let (tasks, report): (_, fn(TaskKey) -> DataChange) = match change {
-                        Changed::Begun(tasks) => (tasks, DataChange::Begun),
-                        Changed::Due(tasks) => (tasks, DataChange::Due),
+                        TaskChanges::Begun(tasks) => (tasks, DataChange::Begun),
+                        TaskChanges::Due(tasks) => (tasks, DataChange::Due),
                     };
                     for task in tasks {
                         if changed.send(report(task)).await.is_err() {

@@ -98,7 +98,7 @@ struct Quiet {
 
 /// Tasks whose data has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Changed {
+pub enum TaskChanges {
     /// They are due once it is quiet.
     Begun(BTreeSet<TaskKey>),
     /// They are due.
@@ -219,11 +219,11 @@ impl Watches {
     }
 
     /// Waits for the next tasks whose data has changed, or which are due because of that. Cancel-safe.
-    pub async fn next(&self) -> Changed {
+    pub async fn next(&self) -> TaskChanges {
         loop {
             let begun = self.report_begun(Instant::now());
             if !begun.is_empty() {
-                return Changed::Begun(begun);
+                return TaskChanges::Begun(begun);
             }
             let next = self.known().due.values().map(|quiet| quiet.due).min();
             match next {
@@ -240,7 +240,7 @@ impl Watches {
             let ready: BTreeSet<TaskKey> =
                 self.known().due.extract_if(.., |_, quiet| quiet.due <= now).map(|(task, _)| task).collect();
             if !ready.is_empty() {
-                return Changed::Due(ready);
+                return TaskChanges::Due(ready);
             }
         }
     }
@@ -260,7 +260,7 @@ impl Watches {
     #[cfg(test)]
     pub async fn due(&self) -> BTreeSet<TaskKey> {
         loop {
-            if let Changed::Due(tasks) = self.next().await {
+            if let TaskChanges::Due(tasks) = self.next().await {
                 return tasks;
             }
         }
@@ -352,10 +352,14 @@ mod tests {
         for _ in 0..2 {
             watches.changed(Instant::now(), |_| true);
         }
-        assert_eq!(watches.next().await, Changed::Begun([slow].into()));
-        assert_eq!(watches.next().await, Changed::Due([quick].into()), "it is due at once");
+        assert_eq!(watches.next().await, TaskChanges::Begun([slow].into()));
+        assert_eq!(watches.next().await, TaskChanges::Due([quick].into()), "it is due at once");
         watches.keep(slow, &BTreeMap::new());
-        assert_eq!(watches.next().await, Changed::Due([slow].into()), "although it uses no data any more");
+        assert_eq!(
+            watches.next().await,
+            TaskChanges::Due([slow].into()),
+            "although it uses no data any more"
+        );
     }
 
     #[tokio::test(start_paused = true)]

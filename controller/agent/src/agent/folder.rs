@@ -80,7 +80,7 @@ pub struct FolderSource {
     first_try: Option<GateOpener>,
     tried: Gate,
     rereads: Arc<Rereads>,
-    /// How often somebody has asked to read it again.
+    /// The number of requests to read it again.
     asked: watch::Receiver<u64>,
 }
 

@@ -28,7 +28,7 @@ impl Rereads {
         let _ = self.answered.subscribe().wait_for(|answered| *answered >= number).await;
     }
 
-    /// How often somebody has asked.
+    /// The number of requests.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.asked.subscribe()
     }

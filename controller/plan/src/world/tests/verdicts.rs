@@ -305,7 +305,7 @@ fn a_crash_loop_is_overdue() {
     bench.restart(at(3_093));
     bench.settle();
     assert_eq!(overdue_at(&bench), due);
-    // An attempt that counts, after an hour, ends it, and the next failure begins anew.
+    // An attempt that counts, after an hour, ends it, and the next failure begins another wait.
     wait_until(&mut bench, 3_200);
     wait_until(&mut bench, 7_000);
     assert_eq!((shown(&bench)[0], overdue_at(&bench)), (ConvergenceState::Converged, None));
