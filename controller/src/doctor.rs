@@ -10,6 +10,7 @@
 //! - `instance`: whether the instance or its tasks run elsewhere.
 //! - `identities`: whether identities can be signed.
 //! - `variables`: whether variables can be decrypted.
+//! - `secrets`: whether every user can read passwords in folders of manifests.
 
 mod cluster;
 mod engines;
@@ -18,6 +19,7 @@ mod instance;
 mod machine;
 mod ownership;
 mod peers;
+mod secrets;
 mod storage;
 mod task_dir_users;
 mod variables;
@@ -106,6 +108,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(variables::variables(config, state_dir));
     findings.extend(identities::identities(state_dir));
     findings.extend(config.manifests.iter().map(|folder| manifests(folder)));
+    findings.extend(secrets::secrets(config));
     findings.extend(config.host_volumes.iter().map(|volume| host_volume(&volume.name.0, &volume.path)));
     findings.extend(listener(config));
     findings.extend(consul(config).await);

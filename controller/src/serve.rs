@@ -17,11 +17,12 @@ mod warning;
 use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
+use futures_util::future::join_all;
 use herdlet_agent::{
     agent::{
         Agent, Parts,
         drivers::{self, Named},
-        folder::FolderSource,
+        folder::{FolderSource, Rereads},
     },
     gc::Collector,
     telemetry::{Format, Measured, Telemetry, logs},
@@ -125,7 +126,8 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     reloader.token = listeners.api.as_ref().map(|(_, token)| token.clone());
     reloader.tls = listeners.tls.iter().chain(&listeners.node_tls).cloned().collect();
     reloader.variables = Some(Arc::clone(&variables));
-    reloader.folders = folders.iter().map(FolderSource::reread).collect();
+    let rereads: Vec<_> = folders.iter().map(FolderSource::rereads).collect();
+    reloader.folders.clone_from(&rereads);
     let problems: Vec<_> = folders.iter().map(FolderSource::status).collect();
     let mut faces = JoinSet::new();
     let open = Open::new(&config, telemetry.clone(), closing.clone());
@@ -161,7 +163,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let shared = shared(
         &config,
         &agent,
-        Served { facts, variables, gc: Arc::clone(&collector) },
+        Served { facts, variables, gc: Arc::clone(&collector), rereads },
         vitals,
         scrape,
         closing.clone(),
@@ -248,6 +250,7 @@ struct Served {
     facts: Facts,
     variables: Arc<Variables>,
     gc: Arc<Collector>,
+    rereads: Vec<Arc<Rereads>>,
 }
 
 fn shared(
@@ -258,7 +261,8 @@ fn shared(
     scrape: impl Fn(Format, Vec<Measured>) -> String + Send + Sync + 'static,
     closing: CancellationToken,
 ) -> Arc<Shared> {
-    let Served { facts, variables, gc } = served;
+    let Served { facts, variables, gc, rereads } = served;
+    let renderer = Arc::clone(&agent.context.renderer);
     Arc::new(Shared {
         requests: agent.requests.clone(),
         model: Arc::clone(&agent.model),
@@ -281,6 +285,14 @@ fn shared(
         // Includes the attributes that the drivers have set.
         facts: Facts { node: NodeFacts::clone(&agent.context.node.get()), ..facts },
         vitals: Box::new(vitals),
+        read_inputs: Box::new(move || {
+            let (rereads, renderer) = (rereads.clone(), Arc::clone(&renderer));
+            Box::pin(async move {
+                // A new job registers services, which are data.
+                join_all(rereads.iter().map(|folder| folder.read_again())).await;
+                renderer.flush().await;
+            })
+        }),
         identity_keys: Arc::clone(&agent.context.identity_keys),
         metrics: Box::new(scrape),
         measuring: tokio::sync::Mutex::default(),

@@ -29,10 +29,10 @@ use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
 use herdlet_plan::{
-    claims::Issuer,
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
+    identity_claims::Issuer,
     job::capacity::Room,
     op::{Part, TaskPart},
     state::AllocState,
@@ -40,7 +40,7 @@ use herdlet_plan::{
     world::World,
 };
 use herdlet_process::cgroup::{self, Isolation};
-use herdlet_render::{Consumer, Renderer, TaskKey, sources::NodeNames};
+use herdlet_render::{Consumer, DataChange, Renderer, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::artifact::Fetcher;
@@ -371,14 +371,26 @@ pub fn variables_in(paths: &Paths) -> anyhow::Result<Arc<Variables>> {
 }
 
 /// Passes on which tasks have templates with new data.
-async fn report_data_changes(mut changes: mpsc::Receiver<TaskKey>, inbox: Inbox<Input>) {
-    while let Some((alloc, index, consumer)) = changes.recv().await {
-        let part = match consumer {
-            Consumer::Secrets => TaskPart::Secrets,
-            Consumer::Templates => TaskPart::Templates,
+async fn report_data_changes(mut changes: mpsc::Receiver<DataChange>, inbox: Inbox<Input>) {
+    let part = |index, consumer| match consumer {
+        Consumer::Secrets => Part::Task(index, TaskPart::Secrets),
+        Consumer::Templates => Part::Task(index, TaskPart::Templates),
+    };
+    while let Some(change) = changes.recv().await {
+        let event = match change {
+            DataChange::Begun((alloc, index, consumer)) => {
+                Event::SourceChanging { alloc, part: part(index, consumer) }
+            }
+            DataChange::Due((alloc, index, consumer)) => {
+                Event::SourceChanged { alloc, part: part(index, consumer) }
+            }
+            DataChange::Flushed(done) => {
+                // The caller may have gone away.
+                let _ = done.send(());
+                continue;
+            }
         };
-        let part = Part::Task(index, part);
-        if inbox.send(Input::Event(Event::SourceChanged { alloc, part })).await.is_err() {
+        if inbox.send(Input::Event(event)).await.is_err() {
             return;
         }
     }

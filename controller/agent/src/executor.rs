@@ -50,10 +50,10 @@ use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
-    claims::Issuer,
     env::Variables,
     event::Event,
     facts::Facts,
+    identity_claims::Issuer,
     network::AllocNetwork,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},

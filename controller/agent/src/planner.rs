@@ -198,6 +198,7 @@ fn key_of(event: &Event) -> Option<Key> {
         | Event::Exited { alloc, .. }
         | Event::Check { alloc, .. }
         | Event::Drift { alloc, .. }
+        | Event::SourceChanging { alloc, .. }
         | Event::SourceChanged { alloc, .. }
         | Event::Driver { alloc, .. }
         | Event::Progress { alloc, .. }

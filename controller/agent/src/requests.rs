@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use herdlet_api_types::AllocId;
 use herdlet_manifest::owners::{Owner, Owners};
 use herdlet_plan::event::Command;
 use herdlet_runtime::{Handle, Inbox, StoreHealth};
@@ -121,6 +122,15 @@ impl Requests {
         }
     }
 
+    /// Waits until the planner has processed everything that it was sent before, and the result is published.
+    ///
+    /// # Errors
+    /// See [`Self::ask`].
+    pub async fn settled(&self) -> Result<(), RequestError> {
+        // Refused after the commit of its turn, because there is no such allocation.
+        self.ask(Command::Explain { alloc: AllocId::from_hash([0; 16]) }).await.map(drop)
+    }
+
     /// Waits until the state cannot be written; never resolves once the loop has ended.
     pub async fn until_degraded(&self) {
         let mut store = self.store.clone();
@@ -200,7 +210,7 @@ fn trouble(state: &Path, failures: u32, error: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use herdlet_api_types::{AllocId, JobKey};
+    use herdlet_api_types::JobKey;
     use herdlet_plan::event::{Ending, Reply};
     use herdlet_runtime::{Arrivals, CommitIndex, Now};
     use tokio::time::Instant;

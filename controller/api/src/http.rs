@@ -42,8 +42,8 @@ mod logs;
 mod metrics;
 mod monitor;
 mod namespaces;
+mod no_route;
 mod nodes;
-mod not_built;
 mod payload;
 mod policies;
 mod query;
@@ -82,6 +82,7 @@ use axum::{
     middleware,
     routing::{delete, get, post},
 };
+use futures_util::future::BoxFuture;
 use herdlet_agent::{
     gc::Collector,
     identity_keys::IdentityKeys,
@@ -150,6 +151,8 @@ pub struct Shared {
     pub facts: Facts,
     /// The health of the agent, determined for each answer.
     pub vitals: Box<dyn Fn() -> Vitals + Send + Sync>,
+    /// Reads what the desired state and the files of tasks are made from, as it is now.
+    pub read_inputs: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     /// The keys that sign workload identities.
     pub identity_keys: Arc<IdentityKeys>,
     pub metrics: MetricsPage,
@@ -241,12 +244,13 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/transitions", get(agent::transitions))
         .route("/v1/herdlet/drift", get(agent::drift))
         .route("/v1/herdlet/index", get(agent::index))
+        .route("/v1/herdlet/current", get(agent::current))
         .route("/v1/herdlet/events", get(events::follow))
         .route("/v1/herdlet/gc", get(gc::ended).post(gc::collect).put(gc::collect))
         .merge(routes::router())
         .merge(ui::pages())
         .merge(probes())
-        .fallback(not_built::answer)
+        .fallback(no_route::answer)
         .method_not_allowed_fallback(error::no_such_method)
         .layer(DefaultBodyLimit::max(body::BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), restoring::wait))

@@ -246,6 +246,22 @@ impl Client {
         }
     }
 
+    /// Has the agent read its folders and the data of templates as they are now. Returns the index of a commit that includes them;
+    /// 0 if the agent is of a release that can't.
+    pub async fn current(&self) -> Result<u64> {
+        let request = self.to(Method::GET, "/v1/herdlet/current").timeout(ANSWER_MAX);
+        let request = request.build().map_err(ClientError::Setup)?;
+        let answer = tokio::select! {
+            answer = self.execute_within(request, ANSWER_MAX) => answer,
+            silent = self.hangs(Effect::None) => return Err(silent),
+        };
+        match answer {
+            Ok(answer) => understood::<Done>(answer, Effect::None).await.map(|now| now.index),
+            Err(ClientError::Status { status: 404 | 501, .. }) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.ask(self.to(Method::GET, path)).await
     }
@@ -285,16 +301,15 @@ impl Client {
             Effect::None => self.execute_within(request, HEAD_MAX).await,
             Effect::Open => tokio::select! {
                 answer = self.execute_within(request, CHANGE_HEAD_MAX) => answer,
-                silent = self.hangs() => Err(silent),
+                silent = self.hangs(Effect::Open) => Err(silent),
             },
         }
     }
 
     /// Resolves if the agent answers nothing at all. A change may take longer than [`HEAD_MAX`], because a slow disk is waited
     /// for, but meanwhile the agent answers questions.
-    async fn hangs(&self) -> ClientError {
-        let silent =
-            ClientError::Silent { address: self.address.clone(), within: HEAD_MAX, effect: Effect::Open };
+    async fn hangs(&self, effect: Effect) -> ClientError {
+        let silent = ClientError::Silent { address: self.address.clone(), within: HEAD_MAX, effect };
         // Most changes are answered before.
         tokio::time::sleep(PROBE_AFTER).await;
         let probe = self.to(Method::GET, PROBE).send();

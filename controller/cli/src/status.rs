@@ -130,6 +130,10 @@ fn code_of(failure: &Failure) -> u8 {
 
 async fn show_status(args: &StatusArgs) -> Result<u8, Failure> {
     let client = args.connection.client()?;
+    if args.check {
+        // What was changed just before: a file in a folder, a variable.
+        client.current().await?;
+    }
     let names = args.selector.targets(&client, args.targets.clone(), Absent::All).await?;
     let (mut all, mut allocs) = tokio::try_join!(client.jobs(), client.allocs())?;
     let mut meant = all.len();

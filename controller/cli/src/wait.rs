@@ -165,6 +165,8 @@ impl WaitTarget {
 pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
     let limit = Limit::from_now(args.timeout);
     let client = args.connection.client()?;
+    // What was changed just before: a file in a folder, a variable.
+    let index = limit.within("read what has changed", client.current()).await?;
     let listed = async { tokio::try_join!(client.jobs(), client.allocs()) };
     let (jobs, allocs) = limit.within("list what to wait for", listed).await?;
     let mut keys = Vec::new();
@@ -193,24 +195,18 @@ pub async fn run(args: WaitArgs) -> Result<u8, Failure> {
     }
     let waited = match keys.is_empty() {
         true => Waited::Reached,
-        false => wait_for(&client, &keys, args.goal, limit).await?,
+        false => {
+            let wanted = keys.iter().map(WaitTarget::any).collect();
+            // A deletion is waited for also if it is requested later.
+            let index = if args.goal == Goal::Deleted { 0 } else { index };
+            wait_for_accepted(&client, wanted, index, args.goal, limit).await?
+        }
     };
     args.output.document(&Report { jobs: keys, waited: waited.report(args.goal) })?;
     Ok(waited.code())
 }
 
-/// Waits until the jobs reach `goal`.
-pub(super) async fn wait_for(
-    client: &Client,
-    jobs: &[JobKey],
-    goal: Goal,
-    limit: Limit,
-) -> Result<Waited, Failure> {
-    let wanted = jobs.iter().map(WaitTarget::any).collect();
-    Waiting { wanted, index: 0, goal }.follow(client, limit).await
-}
-
-/// The same after a change: commits before `index` don't count.
+/// Waits until the jobs reach `goal`. Commits before `index` don't count.
 pub(super) async fn wait_for_accepted(
     client: &Client,
     wanted: Vec<WaitTarget>,

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use herdlet_plan::claims::Issuer;
+use herdlet_plan::identity_claims::Issuer;
 use schemars::JsonSchema;
 use serde::Deserialize;
 

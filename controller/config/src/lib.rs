@@ -137,7 +137,7 @@ pub struct Config {
     /// File with the keys that encrypt variables; `None` for a credential or a generated file.
     pub variables_key_file: Option<PathBuf>,
     /// Rules of the identities that this agent signs.
-    pub issuer: herdlet_plan::claims::Issuer,
+    pub issuer: herdlet_plan::identity_claims::Issuer,
     /// Range of dynamic ports.
     pub dynamic_ports: RangeInclusive<u16>,
     /// Resources of this machine that allocations can't use.

@@ -32,6 +32,7 @@ mod logs;
 mod names;
 mod pins;
 mod policy;
+mod pulls;
 mod records;
 mod report;
 mod runs;

@@ -56,6 +56,14 @@ pub enum Event {
         /// How it was noticed.
         by: Noticed,
     },
+    /// The data that a part is made from has changed, and may change more: [`Event::SourceChanged`] follows once it is
+    /// quiet.
+    SourceChanging {
+        /// Allocation.
+        alloc: AllocId,
+        /// The part.
+        part: Part,
+    },
     /// The data that a part is made from may have changed: bring it up again.
     SourceChanged {
         /// Allocation.

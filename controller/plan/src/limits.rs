@@ -66,6 +66,9 @@ pub const PROOF_ROW_MAX: Duration = Duration::from_secs(3_600);
 /// How long after its time limit the script of a template may report its end.
 pub const SCRIPT_REPORT: Duration = Duration::from_secs(5);
 
+/// Delay after a script of a template that a driver could not run. Most scripts may take only a few seconds in all.
+pub const SCRIPT_RETRY: Duration = Duration::from_secs(1);
+
 /// Delay after a signal of a notification that a driver could not send: a driver that is away is back within seconds, or
 /// stays away for long.
 pub const SIGNAL_RETRY: Duration = Duration::from_secs(5);

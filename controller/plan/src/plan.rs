@@ -134,6 +134,8 @@ pub enum Waiting {
     Delay(Option<TaskIndex>, Deadline),
     /// The random delay before the task is notified of a change of this part.
     Splay(TaskIndex, TaskPart),
+    /// Data of this part that has changed: until it is quiet, and the part is made from it.
+    Source(TaskIndex, TaskPart),
     /// Its turn to restart because its templates have changed: this allocation of its group restarts, or is not healthy
     /// again.
     Turn(TaskIndex, String),

@@ -42,7 +42,7 @@ use crate::{
     facts::{AllFacts, Fact, Facts, Input, Owed},
     launch::Launch,
     limits::EVENTS_MAX,
-    op::{Part, TaskIndex, TaskPart},
+    op::{Part, TaskIndex, TaskPart, TemplateIndex},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
 };
@@ -63,8 +63,13 @@ pub struct AllocState {
     /// Notifications that became necessary while others of the same part were in flight, or that have to be repeated:
     /// what is left once those have ended.
     pub later_notices: BTreeMap<(TaskIndex, TaskPart), LaterNotice>,
+    /// Since when scripts of templates can't be run because the driver is away, by `CLOCK_BOOTTIME`.
+    pub delayed_scripts: BTreeMap<(TaskIndex, TemplateIndex), u64>,
     /// The facts that its parts have produced.
     pub facts: AllFacts,
+    /// Parts whose data has changed since they were made, with the number of the last operation at that time: a later
+    /// one reads the new data.
+    pub changed_sources: BTreeMap<Part, u64>,
     /// Why its parts are not up to date, as last recorded in the tasks' events.
     pub recorded: BTreeMap<Part, String>,
     /// Tasks whose first attempt a previous agent may have begun in this boot.
@@ -344,6 +349,10 @@ pub struct TaskState {
     /// The last failures in a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
+    /// When the attempt after the first of these failures would have counted. It failed before that, so the task is
+    /// late from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_at: Option<Deadline>,
     /// How the last attempt ended.
     pub exit: Option<ExitResult>,
     /// Its last ten events, oldest first.
@@ -484,6 +493,11 @@ impl TaskState {
             Run::Stopping { then, .. } => *then != AfterStop::Dead,
             Run::Waiting | Run::BackingOff { .. } | Run::Dead => false,
         }
+    }
+
+    /// No failure counts against the task any more.
+    pub(crate) fn forgive(&mut self) {
+        (self.failed_after, self.late_at) = (None, None);
     }
 
     /// How long the attempt that runs or is being stopped has lived; zero unless it began in this boot.

@@ -139,8 +139,15 @@ pub fn convergence(
         reason: Some(details.reason),
         message,
         since,
-        overdue_at: details.until_ns.map(|at| now.moment_at(at)),
+        overdue_at: overdue_ns(now, (spec, state), details.until_ns).map(|at| now.moment_at(at)),
     }
+}
+
+/// When the allocation is overdue. Each failure of a crash loop begins another wait, and does not extend the first one.
+fn overdue_ns(now: Now, (spec, state): (&Allocation, &AllocState), until_ns: Option<u64>) -> Option<u64> {
+    let late = state.durable.tasks.iter().filter(|_| spec.desired == Desired::Run);
+    let late_ns = late.filter_map(|task| task.late_at).map(|at| at.due_ns(now)).min();
+    late_ns.into_iter().chain(until_ns).min()
 }
 
 /// The failed task of an allocation, and its cause.
@@ -181,7 +188,7 @@ fn rank(waiting: &Waiting, state: &AllocState) -> u8 {
         Waiting::Part(part) if matches!(state.parts.get(*part), PartState::Pending { .. }) => 8,
         Waiting::Volume(..) | Waiting::Driver(..) | Waiting::Stale(..) => 8,
         Waiting::Backoff(..) | Waiting::Proof(..) => 7,
-        Waiting::Delay(..) | Waiting::Splay(..) => 6,
+        Waiting::Delay(..) | Waiting::Splay(..) | Waiting::Source(..) => 6,
         Waiting::Exit(..) | Waiting::CheckRestart { .. } => 5,
         Waiting::Part(_) => 4,
         Waiting::Checks(_) | Waiting::Health(_) | Waiting::Judgement(_) => 3,

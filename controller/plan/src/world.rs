@@ -16,11 +16,11 @@ mod launches;
 mod node;
 mod poststop;
 mod quarantine;
-mod restarts;
 mod restore;
 mod room;
 mod scaling;
 mod servers;
+mod template_restarts;
 mod verdict;
 mod versions;
 mod volumes;
@@ -170,6 +170,9 @@ impl World {
             }
             Event::Drift { alloc, part, by } => {
                 self.write(open, alloc, |writer| writer.drift(part, by));
+            }
+            Event::SourceChanging { alloc, part } => {
+                self.write(open, alloc, |writer| writer.source_changing(part));
             }
             Event::SourceChanged { alloc, part } => {
                 self.write(open, alloc, |writer| writer.source_changed(part));

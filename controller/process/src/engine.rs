@@ -12,13 +12,14 @@
 //! destroy  everything left ─► cgroup removed ─► record removed
 //! ```
 
-mod end;
 mod exec;
 mod failure;
 mod ledger;
+mod recover;
 mod repair;
 mod start;
 mod stats;
+mod stop;
 mod supervise;
 #[cfg(test)]
 mod tests;

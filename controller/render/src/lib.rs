@@ -30,7 +30,7 @@ pub mod watches;
 
 pub use figures::Figures;
 pub use region::{AccessToken, Region};
-pub use renderer::{Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
+pub use renderer::{DataChange, Recheck, RenderError, Renderer, Rendering, Settings, TaskTemplates};
 pub use servers::Following;
 pub use sources::{Access, Reader, Sources};
 pub use watches::{Consumer, TaskKey, Wait};

@@ -22,7 +22,10 @@ use herdlet_runtime::off_thread;
 use herdlet_services::catalog::BuiltIn;
 use herdlet_template::{Answer, Query, Render, Source, Template};
 use herdlet_variables::service::Change;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::{Mutex, mpsc, oneshot},
+    time::Instant,
+};
 
 pub use self::{
     error::RenderError,
@@ -40,7 +43,7 @@ use crate::{
     region::Region,
     servers::{Following, ServerReader, Servers},
     sources::{Access, Reader, Sources, selected},
-    watches::{TaskKey, Use, Wait, Watches},
+    watches::{TaskChanges, TaskKey, Use, Wait, Watches},
 };
 
 /// The agent's settings.
@@ -115,6 +118,20 @@ pub enum Recheck {
     Files,
 }
 
+/// A report about the data of templates.
+#[derive(Debug)]
+pub enum DataChange {
+    /// The data of this task has changed; [`DataChange::Due`] follows once it is quiet.
+    Begun(TaskKey),
+    /// The task is to be rendered again.
+    Due(TaskKey),
+    /// All changes that were made before a call of [`Renderer::flush`] have been reported.
+    Flushed(oneshot::Sender<()>),
+}
+
+/// Callers of [`Renderer::flush`] at a time; more of them wait.
+const FLUSHES_LEN: usize = 16;
+
 /// Queries of the templates of one task, and so the rounds of its render.
 const QUERIES_MAX: usize = 4_096;
 
@@ -128,13 +145,17 @@ pub struct Renderer {
     settings: Settings,
     watches: Watches,
     tally: Tally,
+    flushes: mpsc::Sender<oneshot::Sender<()>>,
+    to_flush: Mutex<mpsc::Receiver<oneshot::Sender<()>>>,
 }
 
 impl Renderer {
     pub fn new(sources: Sources, settings: Settings) -> Self {
         let servers = Servers::new(settings.following.clone());
         let (watches, tally) = (Watches::default(), Tally::default());
-        Self { sources, servers, settings, watches, tally }
+        let (flushes, to_flush) = mpsc::channel(FLUSHES_LEN);
+        let to_flush = Mutex::new(to_flush);
+        Self { sources, servers, settings, watches, tally, flushes, to_flush }
     }
 
     /// Renders the templates of a task, and watches their data from now on.
@@ -210,20 +231,33 @@ impl Renderer {
         self.tally.figures(self.watches.queries())
     }
 
+    /// Waits until all changes of the agent's data so far have been reported and the receiver has confirmed that. Changes of
+    /// data of servers are reported when the servers send them. Needs [`Renderer::follow`] to run.
+    pub async fn flush(&self) {
+        let (done, is_done) = oneshot::channel();
+        if self.flushes.send(done).await.is_ok() {
+            // An error means that the agent ends.
+            let _ = is_done.await;
+        }
+    }
+
     /// Reports the tasks whose data has changed, until the receiver is gone.
-    pub async fn follow(&self, changed: mpsc::Sender<TaskKey>) {
+    pub async fn follow(&self, changed: mpsc::Sender<DataChange>) {
         tokio::select! {
             () = self.servers.follow(&self.watches) => {}
             () = self.follow_agent(changed) => {}
         }
     }
 
-    async fn follow_agent(&self, changed: mpsc::Sender<TaskKey>) {
+    async fn follow_agent(&self, changed: mpsc::Sender<DataChange>) {
+        let mut to_flush = self.to_flush.lock().await;
         let mut variables = self.sources.variables.subscribe();
         let catalogue: &BuiltIn = &self.sources.catalogue;
         let mut version = catalogue.version();
         loop {
             tokio::select! {
+                // In this order: a flush follows all changes before it.
+                biased;
                 change = variables.next() => match change {
                     Some(Change::Of(key)) => self.watches.changed(Instant::now(), |data| is_of(data, &key)),
                     Some(Change::Any) => self.watches.changed(Instant::now(), is_about_variables),
@@ -233,11 +267,20 @@ impl Renderer {
                     version = catalogue.version();
                     self.watches.changed(Instant::now(), is_about_services);
                 }
-                tasks = self.watches.due() => {
+                change = self.watches.next() => {
+                    let (tasks, report): (_, fn(TaskKey) -> DataChange) = match change {
+                        TaskChanges::Begun(tasks) => (tasks, DataChange::Begun),
+                        TaskChanges::Due(tasks) => (tasks, DataChange::Due),
+                    };
                     for task in tasks {
-                        if changed.send(task).await.is_err() {
+                        if changed.send(report(task)).await.is_err() {
                             return;
                         }
+                    }
+                }
+                Some(done) = to_flush.recv() => {
+                    if changed.send(DataChange::Flushed(done)).await.is_err() {
+                        return;
                     }
                 }
             }

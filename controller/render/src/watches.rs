@@ -92,6 +92,17 @@ struct Quiet {
     due: Instant,
     /// The shortest of the data that has changed.
     wait: Wait,
+    /// Whether the change was reported, as something that is about to be due.
+    is_reported: bool,
+}
+
+/// Tasks whose data has changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskChanges {
+    /// They are due once it is quiet.
+    Begun(BTreeSet<TaskKey>),
+    /// They are due.
+    Due(BTreeSet<TaskKey>),
 }
 
 impl Watches {
@@ -124,7 +135,8 @@ impl Watches {
         }
         if known.by_task.get(&task).is_some_and(Vec::is_empty) {
             known.by_task.remove(&task);
-            known.due.remove(&task);
+            // What was reported to begin also has to end.
+            known.due.retain(|other, quiet| *other != task || quiet.is_reported);
         }
         for (query, used) in queries {
             if let Some(known) = known.by_query.get_mut(query).and_then(|tasks| tasks.get_mut(&task)) {
@@ -189,7 +201,12 @@ impl Watches {
         }
         let any = !waits.is_empty();
         for (task, wait) in waits {
-            let quiet = due.entry(task).or_insert(Quiet { latest: now + wait.longest(), due: now, wait });
+            let quiet = due.entry(task).or_insert(Quiet {
+                latest: now + wait.longest(),
+                due: now,
+                wait,
+                is_reported: false,
+            });
             // A change of data with a longer wait does not delay what is due.
             quiet.wait = quiet.wait.shorter(wait);
             quiet.latest = quiet.latest.min(now + wait.longest());
@@ -201,9 +218,13 @@ impl Watches {
         }
     }
 
-    /// Waits for the next tasks that are due. Cancel-safe.
-    pub async fn due(&self) -> BTreeSet<TaskKey> {
+    /// Waits for the next tasks whose data has changed, or which are due because of that. Cancel-safe.
+    pub async fn next(&self) -> TaskChanges {
         loop {
+            let begun = self.report_begun(Instant::now());
+            if !begun.is_empty() {
+                return TaskChanges::Begun(begun);
+            }
             let next = self.known().due.values().map(|quiet| quiet.due).min();
             match next {
                 Some(next) => tokio::select! {
@@ -219,7 +240,28 @@ impl Watches {
             let ready: BTreeSet<TaskKey> =
                 self.known().due.extract_if(.., |_, quiet| quiet.due <= now).map(|(task, _)| task).collect();
             if !ready.is_empty() {
-                return ready;
+                return TaskChanges::Due(ready);
+            }
+        }
+    }
+
+    /// The tasks whose wait for quiet data has begun since the last call.
+    fn report_begun(&self, now: Instant) -> BTreeSet<TaskKey> {
+        let mut known = self.known();
+        let new = known.due.iter_mut().filter(|(_, quiet)| !quiet.is_reported && quiet.due > now);
+        new.map(|(task, quiet)| {
+            quiet.is_reported = true;
+            *task
+        })
+        .collect()
+    }
+
+    /// Waits for the next tasks that are due.
+    #[cfg(test)]
+    pub async fn due(&self) -> BTreeSet<TaskKey> {
+        loop {
+            if let TaskChanges::Due(tasks) = self.next().await {
+                return tasks;
             }
         }
     }
@@ -298,6 +340,26 @@ mod tests {
         watches.changed(Instant::now(), |_| true);
         assert_eq!(watches.due().await, [task].into());
         assert_eq!(began.elapsed(), Duration::from_secs(5));
+    }
+
+    /// What is shown as outdated from the first change on must be rendered some time.
+    #[tokio::test(start_paused = true)]
+    async fn the_begin_of_a_change_is_reported_once_and_has_an_end() {
+        let watches = Watches::default();
+        let (slow, quick) = ((alloc(1), 0, Consumer::Templates), (alloc(2), 0, Consumer::Templates));
+        watches.add(slow, &variable("a"), seconds(5, 20));
+        watches.add(quick, &variable("a"), Wait::NONE);
+        for _ in 0..2 {
+            watches.changed(Instant::now(), |_| true);
+        }
+        assert_eq!(watches.next().await, TaskChanges::Begun([slow].into()));
+        assert_eq!(watches.next().await, TaskChanges::Due([quick].into()), "it is due at once");
+        watches.keep(slow, &BTreeMap::new());
+        assert_eq!(
+            watches.next().await,
+            TaskChanges::Due([slow].into()),
+            "although it uses no data any more"
+        );
     }
 
     #[tokio::test(start_paused = true)]

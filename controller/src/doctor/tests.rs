@@ -87,6 +87,45 @@ fn variables_without_their_key_are_reported() {
     assert_eq!(examined(&config).unwrap().verdict, Verdict::Failure);
 }
 
+/// A folder in `/etc/herdlet` with mode 0755 showed the passwords of all jobs to every user, and doctor said nothing.
+#[test]
+fn passwords_that_every_user_can_read_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    mode(dir.path(), 0o755);
+    let config = config(|flags| flags.manifests = vec![dir.path().to_owned()]);
+    let write = |env: &str| {
+        let job = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  groups:\n    - name: g\n      tasks:\n        \
+                   - name: t\n          driver: raw_exec\n          config: {command: /bin/true}\n          ";
+        fs::write(dir.path().join("a.yaml"), format!("{job}{env}\n")).unwrap();
+    };
+    let found = |env: &str| {
+        write(env);
+        secrets::secrets(&config)
+    };
+    assert_eq!(found("env: {DB_USER: a, DB_PASSWORD_FILE: secret, DB_PASSWORD: '${NOMAD_META_x}'}"), None);
+    let finding = found("env: {DB_PASSWORD: swordfish}").unwrap();
+    assert_eq!(finding.verdict, Verdict::Warning);
+    let manifest = dir.path().canonicalize().unwrap().join("a.yaml");
+    assert!(
+        finding.message.contains("a.yaml") && !finding.message.contains("swordfish"),
+        "{}",
+        finding.message
+    );
+    assert!(finding.hint.is_some_and(|hint| hint.contains("chmod o-rwx ")));
+    mode(&manifest, 0o640);
+    assert_eq!(secrets::secrets(&config), None);
+    mode(&manifest, 0o644);
+    mode(dir.path(), 0o750);
+    assert_eq!(secrets::secrets(&config), None);
+    mode(dir.path(), 0o755);
+    fs::write(dir.path().join("db.env"), "PASSWORD=swordfish\n").unwrap();
+    let finding = found("env_file: [db.env]").unwrap();
+    assert!(finding.message.contains("db.env") && !finding.message.contains("a.yaml"), "{}", finding.message);
+}
+
 #[test]
 fn damaged_keys_of_identities_are_found() {
     let dir = tempfile::tempdir().unwrap();

@@ -160,6 +160,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         submissions: Submissions::below(state),
         facts: Facts { started_at: UnixNanos(1), ..Facts::default() },
         vitals: Box::new(Vitals::default),
+        read_inputs: Box::new(|| Box::pin(async {})),
         identity_keys,
         metrics: Box::new(|format, _| format!("{format:?}\n")),
         measuring: tokio::sync::Mutex::default(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use herdlet_agent::telemetry::logs::LogLevel;
+use herdlet_agent::{agent::folder::Rereads, telemetry::logs::LogLevel};
 use herdlet_api::http::{Tls, Token};
 use herdlet_base::error::in_full;
 use herdlet_config::{
@@ -19,10 +19,7 @@ use herdlet_node::member::Joined;
 use herdlet_runtime::off_thread;
 use herdlet_variables::Variables;
 use sd_notify::NotifyState;
-use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
-    sync::Notify,
-};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{readiness::Readiness, systemd::notify};
 
@@ -79,7 +76,7 @@ pub(super) struct Reloader {
     in_force: Vec<Setting>,
     pub(super) token: Option<Token>,
     pub(super) tls: Vec<Arc<Tls>>,
-    pub(super) folders: Vec<Arc<Notify>>,
+    pub(super) folders: Vec<Arc<Rereads>>,
     pub(super) variables: Option<Arc<Variables>>,
     pub(super) joined: Arc<OnceLock<Joined>>,
     pub(super) readiness: Readiness,
@@ -167,7 +164,7 @@ impl Reloader {
                 "failed to reload the certificates for servers; the previous ones stay in use"
             );
         }
-        self.folders.iter().for_each(|folder| folder.notify_one());
+        self.folders.iter().for_each(|folder| folder.ask());
         tracing::info!(folders = self.folders.len(), certificates = self.tls.len() - refused, "reloaded");
     }
 

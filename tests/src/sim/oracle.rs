@@ -99,10 +99,10 @@ impl Life {
             self.settle("after a decision on a deployment")?;
             self.check_wanted()?;
         }
-        self.check_tokens()?;
+        self.check_processes_are_current()?;
         self.check_launch_records()?;
         self.rest()?;
-        self.check_tokens()?;
+        self.check_processes_are_current()?;
         self.check_history()?;
         for id in self.wanted.keys().cloned().collect::<Vec<_>>() {
             self.delete(&id);

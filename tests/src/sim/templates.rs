@@ -19,7 +19,6 @@ use herdlet_api_types::{
 };
 use herdlet_plan::{
     action::Outcome,
-    event::Event,
     facts::{Facts, Input, Revision},
     op::{Part, TaskPart},
 };
@@ -166,16 +165,11 @@ impl Templates {
         self.rendered.get_mut(&(alloc, index)).filter(|rendered| rendered.attempt == attempt)
     }
 
-    /// The value of a job changes. Returns the events of watches.
-    pub(super) fn change(&mut self, job: &JobKey, value: u64) -> Vec<Event> {
+    /// The value of a job changes. Returns the parts whose watches report it.
+    pub(super) fn change(&mut self, job: &JobKey, value: u64) -> Vec<(AllocId, Part)> {
         self.values.insert(job.clone(), value);
         let tasks = self.watched.get(job).into_iter().flatten();
-        tasks
-            .map(|(alloc, index)| Event::SourceChanged {
-                alloc: *alloc,
-                part: Part::Task(*index, TaskPart::Templates),
-            })
-            .collect()
+        tasks.map(|(alloc, index)| (*alloc, Part::Task(*index, TaskPart::Templates))).collect()
     }
 
     /// The agent dies, and its watches with it.

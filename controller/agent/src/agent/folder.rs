@@ -8,6 +8,7 @@
 mod diff;
 mod links;
 mod memory;
+mod rereads;
 
 use std::{
     collections::BTreeSet,
@@ -34,12 +35,13 @@ use herdlet_manifest::{
 use herdlet_plan::{event::Command, job::Source};
 use herdlet_runtime::{Gate, GateOpener, Inbox};
 
+pub use self::rereads::Rereads;
 use self::{
     diff::{FolderDiff, union},
     links::Links,
     memory::Memory,
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use crate::{
     agent::{accepted, request},
@@ -77,7 +79,9 @@ pub struct FolderSource {
     warnings: Vec<Problem>,
     first_try: Option<GateOpener>,
     tried: Gate,
-    reread: Arc<Notify>,
+    rereads: Arc<Rereads>,
+    /// The number of requests to read it again.
+    asked: watch::Receiver<u64>,
 }
 
 /// The current problems of the folder, for status and metrics.
@@ -121,6 +125,7 @@ impl FolderSource {
         });
         owners.set(&dir, remembered.owned());
         let (first_try, tried) = Gate::closed();
+        let rereads = Arc::<Rereads>::default();
         let first_try = Some(first_try);
         Self {
             dir,
@@ -134,7 +139,8 @@ impl FolderSource {
             warnings: Vec::new(),
             first_try,
             tried,
-            reread: Arc::default(),
+            asked: rereads.subscribe(),
+            rereads,
         }
     }
 
@@ -154,9 +160,9 @@ impl FolderSource {
         self.tried.clone()
     }
 
-    /// Notify it to have the folder read again, for file systems whose changes the kernel does not report.
-    pub fn reread(&self) -> Arc<Notify> {
-        Arc::clone(&self.reread)
+    /// Has the folder read again.
+    pub fn rereads(&self) -> Arc<Rereads> {
+        Arc::clone(&self.rereads)
     }
 
     /// The folder's problems, kept up to date.
@@ -169,6 +175,13 @@ impl FolderSource {
     /// # Errors
     /// When the ownership cannot be stored, or the agent is shutting down. Problems of files go into the status.
     async fn load(&mut self) -> anyhow::Result<Reading> {
+        let asked = *self.asked.borrow_and_update();
+        let reading = self.read_and_apply().await;
+        self.rereads.answer(asked);
+        reading
+    }
+
+    async fn read_and_apply(&mut self) -> anyhow::Result<Reading> {
         let (dir, drivers) = (self.dir.clone(), self.drivers.borrow_and_update().clone());
         let before = self.remembered.owned();
         let owners = owning(&before);
@@ -264,7 +277,7 @@ impl FolderSource {
                 self.status.set(vec![self.problem(message)]);
             }
             logged = failure;
-            let _ = tokio::time::timeout(RETRY_PERIOD, self.reread.notified()).await;
+            let _ = tokio::time::timeout(RETRY_PERIOD, self.asked.changed()).await;
         }
     }
 
@@ -283,10 +296,10 @@ impl FolderSource {
         self.first_try_is_over();
         let dir = self.dir.clone();
         let is_another = || identity(&dir) != watched;
-        let (mut drivers, reread) = (self.drivers.clone(), Arc::clone(&self.reread));
+        let (mut drivers, mut asked) = (self.drivers.clone(), self.asked.clone());
         loop {
             tokio::select! {
-                () = reread.notified() => {}
+                Ok(()) = asked.changed() => {}
                 changed = watch.changed() => if changed.is_err() { return Ok(()) },
                 // What names a driver that was not there may be right now.
                 Ok(()) = drivers.changed() => {}

@@ -22,9 +22,9 @@ use herdlet_base::{
 use herdlet_driver::{DriverInfo, FsIsolation};
 use herdlet_plan::{
     action::{MountSource, Outcome},
-    claims::{Claims, Grant},
     env::Variables,
     facts::Facts,
+    identity_claims::{Claims, Grant},
     time::Deadline,
 };
 use herdlet_storage::{

@@ -13,7 +13,7 @@ use herdlet_base::{
     safe_fs::{FileOwner, FsError},
     user,
 };
-use herdlet_driver::{AttemptId, TaskDriver};
+use herdlet_driver::{AttemptId, DriverError, TaskDriver};
 use herdlet_plan::{
     action::{FailureClass, Outcome},
     env::{TaskEnv, Variables},
@@ -138,7 +138,10 @@ pub async fn script(
         )),
         Err(error) if error.is_gone() => Outcome::Absent,
         Err(error) => {
-            fatal(format!("Template failed to run script {command} with arguments {args}: {}", error.why()))
+            let why =
+                format!("Template failed to run script {command} with arguments {args}: {}", error.why());
+            // Its engine may be away for a moment.
+            if matches!(error, DriverError::Retry(_)) { retry(why) } else { fatal(why) }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Endpoints about the agent itself: status, health, identity, metrics.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -27,6 +27,8 @@ use super::{
 };
 use crate::alloc_ops::{host, stats};
 
+/// Longer than a folder may take before its status has a problem.
+const READING_TIME_MAX: Duration = Duration::from_secs(15);
 /// At most this many objects are listed; the counts include all.
 const UNCONVERGED_LEN_MAX: usize = 1_000;
 
@@ -76,6 +78,18 @@ pub(super) async fn index(
 ) -> ApiResult<Response> {
     let index = |shared: &Shared| Ok(json!({ "Index": shared.index(Source::Services) }));
     shared.answer_from(Source::Services, &read, index).await
+}
+
+/// Reads the agent's folders and the data of templates as they are now, and answers with the index of a commit that includes
+/// them. A folder that can't be read in time is a problem in the status.
+pub(super) async fn current(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
+    let read = async {
+        (shared.read_inputs)().await;
+        // If the planner can't answer, other answers say so.
+        let _ = shared.requests.settled().await;
+    };
+    let _ = tokio::time::timeout(READING_TIME_MAX, read).await;
+    Ok(Json(json!({ "Index": shared.model.index() })))
 }
 
 fn status_of(shared: &Shared) -> AgentStatus {

@@ -85,6 +85,7 @@ impl ApiFixture {
                 ..Facts::default()
             },
             vitals: Box::new(Vitals::default),
+            read_inputs: Box::new(|| Box::pin(async {})),
             identity_keys,
             metrics: Box::new(|format, _| format!("{format:?}\n")),
             measuring: tokio::sync::Mutex::default(),

@@ -19,8 +19,9 @@ use crate::{
     config::{self, ContainerConfig, FieldError},
     engine::{Engine, Place},
     failure, files,
-    images::{self, LocalImage, Order, Patience},
+    images::{self, LocalImage},
     policy::PullFallback,
+    pulls::{Order, Patience},
 };
 
 /// A disk on which a pull has failed for lack of space is full if less is free: what was fetched is removed by then.

@@ -138,8 +138,21 @@ fn verdict(parts: &[&Map<String, Json>], entry: &Entry, judge: Judge) -> Verdict
     }
 }
 
+/// What does the same as a feature, or its useful part.
+const INSTEAD: [(&str, &str); 4] = [
+    (
+        "connect",
+        "let clients find the service by its address: with `nomadService` in a template, or in DNS; tasks encrypt themselves",
+    ),
+    ("csi", "mount the storage on this machine, and use it as a host volume with `host_path`"),
+    ("csi_plugin", "mount the storage on this machine, and use it as a host volume with `host_path`"),
+    ("expose", "let the check use a port of the task"),
+];
+
 fn not_built(name: &str) -> String {
-    format!("`{name}` is not supported")
+    let instead = INSTEAD.iter().find(|(known, _)| *known == name);
+    let instead = instead.map_or(String::new(), |(_, instead)| format!("; instead {instead}"));
+    format!("`{name}` is not supported{instead}")
 }
 
 /// Returns whether a value turns a feature off.

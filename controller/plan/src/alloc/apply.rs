@@ -153,7 +153,12 @@ impl Writer<'_> {
         match (part, ended) {
             (Part::Task(index, TaskPart::Process), ended) => self.process_outcome(index, ended, outcome),
             (_, FinishedOperation::Overtaken) => {}
-            (part, FinishedOperation::Fresh(doing)) => self.part_outcome(part, doing, outcome),
+            (part, FinishedOperation::Fresh(doing)) => {
+                if !matches!(doing, Doing::Inspect(_)) {
+                    self.source_read(part, generation);
+                }
+                self.part_outcome(part, doing, outcome);
+            }
         }
         if self.state.parts.take_source_change(part) {
             self.source_changed(part);

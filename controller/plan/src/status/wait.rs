@@ -145,6 +145,11 @@ impl<'a> Sentence<'a> {
             Waiting::Proof(index, at_ns) => self.proof(*index, *at_ns),
             Waiting::Delay(index, until) => self.delay(*index, until),
             Waiting::Splay(index, part) => self.splay(*index, *part),
+            Waiting::Source(index, part) => {
+                let name = PartName(self.spec, Part::Task(*index, *part));
+                self.say(&name, format_args!("data has changed; it is read once it is quiet (`wait`)"));
+                Cause::new(Reason::Delay)
+            }
             Waiting::Turn(index, other) => self.turn(*index, other),
             Waiting::StopOrder(index) => {
                 self.depends(*index, format_args!("stops after the tasks before it in the stop order"))

@@ -160,7 +160,6 @@ impl World {
         }
         let launch_ns = self.launch_due(open, key);
         let drain_ns = self.drain_wake_ns(open.now);
-        let mut result = "unchanged";
         let drains = self.drain_is_due(open.now, key);
         // A mere change of an allocation's convergence does not change the job's plan.
         let is_stale = |entry: &JobEntry| {
@@ -168,10 +167,11 @@ impl World {
             let retries = entry.retry.is_some_and(|retry| retry.is_due(open.now));
             entry.stale || drains || retries || deployment.is_some_and(|known| known.is_due(open.now))
         };
+        let mut has_changed = false;
         let rounds = if self.jobs.get(key).is_some_and(is_stale) { ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
             if self.follow_deployments(open, key) {
-                result = "changed";
+                has_changed = true;
                 continue;
             }
             let mut steps = self.plan_job(open.now, key);
@@ -188,18 +188,24 @@ impl World {
             if !moved {
                 break;
             }
-            result = "changed";
+            has_changed = true;
         }
         let Some(entry) = self.jobs.get_mut(key) else { return };
-        if !entry.unplaced.is_empty() {
-            result = "waiting";
-        }
+        let result = match (entry.unplaced.is_empty(), has_changed) {
+            (false, _) => "waiting",
+            (true, true) => "changed",
+            (true, false) => "unchanged",
+        };
         open.turn.notes.push(Note::Reconciled { kind: "job", result });
         if entry.stale {
             entry.prune_versions(key, &self.allocs, open.turn);
         }
-        if rounds > 0 {
+        // A deployment that ends by time changes what its verdicts on allocations mean. Other changes of verdicts are
+        // applied one by one.
+        if entry.stale || has_changed {
             entry.open = Open::of(key, entry, &self.allocs);
+        }
+        if rounds > 0 {
             entry.retry = self.allocs.next_retry(key, open.now);
         }
         entry.flush(open, key, &self.allocs);

@@ -1,22 +1,19 @@
-//! Starts an attempt, or takes over one that an earlier agent started.
+//! Starts an attempt.
 
 use std::{os::fd::AsFd, path::PathBuf, sync::Arc};
 
 use herdlet_api_types::job::LogMode;
 use herdlet_base::safe_fs::open_logs;
-use herdlet_driver::{
-    AttemptId, DriverError, DriverResult, Recovered, Recovery, Started, TaskConfig, limits::Limits,
-    recover_by,
-};
+use herdlet_driver::{AttemptId, DriverError, DriverResult, Started, TaskConfig, limits::Limits};
 use rustix::fs::{Mode, OFlags};
 
 use super::{
     Shared, Translated,
-    failure::{is_shortage, place, start_error, without_record},
-    off_thread, repair,
-    supervise::{self, Cause, Live, NeverRan},
+    failure::{place, start_error, without_record},
+    off_thread,
+    supervise::{Cause, NeverRan},
 };
-use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, Record, State, Step, WhenFull, launch};
+use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, State, Step, WhenFull, launch};
 
 const MIB: u64 = 1024 * 1024;
 /// An attempt's name is also the name of a file and a directory.
@@ -51,57 +48,6 @@ impl Shared {
             self.begun(&id, child).await?;
         }
         self.adopt(&id, config).await
-    }
-
-    pub(super) async fn recover(self: &Arc<Self>, recovery: Recovery) -> DriverResult<Recovered> {
-        let Recovery { id, config, .. } = recovery;
-        if let Some(live) = self.find(&id) {
-            if let Some(config) = config {
-                live.set_config(Arc::new(config));
-            }
-            return Ok(self.recovered(&id, &live).await);
-        }
-        recover_by(&**self, &id, |record| self.take_over(&id, record, config.map(Arc::new))).await
-    }
-
-    /// Takes over an attempt that an earlier agent started.
-    async fn take_over(
-        self: &Arc<Self>,
-        id: &AttemptId,
-        record: Record,
-        config: Option<Arc<TaskConfig>>,
-    ) -> DriverResult<Recovered> {
-        match record.state {
-            // The agent that was to retry the start ended before it could. The next start removes the record.
-            State::StartFailed { step, errno, .. } if is_shortage(step, i32::from(errno)) => {
-                Ok(Recovered::NotStarted)
-            }
-            State::StartFailed { .. } | State::Exited(_) | State::Tombstone => {
-                Ok(Recovered::Exited(supervise::result_of(&record, self.cgroup(id).as_ref())))
-            }
-            State::Created | State::Running => {
-                let live = self.supervise(id, config).await?;
-                Ok(self.recovered(id, &live).await)
-            }
-        }
-    }
-
-    /// The state of a supervised attempt. One that runs is moved back into its cgroup if necessary.
-    async fn recovered(self: &Arc<Self>, id: &AttemptId, live: &Live) -> Recovered {
-        match live.begun().await {
-            Ok(()) => {}
-            Err(NeverRan { cause: Cause::Machine, .. }) => {
-                self.live().remove(id);
-                return Recovered::NotStarted;
-            }
-            Err(NeverRan { why, cause: Cause::Task | Cause::Unknown }) => return Recovered::Lost { why },
-        }
-        if live.exit().is_none()
-            && let Err(error) = repair::repair(self, id).await
-        {
-            tracing::warn!(%id, error = error.why(), "failed to move a task back into its cgroup");
-        }
-        live.exit().map_or_else(|| Recovered::Running(Started::default()), Recovered::Exited)
     }
 
     /// Waits until the attempt is claimed, by this supervisor or by another that came first.

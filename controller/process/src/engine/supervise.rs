@@ -14,7 +14,7 @@ use herdlet_driver::{AttemptId, DriverResult, Exited, TaskConfig};
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::{Shared, end, failure, retry, stats::Sample};
+use super::{Shared, failure, retry, stats::Sample, stop};
 use crate::{
     attempts::SupervisionEnd,
     cgroup::Cgroup,
@@ -186,7 +186,7 @@ impl Shared {
             },
             SupervisionEnd::SupervisorDied(record) => {
                 // Nothing would record its exit or drain its output any more.
-                let orphans = end::kill_orphans(self, id, &record).await;
+                let orphans = stop::kill_orphans(self, id, &record).await;
                 if let Err(error) = &orphans {
                     tracing::warn!(%id, error = error.why(), "failed to kill the processes that a dead supervisor left");
                 }

@@ -286,6 +286,51 @@ async fn once_rendered_templates_are_not_rendered_again() {
     assert_eq!(bench.text("local/a"), "other", "a lost file is rendered again");
 }
 
+/// The next task that is due.
+async fn due(changed: &mut mpsc::Receiver<DataChange>) -> TaskKey {
+    loop {
+        match changed.recv().await.expect("a report") {
+            DataChange::Due(task) => return task,
+            DataChange::Begun(_) | DataChange::Flushed(_) => {}
+        }
+    }
+}
+
+/// After `var put`, `wait` returned before the change was noticed.
+#[tokio::test]
+async fn a_flush_follows_the_changes_before_it() {
+    let text = r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#;
+    let mut bench = Bench::new(vec![block("local/a", text)]);
+    bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+    bench.done().await;
+    let (sender, mut changed) = mpsc::channel(8);
+    let renderer = Arc::clone(&bench.renderer);
+    let following = tokio::spawn(async move { renderer.follow(sender).await });
+    for number in 0..100 {
+        let began = async {
+            bench.put("nomad/jobs/web", &[("user", &number.to_string())]).await;
+            bench.renderer.flush().await;
+        };
+        let reports = async {
+            let mut begun = Vec::new();
+            loop {
+                match changed.recv().await.expect("a report") {
+                    DataChange::Begun(task) => begun.push(task),
+                    DataChange::Due(task) => panic!("{task:?} is due before its wait of 5 s is over"),
+                    DataChange::Flushed(done) => {
+                        done.send(()).expect("the caller waits");
+                        return begun;
+                    }
+                }
+            }
+        };
+        let ((), begun) = tokio::join!(began, reports);
+        let expected = if number == 0 { vec![bench.task.key] } else { Vec::new() };
+        assert_eq!(begun, expected, "one report of a wait that goes on");
+    }
+    following.abort();
+}
+
 #[tokio::test]
 async fn changes_of_used_data_are_reported() {
     let mut quick = block("local/a", r#"{{ with nomadVar "nomad/jobs/web" }}{{ .user }}{{ end }}"#);
@@ -298,10 +343,10 @@ async fn changes_of_used_data_are_reported() {
     assert!(matches!(missing, Rendering::Missing { .. }));
     bench.put("nomad/jobs/other", &[("user", "x")]).await;
     bench.put("nomad/jobs/web", &[("user", "admin")]).await;
-    assert_eq!(changed.recv().await, Some(bench.task.key), "what was missing is there");
+    assert_eq!(due(&mut changed).await, bench.task.key, "what was missing is there");
     bench.done().await;
     bench.put("nomad/jobs/web", &[("user", "root")]).await;
-    assert_eq!(changed.recv().await, Some(bench.task.key));
+    assert_eq!(due(&mut changed).await, bench.task.key);
     bench.done().await;
     assert_eq!(bench.text("local/a"), "root");
     bench.renderer.forget(bench.task.key.0);

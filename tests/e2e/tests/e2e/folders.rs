@@ -42,6 +42,26 @@ fn version(name: &str, version: &str) -> String {
     job(name, "service", "", &[shell("t", &format!("echo version {version}; exec sleep 1000"), "")])
 }
 
+/// `wait` returned before the agent had read the file, and reported the version before it.
+#[test]
+fn a_wait_includes_a_file_that_was_written_just_before() {
+    let mut agent = Agent::prepare(Setup::default());
+    agent.set_arguments(vec!["--manifests".into(), agent.home.manifests().display().to_string()]);
+    agent.home.write("manifests/web.yaml", &version("web", "0"));
+    agent.launch();
+    let file = agent.home.manifests().join("web.yaml");
+    for number in ["1", "2", "3"] {
+        std::fs::write(&file, version("web", number)).unwrap();
+        agent.cli(&["wait", "web"]).success();
+        let versions = agent.cli(&["get", "versions", "web", "-o", "name"]).success().stdout;
+        assert_eq!(versions.lines().next(), Some(number), "{versions}");
+        assert_eq!(agent.cli(&["status", "--check"]).code, 0);
+    }
+    std::fs::remove_file(&file).unwrap();
+    agent.cli(&["wait", "web", "--for", "deleted"]).success();
+    agent.finish();
+}
+
 #[test]
 fn rolled_back_job_is_held_until_its_file_changes() {
     let mut agent = Agent::prepare(Setup::default());

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use herdlet_api_types::{AllocId, JobKey, view::JobView};
 use herdlet_plan::{
+    event::Event,
     op::TaskPart,
     record::{RecordKey, RecordValue},
 };
@@ -32,8 +33,10 @@ impl Life {
     fn set_data(&mut self, job: &JobKey, value: u64) {
         self.met.note(Kind::ChangedData);
         self.trace.note(self.now_ns, || format!("the data of {job} is {value}"));
-        for event in self.machine.templates.change(job, value) {
-            self.post(event);
+        for (alloc, part) in self.machine.templates.change(job, value) {
+            // Both are from one watch: the first is never late.
+            self.see(Event::SourceChanging { alloc, part });
+            self.post(Event::SourceChanged { alloc, part });
         }
     }
 

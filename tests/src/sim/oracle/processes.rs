@@ -16,8 +16,9 @@ use crate::sim::{
 };
 
 impl Life {
-    /// Checks that every process that is notified of new tokens knows one that has not expired.
-    pub(super) fn check_tokens(&self) -> Result<(), Violation> {
+    /// Checks that every process has what it is notified of: an unexpired token, the newest value of its probe, the network of its
+    /// group, the present output of its templates.
+    pub(super) fn check_processes_are_current(&self) -> Result<(), Violation> {
         for ((id, index, number), attempt) in self.machine.live() {
             let known_until = self.machine.token_known_until(*id, *index);
             if known_until.is_some_and(|until| until < self.now_ns) {

@@ -1,8 +1,11 @@
 //! A folder is read, compared with the jobs that it owned, and stored.
 
 use herdlet_api_types::JobKey;
+use herdlet_plan::event::Reply;
+use herdlet_runtime::CommitIndex;
 
 use super::*;
+use crate::planner::Answer;
 
 const JOB: &str = "apiVersion: herdlet/v1\nkind: Job\nmetadata: {name: NAME}\nspec:\n  type: batch\n  groups:\n    \
                    - name: g\n      tasks:\n        - name: t\n          driver: raw_exec\n          config: {command: /bin/true}\n";
@@ -200,4 +203,39 @@ fn files_of_variables_that_others_can_change_are_reported() {
         assert_eq!(Path::new(&problem.source), path);
     }
     assert!(reported([0o666, 0o666]).unwrap().message.starts_with("2 files are used"));
+}
+
+/// `wait` returned before a file that was written just before had been read.
+#[tokio::test]
+async fn a_request_to_read_the_folder_ends_when_its_jobs_are_applied() {
+    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (inbox, mut arrivals) = Inbox::with_capacity(4);
+    let (drivers, owners) = (watch::channel(Drivers::built_in()).1, Arc::default());
+    let source = FolderSource::new(dir.path().into(), state.path(), drivers, inbox, owners);
+    let rereads = source.rereads();
+    let (applied, now) = watch::channel(BTreeSet::new());
+    let planner = tokio::spawn(async move {
+        loop {
+            let Some(Input::Request(command, answer)) = arrivals.take() else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            let Command::ApplyFolder { jobs, .. } = command else { panic!("{command:?}") };
+            applied.send_replace(jobs.iter().map(|(job, _)| job.id.clone()).collect());
+            let reply = Reply::Applied { index: 1, jobs: Vec::new(), volumes: Vec::new() };
+            let _ = answer.send(Answer { reply, index: CommitIndex(1) });
+        }
+    });
+    let following = tokio::spawn(source.follow());
+    for job in ["a", "b", "c", "d"] {
+        write(dir.path(), &format!("{job}.yaml"), job);
+        rereads.read_again().await;
+        assert!(now.borrow().contains(job), "{job} of {:?}", now.borrow());
+    }
+    // A folder that is gone can't be read: nobody waits for it.
+    drop(dir);
+    rereads.read_again().await;
+    for task in [planner, following] {
+        task.abort();
+    }
 }

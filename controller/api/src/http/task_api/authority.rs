@@ -15,7 +15,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use herdlet_agent::publish::ReadModel;
 use herdlet_api_types::{AllocId, view::AllocView};
 use herdlet_base::clock;
-use herdlet_plan::claims::{Claims, DEFAULT_AUDIENCE};
+use herdlet_plan::identity_claims::{Claims, DEFAULT_AUDIENCE};
 use herdlet_runtime::Gate;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;

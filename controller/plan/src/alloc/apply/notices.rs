@@ -13,7 +13,7 @@ use crate::{
     action::{FailureClass, Outcome},
     backoff::fraction,
     facts::{ChangeAction, Notification, Owed, Revision},
-    limits::SIGNAL_RETRY,
+    limits::{SCRIPT_RETRY, SIGNAL_RETRY},
     op::{Part, TaskIndex, TaskPart, TemplateIndex},
     state::{LaterNotice, Notice, NoticeInFlight, Run},
     time::Deadline,
@@ -105,15 +105,24 @@ impl Writer<'_> {
         if self.known(task).and_then(|known| known.signalled_attempt()) != Some(attempt) {
             return;
         }
-        match (notice, outcome) {
-            (Notice::Script(script), _) => self.note_script(task, script, outcome),
-            // The driver can't send it now.
-            (Notice::Signal(signal), Outcome::Failed { class: FailureClass::Retry, .. }) => {
-                let due = Deadline::after(self.now, SIGNAL_RETRY);
-                let action = ChangeAction::Signal([signal].into());
-                self.send_later(task, part, LaterNotice { action, due });
+        // The driver can't deliver it now.
+        let is_delayed = matches!(outcome, Outcome::Failed { class: FailureClass::Retry, .. });
+        let later = match notice {
+            Notice::Signal(signal) => {
+                is_delayed.then(|| (ChangeAction::Signal([signal].into()), SIGNAL_RETRY))
             }
-            (Notice::Signal(_), _) => {}
+            Notice::Script(script) if is_delayed && self.may_run_later(task, script) => {
+                Some((ChangeAction::run(BTreeSet::new(), [script].into()), SCRIPT_RETRY))
+            }
+            Notice::Script(script) => {
+                self.state.delayed_scripts.remove(&(task, script));
+                self.note_script(task, script, outcome);
+                None
+            }
+        };
+        if let Some((action, delay)) = later {
+            let due = Deadline::after(self.now, delay);
+            self.send_later(task, part, LaterNotice { action, due });
         }
         self.on_notice_delivered(task, part, revision);
     }

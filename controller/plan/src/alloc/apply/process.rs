@@ -89,7 +89,7 @@ impl Writer<'_> {
             }
             TaskChange::Prove => {
                 if let Some(known) = self.known_mut(index) {
-                    known.failed_after = None;
+                    known.forgive();
                 }
             }
             TaskChange::Settle(part) => self.settle(index, part),
@@ -174,6 +174,7 @@ impl Writer<'_> {
             known.window = Some(Deadline::after(now, interval));
         }
         self.state.later_notices.retain(|(task, _), _| *task != index);
+        self.state.delayed_scripts.retain(|(task, _), _| *task != index);
         // An inspection in flight was about the state before.
         self.state.parts.supersede_part(Part::Task(index, TaskPart::Process));
         self.state.parts.set_part(Part::Task(index, TaskPart::Process), PartState::Absent);

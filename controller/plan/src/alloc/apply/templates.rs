@@ -24,8 +24,29 @@ use crate::{
 };
 
 impl Writer<'_> {
+    /// The data that the part is made from has changed. What is not up is made from the new data anyway.
+    pub fn source_changing(&mut self, part: Part) {
+        let is_old = match self.state.parts.get(part) {
+            PartState::Up | PartState::Busy { .. } | PartState::Suspect(_) => true,
+            PartState::Unknown | PartState::Absent | PartState::Pending { .. } | PartState::Failed { .. } => {
+                false
+            }
+        };
+        if is_old {
+            self.state.changed_sources.insert(part, *self.generation);
+        }
+    }
+
+    /// An operation that read the part's data, or removed the part, has ended.
+    pub(super) fn source_read(&mut self, part: Part, generation: u64) {
+        if self.state.changed_sources.get(&part).is_some_and(|last| generation > *last) {
+            self.state.changed_sources.remove(&part);
+        }
+    }
+
     /// The data that the part is made from may have changed.
     pub fn source_changed(&mut self, part: Part) {
+        self.source_changing(part);
         match self.state.parts.get(part) {
             PartState::Up => {
                 let Some(facts) = self.state.facts.get(part) else {
@@ -109,6 +130,14 @@ impl Writer<'_> {
         let attempt = self.known(index)?.signalled_attempt()?;
         let timeout = Duration(timeout.as_nanos().saturating_add(SCRIPT_REPORT.as_nanos()));
         Some(self.issue_beside(index, Verb::Script { attempt, template }, timeout))
+    }
+
+    /// Whether a script that its driver can't run now may still be run: for as long as it may take itself.
+    pub(super) fn may_run_later(&mut self, index: TaskIndex, template: TemplateIndex) -> bool {
+        let Some(timeout) = self.script(index, template).map(|script| script.timeout) else { return false };
+        let now_ns = self.now.boot_ns;
+        let since_ns = *self.state.delayed_scripts.entry((index, template)).or_insert(now_ns);
+        now_ns.saturating_sub(since_ns) < timeout.as_nanos().max(0).unsigned_abs()
     }
 
     /// Records how a script has ended. Texts and events are Nomad's.

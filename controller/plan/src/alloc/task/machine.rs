@@ -226,7 +226,11 @@ impl TaskTurn<'_> {
 
     /// Brings up a part, or renews it if that is due.
     fn part_up(self, pass: &mut Pass<'_>, part: TaskPart) -> Progress {
-        let part = self.part(part);
+        let own = part;
+        let part = self.part(own);
+        if pass.state.changed_sources.contains_key(&part) {
+            pass.wait(Waiting::Source(self.index, own));
+        }
         if let Some(renew_at) = pass.state.renewal(part)
             && *pass.state.parts.get(part) == PartState::Up
             && pass.passed(&renew_at)

@@ -56,24 +56,32 @@ pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
     }
 }
 
-/// How long a running attempt has to live before it counts, as a `CLOCK_BOOTTIME` of its boot; `None` unless the
-/// attempt before it failed. It is the longest of the job's own times and of twice the longest lifetime of the attempts
-/// that failed in a row. After a single failure that is at most a minute, and at most the interval of the restart
-/// policy.
+/// When a running attempt counts, as a `CLOCK_BOOTTIME` of its boot; `None` unless the attempt before it failed.
 pub fn proof_ends_ns(
     policy: &RestartPolicy,
     min_healthy_time: Option<Duration>,
     state: &TaskState,
 ) -> Option<u64> {
+    let length = proof(policy, min_healthy_time, state)?;
+    Some(state.started_ns.saturating_add(length.as_nanos().max(0).unsigned_abs()))
+}
+
+/// How long an attempt has to live before it counts; `None` unless the attempt before it failed. It is the longest of the job's own times and of twice the longest lifetime of the attempts
+/// that failed in a row. After a single failure that is at most a minute, and at most the interval of the restart
+/// policy.
+pub fn proof(
+    policy: &RestartPolicy,
+    min_healthy_time: Option<Duration>,
+    state: &TaskState,
+) -> Option<Duration> {
     let longest_life = state.failed_after?;
     let own = PROOF_MIN.max(policy.delay).max(min_healthy_time.unwrap_or(Duration::ZERO));
-    let length = match state.failures {
+    Some(match state.failures {
         Some(Failures { count: 2.., .. }) => {
             own.max(twice(longest_life)).min(policy.interval.max(PROOF_ROW_MAX))
         }
         Some(_) | None => own.max(twice(longest_life).min(PROOF_SINGLE_MAX)).min(policy.interval),
-    };
-    Some(state.started_ns.saturating_add(length.as_nanos().max(0).unsigned_abs()))
+    })
 }
 
 /// The failures in a row after one more attempt, which `lived` that long. Lifetimes may vary: an attempt that lives less than

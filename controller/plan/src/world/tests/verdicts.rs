@@ -273,6 +273,46 @@ fn an_allocation_that_is_healthy_late_is_not_failed() {
     assert_eq!(judgement(&bench), (DeploymentStatus::Failed, Some(false)));
 }
 
+/// Each failure began a new wait, whose end was the deadline: a crash loop was never overdue.
+#[test]
+fn a_crash_loop_is_overdue() {
+    let mut bench = running();
+    let fails_at = |bench: &mut Bench, second: u64| {
+        bench.now = at(second);
+        let alloc = bench.id();
+        let attempt = bench.world.allocation(alloc).expect("the allocation").1.durable.tasks[0].attempt;
+        let (task, result) = ("main".to_owned(), crate::fixture::exit(1));
+        bench.see(Event::Exited { alloc, task, attempt, result });
+        bench.settle();
+    };
+    fails_at(&mut bench, 3_000);
+    let restarts_at = overdue_at(&bench).expect("the end of the delay");
+    assert!((at(3_001).boot_ns..at(3_030).boot_ns).contains(&restarts_at), "{restarts_at}");
+    // The second attempt has to live for a minute, and lives for two seconds.
+    wait_until(&mut bench, 3_030);
+    let due = Some(at(3_090).boot_ns);
+    assert_eq!(overdue_at(&bench), due);
+    fails_at(&mut bench, 3_032);
+    for second in [3_060, 3_062, 3_090, 3_092] {
+        assert!(overdue_at(&bench).is_some_and(|at_ns| Some(at_ns) <= due), "at {second}");
+        match second % 10 {
+            0 => wait_until(&mut bench, second),
+            _ => fails_at(&mut bench, second),
+        }
+    }
+    assert_eq!(overdue_at(&bench), due);
+    // The next agent knows this, too.
+    bench.restart(at(3_093));
+    bench.settle();
+    assert_eq!(overdue_at(&bench), due);
+    // An attempt that counts, after an hour, ends it, and the next failure begins another wait.
+    wait_until(&mut bench, 3_200);
+    wait_until(&mut bench, 7_000);
+    assert_eq!((shown(&bench)[0], overdue_at(&bench)), (ConvergenceState::Converged, None));
+    fails_at(&mut bench, 7_100);
+    assert!(overdue_at(&bench).is_some_and(|due| due > at(7_100).boot_ns));
+}
+
 /// A restart kept the verdict of a roll-out: only another allocation could be healthy.
 #[test]
 fn a_restart_by_a_user_gives_a_full_deadline() {

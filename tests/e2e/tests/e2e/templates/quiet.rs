@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{greeting, put, quick, template, templates, until_recorded};
+use herdlet_e2e::agent::{Agent, Setup};
+
+use super::{greeting, path_of, put, quick, recorder, template, templates, until_recorded};
 use crate::common::{is_root, job, shell};
 
 /// Longer than three changes take on a busy machine.
@@ -41,5 +43,24 @@ fn several_changes_within_the_wait_are_one_action() {
         }
     }
     assert_eq!(expected.len(), 2);
+    agent.finish();
+}
+
+/// `wait` returned before the data was quiet, and the task had the old file.
+#[test]
+fn a_wait_includes_a_change_that_is_not_quiet_yet() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config("template: {wait: {min: 2s, max: 2s}}\n"));
+    put(&agent, "nomad/jobs/waited", &["greeting=first"]);
+    let each = [template(&greeting("waited"), "local/conf", "")];
+    agent.apply_and_wait(&job("waited", "service", "", &[recorder("t", &each)]));
+    for value in ["second", "third"] {
+        put(&agent, "nomad/jobs/waited", &[&format!("greeting={value}")]);
+        agent.cli(&["wait", "waited"]).success();
+        let text = std::fs::read_to_string(path_of(&agent, "waited.g[0]", "t/local/conf")).unwrap();
+        assert_eq!(text, value);
+    }
     agent.finish();
 }

@@ -167,9 +167,19 @@ impl Writer<'_> {
         let details = details.map(|(key, text)| (String::from(key), text)).into();
         self.note_with(index, TaskEventKind::Restarting, message, details);
         let (now, until) = (self.now, Deadline::after(self.now, delay));
+        let min_healthy_time = self.spec.policy().health.map(|terms| terms.min_healthy_time);
+        let known = self.task(index).zip(self.known(index));
+        let proof = known.and_then(|(task, known)| restart::proof(&task.restart, min_healthy_time, known));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
-            let failures = restart::count_failure(known.failures, known.lived(now));
+            let lived = known.lived(now);
+            if let Some(length) = proof {
+                known.late_at.get_or_insert(Deadline::after(
+                    now,
+                    Duration(length.as_nanos().saturating_sub(lived.as_nanos())),
+                ));
+            }
+            let failures = restart::count_failure(known.failures, lived);
             known.failures = Some(failures);
             known.failed_after = Some(failures.longest);
             known.withdraw_restart();
@@ -204,7 +214,7 @@ impl Writer<'_> {
         let Some(known) = self.known_mut(index) else { return };
         known.run = Run::Dead;
         known.failed = failed == Failed::Yes;
-        known.failed_after = None;
+        known.forgive();
         known.withdraw_restart();
         known.clear_owed();
         known.finished_at = wall;

@@ -125,6 +125,36 @@ fn failed_scripts_are_recorded_and_may_fail_the_task() {
     }
 }
 
+/// An engine that was away for a moment made a script fail, and killed its task.
+#[test]
+fn a_script_whose_driver_is_away_runs_later() {
+    let away = || Outcome::Failed { class: FailureClass::Retry, why: "the engine is away".to_string() };
+    let killed = "Template script failed, task is being killed";
+    let spec = templated(vec![scripted(|script| script.fail_on_error = true)]);
+    let mut life = running_with(&spec, &[1]);
+    let began_ns = life.now.boot_ns;
+    let pass = |life: &mut Bench<'_>, seconds: u64| {
+        life.now = Now { boot_ns: began_ns + seconds * 1_000_000_000, ..life.now };
+        life.settle();
+    };
+    life.change_data(rendered(&[2]));
+    life.end_notice(away());
+    assert_eq!((life.issued("Script"), life.owed().is_some()), (1, true), "after a pause");
+    pass(&mut life, 1);
+    assert_eq!(life.issued("Script"), 2);
+    life.end_notice(Outcome::Done(None));
+    assert_eq!((life.owed(), life.count(killed)), (None, 0));
+    // The next change has its full time: the timeout of the script, 5 s.
+    life.change_data(rendered(&[3]));
+    for second in 1..=5 {
+        life.end_notice(away());
+        assert_eq!((life.issued("Script"), life.count(killed)), (2 + second, 0));
+        pass(&mut life, 1 + second as u64);
+    }
+    life.end_notice(away());
+    assert_eq!((life.issued("Script"), life.count(killed), life.owed()), (8, 1, None));
+}
+
 /// A restart kills a script that runs inside the process: that is not a failure of the script.
 #[test]
 fn a_script_ends_with_its_process() {

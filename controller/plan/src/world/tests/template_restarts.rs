@@ -127,6 +127,40 @@ fn replicas_restart_one_after_the_other() {
     assert_eq!(group.explain(other), [] as [&str; 0]);
 }
 
+/// Until the new data was rendered, the allocation was shown as converged: `wait` returned before the change had begun.
+#[test]
+fn an_allocation_with_old_data_has_not_converged() {
+    let mut group = replicas(1, |_| ());
+    let alloc = group.ids()[0];
+    let shown = |group: &Replicas| {
+        let entry = group.bench.world.allocs.get(alloc).expect("a known object");
+        entry.verdict.as_ref().expect("a verdict").state
+    };
+    assert_eq!(shown(&group), ConvergenceState::Converged);
+    let old = "data has changed; it is read once it is quiet (`wait`)";
+    group.bench.see(Event::SourceChanging { alloc, part: TEMPLATES });
+    assert_eq!(shown(&group), ConvergenceState::Progressing);
+    assert_eq!(group.explain(alloc), [old]);
+    // While it is rendered, it changes again.
+    group.bench.see(Event::SourceChanged { alloc, part: TEMPLATES });
+    let render = group.bench.turn.actions.pop().expect("a render");
+    assert_eq!(group.explain(alloc), [old]);
+    group.bench.see(Event::SourceChanging { alloc, part: TEMPLATES });
+    let facts = Facts { outputs: vec![Revision(1)], ..Facts::none() };
+    group.bench.see(Event::Outcome(render.op, Outcome::Done(Some(Arc::new(facts)))));
+    assert_eq!(group.explain(alloc), [old], "this render may have read the data before the change");
+    group.change(1);
+    assert_eq!(group.explain(alloc), [] as [&str; 0]);
+    assert_eq!((shown(&group), group.restarted().len()), (ConvergenceState::Converged, 0));
+    // What is made later has read the new data.
+    group.bench.see(Event::SourceChanging { alloc, part: TEMPLATES });
+    group.exit(alloc, "main");
+    group.pass(30);
+    group.pass(3_600);
+    group.change(1);
+    assert_eq!(shown(&group), ConvergenceState::Converged);
+}
+
 /// The end of a delay changes no state, and so does the restart of another allocation.
 #[test]
 fn a_new_wait_is_published_although_the_state_is_the_same() {
