@@ -95,6 +95,10 @@ pub struct Translated {
     pub invocation: Invocation,
     /// Maximum number of processes and threads.
     pub processes: Option<u64>,
+    /// The user it runs as, for people.
+    pub user: String,
+    /// What people should know about this start.
+    pub messages: Vec<String>,
 }
 
 /// The environment of an engine.
@@ -102,7 +106,7 @@ pub struct Translated {
 pub struct Setup {
     /// The watched attempts directory.
     pub attempts: Arc<Attempts>,
-    pub program: Program,
+    pub program: Arc<Program>,
     /// Whether cgroups are available.
     pub isolation: Isolation,
     /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
@@ -125,6 +129,8 @@ struct Shared {
     earlier: Earlier,
     exits: Outlet<Exited>,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
+    /// Locks of launches, each of some attempts.
+    turns: [tokio::sync::Mutex<()>; start::TURNS],
 }
 
 impl Engine {
@@ -147,6 +153,7 @@ impl Engine {
                 earlier: Earlier::default(),
                 exits: Outlet::default(),
                 live: Mutex::default(),
+                turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             }),
         }
     }

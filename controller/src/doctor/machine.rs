@@ -4,10 +4,11 @@
 
 use std::{fs, path::Path};
 
+use herdlet_api_types::driver::EXEC;
 use herdlet_base::privileges::{Mounting, Ownership, Privileges};
 use herdlet_config::Config;
-use herdlet_driver::limits::Controller;
-use herdlet_process::cgroup::Mounts;
+use herdlet_driver::{Availability, limits::Controller};
+use herdlet_process::{cgroup::Mounts, exec};
 use herdlet_storage::artifact::unpack::Barrier;
 use rustix::{
     fs::{Access, CWD, Mode, OFlags, ResolveFlags},
@@ -101,6 +102,24 @@ pub(super) fn cgroups(parent: &str) -> Finding {
         ),
         hint,
     )
+}
+
+/// Whether tasks of the driver `exec` can start, if it is enabled.
+pub(super) fn isolation(config: &Config) -> Option<Finding> {
+    if config.drivers.availability(EXEC) == Availability::Disabled {
+        return None;
+    }
+    let mounted = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
+    let obstacle = match mounted.v2.first() {
+        None => Some(exec::Obstacle::no_cgroups("no cgroup2 is mounted")),
+        Some(_) => exec::obstacle(&std::env::temp_dir()),
+    };
+    Some(match obstacle {
+        None => Finding::ok("isolation", "driver exec: namespaces and roots can be made"),
+        Some(exec::Obstacle { why, remedy }) => {
+            Finding::warning("isolation", format!("driver exec: {why}"), remedy)
+        }
+    })
 }
 
 /// The isolation of the process that unpacks artifacts.
