@@ -15,7 +15,7 @@ use rustix::{
     process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open},
 };
 
-use super::{Finding, may};
+use super::{Finding, Verdict, may};
 
 /// With fewer, tasks can hardly be started.
 const DESCRIPTORS_MIN: u64 = 256;
@@ -120,6 +120,11 @@ pub(super) fn isolation(config: &Config) -> Option<Finding> {
             Finding::warning("isolation", format!("driver exec: {why}"), remedy)
         }
     })
+}
+
+/// Whether this machine isolates tasks, if the driver `exec` is enabled.
+pub(super) fn isolates(config: &Config) -> bool {
+    isolation(config).is_some_and(|found| found.verdict == Verdict::Ok)
 }
 
 /// The isolation of the process that unpacks artifacts.
