@@ -149,7 +149,7 @@ impl Translate for Exec {
         let config = ExecConfig { command, args: words.map(Text).collect(), ..own };
         let ended = || DriverError::fatal("execute a command: the task has ended");
         let main = PidFd::open(*main).map_err(DriverError::retry)?.ok_or_else(ended)?;
-        let root = root::of_process(&main)?.ok_or_else(ended)?;
+        let root = main.root().map_err(DriverError::retry)?.ok_or_else(ended)?;
         let program = command::find(&lookup(task, &config, root.as_fd()))?;
         let (_, user) = self.user(task)?;
         let kinds = Namespaces::PID | Namespaces::IPC | Namespaces::CGROUP | Namespaces::MOUNT;

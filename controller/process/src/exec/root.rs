@@ -2,21 +2,13 @@
 //!
 //! In: a task, the driver's options. Out: a description for [`herdlet_rootfs`], messages about what it could not do.
 
-use std::{
-    os::fd::OwnedFd,
-    path::{Component, Path, PathBuf},
-};
+use std::path::{Component, Path, PathBuf};
 
 use herdlet_base::paths;
 use herdlet_driver::{DriverError, DriverResult, Mount, Propagation, TaskConfig};
 use herdlet_rootfs::root::{self, Access, Bind, Changes, Limited, Root};
-use rustix::{
-    fs::{CWD, Mode, OFlags, openat},
-    io::Errno,
-};
 
 use super::policy::Policy;
-use crate::supervisor::PidFd;
 
 /// The directory for the kernel's use, in the allocation's directory. No task's directory has such a name.
 const WORK: &str = ".work";
@@ -98,25 +90,6 @@ fn secrets_of_machine() -> Vec<PathBuf> {
         (name.starts_with("ssh_host_") && name.ends_with("_key")).then(|| Path::new(SSH).join(name))
     });
     PASSWORDS.iter().map(PathBuf::from).chain(keys).collect()
-}
-
-/// Opens the root of a process; none if it has ended.
-///
-/// # Errors
-/// If the system can't do that.
-pub(super) fn of_process(process: &PidFd) -> DriverResult<Option<OwnedFd>> {
-    let path = format!("/proc/{}/root", process.process().pid);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = openat(CWD, &*path, flags, Mode::empty());
-    // Its number may belong to another process by now.
-    if process.has_ended().map_err(DriverError::retry)? {
-        return Ok(None);
-    }
-    match opened {
-        Ok(root) => Ok(Some(root)),
-        Err(Errno::NOENT | Errno::SRCH) => Ok(None),
-        Err(errno) => Err(DriverError::retry(format!("open {path}: {errno}"))),
-    }
 }
 
 /// What people should know about a root.

@@ -264,6 +264,26 @@ async fn a_session_is_in_the_task_also_after_a_restart_of_the_agent() {
     agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
 }
 
+/// `su`, `screen` and `gpg` open the terminal by its name.
+#[tokio::test]
+async fn a_terminal_has_a_name_in_the_root() {
+    let Some(machine) = Isolated::new() else { return };
+    let agent = machine.agent();
+    agent.driver.start(machine.shell("echo > ready; exec sleep 1000")).await.unwrap();
+    machine.0.line("ready").await;
+    let script = "tty; echo typed > $(tty)";
+    let command = ["sh", "-c", script].map(str::to_owned).into();
+    let request = ExecRequest { command, terminal: Some(TerminalSize::default()) };
+    let mut session = agent.driver.exec_streaming(&id(1), request).await.unwrap();
+    let mut text = Vec::new();
+    while let Some(bytes) = session.stdout.recv().await {
+        text.extend(bytes);
+    }
+    assert_eq!(String::from_utf8(text).unwrap(), "/dev/pts/0\r\ntyped\r\n");
+    assert_eq!(session.exit.await.unwrap().code, 0);
+    agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
+}
+
 /// The kernel would let both write to the same upper directories.
 #[tokio::test]
 async fn a_restart_uses_the_same_root_again() {
