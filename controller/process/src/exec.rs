@@ -93,8 +93,8 @@ const MASKED_PROC: [&str; 10] = [
 impl Translate for Exec {
     fn fingerprint(&self, isolation: &cgroup::Isolation) -> Fingerprint {
         let found = self.obstacle.get_or_init(|| match isolation {
-            cgroup::Isolation::Cgroups(_) => obstacle(&self.scratch),
-            cgroup::Isolation::None { why } => Some(Obstacle::no_cgroups(why)),
+            cgroup::Isolation::Cgroups(_) => obstacle(&self.scratch, Ok(())),
+            cgroup::Isolation::None { why } => obstacle(&self.scratch, Err(why)),
         });
         let (health, description) = match found {
             Some(obstacle) => (Health::Undetected, obstacle.to_string()),

@@ -110,11 +110,8 @@ pub(super) fn isolation(config: &Config) -> Option<Finding> {
         return None;
     }
     let mounted = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
-    let obstacle = match mounted.v2.first() {
-        None => Some(exec::Obstacle::no_cgroups("no cgroup2 is mounted")),
-        Some(_) => exec::obstacle(&std::env::temp_dir()),
-    };
-    Some(match obstacle {
+    let cgroups = mounted.v2.first().map(|_| ()).ok_or("no cgroup2 is mounted");
+    Some(match exec::obstacle(&std::env::temp_dir(), cgroups) {
         None => Finding::ok("isolation", "driver exec: namespaces and roots can be made"),
         Some(exec::Obstacle { why, remedy }) => {
             Finding::warning("isolation", format!("driver exec: {why}"), remedy)

@@ -18,9 +18,7 @@ pub struct Obstacle {
 }
 
 impl Obstacle {
-    /// Without cgroups.
-    #[must_use]
-    pub fn no_cgroups(why: &str) -> Self {
+    fn no_cgroups(why: &str) -> Self {
         Self {
             why: format!("Failed to discover cgroup mount point: {why}"),
             remedy: "as root, mount cgroup2 on /sys/fs/cgroup; in a container, use --cgroupns=host and a writable /sys/fs/cgroup",
@@ -34,11 +32,14 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Tries to make namespaces and a root. `scratch`: a directory for files that are removed at once.
-pub fn obstacle(scratch: &Path) -> Option<Obstacle> {
+/// Tries to make namespaces and a root. `scratch`: a directory for files that are removed at once. `cgroups`: why there are none.
+pub fn obstacle(scratch: &Path, cgroups: Result<(), &str>) -> Option<Obstacle> {
     if !rustix::process::geteuid().is_root() {
         let remedy = "run the agent as root, or use the driver raw_exec";
         return Some(Obstacle { why: "Driver must run as root".to_owned(), remedy });
+    }
+    if let Err(why) = cgroups {
+        return Some(Obstacle::no_cgroups(why));
     }
     let kinds = ["cgroup", "ipc", "mnt", "pid"];
     if let Some(missing) = kinds.iter().find(|kind| !Path::new("/proc/self/ns").join(kind).exists()) {
@@ -87,12 +88,12 @@ mod tests {
     #[test]
     fn the_trial_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let found = obstacle(dir.path());
+        let found = obstacle(dir.path(), Ok(()));
         let is_root = rustix::process::geteuid().is_root();
         assert_eq!(found.is_none(), is_root, "{found:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         if is_root {
-            let found = obstacle(&dir.path().join("missing")).unwrap().to_string();
+            let found = obstacle(&dir.path().join("missing"), Ok(())).unwrap().to_string();
             assert!(found.contains("a root can't be made") && found.contains("Linux 5.12"), "{found}");
         }
     }

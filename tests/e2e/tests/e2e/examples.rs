@@ -107,7 +107,7 @@ fn exec_examples_show_what_an_isolated_task_sees() {
     ];
     assert_eq!(output.stdout, expected.map(|line| format!("look | {line}\n")).concat());
     home.until_no_trace();
-    let mut agent = Agent::start();
+    let agent = Agent::start();
     let path = project().join("manifests/exec.nomad.hcl");
     agent.cli(&["apply", "--wait", "-f", &path.display().to_string()]).success();
     let seen = agent.cli(&["exec", "exec", "--", "cat", "/etc/exec.conf", "/proc/2/comm"]).success();
