@@ -1,9 +1,9 @@
 # The same as a job file of Nomad, as a service:
 #
 #   herdlet apply -f manifests/exec.nomad.hcl
-#   herdlet exec exec -- ps
+#   herdlet exec exec-hcl -- ps
 #
-job "exec" {
+job "exec-hcl" {
   type = "service"
 
   group "exec" {

@@ -110,8 +110,8 @@ fn exec_examples_show_what_an_isolated_task_sees() {
     let agent = Agent::start();
     let path = project().join("manifests/exec.nomad.hcl");
     agent.cli(&["apply", "--wait", "-f", &path.display().to_string()]).success();
-    let seen = agent.cli(&["exec", "exec", "--", "cat", "/etc/exec.conf", "/proc/2/comm"]).success();
-    assert_eq!(seen.stdout, "written for exec.exec[0]\nsleep\n");
+    let seen = agent.cli(&["exec", "exec-hcl", "--", "cat", "/etc/exec.conf", "/proc/2/comm"]).success();
+    assert_eq!(seen.stdout, "written for exec-hcl.exec[0]\nsleep\n");
     agent.finish();
 }
 
