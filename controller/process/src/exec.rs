@@ -53,7 +53,7 @@ pub fn driver(setup: Setup, options: &ExecOptions, hidden: Vec<PathBuf>) -> Resu
     let attempts = setup.attempts.path();
     let scratch = attempts.parent().unwrap_or(attempts).to_owned();
     let translate = Exec {
-        policy: Policy::of(options)?,
+        policy: Policy::new(options)?,
         hidden,
         scratch,
         seed: OnceLock::new(),
@@ -130,7 +130,7 @@ impl Translate for Exec {
         });
         let invocation = Invocation {
             isolation: Some(isolation),
-            capabilities: Some(capabilities.of(user.uid)),
+            capabilities: Some(capabilities.sets_for(user.uid)),
             ..invocation(task, &config, (program, &user))
         };
         Ok(Translated {
@@ -155,7 +155,7 @@ impl Translate for Exec {
         let kinds = Namespaces::PID | Namespaces::IPC | Namespaces::CGROUP | Namespaces::MOUNT;
         Ok(Invocation {
             isolation: Some(Isolation::Joined(JoinedNamespaces { kinds, of: Arc::new(main) })),
-            capabilities: Some(self.policy.capabilities(&config)?.of(user.uid)),
+            capabilities: Some(self.policy.capabilities(&config)?.sets_for(user.uid)),
             ..invocation(task, &config, (program, &user))
         })
     }

@@ -21,7 +21,7 @@ use crate::{
     memory::Memory,
     overlay::{self, Refusal},
     place::{directory, file, find, own_directory},
-    root::{Access, Built, Changes, Limited, Root, RootError, failed},
+    root::{Access, Built, Changes, LimitedEntry, Root, RootError, failed},
     seed::{ALLOC, PART, ROOT, Seed, open_dir, replace_root},
     source::{Content, Kind, Part, Sources},
 };
@@ -50,7 +50,7 @@ struct Builder<'r> {
     /// The task's directory, at its place.
     base: &'r OwnedFd,
     memory: Memory,
-    limited: Vec<Limited>,
+    limited: Vec<LimitedEntry>,
 }
 
 impl<'r> Builder<'r> {
@@ -140,7 +140,8 @@ impl<'r> Builder<'r> {
             Err(Refusal::Busy) => return Err(RootError::Busy { target: target.to_owned() }),
             Err(Refusal::Unsupported(error)) => error.to_string(),
         };
-        let limited = |changes| self.limited.push(Limited { target: target.to_owned(), changes, reason });
+        let limited =
+            |changes| self.limited.push(LimitedEntry { target: target.to_owned(), changes, reason });
         // What is in the task's directory, such as an artifact, is shown in any case, if it can be read.
         if let Ok(overlay) = self.memory.overlay(upper.as_ref().ok()) {
             limited(Changes::Temporary);

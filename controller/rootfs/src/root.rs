@@ -77,12 +77,12 @@ pub struct Built {
     /// Its root, to find files in it from outside.
     pub root: OwnedFd,
     /// Entries whose changes are not kept in the task's directory, in the order of their targets.
-    pub limited: Vec<Limited>,
+    pub limited: Vec<LimitedEntry>,
 }
 
 /// An entry whose changes are not kept in the task's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limited {
+pub struct LimitedEntry {
     /// In the root.
     pub target: PathBuf,
     pub changes: Changes,

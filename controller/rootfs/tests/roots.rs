@@ -14,7 +14,7 @@ use std::{
 
 use herdlet_rootfs::{
     builder::build,
-    root::{Access, Bind, Built, Changes, Entry, Limited, Propagation, Root, RootError},
+    root::{Access, Bind, Built, Changes, Entry, LimitedEntry, Propagation, Root, RootError},
     seed::Seed,
 };
 use rustix::{
@@ -199,7 +199,8 @@ fn changes_are_in_memory_where_the_task_directory_can_be_no_upper_one() {
         let built = build(&Seed::new().unwrap(), &root).unwrap();
         let targets: Vec<&Path> = built.limited.iter().map(|entry| &*entry.target).collect();
         assert_eq!(targets, [Path::new("etc"), Path::new("usr")]);
-        let is_temporary = |entry: &Limited| entry.changes == Changes::Temporary && !entry.reason.is_empty();
+        let is_temporary =
+            |entry: &LimitedEntry| entry.changes == Changes::Temporary && !entry.reason.is_empty();
         assert!(built.limited.iter().all(is_temporary));
         inside(&built.mounts, || {
             assert_eq!(read("/usr/bin/tool"), "of the machine");

@@ -34,7 +34,7 @@ const NAME_LEN_MAX: usize = 255;
 const LOG_NAME_LEN_MAX: usize = NAME_LEN_MAX - 18;
 
 /// An attempt whose supervisor was started.
-struct Launched {
+struct LaunchedAttempt {
     child: Child,
     place: Place,
     messages: Vec<String>,
@@ -66,7 +66,7 @@ impl Shared {
             move || shared.launch(&config)
         })
         .await;
-        let Launched { child, place, messages } = match launched {
+        let LaunchedAttempt { child, place, messages } = match launched {
             Ok(launched) => launched,
             Err(error) => {
                 self.remove_unused_cgroup(id).await;
@@ -209,7 +209,7 @@ impl Shared {
     }
 
     /// Blocking: name services, files, the clone itself.
-    fn launch(&self, task: &TaskConfig) -> DriverResult<Launched> {
+    fn launch(&self, task: &TaskConfig) -> DriverResult<LaunchedAttempt> {
         let Translated { mut invocation, processes, user, messages } = self.translate.task(task)?;
         invocation.network = network_of(task);
         if let Some(cgroups) = self.setup.isolation.cgroups() {
@@ -240,7 +240,7 @@ impl Shared {
         })
         .map_err(launch_error)?;
         let Invocation { program, directory, .. } = invocation;
-        Ok(Launched { child, place: Place { program, directory, user }, messages })
+        Ok(LaunchedAttempt { child, place: Place { program, directory, user }, messages })
     }
 
     /// Removes the cgroup of a failed start, unless processes run in it.

@@ -102,9 +102,9 @@ impl Names {
 
 /// The capabilities of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Granted(u64);
+pub(super) struct CapabilitySet(u64);
 
-impl Granted {
+impl CapabilitySet {
     /// The defaults, without the dropped ones, with the added ones.
     ///
     /// # Errors
@@ -122,7 +122,7 @@ impl Granted {
 
     /// The sets of a task of this user. The agent can't give what it lacks. As in Nomad, programs keep them whatever their user is, and
     /// root has all.
-    pub(super) fn of(self, uid: u32) -> Capabilities {
+    pub(super) fn sets_for(self, uid: u32) -> Capabilities {
         let own = rustix::thread::capabilities(None).map_or(0, |own| own.permitted.bits());
         let of_root = (1 << OF_ROOT) - 1;
         let set = if uid == 0 { of_root } else { self.0 } & own;
@@ -137,7 +137,7 @@ mod tests {
 
     fn granted(add: &[&str], drop: &[&str], allowed: &[&str]) -> Result<u64, String> {
         let names = |list: &[&str]| Names::parse(list.iter().copied()).unwrap();
-        Granted::new(&names(add), &names(drop), &names(allowed)).map(|granted| granted.0)
+        CapabilitySet::new(&names(add), &names(drop), &names(allowed)).map(|granted| granted.0)
     }
 
     #[test]
@@ -161,9 +161,9 @@ mod tests {
     #[test]
     fn root_has_more_than_others() {
         let own = rustix::thread::capabilities(None).unwrap().permitted.bits();
-        let granted = Granted(1);
-        assert_eq!(granted.of(7).bounding, 1 & own);
-        assert_eq!((granted.of(7).ambient, granted.of(0).ambient), (1 & own, 0));
-        assert_eq!(granted.of(0).effective, ((1 << OF_ROOT) - 1) & own);
+        let granted = CapabilitySet(1);
+        assert_eq!(granted.sets_for(7).bounding, 1 & own);
+        assert_eq!((granted.sets_for(7).ambient, granted.sets_for(0).ambient), (1 & own, 0));
+        assert_eq!(granted.sets_for(0).effective, ((1 << OF_ROOT) - 1) & own);
     }
 }

@@ -55,18 +55,18 @@ pub(super) fn find(lookup: &Lookup<'_>) -> DriverResult<PathBuf> {
     let mut not_program = None;
     for path in own {
         match examine(*root, &path)? {
-            Found::File(file, stat) => match make_executable(*root, &path, (&file, &stat))? {
+            Candidate::File(file, stat) => match make_executable(*root, &path, (&file, &stat))? {
                 Executable::Yes => return Ok(path),
                 Executable::No(why) => drop(not_program.get_or_insert(why)),
             },
-            Found::Other(why) => drop(not_program.get_or_insert(why)),
-            Found::Nothing => {}
+            Candidate::Other(why) => drop(not_program.get_or_insert(why)),
+            Candidate::Nothing => {}
         }
     }
     if !command.contains('/') {
         let dirs = PROGRAMS.into_iter().chain(search_path.split(':').filter(|dir| dir.starts_with('/')));
         for path in dirs.map(|dir| Path::new(dir).join(command)) {
-            if let Found::File(_, stat) = examine(*root, &path)?
+            if let Candidate::File(_, stat) = examine(*root, &path)?
                 && stat.st_mode & ANYBODY_EXECUTES != 0
             {
                 return Ok(path);
@@ -99,14 +99,14 @@ fn hint(command: &str) -> String {
 }
 
 /// What is at a path in a root.
-enum Found {
+enum Candidate {
     File(OwnedFd, Stat),
     /// No regular file, and why that can't be a program.
     Other(&'static str),
     Nothing,
 }
 
-fn examine(root: BorrowedFd<'_>, path: &Path) -> DriverResult<Found> {
+fn examine(root: BorrowedFd<'_>, path: &Path) -> DriverResult<Candidate> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let file = match openat2(
         root,
@@ -117,20 +117,20 @@ fn examine(root: BorrowedFd<'_>, path: &Path) -> DriverResult<Found> {
     ) {
         Ok(file) => file,
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::ACCESS) => {
-            return Ok(Found::Nothing);
+            return Ok(Candidate::Nothing);
         }
         Err(errno) => return Err(failed("open", path, errno)),
     };
     let stat = fstat(&file).map_err(|errno| failed("examine", path, errno))?;
     Ok(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Found::File(file, stat),
-        FileType::Directory => Found::Other("it is a directory; name a program in it"),
+        FileType::RegularFile => Candidate::File(file, stat),
+        FileType::Directory => Candidate::Other("it is a directory; name a program in it"),
         FileType::Symlink
         | FileType::Fifo
         | FileType::Socket
         | FileType::CharacterDevice
         | FileType::BlockDevice
-        | FileType::Unknown => Found::Other("it is not a regular file"),
+        | FileType::Unknown => Candidate::Other("it is not a regular file"),
     })
 }
 

@@ -15,7 +15,7 @@ use herdlet_base::user::Credentials;
 use herdlet_driver::{DriverError, DriverResult};
 use herdlet_rootfs::root::Entry;
 
-use super::capabilities::{DEFAULT, Granted, Names};
+use super::capabilities::{CapabilitySet, DEFAULT, Names};
 use crate::denied::{Denied, InvalidIds};
 
 /// What a task sees of the machine, as in Nomad.
@@ -55,7 +55,7 @@ pub(super) struct Modes {
 }
 
 impl Policy {
-    pub(super) fn of(options: &ExecOptions) -> Result<Self, InvalidOptions> {
+    pub(super) fn new(options: &ExecOptions) -> Result<Self, InvalidOptions> {
         let ExecOptions {
             enabled: _,
             default_pid_mode: pid,
@@ -107,14 +107,14 @@ impl Policy {
 
     /// # Errors
     /// Unknown capabilities, and those that the options don't allow.
-    pub(super) fn capabilities(&self, config: &ExecConfig) -> DriverResult<Granted> {
+    pub(super) fn capabilities(&self, config: &ExecConfig) -> DriverResult<CapabilitySet> {
         let names = |key: &str, names: &[Text]| {
             Names::parse(names.iter().map(|name| name.0.as_str())).map_err(|name| {
                 DriverError::fatal(format!("parse config: {key}: there is no capability {name:?}"))
             })
         };
         let (add, drop) = (names("cap_add", &config.cap_add)?, names("cap_drop", &config.cap_drop)?);
-        Granted::new(&add, &drop, &self.allow_caps).map_err(|denied| {
+        CapabilitySet::new(&add, &drop, &self.allow_caps).map_err(|denied| {
             DriverError::fatal(format!(
                 "parse config: cap_add: driver does not allow the following capabilities: {denied}; allow them with `drivers.exec.allow_caps` in the agent's config"
             ))
@@ -169,14 +169,14 @@ mod tests {
     #[test]
     fn namespaces_of_the_machine_need_a_permission() {
         let host = config(json!({"pid_mode": "host"}));
-        let refused = Policy::of(&ExecOptions::default()).unwrap().modes(&host).unwrap_err().why();
+        let refused = Policy::new(&ExecOptions::default()).unwrap().modes(&host).unwrap_err().why();
         assert!(refused.contains("drivers.exec.allowed_modes.pid: [host]"), "{refused}");
         let modes = AllowedNamespaces { pid: vec![NamespaceMode::Host], ipc: Vec::new() };
         let allowed = ExecOptions { allowed_modes: Some(Block(modes)), ..ExecOptions::default() };
-        let modes = Policy::of(&allowed).unwrap().modes(&host).unwrap();
+        let modes = Policy::new(&allowed).unwrap().modes(&host).unwrap();
         assert_eq!(modes, Modes { pid: NamespaceMode::Host, ipc: NamespaceMode::Private });
         let default = ExecOptions { default_ipc_mode: NamespaceMode::Host, ..ExecOptions::default() };
-        let policy = Policy::of(&default).unwrap();
+        let policy = Policy::new(&default).unwrap();
         assert_eq!(policy.modes(&config(json!({}))).unwrap().ipc, NamespaceMode::Host);
         let private = config(json!({"ipc_mode": "private"}));
         assert_eq!(policy.modes(&private).unwrap().ipc, NamespaceMode::Private);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn root_is_denied_under_each_of_its_names() {
-        let policy = Policy::of(&ExecOptions::default()).unwrap();
+        let policy = Policy::new(&ExecOptions::default()).unwrap();
         for name in ["root", "0", "0:0", "root:nogroup"] {
             let Ok(user) = user::find(name) else { continue };
             assert!(policy.check_user(name, &user).unwrap_err().why().contains("is disallowed"), "{name}");
@@ -195,7 +195,7 @@ mod tests {
             denied_host_gids: Some("7".to_owned()),
             ..ExecOptions::default()
         };
-        let policy = Policy::of(&open).unwrap();
+        let policy = Policy::new(&open).unwrap();
         policy.check_user("root", &user::find("root").unwrap()).unwrap();
         let denied = policy.check_user("9:7", &user::find("9:7").unwrap()).unwrap_err().why();
         assert!(denied.contains("drivers.exec.denied_host_gids"), "{denied}");
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn invalid_options_are_named() {
         let caps = ExecOptions { allow_caps: Some(vec!["chwon".to_owned()]), ..ExecOptions::default() };
-        assert!(Policy::of(&caps).unwrap_err().to_string().contains("chwon"));
+        assert!(Policy::new(&caps).unwrap_err().to_string().contains("chwon"));
         for path in ["etc", "/etc/../root"] {
             let paths = BTreeMap::from([(path.to_owned(), "/etc".to_owned())]);
             let options = ExecOptions { chroot_env: Some(paths), ..ExecOptions::default() };
-            assert!(Policy::of(&options).unwrap_err().to_string().contains(path));
+            assert!(Policy::new(&options).unwrap_err().to_string().contains(path));
         }
-        let refused = Policy::of(&ExecOptions::default()).unwrap();
+        let refused = Policy::new(&ExecOptions::default()).unwrap();
         let refused = refused.capabilities(&config(json!({"cap_add": ["net_admin"]}))).unwrap_err().why();
         assert!(refused.contains("drivers.exec.allow_caps") && refused.contains("net_admin"), "{refused}");
     }

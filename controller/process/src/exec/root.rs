@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use herdlet_base::paths;
 use herdlet_driver::{DriverError, DriverResult, Mount, Propagation, TaskConfig};
-use herdlet_rootfs::root::{self, Access, Bind, Changes, Limited, Root};
+use herdlet_rootfs::root::{self, Access, Bind, Changes, LimitedEntry, Root};
 
 use super::policy::Policy;
 
@@ -93,9 +93,9 @@ fn secrets_of_machine() -> Vec<PathBuf> {
 }
 
 /// What people should know about a root.
-pub(super) fn messages(limited: &[Limited]) -> Vec<String> {
+pub(super) fn messages(limited: &[LimitedEntry]) -> Vec<String> {
     let about = |changes: Changes, what: &str| {
-        let all: Vec<&Limited> = limited.iter().filter(|entry| entry.changes == changes).collect();
+        let all: Vec<&LimitedEntry> = limited.iter().filter(|entry| entry.changes == changes).collect();
         let reason = &all.first()?.reason;
         let targets: Vec<String> = all.iter().map(|entry| format!("/{}", entry.target.display())).collect();
         Some(format!("{what} {}: the task's directory can't hold them ({reason})", targets.join(", ")))
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn limited_entries_are_named_with_the_reason() {
-        let limited = |target: &str, changes| Limited {
+        let limited = |target: &str, changes| LimitedEntry {
             target: target.into(),
             changes,
             reason: "Invalid argument".to_owned(),

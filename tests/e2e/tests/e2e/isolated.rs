@@ -91,7 +91,7 @@ fn an_agent_without_root_says_why_it_isolates_nothing() {
     }
     let mut agent = Agent::start_with(Setup::nobody());
     agent.apply(&job("none", "service", "", &[isolated("t", "true", "")]));
-    let told = agent.until_printed(&["explain", "none"], |text| text.contains("Driver must run as root"));
-    assert!(told.contains("run the agent as root"), "{told}");
+    let text = agent.until_printed(&["explain", "none"], |text| text.contains("Driver must run as root"));
+    assert!(text.contains("run the agent as root"), "{text}");
     agent.finish();
 }

@@ -11,9 +11,9 @@ use super::*;
 use crate::exec;
 
 /// A machine whose tasks are isolated.
-struct Isolated(Bench);
+struct IsolatedMachine(Bench);
 
-impl Isolated {
+impl IsolatedMachine {
     fn new() -> Option<Self> {
         if !is_root() {
             assert!(std::env::var_os("HERDLET_TEST_REQUIRE").is_none(), "this test needs root");
@@ -61,13 +61,13 @@ impl Isolated {
     }
 }
 
-impl Drop for Isolated {
+impl Drop for IsolatedMachine {
     fn drop(&mut self) {
         self.0.tidy();
     }
 }
 
-impl Machine for Isolated {
+impl Machine for IsolatedMachine {
     fn open(&self) -> Arc<dyn TaskDriver> {
         Arc::new(self.agent().driver)
     }
@@ -109,8 +109,8 @@ impl Machine for Isolated {
     }
 }
 
-fn machines() -> Vec<Isolated> {
-    Isolated::new().into_iter().collect()
+fn machines() -> Vec<IsolatedMachine> {
+    IsolatedMachine::new().into_iter().collect()
 }
 
 herdlet_driver::driver_contract!(
@@ -120,7 +120,7 @@ herdlet_driver::driver_contract!(
 
 #[tokio::test]
 async fn this_machine_is_found_able() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let agent = machine.agent();
     let found = agent.driver.fingerprint().next().await.unwrap();
     assert_eq!((found.health, &*found.description), (Health::Healthy, "Healthy"));
@@ -135,7 +135,7 @@ async fn this_machine_is_found_able() {
 
 #[tokio::test]
 async fn a_task_sees_its_root_and_its_own_processes() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     fs::write(machine.0.path("task/local/own"), "of the task").unwrap();
     fs::write(machine.0.path("task/private/key"), "of the agent").unwrap();
     fs::write(machine.0.path("logs/t.stdout.7"), "").unwrap();
@@ -172,7 +172,7 @@ async fn a_task_sees_its_root_and_its_own_processes() {
 
 #[tokio::test]
 async fn capabilities_are_those_that_the_config_says() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let script = "grep -E '^Cap(Bnd|Eff|Amb)' /proc/self/status | sort";
     let own = rustix::thread::capabilities(None).unwrap().permitted.bits();
     let default = (0xa804_25fb & !(1_u64 << 13)) & own;
@@ -191,7 +191,7 @@ async fn capabilities_are_those_that_the_config_says() {
 
 #[tokio::test]
 async fn users_are_those_of_the_machine_and_root_is_denied() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let task = TaskConfig { user: Some("4321:1234".into()), ..machine.shell("id -u; id -G") };
     let agent = machine.agent();
     assert_eq!(machine.output(&agent, task).await, "4321\n1234\n");
@@ -205,7 +205,7 @@ async fn users_are_those_of_the_machine_and_root_is_denied() {
 
 #[tokio::test]
 async fn namespaces_of_the_machine_can_be_allowed() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let modes = herdlet_api_types::manifest::driver::NamespaceMode::Host;
     let options = ExecOptions { default_pid_mode: modes, default_ipc_mode: modes, ..ExecOptions::default() };
     let driver = machine.driver(&options);
@@ -223,7 +223,7 @@ async fn namespaces_of_the_machine_can_be_allowed() {
 
 #[tokio::test]
 async fn volumes_are_mounted_in_the_root() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let volume = machine.0.path("volume");
     fs::create_dir(&volume).unwrap();
     fs::write(volume.join("tool"), "#!/bin/sh\necho ran; touch /etc/data/x || echo refused\n").unwrap();
@@ -240,7 +240,7 @@ async fn volumes_are_mounted_in_the_root() {
 
 #[tokio::test]
 async fn a_session_is_in_the_task_also_after_a_restart_of_the_agent() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let script = "echo mine > /local/file; echo > ready; exec sleep 1000";
     let task = machine.task(json!({"command": "sh", "args": ["-c", script], "work_dir": "/local"}));
     let agent = machine.agent();
@@ -267,7 +267,7 @@ async fn a_session_is_in_the_task_also_after_a_restart_of_the_agent() {
 /// `su`, `screen` and `gpg` open the terminal by its name.
 #[tokio::test]
 async fn a_terminal_has_a_name_in_the_root() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let agent = machine.agent();
     agent.driver.start(machine.shell("echo > ready; exec sleep 1000")).await.unwrap();
     machine.0.line("ready").await;
@@ -287,7 +287,7 @@ async fn a_terminal_has_a_name_in_the_root() {
 /// The kernel would let both write to the same upper directories.
 #[tokio::test]
 async fn a_restart_uses_the_same_root_again() {
-    let Some(machine) = Isolated::new() else { return };
+    let Some(machine) = IsolatedMachine::new() else { return };
     let agent = machine.agent();
     let script =
         "cat /etc/mine 2>/dev/null; echo 1 >> /etc/mine; rm -f /etc/hosts; ls /etc/hosts 2>/dev/null; true";
