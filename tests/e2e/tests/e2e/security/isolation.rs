@@ -101,11 +101,9 @@ fn the_agents_own_files_are_hidden_where_its_directories_are_shown() {
     }
     let mut agent = Agent::prepare(Setup::default().config("# replaced below\n"));
     let home = agent.home.path().to_owned();
-    let token = agent.home.write("token", "0123456789abcdef0123\n");
     let shown = ["/bin", "/lib", "/lib64", "/usr", "/etc"].map(|path| format!("{path}: {path}")).join(", ");
     let config = format!(
-        "token_file: {}\ndrivers: {{exec: {{denied_users: [], chroot_env: {{{shown}, {}: /seen}}}}}}\n",
-        token.display(),
+        "# s3cret\ndrivers: {{exec: {{denied_users: [], chroot_env: {{{shown}, {}: /seen}}}}}}\n",
         home.display()
     );
     agent.home.write("config.yaml", &config);
@@ -117,14 +115,16 @@ fn the_agents_own_files_are_hidden_where_its_directories_are_shown() {
     assert_eq!(seen.stdout, "for all");
     let state = agent.home.state();
     let state = state.strip_prefix(&home).unwrap().display();
+    let socket = agent.home.socket();
+    let socket = socket.strip_prefix(&home).unwrap().display();
     attempts(
         &agent,
         "curious",
         &[
             &format!("ls /seen/{state} | grep ."),
-            "grep -r 0123456789abcdef0123 /seen",
+            "grep -r s3cret /seen",
             "grep . /seen/config.yaml",
-            "find /seen -type s | grep .",
+            &format!("test -S /seen/{socket}"),
         ],
     );
     agent.finish();
