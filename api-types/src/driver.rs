@@ -16,18 +16,23 @@ use serde::{Deserialize, Serialize};
 use crate::{AllocId, UnixNanos, task::ExitResult};
 
 #[cfg(feature = "schema")]
-use crate::manifest::driver::{DockerConfig, MockConfig, PodmanConfig, RawExecConfig};
+use crate::manifest::driver::{DockerConfig, ExecConfig, MockConfig, PodmanConfig, RawExecConfig};
 
 mod check;
 mod docker_options;
+mod exec_options;
 
 pub use check::{ConfigCheck, ConfigFinding, Planned, Verdict};
 pub use docker_options::{
     AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
 };
+pub use exec_options::{AllowedNamespaces, ExecOptions};
 
 /// Name of the driver that runs tasks as processes of the machine.
 pub const RAW_EXEC: &str = "raw_exec";
+
+/// Name of the driver that runs tasks as processes in namespaces and a root of their own.
+pub const EXEC: &str = "exec";
 
 /// Name of the driver that runs tasks as containers of Docker, or of Podman through the same API.
 pub const DOCKER: &str = "docker";
@@ -41,6 +46,19 @@ pub const MOCK: &str = "mock";
 /// Whether the tasks of a driver have the file system of an image, in which it mounts their volumes.
 pub fn runs_images(driver: &str) -> bool {
     matches!(driver, DOCKER | PODMAN)
+}
+
+/// Whether the tasks of a driver have a root of their own, at whose directories they find what the agent has made for them. Its
+/// users need not be users of the machine.
+pub fn has_own_root(driver: &str) -> bool {
+    driver == EXEC || runs_images(driver)
+}
+
+/// The user of the machine as which a task runs; none for the agent's own user, and for users of an image, which the machine does
+/// not know. `user` is the one that the task names.
+pub fn machine_user<'t>(driver: &str, user: Option<&'t str>) -> Option<&'t str> {
+    let named = user.filter(|user| !user.is_empty() && !runs_images(driver));
+    named.or_else(|| (driver == EXEC).then_some("nobody"))
 }
 
 /// The attribute `driver.NAME.…` of an engine that gives the users of its containers other numbers on the machine.
@@ -254,7 +272,13 @@ pub enum FailureClass {
 /// The drivers built into this program.
 #[cfg(feature = "schema")]
 pub fn built_in() -> Vec<DriverInfo> {
-    Vec::from([DriverInfo::raw_exec(), DriverInfo::mock(), DriverInfo::docker(), DriverInfo::podman()])
+    Vec::from([
+        DriverInfo::raw_exec(),
+        DriverInfo::exec(),
+        DriverInfo::mock(),
+        DriverInfo::docker(),
+        DriverInfo::podman(),
+    ])
 }
 
 /// What drivers of containers can do.
@@ -295,6 +319,20 @@ impl DriverInfo {
             servers: ServerJobs::WhereEnabled,
         };
         Self::of::<RawExecConfig, RawExecOptions>(RAW_EXEC, capabilities)
+    }
+
+    /// Processes in namespaces and a root of their own.
+    pub fn exec() -> Self {
+        let capabilities = Capabilities {
+            signals: true,
+            exec: true,
+            fs_isolation: FsIsolation::Chroot,
+            mounts: MountSupport::All,
+            preparation: Preparation::None,
+            limits: Limiting::Cgroups,
+            servers: ServerJobs::UnlessDisabled,
+        };
+        Self::of::<ExecConfig, ExecOptions>(EXEC, capabilities)
     }
 
     /// Containers of Docker, or of Podman through the same API.
@@ -338,7 +376,17 @@ mod tests {
         assert_eq!(names.len(), all.len());
         for info in &all {
             assert_eq!(runs_images(&info.name), info.capabilities.fs_isolation == FsIsolation::Image);
+            assert_eq!(has_own_root(&info.name), info.capabilities.fs_isolation != FsIsolation::None);
             assert_eq!(info.attributes[&format!("driver.{}", info.name)], "1");
         }
+    }
+
+    #[test]
+    fn isolated_tasks_run_as_nobody_unless_they_name_a_user() {
+        assert_eq!(machine_user(EXEC, None), Some("nobody"));
+        assert_eq!(machine_user(EXEC, Some("")), Some("nobody"));
+        assert_eq!(machine_user(EXEC, Some("web")), Some("web"));
+        assert_eq!((machine_user(RAW_EXEC, None), machine_user(RAW_EXEC, Some("web"))), (None, Some("web")));
+        assert_eq!(machine_user(DOCKER, Some("web")), None);
     }
 }

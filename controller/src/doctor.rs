@@ -35,7 +35,7 @@ use herdlet_storage::artifact::unpack::Barrier;
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Serialize;
 
-use machine::{cgroups, clock, container, inotify, kernel, mounts, ports};
+use machine::{cgroups, clock, container, inotify, isolation, kernel, mounts, ports};
 pub(crate) use machine::{open_files, unpacking};
 use peers::{consul, listener};
 use storage::{access_lists, disk, host_volume, manifests};
@@ -101,6 +101,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         access_lists(state_dir),
         clock(herdlet_base::clock::wall_now().0, Path::new("/run/systemd")),
     ];
+    findings.extend(isolation(config));
     findings.extend(config_warnings(config));
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Span, Text};
 
 mod docker;
+mod exec;
 mod podman;
 mod shapes;
 
@@ -15,6 +16,7 @@ pub use docker::{
     BindOptions, DockerAuth, DockerConfig, DockerDevice, DockerHealthchecks, DockerLogging, DockerMount,
     TmpfsOptions, VolumeDriver, VolumeOptions,
 };
+pub use exec::{ExecConfig, NamespaceMode};
 pub use podman::PodmanConfig;
 pub use shapes::{Block, OneOrMany, Pairs};
 

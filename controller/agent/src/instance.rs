@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_api_types::{
     InstanceId,
-    driver::{DOCKER, DockerOptions, MOCK, PODMAN, RAW_EXEC, RawExecOptions},
+    driver::{DOCKER, DockerOptions, EXEC, ExecOptions, MOCK, PODMAN, RAW_EXEC, RawExecOptions},
 };
 use herdlet_base::{
     clock::wall_now,
@@ -27,7 +27,7 @@ use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
     attempts::Attempts,
     cgroup::{self, Isolation},
-    engine,
+    engine, exec,
     mock::Mock,
     raw_exec,
     supervisor::Program,
@@ -51,17 +51,20 @@ pub struct Options {
 }
 
 /// What drivers have to know of the agent and its machine.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Host {
     pub mode: Mode,
     /// The clock rate of all cores in MHz; 0 if unknown.
     pub cpu_mhz: u64,
+    /// Files and directories of the agent that no isolated task may see, in addition to those of the instance.
+    pub private_paths: Vec<PathBuf>,
 }
 
 impl Host {
     /// A machine that is no node of a cluster.
     pub fn standalone() -> Self {
-        Self { mode: Mode::Standalone, cpu_mhz: herdlet_fingerprint::room(Path::new("/")).cpu_mhz }
+        let cpu_mhz = herdlet_fingerprint::room(Path::new("/")).cpu_mhz;
+        Self { mode: Mode::Standalone, cpu_mhz, private_paths: herdlet_config::default_private_paths() }
     }
 }
 
@@ -105,23 +108,13 @@ impl Instance {
             let starts = settings.availability(name);
             // As for raw_exec below.
             if starts == Availability::Enabled || dir.exists() {
-                let setup = container_setup(name, dir, &settings, &instance, host)?;
+                let setup = container_setup(name, dir, (&settings, &instance, &host))?;
                 let driver = Containers::open(setup).with_context(|| format!("open the driver {name}"))?;
                 drivers.insert(Arc::new(driver), starts);
             }
         }
-        let programs = paths.state.join("bin");
-        // If the driver was enabled before, its tasks may still run, so they are supervised even if the config disables it now.
-        let starts = settings.availability(RAW_EXEC);
-        if starts == Availability::Enabled || programs.exists() {
-            durable::make_dir(&programs).with_context(|| made(&programs))?;
-            let program = Program::install(&programs).context("install the supervisor")?;
-            let setup = engine::Setup { attempts, program, isolation: isolation.clone(), leash };
-            let options = serde_json::Value::Object(settings.options(RAW_EXEC));
-            let options = RawExecOptions::deserialize(options).context("read the options of raw_exec")?;
-            let raw_exec = raw_exec::driver(setup, &options).context("read the options of raw_exec")?;
-            drivers.insert(Arc::new(raw_exec), starts);
-        }
+        let found = Processes { settings: &settings, paths: &paths, isolation: &isolation };
+        found.open(&drivers, (attempts, leash), host.private_paths)?;
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }
 
@@ -167,12 +160,56 @@ impl Instance {
     }
 }
 
+/// The drivers whose tasks are processes.
+struct Processes<'i> {
+    settings: &'i DriverSettings,
+    paths: &'i Paths,
+    isolation: &'i Isolation,
+}
+
+impl Processes<'_> {
+    /// Adds those that are enabled. If one was enabled before, its tasks may still run, so they are supervised even if the config
+    /// disables it now.
+    fn open(
+        &self,
+        drivers: &Registry,
+        (attempts, leash): (Arc<Attempts>, Option<OwnedFd>),
+        mut private_paths: Vec<PathBuf>,
+    ) -> anyhow::Result<()> {
+        let Self { settings, paths, isolation } = *self;
+        let programs = paths.state.join("bin");
+        let [raw, isolated] = [RAW_EXEC, EXEC].map(|name| settings.availability(name));
+        let is_enabled = [raw, isolated].contains(&Availability::Enabled);
+        if !is_enabled && !programs.exists() {
+            return Ok(());
+        }
+        durable::make_dir(&programs)
+            .with_context(|| format!("failed to make directory {}", programs.display()))?;
+        let program = Arc::new(Program::install(&programs).context("install the supervisor")?);
+        let setup = |leash| engine::Setup {
+            attempts: Arc::clone(&attempts),
+            program: Arc::clone(&program),
+            isolation: isolation.clone(),
+            leash,
+        };
+        let options = |name| serde_json::Value::Object(settings.options(name));
+        let other_leash = leash.as_ref().map(OwnedFd::try_clone).transpose().context("copy a descriptor")?;
+        let read = RawExecOptions::deserialize(options(RAW_EXEC)).context("read the options of raw_exec")?;
+        let driver = raw_exec::driver(setup(leash), &read).context("read the options of raw_exec")?;
+        drivers.insert(Arc::new(driver), raw);
+        private_paths.extend([paths.state.clone(), paths.runtime.clone()]);
+        let read = ExecOptions::deserialize(options(EXEC)).context("read the options of exec")?;
+        let driver =
+            exec::driver(setup(other_leash), &read, private_paths).context("read the options of exec")?;
+        drivers.insert(Arc::new(driver), isolated);
+        Ok(())
+    }
+}
+
 fn container_setup(
     name: &str,
     dir: PathBuf,
-    settings: &DriverSettings,
-    instance: &InstanceId,
-    host: Host,
+    (settings, instance, host): (&DriverSettings, &InstanceId, &Host),
 ) -> anyhow::Result<Setup> {
     let options = serde_json::Value::Object(settings.options(name));
     let options =

@@ -99,11 +99,22 @@ impl Credentials {
     }
 }
 
-/// Finds a user by name, or by number if no user has that name.
+/// Finds a user by name, or by number if no user has that name. `USER:GROUP` is that user with this group alone; numbers there
+/// need no name on this machine.
 ///
 /// # Errors
 /// If there is none, or the name services don't answer.
 pub fn find(name: &str) -> Result<Credentials, UserError> {
+    if let Some((user, group)) = name.split_once(':') {
+        let Ids { uid, gid } = of_pair(name, user, group)?;
+        let login = match lookup(user) {
+            Ok(Entry { name, home, shell, .. }) => {
+                Login { name: name.to_string_lossy().into_owned(), home, shell }
+            }
+            Err(_) => Login::default(),
+        };
+        return Ok(Credentials { uid, gid, groups: vec![gid], login });
+    }
     let entry = lookup(name)?;
     let groups = groups(&entry.name, entry.gid).map_err(|source| failed(name, source))?;
     let Entry { name, uid, gid, home, shell } = entry;
@@ -116,7 +127,48 @@ pub fn find(name: &str) -> Result<Credentials, UserError> {
 /// # Errors
 /// As [`find`].
 pub fn ids(name: &str) -> Result<Ids, UserError> {
+    if let Some((user, group)) = name.split_once(':') {
+        return of_pair(name, user, group);
+    }
     lookup(name).map(|entry| Ids { uid: entry.uid, gid: entry.gid })
+}
+
+/// The ids in `USER:GROUP`.
+fn of_pair(pair: &str, user: &str, group: &str) -> Result<Ids, UserError> {
+    let unknown = || UserError::Unknown { name: pair.to_owned() };
+    // The largest number means "unchanged" to the kernel.
+    let number = |text: &str| text.parse().ok().filter(|id| *id != u32::MAX);
+    let uid = match number(user) {
+        Some(uid) => uid,
+        None => lookup(user)?.uid,
+    };
+    let gid = match number(group) {
+        Some(gid) => gid,
+        None => {
+            let c_name = CString::new(group).map_err(|_| unknown())?;
+            group_id(&c_name).map_err(|source| failed(pair, source))?.ok_or_else(unknown)?
+        }
+    };
+    Ok(Ids { uid, gid })
+}
+
+fn group_id(name: &CStr) -> std::io::Result<Option<u32>> {
+    let mut buffer: Vec<libc::c_char> = vec![0; 4096];
+    loop {
+        // SAFETY: all zero is a valid `group`: integers and null pointers.
+        let mut group: libc::group = unsafe { std::mem::zeroed() };
+        let mut found = std::ptr::null_mut();
+        let (out, text, len) = (&raw mut group, buffer.as_mut_ptr(), buffer.len());
+        // SAFETY: all pointers are valid for the call, `text` for `len` bytes; the name ends with a NUL byte.
+        let errno = unsafe { libc::getgrnam_r(name.as_ptr(), out, text, len, &raw mut found) };
+        match errno {
+            libc::ERANGE if buffer.len() < ENTRY_LEN_MAX => buffer.resize(buffer.len() * 2, 0),
+            // As for users.
+            0 | libc::ENOENT | libc::ESRCH if found.is_null() => return Ok(None),
+            0 => return Ok(Some(group.gr_gid)),
+            errno => return Err(std::io::Error::from_raw_os_error(errno)),
+        }
+    }
 }
 
 fn lookup(name: &str) -> Result<Entry, UserError> {
@@ -228,6 +280,22 @@ mod tests {
         let nobody = find("nobody").unwrap();
         assert_eq!(nobody.groups, [nobody.gid]);
         assert_ne!(nobody.gid, 0);
+    }
+
+    #[test]
+    fn a_pair_is_a_user_with_one_group() {
+        let found = find("54321:98765").unwrap();
+        assert_eq!((found.uid, found.gid, &*found.groups), (54321, 98765, &[98765][..]));
+        assert_eq!(found.login, Login::default());
+        let root = find("root:root").unwrap();
+        assert_eq!((root.uid, root.gid, &*root.login.name), (0, 0, "root"));
+        assert_eq!(ids("nobody:7").unwrap(), Ids { uid: ids("nobody").unwrap().uid, gid: 7 });
+        for pair in
+            ["root:no such group", "no such user:0", ":", "0:", "4294967295:0", "0:4294967295", "0:a\0b"]
+        {
+            assert!(matches!(find(pair), Err(UserError::Unknown { .. })), "{pair}");
+            assert!(ids(pair).is_err(), "{pair}");
+        }
     }
 
     #[test]

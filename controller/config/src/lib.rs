@@ -153,6 +153,34 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
+/// Files and directories of every agent that no isolated task may see.
+pub fn default_private_paths() -> Vec<PathBuf> {
+    vec![PathBuf::from("/etc/herdlet")]
+}
+
+impl Config {
+    /// Files and directories of the agent that no isolated task may see: config, keys, tokens, state, sockets, job files.
+    pub fn private_paths(&self) -> Vec<PathBuf> {
+        let tls = self.tls.iter().flat_map(|tls| [&tls.certificate, &tls.key]);
+        let cluster = self.cluster.iter();
+        let rpc = cluster.clone().filter_map(|cluster| cluster.tls.as_ref()).map(|tls| &tls.key);
+        let taken_over = cluster.flat_map(|cluster| [&cluster.moved_from, &cluster.intro_token_file]);
+        let consul = [&self.consul.token_file, &self.consul.service_tokens_dir];
+        let single = [&self.state_dir, &self.socket];
+        let own = self
+            .files
+            .iter()
+            .chain(&self.manifests)
+            .chain(single)
+            .chain(self.runtime_parent.as_ref())
+            .chain(self.listen.as_ref().map(|(_, token)| token))
+            .chain(self.variables_key_file.as_ref())
+            .chain(consul.into_iter().chain(taken_over).flatten())
+            .chain(tls.chain(rpc));
+        default_private_paths().into_iter().chain(own.cloned()).collect()
+    }
+}
+
 /// Configured resources of a machine; `None` for those that are detected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Total {

@@ -238,7 +238,7 @@ impl Joined {
     pub fn offers_nothing(&self) -> Option<String> {
         let offers_any = self.node.borrow().drivers.values().any(|driver| driver.detected);
         (!offers_any).then(|| {
-            "no task driver is offered to the servers, so they place nothing here; enable raw_exec with --raw-exec".to_owned()
+            "no task driver is offered to the servers, so they place nothing here; run the agent as root for the driver exec, or enable raw_exec with --raw-exec".to_owned()
         })
     }
 

@@ -32,7 +32,7 @@ use std_alloc::{
     string::{String, ToString},
 };
 
-use herdlet_api_types::{alloc::Allocation, job::Task};
+use herdlet_api_types::{alloc::Allocation, driver::machine_user, job::Task};
 
 use crate::{
     interpolate::{OUTPUT_BYTES_MAX, Values, replace},
@@ -269,7 +269,7 @@ pub fn build(inputs: &Inputs<'_>) -> TaskEnv {
 
 /// The host's variables that are not denied, not set yet, and not about another login than the task's.
 fn host_variables<'a>(env: &TaskEnv, inputs: &Inputs<'a>) -> layer::Layer<'a> {
-    let user = inputs.task.and_then(|task| task.user.as_deref()).filter(|user| !user.is_empty());
+    let user = inputs.task.and_then(|task| machine_user(&task.driver, task.user.as_deref()));
     let is_denied = |name: &str| inputs.denied.contains(&name) || user.is_some() && OF_LOGIN.contains(&name);
     inputs
         .host_env

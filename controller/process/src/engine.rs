@@ -96,6 +96,10 @@ pub struct Translated {
     pub invocation: Invocation,
     /// Maximum number of processes and threads.
     pub processes: Option<u64>,
+    /// The user it runs as, for people.
+    pub user: String,
+    /// What people should know about this start.
+    pub messages: Vec<String>,
 }
 
 /// The environment of an engine.
@@ -103,7 +107,7 @@ pub struct Translated {
 pub struct Setup {
     /// The watched attempts directory.
     pub attempts: Arc<Attempts>,
-    pub program: Program,
+    pub program: Arc<Program>,
     /// Whether cgroups are available.
     pub isolation: Isolation,
     /// For a private agent: read end of a pipe; when it hangs up, all tasks of the agent end.
@@ -126,6 +130,8 @@ struct Shared {
     earlier: Earlier,
     exits: Outlet<Exited>,
     live: Mutex<BTreeMap<AttemptId, Arc<Live>>>,
+    /// Locks of launches, each of some attempts.
+    turns: [tokio::sync::Mutex<()>; start::TURNS],
 }
 
 impl Engine {
@@ -148,6 +154,7 @@ impl Engine {
                 earlier: Earlier::default(),
                 exits: Outlet::default(),
                 live: Mutex::default(),
+                turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
             }),
         }
     }

@@ -1,11 +1,14 @@
-//! Tasks as processes: the drivers `raw_exec` and `mock`, supervisors and their records, cgroups.
+//! Tasks as processes: the drivers `raw_exec`, `exec` and `mock`, supervisors and their records, cgroups.
 //!
 //! In: attempts of tasks. Out: processes, and their exits. Every operation is idempotent, and a record is written before its
 //! effect.
 
 pub mod attempts;
 pub mod cgroup;
+pub mod denied;
 pub mod engine;
+pub mod exec;
+mod login;
 pub mod mock;
 pub mod process_tree;
 pub mod raw_exec;

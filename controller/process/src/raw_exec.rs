@@ -3,7 +3,6 @@
 //! In: a task's `config`. Out: how to run its program: the file, environment, user and directory. The engine does the rest.
 
 mod command;
-mod denied;
 
 use std::{
     collections::BTreeMap,
@@ -16,31 +15,30 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
-    driver::{DriverInfo, RawExecOptions},
+    driver::{DriverInfo, RAW_EXEC, RawExecOptions},
     manifest::{Text, driver::RawExecConfig},
 };
-use herdlet_base::{
-    observation::Class,
-    user::{self, Login, UserError},
-};
+use herdlet_base::user::{self, Login};
 use herdlet_driver::{AttemptId, DriverError, DriverResult, Fingerprint, Health, TaskConfig, read_config};
 use rustix::io::Errno;
 
 use crate::{
     cgroup::Isolation,
+    denied::{Denied, InvalidIds},
     engine::{Engine, RunningTask, Setup, Translate, Translated},
+    login::{self, no_user},
     supervisor::{Invocation, NewPrivileges, User},
 };
 use command::{CommandError, Distrust, Trust};
-use denied::Denied;
-pub use denied::InvalidIds;
 
 /// Creates the driver. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If an option is invalid.
 pub fn driver(setup: Setup, options: &RawExecOptions) -> Result<Engine, InvalidIds> {
-    let translate = RawExec { denied: Denied::of(options)?, ..RawExec::default() };
+    let RawExecOptions { enabled: _, denied_host_uids, denied_host_gids } = options;
+    let denied = Denied::of(RAW_EXEC, denied_host_uids.as_deref(), denied_host_gids.as_deref())?;
+    let translate = RawExec { denied, ..RawExec::default() };
     Ok(Engine::new(DriverInfo::raw_exec(), translate, setup))
 }
 
@@ -64,7 +62,12 @@ impl Translate for RawExec {
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {
         let config = read_config::<RawExecConfig>(&task.config)?;
         let invocation = self.invocation(task, &config)?;
-        Ok(Translated { invocation, processes: config.pids_limit.map(u64::from) })
+        let user = match task.user.as_deref().filter(|name| !name.is_empty()) {
+            Some(name) => format!("user {name}"),
+            None => "the agent's user".to_owned(),
+        };
+        let processes = config.pids_limit.map(u64::from);
+        Ok(Translated { invocation, processes, user, messages: Vec::new() })
     }
 
     fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation> {
@@ -156,18 +159,10 @@ fn environment(
 ) -> Vec<(OsString, OsString)> {
     let mut variables = task.env.clone();
     if let Some(login) = login {
-        add_login(&mut variables, login);
+        login::add_to(&mut variables, login);
     }
     variables.retain(|(name, _)| !config.denied_envvars.iter().any(|pattern| is_like(name, pattern)));
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
-}
-
-fn add_login(variables: &mut Vec<(String, String)>, Login { name, home, shell }: &Login) {
-    for (key, value) in [("HOME", home), ("LOGNAME", name), ("SHELL", shell), ("USER", name)] {
-        if !value.is_empty() && variables.iter().all(|(known, _)| known != key) {
-            variables.push((key.to_owned(), value.clone()));
-        }
-    }
 }
 
 /// Whether a name matches a pattern in which each `*` stands for any string.
@@ -206,17 +201,12 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-fn no_user(error: UserError) -> DriverError {
-    match error.class() {
-        Class::Retry => DriverError::retry(error),
-        Class::Fatal => DriverError::fatal(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use herdlet_base::user::UserError;
     use herdlet_driver::FailureClass as Class;
+
+    use super::*;
 
     #[test]
     fn program_shortage_is_retried_and_refusal_is_not() {
@@ -245,15 +235,5 @@ mod tests {
             assert!(fits.iter().all(|name| is_like(name, pattern)), "{pattern}");
             assert!(!others.iter().any(|name| is_like(name, pattern)), "{pattern}");
         }
-    }
-
-    #[test]
-    fn a_task_with_a_user_has_the_login_of_that_user() {
-        let login = Login { name: "web".to_owned(), home: "/srv/web".to_owned(), shell: String::new() };
-        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let mut variables = vec![pair("PATH", "/bin"), pair("HOME", "/own")];
-        add_login(&mut variables, &login);
-        let expected = [("PATH", "/bin"), ("HOME", "/own"), ("LOGNAME", "web"), ("USER", "web")];
-        assert_eq!(variables, expected.map(|(name, value)| pair(name, value)));
     }
 }

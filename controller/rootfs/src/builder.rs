@@ -18,9 +18,10 @@ use rustix::{
 use crate::{
     device,
     kernel::{self, Depth, in_thread},
+    memory::Memory,
     overlay::{self, Refusal},
     place::{directory, file, find, own_directory},
-    root::{Access, Built, ReadOnly, Root, RootError, failed},
+    root::{Access, Built, Changes, LimitedEntry, Root, RootError, failed},
     seed::{ALLOC, PART, ROOT, Seed, open_dir, replace_root},
     source::{Content, Kind, Part, Sources},
 };
@@ -48,14 +49,15 @@ struct Builder<'r> {
     root: &'r Root,
     /// The task's directory, at its place.
     base: &'r OwnedFd,
-    read_only: Vec<ReadOnly>,
+    memory: Memory,
+    limited: Vec<LimitedEntry>,
 }
 
 impl<'r> Builder<'r> {
     fn new(root: &'r Root, sources: &'r Sources) -> Result<Self, RootError> {
         put(&sources.task, ROOT)?;
         put(&sources.alloc, ALLOC)?;
-        Ok(Self { root, base: &sources.task, read_only: Vec::new() })
+        Ok(Self { root, base: &sources.task, memory: Memory::default(), limited: Vec::new() })
     }
 
     fn run(mut self, sources: &Sources) -> Result<Built, RootError> {
@@ -87,7 +89,8 @@ impl<'r> Builder<'r> {
         let own =
             openat(&sources.proc, "thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let mounts = OwnedFd::from(File::from(own.map_err(failed("open the namespace of", top))?));
-        Ok(Built { mounts, read_only: self.read_only })
+        let root = open_dir("/").map_err(failed("open", top))?;
+        Ok(Built { mounts, root, limited: self.limited })
     }
 
     fn base(&self) -> BorrowedFd<'_> {
@@ -95,7 +98,7 @@ impl<'r> Builder<'r> {
     }
 
     /// What is shown of each part, in their order.
-    fn shown(&self, sources: &Sources) -> Result<Vec<PartMount>, RootError> {
+    fn shown(&mut self, sources: &Sources) -> Result<Vec<PartMount>, RootError> {
         let alloc = sources.alloc.as_fd();
         let upper = |part: &Part| match &part.content {
             Content::Directory(mount) => {
@@ -117,12 +120,13 @@ impl<'r> Builder<'r> {
             });
         }
         shown.reverse();
+        self.limited.reverse();
         Ok(shown)
     }
 
     /// What is shown of the directory at [`PART`].
     fn shown_directory(
-        &self,
+        &mut self,
         target: &Path,
         alloc: BorrowedFd<'_>,
         upper: &rustix::io::Result<OwnedFd>,
@@ -131,18 +135,24 @@ impl<'r> Builder<'r> {
             Ok(upper) => overlay::mount(self.root, alloc, target, upper),
             Err(errno) => Err(Refusal::Unsupported((*errno).into())),
         };
-        match made {
-            Ok(overlay) => Ok(PartMount::Overlay(overlay)),
-            Err(Refusal::Busy) => Err(RootError::Busy { target: target.to_owned() }),
-            Err(Refusal::Unsupported(error)) => {
-                let copy = open_dir(PART).and_then(|part| kernel::copy_open(part.as_fd()));
-                let copy = copy.map_err(failed("copy the mount of", target))?;
-                Ok(PartMount::ReadOnly(copy, error.to_string()))
-            }
+        let reason = match made {
+            Ok(overlay) => return Ok(PartMount::Overlay(overlay)),
+            Err(Refusal::Busy) => return Err(RootError::Busy { target: target.to_owned() }),
+            Err(Refusal::Unsupported(error)) => error.to_string(),
+        };
+        let limited =
+            |changes| self.limited.push(LimitedEntry { target: target.to_owned(), changes, reason });
+        // What is in the task's directory, such as an artifact, is shown in any case, if it can be read.
+        if let Ok(overlay) = self.memory.overlay(upper.as_ref().ok()) {
+            limited(Changes::Temporary);
+            return Ok(PartMount::Overlay(overlay));
         }
+        limited(Changes::Refused);
+        let copy = open_dir(PART).and_then(|part| kernel::copy_open(part.as_fd()));
+        Ok(PartMount::ReadOnly(copy.map_err(failed("copy the mount of", target))?))
     }
 
-    fn add(&mut self, part: &Part, shown: PartMount) -> Result<(), RootError> {
+    fn add(&self, part: &Part, shown: PartMount) -> Result<(), RootError> {
         let target = &part.target;
         match (&part.content, shown) {
             (Content::Link(to), _) => self.link(to, target).map_err(failed("make the link", target)),
@@ -154,11 +164,9 @@ impl<'r> Builder<'r> {
                 let place = directory(self.base(), target).map_err(failed("make a place for", target))?;
                 kernel::place(overlay.as_fd(), place.as_fd()).map_err(failed("mount", target))
             }
-            (Content::Directory(_), PartMount::ReadOnly(mount, reason)) => {
+            (Content::Directory(_), PartMount::ReadOnly(mount)) => {
                 let place = directory(self.base(), target).map_err(failed("make a place for", target))?;
-                place_read_only(&mount, &place, target)?;
-                self.read_only.push(ReadOnly { target: target.clone(), reason });
-                Ok(())
+                place_read_only(&mount, &place, target)
             }
             (Content::Directory(_), PartMount::AsItIs) => Ok(()),
         }
@@ -178,8 +186,6 @@ impl<'r> Builder<'r> {
     fn add_system(&self, sys: &OwnedFd) -> Result<(), RootError> {
         let [proc, target] = ["proc", "sys"].map(Path::new);
         own_directory(self.base(), proc).map_err(failed("make a place for", proc))?;
-        kernel::make_read_only(sys.as_fd(), Depth::WithMountsBelow)
-            .map_err(failed("refuse writes to", target))?;
         let place = own_directory(self.base(), target).map_err(failed("make a place for", target))?;
         kernel::place(sys.as_fd(), place.as_fd()).map_err(failed("mount", target))
     }
@@ -206,8 +212,8 @@ impl<'r> Builder<'r> {
 /// What a root shows of a part of the machine.
 enum PartMount {
     Overlay(OwnedFd),
-    /// The part itself, with the reason against an overlay.
-    ReadOnly(OwnedFd, String),
+    /// The part itself.
+    ReadOnly(OwnedFd),
     /// A file or a link.
     AsItIs,
 }

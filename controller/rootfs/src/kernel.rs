@@ -18,6 +18,8 @@ use rustix::{
     },
 };
 
+use crate::root::Propagation;
+
 /// Whether the mounts below a mount are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
@@ -28,14 +30,25 @@ pub(crate) enum Depth {
 /// Copies what is mounted at a path of the machine, beginning with that directory or file. What is mounted on the copy later
 /// does not appear on the machine.
 pub(crate) fn copy(path: &Path, depth: Depth) -> io::Result<OwnedFd> {
+    copy_with(path, depth, Propagation::Private)
+}
+
+/// Copies the same, with this propagation.
+pub(crate) fn copy_with(path: &Path, depth: Depth, propagation: Propagation) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let flags = match depth {
         Depth::Alone => flags,
         Depth::WithMountsBelow => flags | OpenTreeFlags::AT_RECURSIVE,
     };
     let copied = open_tree(CWD, path, flags)?;
-    let private = u64::from(MountPropagationFlags::PRIVATE.bits());
-    set_attributes(copied.as_fd(), depth, Attributes { propagation: private, ..Attributes::default() })?;
+    let kind = match propagation {
+        Propagation::Private => MountPropagationFlags::PRIVATE,
+        Propagation::FromMachine => MountPropagationFlags::DOWNSTREAM,
+        // A copy of a shared mount is shared.
+        Propagation::Shared => return Ok(copied),
+    };
+    let propagation = u64::from(kind.bits());
+    set_attributes(copied.as_fd(), depth, Attributes { propagation, ..Attributes::default() })?;
     Ok(copied)
 }
 
@@ -69,6 +82,12 @@ pub(crate) fn place(mount: BorrowedFd<'_>, at: BorrowedFd<'_>) -> rustix::io::Re
 pub(crate) fn make_read_only(mount: BorrowedFd<'_>, depth: Depth) -> io::Result<()> {
     let read_only = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
     set_attributes(mount, depth, Attributes { set: read_only, ..Attributes::default() })
+}
+
+/// Lets nobody use device files of a mount, so that a task that can make some gains nothing.
+pub(crate) fn refuse_devices(mount: BorrowedFd<'_>, depth: Depth) -> io::Result<()> {
+    let no_devices = u64::from(MountAttrFlags::MOUNT_ATTR_NODEV.bits());
+    set_attributes(mount, depth, Attributes { set: no_devices, ..Attributes::default() })
 }
 
 /// `struct mount_attr` (mount_setattr(2)).

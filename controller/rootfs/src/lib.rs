@@ -15,6 +15,7 @@
 //! | [`builder`] | makes a root |
 //! | `source` | parts of the machine, copied while they can still be seen |
 //! | `overlay` | overlays of these parts |
+//! | `memory` | changes that the task's directory can't hold |
 //! | `device` | /dev |
 //! | `place` | places for mounts in a root |
 //! | `kernel` | mounts by descriptors |
@@ -22,6 +23,7 @@
 pub mod builder;
 mod device;
 mod kernel;
+mod memory;
 mod overlay;
 mod place;
 pub mod root;

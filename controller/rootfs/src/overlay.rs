@@ -11,7 +11,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chmod, chownat, fremovexattr, fstat, openat},
+    fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chmod, chownat, fremovexattr, fstat, getxattr, openat},
     io::Errno,
     mount::MountAttrFlags,
 };
@@ -25,6 +25,8 @@ use crate::{
 
 /// Below the work directory of a root: no other name is used there but those of entries.
 const WORK: &str = "@work";
+/// What the kernel notes at an upper directory.
+const ORIGIN: &str = "trusted.overlay.origin";
 
 /// Why there is no overlay.
 pub(crate) enum Refusal {
@@ -81,19 +83,22 @@ fn mount_with(upper: &OwnedFd, work: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     kernel::create("overlay", &options, MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// Opens the task's own directory for a part. A new one gets mode and owner of the part, because the overlay shows those of
+/// Opens the task's own directory for a part. One that is used for the first time gets mode and owner of the part, because the overlay shows those of
 /// its upper directory.
 pub(crate) fn upper_directory(
     alloc: BorrowedFd<'_>,
     path: &Path,
     part: &OwnedFd,
 ) -> rustix::io::Result<OwnedFd> {
-    if let Ok(found) = find(alloc, path)
-        && FileType::from_raw_mode(fstat(&found)?.st_mode) == FileType::Directory
-    {
-        return Ok(found);
-    }
-    let made = own_directory(alloc, path)?;
+    let is_directory = |found: &OwnedFd| {
+        fstat(found).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    };
+    let made = match find(alloc, path).ok().filter(is_directory) {
+        Some(found) if was_upper(&found)? => return Ok(found),
+        // Made for an artifact or a template.
+        Some(found) => found,
+        None => own_directory(alloc, path)?,
+    };
     let shown = fstat(part)?;
     let (uid, gid) = (Uid::from_raw(shown.st_uid), Gid::from_raw(shown.st_gid));
     chownat(&made, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
@@ -101,9 +106,18 @@ pub(crate) fn upper_directory(
     Ok(made)
 }
 
+/// Whether a directory has been the upper one of an overlay with the option `index`.
+fn was_upper(dir: &OwnedFd) -> rustix::io::Result<bool> {
+    match getxattr(&*path_of(dir), ORIGIN, &mut [0_u8; 0][..]) {
+        Ok(_) => Ok(true),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 fn forget_origin(upper: &OwnedFd) -> rustix::io::Result<()> {
     let dir = openat(upper, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    match fremovexattr(&dir, "trusted.overlay.origin") {
+    match fremovexattr(&dir, ORIGIN) {
         Ok(()) | Err(Errno::NODATA) => Ok(()),
         Err(errno) => Err(errno),
     }
@@ -117,6 +131,6 @@ fn remove_index(work: &OwnedFd) -> io::Result<()> {
     }
 }
 
-fn path_of(fd: &OwnedFd) -> String {
+pub(crate) fn path_of(fd: &OwnedFd) -> String {
     format!("/proc/thread-self/fd/{}", fd.as_raw_fd())
 }

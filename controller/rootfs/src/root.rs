@@ -24,6 +24,10 @@ pub struct Root {
     pub binds: Vec<Bind>,
     /// Paths of the machine that must not be seen through an entry. An entry in one of them is left out.
     pub hidden: Vec<PathBuf>,
+    /// Paths in the root that must not be seen.
+    pub masked: Vec<PathBuf>,
+    /// The file that keeps the network namespace whose devices /sys shows; the machine's if absent.
+    pub network: Option<PathBuf>,
 }
 
 /// A part of the machine. A directory is shown with all mounts below it, a file read-only, and a link as the same link. A
@@ -44,6 +48,18 @@ pub struct Bind {
     /// In the root. Missing directories are made.
     pub target: PathBuf,
     pub access: Access,
+    pub propagation: Propagation,
+}
+
+/// Whether mounts that are made below a shared directory later appear on the other side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Propagation {
+    #[default]
+    Private,
+    /// Those of the machine appear in the root.
+    FromMachine,
+    /// In both directions, if the mount on the machine is shared.
+    Shared,
 }
 
 /// What a task may do in a shared directory.
@@ -58,17 +74,29 @@ pub enum Access {
 pub struct Built {
     /// The mount namespace. Its root is the task's directory.
     pub mounts: OwnedFd,
-    /// Entries that the task can't write to, in the order of their targets.
-    pub read_only: Vec<ReadOnly>,
+    /// Its root, to find files in it from outside.
+    pub root: OwnedFd,
+    /// Entries whose changes are not kept in the task's directory, in the order of their targets.
+    pub limited: Vec<LimitedEntry>,
 }
 
-/// An entry that is not an overlay.
+/// An entry whose changes are not kept in the task's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ReadOnly {
+pub struct LimitedEntry {
     /// In the root.
     pub target: PathBuf,
-    /// The kernel's reason against an overlay.
+    pub changes: Changes,
+    /// The kernel's reason against an overlay in the task's directory.
     pub reason: String,
+}
+
+/// What happens to changes of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changes {
+    /// They are in memory, and end with the root.
+    Temporary,
+    /// They are refused.
+    Refused,
 }
 
 /// Why a root can't be made. The text continues "failed to".

@@ -25,6 +25,8 @@ pub(crate) const ROOT: &str = "/root";
 pub(crate) const ALLOC: &str = "/alloc";
 /// The place of the part of the machine that is being mounted.
 pub(crate) const PART: &str = "/part";
+/// The place of memory for changes that can't be in the task's directory.
+pub(crate) const MEMORY: &str = "/memory";
 
 /// The namespace.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl Seed {
             let proc = kernel::copy(Path::new("/proc"), Depth::Alone)?;
             let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
             let root = kernel::create("tmpfs", &[("mode", "0755"), ("size", "64k")], attributes)?;
-            for dir in ["/proc", ROOT, ALLOC, PART] {
+            for dir in ["/proc", ROOT, ALLOC, PART, MEMORY] {
                 mkdirat(root.as_fd(), dir.trim_start_matches('/'), Mode::from(0o755))?;
             }
             // Any directory will do: the mount becomes the root at once.

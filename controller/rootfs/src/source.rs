@@ -4,13 +4,17 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
-    os::fd::OwnedFd,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use herdlet_base::mounts::table::{Mount, mounts_of};
-use rustix::thread::gettid;
+use rustix::{
+    mount::MountAttrFlags,
+    thread::{LinkNameSpaceType, gettid, move_into_link_name_space},
+};
 
 use crate::{
     kernel::{self, Depth},
@@ -64,10 +68,11 @@ impl Sources {
             parts: Vec::new(),
             binds: Vec::new(),
             devices: Vec::new(),
-            sys: copy(Path::new("/sys"), Depth::WithMountsBelow)?,
+            sys: sys_of(root.network.as_deref())?,
             proc: open_path(Path::new("/proc"))?,
-            hidden: vec![PathBuf::from("sys/firmware")],
+            hidden: root.masked.iter().cloned().chain([PathBuf::from("sys/firmware")]).collect(),
         };
+        without_devices(&sources.task, &task)?;
         for entry in &root.entries {
             sources.add_entry(entry, &hidden)?;
         }
@@ -75,7 +80,9 @@ impl Sources {
         sources.parts.sort_by(|one, other| one.target.cmp(&other.target));
         for bind in &root.binds {
             let kind = kind_of(&bind.source)?;
-            let mount = copy(&bind.source, Depth::WithMountsBelow)?;
+            let mount = kernel::copy_with(&bind.source, Depth::WithMountsBelow, bind.propagation)
+                .map_err(failed("copy the mount of", &bind.source))?;
+            without_devices(&mount, &bind.source)?;
             sources.binds.push((bind.target.clone(), mount, bind.access, kind));
         }
         for name in DEVICES {
@@ -120,6 +127,7 @@ impl Sources {
     fn add_mount(&mut self, path: &Path, target: &Path) -> Result<(), RootError> {
         // It may have been unmounted since it was listed.
         let Some(mount) = unless_missing(copy(path, Depth::Alone))? else { return Ok(()) };
+        without_devices(&mount, path)?;
         let content = match kind_of(path)? {
             Kind::File => Content::File(mount),
             Kind::Directory => Content::Directory(mount),
@@ -145,6 +153,24 @@ fn mounts_within<'m>(mounts: &'m [Mount], dir: &Path, hidden: &[PathBuf]) -> BTr
 
 fn copy(path: &Path, depth: Depth) -> Result<OwnedFd, RootError> {
     kernel::copy(path, depth).map_err(failed("copy the mount of", path))
+}
+
+fn without_devices(mount: &OwnedFd, path: &Path) -> Result<(), RootError> {
+    kernel::refuse_devices(mount.as_fd(), Depth::WithMountsBelow).map_err(failed("refuse devices in", path))
+}
+
+/// A new /sys: that of the machine has mounts below it. The calling thread is in the given network afterwards.
+fn sys_of(network: Option<&Path>) -> Result<OwnedFd, RootError> {
+    if let Some(path) = network {
+        let namespace = File::open(path).map_err(failed("open the network", path))?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(failed("enter the network", path))?;
+    }
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    kernel::create("sysfs", &[], attributes).map_err(failed("mount", Path::new("sys")))
 }
 
 fn open_path(path: &Path) -> Result<OwnedFd, RootError> {

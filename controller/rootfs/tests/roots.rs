@@ -14,7 +14,7 @@ use std::{
 
 use herdlet_rootfs::{
     builder::build,
-    root::{Access, Bind, Built, Entry, Root, RootError},
+    root::{Access, Bind, Built, Changes, Entry, LimitedEntry, Propagation, Root, RootError},
     seed::Seed,
 };
 use rustix::{
@@ -75,7 +75,7 @@ fn root(machine: &Path, names: &[&str]) -> Root {
 
 fn made(root: &Root) -> Built {
     let built = build(&Seed::new().unwrap(), root).unwrap();
-    assert_eq!(built.read_only, []);
+    assert_eq!(built.limited, []);
     built
 }
 
@@ -96,6 +96,7 @@ fn the_task_writes_to_its_directory_and_not_to_the_machine() {
         let task = machine.join("alloc/web");
         fs::create_dir(task.join("etc")).unwrap();
         fs::write(task.join("etc/artifact"), "there before").unwrap();
+        fs::set_permissions(task.join("etc"), fs::Permissions::from_mode(0o700)).unwrap();
         fs::set_permissions(machine.join("usr"), fs::Permissions::from_mode(0o1751)).unwrap();
         let built = made(&root(machine, &["usr", "etc"]));
         inside(&built.mounts, || {
@@ -103,6 +104,8 @@ fn the_task_writes_to_its_directory_and_not_to_the_machine() {
             assert_eq!(read("/etc/artifact"), "there before");
             assert_eq!(read("/etc/conf"), "of the machine");
             assert_eq!(fs::metadata("/usr").unwrap().mode() & 0o7777, 0o1751);
+            assert_eq!(fs::metadata("/etc").unwrap().mode() & 0o7777, 0o755, "as on the machine");
+            fs::set_permissions("/etc", fs::Permissions::from_mode(0o711)).unwrap();
             fs::write("/usr/bin/tool", "changed").unwrap();
             fs::write("/local/own", "new").unwrap();
             fs::remove_file("/etc/conf").unwrap();
@@ -115,6 +118,7 @@ fn the_task_writes_to_its_directory_and_not_to_the_machine() {
         let again = made(&root(machine, &["usr", "etc"]));
         inside(&again.mounts, || {
             assert_eq!(read("/usr/bin/tool"), "changed");
+            assert_eq!(fs::metadata("/etc").unwrap().mode() & 0o7777, 0o711, "as the task has set it");
             assert!(!Path::new("/etc/conf").exists());
         });
     });
@@ -179,28 +183,38 @@ fn mounts_below_an_entry_are_seen_and_can_be_written() {
 
 /// An agent in a container: its directories are on an overlay themselves.
 #[test]
-fn an_entry_is_read_only_where_it_can_be_no_overlay() {
+fn changes_are_in_memory_where_the_task_directory_can_be_no_upper_one() {
     on_machine(|machine| {
         let base = machine.join("base");
         for sub in ["low", "up", "work", "alloc"] {
             fs::create_dir_all(base.join(sub)).unwrap();
         }
-        fs::create_dir_all(base.join("low/web")).unwrap();
+        fs::create_dir_all(base.join("low/web/etc")).unwrap();
+        fs::write(base.join("low/web/etc/artifact"), "there before").unwrap();
         let path = |sub| base.join(sub).display().to_string();
         let options = format!("lowerdir={},upperdir={},workdir={}", path("low"), path("up"), path("work"));
         let options = std::ffi::CString::new(options).unwrap();
         mount("overlay", base.join("alloc"), "overlay", MountFlags::empty(), Some(&*options)).unwrap();
         let root = Root { alloc: base.join("alloc"), ..root(machine, &["usr", "etc"]) };
         let built = build(&Seed::new().unwrap(), &root).unwrap();
-        let targets: Vec<&Path> = built.read_only.iter().map(|entry| &*entry.target).collect();
+        let targets: Vec<&Path> = built.limited.iter().map(|entry| &*entry.target).collect();
         assert_eq!(targets, [Path::new("etc"), Path::new("usr")]);
-        assert!(built.read_only.iter().all(|entry| !entry.reason.is_empty()));
+        let is_temporary =
+            |entry: &LimitedEntry| entry.changes == Changes::Temporary && !entry.reason.is_empty();
+        assert!(built.limited.iter().all(is_temporary));
         inside(&built.mounts, || {
             assert_eq!(read("/usr/bin/tool"), "of the machine");
-            let refused = fs::write("/usr/bin/tool", "changed").unwrap_err();
-            assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+            assert_eq!(
+                (read("/etc/conf"), read("/etc/artifact")),
+                ("of the machine".into(), "there before".into())
+            );
+            fs::write("/usr/bin/tool", "changed").unwrap();
+            assert_eq!(read("/usr/bin/tool"), "changed");
+            let large = fs::write("/etc/large", vec![1; 100 << 20]).unwrap_err();
+            assert_eq!(large.kind(), std::io::ErrorKind::StorageFull);
             fs::write("/own", "").unwrap();
         });
+        assert_eq!(read(machine.join("usr/bin/tool")), "of the machine");
     });
 }
 
@@ -295,7 +309,7 @@ fn links_of_the_task_lead_nowhere() {
 }
 
 fn bind(source: PathBuf, target: &str, access: Access) -> Bind {
-    Bind { source, target: target.into(), access }
+    Bind { source, target: target.into(), access, propagation: Propagation::Private }
 }
 
 #[test]
@@ -346,5 +360,101 @@ fn devices_are_few_and_work() {
             assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         });
         assert!(!Path::new("/dev/shm/x").exists());
+    });
+}
+
+/// A task may make device files, as many programs that unpack archives do. They are of no use.
+#[test]
+fn device_files_of_the_task_cannot_be_opened() {
+    on_machine(|machine| {
+        let volume = machine.join("volume");
+        fs::create_dir(&volume).unwrap();
+        fs::create_dir(machine.join("alloc/web/secrets")).unwrap();
+        mount("tmpfs", machine.join("alloc/web/secrets"), "tmpfs", MountFlags::empty(), None).unwrap();
+        let mut root = root(machine, &["usr"]);
+        root.binds = vec![bind(volume, "srv", Access::ReadWrite)];
+        let built = made(&root);
+        inside(&built.mounts, || {
+            for dir in ["/", "/usr", "/srv", "/secrets", "/local"] {
+                let path = Path::new(dir).join("null");
+                // That of /dev/null.
+                let number = rustix::fs::makedev(1, 3);
+                rustix::fs::mknodat(
+                    rustix::fs::CWD,
+                    &path,
+                    rustix::fs::FileType::CharacterDevice,
+                    rustix::fs::Mode::from(0o666),
+                    number,
+                )
+                .unwrap();
+                let refused = fs::File::open(&path).unwrap_err();
+                assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{dir}");
+            }
+        });
+    });
+}
+
+#[test]
+fn masked_paths_are_empty() {
+    on_machine(|machine| {
+        fs::create_dir(machine.join("alloc/web/private")).unwrap();
+        fs::write(machine.join("alloc/web/private/key"), "secret").unwrap();
+        let built = made(&Root { masked: vec!["private".into(), "no-such".into()], ..root(machine, &[]) });
+        inside(&built.mounts, || assert_eq!(names("/private"), Vec::<String>::new()));
+    });
+}
+
+#[test]
+fn devices_in_sys_are_those_of_the_network() {
+    on_machine(|machine| {
+        let network = thread::spawn(|| {
+            unshare(UnshareFlags::NEWNET);
+            OwnedFd::from(fs::File::open("/proc/thread-self/ns/net").unwrap())
+        });
+        let network = network.join().unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&network));
+        let built = made(&Root { network: Some(path.into()), ..root(machine, &[]) });
+        inside(&built.mounts, || assert_eq!(names("/sys/class/net"), ["lo"]));
+        let built = made(&root(machine, &[]));
+        let all = inside(&built.mounts, || names("/sys/class/net"));
+        assert_eq!(all, names("/sys/class/net"), "without a network, the machine's");
+        let missing =
+            build(&Seed::new().unwrap(), &Root { network: Some("/no/such".into()), ..root(machine, &[]) });
+        assert!(missing.unwrap_err().to_string().contains("/no/such"));
+    });
+}
+
+#[test]
+fn later_mounts_appear_as_the_volume_says() {
+    on_machine(|machine| {
+        let shared = machine.join("shared");
+        fs::create_dir(&shared).unwrap();
+        mount("tmpfs", &shared, "tmpfs", MountFlags::empty(), None).unwrap();
+        mount_change(&shared, MountPropagationFlags::SHARED).unwrap();
+        for name in ["from", "to"] {
+            fs::create_dir(shared.join(name)).unwrap();
+        }
+        for (propagation, from, to) in [
+            (Propagation::Private, false, false),
+            (Propagation::FromMachine, true, false),
+            (Propagation::Shared, true, true),
+        ] {
+            let mut root = root(machine, &[]);
+            root.binds = vec![Bind { propagation, ..bind(shared.clone(), "srv", Access::ReadWrite) }];
+            let built = made(&root);
+            mount("tmpfs", shared.join("from"), "tmpfs", MountFlags::empty(), None).unwrap();
+            fs::write(shared.join("from/file"), "").unwrap();
+            inside(&built.mounts, || {
+                assert_eq!(Path::new("/srv/from/file").exists(), from, "{propagation:?}");
+                mount("tmpfs", "/srv/to", "tmpfs", MountFlags::empty(), None).unwrap();
+                fs::write("/srv/to/file", "").unwrap();
+            });
+            assert_eq!(shared.join("to/file").exists(), to, "{propagation:?}");
+            for name in ["from", "to"] {
+                while rustix::mount::unmount(shared.join(name), rustix::mount::UnmountFlags::DETACH).is_ok() {
+                }
+                let _ = fs::remove_file(shared.join(name).join("file"));
+            }
+        }
     });
 }

@@ -29,11 +29,14 @@ const TOLD_MAX: usize = 5;
 pub(super) async fn cluster(config: &Config) -> Vec<Finding> {
     let Some(cluster) = &config.cluster else { return Vec::new() };
     let mut findings = vec![reach(config, cluster).await];
-    if !config.drivers.offers_servers_any() && !super::engines::has_any(config) {
+    let offers_any = config.drivers.offers_servers_any()
+        || super::engines::has_any(config)
+        || super::machine::isolates(config);
+    if !offers_any {
         findings.push(Finding::warning(
             "drivers",
             "the node offers no task driver, so servers place nothing on it",
-            "enable raw_exec with --raw-exec",
+            "run the agent as root for the driver exec, or enable raw_exec with --raw-exec",
         ));
     }
     findings
@@ -99,6 +102,9 @@ async fn ask(server: &Address, region: &str, tls: Option<ClientTls>) -> Result<(
 mod tests {
     use herdlet_nomad_server::{Cluster as StandIn, Settings};
 
+    use herdlet_api_types::driver::EXEC;
+    use herdlet_driver::Availability;
+
     use super::*;
     use crate::doctor::Verdict;
     use herdlet_config::{Flags, Surroundings};
@@ -115,7 +121,10 @@ mod tests {
         let servers = servers.iter().map(|text| (*text).to_owned()).collect();
         let mut flags = Flags { state_dir: Some("/".into()), servers, ..Flags::default() };
         change(&mut flags);
-        let findings = cluster(&config(flags)).await;
+        // Whether this machine isolates tasks is no subject here.
+        let mut config = config(flags);
+        config.drivers = config.drivers.with(EXEC, Availability::Disabled);
+        let findings = cluster(&config).await;
         findings.into_iter().map(|finding| (finding.check, finding.verdict, finding.message)).collect()
     }
 

@@ -4,17 +4,18 @@
 
 use std::{fs, path::Path};
 
+use herdlet_api_types::driver::EXEC;
 use herdlet_base::privileges::{Mounting, Ownership, Privileges};
 use herdlet_config::Config;
-use herdlet_driver::limits::Controller;
-use herdlet_process::cgroup::Mounts;
+use herdlet_driver::{Availability, limits::Controller};
+use herdlet_process::{cgroup::Mounts, exec};
 use herdlet_storage::artifact::unpack::Barrier;
 use rustix::{
     fs::{Access, CWD, Mode, OFlags, ResolveFlags},
     process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open},
 };
 
-use super::{Finding, may};
+use super::{Finding, Verdict, may};
 
 /// With fewer, tasks can hardly be started.
 const DESCRIPTORS_MIN: u64 = 256;
@@ -101,6 +102,26 @@ pub(super) fn cgroups(parent: &str) -> Finding {
         ),
         hint,
     )
+}
+
+/// Whether tasks of the driver `exec` can start, if it is enabled.
+pub(super) fn isolation(config: &Config) -> Option<Finding> {
+    if config.drivers.availability(EXEC) == Availability::Disabled {
+        return None;
+    }
+    let mounted = Mounts::parse(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
+    let cgroups = mounted.v2.first().map(|_| ()).ok_or("no cgroup2 is mounted");
+    Some(match exec::obstacle(&std::env::temp_dir(), cgroups) {
+        None => Finding::ok("isolation", "driver exec: namespaces and roots can be made"),
+        Some(exec::Obstacle { why, remedy }) => {
+            Finding::warning("isolation", format!("driver exec: {why}"), remedy)
+        }
+    })
+}
+
+/// Whether this machine isolates tasks, if the driver `exec` is enabled.
+pub(super) fn isolates(config: &Config) -> bool {
+    isolation(config).is_some_and(|found| found.verdict == Verdict::Ok)
 }
 
 /// The isolation of the process that unpacks artifacts.

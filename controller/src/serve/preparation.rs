@@ -68,6 +68,7 @@ pub(super) fn prepare(config: &Config, consul: &ConsulConfig) -> anyhow::Result<
         host: Host {
             mode: if member.is_some() { Mode::Node } else { Mode::Standalone },
             cpu_mhz: config.total().cpu_mhz,
+            private_paths: config.private_paths(),
         },
         leash: None,
     })?;

@@ -21,6 +21,9 @@
 //! because that task's TASKDIR is closed to all users: the engine, which is root, mounts the directories below it. The lists inside
 //! name no user, because the user of the image may have the number of another task's user.
 //!
+//! The same holds for `alloc` if the directory of a task is its root (driver `exec`): programs in it may change to any user, who may pass
+//! through that TASKDIR and change what is in its `local` and `tmp`, where the sticky bit protects files of others.
+//!
 //! A default list, inherited from the parent directory, is removed from the agent's directories, because new entries
 //! would inherit it. If a list can't be written, as on a full disk, the mode closes the directory to all but its owner
 //! until it can.
@@ -166,6 +169,12 @@ impl TaskUsers {
         Self { own_outsiders: Outsiders::Admitted, ..self }
     }
 
+    /// For the directory of a task that has it as its root, in which programs may run as other users than the task's own.
+    #[must_use]
+    pub fn of_root(self) -> Self {
+        Self { own_outsiders: Outsiders::Passing, ..self }
+    }
+
     /// ALLOC.
     pub(crate) fn entrance(&self) -> Access {
         self.agents(Perm::READ_EXECUTE, Plain::Passage)
@@ -200,10 +209,10 @@ impl TaskUsers {
 
     /// TASKDIR: owned by the agent, so that only the agent can replace `private` and its other files in it.
     pub(crate) fn task(&self) -> Access {
-        if self.own_outsiders != Outsiders::Excluded {
+        if self.own_outsiders == Outsiders::Admitted {
             return Self::private().sticky();
         }
-        let mut access = self.agents(Perm::READ_EXECUTE, Plain::Closed).sticky();
+        let mut access = self.agents(Perm::READ_EXECUTE, Plain::Closed).sticky().with(self.own_outsiders);
         if let Own::User(own) = self.own {
             access.name(own.uid, Perm::ALL);
             access.plain = Plain::Of(own);
@@ -215,16 +224,22 @@ impl TaskUsers {
 
     /// `local` and `tmp`.
     pub(crate) fn own(&self, privileges: Privileges) -> Access {
-        if self.own_outsiders != Outsiders::Excluded {
-            return Self::private().with(self.own_outsiders);
+        match self.own_outsiders {
+            Outsiders::Excluded => {
+                self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges)
+            }
+            Outsiders::Passing => {
+                let access = self.agents(Perm::ALL, Plain::Closed).owned_by(self.own, privileges);
+                access.sticky().with(Outsiders::Admitted)
+            }
+            Outsiders::Admitted => Self::private().with(Outsiders::Admitted),
         }
-        self.agents(Perm::READ_EXECUTE, Plain::Closed).owned_by(self.own, privileges)
     }
 
     /// `secrets`.
     pub(crate) fn secret(&self, privileges: Privileges) -> Access {
-        if self.own_outsiders != Outsiders::Excluded {
-            return Self::private().with(self.own_outsiders);
+        if self.own_outsiders == Outsiders::Admitted {
+            return Self::private().with(Outsiders::Admitted);
         }
         Self { users: Vec::new(), guests: Vec::new(), ..self.clone() }
             .agents(Perm::NONE, Plain::Closed)

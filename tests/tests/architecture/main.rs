@@ -130,7 +130,7 @@ const EDGES: [(&str, &str); 18] = [
     ("manifest", "api-types base plan template"),
     ("config", "api-types base driver fingerprint manifest nomad plan rpc"),
     ("docker", "api-types base driver images runtime"),
-    ("process", "api-types base driver runtime shim"),
+    ("process", "api-types base driver rootfs runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),
     ("variables", "api-types base runtime"),

@@ -50,13 +50,18 @@ impl Context {
             entries.get(&task.driver).map(|entry| entry.info.capabilities.fs_isolation)
         });
         match isolation {
-            Some(FsIsolation::Image) => {
-                let dirs = TaskDirs::in_image();
-                let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
-                self.env_with(workload, own, places, &Variables::new())
-            }
-            Some(FsIsolation::None | FsIsolation::Chroot) | None => self.task_env_on_host(workload, own),
+            Some(FsIsolation::Image) => self.task_env_in_root(workload, own, &Variables::new()),
+            // It shows parts of the machine, as the agent's variables describe them.
+            Some(FsIsolation::Chroot) => self.task_env_in_root(workload, own, &self.host_env),
+            Some(FsIsolation::None) | None => self.task_env_on_host(workload, own),
         }
+    }
+
+    /// With the directories of a task that has a root of its own.
+    fn task_env_in_root(&self, workload: &Workload, own: &TaskVariables, host_env: &Variables) -> TaskEnv {
+        let dirs = TaskDirs::in_image();
+        let places = Places { dirs: &dirs, api_socket: &format!("/secrets/{SOCKET}") };
+        self.env_with(workload, own, places, host_env)
     }
 
     /// The same with the directories on the machine, for paths that the agent uses itself.

@@ -9,7 +9,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use herdlet_api_types::{
     UnixNanos,
     alloc::Allocation,
-    driver::runs_images,
+    driver::{self, has_own_root, runs_images},
     job::{Identity, Resources, Task},
     volume::Volume,
 };
@@ -82,8 +82,11 @@ pub async fn task_dir(context: &Arc<Context>, workload: &Workload, verb: PlaceVe
             Ok(users) => users,
             Err(error) => return failed(error.class(), &error),
         };
-        let has_image = task.is_some_and(|task| runs_images(&task.driver));
-        let dir = dir.used_by(if has_image { users.of_image() } else { users });
+        let dir = dir.used_by(match task.map(|task| task.driver.as_str()) {
+            Some(driver) if runs_images(driver) => users.of_image(),
+            Some(driver) if has_own_root(driver) => users.of_root(),
+            Some(_) | None => users,
+        });
         let dir =
             dir.with_secrets_of(task.map_or(Resources::SECRETS_MIB, |task| task.resources.secrets_mib()));
         let result = match verb {
@@ -119,10 +122,10 @@ pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUser
     Ok(with_images(alloc, users))
 }
 
-/// Adds the users of images, if a task of the allocation runs one.
+/// Adds the users of images and other roots, if a task of the allocation has one.
 fn with_images(alloc: &Allocation, users: TaskUsers) -> TaskUsers {
-    let has_images = tasks(alloc).any(|task| runs_images(&task.driver));
-    if has_images { users.and_users_of_images() } else { users }
+    let has_roots = tasks(alloc).any(|task| has_own_root(&task.driver));
+    if has_roots { users.and_users_of_images() } else { users }
 }
 
 /// Names of the users who may write to the directories that the tasks of an allocation share: the users of [`task_users`].
@@ -140,14 +143,15 @@ fn tasks(alloc: &Allocation) -> impl Iterator<Item = &Task> {
 
 /// The user of a task on this machine; none for a task that runs an image, whose users this machine does not know.
 pub(super) fn machine_user(task: &Task) -> Option<&str> {
-    task.user.as_deref().filter(|_| !runs_images(&task.driver))
+    driver::machine_user(&task.driver, task.user.as_deref())
 }
 
-/// Whether a driver mounts the volumes of its tasks itself. The agent can't: it does not see a container's file system.
+/// Whether a driver mounts the volumes of its tasks itself. The agent can't: it does not see the file system of a container or
+/// another root.
 pub(super) fn mounts_volumes(driver: &DriverInfo) -> bool {
     match driver.capabilities.fs_isolation {
-        FsIsolation::Image => true,
-        FsIsolation::None | FsIsolation::Chroot => false,
+        FsIsolation::Chroot | FsIsolation::Image => true,
+        FsIsolation::None => false,
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 use herdlet_api_types::{
     AllocId,
     alloc::Desired,
-    driver::runs_images,
+    driver::has_own_root,
     job::VolumeMount,
     task::TaskPhase,
     view::{AllocView, TaskView, VolumeView},
@@ -313,8 +313,8 @@ impl Directories {
         for (index, task) in (0..).zip(&view.tasks).filter(|(_, task)| is_running(task)) {
             let path = paths.task(&id, &task.name);
             let wanted = group.and_then(|group| group.tasks.get(usize::from(index)));
-            // Drivers of images mount volumes in the container only.
-            let mounted = wanted.into_iter().filter(|wanted| !runs_images(&wanted.driver));
+            // Volumes in a container or another root are mounted nowhere else.
+            let mounted = wanted.into_iter().filter(|wanted| !has_own_root(&wanted.driver));
             for mount in mounted.flat_map(|wanted| &wanted.volume_mounts) {
                 let request = group.and_then(|group| group.volumes.get(&mount.volume));
                 let source = request.and_then(|request| volumes.get(&*volume_name(&view.spec, request)));

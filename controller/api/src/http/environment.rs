@@ -10,7 +10,7 @@ use axum::{
     extract::{Path, State},
 };
 use herdlet_agent::executor::environment::dirs_on_host;
-use herdlet_api_types::driver::runs_images;
+use herdlet_api_types::driver::has_own_root;
 use herdlet_plan::env::{self, Inputs, TaskDirs, Variables};
 use serde::Deserialize;
 
@@ -39,7 +39,7 @@ pub(super) async fn environment(
             view.spec.id, named.task
         ))
     })?;
-    let dirs = match runs_images(&task.driver) {
+    let dirs = match has_own_root(&task.driver) {
         true => TaskDirs::in_image(),
         false => dirs_on_host(&shared.paths, &view.spec.id, &task.name),
     };

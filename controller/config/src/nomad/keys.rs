@@ -105,7 +105,7 @@ const CLIENT: Keys = &[
     ("bridge_network_subnet", Unused),
     ("bridge_network_subnet_ipv6", Unused),
     ("cgroup_parent", Field(Text, "cgroup_parent")),
-    ("chroot_env", Unused),
+    ("chroot_env", Special(special::chroot_env)),
     ("cni_config_dir", Unused),
     ("cni_path", Unused),
     ("common_plugin_dir", Field(Text, "common_plugin_dir")),

@@ -330,6 +330,32 @@ fn a_client_has_to_be_enabled() {
 }
 
 #[test]
+fn settings_of_isolated_tasks_are_those_of_the_driver() {
+    let text = r#"client {
+      enabled = true
+      chroot_env {
+        "/bin" = "/bin"
+        "/etc/ld.so.cache" = "/etc/ld.so.cache"
+      }
+      options { "user.denylist" = "root, www-data" }
+    }
+    plugin "exec" { config { allow_caps = ["net_raw"] no_pivot_root = true default_pid_mode = "host" } }"#;
+    let config = config_of(&[("a.hcl", text)]).unwrap();
+    assert_eq!(config.warnings.to_string(), "");
+    let expected = serde_json::json!({
+        "chroot_env": {"/bin": "/bin", "/etc/ld.so.cache": "/etc/ld.so.cache"},
+        "denied_users": ["root", "www-data"],
+        "allow_caps": ["net_raw"],
+        "no_pivot_root": true,
+        "default_pid_mode": "host",
+    });
+    assert_eq!(serde_json::Value::Object(config.drivers.options("exec")), expected);
+    let text = "client { enabled = true\n options { \"user.denylist\" = \"\" } }";
+    let options = config_of(&[("a.hcl", text)]).unwrap().drivers.options("exec");
+    assert_eq!(options["denied_users"], serde_json::json!([]), "all users are allowed");
+}
+
+#[test]
 fn the_drivers_option_enables_raw_exec_too() {
     for (options, expected) in [
         ("\"driver.raw_exec.enable\" = \"1\"", Availability::Enabled),

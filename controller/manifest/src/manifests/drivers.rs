@@ -31,8 +31,8 @@ pub struct DriverRules {
 }
 
 /// Nomad drivers that manifests may name but this release lacks.
-pub(super) const KNOWN: [&str; 8] =
-    ["exec", "exec2", "java", "mock_driver", "nomad-driver-virt", "qemu", "rkt", "virt"];
+pub(super) const KNOWN: [&str; 7] =
+    ["exec2", "java", "mock_driver", "nomad-driver-virt", "qemu", "rkt", "virt"];
 
 impl Drivers {
     /// The built-in drivers, without their own checks.

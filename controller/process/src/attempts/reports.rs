@@ -20,7 +20,7 @@ use super::lock;
 /// Reports about the attempts of one driver.
 #[derive(Debug, Default)]
 pub struct Reports {
-    repaired: Outlet<TaskEvent>,
+    for_people: Outlet<TaskEvent>,
     drifted: Mutex<BTreeSet<AttemptId>>,
     marked: Notify,
 }
@@ -34,9 +34,15 @@ impl Reports {
 
     /// Reports a repair. For people only: it is dropped if too many wait.
     pub fn add_repair(&self, id: AttemptId, kind: &'static str, what: &str) {
-        if !self.repaired.try_send(TaskEvent::Repaired { id, kind, what: what.to_owned() }) {
+        if !self.for_people.try_send(TaskEvent::Repaired { id, kind, what: what.to_owned() }) {
             tracing::debug!(kind, what, "dropped the event of a repair: the channel is full");
         }
+    }
+
+    /// Reports something for people, which is dropped as a repair is.
+    pub fn add_message(&self, id: AttemptId, message: String) {
+        tracing::info!(%id, message, "a task was started with a remark");
+        let _ = self.for_people.try_send(TaskEvent::Message { id, message });
     }
 
     /// Streams the reports not taken yet, and all later ones.
@@ -51,7 +57,7 @@ impl Reports {
             };
             Some((TaskEvent::Drift { id }, reports))
         });
-        stream::select(self.repaired.stream(), marks).boxed()
+        stream::select(self.for_people.stream(), marks).boxed()
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! In: the step a supervisor reached, the errno, its exit. Out: errors with their class, exit codes, messages for users.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use herdlet_driver::{DriverError, lacks};
 
-use crate::supervisor::{Invocation, Record, ShimEnd, State, Step};
+use crate::supervisor::{Record, ShimEnd, State, Step};
 
 /// Whether a start failed because the machine lacks or refuses a resource: nothing of the task has started, and the task is not
 /// at fault. Pipes, cgroups, networks, the clone and limits of namespaces are the machine's; the other steps depend on the task's spec.
@@ -36,37 +36,48 @@ pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
     }
 }
 
-/// What a failed step was about, for people: the directory or the program, and the user. Empty for other steps.
-pub(super) fn place(step: Step, invocation: &Invocation, user: &str) -> String {
-    match (step, &invocation.directory) {
-        (Step::Directory, Some(dir)) => format!("the directory is {}, for {user}", dir.display()),
-        (Step::Exec, _) => format!("the program is {}, for {user}", invocation.program.display()),
-        (
-            Step::Prepare
-            | Step::Cgroup
-            | Step::Clone
-            | Step::TasksFile
-            | Step::Network
-            | Step::Spec
-            | Step::Session
-            | Step::OomScore
-            | Step::OpenFiles
-            | Step::Stdio
-            | Step::Terminal
-            | Step::Groups
-            | Step::Gid
-            | Step::Uid
-            | Step::NoNewPrivs
-            | Step::Directory
-            | Step::Namespaces
-            | Step::MountNamespace
-            | Step::Proc
-            | Step::MessageQueues
-            | Step::Hostname
-            | Step::Capabilities
-            | Step::Join,
-            _,
-        ) => String::new(),
+/// What a start is about.
+pub(super) struct Place {
+    pub(super) program: PathBuf,
+    pub(super) directory: Option<PathBuf>,
+    /// For people.
+    pub(super) user: String,
+}
+
+impl Place {
+    /// What a failed step was about, for people: the directory or the program, and the user. Empty for other steps.
+    pub(super) fn of_step(&self, step: Step) -> String {
+        let Self { program, directory, user } = self;
+        match (step, directory) {
+            (Step::Directory, Some(dir)) => format!("the directory is {}, for {user}", dir.display()),
+            (Step::Exec, _) => format!("the program is {}, for {user}", program.display()),
+            (
+                Step::Prepare
+                | Step::Cgroup
+                | Step::Clone
+                | Step::TasksFile
+                | Step::Network
+                | Step::Spec
+                | Step::Session
+                | Step::OomScore
+                | Step::OpenFiles
+                | Step::Stdio
+                | Step::Terminal
+                | Step::Groups
+                | Step::Gid
+                | Step::Uid
+                | Step::NoNewPrivs
+                | Step::Directory
+                | Step::Namespaces
+                | Step::MountNamespace
+                | Step::Proc
+                | Step::MessageQueues
+                | Step::Hostname
+                | Step::Capabilities
+                | Step::Join,
+                _,
+            ) => String::new(),
+        }
     }
 }
 

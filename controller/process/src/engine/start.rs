@@ -1,6 +1,11 @@
 //! Starts an attempt.
 
-use std::{os::fd::AsFd, path::PathBuf, sync::Arc};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    os::fd::AsFd,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use herdlet_api_types::job::LogMode;
 use herdlet_base::safe_fs::open_logs;
@@ -9,17 +14,28 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{
     Shared, Translated,
-    failure::{place, start_error, without_record},
+    failure::{Place, start_error, without_record},
     off_thread,
     supervise::{Cause, NeverRan},
 };
-use crate::supervisor::{Child, Launch, LaunchError, LogFiles, Logs, State, Step, WhenFull, launch};
+use crate::supervisor::{
+    Child, Invocation, Launch, LaunchError, LogFiles, Logs, State, WhenFull, launch,
+};
 
 const MIB: u64 = 1024 * 1024;
+/// Attempts that share a lock wait for each other's launch, some milliseconds.
+pub(super) const TURNS: usize = 64;
 /// An attempt's name is also the name of a file and a directory.
 const NAME_LEN_MAX: usize = 255;
 /// Log files have a suffix such as `.stdout.4294967295`.
 const LOG_NAME_LEN_MAX: usize = NAME_LEN_MAX - 18;
+
+/// An attempt whose supervisor was started.
+struct LaunchedAttempt {
+    child: Child,
+    place: Place,
+    messages: Vec<String>,
+}
 
 impl Shared {
     pub(super) async fn start(self: &Arc<Self>, config: TaskConfig) -> DriverResult<Started> {
@@ -28,26 +44,47 @@ impl Shared {
             return Err(DriverError::fatal(format!("start {id}: the task's name is too long")));
         }
         let config = Arc::new(config);
-        if self.find(&id).is_none() && self.attempts().record(&id)?.is_none() {
-            let child = off_thread({
-                let (shared, config) = (Arc::clone(self), Arc::clone(&config));
-                move || shared.launch(&config)
-            })
-            .await;
-            let child = match child {
-                Ok(child) => child,
-                Err(error) => {
-                    self.remove_unused_cgroup(&id).await;
-                    let (shared, torn_down) = (Arc::clone(self), id.clone());
-                    if let Err(error) = off_thread(move || shared.translate.tear_down(&torn_down)).await {
-                        tracing::warn!(%id, error = error.why(), "failed to remove what was made for a start");
-                    }
-                    return Err(error);
-                }
-            };
-            self.begun(&id, child).await?;
+        let place = self.launch_unless_known(&id, &config).await?;
+        self.adopt(&id, config, place).await
+    }
+
+    /// Launches an attempt that has no supervisor yet. The same attempt has one turn at a time: the second would find its root in use.
+    async fn launch_unless_known(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        config: &Arc<TaskConfig>,
+    ) -> DriverResult<Option<Place>> {
+        let _turn = self.turn_of(id).lock().await;
+        if self.find(id).is_some() || self.attempts().record(id)?.is_some() {
+            return Ok(None);
         }
-        self.adopt(&id, config).await
+        let launched = off_thread({
+            let (shared, config) = (Arc::clone(self), Arc::clone(config));
+            move || shared.launch(&config)
+        })
+        .await;
+        let LaunchedAttempt { child, place, messages } = match launched {
+            Ok(launched) => launched,
+            Err(error) => {
+                self.remove_unused_cgroup(id).await;
+                let (shared, torn_down) = (Arc::clone(self), id.clone());
+                if let Err(error) = off_thread(move || shared.translate.tear_down(&torn_down)).await {
+                    tracing::warn!(%id, error = error.why(), "failed to remove what was made for a start");
+                }
+                return Err(error);
+            }
+        };
+        self.begun(id, child).await?;
+        for message in messages {
+            self.reports().add_message(id.clone(), message);
+        }
+        Ok(Some(place))
+    }
+
+    fn turn_of(&self, id: &AttemptId) -> &tokio::sync::Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        id.hash(&mut hasher);
+        &self.turns[hasher.finish() as usize % TURNS]
     }
 
     /// Waits until the attempt is claimed, by this supervisor or by another that came first.
@@ -73,13 +110,17 @@ impl Shared {
         }
     }
 
-    /// Supervises a claimed attempt; returns when its process runs.
-    async fn adopt(self: &Arc<Self>, id: &AttemptId, config: Arc<TaskConfig>) -> DriverResult<Started> {
+    /// Supervises a claimed attempt; returns when its process runs. `place`: if this call has launched it.
+    async fn adopt(
+        self: &Arc<Self>,
+        id: &AttemptId,
+        config: Arc<TaskConfig>,
+        place: Option<Place>,
+    ) -> DriverResult<Started> {
         let live = match self.find(id) {
             Some(live) => live,
             None => self.supervise(id, Some(Arc::clone(&config))).await?,
         };
-        let attempted = Arc::clone(&config);
         live.set_config(config);
         let begun = live.begun().await;
         let record = self.attempts().record(id)?;
@@ -87,7 +128,7 @@ impl Shared {
             (_, Some(State::StartFailed { step, errno, .. })) => {
                 self.live().remove(id);
                 self.remove_unused_cgroup(id).await;
-                let place = self.place(step, Arc::clone(&attempted)).await;
+                let place = place.map(|place| place.of_step(step)).unwrap_or_default();
                 let error = start_error(step, i32::from(errno), &place);
                 if matches!(error, DriverError::Retry(_)) {
                     self.attempts().retract(id)?;
@@ -113,23 +154,9 @@ impl Shared {
         }
     }
 
-    /// What a failed step was about.
-    async fn place(self: &Arc<Self>, step: Step, task: Arc<TaskConfig>) -> String {
-        let shared = Arc::clone(self);
-        let found = off_thread(move || {
-            let user = match task.user.as_deref().filter(|name| !name.is_empty()) {
-                Some(name) => format!("user {name}"),
-                None => "the agent's user".to_owned(),
-            };
-            let translated = shared.translate.task(&task)?;
-            Ok(place(step, &translated.invocation, &user))
-        });
-        found.await.unwrap_or_default()
-    }
-
     /// Blocking: name services, files, the clone itself.
-    fn launch(&self, task: &TaskConfig) -> DriverResult<Child> {
-        let Translated { mut invocation, processes } = self.translate.task(task)?;
+    fn launch(&self, task: &TaskConfig) -> DriverResult<LaunchedAttempt> {
+        let Translated { mut invocation, processes, user, messages } = self.translate.task(task)?;
         invocation.network = network_of(task);
         if let Some(cgroups) = self.setup.isolation.cgroups() {
             let limits = Limits { processes, ..Limits::of(&task.resources) };
@@ -146,7 +173,7 @@ impl Shared {
         let logs_dir = open_logs(&task.dirs.logs).map_err(DriverError::retry)?;
         let runtime_dir = self.attempts().present()?;
         let shims = self.setup.isolation.cgroups().map(|cgroups| open(&cgroups.shims())).transpose()?;
-        launch(&Launch {
+        let child = launch(&Launch {
             program: &self.setup.program,
             record: &task.id.name(),
             driver: self.number.value(),
@@ -157,7 +184,9 @@ impl Shared {
             shims_cgroup: shims.as_ref().map(AsFd::as_fd),
             leash: self.setup.leash.as_ref().map(AsFd::as_fd),
         })
-        .map_err(launch_error)
+        .map_err(launch_error)?;
+        let Invocation { program, directory, .. } = invocation;
+        Ok(LaunchedAttempt { child, place: Place { program, directory, user }, messages })
     }
 
     /// Removes the cgroup of a failed start, unless processes run in it.
@@ -206,6 +235,7 @@ fn launch_error(error: LaunchError) -> DriverError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::Step;
     use herdlet_driver::FailureClass as Class;
 
     #[test]

@@ -1,8 +1,9 @@
-//! `raw_exec` with real processes, real supervisors and, if the machine has them, real cgroups; and the same without cgroups.
+//! `raw_exec` and `exec` with real processes, real supervisors and, if the machine has them, real cgroups; and the same without cgroups.
 
 mod commands;
 mod contract;
 mod ends;
+mod isolated;
 mod life;
 mod lost;
 mod machine;
@@ -11,7 +12,7 @@ mod shared;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
     time::Instant,
 };
@@ -85,7 +86,12 @@ impl Bench {
             Some(setup) => Isolation::detect(setup),
             None => Isolation::None { why: "a test".into() },
         };
-        Setup { attempts, program: Program::install(&self.path("run")).unwrap(), isolation, leash: None }
+        Setup {
+            attempts,
+            program: Arc::new(Program::install(&self.path("run")).unwrap()),
+            isolation,
+            leash: None,
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -8,10 +8,11 @@ use crate::process_tree;
 use herdlet_base::ready::{self, SharedFd};
 use herdlet_shim::record::{Process, Record};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 
@@ -135,6 +136,24 @@ impl PidFd {
         let fd = ready::register_shared(&self.fd, Interest::READABLE)?;
         fd.readable().await?.retain_ready();
         Ok(())
+    }
+
+    /// Opens its root directory; `None` if it has ended.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn root(&self) -> io::Result<Option<OwnedFd>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(format!("/proc/{}/root", self.process.pid), flags, Mode::empty());
+        // Its number may belong to another process by now.
+        if self.has_ended()? {
+            return Ok(None);
+        }
+        match opened {
+            Ok(root) => Ok(Some(root)),
+            Err(Errno::NOENT | Errno::SRCH) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Whether it has ended, even if nobody has reaped it yet.

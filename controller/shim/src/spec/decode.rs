@@ -191,14 +191,10 @@ impl<'a> Spec<'a> {
         Ok(spec)
     }
 
-    /// Without a namespace of the task's own, these fields would change the machine's.
+    /// Without a namespace of the task's own, these fields would change the machine's. /proc and message queues of the
+    /// machine's other namespaces may be mounted, but only in mounts of the task's own.
     fn require_own_namespaces(&self) -> Result<(), SpecError> {
-        let needs = [
-            (self.hostname.is_some(), Namespaces::UTS),
-            (self.proc, Namespaces::PID),
-            (self.message_queues, Namespaces::IPC),
-        ];
-        if needs.into_iter().any(|(is_set, kind)| is_set && !self.namespaces.contains(kind)) {
+        if self.hostname.is_some() && !self.namespaces.contains(Namespaces::UTS) {
             return Err(SpecError::Missing(Tag::Namespaces as u16));
         }
         if (self.proc || self.message_queues) && !self.mount_namespace {

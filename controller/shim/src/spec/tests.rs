@@ -100,13 +100,12 @@ fn changes_of_the_machines_own_namespaces_are_refused() {
     let minimal = [Field::Program(b"/x"), Field::Argument(b"x")];
     let with = |fields: &[Field<'static>]| Spec::decode(&blob(&[&minimal[..], fields].concat())).map(|_| ());
     let all = Namespaces::PID | Namespaces::UTS | Namespaces::IPC;
-    let kinds = [Namespaces::UTS, Namespaces::PID, Namespaces::IPC];
-    let fields = [Field::Hostname(b"web"), Field::Proc, Field::MessageQueues];
-    for (field, kind) in fields.into_iter().zip(kinds) {
-        let without = Field::Namespaces(all.without(kind));
-        assert_eq!(with(&[field, without, Field::MountNamespace]), Err(SpecError::Missing(24)), "{field:?}");
-        assert_eq!(with(&[field, Field::Namespaces(kind), Field::MountNamespace]), Ok(()), "{field:?}");
-    }
+    let hostname = Field::Hostname(b"web");
+    let without = Field::Namespaces(all.without(Namespaces::UTS));
+    assert_eq!(with(&[hostname, without, Field::MountNamespace]), Err(SpecError::Missing(24)));
+    assert_eq!(with(&[hostname, Field::Namespaces(Namespaces::UTS)]), Ok(()));
+    // In mounts of the task's own, /proc of the machine's processes can be mounted.
+    assert_eq!(with(&[Field::Proc, Field::MessageQueues, Field::MountNamespace]), Ok(()));
     assert_eq!(with(&[Field::Proc, Field::Namespaces(all)]), Err(SpecError::Missing(25)));
     assert_eq!(with(&[Field::MessageQueues, Field::Namespaces(all)]), Err(SpecError::Missing(25)));
     assert_eq!(with(&[Field::MaskedProc(b"/etc")]), Err(SpecError::Value(28)));

@@ -306,6 +306,27 @@ fn users_of_images_may_use_the_directories_that_tasks_share_and_their_own() {
     }
 }
 
+/// A program in the root of a task may change to a user that no job names, as servers that start as root do.
+#[test]
+fn all_users_may_pass_through_a_directory_that_is_a_root() {
+    let Some(ground) = test_env() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let root = TaskUsers { own: Own::User(WEB), ..users(&[WEB, DB]) }.of_root();
+    let others = |access: Access| {
+        access.apply(&dir).unwrap();
+        assert_eq!(access.difference(&dir).unwrap(), None);
+        let acl = Acl::read(&dir).unwrap();
+        (acl.group, acl.other)
+    };
+    assert_eq!(others(root.task()), (Perm::EXECUTE, Perm::EXECUTE));
+    assert_eq!(mode_and_owner(ground.path()).1, us().uid, "its own user does not own it");
+    assert!(Acl::read(&dir).unwrap().users.contains(&(WEB.uid, Perm::ALL)));
+    assert_eq!(others(root.own(ground.privileges())), (Perm::ALL, Perm::ALL));
+    assert_eq!(mode_and_owner(ground.path()).0 & STICKY, STICKY);
+    assert_eq!(others(root.secret(ground.privileges())), (Perm::NONE, Perm::NONE));
+    assert!(Acl::read(&dir).unwrap().users.is_empty(), "its own user owns it");
+}
+
 /// The `secrets` of a task that runs an image are open to the image's user, whatever its number: users of the allocation's other tasks,
 /// who may enter the directory of each task, read and changed them.
 #[test]

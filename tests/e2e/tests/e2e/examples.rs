@@ -19,12 +19,14 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 17] = [
+const TOLD: [&str; 19] = [
     "artifact",
     "canary",
     "check-restart",
     "dispatch",
     "docker-web",
+    "exec",
+    "exec.nomad",
     "hello",
     "identity",
     "periodic",
@@ -87,6 +89,30 @@ fn sidecar_runs_its_tasks_in_order() {
     assert_eq!(lines.first(), Some(&"one"), "{}", output.stdout);
     assert_eq!(lines.last(), Some(&"tidied"), "{}", output.stdout);
     home.until_no_trace();
+}
+
+#[test]
+fn exec_examples_show_what_an_isolated_task_sees() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Same);
+    let output = start_run(&home, User::Same, &[&example("exec")]).finish().success();
+    let expected = [
+        "I am nobody, process 1",
+        "root: /alloc /bin /etc /local /secrets /usr",
+        "no other directory of the machine",
+        "/etc belongs to root",
+        "/alloc /local /secrets",
+    ];
+    assert_eq!(output.stdout, expected.map(|line| format!("look | {line}\n")).concat());
+    home.until_no_trace();
+    let agent = Agent::start();
+    let path = project().join("manifests/exec.nomad.hcl");
+    agent.cli(&["apply", "--wait", "-f", &path.display().to_string()]).success();
+    let seen = agent.cli(&["exec", "exec-hcl", "--", "cat", "/etc/exec.conf", "/proc/2/comm"]).success();
+    assert_eq!(seen.stdout, "written for exec-hcl.exec[0]\nsleep\n");
+    agent.finish();
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod files;
 mod folders;
 mod identity;
 mod in_place;
+mod isolated;
 mod metrics;
 mod names;
 mod namespaces;

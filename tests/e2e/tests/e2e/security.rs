@@ -4,6 +4,7 @@
 mod connections;
 mod directories;
 mod hardening;
+mod isolation;
 mod kernel;
 mod ownership;
 mod pages;

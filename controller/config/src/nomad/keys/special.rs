@@ -141,6 +141,20 @@ pub(in crate::nomad) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &st
     }
 }
 
+/// What tasks of the driver `exec` see of the machine.
+pub(in crate::nomad) fn chroot_env(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
+    for body in reading.bodies(entry, path) {
+        let mut entries = Vec::new();
+        for entry in body.entries().unwrap_or_default() {
+            if let Some(value) = take(reading, ValueKind::Text, entry, &join(path, &entry.key)) {
+                entries.push(Entry { value, ..entry.clone() });
+            }
+        }
+        let shown = Node { value: Value::Map(entries), ..Node::clone(&body) };
+        reading.put("drivers.exec.chroot_env", path, Arc::new(shown));
+    }
+}
+
 /// Translates options: names with dots, whose values are texts.
 pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
@@ -148,6 +162,7 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
             let path = join(path, &entry.key);
             let field = match &*entry.key {
                 "driver.raw_exec.enable" => "drivers.raw_exec.enabled",
+                "user.denylist" | "user.blacklist" => "drivers.exec.denied_users",
                 "driver.allowlist" | "driver.whitelist" => "cluster.drivers.allow",
                 "driver.denylist" | "driver.blacklist" => "cluster.drivers.deny",
                 "fingerprint.allowlist" | "fingerprint.whitelist" => "cluster.fingerprints.allow",
@@ -158,13 +173,16 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
                     continue;
                 }
             };
-            let is_list = field.ends_with("allow") || field.ends_with("deny");
+            let is_list = ["allow", "deny", "denied_users"].iter().any(|end| field.ends_with(end));
             let kind = if is_list { ValueKind::Text } else { ValueKind::Flag };
             let Some(value) = take(reading, kind, entry, &path) else { continue };
             if !is_list {
                 reading.put(field, &path, value);
                 continue;
             }
+            // An empty list differs from none.
+            let empty = Node { value: Value::Seq(Vec::new()), ..Node::clone(&value) };
+            reading.put(field, &path, Arc::new(empty));
             for name in value.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
                 reading.add(field, &path, text(name, value.position));
             }

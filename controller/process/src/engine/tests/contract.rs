@@ -46,9 +46,15 @@ impl Machine for Tidied {
 }
 
 impl Drop for Tidied {
-    /// Cleans up after a failed test.
     fn drop(&mut self) {
-        let Some(setup) = &self.0.setup else { return };
+        self.0.tidy();
+    }
+}
+
+impl Bench {
+    /// Cleans up after a failed test.
+    pub(super) fn tidy(&self) {
+        let Some(setup) = &self.setup else { return };
         let Isolation::Cgroups(cgroups) = Isolation::detect(setup) else { return };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         // A runtime can't block on another one in the same thread.

@@ -35,7 +35,7 @@ impl Translate for Other {
             isolation: None,
             capabilities: None,
         };
-        Ok(Translated { invocation, processes: None })
+        Ok(Translated { invocation, processes: None, user: String::new(), messages: Vec::new() })
     }
 
     fn command(&self, task: &RunningTask<'_>, _: &[String]) -> DriverResult<Invocation> {

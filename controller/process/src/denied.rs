@@ -1,13 +1,13 @@
-//! Users and groups as which tasks may not run: options of the driver.
+//! Users and groups as which tasks may not run, by their numbers: options of a driver.
 
 use std::{num::ParseIntError, ops::RangeInclusive};
 
-use herdlet_api_types::driver::RawExecOptions;
 use herdlet_driver::{DriverError, DriverResult};
 
 /// The denied ids.
 #[derive(Debug, Default)]
-pub(super) struct Denied {
+pub(crate) struct Denied {
+    driver: &'static str,
     users: Ids,
     groups: Ids,
 }
@@ -27,11 +27,15 @@ pub struct InvalidIds {
 impl Denied {
     /// # Errors
     /// If a list has something else than ids and ranges.
-    pub(super) fn of(options: &RawExecOptions) -> Result<Self, InvalidIds> {
-        let RawExecOptions { enabled: _, denied_host_uids, denied_host_gids } = options;
+    pub(crate) fn of(
+        driver: &'static str,
+        denied_host_uids: Option<&str>,
+        denied_host_gids: Option<&str>,
+    ) -> Result<Self, InvalidIds> {
         Ok(Self {
-            users: Ids::parse("denied_host_uids", denied_host_uids.as_deref())?,
-            groups: Ids::parse("denied_host_gids", denied_host_gids.as_deref())?,
+            driver,
+            users: Ids::parse("denied_host_uids", denied_host_uids)?,
+            groups: Ids::parse("denied_host_gids", denied_host_gids)?,
         })
     }
 
@@ -39,15 +43,17 @@ impl Denied {
     ///
     /// # Errors
     /// If one of them is denied; the task fails.
-    pub(super) fn check(&self, uid: u32, gids: &[u32]) -> DriverResult<()> {
+    pub(crate) fn check(&self, uid: u32, gids: &[u32]) -> DriverResult<()> {
         if self.users.has(uid) {
             return Err(DriverError::fatal(format!(
-                "run as uid {uid}: drivers.raw_exec.denied_host_uids of the agent's config denies it"
+                "run as uid {uid}: drivers.{}.denied_host_uids of the agent's config denies it",
+                self.driver
             )));
         }
         match gids.iter().find(|gid| self.groups.has(**gid)) {
             Some(gid) => Err(DriverError::fatal(format!(
-                "run as gid {gid}: drivers.raw_exec.denied_host_gids of the agent's config denies it"
+                "run as gid {gid}: drivers.{}.denied_host_gids of the agent's config denies it",
+                self.driver
             ))),
             None => Ok(()),
         }
@@ -78,12 +84,8 @@ mod tests {
 
     #[test]
     fn ids_and_ranges_are_denied() {
-        let options = |uids: &str| RawExecOptions {
-            denied_host_uids: Some(uids.to_owned()),
-            denied_host_gids: Some("7".to_owned()),
-            ..RawExecOptions::default()
-        };
-        let denied = Denied::of(&options("0, 100-199,")).unwrap();
+        let of = |uids| Denied::of("raw_exec", Some(uids), Some("7"));
+        let denied = of("0, 100-199,").unwrap();
         for (uid, gids, is_denied) in [
             (0, &[1][..], true),
             (100, &[1], true),
@@ -94,7 +96,7 @@ mod tests {
             assert_eq!(denied.check(uid, gids).is_err(), is_denied, "{uid} {gids:?}");
         }
         for ids in ["x", "9-1", "-1", "1-"] {
-            let error = Denied::of(&options(ids)).unwrap_err().to_string();
+            let error = of(ids).unwrap_err().to_string();
             assert!(error.starts_with("denied_host_uids: "), "{error}");
         }
         assert!(Denied::default().check(0, &[0]).is_ok());

@@ -1,0 +1,97 @@
+//! Tasks of the driver `exec` with real agents: their roots, users, sessions, checks, volumes, and restarts of agent and task.
+
+use std::fs;
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    host, wait,
+};
+
+use crate::common::{is_root, job, volume};
+
+/// Returns a task of the driver `exec` that runs `script` in a shell; `more` are additional fields, one per line.
+pub(crate) fn isolated(name: &str, script: &str, more: &str) -> String {
+    let script = serde_json::to_string(script).unwrap();
+    let more: String = more.lines().map(|line| format!("          {line}\n")).collect();
+    format!(
+        "        - name: {name}\n          driver: exec\n          config: {{command: sh, args: [-c, {script}]}}\n          kill_signal: SIGKILL\n{more}"
+    )
+}
+
+/// A script that runs on after `first`, as one process.
+pub(crate) fn runs_on(first: &str) -> String {
+    format!("{first}; exec sleep 100000")
+}
+
+#[test]
+fn everything_of_a_task_happens_in_its_root() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let first =
+        "echo $NOMAD_ALLOC_DIR $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $(pwd) $(id -un) $$; echo v > /srv/inbox/v";
+    let check = "{name: c, type: script, command: sh, args: [-c, \"ls /srv/inbox > /alloc/data/checked\"], interval: 1s, timeout: 2m}";
+    let more = format!(
+        "volume_mounts: [{{volume: inbox, destination: /srv/inbox}}]\n\
+         templates: [{{destination: etc/app/conf, data: \"for ${{NOMAD_TASK_DIR}}\"}}]\n\
+         services: [{{name: web, provider: nomad, checks: [{check}]}}]\n\
+         prestop: {{command: sh, args: [-c, \"ls -d /srv/inbox > /alloc/data/before\"]}}"
+    );
+    let group = "volumes: {inbox: {type: host, source: inbox}}\n";
+    let text = volume("inbox") + &job("all", "service", group, &[isolated("t", &runs_on(first), &more)]);
+    agent.apply(&text);
+    let member = agent.single("all.g[0]", "t");
+    let dir = agent.home.state().join("alloc").join(&member.alloc);
+    agent.until_printed(&["logs", "all"], |text| text == "/alloc /local /secrets / nobody 1\n");
+    wait::until_true("the check has run", || {
+        fs::read_to_string(dir.join("alloc/data/checked")).is_ok_and(|text| text == "v\n")
+    });
+    assert_eq!(fs::read_to_string(agent.home.state().join("volumes/inbox/v")).unwrap(), "v\n");
+    let seen = agent.cli(&["exec", "all", "--", "cat", "/etc/app/conf"]).success();
+    assert_eq!(seen.stdout, "for ${NOMAD_TASK_DIR}");
+    agent.cli(&["restart", "all"]).success();
+    let line = "/alloc /local /secrets / nobody 1\n";
+    agent.until_printed(&["logs", "all"], |text| text == line.repeat(2));
+    agent.cli(&["stop", "all"]).success();
+    wait::until_true("the hook has run", || dir.join("alloc/data/before").exists());
+    agent.cli(&["delete", "job/all", "--purge"]);
+    agent.finish();
+    assert!(!dir.exists(), "its directory is gone, with the kernel's own in it");
+}
+
+#[test]
+fn tasks_outlive_a_killed_agent() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    agent.apply_and_wait(&job("kept", "service", "", &[isolated("t", &runs_on("echo up"), "")]));
+    let before = agent.single("kept.g[0]", "t");
+    agent.kill();
+    agent.launch();
+    let after = agent.single("kept.g[0]", "t");
+    assert_eq!(after.pid, before.pid, "it is the same process");
+    let inside = agent.cli(&["exec", "kept", "--", "readlink", "/proc/1/ns/mnt"]).success().stdout;
+    let outside = fs::read_link(format!("/proc/{}/ns/mnt", after.pid)).unwrap();
+    assert_eq!(inside.trim(), outside.display().to_string());
+    // The next attempt has the same root.
+    host::signal(after.pid, rustix::process::Signal::KILL);
+    let next = agent.until_alloc("kept.g[0]", "its next attempt", |_| {
+        agent.members().iter().any(|member| member.pid != after.pid && member.task == "t")
+    });
+    assert_eq!(next.id(), after.alloc);
+    agent.finish();
+}
+
+#[test]
+fn an_agent_without_root_says_why_it_isolates_nothing() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::nobody());
+    agent.apply(&job("none", "service", "", &[isolated("t", "true", "")]));
+    let text = agent.until_printed(&["explain", "none"], |text| text.contains("Driver must run as root"));
+    assert!(text.contains("run the agent as root"), "{text}");
+    agent.finish();
+}
