@@ -8,6 +8,7 @@
 //! down   mapped ports ─► file of the namespace ─► pair ─► claim
 //! ```
 
+mod lone;
 mod request;
 
 use std::{
@@ -18,13 +19,14 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use herdlet_base::paths::hashed;
+use herdlet_base::{error::in_full, paths::hashed};
 use rustix::io::Errno;
 
 use crate::{
     address::{self, InterfaceAddress},
     address_pool::AddressPool,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
+    foreign, host,
     link::{self, Bridge, InterfaceName, Link, LinkError, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
@@ -35,6 +37,7 @@ use crate::{
     sysctl::Setting,
 };
 
+pub use lone::LoneNetworks;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
@@ -112,8 +115,9 @@ impl Networks {
         // The settings expose the machine's loopback addresses to the bridge, unless the rules are there.
         self.ensure_rules()?;
         self.ensure_settings(&mut socket)?;
-        let address4 = self.pool.claim(request.owner, request.preferred)?;
-        let namespace = self.ensure_namespace(request)?;
+        self.pass_others();
+        let address4 = self.claim(request)?;
+        let namespace = lone::ensure(&self.pins, request.owner, request.namespace)?;
         let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
         let addresses = self.addresses(address4);
         let (name, inner_name) = (self.link_name(request.owner)?, inner_name()?);
@@ -130,6 +134,22 @@ impl Networks {
         self.configure(&mut inside, &inner_name, &addresses)?;
         self.map_ports(request.owner, self.port_maps(request, address4))?;
         self.network(address4, &namespace)
+    }
+
+    /// Whether the ports that lead to an allocation are mapped already.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn maps_ports(&self, request: &NetworkRequest<'_>) -> Result<bool, NetworkError> {
+        match self.pool.find(request.owner)? {
+            Some(address4) => Ok(self.firewall.has_ports(&self.port_maps(request, address4))?),
+            None => Ok(false),
+        }
+    }
+
+    /// The ports that are held, in order.
+    pub fn held_ports(&self) -> Vec<HeldPort> {
+        self.holder.held()
     }
 
     /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: a process that has a port
@@ -237,6 +257,10 @@ impl Networks {
     pub fn remove(&self) -> Result<(), NetworkError> {
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Rules::Unknown;
         self.firewall.remove()?;
+        let opened = Socket::open(Protocol::Netfilter);
+        let mut netfilter =
+            opened.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+        foreign::withdraw(&mut netfilter, &self.config.instance)?;
         let mut socket = open_socket()?;
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
@@ -245,6 +269,12 @@ impl Networks {
 
     fn ensure_bridge(&self, socket: &mut Socket) -> Result<Link, NetworkError> {
         let config = &self.config;
+        if link::find(socket, &config.name)?.is_none()
+            && let Some(route) = host::overlap(socket, config.subnet4, &config.name)?
+        {
+            let (ip, prefix) = route.destination;
+            return Err(NetworkError::Overlap { subnet: config.subnet4, ip, prefix });
+        }
         let wanted = Bridge {
             name: &config.name,
             mtu: config.mtu,
@@ -290,33 +320,48 @@ impl Networks {
         }
     }
 
-    fn ensure_namespace(&self, request: &NetworkRequest<'_>) -> Result<Namespace, NetworkError> {
-        match (self.pins.find(request.owner)?, request.namespace) {
-            (Pin::Kept(namespace), NamespaceSource::New) => Ok(namespace),
-            (Pin::Kept(kept), NamespaceSource::Existing(wanted)) => {
-                let id = |namespace: &Namespace| namespace.id().map_err(inspecting);
-                if id(&kept)? != id(wanted)? {
-                    self.pins.keep(request.owner, wanted)?;
-                }
-                self.kept(request.owner)
-            }
-            (Pin::Empty | Pin::Absent, NamespaceSource::Existing(wanted)) => {
-                self.pins.keep(request.owner, wanted)?;
-                self.kept(request.owner)
-            }
-            (Pin::Empty | Pin::Absent, NamespaceSource::New) => {
-                let what = "make a network namespace";
-                let namespace = Namespace::new().map_err(|source| NetworkError::Io { what, source })?;
-                self.pins.keep(request.owner, &namespace)?;
-                Ok(namespace)
-            }
-        }
+    /// The address of an allocation. It keeps the one in its namespace if only the claim is gone.
+    fn claim(&self, request: &NetworkRequest<'_>) -> Result<Ipv4Addr, NetworkError> {
+        let preferred = match (self.pool.find(request.owner)?, request.preferred) {
+            (Some(own), _) => Some(own),
+            (None, Some(preferred)) => Some(preferred),
+            (None, None) => self.address_inside(request.owner)?,
+        };
+        Ok(self.pool.claim(request.owner, preferred)?)
     }
 
-    fn kept(&self, owner: &str) -> Result<Namespace, NetworkError> {
-        match self.pins.find(owner)? {
-            Pin::Kept(namespace) => Ok(namespace),
-            Pin::Empty | Pin::Absent => Err(inspecting(io::ErrorKind::NotFound.into())),
+    /// The address of the interface in an allocation's namespace.
+    fn address_inside(&self, owner: &str) -> Result<Option<Ipv4Addr>, NetworkError> {
+        let Pin::Kept(namespace) = self.pins.find(owner)? else { return Ok(None) };
+        let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
+        let Some(inner) = link::find(&mut inside, &inner_name()?)? else { return Ok(None) };
+        let found = address::list(&mut inside)?.into_iter().filter(|(index, _)| *index == inner.index);
+        let mut ours = found.filter_map(|(_, found)| match found.ip {
+            IpAddr::V4(ip) => self.config.subnet4.position(ip).map(|_| ip),
+            IpAddr::V6(_) => None,
+        });
+        Ok(ours.next())
+    }
+
+    /// Lets packets of the bridge through chains of other programs. Where that fails, networks may lack connections, and nothing else
+    /// is wrong with them.
+    fn pass_others(&self) {
+        let passed =
+            Socket::open(Protocol::Netfilter).map_err(|error| error.to_string()).and_then(|mut socket| {
+                foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
+                    .map_err(|error| in_full(&error))
+            });
+        match passed {
+            Ok(changed) => changed.iter().for_each(|chain| {
+                tracing::info!(
+                    table = chain.table,
+                    chain = chain.name,
+                    "letting packets of the bridge pass a chain that drops"
+                );
+            }),
+            Err(error) => {
+                tracing::warn!(error, "failed to let packets of the bridge pass the chains of other programs")
+            }
         }
     }
 

@@ -45,6 +45,9 @@ pub enum NotASubnet {
 }
 
 impl Subnet4 {
+    /// 172.26.80.0/20: beside the network of Nomad's bridge.
+    pub const DEFAULT: Self = Self { base: 0xac1a_5000, prefix: 20 };
+
     /// Its address of this position; `None` if it is beyond the last one for an interface. Position 1 is the bridge's.
     pub fn at(&self, position: u32) -> Option<Ipv4Addr> {
         (1..=self.last()).contains(&position).then(|| Ipv4Addr::from_bits(self.base | position))
@@ -155,6 +158,12 @@ impl fmt::Display for Subnet6 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn default_network_is_beside_that_of_nomad() {
+        assert_eq!(Subnet4::DEFAULT.to_string(), "172.26.80.0/20");
+        assert!(!Subnet4::DEFAULT.overlaps(Ipv4Addr::new(172, 26, 64, 0), 20));
+    }
 
     #[test]
     fn addresses_have_positions() {
