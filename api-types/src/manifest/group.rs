@@ -368,8 +368,8 @@ block! {
         "x-default" = { "cni": [{}], "dns": [{}] },
     )))]
     pub struct Network {
-        /// `host`: tasks use the machine's network.
-        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["bridge", "none", "cni/*"])))]
+        /// `host`: tasks use the machine's network; `bridge`, `none`: they share one of their own.
+        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["cni/*"])))]
         pub mode: NetworkMode,
         /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
         pub ports: BTreeMap<String, Port>,
@@ -384,6 +384,10 @@ pub enum NetworkMode {
     /// The machine's network.
     #[default]
     Host,
+    /// A network of the allocation's own, which a bridge connects with the machine.
+    Bridge,
+    /// A network of the allocation's own, with nothing but a loopback interface.
+    None,
 }
 
 block! {
@@ -398,7 +402,7 @@ block! {
         #[serde(rename = "static")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub fixed: u16,
-        /// The port that the task listens on, if it differs from the host port. Without effect for a port of one task.
+        /// The port that the task listens on, if it differs from the host port: in mode `bridge` the host port leads there. Without effect for a port of one task.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub to: u16,
     }

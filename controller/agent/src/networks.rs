@@ -191,6 +191,21 @@ impl AllocNetworks {
         swept
     }
 
+    /// Removes all networks, the bridge and its rules, at the end of an instance.
+    ///
+    /// # Errors
+    /// What is left of them.
+    pub fn remove_all(&self) -> Result<(), NetworkError> {
+        if self.permission == Permission::Missing || !self.has_any() {
+            return Ok(());
+        }
+        let networks = self.bridged()?;
+        for owner in networks.owners()? {
+            networks.down(&owner)?;
+        }
+        networks.remove()
+    }
+
     /// Whether an earlier agent may have made networks.
     fn has_any(&self) -> bool {
         let is_used = |dir: &str| {
@@ -216,8 +231,15 @@ impl AllocNetworks {
             }
             warn_of_stranger(owner, &error);
         }
-        let made = networks.up(&request)?;
+        let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
         Ok(self.described(alloc, Some(made.address4), bridged_facts(&made)))
+    }
+
+    /// Another agent may have taken a network that this one has chosen.
+    fn choose_again_after(&self, error: &NetworkError) {
+        if matches!(error, NetworkError::Overlap { .. }) && self.settings.subnet.is_none() {
+            *self.bridged.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 
     /// Writes the files about a network that was made.
@@ -267,14 +289,19 @@ impl AllocNetworks {
         if let Some(networks) = bridged.as_ref() {
             return Ok(Arc::clone(networks));
         }
+        let (mut socket, name) = (route_socket()?, self.bridge_name()?);
         let mtu = match self.settings.mtu {
             Some(mtu) => mtu,
-            None => host::mtu(&mut route_socket()?)?,
+            None => host::mtu(&mut socket)?,
+        };
+        let subnet4 = match self.settings.subnet {
+            Some(subnet) => subnet,
+            None => host::default_subnet(&mut socket, &name)?,
         };
         let config = BridgeConfig {
             instance: self.instance.0.clone(),
-            name: self.bridge_name()?,
-            subnet4: self.settings.subnet,
+            name,
+            subnet4,
             subnet6: None,
             mtu,
             hairpin: self.settings.hairpin,
@@ -388,5 +415,70 @@ fn failed(error: &NetworkError) -> Outcome {
         | NetworkError::Namespace(_)
         | NetworkError::Setting(_)
         | NetworkError::Io { .. } => retry(in_full(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_network::port_owner::Transport;
+    use herdlet_plan::action::FailureClass;
+
+    use super::*;
+
+    fn port(host_ip: &str, to: u16) -> AssignedPort {
+        AssignedPort { host_ip: host_ip.to_owned(), value: 8080, to }
+    }
+
+    /// Nothing but the machine reaches a port of its loopback interface.
+    #[test]
+    fn ports_of_the_loopback_interface_stay_there() {
+        let at = |ip: Option<&str>, inside| {
+            let host_ip = ip.map(|ip| ip.parse::<IpAddr>().unwrap());
+            RequestedPort { host_ip, host: 8080, inside }
+        };
+        for (own, mapped_at, expected) in [
+            (port("127.0.0.1", 80), MappedAt::AllAddresses, at(Some("127.0.0.1"), 80)),
+            (port("127.0.0.1", 0), MappedAt::ItsAddress, at(Some("127.0.0.1"), 8080)),
+            (port("192.0.2.7", 0), MappedAt::AllAddresses, at(None, 8080)),
+            (port("192.0.2.7", 80), MappedAt::ItsAddress, at(Some("192.0.2.7"), 80)),
+            (port("0.0.0.0", 80), MappedAt::ItsAddress, at(Some("0.0.0.0"), 80)),
+        ] {
+            assert_eq!(requested(&own, mapped_at), expected, "{own:?}");
+        }
+    }
+
+    #[test]
+    fn port_of_another_process_is_waited_for_by_name() {
+        let port = HeldPort { protocol: Transport::Tcp, ip: None, port: 8080 };
+        let owner = PortOwner { pid: 712, program: "nginx".to_owned() };
+        for (owner, expected) in [
+            (Some(owner), "port 8080/tcp, which nginx (process 712) has"),
+            (None, "port 8080/tcp, which another process has"),
+        ] {
+            let Outcome::Pending { on, .. } = not_held(&HoldError::Taken { port, owner }) else {
+                panic!("it is not waited for")
+            };
+            assert_eq!(on, expected);
+        }
+    }
+
+    #[test]
+    fn agent_without_privileges_makes_and_keeps_nothing() {
+        let dir = std::env::temp_dir();
+        let paths = Paths { state: dir.join("none"), runtime: dir.join("none/run") };
+        let instance = InstanceId("0123456789abcdef".to_owned());
+        let networks = AllocNetworks::new(instance, Settings::default(), &paths, Permission::Missing);
+        assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
+        assert_eq!(networks.sweep(|_| true), Swept::default());
+        networks.remove_all().unwrap();
+        assert_eq!(networks.held_ports(), BTreeSet::new());
+        let job = herdlet_manifest::fixture::job("web", "g", "server");
+        let alloc = herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec;
+        let Outcome::Failed { class: FailureClass::Fatal, why } = networks.up(&alloc) else {
+            panic!("it is made")
+        };
+        assert!(why.contains("run it as root"), "{why}");
+        assert_eq!(networks.inspect(&alloc), Outcome::Absent);
+        assert_eq!(networks.down(&alloc), Outcome::Done(None));
     }
 }

@@ -17,7 +17,7 @@ use serde::Deserialize;
 pub struct Section {
     /// Name of the bridge; default `herdlet`, for an agent with another state directory than /var/lib/herdlet `hl-` and 8 digits.
     pub bridge: Option<String>,
-    /// Network of the bridge; default 172.26.80.0/20. The bridge has the first address.
+    /// Network of the bridge, which has the first address; default 172.26.80.0/20, or the next one to which no route leads.
     pub subnet: Option<String>,
     /// Longest packet in bytes; default that of the machine's default route.
     #[schemars(range(min = 576, max = 65535))]
@@ -34,8 +34,8 @@ pub struct Section {
 pub struct Network {
     /// Its name; `None` for one that follows from the instance.
     pub bridge: Option<InterfaceName>,
-    /// Its network.
-    pub subnet: Subnet4,
+    /// Its network; `None` for one that is free.
+    pub subnet: Option<Subnet4>,
     /// The longest packet; `None` for that of the machine's default route.
     pub mtu: Option<u32>,
     /// Whether it sends back through a port what arrived through it.
@@ -78,11 +78,10 @@ impl Section {
 
     /// Fills in the defaults. Invalid values are already reported as problems of the file.
     pub(super) fn settled(self, state_dir: &Path) -> Network {
-        let default = Network::default();
         let plain = || (state_dir == Path::new(STATE_DIR)).then(|| BRIDGE.to_owned());
         Network {
             bridge: self.bridge.or_else(plain).and_then(|name| InterfaceName::new(&name).ok()),
-            subnet: self.subnet.and_then(|text| text.parse().ok()).unwrap_or(default.subnet),
+            subnet: self.subnet.and_then(|text| text.parse().ok()),
             mtu: self.mtu,
             hairpin: if self.hairpin { Hairpin::On } else { Hairpin::Off },
             mapped_at: match self.bind_wildcard {
@@ -98,7 +97,7 @@ impl Default for Network {
     fn default() -> Self {
         Self {
             bridge: None,
-            subnet: Subnet4::DEFAULT,
+            subnet: None,
             mtu: None,
             hairpin: Hairpin::Off,
             mapped_at: MappedAt::AllAddresses,

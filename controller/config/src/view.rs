@@ -249,7 +249,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("template.nomad_retry.backoff", json!(config.template.retry_backoff.map(short))),
         ("template.nomad_retry.max_backoff", json!(config.template.retry_backoff_max.map(short))),
         ("network.bridge", json!(config.network.bridge.as_ref().map(ToString::to_string))),
-        ("network.subnet", json!(config.network.subnet.to_string())),
+        ("network.subnet", json!(config.network.subnet.as_ref().map(ToString::to_string))),
         ("network.mtu", json!(config.network.mtu)),
         ("network.hairpin", json!(config.network.hairpin == Hairpin::On)),
         ("network.bind_wildcard", json!(config.network.mapped_at == MappedAt::AllAddresses)),

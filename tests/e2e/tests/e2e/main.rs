@@ -32,6 +32,7 @@ mod in_place;
 mod metrics;
 mod names;
 mod namespaces;
+mod networks;
 mod nobody;
 mod node;
 mod output;
