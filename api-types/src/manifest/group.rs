@@ -16,6 +16,10 @@ use crate::{
     job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
 };
 
+/// What replaces a network that a CNI plugin makes.
+#[cfg(feature = "schema")]
+const CNI: &str = "no CNI plugin is run; write `bridge` for a network with ports, `none`, or `host`";
+
 /// What replaces a volume of Compose.
 #[cfg(feature = "schema")]
 const VOLUMES: &str = "write volumes: {data: {type: host, source: NAME}}, a document with `kind: Volume` of that name, and \
@@ -369,7 +373,7 @@ block! {
     )))]
     pub struct Network {
         /// `host`: tasks use the machine's network; `bridge`, `none`: they share one of their own.
-        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["cni/*"])))]
+        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["cni/*"], "x-instead" = CNI)))]
         pub mode: NetworkMode,
         /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
         pub ports: BTreeMap<String, Port>,
