@@ -59,7 +59,7 @@ use crate::{
     identity_keys::IdentityKeys,
     instance::Instance,
     malloc,
-    networks::{AllocNetworks, Permission},
+    networks::{AllocNetworks, Machine},
     planner::{Answer, Input, NoteSink, Planner},
     present,
     publish::ReadModel,
@@ -202,8 +202,12 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
-        let networks =
-            Arc::new(AllocNetworks::new(instance.id.clone(), network, &instance.paths, Permission::probe()));
+        let networks = Arc::new(AllocNetworks::new(
+            instance.id.clone(),
+            network,
+            &instance.paths,
+            Machine::new(&host_ip, &bare),
+        ));
         let (found, orphans) = reconcile_found((&instance, &networks), &memory, found).await;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let model = Arc::new(ReadModel::default());

@@ -35,7 +35,7 @@ use herdlet_process::{
 use herdlet_storage::alloc_dir::{self, AllocDir};
 use serde::Deserialize as _;
 
-use crate::networks::{AllocNetworks, Permission};
+use crate::networks::{AllocNetworks, Machine};
 
 pub use herdlet_docker::Mode;
 
@@ -156,7 +156,7 @@ impl Instance {
             left.push(format!("cgroups: {}", herdlet_base::error::in_full(&error)));
         }
         let networks =
-            AllocNetworks::new(self.id.clone(), Network::default(), &self.paths, Permission::probe());
+            AllocNetworks::new(self.id.clone(), Network::default(), &self.paths, Machine::of_process());
         match herdlet_runtime::off_thread(move || networks.remove_all()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => left.push(format!("networks: {}", herdlet_base::error::in_full(&error))),

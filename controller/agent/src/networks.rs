@@ -18,7 +18,7 @@ use herdlet_api_types::{
     job::NetworkMode,
 };
 use herdlet_base::{error::in_full, paths::Paths};
-use herdlet_config::network::{MappedAt, Network as Settings};
+use herdlet_config::network::Network as Settings;
 use herdlet_network::{
     address_pool::PoolError,
     host,
@@ -34,6 +34,7 @@ use herdlet_network::{
 };
 use herdlet_plan::{
     action::Outcome,
+    env::NodeFacts,
     facts::{Facts, Revision},
     network::AllocNetwork,
 };
@@ -56,9 +57,18 @@ pub struct AllocNetworks {
     instance: InstanceId,
     settings: Settings,
     paths: Paths,
-    permission: Permission,
+    machine: Machine,
     lone: LoneNetworks,
     bridged: Mutex<Option<Arc<Networks>>>,
+}
+
+/// What networks depend on, besides the config.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub permission: Permission,
+    /// The addresses that ports have unless a job or a server says otherwise. Each has at most one allocation per port, so the loopback
+    /// address can lead there too.
+    pub usual_addresses: Vec<IpAddr>,
 }
 
 /// Whether the agent may make networks.
@@ -67,6 +77,21 @@ pub enum Permission {
     Granted,
     /// It lacks the privileges.
     Missing,
+}
+
+impl Machine {
+    /// For an agent with this address of ports, in the facts about its node or in its config.
+    pub fn new(host_ip: &str, node: &NodeFacts) -> Self {
+        let of_node = node.attributes.get("unique.network.ip-address").map(String::as_str);
+        let addresses = [Some(host_ip), of_node].into_iter().flatten();
+        let usual_addresses = addresses.filter_map(|ip| ip.parse().ok()).collect();
+        Self { permission: Permission::probe(), usual_addresses }
+    }
+
+    /// For an agent that only removes.
+    pub fn of_process() -> Self {
+        Self { permission: Permission::probe(), usual_addresses: Vec::new() }
+    }
 }
 
 impl Permission {
@@ -94,12 +119,12 @@ pub const NO_PERMISSION: &str = "the agent lacks the capabilities CAP_SYS_ADMIN 
 
 impl AllocNetworks {
     /// The networks of this instance. Changes nothing.
-    pub fn new(instance: InstanceId, settings: Settings, paths: &Paths, permission: Permission) -> Self {
+    pub fn new(instance: InstanceId, settings: Settings, paths: &Paths, machine: Machine) -> Self {
         Self {
             instance,
             settings,
             paths: paths.clone(),
-            permission,
+            machine,
             lone: LoneNetworks::in_runtime(&paths.runtime),
             bridged: Mutex::default(),
         }
@@ -107,7 +132,7 @@ impl AllocNetworks {
 
     /// Makes the network of an allocation, or corrects what differs, with the files about it in the allocation's directory.
     pub fn up(&self, alloc: &Allocation) -> Outcome {
-        if self.permission == Permission::Missing {
+        if self.machine.permission == Permission::Missing {
             return fatal(NO_PERMISSION.to_owned());
         }
         let owner = alloc.id.to_string();
@@ -126,7 +151,7 @@ impl AllocNetworks {
 
     /// Removes the network of an allocation.
     pub fn down(&self, alloc: &Allocation) -> Outcome {
-        if self.permission == Permission::Missing {
+        if self.machine.permission == Permission::Missing {
             return Outcome::Done(None);
         }
         let owner = alloc.id.to_string();
@@ -143,7 +168,7 @@ impl AllocNetworks {
 
     /// Inspects the network of an allocation.
     pub fn inspect(&self, alloc: &Allocation) -> Outcome {
-        if self.permission == Permission::Missing {
+        if self.machine.permission == Permission::Missing {
             return Outcome::Absent;
         }
         let owner = alloc.id.to_string();
@@ -166,7 +191,7 @@ impl AllocNetworks {
 
     /// Removes what is left of networks whose allocation `is_leak` names: after the database was lost, nobody else knows them.
     pub fn sweep(&self, is_leak: impl Fn(AllocId) -> bool) -> Swept {
-        if self.permission == Permission::Missing || !self.has_any() {
+        if self.machine.permission == Permission::Missing || !self.has_any() {
             return Swept::default();
         }
         let found = self.bridged().and_then(|networks| Ok((networks.owners()?, networks)));
@@ -196,7 +221,7 @@ impl AllocNetworks {
     /// # Errors
     /// What is left of them.
     pub fn remove_all(&self) -> Result<(), NetworkError> {
-        if self.permission == Permission::Missing || !self.has_any() {
+        if self.machine.permission == Permission::Missing || !self.has_any() {
             return Ok(());
         }
         let networks = self.bridged()?;
@@ -325,7 +350,7 @@ impl AllocNetworks {
     /// The ports that lead to an allocation. Ports of single tasks are the machine's.
     fn ports_of(&self, alloc: &Allocation) -> Vec<RequestedPort> {
         let ports = alloc.ports.values();
-        ports.map(|port| requested(port, self.settings.mapped_at)).collect()
+        ports.flat_map(|port| requested(port, &self.machine.usual_addresses)).collect()
     }
 }
 
@@ -338,15 +363,15 @@ fn request<'r>(owner: &'r str, ports: &'r [RequestedPort]) -> NetworkRequest<'r>
     NetworkRequest { owner, preferred: None, ports, namespace: NamespaceSource::New }
 }
 
-/// A port of the machine's loopback interface stays there: nothing else may reach it.
-fn requested(port: &AssignedPort, at: MappedAt) -> RequestedPort {
+/// A port at its address, and for clients on the machine at 127.0.0.1.
+fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
     let own = port.host_ip.parse::<IpAddr>().ok();
-    let host_ip = match at {
-        MappedAt::AllAddresses => own.filter(IpAddr::is_loopback),
-        MappedAt::ItsAddress => own,
-    };
+    let also = own.filter(|own| usual.contains(own) && own.is_ipv4()).map(|_| loopback);
+    let also = also.filter(|_| own.is_some_and(|own| !own.is_loopback() && !own.is_unspecified()));
     let inside = if port.to > 0 { port.to } else { port.value };
-    RequestedPort { host_ip, host: port.value, inside }
+    let at = |host_ip| RequestedPort { host_ip, host: port.value, inside };
+    std::iter::once(at(own)).chain(also.map(|ip| at(Some(ip)))).collect()
 }
 
 fn files(address: Option<Ipv4Addr>) -> NetworkFiles {
@@ -431,19 +456,17 @@ mod tests {
 
     /// Nothing but the machine reaches a port of its loopback interface.
     #[test]
-    fn ports_of_the_loopback_interface_stay_there() {
-        let at = |ip: Option<&str>, inside| {
-            let host_ip = ip.map(|ip| ip.parse::<IpAddr>().unwrap());
-            RequestedPort { host_ip, host: 8080, inside }
-        };
-        for (own, mapped_at, expected) in [
-            (port("127.0.0.1", 80), MappedAt::AllAddresses, at(Some("127.0.0.1"), 80)),
-            (port("127.0.0.1", 0), MappedAt::ItsAddress, at(Some("127.0.0.1"), 8080)),
-            (port("192.0.2.7", 0), MappedAt::AllAddresses, at(None, 8080)),
-            (port("192.0.2.7", 80), MappedAt::ItsAddress, at(Some("192.0.2.7"), 80)),
-            (port("0.0.0.0", 80), MappedAt::ItsAddress, at(Some("0.0.0.0"), 80)),
+    fn ports_lead_to_allocations_at_their_address_and_for_the_machine() {
+        let usual = ["192.0.2.7", "127.0.0.1", "0.0.0.0"].map(|ip| ip.parse::<IpAddr>().unwrap());
+        for (port, ips, inside) in [
+            (port("127.0.0.1", 80), vec!["127.0.0.1"], 80),
+            (port("192.0.2.7", 0), vec!["192.0.2.7", "127.0.0.1"], 8080),
+            // Of a network that a job names: another allocation may have the same port of another one.
+            (port("198.51.100.7", 80), vec!["198.51.100.7"], 80),
+            (port("0.0.0.0", 80), vec!["0.0.0.0"], 80),
         ] {
-            assert_eq!(requested(&own, mapped_at), expected, "{own:?}");
+            let at = |ip: &str| RequestedPort { host_ip: Some(ip.parse().unwrap()), host: 8080, inside };
+            assert_eq!(requested(&port, &usual), ips.into_iter().map(at).collect::<Vec<_>>(), "{port:?}");
         }
     }
 
@@ -467,7 +490,12 @@ mod tests {
         let dir = std::env::temp_dir();
         let paths = Paths { state: dir.join("none"), runtime: dir.join("none/run") };
         let instance = InstanceId("0123456789abcdef".to_owned());
-        let networks = AllocNetworks::new(instance, Settings::default(), &paths, Permission::Missing);
+        let networks = AllocNetworks::new(
+            instance,
+            Settings::default(),
+            &paths,
+            Machine { permission: Permission::Missing, usual_addresses: Vec::new() },
+        );
         assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
         assert_eq!(networks.sweep(|_| true), Swept::default());
         networks.remove_all().unwrap();

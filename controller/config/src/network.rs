@@ -24,9 +24,6 @@ pub struct Section {
     pub mtu: Option<u32>,
     /// Whether an allocation reaches itself through a port of the machine; default false.
     pub hairpin: bool,
-    /// Whether ports of a machine with a `host_ip` that is no loopback address are mapped at all its addresses, as in Nomad; default
-    /// true. With false they are mapped at `host_ip` alone.
-    pub bind_wildcard: Option<bool>,
 }
 
 /// The bridge of networks in mode `bridge`.
@@ -40,17 +37,6 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Whether it sends back through a port what arrived through it.
     pub hairpin: Hairpin,
-    /// The addresses at which ports are mapped.
-    pub mapped_at: MappedAt,
-}
-
-/// The addresses of the machine at which ports are mapped. Ports of a loopback address are mapped at this address in any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MappedAt {
-    /// All of them.
-    AllAddresses,
-    /// That of the port.
-    ItsAddress,
 }
 
 /// The state directory whose agent has the bridge with the plain name.
@@ -84,10 +70,6 @@ impl Section {
             subnet: self.subnet.and_then(|text| text.parse().ok()),
             mtu: self.mtu,
             hairpin: if self.hairpin { Hairpin::On } else { Hairpin::Off },
-            mapped_at: match self.bind_wildcard {
-                Some(false) => MappedAt::ItsAddress,
-                Some(true) | None => MappedAt::AllAddresses,
-            },
         }
     }
 }
@@ -95,13 +77,7 @@ impl Section {
 /// That of an agent without a config.
 impl Default for Network {
     fn default() -> Self {
-        Self {
-            bridge: None,
-            subnet: None,
-            mtu: None,
-            hairpin: Hairpin::Off,
-            mapped_at: MappedAt::AllAddresses,
-        }
+        Self { bridge: None, subnet: None, mtu: None, hairpin: Hairpin::Off }
     }
 }
 

@@ -13,7 +13,6 @@ use serde_json::{Map, Value, json};
 use super::{
     Config, ConfigError, Flags, LogFormat, Surroundings,
     load::check_trust,
-    network::MappedAt,
     sources::{Opening, Sources},
 };
 
@@ -252,7 +251,6 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("network.subnet", json!(config.network.subnet.as_ref().map(ToString::to_string))),
         ("network.mtu", json!(config.network.mtu)),
         ("network.hairpin", json!(config.network.hairpin == Hairpin::On)),
-        ("network.bind_wildcard", json!(config.network.mapped_at == MappedAt::AllAddresses)),
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),

@@ -99,7 +99,7 @@ const CLIENT: Keys = &[
     ("alloc_dir", Unused),
     ("alloc_mounts_dir", Unused),
     ("artifact", Block(ARTIFACT)),
-    ("bind_wildcard_default_host_network", Field(Flag, "network.bind_wildcard")),
+    ("bind_wildcard_default_host_network", Unused),
     ("bridge_network_hairpin_mode", Field(Flag, "network.hairpin")),
     ("bridge_network_name", Field(Text, "network.bridge")),
     ("bridge_network_subnet", Field(Text, "network.subnet")),
