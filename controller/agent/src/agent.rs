@@ -67,7 +67,7 @@ use crate::{
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
-    watch::{self, clock, drift},
+    watch::{clock, drift, networks::watch as watch_networks},
 };
 use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -305,11 +305,7 @@ impl Agent {
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(report_data_changes(data_changes, inbox.clone()));
-        watchers.open(watch::networks::watch(
-            Arc::clone(&context.networks),
-            Arc::clone(&model),
-            inbox.clone(),
-        ));
+        watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

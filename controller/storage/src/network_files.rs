@@ -78,6 +78,8 @@ impl NetworkFiles {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made.map_err(failed("create", &dir))?,
         }
+        // Whatever the agent's file mode creation mask.
+        fs::set_permissions(&dir, Permissions::from_mode(0o755)).map_err(failed("open", &dir))?;
         for (name, text) in self.files() {
             let path = dir.join(name);
             if !is_right(&path, text) {

@@ -27,7 +27,7 @@ use herdlet_storage::alloc_dir::{AllocDir, close_unused, sweep_came};
 
 use crate::{
     instance::Instance,
-    networks::{AllocNetworks, Swept},
+    networks::{AllocNetworks, SweepCount},
 };
 
 /// Objects of this instance that belong to no allocation.
@@ -262,7 +262,7 @@ async fn networks_of_nobody(
     let (networks, allocs) = (Arc::clone(networks), instance.paths.allocs());
     let is_leak = move |id: AllocId| !kept.contains(&id) && !allocs.join(id.to_string()).exists();
     let swept = herdlet_runtime::off_thread(move || networks.sweep(is_leak)).await;
-    let Swept { removed, left } = swept.unwrap_or_default();
+    let SweepCount { removed, left } = swept.unwrap_or_default();
     Tally { left, removed }
 }
 
