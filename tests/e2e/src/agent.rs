@@ -38,6 +38,9 @@ pub struct Setup {
     pub ground: PathBuf,
 }
 
+/// The config of all agents of tests: how full this machine's disk is must not decide what they keep.
+const MACHINE: &str = "machine.yaml";
+
 impl Default for Setup {
     fn default() -> Self {
         Self {
@@ -109,6 +112,7 @@ impl Agent {
             User::Same => program().to_path_buf(),
             User::Nobody => command::reachable(&home, program()),
         };
+        home.write(MACHINE, "gc_disk_usage_threshold: 100\ngc_inode_usage_threshold: 100\n");
         if !setup.config.is_empty() {
             home.write("config.yaml", &setup.config);
         }
@@ -191,9 +195,9 @@ impl Agent {
         let mut arguments = vec!["agent".to_owned()];
         arguments.extend(["--state-dir".to_owned(), self.home.state().display().to_string()]);
         arguments.extend(["--socket".to_owned(), self.home.socket().display().to_string()]);
-        if !self.setup.config.is_empty() {
-            arguments
-                .extend(["--config".to_owned(), self.home.path().join("config.yaml").display().to_string()]);
+        let own = (!self.setup.config.is_empty()).then_some("config.yaml");
+        for file in [MACHINE].into_iter().chain(own) {
+            arguments.extend(["--config".to_owned(), self.home.path().join(file).display().to_string()]);
         }
         arguments.extend(self.setup.arguments.iter().cloned());
         arguments

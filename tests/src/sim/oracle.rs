@@ -3,7 +3,7 @@
 
 mod processes;
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{cell::LazyCell, collections::BTreeSet, fmt, sync::Arc};
 
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -25,7 +25,7 @@ use super::{
     launches::{PERIOD, is_free},
     life::{Faults, Life},
     machine::{Phase, Thing},
-    rooms,
+    rooms::{self, Occupancy},
 };
 
 /// A violated property.
@@ -154,14 +154,13 @@ impl Life {
 
     /// A job that has neither converged nor failed, and does not wait for a legitimate reason such as a taken port.
     fn unsettled(&self) -> Option<&JobView> {
+        let occupancy = LazyCell::new(|| Occupancy::new(&self.jobs, &self.allocs));
         let unsettled = |view: &&JobView| match view.convergence.state {
             ConvergenceState::Converged | ConvergenceState::Failed => false,
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Port) => {
                 !self.is_beaten(view)
             }
-            ConvergenceState::Waiting if rooms::waits(view) => {
-                !rooms::lacks_room(view, Room::default(), &self.jobs, &self.allocs)
-            }
+            ConvergenceState::Waiting if rooms::waits(view) => !occupancy.lacks_room(view, Room::default()),
             ConvergenceState::Waiting if view.convergence.reason == Some(Reason::Constraint) => {
                 !is_unfit(&view.job)
             }

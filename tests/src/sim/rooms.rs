@@ -83,7 +83,7 @@ impl Rooms {
         };
         let taken =
             placed.iter().filter(comes_later).map(|view| held(view)).fold(Room::default(), Room::plus);
-        if taken.is_empty() || lacks_room(first, taken, jobs, allocs) {
+        if taken.is_empty() || Occupancy::new(jobs, allocs).lacks_room(first, taken) {
             return Ok(());
         }
         let given: Vec<String> = placed.iter().filter(comes_later).map(|view| view.spec.name()).collect();
@@ -97,26 +97,45 @@ pub fn waits(job: &JobView) -> bool {
     job.convergence.reason == Some(Reason::Capacity)
 }
 
-/// Whether any group of the job lacks resources, even with `more`.
-pub fn lacks_room(job: &JobView, more: Room, jobs: &Jobs, allocs: &Allocs) -> bool {
-    let taken = allocs.values().map(|view| held(view).most(promised(view, jobs)));
-    let free = ROOM.minus(taken.fold(Room::default(), Room::plus)).plus(more);
-    job.job.groups.iter().any(|group| {
-        let wants = Room::of(group);
-        let has = to_be_replaced(job, group, allocs);
-        wants.check(has.map_or(free, |has| free.plus(has)), ROOM).is_err()
-    })
+/// The resources of the machine and who has them.
+#[derive(Debug)]
+pub struct Occupancy<'a> {
+    /// What no allocation holds, and none holds for its successor.
+    free: Room,
+    /// The live allocations that shall run.
+    running: BTreeMap<&'a JobKey, Vec<&'a AllocView>>,
 }
 
-/// The smallest amount of resources that a replaced allocation frees. None unless all slots of the group are filled and one
-/// of them has an older version than the job, or if the group uses canaries, which run beside the old allocations.
-fn to_be_replaced(job: &JobView, group: &Group, allocs: &Allocs) -> Option<Room> {
-    let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
-    let own = allocs.values().filter(|view| view.spec.job_key == job.key && view.spec.group == group.name);
-    let own = own.filter(|view| is_live(view) && view.spec.desired == Desired::Run);
-    let is_full = own.clone().count() >= usize::try_from(group.count).unwrap_or(usize::MAX);
-    let old = own.filter(|view| view.spec.job_version != job.version).map(|view| held(view));
-    old.min_by_key(|room| room.memory_mib).filter(|_| is_full && !canaries)
+impl<'a> Occupancy<'a> {
+    pub fn new(jobs: &Jobs, allocs: &'a Allocs) -> Self {
+        let taken = allocs.values().map(|view| held(view).most(promised(view, jobs)));
+        let free = ROOM.minus(taken.fold(Room::default(), Room::plus));
+        let mut running: BTreeMap<_, Vec<&AllocView>> = BTreeMap::new();
+        for view in allocs.values().filter(|view| is_live(view) && view.spec.desired == Desired::Run) {
+            running.entry(&view.spec.job_key).or_default().push(view);
+        }
+        Self { free, running }
+    }
+
+    /// Whether any group of the job lacks resources, even with `more`.
+    pub fn lacks_room(&self, job: &JobView, more: Room) -> bool {
+        let free = self.free.plus(more);
+        job.job.groups.iter().any(|group| {
+            let has = self.to_be_replaced(job, group).map_or(free, |has| free.plus(has));
+            Room::of(group).check(has, ROOM).is_err()
+        })
+    }
+
+    /// The smallest amount of resources that a replaced allocation frees. None unless all slots of the group are filled and
+    /// one of them has an older version than the job, or if the group uses canaries, which run beside the old allocations.
+    fn to_be_replaced(&self, job: &JobView, group: &Group) -> Option<Room> {
+        let canaries = group.update.as_ref().is_some_and(|update| update.canary > 0);
+        let own = self.running.get(&job.key).into_iter().flatten();
+        let own = own.filter(|view| view.spec.group == group.name);
+        let is_full = own.clone().count() >= usize::try_from(group.count).unwrap_or(usize::MAX);
+        let old = own.filter(|view| view.spec.job_version != job.version).map(|view| held(view));
+        old.min_by_key(|room| room.memory_mib).filter(|_| is_full && !canaries)
+    }
 }
 
 /// The resources that the allocation holds.

@@ -10,13 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{code, root, sources};
+use super::{FOLDERS, code, root, sources};
 
 /// Maximum words in a sentence of a document. CONTRIBUTING.md asks for about 25; lists of names need a few more.
 const WORDS_MAX: usize = 30;
-
-/// Folders whose files are checked.
-const FOLDERS: [&str; 6] = ["api-types", "controller", "deploy", "docs", "manifests", "tests"];
 
 /// One-word functions that cannot be searched for.
 const FUNCTIONS: [&str; 3] = ["of", "said", "all"];

@@ -78,6 +78,23 @@ fn table_keys(manifest: &str, table: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// The folders of the project, and what may lie beside them in files.
+const FOLDERS: [&str; 6] = ["api-types", "controller", "deploy", "docs", "manifests", "tests"];
+const ENDINGS: [&str; 3] = ["md", "toml", "lock"];
+
+#[test]
+fn the_top_level_has_known_folders_and_plain_files() {
+    let is_known = |name: &str| {
+        let plain = name.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
+        let hidden = name.starts_with('.') || name.starts_with("target");
+        plain || hidden || name.starts_with("LICENSE-") || FOLDERS.contains(&name)
+    };
+    let entries = std::fs::read_dir(root()).expect("the project's folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    let unknown: Vec<String> = names.filter(|name| !is_known(name)).collect();
+    assert!(unknown.is_empty(), "move or remove what is at the top level: {unknown:?}");
+}
+
 #[test]
 fn planner_has_no_io_dependencies() {
     let allowed: BTreeSet<String> = PLAN_DEPENDENCIES.map(str::to_owned).into();

@@ -235,7 +235,7 @@ fn ends_are_stored_on_a_full_disk() {
     if !is_root() {
         return;
     }
-    let setup = Setup::default().config("gc_interval: 1s\n");
+    let setup = Setup::default().config("gc_interval: 1s\ngc_disk_usage_threshold: 95\n");
     let (disk, mut agent) = on_a_small_disk(setup);
     agent.launch();
     agent.apply_and_wait(&job("web", "service", "", &[sleeper("t", "")]));
