@@ -28,7 +28,7 @@ use crate::{
     address_pool::AddressPool,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
     foreign, host,
-    link::{self, Bridge, InterfaceName, Link, LinkError, Mac, Pair},
+    link::{self, Bridge, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
     ports::{HoldError, PortHolder},
