@@ -1,4 +1,4 @@
-//! Attempts and allocation directories that the agent finds at its start and that belong to no known allocation.
+//! Attempts, allocation directories and networks that the agent finds at its start and that belong to no known allocation.
 //!
 //! In: the instance, and the database's knowledge of allocations. Out: events for the planner about attempts of known
 //! allocations. Of the others, certain leaks are removed; the rest is left alone, logged and counted.
@@ -10,6 +10,8 @@
 //! removed once no attempt is left |
 //! | is unknown, without a directory | are removed: a forgotten allocation loses its directory first | |
 //! | is unknown, with a directory | are left alone | is left alone: a lost database is rebuilt from it |
+//!
+//! A network is removed if its allocation is unknown, and has neither attempts nor a directory.
 //!
 //! If part of the database was lost, nothing is removed: it may be wanted. [`crate::state_db`] describes how the database records
 //! forgotten allocations, and why that is reliable.
