@@ -157,7 +157,7 @@ fn ports_of_the_machine_lead_to_allocations_over_crashes() {
     }
 
     let pids = names.map(|name| agent.single(name, "server").pid);
-    agent.crash();
+    agent.kill();
     for port in ports {
         assert_eq!(http::get(&Peer::Port(port), "/").unwrap().status, 200, "without an agent");
     }
@@ -196,7 +196,7 @@ fn network_without_a_connection_has_a_loopback_interface() {
     let pid = agent.single("alone.g[0]", "server").pid;
     let own = namespace_of(pid);
     assert_ne!(own, machine);
-    agent.crash();
+    agent.kill();
     agent.launch();
     agent.cli(&["wait", "alone"]).success();
     assert_eq!(agent.single("alone.g[0]", "server").pid, pid);
@@ -248,7 +248,7 @@ fn damaged_networks_are_repaired() {
     agent.until_logged(&alloc.id(), "server", "stdout", |log| log.contains("listens"));
     let pid = agent.single("web.g[0]", "server").pid;
     let address = variable(&agent, &alloc, "NOMAD_ALLOC_IP_http");
-    agent.crash();
+    agent.kill();
     fs::remove_dir_all(runtime(&agent).join("addresses")).unwrap();
     fs::remove_dir_all(agent.home.state().join("alloc").join(alloc.id()).join(".network")).unwrap();
     agent.launch();
@@ -258,7 +258,7 @@ fn damaged_networks_are_repaired() {
     assert_eq!(http::get(&Peer::Port(port), "/").unwrap().body, format!("0 at {address}"));
 
     // A task can't follow into another namespace.
-    agent.crash();
+    agent.kill();
     let kept = runtime(&agent).join("netns").join(alloc.id());
     rustix::mount::unmount(&kept, rustix::mount::UnmountFlags::DETACH).unwrap();
     agent.launch();

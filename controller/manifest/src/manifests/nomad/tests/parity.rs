@@ -141,7 +141,6 @@ fn blocks_and_values_are_the_same_in_every_language() {
             "silent",
         ),
         ("Network", "bridge", ["mode = \"bridge\"", "\"Mode\": \"bridge\",", "mode: bridge"], "silent"),
-        ("Network", "none", ["mode = \"none\"", "\"Mode\": \"none\",", "mode: none"], "silent"),
         ("Network", "cni/x", ["mode = \"cni/x\"", "\"Mode\": \"cni/x\",", "mode: cni/x"], "refused"),
         (
             "Port",
