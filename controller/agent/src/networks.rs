@@ -377,7 +377,7 @@ fn files(address: Option<Ipv4Addr>) -> NetworkFiles {
     let name = name.nodename().to_string_lossy();
     let connection =
         address.map_or(Connection::None, |ip| Connection::Address { ip: ip.into(), name: &name });
-    NetworkFiles::of(connection)
+    NetworkFiles::for_connection(connection)
 }
 
 fn bridged_facts(made: &Made) -> Arc<Facts> {

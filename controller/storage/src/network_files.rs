@@ -58,7 +58,7 @@ pub enum Connection<'c> {
 
 impl NetworkFiles {
     /// Those for a network on this machine.
-    pub fn of(connection: Connection<'_>) -> Self {
+    pub fn for_connection(connection: Connection<'_>) -> Self {
         Self {
             hosts: hosts(connection),
             resolv_conf: match connection {
