@@ -97,8 +97,19 @@ pub struct Capabilities {
     pub preparation: Preparation,
     /// Whether the limits of a task are enforced.
     pub limits: Limiting,
+    /// Whether its tasks can use the network of their group.
+    pub networks: Networking,
     /// Whether jobs of servers may use it.
     pub servers: ServerJobs,
+}
+
+/// Whether the tasks of a driver can use a network that their group shares, instead of the machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Networking {
+    /// They join it.
+    Joins,
+    /// They use the machine's network, or one that the driver makes for each of them.
+    Own,
 }
 
 /// What a task sees of the machine's file system.
@@ -290,6 +301,7 @@ const CONTAINERS: Capabilities = Capabilities {
     mounts: MountSupport::All,
     preparation: Preparation::Fetches,
     limits: Limiting::Engine,
+    networks: Networking::Own,
     servers: ServerJobs::UnlessDisabled,
 };
 
@@ -316,6 +328,7 @@ impl DriverInfo {
             mounts: MountSupport::None,
             preparation: Preparation::None,
             limits: Limiting::Cgroups,
+            networks: Networking::Joins,
             servers: ServerJobs::WhereEnabled,
         };
         Self::of::<RawExecConfig, RawExecOptions>(RAW_EXEC, capabilities)
@@ -354,6 +367,7 @@ impl DriverInfo {
             mounts: MountSupport::All,
             preparation: Preparation::Fetches,
             limits: Limiting::None,
+            networks: Networking::Joins,
             servers: ServerJobs::Never,
         };
         Self::of::<MockConfig, DriverOptions>(MOCK, capabilities)

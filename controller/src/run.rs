@@ -286,6 +286,7 @@ async fn start_agent(
         variables,
         secrets_plugins,
         templates: herdlet_config::template::Template::default(),
+        network: herdlet_config::network::Network::default(),
         issuer: Default::default(),
         notes: Arc::new(|_| {}),
     })

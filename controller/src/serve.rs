@@ -114,6 +114,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         variables: Arc::clone(&variables),
         secrets_plugins: config.secrets_plugins(),
         templates: config.template.clone(),
+        network: config.network.clone(),
         issuer: config.issuer.clone(),
         notes: telemetry.sink(),
     })

@@ -16,6 +16,10 @@ use crate::{
     job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
 };
 
+/// What replaces a network that a CNI plugin makes.
+#[cfg(feature = "schema")]
+const CNI: &str = "no CNI plugin is run; write `bridge` for a network with ports, `none`, or `host`";
+
 /// What replaces a volume of Compose.
 #[cfg(feature = "schema")]
 const VOLUMES: &str = "write volumes: {data: {type: host, source: NAME}}, a document with `kind: Volume` of that name, and \
@@ -368,8 +372,8 @@ block! {
         "x-default" = { "cni": [{}], "dns": [{}] },
     )))]
     pub struct Network {
-        /// `host`: tasks use the machine's network.
-        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["bridge", "none", "cni/*"])))]
+        /// `host`: tasks use the machine's network; `bridge`, `none`: they share one of their own.
+        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["cni/*"], "x-instead" = CNI)))]
         pub mode: NetworkMode,
         /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
         pub ports: BTreeMap<String, Port>,
@@ -384,6 +388,10 @@ pub enum NetworkMode {
     /// The machine's network.
     #[default]
     Host,
+    /// A network of the allocation's own, which a bridge connects with the machine.
+    Bridge,
+    /// A network of the allocation's own, with nothing but a loopback interface.
+    None,
 }
 
 block! {
@@ -398,7 +406,7 @@ block! {
         #[serde(rename = "static")]
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub fixed: u16,
-        /// The port that the task listens on, if it differs from the host port. Without effect for a port of one task.
+        /// The port that the task listens on, if it differs from the host port: in mode `bridge` the host port leads there. Without effect for a port of one task.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub to: u16,
     }

@@ -59,6 +59,7 @@ use crate::{
     identity_keys::IdentityKeys,
     instance::Instance,
     malloc,
+    networks::{AllocNetworks, Machine},
     planner::{Answer, Input, NoteSink, Planner},
     present,
     publish::ReadModel,
@@ -66,7 +67,7 @@ use crate::{
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
-    watch::{clock, drift},
+    watch::{clock, drift, networks::watch as watch_networks},
 };
 use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -108,6 +109,8 @@ pub struct Parts {
     pub secrets_plugins: PathBuf,
     /// Rules of templates.
     pub templates: herdlet_config::template::Template,
+    /// The bridge of networks in mode `bridge`.
+    pub network: herdlet_config::network::Network,
     /// Rules of identities that this agent signs.
     pub issuer: Issuer,
     /// Receives the planner's notes, to count them.
@@ -167,6 +170,7 @@ impl Agent {
             variables,
             secrets_plugins,
             templates,
+            network,
             issuer,
             notes,
         } = parts;
@@ -198,7 +202,13 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
-        let (found, orphans) = reconcile_found(&instance, &memory, found).await;
+        let networks = Arc::new(AllocNetworks::new(
+            instance.id.clone(),
+            network,
+            &instance.paths,
+            Machine::new(&host_ip, &bare),
+        ));
+        let (found, orphans) = reconcile_found((&instance, &networks), &memory, found).await;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
         let model = Arc::new(ReadModel::default());
         let identity_keys =
@@ -235,6 +245,7 @@ impl Agent {
             artifacts: Arc::new(Fetcher::new(artifacts)),
             renderer: Arc::clone(&renderer),
             secrets_plugins,
+            networks: Arc::clone(&networks),
             task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
@@ -259,7 +270,7 @@ impl Agent {
             clock,
             settings: runtime::Settings::default(),
         });
-        let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone());
+        let requests = Requests::new(inbox.clone(), &handle, context.paths.state.clone(), networks);
         let ended = CancellationToken::new();
         let end_guard = ended.clone().drop_guard();
         tokio::spawn(async move {
@@ -294,6 +305,7 @@ impl Agent {
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(report_data_changes(data_changes, inbox.clone()));
+        watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

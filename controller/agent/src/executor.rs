@@ -66,6 +66,7 @@ pub use self::environment::{TaskVariables, inheritable};
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     identity_keys::IdentityKeys,
+    networks::AllocNetworks,
     planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
     task_sockets::TaskSockets,
@@ -106,6 +107,8 @@ pub struct Context {
     pub renderer: Arc<Renderer>,
     /// The directory of plugins that fetch secrets.
     pub secrets_plugins: PathBuf,
+    /// Networks of allocations.
+    pub networks: Arc<AllocNetworks>,
     /// Open sockets of the Task API.
     pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.
@@ -287,7 +290,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
             }
             places::alloc_dir(&context, &alloc, verb).await
         }
-        (Subject::Alloc(alloc, Part::Network), Some(verb)) => network::network(&alloc, verb),
+        (Subject::Alloc(alloc, Part::Network), Some(verb)) => network::network(&context, &alloc, verb).await,
         (Subject::Alloc(alloc, Part::Services), Some(verb)) => {
             services::group_services(&context, &alloc, network, verb).await
         }

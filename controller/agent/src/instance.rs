@@ -21,7 +21,7 @@ use herdlet_base::{
     paths::{Paths, alloc_ids},
     privileges::Privileges,
 };
-use herdlet_config::DriverSettings;
+use herdlet_config::{DriverSettings, network::Network};
 use herdlet_docker::{Containers, Setup};
 use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
@@ -34,6 +34,8 @@ use herdlet_process::{
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
 use serde::Deserialize as _;
+
+use crate::networks::{AllocNetworks, Machine};
 
 pub use herdlet_docker::Mode;
 
@@ -145,6 +147,13 @@ impl Instance {
             && let Err(error) = cgroups.remove().await
         {
             left.push(format!("cgroups: {}", herdlet_base::error::in_full(&error)));
+        }
+        let networks =
+            AllocNetworks::new(self.id.clone(), Network::default(), &self.paths, Machine::of_process());
+        match herdlet_runtime::off_thread(move || networks.remove_all()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => left.push(format!("networks: {}", herdlet_base::error::in_full(&error))),
+            Err(error) => left.push(format!("networks: {error}")),
         }
         for id in alloc_ids(&self.paths.allocs()) {
             let dir = AllocDir::new(&self.paths, id);

@@ -11,6 +11,7 @@ pub mod identity_keys;
 pub mod instance;
 pub mod logs;
 pub mod malloc;
+pub mod networks;
 pub mod overview;
 pub mod planner;
 pub mod present;

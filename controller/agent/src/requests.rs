@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use crate::{
+    networks::AllocNetworks,
     planner::{Answer, Input},
     watch::ports::PortReporter,
 };
@@ -68,8 +69,8 @@ pub enum RequestError {
 
 impl Requests {
     /// Creates requests to the loop behind `inbox`, whose state is in the directory `state`.
-    pub fn new(inbox: Inbox<Input>, handle: &Handle, state: PathBuf) -> Self {
-        let ports = Some(Arc::new(PortReporter::new(inbox.clone())));
+    pub fn new(inbox: Inbox<Input>, handle: &Handle, state: PathBuf, networks: Arc<AllocNetworks>) -> Self {
+        let ports = Some(Arc::new(PortReporter::new(inbox.clone(), networks)));
         Self { ports, ..Self::to(inbox, handle.store_health.clone(), state) }
     }
 

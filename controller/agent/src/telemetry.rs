@@ -200,8 +200,9 @@ impl Telemetry {
     /// Counts the orphans that were found.
     pub fn orphans(&self, found: Orphans) {
         let mut counts = self.0.counts();
-        for (kind, Tally { left, removed }) in [("attempt", found.attempts), ("alloc_dir", found.alloc_dirs)]
-        {
+        let Orphans { attempts, alloc_dirs, networks } = found;
+        let found = [("attempt", attempts), ("alloc_dir", alloc_dirs), ("network", networks)];
+        for (kind, Tally { left, removed }) in found {
             counts.orphans.insert(kind, left);
             *counts.orphans_removed.entry(kind).or_default() += removed;
         }

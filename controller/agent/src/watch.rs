@@ -7,4 +7,6 @@ pub mod clock;
 
 pub mod drift;
 
+pub mod networks;
+
 pub mod ports;

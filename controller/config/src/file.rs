@@ -19,7 +19,7 @@ use super::{
     HostPort, LogFormat,
     artifact::Artifact,
     check::{cgroup_parent_problem, filter_problem, not_absolute, ports},
-    cluster, identities, template,
+    cluster, identities, network, template,
 };
 use crate::TlsFiles;
 
@@ -108,6 +108,8 @@ pub struct File {
     pub common_plugin_dir: Option<PathBuf>,
     /// Templates of tasks.
     pub template: template::Section,
+    /// The bridge of networks in mode `bridge`.
+    pub network: network::Section,
     /// How long an ended job is kept.
     pub job_gc_threshold: Option<Span>,
     /// How many ended allocations keep their directories.
@@ -370,6 +372,9 @@ impl File {
         }
         for (at, message) in self.template.problems() {
             report(&format!("template.{at}"), message);
+        }
+        for (at, message) in self.network.problems() {
+            report(&format!("network.{at}"), message);
         }
         for (at, message) in self.identities.problems() {
             report(&format!("identities.{at}"), message);

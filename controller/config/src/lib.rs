@@ -19,6 +19,7 @@ mod identities;
 mod load;
 pub mod log_filter;
 mod merge;
+pub mod network;
 mod nomad;
 mod places;
 mod sources;
@@ -62,7 +63,7 @@ pub use places::{Surroundings, default_socket, default_state_dir, host_name};
 pub use tls::TlsFiles;
 pub use view::{Setting, Source, settings, settings_again};
 
-use self::{artifact::Limits, gc::Rules, template::Template};
+use self::{artifact::Limits, gc::Rules, network::Network, template::Template};
 
 /// Default parent cgroup of tasks: a sibling of the agent's own cgroup, never a child.
 pub const CGROUP_PARENT: &str = "herdlet";
@@ -128,6 +129,8 @@ pub struct Config {
     pub common_plugin_dir: PathBuf,
     /// Settings of the templates of tasks.
     pub template: Template,
+    /// The bridge of networks in mode `bridge`.
+    pub network: Network,
     /// Rules for garbage collection.
     pub gc: Rules,
     /// Which task drivers are offered, and their options.

@@ -123,6 +123,7 @@ impl Config {
                 .or(file.runtime_dir)
                 .or_else(|| places::default_runtime_parent(surroundings)),
             common_plugin_dir: file.common_plugin_dir.unwrap_or_else(|| state_dir.join("common_plugins")),
+            network: file.network.settled(&state_dir),
             state_dir,
             socket,
             listen,

@@ -6,6 +6,7 @@
 use herdlet_api_types::{Duration, driver::RAW_EXEC};
 use herdlet_driver::Availability;
 use herdlet_manifest::yaml;
+use herdlet_network::link::Hairpin;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -246,6 +247,10 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("template.max_stale", json!(config.template.max_stale.map(short))),
         ("template.nomad_retry.backoff", json!(config.template.retry_backoff.map(short))),
         ("template.nomad_retry.max_backoff", json!(config.template.retry_backoff_max.map(short))),
+        ("network.bridge", json!(config.network.bridge.as_ref().map(ToString::to_string))),
+        ("network.subnet", json!(config.network.subnet.as_ref().map(ToString::to_string))),
+        ("network.mtu", json!(config.network.mtu)),
+        ("network.hairpin", json!(config.network.hairpin == Hairpin::On)),
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),

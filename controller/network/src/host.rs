@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{
+    address::{self, InterfaceAddress},
     link::{self, InterfaceName},
     route::{self, Route},
     socket::{NetlinkError, Socket},
@@ -42,11 +43,31 @@ pub fn overlap(
     Ok(routes.into_iter().find(|route| Some(route.interface) != own && overlaps(route)))
 }
 
+/// The network of a bridge for which none is configured: the one that it has, else the first of [`Subnet4::defaults`] to which
+/// no route leads. The first of all if there is none: making the bridge then names the route.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn default_subnet(socket: &mut Socket, bridge: &InterfaceName) -> Result<Subnet4, NetlinkError> {
+    if let Some(found) = link::find(socket, bridge)? {
+        let addresses = address::list(socket)?.into_iter().filter(|(index, _)| *index == found.index);
+        let addresses: Vec<InterfaceAddress> = addresses.map(|(_, address)| address).collect();
+        if let Some(own) = Subnet4::defaults().find(|subnet| addresses.contains(&subnet.gateway())) {
+            return Ok(own);
+        }
+    }
+    for subnet in Subnet4::defaults() {
+        if overlap(socket, subnet, bridge)?.is_none() {
+            return Ok(subnet);
+        }
+    }
+    Ok(Subnet4::DEFAULT)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        address::{self, InterfaceAddress},
         link::{Bridge, Mac},
         socket::Protocol,
         test_machine::on_machine,
@@ -70,6 +91,25 @@ mod tests {
             assert_eq!(found.destination, ("172.26.70.0".parse().unwrap(), 24));
             assert_eq!(overlap(&mut socket, subnet, &name).unwrap(), None, "its own route");
             assert_eq!(overlap(&mut socket, "10.0.0.0/8".parse().unwrap(), &other).unwrap(), None);
+        });
+    }
+
+    #[test]
+    fn default_network_is_free_and_stays() {
+        on_machine(|_| {
+            let mut socket = Socket::open(Protocol::Route).unwrap();
+            let names = ["first", "second", "third"].map(|name| InterfaceName::new(name).unwrap());
+            let mut chosen = Vec::new();
+            for name in &names {
+                let subnet = default_subnet(&mut socket, name).unwrap();
+                chosen.push(subnet);
+                let bridge = Bridge { name, mtu: 1500, mac: Mac([2, 0, 0, 0, 0, 1]), alias: "" };
+                let index = link::make_bridge(&mut socket, &bridge).unwrap().index;
+                address::add(&mut socket, index, &subnet.gateway()).unwrap();
+            }
+            assert_eq!(chosen, Subnet4::defaults().take(3).collect::<Vec<_>>());
+            let again = names.each_ref().map(|name| default_subnet(&mut socket, name).unwrap());
+            assert_eq!(again.to_vec(), chosen);
         });
     }
 }

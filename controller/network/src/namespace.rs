@@ -54,6 +54,13 @@ pub struct NamespaceId {
     inode: u64,
 }
 
+impl NamespaceId {
+    /// A number that no other namespace has as long as this one exists.
+    pub fn number(&self) -> u64 {
+        self.inode
+    }
+}
+
 impl Namespace {
     /// Makes a namespace, without a name.
     ///

@@ -8,6 +8,8 @@
 //! down   mapped ports ─► file of the namespace ─► pair ─► claim
 //! ```
 
+mod inside;
+mod lone;
 mod request;
 
 use std::{
@@ -18,14 +20,15 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use herdlet_base::paths::hashed;
+use herdlet_base::{error::in_full, paths::hashed};
 use rustix::io::Errno;
 
 use crate::{
     address::{self, InterfaceAddress},
     address_pool::AddressPool,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
-    link::{self, Bridge, InterfaceName, Link, LinkError, Mac, Pair},
+    foreign, host,
+    link::{self, Bridge, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
     ports::{HoldError, PortHolder},
@@ -35,6 +38,7 @@ use crate::{
     sysctl::Setting,
 };
 
+pub use lone::LoneNetworks;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
@@ -112,8 +116,9 @@ impl Networks {
         // The settings expose the machine's loopback addresses to the bridge, unless the rules are there.
         self.ensure_rules()?;
         self.ensure_settings(&mut socket)?;
-        let address4 = self.pool.claim(request.owner, request.preferred)?;
-        let namespace = self.ensure_namespace(request)?;
+        self.pass_others();
+        let address4 = self.claim(request)?;
+        let namespace = lone::ensure(&self.pins, request.owner, request.namespace)?;
         let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
         let addresses = self.addresses(address4);
         let (name, inner_name) = (self.link_name(request.owner)?, inner_name()?);
@@ -130,6 +135,22 @@ impl Networks {
         self.configure(&mut inside, &inner_name, &addresses)?;
         self.map_ports(request.owner, self.port_maps(request, address4))?;
         self.network(address4, &namespace)
+    }
+
+    /// Whether the ports that lead to an allocation are mapped already.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn maps_ports(&self, request: &NetworkRequest<'_>) -> Result<bool, NetworkError> {
+        match self.pool.find(request.owner)? {
+            Some(address4) => Ok(self.firewall.has_ports(&self.port_maps(request, address4))?),
+            None => Ok(false),
+        }
+    }
+
+    /// The ports that are held, in order.
+    pub fn held_ports(&self) -> Vec<HeldPort> {
+        self.holder.held()
     }
 
     /// Holds the ports that lead to an allocation, so that no other process gets them. Not part of the network: a process that has a port
@@ -237,6 +258,10 @@ impl Networks {
     pub fn remove(&self) -> Result<(), NetworkError> {
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Rules::Unknown;
         self.firewall.remove()?;
+        let opened = Socket::open(Protocol::Netfilter);
+        let mut netfilter =
+            opened.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+        foreign::withdraw(&mut netfilter, &self.config.instance)?;
         let mut socket = open_socket()?;
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
@@ -245,6 +270,12 @@ impl Networks {
 
     fn ensure_bridge(&self, socket: &mut Socket) -> Result<Link, NetworkError> {
         let config = &self.config;
+        if link::find(socket, &config.name)?.is_none()
+            && let Some(route) = host::overlap(socket, config.subnet4, &config.name)?
+        {
+            let (ip, prefix) = route.destination;
+            return Err(NetworkError::Overlap { subnet: config.subnet4, ip, prefix });
+        }
         let wanted = Bridge {
             name: &config.name,
             mtu: config.mtu,
@@ -290,76 +321,36 @@ impl Networks {
         }
     }
 
-    fn ensure_namespace(&self, request: &NetworkRequest<'_>) -> Result<Namespace, NetworkError> {
-        match (self.pins.find(request.owner)?, request.namespace) {
-            (Pin::Kept(namespace), NamespaceSource::New) => Ok(namespace),
-            (Pin::Kept(kept), NamespaceSource::Existing(wanted)) => {
-                let id = |namespace: &Namespace| namespace.id().map_err(inspecting);
-                if id(&kept)? != id(wanted)? {
-                    self.pins.keep(request.owner, wanted)?;
-                }
-                self.kept(request.owner)
-            }
-            (Pin::Empty | Pin::Absent, NamespaceSource::Existing(wanted)) => {
-                self.pins.keep(request.owner, wanted)?;
-                self.kept(request.owner)
-            }
-            (Pin::Empty | Pin::Absent, NamespaceSource::New) => {
-                let what = "make a network namespace";
-                let namespace = Namespace::new().map_err(|source| NetworkError::Io { what, source })?;
-                self.pins.keep(request.owner, &namespace)?;
-                Ok(namespace)
-            }
-        }
+    /// The address of an allocation. It keeps the one in its namespace if only the claim is gone.
+    fn claim(&self, request: &NetworkRequest<'_>) -> Result<Ipv4Addr, NetworkError> {
+        let preferred = match (self.pool.find(request.owner)?, request.preferred) {
+            (Some(own), _) => Some(own),
+            (None, Some(preferred)) => Some(preferred),
+            (None, None) => self.address_inside(request.owner)?,
+        };
+        Ok(self.pool.claim(request.owner, preferred)?)
     }
 
-    fn kept(&self, owner: &str) -> Result<Namespace, NetworkError> {
-        match self.pins.find(owner)? {
-            Pin::Kept(namespace) => Ok(namespace),
-            Pin::Empty | Pin::Absent => Err(inspecting(io::ErrorKind::NotFound.into())),
-        }
-    }
-
-    /// Sets the interfaces inside up, with their addresses and routes. Other addresses are removed.
-    fn configure(
-        &self,
-        inside: &mut Socket,
-        inner_name: &InterfaceName,
-        addresses: &[InterfaceAddress],
-    ) -> Result<(), NetworkError> {
-        let inner = link::find(inside, inner_name)?.ok_or_else(|| LinkError::Vanished(inner_name.clone()))?;
-        for (index, found) in address::list(inside)? {
-            let is_link_local = matches!(found.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-            if index == inner.index && !is_link_local && !addresses.contains(&found) {
-                address::remove(inside, index, &found)?;
+    /// Lets packets of the bridge through chains of other programs. Where that fails, networks may lack connections, and nothing else
+    /// is wrong with them.
+    fn pass_others(&self) {
+        let passed =
+            Socket::open(Protocol::Netfilter).map_err(|error| error.to_string()).and_then(|mut socket| {
+                foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
+                    .map_err(|error| in_full(&error))
+            });
+        match passed {
+            Ok(changed) => changed.iter().for_each(|chain| {
+                tracing::info!(
+                    table = chain.table,
+                    chain = chain.name,
+                    "letting packets of the bridge pass a chain that drops"
+                );
+            }),
+            Err(error) => {
+                tracing::warn!(error, "failed to let packets of the bridge pass the chains of other programs")
             }
         }
-        let mut messages = vec![link::up(LOOPBACK), link::up(inner.index)];
-        messages.extend(addresses.iter().map(|wanted| address::added(inner.index, wanted)));
-        let gateways =
-            [Some(self.config.subnet4.gateway()), self.config.subnet6.map(|subnet| subnet.gateway())];
-        messages.extend(gateways.iter().flatten().map(|gateway| route::default_by(gateway.ip, inner.index)));
-        Ok(inside.request("configure the network of the allocation", messages)?)
-    }
-
-    /// How the inside differs from what is wanted.
-    fn inner_difference(
-        &self,
-        inside: &mut Socket,
-        address4: Ipv4Addr,
-    ) -> Result<Option<&'static str>, NetworkError> {
-        let Some(inner) = link::find(inside, &inner_name()?)? else { return Ok(Some("interface is gone")) };
-        if !inner.is_up || inner.mac != Some(mac_of(address4)) {
-            return Ok(Some("interface is down, or is another one"));
-        }
-        let found = address::list(inside)?;
-        if !self.addresses(address4).iter().all(|wanted| found.contains(&(inner.index, *wanted))) {
-            return Ok(Some("address is gone"));
-        }
-        let has_route = route::list(inside)?
-            .iter()
-            .any(|route| route.destination.1 == 0 && route.gateway == Some(self.config.subnet4.gateway().ip));
-        Ok(if has_route { None } else { Some("route is gone") })
     }
 
     fn map_ports(&self, owner: &str, ports: Vec<PortMap>) -> Result<(), NetworkError> {

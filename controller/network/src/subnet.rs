@@ -45,6 +45,15 @@ pub enum NotASubnet {
 }
 
 impl Subnet4 {
+    /// 172.26.80.0/20: beside the network of Nomad's bridge.
+    pub const DEFAULT: Self = Self { base: 0xac1a_5000, prefix: 20 };
+
+    /// The networks of bridges for which none is configured: the default, and those after it.
+    pub fn defaults() -> impl Iterator<Item = Self> {
+        const LENGTH: u32 = 0x1000;
+        (0..11).map(|number| Self { base: Self::DEFAULT.base + number * LENGTH, ..Self::DEFAULT })
+    }
+
     /// Its address of this position; `None` if it is beyond the last one for an interface. Position 1 is the bridge's.
     pub fn at(&self, position: u32) -> Option<Ipv4Addr> {
         (1..=self.last()).contains(&position).then(|| Ipv4Addr::from_bits(self.base | position))
@@ -155,6 +164,16 @@ impl fmt::Display for Subnet6 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn default_networks_are_beside_that_of_nomad() {
+        let texts: Vec<String> = Subnet4::defaults().map(|subnet| subnet.to_string()).collect();
+        assert_eq!((texts[0].as_str(), texts[10].as_str()), ("172.26.80.0/20", "172.26.240.0/20"));
+        for subnet in Subnet4::defaults() {
+            assert!(!subnet.overlaps(Ipv4Addr::new(172, 26, 64, 0), 20));
+            assert_eq!(subnet.to_string().parse(), Ok(subnet));
+        }
+    }
 
     #[test]
     fn addresses_have_positions() {

@@ -98,6 +98,7 @@ async fn start_at(cluster: &Cluster, path: &Path, http_addr: String) -> (Agent, 
         issuer: Default::default(),
         secrets_plugins: Path::new("/none").to_owned(),
         templates: herdlet_config::template::Template::default(),
+        network: herdlet_config::network::Network::default(),
         notes: Arc::new(|_| {}),
     })
     .await

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | ALLOC | only the users of this allocation's tasks may enter it |
 //! | `.staging` | artifacts in preparation; only for the agent |
+//! | `.network` | `hosts` and `resolv.conf` of a network of its own |
 //! | `alloc.json` | the allocation's specification, from which a lost database is rebuilt; 0600 |
 //! | `alloc`, `alloc/logs`, `alloc/tmp` | shared by the tasks; each keeps its own files |
 //! | `alloc/data` | shared by the tasks, which may replace each other's files |

@@ -9,6 +9,7 @@ pub mod api_socket;
 pub mod artifact;
 pub mod identity;
 pub mod mounts;
+pub mod network_files;
 pub mod payload;
 pub mod task_dir;
 pub mod volume;

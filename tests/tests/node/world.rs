@@ -111,6 +111,7 @@ impl World {
             issuer: Default::default(),
             secrets_plugins: path.join("common_plugins/secrets"),
             templates: herdlet_config::template::Template::default(),
+            network: herdlet_config::network::Network::default(),
             notes: Arc::new(|_| {}),
         };
         let mut agent = Agent::start_by(parts, self.clock).await.unwrap();

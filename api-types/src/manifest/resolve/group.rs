@@ -87,6 +87,8 @@ fn to_network(spec: &NetworkSpec) -> Network {
 fn to_mode(mode: manifest::NetworkMode) -> job::NetworkMode {
     match mode {
         manifest::NetworkMode::Host => job::NetworkMode::Host,
+        manifest::NetworkMode::Bridge => job::NetworkMode::Bridge,
+        manifest::NetworkMode::None => job::NetworkMode::None,
     }
 }
 

@@ -10,8 +10,8 @@ use crate::{
     Duration,
     job::{self, Job, ReschedulePolicy},
     manifest::{
-        EphemeralDisk, GroupDependency, GroupSpec, Reschedule, Scaling, Span, Update, VolumeRequest,
-        VolumeType,
+        EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span, Update,
+        VolumeRequest, VolumeType,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         non_empty, non_empty_map,
         resolve::Names,
@@ -37,7 +37,7 @@ pub(super) fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
         depends_on: non_empty(group.depends_on.iter().map(from_group_dependency).collect()),
         restart: from_restart(shared, &default).map(Into::into),
         reschedule: from_reschedule(&group.reschedule, &default_reschedule(job.kind)),
-        network: group.network.as_ref().map(|network| from_ports(&network.ports)),
+        network: group.network.as_ref().map(from_network),
         volumes: non_empty_map(
             group.volumes.iter().map(|(name, volume)| (name.clone(), from_request(volume))).collect(),
         ),
@@ -55,6 +55,16 @@ pub(super) fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
             migrate: yes(group.kept_disk.migrate),
         }),
     }
+}
+
+fn from_network(network: &job::Network) -> Network {
+    let mode = match network.mode {
+        // No manifest can ask for CNI.
+        job::NetworkMode::Host | job::NetworkMode::Cni(_) => None,
+        job::NetworkMode::Bridge => Some(NetworkMode::Bridge),
+        job::NetworkMode::None => Some(NetworkMode::None),
+    };
+    Network { mode, ..from_ports(&network.ports) }
 }
 
 fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {

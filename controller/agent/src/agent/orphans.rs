@@ -1,4 +1,4 @@
-//! Attempts and allocation directories that the agent finds at its start and that belong to no known allocation.
+//! Attempts, allocation directories and networks that the agent finds at its start and that belong to no known allocation.
 //!
 //! In: the instance, and the database's knowledge of allocations. Out: events for the planner about attempts of known
 //! allocations. Of the others, certain leaks are removed; the rest is left alone, logged and counted.
@@ -10,6 +10,8 @@
 //! removed once no attempt is left |
 //! | is unknown, without a directory | are removed: a forgotten allocation loses its directory first | |
 //! | is unknown, with a directory | are left alone | is left alone: a lost database is rebuilt from it |
+//!
+//! A network is removed if its allocation is unknown, and has neither attempts nor a directory.
 //!
 //! If part of the database was lost, nothing is removed: it may be wanted. [`crate::state_db`] describes how the database records
 //! forgotten allocations, and why that is reliable.
@@ -25,13 +27,17 @@ use herdlet_driver::{AttemptId, Leftover, TaskDriver};
 use herdlet_plan::{event::Event, world::World};
 use herdlet_storage::alloc_dir::{AllocDir, close_unused, sweep_came};
 
-use crate::instance::Instance;
+use crate::{
+    instance::Instance,
+    networks::{AllocNetworks, SweepCount},
+};
 
 /// Objects of this instance that belong to no allocation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Orphans {
     pub attempts: Tally,
     pub alloc_dirs: Tally,
+    pub networks: Tally,
 }
 
 /// Counts of orphans.
@@ -163,7 +169,7 @@ impl<'a> Leaks<'a> {
 
 /// Sorts found attempts and directories, and removes those that are certainly leaks.
 pub(super) async fn reconcile_found(
-    instance: &Instance,
+    (instance, networks): (&Instance, &Arc<AllocNetworks>),
     memory: &Memory,
     found: Vec<Found>,
 ) -> (Vec<Event>, Orphans) {
@@ -190,6 +196,7 @@ pub(super) async fn reconcile_found(
         };
         orphans.alloc_dirs.count(&done);
     }
+    orphans.networks = networks_of_nobody(instance, networks, memory, &used).await;
     if memory.extent == Extent::Whole
         && let Err(error) = sweep_came(&instance.paths, |id| memory.known.contains(id))
     {
@@ -237,6 +244,28 @@ async fn attempt(paths: &Paths, memory: &Memory, driver: &dyn TaskDriver, id: &A
             Done::Left
         }
     }
+}
+
+/// Removes the networks of unknown allocations of which nothing else is left: their tasks may run, and their directory is the last trace
+/// that a lost database leaves.
+async fn networks_of_nobody(
+    instance: &Instance,
+    networks: &Arc<AllocNetworks>,
+    memory: &Memory,
+    used: &Used,
+) -> Tally {
+    if memory.extent == Extent::Part || matches!(used, Used::Any) {
+        return Tally::default();
+    }
+    let mut kept = memory.known.clone();
+    if let Used::Only(allocs) = used {
+        kept.extend(allocs);
+    }
+    let (networks, allocs) = (Arc::clone(networks), instance.paths.allocs());
+    let is_leak = move |id: AllocId| !kept.contains(&id) && !allocs.join(id.to_string()).exists();
+    let swept = herdlet_runtime::off_thread(move || networks.sweep(is_leak)).await;
+    let SweepCount { removed, left } = swept.unwrap_or_default();
+    Tally { left, removed }
 }
 
 /// Removes the directory of a forgotten allocation.

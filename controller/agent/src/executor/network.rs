@@ -1,19 +1,22 @@
 //! Networks of allocations.
 
+use std::sync::Arc;
+
 use herdlet_api_types::alloc::Allocation;
 use herdlet_plan::action::Outcome;
 
-use super::{PlaceVerb, fatal};
+use super::{Context, PlaceVerb, retry};
 
-/// The network of an allocation. This agent sets up none, so none can exist.
-pub fn network(alloc: &Allocation, verb: PlaceVerb) -> Outcome {
-    match verb {
-        PlaceVerb::Up => {
-            let network = alloc.group().and_then(|group| group.network.as_ref());
-            let mode = network.map(|network| network.mode.to_string()).unwrap_or_default();
-            fatal(format!("this agent has no networks of mode {mode:?}"))
-        }
-        PlaceVerb::Down => Outcome::Done(None),
-        PlaceVerb::Inspect => Outcome::Absent,
+/// The network of an allocation.
+pub async fn network(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
+    let (networks, alloc) = (Arc::clone(&context.networks), Arc::clone(alloc));
+    let done = herdlet_runtime::off_thread(move || match verb {
+        PlaceVerb::Up => networks.up(&alloc),
+        PlaceVerb::Down => networks.down(&alloc),
+        PlaceVerb::Inspect => networks.inspect(&alloc),
+    });
+    match done.await {
+        Ok(outcome) => outcome,
+        Err(error) => retry(format!("complete the operation: {error}")),
     }
 }

@@ -83,9 +83,9 @@ metrics! {
     DRIFT_REPAIR_DURATION = Histogram Seconds "drift_repair_duration_seconds" ["kind"]
         "Time from the detection of a drift until its repair, by part; without drifts that were repaired at once.";
     ORPHANS = Gauge Number "orphans" ["kind"]
-        "Attempts and allocation directories of this instance that belong to no known object and were left alone.";
+        "Attempts, networks and allocation directories of this instance that belong to no known object and were left alone.";
     ORPHANS_REMOVED = Counter Number "orphans_removed_total" ["kind"]
-        "Attempts and allocation directories of this instance that belonged to no known object and were removed.";
+        "Attempts, networks and allocation directories of this instance that belonged to no known object and were removed.";
     COLLECTED = Counter Number "collected_total" ["kind", "reason"]
         "Collected jobs and allocations, by reason (age, count, disk, inodes, request).";
 

@@ -262,6 +262,7 @@ fn metrics_are_listed_and_pages_well_formed() {
     node.telemetry.orphans(Orphans {
         attempts: Tally { left: 1, removed: 1 },
         alloc_dirs: Tally { left: 0, removed: 2 },
+        networks: Tally::default(),
     });
     let sink = node.telemetry.sink();
     sink(&Note::Disruption { job: key(), cause: "update" });

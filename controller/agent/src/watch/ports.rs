@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use herdlet_fingerprint::listening;
 use herdlet_plan::event::Event;
 use herdlet_runtime::{Inbox, off_thread};
 
-use crate::planner::Input;
+use crate::{networks::AllocNetworks, planner::Input};
 
 /// The kernel lists sockets that listen in well under a millisecond.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -21,18 +21,22 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// Reports the ports.
 pub struct PortReporter {
     inbox: Inbox<Input>,
+    networks: Arc<AllocNetworks>,
     /// As last reported.
     last: Mutex<BTreeSet<u16>>,
 }
 
 impl PortReporter {
-    pub fn new(inbox: Inbox<Input>) -> Self {
-        Self { inbox, last: Mutex::default() }
+    pub fn new(inbox: Inbox<Input>, networks: Arc<AllocNetworks>) -> Self {
+        Self { inbox, networks, last: Mutex::default() }
     }
 
     /// Reports the present ports if they have changed. Nothing is reported if they can't be determined.
     pub async fn report(&self) {
-        let Ok(now) = off_thread(listening::ports).await else { return };
+        let Ok(mut now) = off_thread(listening::ports).await else { return };
+        // UDP ports that are held for allocations look like those on which something listens.
+        let held = self.networks.held_ports();
+        now.retain(|port| !held.contains(port));
         {
             let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             if *last == now {

@@ -102,7 +102,7 @@ const NAMES: [(&[&str], &str); 45] = [
     (&["container_name", "process_name"], "the name of a task is its `name`"),
     (
         &["networks", "network_mode", "expose", "hostNetwork"],
-        "tasks use the machine's network; ports belong to the group: network: {ports: {http: {static: 8080}}}",
+        "networks and ports belong to the group: network: {mode: bridge, ports: {http: {static: 8080}}}",
     ),
     (&["labels"], "labels belong to `metadata` of the document; tags for Traefik belong to `services`"),
     (

@@ -6,6 +6,7 @@
 //! | keyword | value | meaning |
 //! | --- | --- | --- |
 //! | `x-not-built` | `[name]`; `cni/*` matches a prefix | refused |
+//! | `x-instead` | advice | ends the refusal of a value |
 //! | `x-no-effect` | `{name: reason}` | accepted with a warning |
 //! | `x-default` | `{name: [value]}` | values of such fields that are accepted silently |
 //! | `x-default-warning` | `{name: reason}` | the warning about a default of an unbuilt field; in jobs of servers it is refused |
@@ -77,7 +78,12 @@ impl<'s> Search<'s> {
             }
             Value::Str => {
                 if lists(&parts, &node.text) {
-                    let problem = self.document.problem(&trail.to_string(), not_built(&node.text));
+                    let instead = parts.iter().find_map(|part| part.get("x-instead")?.as_str());
+                    let message = match instead {
+                        Some(instead) => format!("{}: {instead}", not_built(&node.text)),
+                        None => not_built(&node.text),
+                    };
+                    let problem = self.document.problem(&trail.to_string(), message);
                     self.problems.push(problem);
                 }
                 return Arc::clone(node);

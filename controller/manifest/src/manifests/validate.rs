@@ -120,6 +120,7 @@ pub(super) fn job_of_servers(
         let trail = &groups.item(index);
         let context = GroupContext { spec, group, trail, job, drivers, task: None };
         let tasks = trail.field("tasks");
+        network::joined(&context, findings);
         for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
             task::of_servers(&context, spec, task, &tasks.item(index), findings);
         }
@@ -154,7 +155,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     constraint::of(spec.constraints.as_deref(), spec.affinities.as_deref(), level, trail, findings);
     constraint::spreads(spec.spreads.as_deref(), job.kind, trail, findings);
     text::meta(spec.meta.as_ref(), &trail.field("meta"), findings);
-    network::of_group(spec, trail, findings);
+    network::of_group(context, findings);
     mount::requests(spec, group, trail, findings);
     service::of_group(context, findings);
     if spec.tasks.is_some() && group.tasks.is_empty() {

@@ -80,9 +80,9 @@ pub struct AllocNetwork {
 
 /// What an inspection has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NetworkState {
+pub enum NetworkState<N = AllocNetwork> {
     /// The network is as wanted.
-    Complete(AllocNetwork),
+    Complete(N),
     /// Something is missing or wrong.
     Incomplete {
         /// What; completes "its".
@@ -117,6 +117,16 @@ pub enum NetworkError {
         ip: IpAddr,
         /// The machine's port.
         port: u16,
+    },
+    /// The machine reaches addresses of the bridge's network by another way.
+    #[error("use the network {subnet} for a bridge: a route of the machine leads to {ip}/{prefix}")]
+    Overlap {
+        /// The bridge's network.
+        subnet: Subnet4,
+        /// The first address of the route's destination,
+        ip: IpAddr,
+        /// and the length of its prefix.
+        prefix: u8,
     },
     /// A namespace can't be made or entered.
     #[error("{what}")]

@@ -11,7 +11,6 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::*;
 use crate::{
-    foreign,
     link::Hairpin,
     nft::{Batch, ChainKind, Family, Hook, HookPoint, Table},
     test_machine::{Machine, on_machine},
@@ -70,7 +69,7 @@ fn port(host_ip: Option<&str>, host: u16, inside: u16) -> RequestedPort {
 }
 
 fn namespace(networks: &Networks, owner: &str) -> Namespace {
-    networks.kept(owner).unwrap()
+    lone::found(&networks.pins, owner).unwrap()
 }
 
 /// A server that answers each connection and each datagram with the address of its client.
@@ -286,7 +285,8 @@ fn packets_pass_a_chain_of_others_that_drops() {
         let refused =
             client.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300))).unwrap();
         assert!(refused.is_err(), "the chain drops");
-        foreign::let_through(&mut netfilter, "test", &networks.config.name).unwrap();
+        // With any network made or corrected.
+        networks.up(&request("b", &[])).unwrap();
         let asked = server.serve(|| client.run(|| ask("192.0.2.7:8080")).unwrap());
         assert_eq!(asked.unwrap(), "172.26.64.1");
     });
@@ -474,6 +474,55 @@ fn port_that_nothing_can_reach_is_refused() {
             let found = only4.inspect(&request("a", &ports)).unwrap();
             assert!(matches!(found, NetworkState::Incomplete { .. }), "{found:?}");
         }
+    });
+}
+
+/// The claims are files, which a user can remove.
+#[test]
+fn address_in_the_namespace_outlives_its_claim() {
+    on_host(|machine, networks| {
+        networks.up(&request("a", &[])).unwrap();
+        let made = networks.up(&request("b", &[])).unwrap();
+        std::fs::remove_dir_all(machine.dir().join("addresses")).unwrap();
+        let next_agent = Networks::open(config(&machine.dir())).unwrap();
+        assert_eq!(next_agent.up(&request("b", &[])).unwrap(), made);
+        assert_ne!(next_agent.up(&request("c", &[])).unwrap().address4, made.address4);
+    });
+}
+
+#[test]
+fn network_that_the_machine_reaches_otherwise_is_refused() {
+    on_host(|machine, _| {
+        let overlapping = BridgeConfig { subnet4: "192.0.0.0/16".parse().unwrap(), ..config(&machine.dir()) };
+        let networks = Networks::open(overlapping).unwrap();
+        let refused = networks.up(&request("a", &[])).unwrap_err().to_string();
+        let expected =
+            "use the network 192.0.0.0/16 for a bridge: a route of the machine leads to 192.0.2.0/24";
+        assert_eq!(refused, expected);
+        assert_eq!(networks.inspect(&request("a", &[])).unwrap(), NetworkState::Absent);
+        // A route that comes later does not end what runs.
+        let networks = Networks::open(config(&machine.dir())).unwrap();
+        networks.up(&request("a", &[])).unwrap();
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
+        let address = InterfaceAddress { ip: "172.26.65.1".parse().unwrap(), prefix: 24 };
+        address::add(&mut socket, uplink.index, &address).unwrap();
+        networks.up(&request("b", &[])).unwrap();
+    });
+}
+
+#[test]
+fn mapped_ports_are_known_before_they_are_held_again() {
+    on_host(|machine, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        assert!(!networks.maps_ports(&request("a", &ports)).unwrap());
+        networks.up(&request("a", &ports)).unwrap();
+        let next_agent = Networks::open(config(&machine.dir())).unwrap();
+        assert!(next_agent.maps_ports(&request("a", &ports)).unwrap());
+        assert!(!next_agent.maps_ports(&request("a", &[port(Some(HOST), 8081, 80)])).unwrap());
+        assert_eq!(next_agent.held_ports(), []);
+        next_agent.hold_ports(&request("a", &ports)).unwrap();
+        assert_eq!(next_agent.held_ports().len(), 2);
     });
 }
 

@@ -6,15 +6,19 @@ use std::{
     path::PathBuf,
 };
 
-use herdlet_api_types::{driver, job::Secret};
+use herdlet_agent::networks::Permission;
+use herdlet_api_types::{
+    driver,
+    job::{NetworkMode, Secret},
+};
 use herdlet_config::{Cluster, Config};
 use herdlet_fingerprint::{self, Attributes, Interface, Networks};
 use herdlet_nomad::wire::{
     Node,
     node::{DriverInfo, HostNetwork, HostVolume},
     resources::{
-        LegacyResources, NodeCpu, NodeDisk, NodeMemory, NodeProcessors, NodeResources, ReservedCpu,
-        ReservedNetworks, ReservedResources, Topology,
+        LegacyResources, NetworkResource, NodeCpu, NodeDisk, NodeMemory, NodeProcessors, NodeResources,
+        ReservedCpu, ReservedNetworks, ReservedResources, Topology,
     },
 };
 use herdlet_plan::job::capacity::Room;
@@ -57,6 +61,8 @@ pub struct Fixed {
     pub cgroup_parent: String,
     /// The directory of plugins that fetch secrets.
     pub secrets_plugins: PathBuf,
+    /// Whether allocations can have networks of their own.
+    pub bridges: Permission,
     pub cluster: Cluster,
 }
 
@@ -78,6 +84,12 @@ pub struct Parts {
 /// The provider of secrets that is built in, with the version of Nomad's. Vault is left out: servers then place no job
 /// here that needs it.
 const SECRETS_OF_VARIABLES: (&str, &str) = (Secret::VARIABLES, "1.0.0");
+
+/// The plugins that Nomad makes a bridge with. Servers place no group in mode `bridge` on a node without them; herdlet needs none of
+/// them.
+const CNI_PLUGINS: [&str; 5] = ["bridge", "firewall", "host-local", "loopback", "portmap"];
+/// A version that all servers accept.
+const CNI_VERSION: &str = "1.6.0";
 
 impl Fixed {
     /// Reads the config and the machine.
@@ -110,6 +122,7 @@ impl Fixed {
             volumes: volumes.collect(),
             cgroup_parent: config.cgroup_parent.clone(),
             secrets_plugins: config.secrets_plugins(),
+            bridges: Permission::probe(),
             cluster: cluster.clone(),
         }
     }
@@ -149,10 +162,7 @@ impl Fixed {
             tls_enabled: cluster.http_tls.is_some(),
             node_resources: Some(self.resources(parts)),
             reserved_resources: Some(reserved_resources(reserved, &ports)),
-            resources: Some(LegacyResources {
-                networks: parts.networks.resources.clone(),
-                ..legacy(self.total)
-            }),
+            resources: Some(LegacyResources { networks: self.offered_networks(parts), ..legacy(self.total) }),
             reserved: Some(legacy(reserved)),
             links: links.collect(),
             meta: parts.meta.merged(),
@@ -164,6 +174,17 @@ impl Fixed {
             node_max_allocs: i64::from(cluster.node_max_allocs),
             ..Node::default()
         }
+    }
+
+    fn offers_bridges(&self) -> bool {
+        self.bridges == Permission::Granted && self.runs("bridge")
+    }
+
+    /// The machine's networks, and the mode of networks that the agent makes: servers place a group only where its mode is.
+    fn offered_networks(&self, parts: &Parts) -> Vec<NetworkResource> {
+        let bridge = NetworkResource { mode: NetworkMode::Bridge.to_string(), ..NetworkResource::default() };
+        let of_agent = self.offers_bridges().then_some(bridge);
+        parts.networks.resources.iter().cloned().chain(of_agent).collect()
     }
 
     fn attributes(&self, parts: &Parts, http_addr: &str) -> Attributes {
@@ -178,6 +199,10 @@ impl Fixed {
         let plugins = parts.secrets_plugins.iter().map(|(name, version)| (name.as_str(), version.as_str()));
         for (name, version) in plugins.chain([SECRETS_OF_VARIABLES]) {
             attributes.insert(format!("plugins.secrets.{name}.version"), version.to_owned());
+        }
+        if self.offers_bridges() {
+            let version = |plugin: &str| (format!("plugins.cni.version.{plugin}"), CNI_VERSION.to_owned());
+            attributes.extend(CNI_PLUGINS.map(version));
         }
         attributes.retain(|name, _| self.runs(fingerprinter_of(name)));
         // Even if its fingerprinter is disabled: without the version, servers do not call a node back.
@@ -207,7 +232,7 @@ impl Fixed {
             disk: NodeDisk { disk_mb: amount(self.total.disk_mib) },
             devices: Vec::new(),
             node_networks: parts.networks.nodes.clone(),
-            networks: parts.networks.resources.clone(),
+            networks: self.offered_networks(parts),
             min_dynamic_port: i64::from(*self.dynamic_ports.start()),
             max_dynamic_port: i64::from(*self.dynamic_ports.end()),
         }

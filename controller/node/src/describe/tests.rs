@@ -6,6 +6,7 @@ use std::{
 };
 
 use axum::{Router, http::StatusCode, routing::get};
+use herdlet_agent::networks::Permission;
 use herdlet_config::{Flags, Surroundings};
 use herdlet_driver::{Availability, DriverInfo, TaskDriver, fixture::StandIn};
 use herdlet_fingerprint::{Interface, NetworkRules, Networks};
@@ -46,7 +47,9 @@ fn config(listen: &str) -> Config {
 }
 
 fn fixed(config: &Config) -> Fixed {
-    Fixed::of(config, config.cluster.as_ref().unwrap())
+    let fixed = Fixed::of(config, config.cluster.as_ref().unwrap());
+    // The same for every user.
+    Fixed { bridges: Permission::Missing, ..fixed }
 }
 
 fn loopback() -> Vec<Interface> {
@@ -152,6 +155,22 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
     // There is always a processor: servers may crash on a node without one.
     let cpu = &node.node_resources.unwrap().cpu;
     assert!(cpu.cpu_shares >= 1 && cpu.total_cpu_cores >= 1);
+}
+
+/// Servers place a group in mode `bridge` only on nodes with that mode and with Nomad's plugins.
+#[test]
+fn networks_that_the_agent_can_make_are_offered() {
+    let config = config("127.0.0.1:1");
+    let modes = |fixed: &Fixed| {
+        let node = fixed.node(&Parts::default());
+        let networks = node.node_resources.unwrap().networks;
+        let modes: Vec<String> = networks.into_iter().map(|network| network.mode).collect();
+        (modes, node.attributes.get("plugins.cni.version.bridge").cloned())
+    };
+    let mut fixed = fixed(&config);
+    assert_eq!(modes(&fixed), (Vec::new(), None));
+    fixed.bridges = Permission::Granted;
+    assert_eq!(modes(&fixed), (vec!["bridge".to_owned()], Some("1.6.0".to_owned())));
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub(crate) fn start_run(home: &Home, user: User, files: &[&Path]) -> Running {
     Running::start(command::prepare(home, user, &program, &arguments))
 }
 
-fn indented(text: &str, by: usize) -> String {
+pub(crate) fn indented(text: &str, by: usize) -> String {
     let pad = " ".repeat(by);
     text.lines().map(|line| format!("{pad}{line}\n")).collect()
 }

@@ -19,8 +19,9 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 19] = [
+const TOLD: [&str; 20] = [
     "artifact",
+    "bridge",
     "canary",
     "check-restart",
     "dispatch",
@@ -137,6 +138,25 @@ fn volume_example_shares_one_and_separates_others() {
             "each allocation has its own journal"
         );
     }
+    agent.finish();
+}
+
+#[test]
+fn bridge_leads_two_ports_to_the_same_one() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
+    agent.apply_and_wait(&patient("bridge"));
+    let ports = ["bridge.web[0]", "bridge.web[1]"].map(|name| {
+        let alloc = agent.alloc(name).unwrap();
+        let port = alloc.port("http").unwrap();
+        wait::until_true("an answer", || {
+            http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.status == 200)
+        });
+        port
+    });
+    assert_ne!(ports[0], ports[1]);
     agent.finish();
 }
 

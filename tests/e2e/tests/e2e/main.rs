@@ -33,6 +33,7 @@ mod isolated;
 mod metrics;
 mod names;
 mod namespaces;
+mod networks;
 mod nobody;
 mod node;
 mod output;

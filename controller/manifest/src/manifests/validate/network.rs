@@ -1,10 +1,14 @@
-//! `network` of a group and `resources.network` of its tasks: port labels and static ports.
+//! `network` of a group and `resources.network` of its tasks: modes, port labels and static ports.
 
 use std::collections::BTreeMap;
 
-use herdlet_api_types::manifest::{GroupSpec, Network, NetworkMode};
+use herdlet_api_types::{
+    driver::Networking,
+    job::Group,
+    manifest::{Network, NetworkMode},
+};
 
-use super::Findings;
+use super::{Findings, GroupContext};
 use crate::yaml::Trail;
 
 /// The networks of one group.
@@ -16,12 +20,18 @@ struct Networks<'s> {
 
 /// Validates the networks of a group and its tasks. Each allocation has one of every port, so a static port twice is
 /// impossible. Several allocations or groups with the same port are valid: one of them runs, the others wait.
-pub(super) fn of_group(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
+    let GroupContext { spec, trail, .. } = *context;
+    joined(context, findings);
     let mut networks = Networks { group: spec.network.as_ref(), taken: BTreeMap::new() };
     if let Some(network) = &spec.network {
         let trail = trail.field("network");
         labels(network, &trail, findings);
         networks.static_ports(network, &trail, findings);
+        if network.mode == Some(NetworkMode::None) && network.ports.iter().flatten().next().is_some() {
+            let message = "has no effect with `mode: none`: nothing leads into the network";
+            findings.warning(&trail.field("ports"), message);
+        }
     }
     let tasks = trail.field("tasks");
     for (index, task) in spec.tasks.iter().flatten().enumerate() {
@@ -34,12 +44,47 @@ pub(super) fn of_group(spec: &GroupSpec, trail: &Trail<'_>, findings: &mut Findi
     }
 }
 
+/// Validates that all tasks of a group with a network of its own can use it.
+pub(super) fn joined(context: &GroupContext<'_>, findings: &mut Findings<'_>) {
+    let GroupContext { spec, group, trail, drivers, .. } = *context;
+    if !group.has_own_network() {
+        return;
+    }
+    let tasks = trail.field("tasks");
+    for (index, (spec, task)) in spec.tasks.iter().flatten().zip(&group.tasks).enumerate() {
+        let trail = tasks.item(index);
+        let networks = drivers.get(&task.driver).map(|rules| rules.capabilities.networks);
+        if networks == Some(Networking::Own) {
+            let message = format!(
+                "the driver {} can't use the network of the group, mode {}; write `mode: host`, and use the networks of \
+                 the driver itself",
+                task.driver,
+                mode_of(group),
+            );
+            findings.problem(&trail.field("driver"), message);
+        }
+        let resources = spec.resources.as_ref();
+        if resources.is_some_and(|resources| resources.network.is_some()) {
+            let message = "a single task has ports only in the machine's network; write them into the group's `network`";
+            findings.problem(&trail.field("resources").field("network"), message);
+        }
+    }
+}
+
+fn mode_of(group: &Group) -> String {
+    group.network.as_ref().map(|network| network.mode.to_string()).unwrap_or_default()
+}
+
 impl Networks<'_> {
     /// Validates the network of one task. As in Nomad, labels may repeat in other tasks, and not in the group.
     fn of_task(&mut self, network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
         let Network { mode, ports } = network;
         match mode {
             None | Some(NetworkMode::Host) => {}
+            Some(NetworkMode::Bridge | NetworkMode::None) => {
+                let message = "must be host: only a group has a network of its own";
+                findings.problem(&trail.field("mode"), message);
+            }
         }
         labels(network, trail, findings);
         self.static_ports(network, trail, findings);

@@ -1,0 +1,453 @@
+//! The networks of this agent's allocations: what the kernel's interfaces need to know of an allocation, and what the planner
+//! needs to know of its network.
+//!
+//! In: allocations whose group has a network of its own. Out: networks, as outcomes of operations. All calls block.
+//!
+//! The bridge, its rules and their sockets are opened by the first allocation that needs them: an agent without such allocations
+//! changes nothing of the machine's network.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use herdlet_api_types::{
+    AllocId, Duration, InstanceId,
+    alloc::{Allocation, AssignedPort},
+    job::NetworkMode,
+};
+use herdlet_base::{error::in_full, paths::Paths};
+use herdlet_config::network::Network as Settings;
+use herdlet_network::{
+    address_pool::PoolError,
+    host,
+    link::{self, InterfaceName},
+    namespace::NamespaceId,
+    networks::{
+        AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NamespaceSource, NetworkError,
+        NetworkRequest, NetworkState, Networks, RequestedPort,
+    },
+    port_owner::{HeldPort, PortOwner},
+    ports::HoldError,
+    socket::{Protocol, Socket},
+};
+use herdlet_plan::{
+    action::{FailureClass, Outcome},
+    env::NodeFacts,
+    facts::{Facts, Revision},
+    network::AllocNetwork,
+};
+use herdlet_storage::network_files::{Connection, NetworkFiles};
+
+/// How soon to ask again for a port that another process has: no event reports its release.
+const ASK_FOR_PORT: Duration = Duration::from_secs(1);
+
+/// How soon to ask again for an address.
+const ASK_FOR_ADDRESS: Duration = Duration::from_secs(5);
+
+/// Number of digits of the instance's id in the name of its bridge.
+const DIGITS: usize = 8;
+
+/// The networks.
+#[derive(Debug)]
+pub struct AllocNetworks {
+    instance: InstanceId,
+    settings: Settings,
+    paths: Paths,
+    machine: Machine,
+    lone: LoneNetworks,
+    bridged: Mutex<Option<Arc<Networks>>>,
+}
+
+/// What networks depend on, besides the config.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub permission: Permission,
+    /// The addresses that ports have unless a job or a server says otherwise. Each has at most one allocation per port, so the loopback
+    /// address can lead there too.
+    pub usual_addresses: Vec<IpAddr>,
+}
+
+/// Whether the agent may make networks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    Granted,
+    /// It lacks the privileges.
+    Missing,
+}
+
+impl Machine {
+    /// For an agent with this address of ports, in the facts about its node or in its config.
+    pub fn new(host_ip: &str, node: &NodeFacts) -> Self {
+        let of_node = node.attributes.get("unique.network.ip-address").map(String::as_str);
+        let addresses = [Some(host_ip), of_node].into_iter().flatten();
+        let usual_addresses = addresses.filter_map(|ip| ip.parse().ok()).collect();
+        Self { permission: Permission::probe(), usual_addresses }
+    }
+
+    /// For an agent that only removes.
+    pub fn of_process() -> Self {
+        Self { permission: Permission::probe(), usual_addresses: Vec::new() }
+    }
+}
+
+impl Permission {
+    /// Asks the kernel for the rights of this process.
+    pub fn probe() -> Self {
+        use rustix::thread::CapabilitySet;
+        let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+        let has_all = rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+        if has_all { Self::Granted } else { Self::Missing }
+    }
+}
+
+/// Numbers of networks that belong to no allocation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SweepCount {
+    /// Removed.
+    pub removed: u64,
+    /// Still there.
+    pub left: u64,
+}
+
+/// Why the agent makes no networks.
+pub const NO_PERMISSION: &str = "the agent lacks the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN: run it as root, or use \
+                                 the machine's network (mode host)";
+
+impl AllocNetworks {
+    /// The networks of this instance. Changes nothing.
+    pub fn new(instance: InstanceId, settings: Settings, paths: &Paths, machine: Machine) -> Self {
+        Self {
+            instance,
+            settings,
+            paths: paths.clone(),
+            machine,
+            lone: LoneNetworks::in_runtime(&paths.runtime),
+            bridged: Mutex::default(),
+        }
+    }
+
+    /// Makes the network of an allocation, or corrects what differs, with the files about it in the allocation's directory.
+    pub fn up(&self, alloc: &Allocation) -> Outcome {
+        if self.machine.permission == Permission::Missing {
+            return fatal(NO_PERMISSION.to_owned());
+        }
+        let owner = alloc.id.to_string();
+        match mode_of(alloc) {
+            NetworkMode::Host => Outcome::Done(None),
+            NetworkMode::None => match self.lone.up(&owner, NamespaceSource::New) {
+                Ok(namespace) => self.described(alloc, None, facts_of(namespace, None)),
+                Err(error) => failed(&error),
+            },
+            NetworkMode::Bridge => self.bridge_up(alloc, &owner).unwrap_or_else(|error| failed(&error)),
+            NetworkMode::Cni(name) => {
+                fatal(format!("set up networks with CNI (mode cni/{name}): use mode bridge, none or host"))
+            }
+        }
+    }
+
+    /// Removes the network of an allocation.
+    pub fn down(&self, alloc: &Allocation) -> Outcome {
+        if self.machine.permission == Permission::Missing {
+            return Outcome::Done(None);
+        }
+        let owner = alloc.id.to_string();
+        let removed = match mode_of(alloc) {
+            NetworkMode::Host | NetworkMode::Cni(_) => Ok(()),
+            NetworkMode::None => self.lone.down(&owner),
+            NetworkMode::Bridge => self.bridged().and_then(|networks| networks.down(&owner)),
+        };
+        match removed {
+            Ok(()) => Outcome::Done(None),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Inspects the network of an allocation.
+    pub fn inspect(&self, alloc: &Allocation) -> Outcome {
+        if self.machine.permission == Permission::Missing {
+            return Outcome::Absent;
+        }
+        let owner = alloc.id.to_string();
+        let seen = match mode_of(alloc) {
+            NetworkMode::Host | NetworkMode::Cni(_) => return Outcome::Absent,
+            NetworkMode::None => {
+                let seen = self.lone.inspect(&owner);
+                seen.map(|state| self.observed(alloc, state, |namespace| (None, facts_of(namespace, None))))
+            }
+            NetworkMode::Bridge => self.inspect_bridged(alloc, &owner),
+        };
+        seen.unwrap_or_else(|error| failed(&error))
+    }
+
+    /// The numbers of the ports that this agent holds.
+    pub fn held_ports(&self) -> BTreeSet<u16> {
+        let bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        bridged.iter().flat_map(|networks| networks.held_ports()).map(|HeldPort { port, .. }| port).collect()
+    }
+
+    /// Removes what is left of networks whose allocation `is_leak` names: after the database was lost, nobody else knows them.
+    pub fn sweep(&self, is_leak: impl Fn(AllocId) -> bool) -> SweepCount {
+        if self.machine.permission == Permission::Missing || !self.has_any() {
+            return SweepCount::default();
+        }
+        let found = self.bridged().and_then(|networks| Ok((networks.owners()?, networks)));
+        let (owners, networks) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(error = in_full(&error), "failed to list networks of earlier allocations");
+                return SweepCount::default();
+            }
+        };
+        let mut swept = SweepCount::default();
+        for owner in owners.iter().filter(|owner| owner.parse().is_ok_and(|id| is_leak(AllocId(id)))) {
+            tracing::warn!(alloc = owner, "removing a network that belongs to no allocation");
+            match networks.down(owner) {
+                Ok(()) => swept.removed += 1,
+                Err(error) => {
+                    tracing::warn!(alloc = owner, error = in_full(&error), "failed to remove the network");
+                    swept.left += 1;
+                }
+            }
+        }
+        swept
+    }
+
+    /// Removes all networks, the bridge and its rules, at the end of an instance.
+    ///
+    /// # Errors
+    /// What is left of them.
+    pub fn remove_all(&self) -> Result<(), NetworkError> {
+        if self.machine.permission == Permission::Missing || !self.has_any() {
+            return Ok(());
+        }
+        let networks = self.bridged()?;
+        for owner in networks.owners()? {
+            networks.down(&owner)?;
+        }
+        networks.remove()
+    }
+
+    /// Whether an earlier agent may have made networks.
+    fn has_any(&self) -> bool {
+        let is_used = |dir: &str| {
+            let entries = std::fs::read_dir(self.paths.runtime.join(dir));
+            entries.is_ok_and(|mut entries| entries.next().is_some())
+        };
+        is_used("netns") || is_used("addresses") || self.has_bridge().unwrap_or_default()
+    }
+
+    fn has_bridge(&self) -> Result<bool, NetworkError> {
+        Ok(link::find(&mut route_socket()?, &self.bridge_name()?)?.is_some())
+    }
+
+    /// The ports come first: a process that has one must not lose its packets to an allocation. If they are mapped already, the process
+    /// came later, while no agent ran.
+    fn bridge_up(&self, alloc: &Allocation, owner: &str) -> Result<Outcome, NetworkError> {
+        let networks = self.bridged()?;
+        let ports = self.ports_of(alloc);
+        let request = request(owner, &ports);
+        if let Err(error) = networks.hold_ports(&request) {
+            if !networks.maps_ports(&request)? {
+                return Ok(not_held(&error));
+            }
+            warn_of_stranger(owner, &error);
+        }
+        let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
+        Ok(self.described(alloc, Some(made.address4), bridged_facts(&made)))
+    }
+
+    /// Another agent may have taken a network that this one has chosen.
+    fn choose_again_after(&self, error: &NetworkError) {
+        if matches!(error, NetworkError::Overlap { .. }) && self.settings.subnet.is_none() {
+            *self.bridged.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    /// Writes the files about a network that was made.
+    fn described(&self, alloc: &Allocation, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
+        match files(address).up(&self.paths.alloc(&alloc.id)) {
+            Ok(()) => Outcome::Done(Some(facts)),
+            Err(error) => retry(in_full(&error)),
+        }
+    }
+
+    /// What was found of a network and its files.
+    fn observed<N>(
+        &self,
+        alloc: &Allocation,
+        state: NetworkState<N>,
+        facts: impl FnOnce(N) -> (Option<Ipv4Addr>, Arc<Facts>),
+    ) -> Outcome {
+        let made = match state {
+            NetworkState::Complete(made) => made,
+            NetworkState::Incomplete { what } => return Outcome::Foreign { why: format!("its {what}") },
+            NetworkState::Absent => return Outcome::Absent,
+        };
+        let (address, facts) = facts(made);
+        match files(address).difference(&self.paths.alloc(&alloc.id)) {
+            Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
+            None => Outcome::Present(Some(facts)),
+        }
+    }
+
+    fn inspect_bridged(&self, alloc: &Allocation, owner: &str) -> Result<Outcome, NetworkError> {
+        let networks = self.bridged()?;
+        let ports = self.ports_of(alloc);
+        let request = request(owner, &ports);
+        let state = networks.inspect(&request)?;
+        // The sockets have ended with the earlier agent.
+        if let NetworkState::Complete(_) = state
+            && let Err(error) = networks.hold_ports(&request)
+        {
+            warn_of_stranger(owner, &error);
+        }
+        Ok(self.observed(alloc, state, |made| (Some(made.address4), bridged_facts(&made))))
+    }
+
+    /// The bridge, opened now if it never was.
+    fn bridged(&self) -> Result<Arc<Networks>, NetworkError> {
+        let mut bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(networks) = bridged.as_ref() {
+            return Ok(Arc::clone(networks));
+        }
+        let (mut socket, name) = (route_socket()?, self.bridge_name()?);
+        let mtu = match self.settings.mtu {
+            Some(mtu) => mtu,
+            None => host::mtu(&mut socket)?,
+        };
+        let subnet4 = match self.settings.subnet {
+            Some(subnet) => subnet,
+            None => host::default_subnet(&mut socket, &name)?,
+        };
+        let config = BridgeConfig {
+            instance: self.instance.0.clone(),
+            name,
+            subnet4,
+            subnet6: None,
+            mtu,
+            hairpin: self.settings.hairpin,
+            runtime: self.paths.runtime.clone(),
+        };
+        let opened = Networks::open(config);
+        let networks = opened.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+        Ok(Arc::clone(bridged.insert(Arc::new(networks))))
+    }
+
+    fn bridge_name(&self) -> Result<InterfaceName, NetworkError> {
+        if let Some(name) = &self.settings.bridge {
+            return Ok(name.clone());
+        }
+        let digits: String = self.instance.0.chars().take(DIGITS).collect();
+        let named = InterfaceName::new(&format!("hl-{digits}"));
+        named
+            .map_err(|error| NetworkError::Io { what: "name a bridge", source: std::io::Error::other(error) })
+    }
+
+    /// The ports that lead to an allocation. Ports of single tasks are the machine's.
+    fn ports_of(&self, alloc: &Allocation) -> Vec<RequestedPort> {
+        let ports = alloc.ports.values();
+        ports.flat_map(|port| requested(port, &self.machine.usual_addresses)).collect()
+    }
+}
+
+fn mode_of(alloc: &Allocation) -> NetworkMode {
+    let network = alloc.group().and_then(|group| group.network.as_ref());
+    network.map(|network| network.mode.clone()).unwrap_or_default()
+}
+
+fn request<'r>(owner: &'r str, ports: &'r [RequestedPort]) -> NetworkRequest<'r> {
+    NetworkRequest { owner, preferred: None, ports, namespace: NamespaceSource::New }
+}
+
+/// A port at its address, and for clients on the machine at 127.0.0.1.
+fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let own = port.host_ip.parse::<IpAddr>().ok();
+    let also = own.filter(|own| usual.contains(own) && own.is_ipv4()).map(|_| loopback);
+    let also = also.filter(|_| own.is_some_and(|own| !own.is_loopback() && !own.is_unspecified()));
+    let inside = if port.to > 0 { port.to } else { port.value };
+    let at = |host_ip| RequestedPort { host_ip, host: port.value, inside };
+    std::iter::once(at(own)).chain(also.map(|ip| at(Some(ip)))).collect()
+}
+
+fn files(address: Option<Ipv4Addr>) -> NetworkFiles {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    let connection =
+        address.map_or(Connection::None, |ip| Connection::Address { ip: ip.into(), name: &name });
+    NetworkFiles::for_connection(connection)
+}
+
+fn bridged_facts(made: &Made) -> Arc<Facts> {
+    let network = AllocNetwork { interface: INTERFACE.to_owned(), address: made.address4.to_string() };
+    facts_of(made.namespace, Some((made.address4, network)))
+}
+
+/// The revision changes with everything that a running task can't follow: its namespace, its address.
+fn facts_of(namespace: NamespaceId, of_bridge: Option<(Ipv4Addr, AllocNetwork)>) -> Arc<Facts> {
+    let address = of_bridge.as_ref().map_or(0, |(address, _)| u64::from(address.to_bits()));
+    let revision = (address << 32) | (namespace.number() & u64::from(u32::MAX));
+    Arc::new(Facts {
+        revision: Revision(revision.max(1)),
+        network: of_bridge.map(|(_, network)| network),
+        ..Facts::default()
+    })
+}
+
+/// Without its ports a network is not made.
+fn not_held(error: &HoldError) -> Outcome {
+    match error {
+        HoldError::Taken { port, owner } => {
+            let named = |PortOwner { pid, program }: &PortOwner| format!("{program} (process {pid})");
+            let owner = owner.as_ref().map_or_else(|| "another process".to_owned(), named);
+            let on = format!("port {}/{}, which {owner} has", port.port, port.protocol.as_str());
+            Outcome::Pending { on, ask_in: ASK_FOR_PORT }
+        }
+        HoldError::Io { .. } => retry(in_full(error)),
+    }
+}
+
+fn warn_of_stranger(owner: &str, error: &HoldError) {
+    let error = in_full(error);
+    tracing::warn!(
+        alloc = owner,
+        error,
+        "a port that leads to an allocation is not held: another process may lose its packets"
+    );
+}
+
+fn route_socket() -> Result<Socket, NetworkError> {
+    Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
+}
+
+fn fatal(why: String) -> Outcome {
+    Outcome::Failed { class: FailureClass::Fatal, why }
+}
+
+fn retry(why: String) -> Outcome {
+    Outcome::Failed { class: FailureClass::Retry, why }
+}
+
+fn failed(error: &NetworkError) -> Outcome {
+    match error {
+        NetworkError::Pool(PoolError::Full(subnet)) => {
+            Outcome::Pending { on: format!("a free address in {subnet}"), ask_in: ASK_FOR_ADDRESS }
+        }
+        NetworkError::NoIpv6 { .. } => fatal(in_full(error)),
+        NetworkError::Overlap { .. } => {
+            let hint = "set `network.subnet` in the agent's config to a network that is free";
+            retry(format!("{}; {hint}", in_full(error)))
+        }
+        NetworkError::Kernel(_)
+        | NetworkError::Link(_)
+        | NetworkError::Pool(PoolError::Io { .. })
+        | NetworkError::Namespace(_)
+        | NetworkError::Setting(_)
+        | NetworkError::Io { .. } => retry(in_full(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

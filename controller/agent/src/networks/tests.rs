@@ -1,0 +1,64 @@
+//! Tests of what the agent tells the kernel of an allocation.
+
+use super::*;
+use herdlet_network::port_owner::Transport;
+
+fn port(host_ip: &str, to: u16) -> AssignedPort {
+    AssignedPort { host_ip: host_ip.to_owned(), value: 8080, to }
+}
+
+/// Nothing but the machine reaches a port of its loopback interface.
+#[test]
+fn ports_lead_to_allocations_at_their_address_and_for_the_machine() {
+    let usual = ["192.0.2.7", "127.0.0.1", "0.0.0.0"].map(|ip| ip.parse::<IpAddr>().unwrap());
+    for (port, ips, inside) in [
+        (port("127.0.0.1", 80), vec!["127.0.0.1"], 80),
+        (port("192.0.2.7", 0), vec!["192.0.2.7", "127.0.0.1"], 8080),
+        // Of a network that a job names: another allocation may have the same port of another one.
+        (port("198.51.100.7", 80), vec!["198.51.100.7"], 80),
+        (port("0.0.0.0", 80), vec!["0.0.0.0"], 80),
+    ] {
+        let at = |ip: &str| RequestedPort { host_ip: Some(ip.parse().unwrap()), host: 8080, inside };
+        assert_eq!(requested(&port, &usual), ips.into_iter().map(at).collect::<Vec<_>>(), "{port:?}");
+    }
+}
+
+#[test]
+fn port_of_another_process_is_waited_for_by_name() {
+    let port = HeldPort { protocol: Transport::Tcp, ip: None, port: 8080 };
+    let owner = PortOwner { pid: 712, program: "nginx".to_owned() };
+    for (owner, expected) in [
+        (Some(owner), "port 8080/tcp, which nginx (process 712) has"),
+        (None, "port 8080/tcp, which another process has"),
+    ] {
+        let Outcome::Pending { on, .. } = not_held(&HoldError::Taken { port, owner }) else {
+            panic!("it is not waited for")
+        };
+        assert_eq!(on, expected);
+    }
+}
+
+#[test]
+fn agent_without_privileges_makes_and_keeps_nothing() {
+    let dir = std::env::temp_dir();
+    let paths = Paths { state: dir.join("none"), runtime: dir.join("none/run") };
+    let instance = InstanceId("0123456789abcdef".to_owned());
+    let networks = AllocNetworks::new(
+        instance,
+        Settings::default(),
+        &paths,
+        Machine { permission: Permission::Missing, usual_addresses: Vec::new() },
+    );
+    assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
+    assert_eq!(networks.sweep(|_| true), SweepCount::default());
+    networks.remove_all().unwrap();
+    assert_eq!(networks.held_ports(), BTreeSet::new());
+    let job = herdlet_manifest::fixture::job("web", "g", "server");
+    let alloc = herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec;
+    let Outcome::Failed { class: FailureClass::Fatal, why } = networks.up(&alloc) else {
+        panic!("it is made")
+    };
+    assert!(why.contains("run it as root"), "{why}");
+    assert_eq!(networks.inspect(&alloc), Outcome::Absent);
+    assert_eq!(networks.down(&alloc), Outcome::Done(None));
+}

@@ -1,0 +1,137 @@
+//! Networks that are connected with nothing: a namespace with its loopback interface.
+//!
+//! In: an allocation. Out: a namespace with a file, as for networks on a bridge, whose files are in the same directory.
+
+use std::{io, path::Path};
+
+use super::{LOOPBACK, NamespaceSource, NetworkError, NetworkState, entering, inspecting};
+use crate::{
+    link,
+    namespace::{Namespace, NamespaceId, Pin, Pins},
+    socket::Protocol,
+};
+
+/// The networks without a connection.
+#[derive(Debug)]
+pub struct LoneNetworks {
+    pins: Pins,
+}
+
+impl LoneNetworks {
+    /// Those whose files are in this directory of files that last until the next boot.
+    pub fn in_runtime(runtime: &Path) -> Self {
+        Self { pins: Pins::in_dir(runtime.join("netns")) }
+    }
+
+    /// Makes an allocation's network, or corrects what differs.
+    ///
+    /// # Errors
+    /// If something can't be made. What is there stays, for the next try.
+    pub fn up(&self, owner: &str, source: NamespaceSource<'_>) -> Result<NamespaceId, NetworkError> {
+        let namespace = ensure(&self.pins, owner, source)?;
+        link::set_up(&mut namespace.socket(Protocol::Route).map_err(entering)?, LOOPBACK)?;
+        namespace.id().map_err(inspecting)
+    }
+
+    /// Inspects an allocation's network.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn inspect(&self, owner: &str) -> Result<NetworkState<NamespaceId>, NetworkError> {
+        let namespace = match self.pins.find(owner)? {
+            Pin::Absent => return Ok(NetworkState::Absent),
+            Pin::Empty => return Ok(NetworkState::Incomplete { what: "namespace is gone" }),
+            Pin::Kept(namespace) => namespace,
+        };
+        let links = link::list(&mut namespace.socket(Protocol::Route).map_err(entering)?)?;
+        if links.iter().any(|link| link.index == LOOPBACK && link.is_up) {
+            return Ok(NetworkState::Complete(namespace.id().map_err(inspecting)?));
+        }
+        Ok(NetworkState::Incomplete { what: "loopback interface is down" })
+    }
+
+    /// Removes an allocation's network; without effect if there is none.
+    ///
+    /// # Errors
+    /// If the file can't be removed.
+    pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
+        Ok(self.pins.remove(owner)?)
+    }
+}
+
+/// The namespace of an allocation, with a file that keeps it.
+pub(super) fn ensure(
+    pins: &Pins,
+    owner: &str,
+    source: NamespaceSource<'_>,
+) -> Result<Namespace, NetworkError> {
+    match (pins.find(owner)?, source) {
+        (Pin::Kept(namespace), NamespaceSource::New) => Ok(namespace),
+        (Pin::Kept(kept), NamespaceSource::Existing(wanted)) => {
+            let id = |namespace: &Namespace| namespace.id().map_err(inspecting);
+            if id(&kept)? != id(wanted)? {
+                pins.keep(owner, wanted)?;
+            }
+            found(pins, owner)
+        }
+        (Pin::Empty | Pin::Absent, NamespaceSource::Existing(wanted)) => {
+            pins.keep(owner, wanted)?;
+            found(pins, owner)
+        }
+        (Pin::Empty | Pin::Absent, NamespaceSource::New) => {
+            let what = "make a network namespace";
+            let namespace = Namespace::new().map_err(|source| NetworkError::Io { what, source })?;
+            pins.keep(owner, &namespace)?;
+            Ok(namespace)
+        }
+    }
+}
+
+pub(super) fn found(pins: &Pins, owner: &str) -> Result<Namespace, NetworkError> {
+    match pins.find(owner)? {
+        Pin::Kept(namespace) => Ok(namespace),
+        Pin::Empty | Pin::Absent => Err(inspecting(io::ErrorKind::NotFound.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_machine::on_machine;
+
+    #[test]
+    fn namespace_without_a_connection_is_made_completed_and_removed() {
+        on_machine(|machine| {
+            let networks = LoneNetworks::in_runtime(&machine.dir());
+            assert_eq!(networks.inspect("a").unwrap(), NetworkState::Absent);
+            let made = networks.up("a", NamespaceSource::New).unwrap();
+            assert_eq!(networks.inspect("a").unwrap(), NetworkState::Complete(made));
+            assert_eq!(networks.up("a", NamespaceSource::New).unwrap(), made);
+            let Pin::Kept(namespace) = networks.pins.find("a").unwrap() else { panic!("there is none") };
+            let links = link::list(&mut namespace.socket(Protocol::Route).unwrap()).unwrap();
+            assert!(links.iter().all(|link| link.index == LOOPBACK || !link.is_up), "{links:?}");
+            // A user has removed the file.
+            networks.down("a").unwrap();
+            assert_eq!(networks.inspect("a").unwrap(), NetworkState::Absent);
+            let kept = networks.up("a", NamespaceSource::Existing(&namespace)).unwrap();
+            assert_eq!(kept, made, "that of a running process");
+            networks.down("a").unwrap();
+            networks.down("a").unwrap();
+        });
+    }
+
+    /// The agent died before it could configure it.
+    #[test]
+    fn namespace_whose_loopback_is_down_is_incomplete() {
+        on_machine(|machine| {
+            let networks = LoneNetworks::in_runtime(&machine.dir());
+            let namespace = Namespace::new().unwrap();
+            networks.pins.keep("a", &namespace).unwrap();
+            let found = networks.inspect("a").unwrap();
+            assert_eq!(found, NetworkState::Incomplete { what: "loopback interface is down" });
+            let made = networks.up("a", NamespaceSource::New).unwrap();
+            assert_eq!(made, namespace.id().unwrap());
+            assert_eq!(networks.inspect("a").unwrap(), NetworkState::Complete(made));
+        });
+    }
+}

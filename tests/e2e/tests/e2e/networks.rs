@@ -1,0 +1,296 @@
+//! Networks of allocations: namespaces, addresses, ports of the machine that lead there, over crashes and damage.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{TcpListener, UdpSocket},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    http::{self, Peer},
+    ports,
+    shown::Alloc,
+    wait,
+};
+
+use crate::common::{indented, is_root, job};
+
+/// A server that answers requests by TCP and datagrams by UDP with its environment's port and what it sees of its network.
+const SERVER: &str = r#"
+import os, socket, threading
+port = int(os.environ["NOMAD_PORT_http"])
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(("0.0.0.0", port))
+def echo():
+    while True:
+        data, peer = udp.recvfrom(1500)
+        udp.sendto(data + b" " + os.environ["NOMAD_ALLOC_INDEX"].encode(), peer)
+threading.Thread(target=echo, daemon=True).start()
+tcp = socket.socket()
+tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+tcp.bind(("0.0.0.0", port))
+tcp.listen()
+print("listens", flush=True)
+while True:
+    client, peer = tcp.accept()
+    client.recv(4096)
+    body = os.environ["NOMAD_ALLOC_INDEX"] + " at " + client.getsockname()[0]
+    client.sendall(("HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)).encode())
+    client.close()
+"#;
+
+/// A task that serves.
+fn server() -> String {
+    let script = serde_json::to_string(SERVER).unwrap();
+    let task = format!(
+        "- name: server\n  driver: raw_exec\n  config: {{command: python3, args: [-c, {script}]}}\n  kill_timeout: 5s\n"
+    );
+    indented(&task, 8)
+}
+
+/// Starts an agent for tests with ports.
+fn start(config: &str) -> Agent {
+    Agent::start_with(Setup::default().config(format!("{config}\n{}", ports::for_tasks())))
+}
+
+/// What the API shows of one of the environment's variables of a task.
+fn variable(agent: &Agent, alloc: &Alloc, name: &str) -> String {
+    let script = format!("echo \"${name}\"");
+    let arguments = ["exec", &alloc.name(), "--task", "server", "--", "sh", "-c", &script];
+    agent.cli(&arguments).success().stdout.trim().to_owned()
+}
+
+/// Runs a script with Python in a task.
+fn python(agent: &Agent, alloc: &Alloc, script: &str) -> String {
+    let arguments = ["exec", &alloc.name(), "--task", "server", "--", "python3", "-c", script];
+    agent.cli(&arguments).success().stdout.trim().to_owned()
+}
+
+fn ask_udp(port: u16) -> String {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    wait::until("an answer by UDP", || {
+        socket.send_to(b"hello", ("127.0.0.1", port)).unwrap();
+        let mut bytes = [0; 64];
+        let length = socket.recv(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+    })
+}
+
+/// The interfaces of the machine that lead to allocations.
+fn pairs() -> BTreeSet<String> {
+    let entries = fs::read_dir("/proc/sys/net/ipv4/conf").unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("hl") && !name.starts_with("hl-")).collect()
+}
+
+fn runtime(agent: &Agent) -> PathBuf {
+    Path::new("/run/herdlet").join(agent.home.instance().unwrap())
+}
+
+/// The names of all files in the directory of namespaces, and of all claims of addresses.
+fn claims(agent: &Agent) -> Vec<String> {
+    let runtime = runtime(agent);
+    let bridges = fs::read_dir(runtime.join("addresses")).into_iter().flatten().flatten();
+    let dirs = bridges.map(|entry| entry.path()).chain([runtime.join("netns")]);
+    let entries = dirs.flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn until_nothing_left(agent: &Agent) {
+    wait::until_true("no namespace, no claim, no interface", || {
+        claims(agent).is_empty() && pairs().is_empty()
+    });
+}
+
+#[test]
+fn ports_of_the_machine_lead_to_allocations_over_crashes() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = start("");
+    let group = "count: 2\nnetwork: {mode: bridge, ports: {http: {to: 8080}}}\nservices:\n  \
+                 - {name: web, port: http}\n  - {name: inside, port: http, address_mode: alloc}\n";
+    agent.apply_and_wait(&job("web", "service", group, &[server()]));
+    let names = ["web.g[0]", "web.g[1]"];
+    let allocs = names.map(|name| agent.alloc(name).unwrap());
+    let ports = allocs.each_ref().map(|alloc| alloc.port("http").unwrap());
+    let mut addresses = Vec::new();
+    for (index, alloc) in allocs.iter().enumerate() {
+        agent.until_logged(&alloc.id(), "server", "stdout", |log| log.contains("listens"));
+        let address = variable(&agent, alloc, "NOMAD_ALLOC_IP_http");
+        assert!(address.starts_with("172.26."), "{address}");
+        let answer = http::get(&Peer::Port(ports[index]), "/").unwrap();
+        assert_eq!(answer.body, format!("{index} at {address}"));
+        assert_eq!(ask_udp(ports[index]), format!("hello {index}"));
+        let shown = variable(&agent, alloc, "NOMAD_PORT_http $NOMAD_HOST_PORT_http $NOMAD_ALLOC_ADDR_http");
+        assert_eq!(shown, format!("8080 {} {address}:8080", ports[index]));
+        let dir = agent.home.state().join("alloc").join(alloc.id()).join(".network");
+        let hosts = fs::read_to_string(dir.join("hosts")).unwrap();
+        assert!(hosts.contains(&format!("{address} ")), "{hosts}");
+        assert!(dir.join("resolv.conf").exists());
+        addresses.push(address);
+    }
+    // Both listen on the same port, and reach each other.
+    let script = format!(
+        "import urllib.request as u; print(u.urlopen('http://{}:8080').read().decode())",
+        addresses[1]
+    );
+    assert_eq!(python(&agent, &allocs[0], &script), format!("1 at {}", addresses[1]));
+    let of = |service: &str| {
+        let listed = http::get(&agent.peer(), &format!("/v1/service/{service}")).unwrap().json();
+        let all = listed.as_array().unwrap().iter();
+        all.map(|one| format!("{}:{}", one["Address"].as_str().unwrap(), one["Port"]))
+            .collect::<BTreeSet<_>>()
+    };
+    assert_eq!(of("web"), ports.iter().map(|port| format!("127.0.0.1:{port}")).collect());
+    assert_eq!(of("inside"), addresses.iter().map(|address| format!("{address}:8080")).collect());
+    for port in ports {
+        assert!(TcpListener::bind(("127.0.0.1", port)).is_err(), "the agent holds it");
+        assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "the agent holds it");
+    }
+
+    let pids = names.map(|name| agent.single(name, "server").pid);
+    agent.kill();
+    for port in ports {
+        assert_eq!(http::get(&Peer::Port(port), "/").unwrap().status, 200, "without an agent");
+    }
+    agent.launch();
+    agent.cli(&["wait", "web"]).success();
+    assert_eq!(names.map(|name| agent.single(name, "server").pid), pids, "no task was restarted");
+    for (index, alloc) in allocs.iter().enumerate() {
+        assert_eq!(variable(&agent, alloc, "NOMAD_ALLOC_IP_http"), addresses[index]);
+        let answer = http::get(&Peer::Port(ports[index]), "/").unwrap();
+        assert_eq!(answer.body, format!("{index} at {}", addresses[index]));
+        assert!(TcpListener::bind(("127.0.0.1", ports[index])).is_err(), "the next agent holds it");
+    }
+    assert_eq!(agent.cli(&["status", "--check"]).code, 0);
+
+    agent.cli(&["delete", "web", "--wait"]).success();
+    until_nothing_left(&agent);
+    for port in ports {
+        TcpListener::bind(("0.0.0.0", port)).unwrap();
+        UdpSocket::bind(("0.0.0.0", port)).unwrap();
+    }
+    agent.finish();
+}
+
+#[test]
+fn network_without_a_connection_has_a_loopback_interface() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = start("");
+    agent.apply_and_wait(&job("alone", "service", "network: {mode: none}\n", &[sleeping("server")]));
+    let alloc = agent.alloc("alone.g[0]").unwrap();
+    let script = "import os, socket; s = socket.create_server(('127.0.0.1', 0)); \
+                  socket.create_connection(s.getsockname()); print(*sorted(os.listdir('/proc/sys/net/ipv4/conf')))";
+    assert_eq!(python(&agent, &alloc, script), "all default lo");
+    let machine = namespace_of(std::process::id());
+    let pid = agent.single("alone.g[0]", "server").pid;
+    let own = namespace_of(pid);
+    assert_ne!(own, machine);
+    agent.kill();
+    agent.launch();
+    agent.cli(&["wait", "alone"]).success();
+    assert_eq!(agent.single("alone.g[0]", "server").pid, pid);
+    agent.cli(&["restart", "alone", "--wait"]).success();
+    let next = agent.single("alone.g[0]", "server").pid;
+    assert_ne!(next, pid);
+    assert_eq!(namespace_of(next), own, "the allocation keeps it");
+    agent.cli(&["delete", "alone", "--wait"]).success();
+    until_nothing_left(&agent);
+    agent.finish();
+}
+
+#[test]
+fn port_of_another_process_is_waited_for() {
+    if !is_root() {
+        return;
+    }
+    let [port] = ports::free();
+    let mut agent = start("");
+    let stranger = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    let group = format!("network: {{mode: bridge, ports: {{http: {{static: {port}, to: 80}}}}}}\n");
+    agent.apply(&job("web", "service", &group, &[server()]));
+    let why = format!("port {port}/udp, which ");
+    let explained = agent.until_printed(&["explain", "web"], |text| text.contains(&why));
+    assert!(explained.contains(&format!("(process {})", std::process::id())), "{explained}");
+    drop(stranger);
+    agent.cli(&["wait", "web"]).success();
+    let alloc = agent.alloc("web.g[0]").unwrap();
+    agent.until_logged(&alloc.id(), "server", "stdout", |log| log.contains("listens"));
+    assert_eq!(http::get(&Peer::Port(port), "/").unwrap().status, 200);
+    let explained = agent.cli(&["explain", "web"]).success().stdout;
+    assert!(!explained.contains("another process"), "its own sockets hold the port: {explained}");
+    agent.cli(&["delete", "web", "--wait"]).success();
+    until_nothing_left(&agent);
+    agent.finish();
+}
+
+/// What another program has removed while no agent ran is made again, under the running task where that is possible.
+#[test]
+fn damaged_networks_are_repaired() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = start("");
+    let group = "network: {mode: bridge, ports: {http: {to: 8080}}}\n";
+    agent.apply_and_wait(&job("web", "service", group, &[server()]));
+    let alloc = agent.alloc("web.g[0]").unwrap();
+    let port = alloc.port("http").unwrap();
+    agent.until_logged(&alloc.id(), "server", "stdout", |log| log.contains("listens"));
+    let pid = agent.single("web.g[0]", "server").pid;
+    let address = variable(&agent, &alloc, "NOMAD_ALLOC_IP_http");
+    agent.kill();
+    fs::remove_dir_all(runtime(&agent).join("addresses")).unwrap();
+    fs::remove_dir_all(agent.home.state().join("alloc").join(alloc.id()).join(".network")).unwrap();
+    agent.launch();
+    agent.cli(&["wait", "web"]).success();
+    wait::until_true("the claim", || claims(&agent).contains(&address));
+    assert_eq!(agent.single("web.g[0]", "server").pid, pid, "the task runs on");
+    assert_eq!(http::get(&Peer::Port(port), "/").unwrap().body, format!("0 at {address}"));
+
+    // A task can't follow into another namespace.
+    agent.kill();
+    let kept = runtime(&agent).join("netns").join(alloc.id());
+    rustix::mount::unmount(&kept, rustix::mount::UnmountFlags::DETACH).unwrap();
+    agent.launch();
+    wait::until_true("a restart", || {
+        agent.members().iter().any(|member| member.task == "server" && member.pid != pid)
+    });
+    agent.cli(&["wait", "web"]).success();
+    wait::until_true("an answer", || {
+        http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.body.starts_with("0 at "))
+    });
+    agent.cli(&["delete", "web", "--wait"]).success();
+    until_nothing_left(&agent);
+    agent.finish();
+}
+
+#[test]
+fn drivers_that_cannot_use_a_network_are_refused() {
+    let mut agent = Agent::start();
+    let task = indented("- {name: t, driver: docker, config: {image: busybox}}\n", 8);
+    let text = job("web", "service", "network: {mode: bridge}\n", &[task]);
+    let file = agent.manifest(&text);
+    let refused = agent.cli(&["apply", "-f", file.to_str().unwrap()]);
+    assert_ne!(refused.code, 0);
+    let why = "the driver docker can't use the network of the group, mode bridge";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    agent.finish();
+}
+
+fn sleeping(name: &str) -> String {
+    crate::common::sleeper(name, "")
+}
+
+fn namespace_of(pid: u32) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/net")).unwrap()
+}
