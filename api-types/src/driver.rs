@@ -343,6 +343,7 @@ impl DriverInfo {
             mounts: MountSupport::All,
             preparation: Preparation::None,
             limits: Limiting::Cgroups,
+            networks: Networking::Joins,
             servers: ServerJobs::UnlessDisabled,
         };
         Self::of::<ExecConfig, ExecOptions>(EXEC, capabilities)

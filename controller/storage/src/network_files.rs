@@ -17,6 +17,9 @@ use herdlet_base::durable;
 /// Their directory. No task has such a name.
 const DIR: &str = ".network";
 
+const HOSTS: &str = "hosts";
+const RESOLVER: &str = "resolv.conf";
+
 /// The longest file of the machine that is read.
 const BYTES_MAX: usize = 64 * 1024;
 
@@ -96,8 +99,13 @@ impl NetworkFiles {
     }
 
     fn files(&self) -> [(&'static str, &str); 2] {
-        [("hosts", &self.hosts), ("resolv.conf", &self.resolv_conf)]
+        [(HOSTS, &self.hosts), (RESOLVER, &self.resolv_conf)]
     }
+}
+
+/// The files of an allocation, and where tasks with a root of their own expect them.
+pub fn places(alloc_dir: &Path) -> [(PathBuf, PathBuf); 2] {
+    [HOSTS, RESOLVER].map(|name| (alloc_dir.join(DIR).join(name), Path::new("/etc").join(name)))
 }
 
 fn is_right(path: &Path, text: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::job::Group;
+use herdlet_api_types::{driver::FsIsolation, job::Group};
 use herdlet_base::observation;
 use herdlet_driver::{
     self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
@@ -18,6 +18,7 @@ use herdlet_plan::{
 };
 
 use herdlet_runtime::Permit;
+use herdlet_storage::network_files;
 
 use crate::executor::{
     Context, Control, Refusal, TaskVariables, WorkKind, Workload, duration, fatal, places, retry, templates,
@@ -229,11 +230,23 @@ fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, known: &AttemptContex
         propagation: Propagation::Private,
     };
     let volumes = known.mounts.iter().filter(|_| places::mounts_volumes(&info)).map(volume);
+    let network = network_mounts(&config).filter(|_| info.capabilities.fs_isolation != FsIsolation::None);
     TaskConfig {
-        mounts: facts().flat_map(|facts| &facts.mounts).map(mount).chain(volumes).collect(),
+        mounts: network.chain(facts().flat_map(|facts| &facts.mounts).map(mount)).chain(volumes).collect(),
         devices: facts().flat_map(|facts| &facts.devices).map(device).collect(),
         ..config
     }
+}
+
+/// The files about the network that the task shares with its group.
+fn network_mounts(config: &TaskConfig) -> impl Iterator<Item = Mount> {
+    let alloc = config.dirs.task.parent().filter(|_| config.network.is_some());
+    alloc.into_iter().flat_map(network_files::places).map(|(host_path, task_path)| Mount {
+        host_path,
+        task_path,
+        readonly: true,
+        propagation: Propagation::Private,
+    })
 }
 
 async fn start(driver: &dyn TaskDriver, config: TaskConfig, inputs: &[Input]) -> Outcome {

@@ -18,9 +18,7 @@ use super::{
     off_thread,
     supervise::{Cause, NeverRan},
 };
-use crate::supervisor::{
-    Child, Invocation, Launch, LaunchError, LogFiles, Logs, State, WhenFull, launch,
-};
+use crate::supervisor::{Child, Invocation, Launch, LaunchError, LogFiles, Logs, State, WhenFull, launch};
 
 const MIB: u64 = 1024 * 1024;
 /// Attempts that share a lock wait for each other's launch, some milliseconds.
