@@ -110,6 +110,28 @@ fn until_nothing_left(agent: &Agent) {
 }
 
 #[test]
+fn isolated_tasks_have_the_files_of_their_network() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = start("");
+    let task = "- name: server\n  driver: exec\n  config: {command: sleep, args: [\"3600\"]}\n";
+    agent.apply_and_wait(&job("web", "service", "network: {mode: bridge}\n", &[indented(task, 8)]));
+    let alloc = agent.alloc("web.g[0]").unwrap();
+    let dir = agent.home.state().join("alloc").join(alloc.id()).join(".network");
+    let [hosts, resolver] = ["hosts", "resolv.conf"].map(|name| fs::read_to_string(dir.join(name)).unwrap());
+    assert!(hosts.contains("172.26."), "{hosts}");
+    let script = "cat /etc/hosts /etc/resolv.conf; ls /sys/class/net; echo x >>/etc/hosts || echo refused";
+    let arguments = ["exec", &alloc.name(), "--task", "server", "--", "sh", "-c", script];
+    let expected = format!("{hosts}{resolver}eth0\nlo\nrefused\n");
+    assert_eq!(agent.cli(&arguments).success().stdout, expected);
+    agent.crash();
+    assert_eq!(agent.cli(&arguments).success().stdout, expected);
+    agent.delete("web");
+    until_nothing_left(&agent);
+}
+
+#[test]
 fn ports_of_the_machine_lead_to_allocations_over_crashes() {
     if !is_root() {
         return;
