@@ -34,13 +34,12 @@ use herdlet_plan::{
     event::{Command, DesiredChange, Event, Refusal, Reply},
     identity_claims::Issuer,
     job::capacity::Room,
-    op::{Part, TaskPart},
     state::AllocState,
     turn::Note,
     world::World,
 };
 use herdlet_process::cgroup::{self, Isolation};
-use herdlet_render::{Consumer, DataChange, Renderer, sources::NodeNames};
+use herdlet_render::{Renderer, sources::NodeNames};
 use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, Shell};
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::artifact::Fetcher;
@@ -304,7 +303,7 @@ impl Agent {
         watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
         watchers.open(async move { renderer.follow(changed).await });
-        watchers.open(report_data_changes(data_changes, inbox.clone()));
+        watchers.open(templates::report_changes(data_changes, inbox.clone()));
         watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
@@ -380,32 +379,6 @@ pub fn variables_in(paths: &Paths) -> anyhow::Result<Arc<Variables>> {
     let keys = KeySource::choose(None, None, &paths.state.join("keys"));
     let store = Store::open(&paths.state, keys).context("open the variables")?;
     Ok(Arc::new(Variables::new(store)))
-}
-
-/// Passes on which tasks have templates with new data.
-async fn report_data_changes(mut changes: mpsc::Receiver<DataChange>, inbox: Inbox<Input>) {
-    let part = |index, consumer| match consumer {
-        Consumer::Secrets => Part::Task(index, TaskPart::Secrets),
-        Consumer::Templates => Part::Task(index, TaskPart::Templates),
-    };
-    while let Some(change) = changes.recv().await {
-        let event = match change {
-            DataChange::Begun((alloc, index, consumer)) => {
-                Event::SourceChanging { alloc, part: part(index, consumer) }
-            }
-            DataChange::Due((alloc, index, consumer)) => {
-                Event::SourceChanged { alloc, part: part(index, consumer) }
-            }
-            DataChange::Flushed(done) => {
-                // The caller may have gone away.
-                let _ = done.send(());
-                continue;
-            }
-        };
-        if inbox.send(Input::Event(event)).await.is_err() {
-            return;
-        }
-    }
 }
 
 /// Sends a request to the planner and waits until it is durable.

@@ -1,10 +1,18 @@
-//! The settings of templates, from the agent's config.
+//! The settings of templates, from the agent's config, and the reports of new data to the planner.
 
 use std::time::Duration;
 
 use herdlet_api_types::Duration as Span;
 use herdlet_config::template::Template;
-use herdlet_render::{Following, Settings, Wait};
+use herdlet_plan::{
+    event::Event,
+    op::{Part, TaskPart},
+};
+use herdlet_render::{Consumer, DataChange, Following, Settings, Wait};
+use herdlet_runtime::Inbox;
+use tokio::sync::mpsc;
+
+use crate::planner::Input;
 
 pub(super) fn settings(config: Template) -> Settings {
     let mut following = Following::default();
@@ -23,5 +31,31 @@ pub(super) fn settings(config: Template) -> Settings {
         wait_min: config.wait_min.to_std(),
         wait_max: config.wait_max.map(Span::to_std),
         following,
+    }
+}
+
+/// Passes on which tasks have templates with new data.
+pub(super) async fn report_changes(mut changes: mpsc::Receiver<DataChange>, inbox: Inbox<Input>) {
+    let part = |index, consumer| match consumer {
+        Consumer::Secrets => Part::Task(index, TaskPart::Secrets),
+        Consumer::Templates => Part::Task(index, TaskPart::Templates),
+    };
+    while let Some(change) = changes.recv().await {
+        let event = match change {
+            DataChange::Begun((alloc, index, consumer)) => {
+                Event::SourceChanging { alloc, part: part(index, consumer) }
+            }
+            DataChange::Due((alloc, index, consumer)) => {
+                Event::SourceChanged { alloc, part: part(index, consumer) }
+            }
+            DataChange::Flushed(done) => {
+                // The caller may have gone away.
+                let _ = done.send(());
+                continue;
+            }
+        };
+        if inbox.send(Input::Event(event)).await.is_err() {
+            return;
+        }
     }
 }
