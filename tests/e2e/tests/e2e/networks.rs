@@ -127,7 +127,7 @@ fn isolated_tasks_have_the_files_of_their_network() {
     assert_eq!(agent.cli(&arguments).success().stdout, expected);
     agent.crash();
     assert_eq!(agent.cli(&arguments).success().stdout, expected);
-    agent.delete("web");
+    agent.cli(&["delete", "web", "--wait"]).success();
     until_nothing_left(&agent);
 }
 
