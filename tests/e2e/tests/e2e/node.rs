@@ -144,6 +144,33 @@ pub(crate) fn service(id: &str, seconds: u32) -> Value {
 }
 
 #[test]
+fn server_job_runs_isolated_in_a_network_of_its_own() {
+    if !is_root() {
+        return;
+    }
+    let mut ground = NodeTest::start();
+    let known = ground.known();
+    assert!(known.drivers["exec"].healthy && known.attributes.contains_key("plugins.cni.version.bridge"));
+    let mut job = service("web", 100_003);
+    let group = &mut job["TaskGroups"][0];
+    group["Networks"] = json!([{ "Mode": "bridge", "DynamicPorts": [{ "Label": "http", "To": 8080 }] }]);
+    group["Tasks"][0]["Driver"] = "exec".into();
+    let key = ground.submit(&job);
+    let alloc = ground.alloc(&key);
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+    let script = "ls /sys/class/net; echo $NOMAD_PORT_http; id -un";
+    let arguments = ["exec", "web.g[0]", "--task", "t", "--", "sh", "-c", script];
+    let expected = "eth0\nlo\n8080\nnobody\n";
+    assert_eq!(ground.agent.cli(&arguments).success().stdout, expected);
+    ground.agent.crash();
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+    assert_eq!(ground.agent.cli(&arguments).success().stdout, expected);
+    ground.stop(&key);
+    ground.reaches(&alloc.id, &ClientStatus::Complete);
+    ground.finish();
+}
+
+#[test]
 fn server_job_runs_updates_survives_and_ends() {
     if !is_root() {
         return;
