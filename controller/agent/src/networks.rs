@@ -64,7 +64,7 @@ pub struct AllocNetworks {
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub permission: Permission,
-    /// The addresses that ports have unless a job or a server says otherwise. Each has at most one allocation per port, so the loopback
+    /// The default addresses of ports. Each port of theirs belongs to at most one allocation, so the same port of the loopback
     /// address can lead there too.
     pub usual_addresses: Vec<IpAddr>,
 }
@@ -187,7 +187,8 @@ impl AllocNetworks {
         bridged.iter().flat_map(|networks| networks.held_ports()).map(|HeldPort { port, .. }| port).collect()
     }
 
-    /// Removes what is left of networks whose allocation `is_leak` names: after the database was lost, nobody else knows them.
+    /// Removes the remains of networks whose allocation satisfies `is_leak`: after the loss of the database
+    /// there is no other record of them.
     pub fn sweep(&self, is_leak: impl Fn(AllocId) -> bool) -> SweepCount {
         if self.machine.permission == Permission::Missing || !self.has_any() {
             return SweepCount::default();

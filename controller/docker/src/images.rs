@@ -1,6 +1,6 @@
 //! Images that an engine has: finds one, and loads an archive.
 //!
-//! In: an engine, an image's name, an archive. Out: what the engine knows of the image.
+//! In: an engine, an image's name, an archive. Out: the engine's record of the image.
 
 use std::fs::File;
 

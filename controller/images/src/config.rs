@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 
 use crate::{digest::Digest, document::DOCUMENT_BYTES_MAX, platform::Platform};
 
-/// What an image says about its containers.
+/// The defaults of containers of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageConfig {
     /// None if it is not written.

@@ -1,6 +1,6 @@
 //! Digests of content.
 //!
-//! In: a digest as documents write it, bytes. Out: a [`Digest`], which says whether bytes are what they claim to be (the OCI image
+//! In: a digest as documents write it, bytes. Out: a [`Digest`], which verifies bytes (the OCI image
 //! specification, `descriptor.md`).
 
 use std::fmt;

@@ -48,7 +48,7 @@ pub struct Index {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub descriptor: Descriptor,
-    /// None if only the document itself says it.
+    /// `None` if only the document itself contains it.
     pub platform: Option<Platform>,
     /// The name of the image in an archive (`org.opencontainers.image.ref.name`).
     pub name: Option<String>,
@@ -80,7 +80,7 @@ pub enum DocumentError {
     #[error("read the document of an image: {why}, so it is ambiguous")]
     Ambiguous { why: &'static str },
     #[error(
-        "read the document of an image: it has Docker's first format, which is not supported; push the image again with a program of this decade"
+        "read the document of an image: it has Docker's first format, which is not supported; push the image again with a current program"
     )]
     Schema1,
     #[error("read the document of an image: its media type {media_type:?} is not that of an image")]
@@ -149,7 +149,7 @@ impl Document {
 }
 
 impl RawDocument {
-    /// What the document is, if all who say it agree.
+    /// The document's kind, if the declared media type and its own agree.
     fn kind(&self, declared: &str) -> Result<DocumentKind, DocumentError> {
         let own = self.media_type.as_deref().map(media::essence).unwrap_or_default();
         let known = |media_type: &str| match media::document_kind(media_type) {
@@ -186,7 +186,7 @@ impl RawDescriptor {
         }
     }
 
-    /// Whether it is an image or an index of images, as far as the entry of an index says.
+    /// Whether it is an image or an index of images, according to the entry of an index.
     fn is_image(&self) -> bool {
         let kind = media::document_kind(media::essence(&self.media_type));
         let is_about_another =

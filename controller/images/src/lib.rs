@@ -1,14 +1,14 @@
 //! Images of containers, without an engine.
 //!
-//! In: names of images as people write them, files with credentials, hosts of registries. Out: what the documents of an image say,
-//! checked and within bounds; its layers in files. Nobody uses documents and registries yet. A registry and an archive are strangers: nothing that they send is
-//! believed before its digest and its size agree with the document that led to it.
+//! In: names of images as users write them, files with credentials, hosts of registries. Out: the contents of the documents of an
+//! image, checked and within bounds; its layers in files. The agent does not use documents and registries yet. A registry and an
+//! archive are not trusted: nothing that they send is used before its digest and its size agree with the document that led to it.
 //!
 //! | part | contents |
 //! | --- | --- |
 //! | `reference` | names of images |
 //! | `digest`, `media`, `platform` | digests, media types, platforms |
-//! | `document`, `config` | indexes and manifests; what an image says about its containers |
+//! | `document`, `config` | indexes and manifests; the defaults of containers of an image |
 //! | `credentials` | credentials of registries |
 //! | `registry`, `progress` | fetching images and their layers from registries |
 

@@ -12,7 +12,7 @@ const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
 /// What both ends of Docker's first format have in common.
 const DOCKER_SCHEMA_1: &str = "application/vnd.docker.distribution.manifest.v1+";
 
-/// Media types that say nothing about the content: some registries and archives give only these.
+/// Generic media types, which do not identify the content: some registries and archives give only these.
 const GENERIC: [&str; 4] = ["", "application/json", "application/octet-stream", "text/plain"];
 
 /// The documents that can be read, for the `Accept` header of a request.

@@ -17,7 +17,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// A platform in the usual notation: other names of an architecture, and variants that say nothing, are replaced.
+    /// A platform in the usual notation: other names of an architecture, and variants without a meaning, are replaced.
     #[must_use]
     pub fn normalized(&self) -> Self {
         let lower = |text: &str| text.trim().to_ascii_lowercase();

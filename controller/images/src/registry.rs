@@ -279,7 +279,7 @@ impl Failures {
             host.set_down();
         }
         match &self.0 {
-            // That the host can't be reached without TLS either says less.
+            // A second failure to connect, without TLS, would hide the reason of the first.
             Some(before) if before.host == *host.name() && is_unreachable => {}
             Some(_) | None => self.0 = Some(Failure { host: Arc::clone(host.name()), error, is_unreachable }),
         }

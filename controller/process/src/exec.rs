@@ -76,7 +76,7 @@ struct Exec {
 /// Files below /proc with which a task could change the machine.
 const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
-/// Files below /proc that tell about the machine's memory and other processes.
+/// Files below /proc that expose the machine's memory and other processes.
 const MASKED_PROC: [&str; 10] = [
     "acpi",
     "asound",

@@ -21,7 +21,7 @@ const CHECK: &str = "secrets";
 /// Parts of the names of variables that are secrets.
 const SECRET_NAMES: [&str; 8] =
     ["PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY"];
-/// Ends of the names of variables that say where a secret is.
+/// Suffixes of the names of variables that contain the location of a secret.
 const PLACE_NAMES: [&str; 3] = ["_FILE", "_PATH", "_DIR"];
 /// Files named in a message.
 const NAMED_MAX: usize = 3;

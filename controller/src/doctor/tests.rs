@@ -87,7 +87,7 @@ fn variables_without_their_key_are_reported() {
     assert_eq!(examined(&config).unwrap().verdict, Verdict::Failure);
 }
 
-/// A folder in `/etc/herdlet` with mode 0755 showed the passwords of all jobs to every user, and doctor said nothing.
+/// A folder in `/etc/herdlet` with mode 0755 exposed the passwords of all jobs to every user, and doctor reported nothing.
 #[test]
 fn passwords_that_every_user_can_read_are_found() {
     let dir = tempfile::tempdir().unwrap();

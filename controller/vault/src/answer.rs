@@ -27,7 +27,7 @@ pub struct TokenGrant {
     pub terms: LeaseTerms,
 }
 
-/// What Vault says about a token.
+/// A token's properties, as Vault reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenInfo {
     pub accessor: String,

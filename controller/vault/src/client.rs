@@ -1,6 +1,6 @@
 //! Requests to a server of Vault or OpenBao.
 //!
-//! In: tokens, identities, paths. Out: tokens, secrets, or errors that say whether a retry can help. Nothing is retried
+//! In: tokens, identities, paths. Out: tokens, secrets, or errors with a class that decides whether a retry can help. Nothing is retried
 //! here. API: <https://developer.hashicorp.com/vault/api-docs>.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -96,7 +96,7 @@ impl VaultClient {
     /// Renews a token. Vault chooses the duration if `increment` is absent.
     ///
     /// # Errors
-    /// [`VaultError::lease_failure`] says whether the token is lost.
+    /// See [`VaultError::lease_failure`] for whether the token is lost.
     pub async fn renew_token(
         &self,
         token: &SecretText,
@@ -198,7 +198,7 @@ impl VaultClient {
         Ok(Secret::of_answer(answer, wall_seconds()))
     }
 
-    /// The mount of a path. Servers that can't say it, or may not tell it to this token, count as plain: the request that
+    /// The mount of a path. If the server does not report it, or not to this token, the path counts as plain: the request that
     /// follows gives the real error. While the server is not ready nothing is assumed, because a request to the wrong path
     /// could be denied for good.
     ///
@@ -224,7 +224,7 @@ impl VaultClient {
     /// Renews the lease of a secret. Vault chooses the duration if `increment` is absent.
     ///
     /// # Errors
-    /// [`VaultError::lease_failure`] says whether the lease is lost.
+    /// See [`VaultError::lease_failure`] for whether the lease is lost.
     pub async fn renew_lease(
         &self,
         token: &SecretText,

@@ -43,11 +43,11 @@ pub enum FailureClass {
     Absent,
     /// Another request, or another setting of Vault.
     Request,
-    /// A retry, not before `retry_after` if the server says so.
+    /// A retry, not before `retry_after` if the server sends one.
     Later { retry_after: Option<Duration> },
 }
 
-/// What a failed renewal says about a lease.
+/// The meaning of a failed renewal for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseFailure {
     /// The lease has ended, or can't be renewed any more.
@@ -81,7 +81,7 @@ impl VaultError {
         }
     }
 
-    /// What this failure of a renewal says about the lease.
+    /// The meaning of this failure of a renewal for the lease.
     pub fn lease_failure(&self) -> LeaseFailure {
         match self {
             Self::Denied { .. } => LeaseFailure::Lost,

@@ -25,7 +25,7 @@ const RETRY_LAST: Duration = Duration::from_secs(180);
 const WAIT_MIN: Duration = Duration::from_secs(1);
 /// Vault rounds durations to seconds, and answers take time.
 const ROUNDING: Duration = Duration::from_secs(2);
-/// Vault may rotate a little after it has said it would.
+/// Vault may rotate a little later than announced.
 const AFTER_ROTATION: Duration = Duration::from_secs(1);
 
 /// What Vault promises for a token or secret.
@@ -72,7 +72,7 @@ pub enum Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplaceReason {
-    /// Vault says that the lease is gone.
+    /// Vault reports that the lease is gone.
     Lost,
     /// Renewals do not move the end any more.
     MaxTtl,
@@ -110,7 +110,7 @@ impl LeaseRecord {
         Self::planned(terms, replace, now, spread)
     }
 
-    /// A token whose record is missing, as after an upgrade: a renewal tells its terms. Nothing is issued.
+    /// A token whose record is missing, as after an upgrade: a renewal returns its terms. Nothing is issued.
     #[must_use]
     pub fn recovered(now: BootTime) -> Self {
         let terms = LeaseTerms { duration: Duration::ZERO, kind: LeaseKind::Renewable };
@@ -149,7 +149,7 @@ impl LeaseRecord {
         match (self.replace, self.kind) {
             (Some(reason), _) => Step::Replace(reason),
             (None, LeaseKind::Endless) => Step::Wait { until_ns: u64::MAX },
-            // After a reboot too: a renewal tells what is left, and issues nothing.
+            // After a reboot too: a renewal returns the time left, and issues nothing.
             (None, LeaseKind::Renewable | LeaseKind::Fixed | LeaseKind::Rotating) => Step::Renew,
         }
     }

@@ -226,7 +226,7 @@ fn templates_are_rendered_without_io() {
     nowhere(&files, &words, "a source of the caller has all data");
 }
 
-/// A record of a lease means the same in the next agent, whatever its clock says.
+/// The next agent reads a record of a lease alike, whatever the time of its clock.
 #[test]
 fn leases_are_planned_without_io() {
     let mut files = sources("controller/vault/src");

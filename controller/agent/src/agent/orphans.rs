@@ -196,7 +196,7 @@ pub(super) async fn reconcile_found(
         };
         orphans.alloc_dirs.count(&done);
     }
-    orphans.networks = networks_of_nobody(instance, networks, memory, &used).await;
+    orphans.networks = remove_ownerless_networks(instance, networks, memory, &used).await;
     if memory.extent == Extent::Whole
         && let Err(error) = sweep_came(&instance.paths, |id| memory.known.contains(id))
     {
@@ -246,9 +246,9 @@ async fn attempt(paths: &Paths, memory: &Memory, driver: &dyn TaskDriver, id: &A
     }
 }
 
-/// Removes the networks of unknown allocations of which nothing else is left: their tasks may run, and their directory is the last trace
-/// that a lost database leaves.
-async fn networks_of_nobody(
+/// Removes the networks of unknown allocations that have neither tasks nor a directory. After the loss of the database the tasks of
+/// an allocation may still run, and its directory is its only record.
+async fn remove_ownerless_networks(
     instance: &Instance,
     networks: &Arc<AllocNetworks>,
     memory: &Memory,

@@ -1,4 +1,4 @@
-//! Tests of what the agent tells the kernel of an allocation.
+//! Tests of the requests for networks that the agent derives from allocations.
 
 use super::*;
 use herdlet_network::port_owner::Transport;

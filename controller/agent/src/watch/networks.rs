@@ -49,7 +49,7 @@ fn used(view: &AllocView) -> Option<Arc<Allocation>> {
     (is_own && runs).then(|| Arc::clone(&view.spec))
 }
 
-/// An inspection that fails says nothing.
+/// Whether an inspection found damage; one that failed found nothing.
 fn is_damaged(seen: &Outcome) -> bool {
     matches!(seen, Outcome::Absent | Outcome::Foreign { .. })
 }

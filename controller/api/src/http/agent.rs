@@ -85,7 +85,7 @@ pub(super) async fn index(
 pub(super) async fn current(State(shared): State<Arc<Shared>>) -> ApiResult<Json<Value>> {
     let read = async {
         (shared.read_inputs)().await;
-        // If the planner can't answer, other answers say so.
+        // If the planner can't answer, other requests report it.
         let _ = shared.requests.settled().await;
     };
     let _ = tokio::time::timeout(READING_TIME_MAX, read).await;

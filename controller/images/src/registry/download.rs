@@ -1,8 +1,8 @@
-//! Contents into files, resumed where they ended.
+//! Downloads contents into files, and resumes where a connection ended.
 //!
-//! In: a file, empty or with the begin of a content. Out: the file with the content, of which digest and size are right. A
-//! connection that is lost is continued where it ended; a host that does not continue begins again; what turns out wrong is
-//! fetched again from its begin, once.
+//! In: a file, empty or with the first part of a content. Out: the file with the content, with the right digest and size. After a
+//! lost connection the download resumes where it ended, or from the start if the host cannot resume; a wrong content is
+//! fetched again from the start, once.
 
 use std::{
     fs::File,

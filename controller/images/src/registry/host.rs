@@ -115,7 +115,7 @@ impl Host {
         &self.name
     }
 
-    /// Whether an error says that it can't be reached at all.
+    /// Whether an error means that the host can't be reached at all.
     pub(super) fn is_unreachable_by(&self, error: &RegistryError) -> bool {
         error.is_connection() && !self.has_answered.load(Ordering::Relaxed)
     }
@@ -398,7 +398,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(at).ok()?.saturating_sub(now)))
 }
 
-/// What a registry says in the body of an error.
+/// The body of an error response of a registry.
 fn error_text(body: &[u8]) -> String {
     let Ok(ErrorAnswer { errors }) = serde_json::from_slice(body) else { return String::new() };
     let Some(ErrorEntry { code, message }) = errors.into_iter().next() else { return String::new() };

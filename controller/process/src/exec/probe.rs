@@ -1,6 +1,6 @@
 //! Whether this machine can isolate tasks.
 //!
-//! In: a directory for a trial. Out: what is missing, with a remedy. A root is made and forgotten, because no list of features says
+//! In: a directory for a trial. Out: what is missing, with a remedy. A root is made and forgotten, because no list of features shows
 //! whether a sandbox allows the calls.
 
 use std::{fmt, fs, io, path::Path, thread};

@@ -134,7 +134,7 @@ async fn a_content_with_another_digest_is_refused_and_removed() {
 #[tokio::test]
 async fn lying_sizes_are_refused_in_bounds() {
     let image = Image::new();
-    // Longer than the manifest says, with and without saying so.
+    // Longer than in the manifest, or without an end.
     let long = |then| {
         let image = Image::new();
         StandIn::start(move |request| {

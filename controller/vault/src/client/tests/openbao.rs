@@ -253,7 +253,7 @@ async fn certificates_have_leases_that_cannot_be_renewed() {
     assert_eq!(renewal.lease_failure(), LeaseFailure::Lost, "{renewal}");
     let renewal = error(client.renew_lease(&root(), "pki/issue/web/none", None).await);
     assert_eq!(renewal.lease_failure(), LeaseFailure::Lost, "{renewal}");
-    // Without a lease the certificate itself says when it ends.
+    // Without a lease the end is in the certificate itself.
     let role = json!({ "allow_any_name": true, "generate_lease": false, "ttl": "1h", "key_type": "ec", "key_bits": 256 });
     server.post("pki/roles/plain", role).await;
     let plain = issue("plain").await;
