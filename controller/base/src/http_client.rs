@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::{
-    Certificate, ClientBuilder, Identity,
+    Certificate, ClientBuilder, Identity, Response,
     header::{HeaderMap, RETRY_AFTER},
 };
 use zeroize::Zeroizing;
@@ -83,6 +83,16 @@ pub fn builder(tls: Tls) -> ClientBuilder {
 /// The innermost cause. The errors around it only describe the request.
 pub fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
+}
+
+/// Reads the start of a body, such as the reason in an error response: until `bytes` has this many, the body ends or the connection
+/// fails.
+pub async fn read_start(mut response: Response, bytes: &mut Vec<u8>, enough: usize) {
+    while bytes.len() < enough
+        && let Ok(Some(chunk)) = response.chunk().await
+    {
+        bytes.extend_from_slice(&chunk);
+    }
 }
 
 /// The pause that a server demands: seconds, or a date (RFC 9110, section 10.2.3).

@@ -30,7 +30,7 @@ const REDIRECTS_MAX: usize = 5;
 /// How long a small content may take, as a multiple of the longest silence.
 const SILENCES_MAX: u32 = 5;
 /// How much is read of an answer that is an error.
-const ERROR_BYTES_MAX: u64 = 16 * 1024;
+const ERROR_BYTES_MAX: usize = 16 * 1024;
 /// How much of a stranger's text is repeated.
 const TEXT_CHARS_MAX: usize = 200;
 
@@ -262,7 +262,7 @@ impl Host {
         let status = response.status();
         let host = (*self.name).to_owned();
         let (is_own, after) = (self.is_own(response.url()), retry_after(response.headers()));
-        let body = self.read_begin(response).await;
+        let body = self.read_start(response).await;
         let text = error_text(&body);
         match status {
             StatusCode::NOT_FOUND => RegistryError::Missing { host, text },
@@ -299,18 +299,12 @@ impl Host {
         time::timeout(limit, whole).await.unwrap_or_else(|_| Err(slow()))
     }
 
-    /// Reads the begin of a body, as far as it arrives.
-    async fn read_begin(&self, mut response: Response) -> Vec<u8> {
+    /// Reads the start of a body, as far as it arrives.
+    async fn read_start(&self, response: Response) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let begin = async {
-            while u64::try_from(bytes.len()).is_ok_and(|len| len < ERROR_BYTES_MAX)
-                && let Ok(Some(chunk)) = response.chunk().await
-            {
-                bytes.extend_from_slice(&chunk);
-            }
-        };
+        let start = http_client::read_start(response, &mut bytes, ERROR_BYTES_MAX);
         // What has arrived by then is enough.
-        let _ = time::timeout(self.pace.silence_max, begin).await;
+        let _ = time::timeout(self.pace.silence_max, start).await;
         bytes
     }
 

@@ -286,14 +286,9 @@ async fn body(mut response: Response) -> Result<Zeroizing<Vec<u8>>, BodyError> {
 }
 
 /// The errors in an answer, or the beginning of its text if it is not JSON.
-async fn error_text(mut response: Response) -> String {
+async fn error_text(response: Response) -> String {
     let mut bytes = Vec::new();
-    while bytes.len() < ERROR_BYTES_MAX {
-        match response.chunk().await {
-            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Ok(None) | Err(_) => break,
-        }
-    }
+    http_client::read_start(response, &mut bytes, ERROR_BYTES_MAX).await;
     match serde_json::from_slice(&bytes).map(SecretValue::new) {
         // Other fields may be data.
         Ok(answer) => texts(&answer, "errors").join("; "),

@@ -379,13 +379,8 @@ fn unanswered(why: String) -> RequestError {
     RequestError { status: None, body: String::new(), failure: retry(why) }
 }
 
-async fn body_text(mut response: reqwest::Response) -> String {
+async fn body_text(response: reqwest::Response) -> String {
     let mut bytes = Vec::new();
-    while bytes.len() < 4 * SAID_CHARS_MAX {
-        match response.chunk().await {
-            Ok(Some(chunk)) => bytes.extend_from_slice(&chunk),
-            Ok(None) | Err(_) => break,
-        }
-    }
+    http_client::read_start(response, &mut bytes, 4 * SAID_CHARS_MAX).await;
     String::from_utf8_lossy(&bytes).trim().chars().take(SAID_CHARS_MAX).collect()
 }
