@@ -3,13 +3,9 @@
 //! In: whether peers use TLS. Out: a builder. The system's certificates are loaded only for TLS: loading costs time and
 //! memory, and fails on a machine without any, where a local socket still works.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use jiff::fmt::rfc2822::DateTimeParser;
-use reqwest::{
-    Certificate, ClientBuilder, Identity, Response,
-    header::{HeaderMap, RETRY_AFTER},
-};
+use reqwest::{Certificate, ClientBuilder, Identity, Response};
 use zeroize::Zeroizing;
 
 /// Default limit for establishing a connection.
@@ -92,34 +88,5 @@ pub async fn read_start(mut response: Response, bytes: &mut Vec<u8>, enough: usi
         && let Ok(Some(chunk)) = response.chunk().await
     {
         bytes.extend_from_slice(&chunk);
-    }
-}
-
-/// The pause that a server demands: seconds, or a date (RFC 9110, section 10.2.3).
-pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = DateTimeParser::new().parse_timestamp(text).ok()?.as_second();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
-    Some(Duration::from_secs(u64::try_from(at).ok()?.saturating_sub(now)))
-}
-
-#[cfg(test)]
-mod tests {
-    use reqwest::header::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn a_server_may_demand_a_pause_in_two_forms() {
-        let of = |text: &'static str| {
-            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]))
-        };
-        assert_eq!(of("120"), Some(Duration::from_secs(120)));
-        assert_eq!(of("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
-        assert!(of("Thu, 21 Oct 2190 07:28:00 GMT").unwrap() > Duration::from_secs(3600));
-        assert_eq!((of("-1"), of("soon"), retry_after(&HeaderMap::new())), (None, None, None));
     }
 }

@@ -3,15 +3,19 @@
 //! In: what to get. Out: an answer that has it, after redirects, challenges and pauses, all of them bounded. Credentials follow no
 //! redirect to another host, and no redirect leads from https to http.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use herdlet_base::http_client::{self, Tls, retry_after};
+use herdlet_base::http_client::{self, Tls};
+use jiff::fmt::rfc2822::DateTimeParser;
 use reqwest::{
     Certificate, Client, Response, StatusCode, Url,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RANGE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RANGE, RETRY_AFTER},
     redirect,
 };
 use serde::Deserialize;
@@ -377,6 +381,17 @@ fn headers(query: &Query<'_>) -> HeaderMap {
     headers
 }
 
+/// The pause that a host demands: seconds, or a date (RFC 9110, section 10.2.3).
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = DateTimeParser::new().parse_timestamp(text).ok()?.as_second();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(Duration::from_secs(u64::try_from(at).ok()?.saturating_sub(now)))
+}
+
 /// The body of an error response of a registry.
 fn error_text(body: &[u8]) -> String {
     let Ok(ErrorAnswer { errors }) = serde_json::from_slice(body) else { return String::new() };
@@ -388,6 +403,17 @@ fn error_text(body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_may_demand_a_pause_in_two_forms() {
+        let of = |text: &'static str| {
+            retry_after(&HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]))
+        };
+        assert_eq!(of("120"), Some(Duration::from_secs(120)));
+        assert_eq!(of("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
+        assert!(of("Thu, 21 Oct 2190 07:28:00 GMT").unwrap() > Duration::from_secs(3600));
+        assert_eq!((of("-1"), of("soon"), retry_after(&HeaderMap::new())), (None, None, None));
+    }
 
     #[test]
     fn texts_of_registries_are_short_and_plain() {

@@ -13,7 +13,10 @@ use std::{
 };
 
 use herdlet_base::{error::in_full, http_client};
-use reqwest::{Method, Response, StatusCode, Url, header::LOCATION};
+use reqwest::{
+    Method, Response, StatusCode, Url,
+    header::{HeaderMap, LOCATION, RETRY_AFTER},
+};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
@@ -196,8 +199,7 @@ impl Transport {
 
     async fn answer(&self, response: Response, call: &Call<'_>) -> Result<SecretValue, VaultError> {
         let status = response.status();
-        let retry_after =
-            http_client::retry_after(response.headers()).map(|pause| pause.min(RETRY_AFTER_MAX));
+        let retry_after = retry_after(response.headers());
         if !status.is_success() {
             let why = call.message(&error_text(response).await);
             return Err(failure(call, status, why, retry_after));
@@ -267,6 +269,12 @@ fn failure(call: &Call<'_>, status: StatusCode, why: String, retry_after: Option
         _ if status.is_client_error() => VaultError::Refused { doing, status: status.as_u16(), why },
         _ => VaultError::Answer { doing, why: format!("it has the status {status}") },
     }
+}
+
+/// Seconds only: Vault sends no dates (RFC 9110 §10.2.3 allows both).
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
 }
 
 enum BodyError {
