@@ -304,10 +304,11 @@ fn an_upgrade_renders_nothing_again_and_keeps_variables() {
     let alloc = "up.g[0]";
     until_recorded(&agent, (alloc, "t"), &["start"]);
     let files = ["t/local/conf", "t/secrets/env", "t/local/time", "t/secrets/nomad_token"];
-    // Of each attempt, the first process: it starts others all the time.
+    // Of each attempt, the first process: it starts others all the time. Pids start again at their end.
     let processes = |agent: &Agent| {
         let mut members = agent.members();
-        members.sort();
+        let started = |pid| (host::start_time(pid).unwrap_or(u64::MAX), pid);
+        members.sort_by_key(|member| (member.task.clone(), member.attempt, started(member.pid)));
         members.dedup_by_key(|member| (member.task.clone(), member.attempt));
         members
     };
