@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
-    job::{Group, Job, Migrate, Task},
+    job::{Group, Job, Migrate, Task, TaskAction},
 };
 
 /// The reason to stop an allocation of a drained node, in Nomad's words.
@@ -93,21 +93,9 @@ pub struct ServerSide {
     /// The place of [`Allocation::task_ports`] in records of earlier builds: read, and never written.
     #[serde(default, skip_serializing)]
     pub task_ports: BTreeMap<String, Ports>,
-    /// Commands that users may run in its tasks, by task (`action`).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// The place of `Task::actions` in records of earlier builds: read, and never written.
+    #[serde(default, skip_serializing)]
     pub actions: BTreeMap<String, Vec<TaskAction>>,
-}
-
-/// A named command that users may run in a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskAction {
-    /// Unique in its task.
-    pub name: String,
-    /// The program.
-    pub command: String,
-    /// Its arguments.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub args: Vec<String>,
 }
 
 /// The data that an allocation takes over from its predecessor's disk (`ephemeral_disk`): the shared `alloc/data`, and
@@ -221,6 +209,13 @@ impl Allocation {
     /// A task of its group.
     pub fn task(&self, name: &str) -> Option<&Task> {
         self.group()?.task(name)
+    }
+
+    /// An action of one of its tasks.
+    pub fn action(&self, task: &str, name: &str) -> Option<&TaskAction> {
+        let recorded = self.server.iter().filter_map(|server| server.actions.get(task)).flatten();
+        let mut actions = self.task(task).into_iter().flat_map(|task| &task.actions).chain(recorded);
+        actions.find(|action| action.name == name)
     }
 }
 

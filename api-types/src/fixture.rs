@@ -30,6 +30,7 @@ pub fn task(name: &str) -> Task {
         lifecycle: Lifecycle::Main,
         depends_on: Vec::new(),
         prestop: None,
+        actions: Vec::new(),
         restart: RestartPolicy {
             attempts: 2,
             interval: Duration::from_secs(60),

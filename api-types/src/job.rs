@@ -395,6 +395,9 @@ pub struct Task {
     pub depends_on: Vec<Dependency>,
     /// A command to run inside the task before its kill signal.
     pub prestop: Option<Prestop>,
+    /// Commands that users may run in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<TaskAction>,
     /// Restart policy, resolved from task, group and job type.
     pub restart: RestartPolicy,
     /// Task services, registered while the process runs.
@@ -500,6 +503,25 @@ pub enum DependencyCondition {
     Healthy,
     /// It has ended with code 0.
     Completed,
+}
+
+/// `actions[]`: a named command that users may run in the task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskAction {
+    /// Unique in its task.
+    pub name: String,
+    /// The program.
+    pub command: String,
+    /// Its arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+}
+
+impl TaskAction {
+    /// The program and its arguments.
+    pub fn to_command(&self) -> Vec<String> {
+        core::iter::once(&self.command).chain(&self.args).cloned().collect()
+    }
 }
 
 /// `prestop`: a command to run inside the task before its kill signal.

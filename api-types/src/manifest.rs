@@ -64,8 +64,8 @@ pub use scalar::{Signal, Span, Text};
 pub use secret::{Secret, SecretConfig};
 pub use service::{Check, CheckType, Service};
 pub use task::{
-    Artifact, Dependency, DispatchPayload, EnvFile, EnvFiles, Hook, Identity, Lifecycle, Logs, Prestop,
-    Resources, TaskSpec, VolumeMount,
+    Action, Artifact, Dependency, DispatchPayload, EnvFile, EnvFiles, Hook, Identity, Lifecycle, Logs,
+    Prestop, Resources, TaskSpec, VolumeMount,
 };
 pub use template::{ChangeScript, Template, TemplateChangeMode, TemplateWait};
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};

@@ -40,7 +40,7 @@ pub use evaluation::{
 };
 pub use event::{TaskEvent, task_event};
 pub use file::FileInfo;
-pub use job::{job, job_status, job_stub, job_version, whole_job};
+pub use job::{actions, job, job_status, job_stub, job_version, whole_job};
 pub use metric::AllocMetric;
 pub use node::{Capacity, Inclusion, Machine, node, node_stub};
 pub use pool::{ALL_POOLS, node_pool};

@@ -152,7 +152,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, u8> {
         }
     };
     let usage = match words::verb(&args) {
-        Some("run" | "exec") => failure::AGENT_FAILED,
+        Some("run" | "exec" | "action") => failure::AGENT_FAILED,
         Some(_) | None => failure::USAGE,
     };
     let cli = Cli::try_parse_from(&args).map_err(|mut error| {

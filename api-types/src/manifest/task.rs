@@ -16,7 +16,7 @@ use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "action", "actions", "consul", "csi_plugin", "kind", "schedule", "vault",
+        "consul", "csi_plugin", "kind", "schedule", "vault",
     ], "x-no-effect" = {
         "scaling": VERTICAL,
         "scalings": VERTICAL,
@@ -61,6 +61,8 @@ block! {
         pub depends_on: Vec<Dependency>,
         /// A command to run inside the task before its kill signal.
         pub prestop: Prestop,
+        /// Commands that `herdlet action` runs in the running task.
+        pub actions: Vec<Action>,
         /// When and how often this task is restarted; overrides individual fields of the group's `restart`. Also in one word, as in Compose: `always`, `unless-stopped`, `on-failure`, `on-failure:3`, `no`.
         pub restart: RestartRule,
         /// Services, registered while this task's process is running.
@@ -181,6 +183,23 @@ block! {
         pub task: String,
         /// The condition to wait for; default `started`.
         pub condition: DependencyCondition,
+    }
+}
+
+block! {
+    /// A named command that users may run in the running task.
+    #[cfg_attr(feature = "schema", schemars(extend(
+        "x-hint" = "write actions: [{name: clear-cache, command: /bin/rm, args: [-r, local/cache]}]",
+    )))]
+    pub struct Action {
+        /// Its name, unique in the task: 1 to 128 letters, digits and `-`.
+        #[cfg_attr(feature = "schema", schemars(required))]
+        pub name: String,
+        /// The program.
+        #[cfg_attr(feature = "schema", schemars(required, extend("x-command" = true)))]
+        pub command: String,
+        /// Its arguments.
+        pub args: Vec<Text>,
     }
 }
 

@@ -14,13 +14,27 @@ use crate::{
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
         Job, JobType, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
-        RestartPolicy, Scaling, Secret, Service, Task, Ui, Update, VolumeRequest,
+        RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
 };
 
 use super::{Children, children, job_summary, map, resources::lifecycle, template::templates};
+
+/// The actions of a job, each with its task.
+pub fn actions(job: &Job) -> Vec<Value> {
+    let tasks = job.groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task)));
+    let named = tasks.flat_map(|(group, task)| {
+        task.actions.iter().map(move |of| {
+            let mut shown = action(of);
+            shown["TaskName"] = Value::String(task.name.clone());
+            shown["TaskGroupName"] = Value::String(group.name.clone());
+            shown
+        })
+    });
+    named.collect()
+}
 
 /// Converts a job. `version` is its number, from 0.
 pub fn job(job: &Job, version: u64) -> Value {
@@ -330,7 +344,12 @@ fn task(task: &Task) -> Value {
         "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": null, "Consul": null,
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
         "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
+        "Actions": list(task.actions.iter().map(action).collect()),
     })
+}
+
+fn action(action: &TaskAction) -> Value {
+    json!({ "Name": action.name, "Command": action.command, "Args": texts(&action.args) })
 }
 
 fn secret(secret: &Secret) -> Value {

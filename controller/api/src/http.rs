@@ -8,6 +8,7 @@
 //! logs  ──► files              exec, stats ──► driver
 //! ```
 
+mod actions;
 mod admission;
 mod agent;
 mod allocs;

@@ -3,6 +3,7 @@
 //! In: arguments, the environment. Out: data on stdout, progress and messages on stderr, an exit code. It must not know the
 //! agent's internals: everything that it prints comes from the API.
 
+pub mod action;
 pub mod address;
 pub mod apply;
 pub mod checks;
@@ -41,6 +42,7 @@ pub mod scale;
 pub mod schema;
 pub mod screen;
 pub mod selection;
+mod session;
 pub mod show;
 pub mod status;
 pub mod stdout;

@@ -166,6 +166,7 @@ fn once(task: Task) -> Task {
         services: Vec::new(),
         depends_on: Vec::new(),
         dispatch_payload: None,
+        actions: Vec::new(),
         leader: false,
         prestop: None,
         ..task

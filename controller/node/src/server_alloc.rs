@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use herdlet_api_types::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
-    alloc::{AllocDeployment, Allocation, Desired, DiskMigration, ServerSide, TaskAction},
+    alloc::{AllocDeployment, Allocation, Desired, DiskMigration, ServerSide},
     job::{Child, HealthCheck, Job, Migrate, Origin},
     manifest::defaults::DEFAULT_NAMESPACE,
     parse_duration,
@@ -96,7 +96,7 @@ impl<'r> Reader<'r> {
             heritage: group.map(disk_migration).unwrap_or_default(),
             preempted: preempted.into_iter().flatten().map(AllocId).collect(),
             task_ports: BTreeMap::new(),
-            actions: group.map(actions).unwrap_or_default(),
+            actions: BTreeMap::new(),
         };
         Ok(Allocation {
             id,
@@ -331,20 +331,6 @@ fn duration(value: &Value) -> Option<Duration> {
             None
         }
     }
-}
-
-/// Commands that users may execute in tasks, by task (1.7 and later).
-fn actions(group: &Value) -> BTreeMap<String, Vec<TaskAction>> {
-    let text =
-        |value: &Value, field: &str| value.get(field).and_then(Value::as_text).unwrap_or_default().to_owned();
-    let action = |action: &Value| TaskAction {
-        name: text(action, "Name"),
-        command: text(action, "Command"),
-        args: items(action, "Args").iter().filter_map(Value::as_text).map(str::to_owned).collect(),
-    };
-    let of_task =
-        |task: &Value| (text(task, "Name"), items(task, "Actions").iter().map(action).collect::<Vec<_>>());
-    items(group, "Tasks").iter().map(of_task).filter(|(_, actions)| !actions.is_empty()).collect()
 }
 
 /// The items of a list field; empty if it is missing.

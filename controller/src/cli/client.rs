@@ -2,9 +2,9 @@
 
 use clap::Subcommand;
 use herdlet_cli::{
-    Connection, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec,
-    explain, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale, schema,
-    status, stop, template, top, var, wait,
+    Connection, action, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval,
+    exec, explain, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale,
+    schema, status, stop, template, top, var, wait,
 };
 
 use super::{doctor, man, simulate, ui};
@@ -67,6 +67,11 @@ pub enum ClientCommand {
         after_help = "Examples:\n  herdlet exec -it web -- sh\n  herdlet exec web cat /etc/hostname     in the first healthy allocation of the job\n  herdlet exec web/httpd -- cat local/config\n  tar c . | herdlet exec -i web -- tar x -C local"
     )]
     Exec(exec::ExecArgs),
+    /// Run an action of a job, a command that it names, or list its actions
+    #[command(
+        after_help = "Examples:\n  herdlet action web                     list the actions of a job\n  herdlet action web clear-cache\n  herdlet action web.web[0]/httpd clear-cache"
+    )]
+    Action(action::ActionArgs),
     /// List and print files of an allocation
     #[command(
         after_help = "Examples:\n  herdlet fs ls web\n  herdlet fs cat web.web[0]/httpd local/config\n  herdlet fs stat web alloc/data\n\nLinks are not followed, and secrets can't be read."
@@ -237,6 +242,7 @@ impl ClientCommand {
             Self::Describe(args) => Some(&mut args.connection),
             Self::Logs(args) => Some(&mut args.connection),
             Self::Exec(args) => Some(&mut args.connection),
+            Self::Action(args) => Some(&mut args.connection),
             Self::Fs(args) => Some(&mut args.connection),
             Self::Restart(args) => Some(&mut args.connection),
             Self::Stop(args) => Some(&mut args.connection),

@@ -72,9 +72,9 @@ fn leaked(name: &str) -> &'static str {
 }
 
 /// Commands whose arguments are targets or jobs.
-const TAKING: [&str; 15] = [
-    "delete", "describe", "dispatch", "exec", "explain", "logs", "promote", "restart", "rollback", "scale",
-    "signal", "start", "status", "stop", "wait",
+const TAKING: [&str; 16] = [
+    "action", "delete", "describe", "dispatch", "exec", "explain", "logs", "promote", "restart", "rollback",
+    "scale", "signal", "start", "status", "stop", "wait",
 ];
 
 /// Lists jobs; prints nothing on failure.

@@ -4,9 +4,9 @@
 //! when its output has no reader.
 
 use herdlet_cli::{
-    apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec, explain, failure,
-    failure::Failure, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback, scale,
-    schema, show, status, stdout, stop, template, top, var, wait,
+    action, apply, checks, config, convert, delete, deployments, diff, dispatch, drain, eval, exec, explain,
+    failure, failure::Failure, fs, gc, get, identity, images, job, logs, monitor, offline, restart, rollback,
+    scale, schema, show, status, stdout, stop, template, top, var, wait,
 };
 
 use super::{ClientCommand, completions, doctor, man, simulate, ui};
@@ -38,6 +38,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Explain(args) => explain::explain(args).await,
         ClientCommand::Describe(args) => explain::describe(args).await,
         ClientCommand::Logs(args) => logs::run(args).await,
+        ClientCommand::Action(args) => action::run(args).await.map_err(Failure::not_the_tasks),
         ClientCommand::Exec(args) => exec::run(args).await.map_err(Failure::not_the_tasks),
         ClientCommand::Fs(args) => fs::run(args).await,
         ClientCommand::Restart(args) => restart::restart(args).await,
@@ -82,7 +83,7 @@ async fn dispatch(command: ClientCommand) -> Result<u8, Failure> {
 impl ClientCommand {
     /// The exit code of a failure.
     fn failed(&self) -> u8 {
-        if matches!(self, Self::Exec(_)) {
+        if matches!(self, Self::Exec(_) | Self::Action(_)) {
             failure::AGENT_FAILED
         } else if matches!(self, Self::Diff(_) | Self::Validate(_)) {
             failure::USAGE
@@ -93,7 +94,7 @@ impl ClientCommand {
 
     /// Resolves with the exit code when the output has no reader and the command has nothing else to do.
     fn unread(&self) -> impl Future<Output = u8> + use<> {
-        let is_exec = matches!(self, Self::Exec(_));
+        let is_exec = matches!(self, Self::Exec(_) | Self::Action(_));
         let only_prints = matches!(
             self,
             Self::Logs(_)

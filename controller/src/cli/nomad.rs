@@ -39,6 +39,8 @@ enum Places {
     Task,
     /// A command follows the first argument.
     Command,
+    /// Flags name the target: job and group, or allocation.
+    Flags,
 }
 
 const fn verb(
@@ -51,7 +53,7 @@ const fn verb(
     Verb { noun, verb, usage, ours, places }
 }
 
-const VERBS: [Verb; 47] = [
+const VERBS: [Verb; 48] = [
     verb("job", "run", "FILE", &["apply"], Places::Files),
     verb("job", "plan", "FILE", &["diff"], Places::Files),
     verb("job", "validate", "FILE", &["validate"], Places::Same),
@@ -64,6 +66,7 @@ const VERBS: [Verb; 47] = [
     verb("job", "scale", "JOB [GROUP] COUNT", &["scale"], Places::Group),
     verb("job", "promote", "JOB", &["promote"], Places::Same),
     verb("job", "dispatch", "JOB [FILE]", &["dispatch"], Places::Same),
+    verb("job", "action", "-job JOB ACTION", &["action"], Places::Flags),
     verb("job", "restart", "JOB", &["restart"], Places::Same),
     verb("job", "stop", "JOB", &["stop"], Places::Same),
     verb("job", "stop -purge", "JOB", &["delete"], Places::Same),
@@ -253,6 +256,9 @@ impl Words {
         if self.rest.first().is_some_and(|first| first == "--") {
             self.rest.remove(0);
         }
+        if verb.places == Places::Flags {
+            self.names.splice(0..0, target_of_flags(&mut self.flags));
+        }
         let mut words: Vec<OsString> = path.iter().map(OsString::from).collect();
         let names = arrange(verb.places, self.names);
         // Commands with the same name may have a further verb, which must precede the flags: `job periodic force`.
@@ -272,6 +278,27 @@ fn prints_stdout_only(given: &[&clap::Id]) -> bool {
     let has = |name: &str| given.iter().any(|id| id.as_str() == name);
     let follows_both = has("follow") && !has("tail");
     !follows_both && !has("stdout") && !has("stderr")
+}
+
+/// Takes the target out of the flags: an allocation, a group of a job, or a job.
+fn target_of_flags(flags: &mut Vec<OsString>) -> Option<OsString> {
+    let mut take = |name: &str| {
+        let at = flags.iter().position(|flag| flag == name).filter(|at| at + 1 < flags.len())?;
+        flags.drain(at..at + 2).last()
+    };
+    let (job, group, alloc) = (take("--job"), take("--group"), take("--alloc"));
+    let job = match (job, group) {
+        (Some(job), Some(group)) => Some(joined(&job, ".", &group)),
+        (job, _) => job,
+    };
+    alloc.or(job)
+}
+
+fn joined(a: &OsString, by: &str, b: &OsString) -> OsString {
+    let mut joined = a.clone();
+    joined.push(by);
+    joined.push(b);
+    joined
 }
 
 /// `-var` as `--var`. Single letters are unchanged: alone, with a value as in `-n=5`, or combined as in `-it`.
@@ -309,18 +336,15 @@ fn takes_value(flag: &clap::Arg) -> bool {
 }
 
 fn arrange(places: Places, names: Vec<OsString>) -> Vec<OsString> {
-    let joined = |a: &OsString, by: &str, b: &OsString| {
-        let mut joined = a.clone();
-        joined.push(by);
-        joined.push(b);
-        joined
-    };
     match (places, names.as_slice()) {
         (Places::Files, files) => files.iter().flat_map(|file| ["-f".into(), file.clone()]).collect(),
         (Places::Version, [job, version]) => vec![job.clone(), "--to".into(), version.clone()],
         (Places::Group, [job, group, count]) => vec![joined(job, ".", group), count.clone()],
         (Places::Task, [alloc, task]) => vec![joined(alloc, "/", task)],
-        (Places::Same | Places::Version | Places::Group | Places::Task | Places::Command, _) => names,
+        (
+            Places::Same | Places::Version | Places::Group | Places::Task | Places::Command | Places::Flags,
+            _,
+        ) => names,
     }
 }
 

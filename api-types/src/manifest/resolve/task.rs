@@ -49,6 +49,7 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolic
         lifecycle: spec.lifecycle.as_ref().map(Lifecycle::stage).unwrap_or_default(),
         depends_on: spec.depends_on.iter().flatten().map(to_dependency).collect(),
         prestop: spec.prestop.as_ref().map(to_prestop),
+        actions: spec.actions.iter().flatten().map(to_action).collect(),
         restart: spec.restart.as_ref().map_or(restart.clone(), |written| written.fields.over(restart)),
         services: to_services(spec.services.as_deref(), &names),
         volume_mounts: spec.volume_mounts.iter().flatten().map(to_mount).collect(),
@@ -84,6 +85,14 @@ fn to_dependency(spec: &Dependency) -> job::Dependency {
     job::Dependency {
         task: spec.task.clone().unwrap_or_default(),
         condition: spec.condition.unwrap_or(DependencyCondition::Started),
+    }
+}
+
+fn to_action(spec: &manifest::Action) -> job::TaskAction {
+    job::TaskAction {
+        name: spec.name.clone().unwrap_or_default(),
+        command: spec.command.clone().unwrap_or_default(),
+        args: plain(spec.args.as_deref()),
     }
 }
 

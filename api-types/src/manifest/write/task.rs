@@ -11,8 +11,8 @@ use crate::{
     Duration,
     job::{self, ArtifactMode, DependencyCondition, RestartPolicy},
     manifest::{
-        Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Secret, Signal,
-        TaskSpec, Template, Text, VolumeMount,
+        Action, Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Secret,
+        Signal, TaskSpec, Template, Text, VolumeMount,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         non_empty,
         resolve::Names,
@@ -33,6 +33,7 @@ pub(super) fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPo
         lifecycle: from_stage(task.lifecycle),
         depends_on: non_empty(task.depends_on.iter().map(from_dependency).collect()),
         prestop: task.prestop.as_ref().map(from_prestop),
+        actions: non_empty(task.actions.iter().map(from_action).collect()),
         restart: from_restart(&task.restart, restart).map(Into::into),
         services: from_services(&task.services, names),
         volume_mounts: non_empty(task.volume_mounts.iter().map(from_mount).collect()),
@@ -75,6 +76,14 @@ fn from_stage(stage: job::Lifecycle) -> Option<Lifecycle> {
 fn from_dependency(dependency: &job::Dependency) -> Dependency {
     let condition = (dependency.condition != DependencyCondition::Started).then_some(dependency.condition);
     Dependency { task: Some(dependency.task.clone()), condition }
+}
+
+fn from_action(action: &job::TaskAction) -> Action {
+    Action {
+        name: Some(action.name.clone()),
+        command: Some(action.command.clone()),
+        args: from_plain(&action.args),
+    }
 }
 
 fn from_prestop(prestop: &job::Prestop) -> Prestop {

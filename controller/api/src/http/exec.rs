@@ -55,7 +55,7 @@ pub(super) async fn open(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
     Params(wanted): Params<ExecQuery>,
-    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+    upgrade: Upgrade,
 ) -> ApiResult<Response> {
     let reach = shared.reach();
     let alloc = reach.alloc(&id)?;
@@ -65,7 +65,14 @@ pub(super) async fn open(
     let command: Vec<String> = serde_json::from_str(&wanted.command)
         .map_err(|error| ApiError::bad(format!("command is not a JSON list of strings: {error}")))?;
     let wanted = exec::ExecSpec { task: wanted.task, command, terminal: wanted.tty };
-    let to_execute = reach.open_exec(&alloc, wanted)?;
+    serve(shared, reach.open_exec(&alloc, wanted)?, upgrade)
+}
+
+/// The outcome of a request for a websocket.
+pub(super) type Upgrade = Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>;
+
+/// Runs a command over the websocket of this request.
+pub(super) fn serve(shared: Arc<Shared>, to_execute: Session, upgrade: Upgrade) -> ApiResult<Response> {
     let upgrade =
         upgrade.map_err(|error| ApiError::bad(format!("this endpoint requires a websocket: {error}")))?;
     Ok(upgrade.max_message_size(FRAME_BYTES_MAX).on_upgrade(move |socket| async move {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use futures_util::{Stream, TryStreamExt};
-use herdlet_api_types::{AllocId, nomad, view::Explanation};
+use herdlet_api_types::{AllocId, alloc::Allocation, nomad, view::Explanation};
+use herdlet_base::paths::encode;
 use reqwest::Method;
 use serde_json::json;
 
@@ -130,6 +131,23 @@ impl Client {
         let request = self
             .to(Method::GET, &format!("/v1/client/allocation/{alloc}/exec"))
             .query(&[("task", task), ("command", &command)])
+            .query(&[("tty", tty == Tty::Yes)]);
+        ExecSocket::open(self, request).await
+    }
+
+    /// Executes an action of a running task.
+    pub async fn run_action(
+        &self,
+        alloc: &Allocation,
+        task: &str,
+        name: &str,
+        tty: Tty,
+    ) -> Result<ExecSocket> {
+        let job = &alloc.job_key;
+        let request = self
+            .to(Method::GET, &format!("/v1/job/{}/action", encode(&job.id)))
+            .query(&[("namespace", &*job.namespace), ("allocID", &alloc.id.to_string())])
+            .query(&[("task", task), ("action", name)])
             .query(&[("tty", tty == Tty::Yes)]);
         ExecSocket::open(self, request).await
     }

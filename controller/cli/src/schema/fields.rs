@@ -332,7 +332,7 @@ fn default_of(path: &str) -> Option<String> {
 }
 
 /// Fields that even the minimal job must set, or whose default depends on its other values.
-const DEFAULT_IS_GIVEN: [&str; 22] = [
+const DEFAULT_IS_GIVEN: [&str; 24] = [
     "spec.periodic.cron",
     "spec.periodic.crons",
     "spec.groups.scaling.min",
@@ -354,6 +354,8 @@ const DEFAULT_IS_GIVEN: [&str; 22] = [
     "spec.groups.tasks.volume_mounts.destination",
     "spec.groups.tasks.lifecycle.hook",
     "spec.groups.tasks.prestop.command",
+    "spec.groups.tasks.actions.name",
+    "spec.groups.tasks.actions.command",
     "spec.groups.services.checks.path",
 ];
 

@@ -92,10 +92,9 @@ fn command(alloc: &AllocView, task: &str, action: &str) -> Result<Vec<String>, A
     if !alloc.tasks.iter().any(|known| *known.name == *task) {
         return Err(ApiError::bad(format!("task {task} not found in allocation {}", alloc.spec.id)));
     }
-    let mut actions = alloc.spec.server.iter().filter_map(|server| server.actions.get(task)).flatten();
-    let found = actions.find(|known| known.name == action);
+    let found = alloc.spec.action(task, action);
     let found = found.ok_or_else(|| ApiError::bad(format!("action {action} not found in task {task}")))?;
-    Ok(std::iter::once(&found.command).chain(&found.args).cloned().collect())
+    Ok(found.to_command())
 }
 
 /// Servers put this text into a websocket's close frame, and close without a reason if it does not fit (`command/agent/alloc_endpoint.go`,

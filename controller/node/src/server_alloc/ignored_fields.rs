@@ -56,8 +56,8 @@ const OF_GROUP: [&str; 13] = [
     "StopAfterClientDisconnect",
 ];
 
-/// Fields of a task likewise. Actions are read from the message.
-const OF_TASK: [&str; 4] = ["Actions", "Affinities", "Constraints", "ScalingPolicies"];
+/// Fields of a task likewise.
+const OF_TASK: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
 
 /// Fields of a task's resources likewise: since 0.5 disk belongs to the group.
 const OF_RESOURCES: [&str; 2] = ["DiskMB", "IOPS"];

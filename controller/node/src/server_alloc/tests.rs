@@ -301,6 +301,17 @@ fn secrets_are_part_of_the_memory_that_servers_gave() {
 }
 
 #[test]
+fn actions_of_a_task_are_read() {
+    let mut task = task();
+    let name = task["Name"].as_str().unwrap().to_owned();
+    task["Actions"] = json!([{ "Name": "seed", "Command": "/bin/echo", "Args": ["sown"] }, { "Name": "bare", "Command": "x", "Args": null }]);
+    let spec = read(&of_group(json!({ "Tasks": [task] })));
+    assert_eq!(spec.action(&name, "seed").unwrap().to_command(), ["/bin/echo", "sown"]);
+    assert_eq!(spec.action(&name, "bare").unwrap().to_command(), ["x"]);
+    assert_eq!(spec.action(&name, "none"), None);
+}
+
+#[test]
 fn secrets_make_no_maximum_of_memory() {
     const ALL_MEMORY: u64 = herdlet_api_types::job::Resources::ALL_MEMORY;
     for (own, given_mb, expected) in [(0, 5, None), (0, 0, None), (-1, -1, Some(ALL_MEMORY))] {

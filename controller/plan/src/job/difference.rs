@@ -123,6 +123,7 @@ fn of_task(old: &Task, new: &Task, found: &mut Vec<String>) {
         lifecycle,
         depends_on: _,
         prestop: _,
+        actions: _,
         restart: _,
         services: _,
         volume_mounts,

@@ -43,6 +43,7 @@ const WAITING: &[&str] = &[
     "alloc stop",
     "alloc restart",
 ];
+const SESSIONS: &[&str] = &["alloc exec", "job action"];
 const STOPPING: &[&str] = &["job stop", "job stop -purge"];
 const OF_A_TEMPLATE: &str = "Go templates are not supported; use -o json with jq";
 const VERSIONS: &str = "every stored version, with its text: herdlet get versions JOB -o yaml";
@@ -56,7 +57,7 @@ const fn flag(after: &'static [&'static str], names: &'static [&'static str], me
 }
 
 /// Earlier rows take precedence, also if two rows yield the same flag.
-const FLAGS: [Flag; 64] = [
+const FLAGS: [Flag; 67] = [
     flag(READING, &["json", "hcl2-strict"], Granted),
     flag(READING, &["hcl1"], Refused("only HCL2 is supported, not HCL1")),
     flag(READING, &["hcl2-strict=false"], Refused("a value for an undeclared variable is an error")),
@@ -98,6 +99,9 @@ const FLAGS: [Flag; 64] = [
     flag(&["job history"], &["full"], Is(&["-o", "yaml"])),
     flag(&["job history"], &["p", "version", "diff-version", "diff-tag", "tag"], Refused(VERSIONS)),
     flag(&["job dispatch"], &["priority"], Refused("a child has its parent's priority")),
+    flag(&["job action"], &["job"], Named("--job")),
+    flag(&["job action"], &["group"], Named("--group")),
+    flag(&["job action"], &["alloc"], Named("--alloc")),
     flag(&["job restart"], &["all-tasks"], Is(&["--all"])),
     flag(&["job restart"], &["group"], Refused(GROUP)),
     flag(&["job restart"], &["batch-size", "batch-wait", "on-error"], Refused(IN_STEPS)),
@@ -118,10 +122,10 @@ const FLAGS: [Flag; 64] = [
     flag(&["alloc logs"], &["c"], Refused("the end of a log is selected in lines: -n LINES")),
     flag(&["alloc logs", "alloc exec", "alloc fs", "alloc restart"], &["job"], Granted),
     flag(&["alloc logs", "alloc exec", "alloc fs", "alloc restart"], &["group"], Refused(GROUP)),
-    flag(&["alloc exec"], &["i=false", "t=false"], Granted),
-    flag(&["alloc exec"], &["i=true", "i"], Is(&["-i"])),
-    flag(&["alloc exec"], &["t=true", "t"], Is(&["-t"])),
-    flag(&["alloc exec"], &["e"], Refused("sessions have no escape character; omit it")),
+    flag(SESSIONS, &["i=false", "t=false"], Granted),
+    flag(SESSIONS, &["i=true", "i"], Is(&["-i"])),
+    flag(SESSIONS, &["t=true", "t"], Is(&["-t"])),
+    flag(SESSIONS, &["e"], Refused("sessions have no escape character; omit it")),
     flag(&["alloc fs"], &["stat"], Refused("for one file: herdlet fs stat ALLOC PATH")),
     flag(&["alloc fs"], &["f", "tail", "n", "c"], Refused(FILES)),
     flag(&["alloc fs"], &["H"], Granted),

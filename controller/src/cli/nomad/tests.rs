@@ -46,6 +46,9 @@ fn nomad_commands_are_translated() {
         ("herdlet alloc logs -f -stderr -n 5 1234 httpd", "herdlet logs -f --stderr -n 5 1234/httpd"),
         ("herdlet alloc exec -it -task httpd 1234 ls -la", "herdlet exec -it --task httpd 1234 -- ls -la"),
         ("herdlet alloc exec 1234 -- ls -la", "herdlet exec 1234 -- ls -la"),
+        ("herdlet job action -job=web -group g -task=httpd flush", "herdlet action --task=httpd web.g flush"),
+        ("herdlet job action -job web -alloc 1234 flush", "herdlet action 1234 flush"),
+        ("herdlet job action -job web -i=true flush", "herdlet action -i web flush"),
         ("herdlet alloc fs 1234 alloc/logs", "herdlet fs show 1234 alloc/logs"),
         ("herdlet alloc logs -n=5 1234", "herdlet logs -n=5 --stdout 1234"),
         // It printed both streams.

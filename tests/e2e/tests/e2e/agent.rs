@@ -250,6 +250,68 @@ fn exec_passes_output_input_exit_code_and_terminal() {
 }
 
 #[test]
+fn actions_run_named_commands_of_the_allocations_version() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let actions = |word: &str| {
+        format!(
+            "actions: [{{name: greet, command: sh, args: [-c, 'echo {word} $NOMAD_TASK_NAME; exit 7']}}, {{name: gone, command: /does/not/exist}}]"
+        )
+    };
+    let tasks = |word: &str| [sleeper("other", ""), sleeper("t", &actions(word))];
+    agent.apply_and_wait(&job("host", "service", "", &tasks("hello")));
+    let members = agent.members();
+    let listed = agent.cli(&["action", "host"]).success().stdout;
+    assert!(listed.contains("greet") && listed.contains("gone") && !listed.contains("other"), "{listed}");
+    let listed = agent.cli(&["action", "host", "-o", "json"]).success().stdout;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed["actions"][0]["command"][0], "sh", "{listed}");
+    for target in ["host", "host.g", "host.g[0]", "host.g[0]/t"] {
+        let output = agent.cli(&["action", target, "greet"]);
+        assert_eq!((output.code, output.stdout.as_str()), (7, "hello t\n"), "{target}: {output:?}");
+        assert!(output.stderr.contains("in host.g[0]/t"), "{output:?}");
+    }
+    let output = agent.cli(&["job", "action", "-job=host", "-group=g", "-task=t", "greet"]);
+    assert_eq!((output.code, output.stdout.as_str()), (7, "hello t\n"), "{output:?}");
+    assert_eq!(agent.cli(&["action", "host", "gone"]).code, 127);
+    for (target, action, why) in [
+        ("host", "none", "its actions: greet, gone"),
+        ("host.g[0]/other", "greet", "has no action"),
+        ("nothing", "greet", "nothing"),
+    ] {
+        let output = agent.cli(&["action", target, action]);
+        assert!(output.code == 125 && output.stderr.contains(why), "{output:?}");
+    }
+    // Paths of the API, as Nomad's own command line requests them.
+    let get = |path: &str| http::get(&agent.peer(), path).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&get("/v1/job/host/actions").body).unwrap();
+    assert_eq!(
+        (&listed[0]["Name"], &listed[0]["TaskName"], &listed[0]["TaskGroupName"]),
+        (&"greet".into(), &"t".into(), &"g".into())
+    );
+    let alloc = &members[0].alloc;
+    for (query, status, why) in [
+        (format!("action=greet&allocID={alloc}"), 400, "\"task\" is missing"),
+        (format!("task=t&allocID={alloc}"), 400, "\"action\" is missing"),
+        (format!("action=none&task=t&allocID={alloc}"), 404, "action \"none\" not found in task \"t\""),
+        (format!("action=greet&task=t&allocID={alloc}"), 400, "requires a websocket"),
+        ("action=greet&task=t&allocID=x".to_owned(), 404, "Unknown allocation"),
+    ] {
+        let answer = get(&format!("/v1/job/host/action?{query}"));
+        assert!(answer.status == status && answer.body.contains(why), "{query}: {answer:?}");
+    }
+    let answer = get(&format!("/v1/job/another/action?action=greet&task=t&allocID={alloc}"));
+    assert!(answer.status == 400 && answer.body.contains("is not of job"), "{answer:?}");
+    // Another text of an action is a new version that replaces nothing.
+    agent.apply_and_wait(&job("host", "service", "", &tasks("hi")));
+    assert_eq!(agent.cli(&["action", "host", "greet"]).stdout, "hi t\n");
+    assert_eq!(agent.members(), members);
+    agent.finish();
+}
+
+#[test]
 fn sessions_of_exec_end_with_the_agent_and_the_task_does_not() {
     if !is_root() {
         return;

@@ -132,7 +132,7 @@ fn each_path_verb_has_one_route() {
 fn unsupported_feature_is_found_by_whole_path_parts() {
     for (path, expected) in [
         ("/v1/acl/token/self", Some("access control lists")),
-        ("/v1/job/web/action", Some("actions of jobs")),
+        ("/v1/job/web/stable", Some("marking versions as stable")),
         ("/v1/job/web", None),
         ("/v1/vars", None),
         ("/v1/variety", None),

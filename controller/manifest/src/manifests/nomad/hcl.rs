@@ -240,8 +240,8 @@ fn free(body: &Body, position: Position) -> Arc<Node> {
 }
 
 /// The blocks whose label becomes a field of the item, with that field.
-const TAKES_LABEL: [(&str, &str); 4] =
-    [("group", "name"), ("task", "name"), ("secret", "name"), ("target", "value")];
+const TAKES_LABEL: [(&str, &str); 5] =
+    [("group", "name"), ("task", "name"), ("secret", "name"), ("action", "name"), ("target", "value")];
 
 /// Returns the field for a block: its own name or the plural of it.
 fn plural(shape: &Shape<'_>, kind: &str) -> String {

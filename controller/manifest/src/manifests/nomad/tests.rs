@@ -116,12 +116,38 @@ fn unbuilt_blocks_are_named_with_their_place() {
             "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n{inner}\n    }}\n  }}\n}}\n"
         )
     };
-    for block in ["csi_plugin", "action", "device_"] {
+    for block in ["csi_plugin", "device_"] {
         let message = error("a.hcl", &task(&format!("      {block} {{\n      }}")));
         assert!(
             message.starts_with(&format!("a.hcl:8:7: spec.groups[0].tasks[0].{block}: ")),
             "{block}: {message}"
         );
+    }
+}
+
+#[test]
+fn actions_have_nomads_names() {
+    let task = |name: &str| {
+        format!(
+            "job \"a\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"raw_exec\"\n      config {{\n        command = \"x\"\n      }}\n      \
+             action \"{name}\" {{\n        command = \"/bin/rm\"\n        args = [\"-r\", \"local/cache\"]\n      }}\n      action \"other\" {{\n        \
+             command = \"true\"\n      }}\n    }}\n  }}\n}}\n"
+        )
+    };
+    let job = good("a.hcl", &task("clear-cache"));
+    let [first, other] = job.groups[0].tasks[0].actions.as_slice() else { panic!("{job:?}") };
+    assert_eq!(
+        (first.name.as_str(), first.to_command()),
+        ("clear-cache", vec!["/bin/rm".into(), "-r".into(), "local/cache".into()])
+    );
+    assert_eq!((other.name.as_str(), other.to_command()), ("other", vec!["true".to_owned()]));
+    for (name, why) in [
+        ("clear cache", "actions[0].name: must be 1 to 128 letters, digits and `-`"),
+        ("other", "actions[1].name: "),
+        ("", "actions[0].name: "),
+    ] {
+        let message = error("a.hcl", &task(name));
+        assert!(message.contains(why), "{name}: {message}");
     }
 }
 

@@ -98,6 +98,7 @@ impl Bounds<'_, '_> {
         self.list("mounts", length(task.volume_mounts.as_ref()), ITEMS_MAX, &trail.field("volume_mounts"));
         self.list("identities", length(task.identities.as_ref()), ITEMS_MAX, &trail.field("identities"));
         self.list("templates", length(task.templates.as_ref()), ITEMS_MAX, &trail.field("templates"));
+        self.list("actions", length(task.actions.as_ref()), ITEMS_MAX, &trail.field("actions"));
         self.list("secrets", length(task.secrets.as_ref()), ITEMS_MAX, &trail.field("secrets"));
         self.services(task.services.as_deref(), &trail.field("services"));
         let env = trail.field("env");

@@ -13,6 +13,9 @@ use crate::yaml::Trail;
 /// The minimum of `memory` and `memory_max` in MiB.
 const MEMORY_MIN: i64 = 10;
 
+/// Maximum length of an action's name, as in Nomad.
+const ACTION_NAME_LEN_MAX: usize = 128;
+
 pub(super) fn validate(
     context: &GroupContext<'_>,
     spec: &TaskSpec,
@@ -43,6 +46,7 @@ pub(super) fn validate(
             findings.problem(&trail.field("timeout"), "must be longer than 0");
         }
     }
+    actions(spec, &trail.field("actions"), findings);
     let own = &GroupContext { task: Some(task), ..*context };
     service::list(own, spec.services.as_deref(), &task.services, &trail.field("services"), findings);
     children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
@@ -53,6 +57,25 @@ pub(super) fn validate(
     identity::of_task(spec, trail, findings);
     variables::of_task(context, task, trail, findings);
     driver::of_task(context, task, trail, findings);
+}
+
+/// Validates `actions`: their names by Nomad's rule.
+fn actions(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let actions = spec.actions.iter().flatten();
+    text::unique(actions.clone().map(|action| action.name.as_deref()), "action", trail, findings);
+    for (index, action) in actions.enumerate() {
+        let trail = trail.item(index);
+        let fits = |name: &String| {
+            (1..=ACTION_NAME_LEN_MAX).contains(&name.len())
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        if action.name.as_ref().is_some_and(|name| !fits(name)) {
+            findings.problem(&trail.field("name"), "must be 1 to 128 letters, digits and `-`");
+        }
+        if action.command.as_ref().is_some_and(String::is_empty) {
+            findings.problem(&trail.field("command"), "must not be empty");
+        }
+    }
 }
 
 /// Validates a task of a job that servers have validated.

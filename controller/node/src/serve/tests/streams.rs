@@ -2,7 +2,10 @@
 
 use std::{io::Write as _, time::Duration};
 
-use herdlet_api_types::alloc::{ServerSide, TaskAction};
+use herdlet_api_types::{
+    alloc::{Allocation, ServerSide},
+    job::TaskAction,
+};
 use herdlet_manifest::fixture::ended;
 use herdlet_rpc::{codec::Value, framed::StreamFrame};
 use serde_json::{Value as Json, json};
@@ -267,22 +270,33 @@ async fn agent_log_is_streamed() {
 
 #[tokio::test]
 async fn an_action_is_executed_by_its_name() {
-    let ground = TestEnv::new();
-    let mut view = ground.alloc(ID);
-    let action = TaskAction {
-        name: "seed".to_owned(),
-        command: "/bin/echo".to_owned(),
-        args: vec!["sown".to_owned()],
+    let of_job = |spec: &mut Allocation, action| {
+        let mut job = (*spec.job).clone();
+        let task = job.groups.iter_mut().flat_map(|group| &mut group.tasks).find(|task| task.name == "web");
+        task.unwrap().actions = vec![action];
+        spec.job = job.into();
     };
-    let mut spec = (*view.spec).clone();
-    let server = herdlet_api_types::fixture::server_side(&spec.job);
-    spec.server = Some(ServerSide { actions: [("web".to_owned(), vec![action])].into(), ..server }.into());
-    view.spec = spec.into();
-    ground.show(&view);
-    let arguments =
-        [("AllocID", text(ID)), ("JobID", text("web")), ("Task", text("web")), ("Action", text("seed"))];
-    let mut stream = ground.stream("Allocations.Exec", &arguments).await;
-    let (output, error) = all(&mut stream).await;
-    let output = String::from_utf8(output).unwrap();
-    assert!(output.contains(r#"{"stdout":{"data":"c293bgo="}}"#) && error.is_none(), "{output} {error:?}");
+    let of_earlier_build = |spec: &mut Allocation, action| {
+        let server = herdlet_api_types::fixture::server_side(&spec.job);
+        let actions = [("web".to_owned(), vec![action])].into();
+        spec.server = Some(ServerSide { actions, ..server }.into());
+    };
+    for place in [of_job, of_earlier_build as fn(&mut Allocation, TaskAction)] {
+        let ground = TestEnv::new();
+        let mut view = ground.alloc(ID);
+        let mut spec = (*view.spec).clone();
+        let args = vec!["sown".to_owned()];
+        place(&mut spec, TaskAction { name: "seed".to_owned(), command: "/bin/echo".to_owned(), args });
+        view.spec = spec.into();
+        ground.show(&view);
+        let arguments =
+            [("AllocID", text(ID)), ("JobID", text("web")), ("Task", text("web")), ("Action", text("seed"))];
+        let mut stream = ground.stream("Allocations.Exec", &arguments).await;
+        let (output, error) = all(&mut stream).await;
+        let output = String::from_utf8(output).unwrap();
+        assert!(
+            output.contains(r#"{"stdout":{"data":"c293bgo="}}"#) && error.is_none(),
+            "{output} {error:?}"
+        );
+    }
 }

@@ -69,9 +69,11 @@ fn values_are_fetched_once_and_used_everywhere() {
     let line = "start me of-plugin ${secret.db.none} of-plugin";
     until_recorded(&agent, ("blocks.g[0]", "t"), &[line]);
     until_file(&agent, "blocks.g[0]", ("t/local/conf", "me of-plugin ${secret.db.none}"));
-    let registered = || http::get(&agent.peer(), "/v1/service/blocks-from-template").unwrap().body;
-    let is_registered = || registered().contains("\"Tags\":[\"me\"]");
-    wait::until_true("the service is registered with the secret as its tag", is_registered);
+    let is_registered = |agent: &Agent| {
+        let service = http::get(&agent.peer(), "/v1/service/blocks-from-template").unwrap();
+        service.body.contains("\"Tags\":[\"me\"]")
+    };
+    wait::until_true("the service is registered with the secret as its tag", || is_registered(&agent));
     let asked = "fetch fetch some/path blocks default me\n";
     assert_eq!(fs::read_to_string(&fetches).unwrap(), asked);
     // Neither a change of a variable nor a restart, nor another agent fetches again.
@@ -83,7 +85,7 @@ fn values_are_fetched_once_and_used_everywhere() {
     agent.cli(&["restart", "blocks"]).success();
     until_recorded(&agent, ("blocks.g[0]", "t"), &[line, line, line]);
     assert_eq!(fs::read_to_string(&fetches).unwrap(), asked);
-    wait::until_true("the service is registered with the tag it had", is_registered);
+    wait::until_true("the service is registered with the tag it had", || is_registered(&agent));
     // Only root reads what is kept, and nothing is left of a job that is deleted.
     let kept = path_of(&agent, "blocks.g[0]", "t/private/secrets.json");
     assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);

@@ -6,10 +6,10 @@ use super::{
     Submission, Text, VersionTag, Versions, Whole, below, delete, get, put, read, remove, write,
 };
 use crate::http::{
-    deployments, dispatch, evaluations, jobs, register, scale, services, statuses, submission, tags, versions,
+    actions, deployments, dispatch, evaluations, jobs, register, scale, services, statuses, submission, tags,
+    versions,
 };
 
-const ACTIONS: &str = "actions of jobs";
 const RECOMMENDATIONS: &str = "recommendations";
 
 const ALL: &[(&str, FieldSource)] = &[("All", Flag("all"))];
@@ -123,8 +123,8 @@ pub(super) const ROUTES: &[Route] = &[
                 .with_response(Submission),
         ),
     ),
-    get("job/{JobID*}/action", NotBuilt(ACTIONS), Stream(Action)),
-    get("job/{JobID*}/actions", NotBuilt(ACTIONS), Servers(read("Job.GetActions", Field("Actions")))),
+    get("job/{JobID*}/action", served!(actions::run), Stream(Action)),
+    get("job/{JobID*}/actions", served!(actions::list), Servers(read("Job.GetActions", Field("Actions")))),
     put(
         "job/{JobID*}/plan",
         served!(register::plan),
