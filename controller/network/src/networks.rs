@@ -25,7 +25,7 @@ use herdlet_base::{error::in_full, paths::hashed};
 use rustix::io::Errno;
 
 use crate::{
-    address::{self, InterfaceAddress},
+    address::InterfaceAddress,
     address_pool::AddressPool,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
     foreign,
@@ -33,10 +33,8 @@ use crate::{
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
     ports::{HoldError, PortHolder},
-    route,
     socket::{Protocol, Socket},
     subnet::Subnet4,
-    sysctl::Setting,
 };
 
 pub use lone::LoneNetworks;
