@@ -131,6 +131,8 @@ impl Networks {
             inner_mac: mac_of(address4),
         };
         link::make_pair(&mut socket, &mut inside, &namespace, &pair)?;
+        let settings = self.settings_of(INTERFACE);
+        namespace.run(|| machine::set_all(settings)).map_err(entering)??;
         self.configure(&mut inside, &inner_name, &addresses)?;
         self.map_ports(request.owner, self.port_maps(request, address4))?;
         self.network(address4, &namespace)
