@@ -362,6 +362,29 @@ fn a_neighbour_reaches_mapped_ports_only() {
     });
 }
 
+/// The kernel translates what a socket sends by UDP as it did before, as long as the socket sends on.
+#[test]
+fn a_client_that_sends_on_reaches_the_next_allocation() {
+    on_host(|_, networks| {
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        client.connect((HOST, 8080)).unwrap();
+        let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for owner in ["a", "b"] {
+            networks.up(&request(owner, &[port(Some(HOST), 8080, 80)])).unwrap();
+            let server = namespace(networks, owner).run(|| Server::open("0.0.0.0:80")).unwrap();
+            // Another connection of the machine, which must not be forgotten.
+            other.send_to(b"?", "192.0.2.8:9").unwrap();
+            let answered = server.serve_datagram(|| {
+                client.send(b"?").unwrap();
+                client.recv(&mut [0; 64]).is_ok()
+            });
+            assert!(answered, "{owner}");
+            networks.down(owner).unwrap();
+        }
+    });
+}
+
 /// A process in the namespace may send from any address. Neither the machine nor a neighbour must take it for another sender.
 #[test]
 fn a_forged_sender_reaches_nobody() {
