@@ -95,7 +95,8 @@ impl Requests {
     ) -> Result<Answer, NoResult> {
         let connection = Connection::open(addresses).await.map_err(|error| request.failure(&error))?;
         let connection = if url.scheme() == "https" {
-            let (config, name) = self.tls.of(request, host(url)).map_err(|error| request.failure(&error))?;
+            let (config, name) =
+                self.tls.select(request, host(url)).map_err(|error| request.failure(&error))?;
             let encrypted = connection.encrypt(config, name).await;
             encrypted.map_err(|error| request.failure(&error))?
         } else {

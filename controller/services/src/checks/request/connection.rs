@@ -24,12 +24,12 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 const RECEIVED_BYTES_MAX: usize = 128 * 1024;
 
 pub(super) enum Connection {
-    Plain(Limited<TcpStream>),
-    Encrypted(Box<TlsStream<Limited<TcpStream>>>),
+    Plain(LimitedStream<TcpStream>),
+    Encrypted(Box<TlsStream<LimitedStream<TcpStream>>>),
 }
 
 /// A stream that fails once it has received too much.
-pub(super) struct Limited<S> {
+pub(super) struct LimitedStream<S> {
     stream: S,
     bytes_left: usize,
 }
@@ -39,7 +39,7 @@ impl Connection {
         let stream = TcpStream::connect(addresses).await?;
         // The request follows a handshake at once.
         stream.set_nodelay(true)?;
-        Ok(Self::Plain(Limited { stream, bytes_left: RECEIVED_BYTES_MAX }))
+        Ok(Self::Plain(LimitedStream { stream, bytes_left: RECEIVED_BYTES_MAX }))
     }
 
     /// Has no effect on an encrypted connection.
@@ -58,7 +58,7 @@ impl Connection {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Limited<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -79,7 +79,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Limited<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Limited<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -30,7 +30,7 @@ pub(super) struct TlsConfigs([OnceLock<Arc<ClientConfig>>; 4]);
 
 impl TlsConfigs {
     /// The configuration for a request, and the name on the certificate.
-    pub(super) fn of(
+    pub(super) fn select(
         &self,
         request: &Request<'_>,
         host: &str,
