@@ -1,4 +1,4 @@
-//! Settings shared by all HTTP clients of herdlet: the command line's, Consul's and the checks'.
+//! Settings shared by the HTTP clients of herdlet, except that of checks, whose peers are tasks.
 //!
 //! In: whether peers use TLS. Out: a builder. The system's certificates are loaded only for TLS: loading costs time and
 //! memory, and fails on a machine without any, where a local socket still works.
@@ -21,7 +21,7 @@ pub enum Tls {
     None,
     /// Against the certificates that this system trusts.
     Verified,
-    /// Not at all, as a check with `tls_skip_verify` requests.
+    /// Not at all, as an artifact with the option `insecure` requests.
     Unverified,
 }
 
@@ -63,6 +63,9 @@ impl Credentials {
 }
 
 /// A client with our user agent that ignores proxy settings, because it connects to this node's own services.
+///
+/// Each request needs a time limit. A peer that sends informational heads (`100 Continue`) without end occupies a thread until
+/// then, so this client is not for peers that anybody can be, such as tasks.
 pub fn builder(tls: Tls) -> ClientBuilder {
     let builder = reqwest::Client::builder()
         .user_agent(USER_AGENT)
@@ -88,5 +91,35 @@ pub async fn read_start(mut response: Response, bytes: &mut Vec<u8>, enough: usi
         && let Ok(Some(chunk)) = response.chunk().await
     {
         bytes.extend_from_slice(&chunk);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+        thread,
+    };
+
+    use super::*;
+
+    /// hyper skips informational heads without a limit. It pauses in between, so the timer of a request fires, and the
+    /// connection ends with the request.
+    #[tokio::test]
+    async fn endless_informational_heads_end_with_the_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        // Its own thread: it sends while the client's is busy.
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            let heads = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
+            while stream.write_all(&heads).is_ok() {}
+        });
+        let client = builder(Tls::None).build().unwrap();
+        let answer = tokio::time::timeout(Duration::from_millis(100), client.get(url).send()).await;
+        assert!(answer.is_err(), "{answer:?}");
+        tokio::task::spawn_blocking(move || server.join().unwrap()).await.unwrap();
     }
 }

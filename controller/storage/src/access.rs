@@ -22,7 +22,10 @@
 //! name no user, because the user of the image may have the number of another task's user.
 //!
 //! The same holds for `alloc` if the directory of a task is its root (driver `exec`): programs in it may change to any user, who may pass
-//! through that TASKDIR and change what is in its `local` and `tmp`, where the sticky bit protects files of others.
+//! through that TASKDIR and change what is in its `local` and `tmp`, where the sticky bit protects files of others. Its own user may not
+//! enter ALLOC, unless another task with that user has no root of its own: the directories are mounted in the root. Such a task can make
+//! files that are dangerous elsewhere, set-user-id programs of root and device files, and other processes of its user must not reach
+//! them.
 //!
 //! A default list, inherited from the parent directory, is removed from the agent's directories, because new entries
 //! would inherit it. If a list can't be written, as on a full disk, the mode closes the directory to all but its owner
@@ -50,6 +53,8 @@ use herdlet_base::{
 pub struct TaskUsers {
     /// Users of tasks.
     users: Vec<Ids>,
+    /// Those of them whose tasks have roots of their own, in which the directories are mounted.
+    enclosed: Vec<Ids>,
     /// Users who may enter every allocation.
     guests: Vec<Ids>,
     known: UserLookup,
@@ -119,6 +124,17 @@ impl TaskUsers {
         Ok(self)
     }
 
+    /// Closes ALLOC to all users but these, whose tasks have no roots of their own.
+    ///
+    /// # Errors
+    /// If the name services don't answer.
+    pub fn entering<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, UserError> {
+        let entering = self.look_up(names)?;
+        let enclosed = self.users.iter().filter(|user| !entering.iter().any(|ids| ids.uid == user.uid));
+        self.enclosed = enclosed.copied().collect();
+        Ok(self)
+    }
+
     fn look_up<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Vec<Ids>, UserError> {
         let mut found: Vec<Ids> = Vec::new();
         if !rustix::process::geteuid().is_root() {
@@ -177,7 +193,9 @@ impl TaskUsers {
 
     /// ALLOC.
     pub(crate) fn entrance(&self) -> Access {
-        self.agents(Perm::READ_EXECUTE, Plain::Passage)
+        let mut entering = self.clone();
+        entering.users.retain(|user| !self.enclosed.contains(user));
+        entering.agents(Perm::READ_EXECUTE, Plain::Passage)
     }
 
     /// `alloc`.

@@ -119,7 +119,8 @@ fn task_users(context: &Context, alloc: &Allocation) -> Result<TaskUsers, UserEr
 /// Like [`task_users`], with these `guests`.
 pub(crate) fn users_of(alloc: &Allocation, guests: &[String]) -> Result<TaskUsers, UserError> {
     let users = TaskUsers::find(own_users(alloc))?.and_guests(guests.iter().map(String::as_str))?;
-    Ok(with_images(alloc, users))
+    let without_root = tasks(alloc).filter(|task| !has_own_root(&task.driver));
+    Ok(with_images(alloc, users.entering(without_root.filter_map(machine_user))?))
 }
 
 /// Adds the users of images and other roots, if a task of the allocation has one.

@@ -19,6 +19,7 @@ use tokio::{
 
 use super::*;
 
+mod hostile;
 mod shortage;
 
 fn http(path: &str) -> CheckKind {

@@ -124,8 +124,10 @@ fn file_system_without_acls_uses_owners() {
     assert!(matches!(Acl::read(&top), Err(AclError::Unsupported)));
     let us = us().uid;
     let (one, two, none) = (users(&[WEB]), users(&[WEB, DB]), users(&[]));
+    let enclosed = TaskUsers { enclosed: vec![WEB], ..users(&[WEB]) };
     let wanted = [
         (one.entrance(), (0o711, us)),
+        (enclosed.entrance(), (0o700, us)),
         (none.entrance(), (0o700, us)),
         (two.common(), (0o711, us)),
         (one.logs(), (0o700, us)),
@@ -329,6 +331,32 @@ fn all_users_may_pass_through_a_directory_that_is_a_root() {
 
 /// The `secrets` of a task that runs an image are open to the image's user, whatever its number: users of the allocation's other tasks,
 /// who may enter the directory of each task, read and changed them.
+/// A task in a root of its own can make set-user-id programs of root, which other processes of its user must not reach.
+#[test]
+fn users_of_roots_do_not_enter_from_outside() {
+    let Some(ground) = test_env() else { return };
+    let dir = Dir::open(ground.path()).unwrap();
+    let names = ["daemon", "nobody"];
+    let [daemon, nobody] = names.map(|name| user::ids(name).unwrap());
+    let enter = [daemon, nobody].map(|ids| (ids.uid, Perm::READ_EXECUTE));
+    for (entering, expected) in [(&names[..], &enter[..]), (&["daemon"][..], &enter[..1]), (&[][..], &[][..])]
+    {
+        let users = TaskUsers::find(names).unwrap().entering(entering.iter().copied()).unwrap();
+        let access = users.entrance();
+        // As an earlier agent left it.
+        TaskUsers::find(names).unwrap().entrance().apply(&dir).unwrap();
+        assert_eq!(access.difference(&dir).unwrap().is_none(), entering.len() == 2, "{entering:?}");
+        access.apply(&dir).unwrap();
+        let expected = Acl::of_users(Perm::ALL, expected.iter().copied());
+        assert_eq!(Acl::read(&dir).unwrap(), expected, "{entering:?}");
+        // In the root they have the rights of a task.
+        users.common().apply(&dir).unwrap();
+        let shared = Acl::of_users(Perm::ALL, [daemon, nobody].map(|ids| (ids.uid, Perm::ALL)));
+        assert_eq!(Acl::read(&dir).unwrap(), shared, "{entering:?}");
+    }
+    TaskUsers::private().apply(&dir).unwrap();
+}
+
 #[test]
 fn the_directory_of_a_task_that_runs_an_image_is_closed_to_the_users_of_other_tasks() {
     let Some(ground) = test_env() else { return };

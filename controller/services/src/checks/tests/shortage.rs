@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 
-fn https(tls_skip_verify: bool, tls_server_name: &str) -> CheckKind {
+pub(super) fn https(tls_skip_verify: bool, tls_server_name: &str) -> CheckKind {
     CheckKind::Http {
         path: "/".to_owned(),
         method: "GET".to_owned(),

@@ -1,11 +1,15 @@
 //! Attempts of isolated tasks to get out: to the agent's files, to other processes, to devices and mounts of the machine.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
-use herdlet_e2e::agent::{Agent, Setup};
+use herdlet_e2e::{
+    agent::{Agent, Setup},
+    command::{self, Running, User},
+    wait,
+};
 
 use crate::{
-    common::{is_root, job, sleeper},
+    common::{is_root, job, shell, sleeper},
     isolated::{isolated, runs_on},
 };
 
@@ -69,6 +73,40 @@ fn a_task_of_nobody_with_all_default_capabilities_stays_in_its_root() {
 }
 
 /// A set-user-id program makes a task root in its root. That is not root on the machine.
+/// With the default capabilities a task can make programs that give root's rights to all who execute them.
+#[test]
+fn the_user_of_an_isolated_task_does_not_reach_its_programs_from_outside() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let planted = |dirs: [&str; 2]| {
+        let plant = |dir| format!("cp /bin/sh {dir}/sh; chown 0:0 {dir}/sh; chmod 4755 {dir}/sh");
+        dirs.map(plant).join("; ")
+    };
+    let bold = isolated("t", &runs_on(&planted(["/alloc/data", "/local"])), "");
+    // The same user without a root of its own, which may not plant anything but reaches its files.
+    let plain = planted(["../alloc/data", "local"]).replace("chown 0:0", "true").replace("4755", "755");
+    let plain = shell("t", &runs_on(&plain), "user: nobody");
+    for (name, task, mode) in [("bold", bold, 0o4755), ("plain", plain, 0o755)] {
+        agent.apply_and_wait(&job(name, "service", "", &[task]));
+        let alloc = agent.single(&format!("{name}.g[0]"), "t").alloc;
+        let alloc = agent.home.state().join("alloc").join(alloc);
+        for program in ["alloc/data/sh", "t/local/sh"].map(|path| alloc.join(path)) {
+            wait::until_true("the program is planted", || {
+                program.metadata().is_ok_and(|found| found.permissions().mode() & 0o7777 == mode)
+            });
+            let script = "exec setpriv --reuid=nobody --regid=nogroup --clear-groups \"$program\" -c true";
+            let mut command =
+                command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", script]);
+            command.env("program", &program);
+            let ran = Running::start(command).finish();
+            assert_eq!(ran.code == 0, name == "plain", "{program:?}: {}", ran.stderr);
+        }
+    }
+    agent.finish();
+}
+
 #[test]
 fn root_in_a_root_reaches_nothing_more() {
     if !is_root() {
