@@ -8,10 +8,10 @@ use crate::{
     AllocId, Duration, JobKey, UnixNanos,
     alloc::{DiskMigration, ServerSide},
     job::{
-        AddressMode, Artifact, ArtifactMode, ChangeScript, Check, CheckKind, DelayFunction, Group,
-        HealthCheck, Job, JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider, ReschedulePolicy,
-        Resources, RestartMode, RestartPolicy, Scaling, Secret, Service, Task, Template, TemplateChange,
-        TemplateSource, Thresholds, Update, Weights,
+        AddressMode, Artifact, ArtifactMode, ChangeMode, ChangeScript, Check, CheckKind, DelayFunction,
+        Group, HealthCheck, Job, JobType, KeptDisk, Lifecycle, LogMode, Logs, OnUpdate, Provider,
+        ReschedulePolicy, Resources, RestartMode, RestartPolicy, Scaling, Secret, Service, Task, Template,
+        TemplateChange, TemplateSource, Thresholds, Update, VaultAccess, Weights,
     },
     manifest::defaults::NODE_POOL,
     service::{CheckResult, CheckStatus, RegisteredCheck, Registration},
@@ -43,6 +43,7 @@ pub fn task(name: &str) -> Task {
         artifacts: Vec::new(),
         templates: Vec::new(),
         secrets: Vec::new(),
+        vault: None,
         dispatch_payload: None,
         identities: Vec::new(),
         resources: Resources::default(),
@@ -53,6 +54,20 @@ pub fn task(name: &str) -> Task {
         shutdown_delay: Duration::ZERO,
         constraints: Vec::new(),
         affinities: Vec::new(),
+    }
+}
+
+/// A token of the default Vault: a file, variables, and a restart with another token.
+pub fn vault_access() -> VaultAccess {
+    VaultAccess {
+        cluster: VaultAccess::DEFAULT_CLUSTER.to_owned(),
+        role: None,
+        namespace: None,
+        env: true,
+        disable_file: false,
+        change_mode: ChangeMode::Restart,
+        change_signal: None,
+        allow_token_expiration: false,
     }
 }
 

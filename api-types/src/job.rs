@@ -21,6 +21,7 @@ mod policy;
 mod secret;
 mod service;
 mod template;
+mod vault;
 
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
@@ -35,6 +36,7 @@ pub use service::{
     Weights,
 };
 pub use template::{ChangeScript, Template, TemplateChange, TemplateSource, TemplateWait};
+pub use vault::VaultAccess;
 
 /// The default of `node_pool`.
 pub const NODE_POOL: &str = "default";
@@ -415,6 +417,9 @@ pub struct Task {
     /// Values to fetch before it starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<Secret>,
+    /// Its token of Vault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault: Option<VaultAccess>,
     /// The file below `local` that receives the payload of a dispatch.
     #[serde(default)]
     pub dispatch_payload: Option<String>,

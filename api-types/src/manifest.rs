@@ -43,6 +43,7 @@ pub mod secret;
 pub mod service;
 pub mod task;
 pub mod template;
+pub mod vault;
 pub mod volume;
 
 mod resolve;
@@ -68,6 +69,7 @@ pub use task::{
     Prestop, Resources, TaskSpec, VolumeMount,
 };
 pub use template::{ChangeScript, Template, TemplateChangeMode, TemplateWait};
+pub use vault::Vault;
 pub use volume::{MkdirParameters, VolumePlugin, VolumeSpec};
 
 /// A document of kind `Job`.

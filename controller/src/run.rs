@@ -288,6 +288,7 @@ async fn start_agent(
         templates: herdlet_config::template::Template::default(),
         network: herdlet_config::network::Network::default(),
         issuer: Default::default(),
+        vault: Default::default(),
         notes: Arc::new(|_| {}),
     })
     .await?;

@@ -116,6 +116,7 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
         templates: config.template.clone(),
         network: config.network.clone(),
         issuer: config.issuer.clone(),
+        vault: config.vault.clone(),
         notes: telemetry.sink(),
     })
     .await?;

@@ -9,8 +9,8 @@ use serde::{
 };
 
 #[cfg(feature = "schema")]
-use super::unused::{NO_SERVERS, NO_VAULT, OLD, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate, vault};
-use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text};
+use super::unused::{NO_SERVERS, OLD, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate};
+use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text, Vault};
 use crate::{
     Duration,
     job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
@@ -27,15 +27,13 @@ const VOLUMES: &str = "write volumes: {data: {type: host, source: NAME}}, a docu
 
 block! {
     /// A group: its tasks start, run and stop together; each of its `count` copies is an allocation.
-    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets", "vault"], "x-no-effect" = {
+    #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["consul", "secret", "secrets"], "x-no-effect" = {
         "disconnect": NO_SERVERS,
         "max_client_disconnect": NO_SERVERS,
         "migrate": ONE_AT_A_TIME,
         "prevent_reschedule_on_lost": NO_SERVERS,
         "stop_after_client_disconnect": NO_SERVERS,
-    }, "x-default" = { "consul": [consul()], "migrate": [migrate()], "vault": [vault()] }, "x-default-warning" = {
-        "vault": NO_VAULT,
-    }, "x-misplaced" = {
+    }, "x-default" = { "consul": [consul()], "migrate": [migrate()] }, "x-misplaced" = {
         "environment": "did you mean `env` of a task?",
         "image": "`image` belongs to `config` of a task with the docker driver",
         "ports": "ports belong to `network`: network: {ports: {http: {static: 8080}}}",
@@ -77,6 +75,8 @@ block! {
         pub max_run_duration: Span,
         /// Values for `NOMAD_META_<key>`; override the job's.
         pub meta: BTreeMap<String, Text>,
+        /// A token of Vault or OpenBao for each task that has no `vault` block of its own.
+        pub vault: Vault,
         /// The disk space that this group is expected to need.
         pub ephemeral_disk: EphemeralDisk,
         /// Requirements that the machine must meet for this group to run there.

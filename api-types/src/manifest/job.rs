@@ -3,14 +3,14 @@
 use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 #[cfg(feature = "schema")]
-use super::unused::{NO_SUBMITTER, NO_VAULT, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate, vault};
-use super::{Affinity, Constraint, GroupSpec, Reschedule, Spread, Text, Update};
+use super::unused::{NO_SUBMITTER, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate};
+use super::{Affinity, Constraint, GroupSpec, Reschedule, Spread, Text, Update, Vault};
 use crate::job::{JobType, PayloadRule};
 
 block! {
     /// A job: groups of tasks, and rules for their roll-out.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["consul", "consul_namespace", "secret", "secrets", "vault", "vault_namespace"],
+        "x-not-built" = ["consul", "consul_namespace", "secret", "secrets", "vault_namespace"],
         "x-no-effect" = {
             "all_at_once": ONE_MACHINE,
             "consul_token": NO_SUBMITTER,
@@ -18,8 +18,7 @@ block! {
             "multiregion": "has no effect: this agent is a region of its own",
             "vault_token": NO_SUBMITTER,
         },
-        "x-default" = { "consul": [consul()], "consul_namespace": ["default"], "migrate": [migrate()], "vault": [vault()] },
-        "x-default-warning" = { "vault": NO_VAULT },
+        "x-default" = { "consul": [consul()], "consul_namespace": ["default"], "migrate": [migrate()] },
     )))]
     pub struct JobSpec {
         /// A `service` runs until it is stopped, a `batch` job until its tasks have ended with code 0. `system` and `sysbatch` run one allocation of
@@ -55,6 +54,8 @@ block! {
         pub update: Update,
         /// When a permanently failed allocation is replaced; groups may override individual fields.
         pub reschedule: Reschedule,
+        /// A token of Vault or OpenBao for each task of a group that has no `vault` block of its own, and neither has its group.
+        pub vault: Vault,
         /// A description and links for user interfaces; stored and shown, but without effect.
         pub ui: Ui,
         /// The groups of this job, at least one.

@@ -39,6 +39,7 @@ impl JobManifest {
             kind: spec.kind.unwrap_or(JobType::Service),
             update: spec.update.as_ref(),
             reschedule: spec.reschedule.as_ref(),
+            vault: spec.vault.as_ref(),
         };
         let groups = spec.groups.iter().flatten().map(|group| to_group(group, &outer)).collect();
         Job {

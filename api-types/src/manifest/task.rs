@@ -9,20 +9,20 @@ use serde::{
 };
 
 #[cfg(feature = "schema")]
-use super::unused::{NO_VAULT, OLD, VERTICAL, consul, vault};
-use super::{Affinity, Constraint, Network, RestartRule, Secret, Service, Signal, Span, Template, Text};
+use super::unused::{OLD, VERTICAL, consul};
+use super::{
+    Affinity, Constraint, Network, RestartRule, Secret, Service, Signal, Span, Template, Text, Vault,
+};
 use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
 
 block! {
     /// A task: one program.
     #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = [
-        "consul", "csi_plugin", "kind", "schedule", "vault",
+        "consul", "csi_plugin", "kind", "schedule",
     ], "x-no-effect" = {
         "scaling": VERTICAL,
         "scalings": VERTICAL,
-    }, "x-default" = { "consul": [consul()], "vault": [vault()] }, "x-default-warning" = {
-        "vault": NO_VAULT,
-    }, "x-misplaced" = {
+    }, "x-default" = { "consul": [consul()] }, "x-misplaced" = {
         "args": "it belongs to `config`",
         "env_files": "did you mean `env_file`?",
         "command": "it belongs to `config`",
@@ -75,6 +75,8 @@ block! {
         pub templates: Vec<Template>,
         /// Values to fetch before it starts, for `${secret.NAME.KEY}`.
         pub secrets: Vec<Secret>,
+        /// A token of Vault or OpenBao; overrides the group's and the job's block.
+        pub vault: Vault,
         /// The file that receives the payload of a dispatch.
         pub dispatch_payload: DispatchPayload,
         /// Signed tokens that identify this task.

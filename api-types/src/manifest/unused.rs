@@ -22,8 +22,9 @@ pub(super) const NO_SUBMITTER: &str =
     "has no effect: this agent doesn't check the submitter's rights elsewhere";
 /// Why `scaling` of a task has no effect.
 pub(super) const VERTICAL: &str = "has no effect: only Nomad Enterprise's autoscaler reads it";
-/// The warning about a task that may rely on Vault.
-pub(super) const NO_VAULT: &str = "has no effect: this release gets no tokens from Vault, so no task has one";
+/// Why `policies` of `vault` have no effect.
+pub(super) const ROLE_HAS_POLICIES: &str =
+    "has no effect: the task logs in with its identity, and the role in Vault has the policies";
 
 /// `consul` as servers write it.
 pub(super) fn consul() -> Value {
@@ -33,9 +34,4 @@ pub(super) fn consul() -> Value {
 /// `migrate` as servers write it.
 pub(super) fn migrate() -> Value {
     json!({ "max_parallel": 1, "health_check": "checks", "min_healthy_time": "10s", "healthy_deadline": "5m" })
-}
-
-/// `vault` with its defaults.
-pub(super) fn vault() -> Value {
-    json!({ "cluster": "default", "env": true, "change_mode": "restart", "change_signal": "SIGHUP" })
 }

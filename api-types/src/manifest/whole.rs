@@ -215,6 +215,9 @@ fn fill_task(written: &mut TaskSpec, task: &Task) {
     for identity in written.identities.iter_mut().flatten() {
         fill_identity(identity);
     }
+    if let (Some(written), Some(access)) = (&mut written.vault, &task.vault) {
+        written.fill(access);
+    }
     written.logs = Some(Logs {
         max_files: Some(task.logs.max_files),
         max_file_size: Some(task.logs.max_file_size_mib),

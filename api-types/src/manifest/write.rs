@@ -46,6 +46,7 @@ impl JobManifest {
                 constraints: from_constraints(&job.constraints),
                 affinities: from_affinities(&job.affinities),
                 spreads: from_spreads(&job.spreads),
+                vault: None,
                 ui: job.ui.as_ref().map(from_ui),
                 meta: texts(&job.meta),
                 // A child's manifest describes what it runs.

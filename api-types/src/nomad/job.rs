@@ -14,7 +14,7 @@ use crate::{
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
         Job, JobType, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
-        RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VolumeRequest,
+        RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -341,7 +341,7 @@ fn task(task: &Task) -> Value {
         },
         "KillSignal": task.kill_signal.clone().unwrap_or_default(), "KillTimeout": task.kill_timeout,
         "ShutdownDelay": task.shutdown_delay,
-        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": null, "Consul": null,
+        "Templates": templates(&task.templates), "Artifacts": list(task.artifacts.iter().map(artifact).collect()), "Secrets": list(task.secrets.iter().map(secret).collect()), "Vault": task.vault.as_ref().map(vault), "Consul": null,
         "Constraints": constraints(&task.constraints), "Affinities": affinities(&task.affinities),
         "DispatchPayload": task.dispatch_payload.as_ref().map(|file| json!({ "File": file })), "CSIPluginConfig": null,
         "Actions": list(task.actions.iter().map(action).collect()),
@@ -350,6 +350,16 @@ fn task(task: &Task) -> Value {
 
 fn action(action: &TaskAction) -> Value {
     json!({ "Name": action.name, "Command": action.command, "Args": texts(&action.args) })
+}
+
+fn vault(access: &VaultAccess) -> Value {
+    json!({
+        "Cluster": access.cluster, "Role": access.role.clone().unwrap_or_default(),
+        "Namespace": access.namespace.clone().unwrap_or_default(), "Policies": null, "Env": access.env,
+        "DisableFile": access.disable_file, "ChangeMode": change_mode(access.change_mode),
+        "ChangeSignal": access.change_signal.clone().unwrap_or_default(),
+        "AllowTokenExpiration": access.allow_token_expiration,
+    })
 }
 
 fn secret(secret: &Secret) -> Value {
@@ -368,15 +378,18 @@ fn artifact(artifact: &Artifact) -> Value {
     })
 }
 
-fn identity(identity: &Identity) -> Value {
-    let change_mode = match identity.change_mode {
+fn change_mode(mode: ChangeMode) -> &'static str {
+    match mode {
         ChangeMode::Noop => "noop",
         ChangeMode::Signal => "signal",
         ChangeMode::Restart => "restart",
-    };
+    }
+}
+
+fn identity(identity: &Identity) -> Value {
     json!({
         "Name": identity.name, "Audience": identity.aud, "TTL": identity.ttl.unwrap_or_default(),
-        "Env": identity.env, "File": identity.file, "Filepath": identity.filepath.clone().unwrap_or_default(), "ChangeMode": change_mode,
+        "Env": identity.env, "File": identity.file, "Filepath": identity.filepath.clone().unwrap_or_default(), "ChangeMode": change_mode(identity.change_mode),
         "ChangeSignal": identity.change_signal.clone().unwrap_or_default(), "ExtraClaims": texts(&identity.extra_claims),
     })
 }

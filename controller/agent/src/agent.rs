@@ -14,7 +14,7 @@ mod templates;
 mod watchers;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, OnceLock},
     time::Duration,
@@ -25,7 +25,7 @@ use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_base::paths::Paths;
-use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits};
+use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits, vault::VaultServer};
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
 use herdlet_plan::{
@@ -44,7 +44,7 @@ use herdlet_runtime::{self as runtime, BootClock, Clock, Inbox, Pace, Runtime, S
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::artifact::Fetcher;
 use herdlet_variables::{KeySource, Store, Variables};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -66,6 +66,7 @@ use crate::{
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
+    vault::{Vaults, attributes},
     watch::{clock, drift, networks::watch as watch_networks},
 };
 use consul::ConsulAttributes;
@@ -112,6 +113,8 @@ pub struct Parts {
     pub network: herdlet_config::network::Network,
     /// Rules of identities that this agent signs.
     pub issuer: Issuer,
+    /// Servers of Vault, by name.
+    pub vault: BTreeMap<String, VaultServer>,
     /// Receives the planner's notes, to count them.
     pub notes: NoteSink,
 }
@@ -171,6 +174,7 @@ impl Agent {
             templates,
             network,
             issuer,
+            vault,
             notes,
         } = parts;
         let bare = node.clone();
@@ -219,6 +223,8 @@ impl Agent {
         let scripts = InTasks { drivers: instance.drivers.clone(), model: Arc::clone(&model) };
         let (consul_attributes, of_consul) = ConsulAttributes::new(&consul)?;
         let (services, news) = Services::new(instance.id.clone(), &consul, Arc::new(scripts))?;
+        let vaults = Arc::new(Vaults::new(vault));
+        let (vault_attributes, of_vault) = watch::channel(attributes::Attributes::new());
         let renderer = Arc::new(Renderer::new(
             herdlet_render::Sources {
                 variables,
@@ -238,6 +244,7 @@ impl Agent {
             signer: identity_keys.signer(),
             identity_keys,
             issuer,
+            vaults: Arc::clone(&vaults),
             server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
             cluster: OnceLock::new(),
             services,
@@ -295,10 +302,11 @@ impl Agent {
         watchers.open(reports.pass_on(drivers_news));
         watchers.open(known.follow_changes(
             instance.drivers.clone(),
-            drivers::Described { bare, current, consul: of_consul },
+            drivers::Described { bare, current, consul: of_consul, vault: of_vault },
             inbox.clone(),
         ));
         watchers.open(consul_attributes.follow(Arc::clone(&model)));
+        watchers.open(attributes::follow(vaults, vault_attributes));
         watchers.open(drift::watch_mounts(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         watchers.open(drift::watch_directories(instance.paths.clone(), Arc::clone(&model), inbox.clone()));
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);

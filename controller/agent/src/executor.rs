@@ -16,6 +16,7 @@
 //! - [`services`]: registrations and checks.
 //! - [`scripts`]: commands of checks.
 //! - [`templates`]: files rendered from templates.
+//! - [`vault`]: tokens of Vault.
 
 pub mod api_socket;
 pub mod artifacts;
@@ -31,6 +32,7 @@ pub mod scripts;
 pub mod secrets;
 pub mod services;
 pub mod templates;
+pub mod vault;
 
 use std::{
     cmp::Reverse,
@@ -70,6 +72,7 @@ use crate::{
     planner::{Input, PlannedAction},
     server_tokens::ServerTokens,
     task_sockets::TaskSockets,
+    vault::Vaults,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -107,6 +110,8 @@ pub struct Context {
     pub renderer: Arc<Renderer>,
     /// The directory of plugins that fetch secrets.
     pub secrets_plugins: PathBuf,
+    /// Servers of Vault.
+    pub vaults: Arc<Vaults>,
     /// Networks of allocations.
     pub networks: Arc<AllocNetworks>,
     /// Open sockets of the Task API.
@@ -145,7 +150,7 @@ pub enum WorkKind {
     Inspect,
     /// Directories, mounts, tokens, volumes.
     Place,
-    /// Downloads, and identities signed by servers: they may take long.
+    /// Downloads, identities signed by servers, and requests to Vault: they may take long.
     Download,
     /// Starts of processes.
     Start,
@@ -308,6 +313,7 @@ async fn perform(context: Arc<Context>, action: Action, control: Control) -> Out
                     artifacts::artifacts(&context, &task, verb, &control.cancel).await
                 }
                 (TaskPart::Identity, Some(verb)) => places::identity(&context, &task, verb).await,
+                (TaskPart::Vault, Some(verb)) => vault::vault(&context, &task, verb, &control.cancel).await,
                 (TaskPart::Secrets, Some(verb)) => {
                     secrets::secrets(&context, &task, verb, &control.cancel).await
                 }
@@ -453,6 +459,8 @@ fn kind_of(action: &Action) -> WorkKind {
         (Verb::Up, Target::Alloc(_, Part::Task(_, TaskPart::Identity))) if is_servers(&action.subject) => {
             WorkKind::Download
         }
+        // It waits for Vault.
+        (Verb::Down, Target::Alloc(_, Part::Task(_, TaskPart::Vault))) => WorkKind::Download,
         (Verb::Up | Verb::Down, _) => WorkKind::Place,
     }
 }

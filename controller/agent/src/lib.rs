@@ -21,4 +21,5 @@ pub mod server_tokens;
 pub mod state_db;
 pub mod task_sockets;
 pub mod telemetry;
+pub mod vault;
 pub mod watch;

@@ -21,6 +21,7 @@ pub mod nomad;
 mod page;
 mod state;
 mod templates;
+mod vault;
 
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ use crate::{
     agent::{Orphans, Tally},
     planner::NoteSink,
     publish::{Object, ObjectChange, ReadModel},
+    vault::VaultFigures,
 };
 use counts::Counts;
 pub use counts::Unknown;
@@ -81,6 +83,8 @@ pub struct Sources {
     pub catalogs: Catalogs,
     /// Figures about the templates of tasks.
     pub templates: Box<dyn Fn() -> Figures + Send + Sync>,
+    /// Figures about tokens of Vault.
+    pub vault: Box<dyn Fn() -> VaultFigures + Send + Sync>,
     /// The number of refused manifest files.
     pub manifest_errors: Box<dyn Fn() -> u64 + Send + Sync>,
     /// The machine's resources, and the part that is reserved from allocations.
@@ -251,6 +255,7 @@ impl Shared {
             state::write(page, sources)?;
             catalogs::write(page, &sources.catalogs, &sources.model)?;
             templates::write(page, (sources.templates)())?;
+            vault::write(page, (sources.vault)())?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;
             let until = (sources.certificate_until)().map(|until| ([], number(until.max(0).unsigned_abs())));
             page.gauges(&names::CERTIFICATE_EXPIRY, until)?;

@@ -88,6 +88,8 @@ pub struct File {
     pub variables: Variables,
     /// Identities: the tokens that this agent signs for tasks.
     pub identities: identities::Section,
+    /// Servers of Vault or OpenBao, by name; `default` is the one of jobs that name none.
+    pub vault: super::vault::Section,
     /// Range of dynamic ports.
     pub dynamic_ports: Option<PortRange>,
     /// Resources of this machine that allocations can't use.
@@ -378,6 +380,9 @@ impl File {
         }
         for (at, message) in self.identities.problems() {
             report(&format!("identities.{at}"), message);
+        }
+        for (at, message) in super::vault::problems(&self.vault) {
+            report(&format!("vault.{at}"), message);
         }
         if let Err(message) = self.reserved.ports() {
             report("reserved.reserved_ports", message);

@@ -25,6 +25,7 @@ mod places;
 mod sources;
 pub mod template;
 mod tls;
+pub mod vault;
 mod view;
 
 #[cfg(test)]
@@ -141,6 +142,8 @@ pub struct Config {
     pub variables_key_file: Option<PathBuf>,
     /// Rules of the identities that this agent signs.
     pub issuer: herdlet_plan::identity_claims::Issuer,
+    /// Servers of Vault, by name.
+    pub vault: std::collections::BTreeMap<String, vault::VaultServer>,
     /// Range of dynamic ports.
     pub dynamic_ports: RangeInclusive<u16>,
     /// Resources of this machine that allocations can't use.
@@ -169,6 +172,8 @@ impl Config {
         let rpc = cluster.clone().filter_map(|cluster| cluster.tls.as_ref()).map(|tls| &tls.key);
         let taken_over = cluster.flat_map(|cluster| [&cluster.moved_from, &cluster.intro_token_file]);
         let consul = [&self.consul.token_file, &self.consul.service_tokens_dir];
+        let keys_of_vault =
+            self.vault.values().filter_map(|server| server.certificate.as_ref().map(|(_, key)| key));
         let single = [&self.state_dir, &self.socket];
         let own = self
             .files
@@ -179,7 +184,7 @@ impl Config {
             .chain(self.listen.as_ref().map(|(_, token)| token))
             .chain(self.variables_key_file.as_ref())
             .chain(consul.into_iter().chain(taken_over).flatten())
-            .chain(tls.chain(rpc));
+            .chain(tls.chain(rpc).chain(keys_of_vault));
         default_private_paths().into_iter().chain(own.cloned()).collect()
     }
 }

@@ -18,6 +18,7 @@ use super::{
     host_port::host_port,
     places,
     sources::{Loaded, Opening, Sources},
+    vault,
 };
 
 impl Config {
@@ -146,6 +147,7 @@ impl Config {
             consul,
             variables_key_file: file.variables.key_file,
             issuer: file.identities.settled(),
+            vault: vault::settled(file.vault),
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
             reserved: Room {
                 cpu_mhz: file.reserved.cpu,

@@ -14,6 +14,7 @@ use super::{
     Config, ConfigError, Flags, LogFormat, Surroundings,
     load::check_trust,
     sources::{Opening, Sources},
+    vault::VaultServer,
 };
 
 mod cluster;
@@ -264,6 +265,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("identities.oidc_issuer", json!(config.issuer.url)),
         ("identities.extra_claims", json!(config.issuer.extra_claims)),
         ("identities.optional_extra_claims", json!(config.issuer.optional_extra_claims)),
+        ("vault", vault(config)),
         ("telemetry.publish_allocation_metrics", json!(config.publish_allocation_metrics)),
         ("log_level", json!(config.log_level)),
         (
@@ -276,6 +278,22 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
     ]);
     all.extend(cluster::values(config.cluster.as_ref()));
     all
+}
+
+/// The servers of Vault, under the names of the file.
+fn vault(config: &Config) -> Value {
+    let server = |(name, server): (&String, &VaultServer)| {
+        let (certificate, key) = server.certificate.clone().unzip();
+        let fields = json!({
+            "address": server.address, "namespace": server.namespace, "create_from_role": server.role,
+            "jwt_auth_backend_path": server.auth_path, "ca_file": server.ca_file, "ca_path": server.ca_path,
+            "cert_file": certificate, "key_file": key, "tls_server_name": server.server_name,
+            "tls_skip_verify": server.skip_verify,
+            "default_identity": { "aud": server.audiences, "ttl": short(server.identity_ttl) },
+        });
+        (name.clone(), fields)
+    };
+    Value::Object(config.vault.iter().map(server).collect())
 }
 
 #[cfg(test)]

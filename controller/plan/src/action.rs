@@ -56,6 +56,7 @@ pub struct MountSource {
 /// | `Checks` | run the group's checks | stop them | do they run? |
 /// | `Task Dir` | create the task directory, tmpfs on `secrets` and `private` | – (goes with `Dir`) | does it exist, mounted? |
 /// | `Task Artifacts` | fetch what is missing | – (goes with `Dir`) | was everything fetched? |
+/// | `Task Vault` | log in, or renew the token: `revision`, `renew_at` | revoke the token | is it there? |
 /// | `Task Identity` | write tokens: `renew_at` | – (goes with `Dir`) | do they exist, unexpired? |
 /// | `Task Templates` | render what differs: `outputs` | – (goes with `Dir`) | are the files there? |
 /// | `Task Mounts` | mount all volumes of the task | unmount all | do all exist, and are they ours? |

@@ -51,6 +51,12 @@ pub struct Claims {
     pub exp: Option<i64>,
     /// Unique id of the token.
     pub jti: String,
+    /// The namespace of Vault that the task logs in to; only for the identity that it logs in with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault_namespace: Option<String>,
+    /// The role that it logs in with, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault_role: Option<String>,
     /// Claims of the operator's [`Issuer`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_claims: BTreeMap<String, String>,
@@ -94,6 +100,7 @@ impl Claims {
         // Only the default identity is for this API.
         let is_default = identity.name == DEFAULT_IDENTITY && identity.aud.is_empty();
         let aud = if is_default { vec![DEFAULT_AUDIENCE.to_string()] } else { identity.aud.clone() };
+        let vault = task.vault.as_ref().filter(|access| access.identity_name() == identity.name);
         Self {
             nomad_namespace: alloc.job_key.namespace.to_string(),
             nomad_job_id: job_id(alloc).to_string(),
@@ -106,6 +113,8 @@ impl Claims {
             nbf: now,
             exp: expires(issued_at, identity.ttl),
             jti: token_id.to_string(),
+            vault_namespace: vault.and_then(|access| access.namespace.clone()),
+            vault_role: vault.and_then(|access| access.role.clone()),
             extra_claims: extra_claims(grant),
         }
     }
@@ -139,7 +148,7 @@ fn extra_claims(grant: &Grant<'_>) -> BTreeMap<String, String> {
     extra_claims.iter().chain(chosen).map(|(name, text)| (name.clone(), filled(text))).collect()
 }
 
-/// The value of `${name}` in a claim. Nomad's names, except those of Vault.
+/// The value of `${name}` in a claim. Nomad's names, except those of Vault's namespace and role.
 fn value_of<'a>(grant: &Grant<'a>, name: &str) -> Option<&'a str> {
     let Grant { alloc, task, node, .. } = *grant;
     Some(match name {

@@ -61,6 +61,8 @@ pub enum TaskPart {
     Dir,
     /// Token files.
     Identity,
+    /// The token of Vault.
+    Vault,
     /// Values of `secret` blocks.
     Secrets,
     /// Files fetched into it.

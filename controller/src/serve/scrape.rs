@@ -60,6 +60,10 @@ pub(super) fn scrape(
             let renderer = Arc::clone(&agent.context.renderer);
             Box::new(move || renderer.figures())
         },
+        vault: {
+            let vaults = Arc::clone(&agent.context.vaults);
+            Box::new(move || vaults.figures())
+        },
         manifest_errors: Box::new(move || refused_files(&folders)),
         room,
         node: NodeFacts::clone(&agent.context.node.get()),

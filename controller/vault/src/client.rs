@@ -38,6 +38,14 @@ pub struct JwtLogin<'a> {
     pub identity: &'a SecretText,
 }
 
+/// What a server reports about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerInfo {
+    pub version: String,
+    pub cluster_id: String,
+    pub cluster_name: String,
+}
+
 /// Why a client can't be created.
 #[derive(Debug, thiserror::Error)]
 #[error("prepare a client for Vault")]
@@ -243,16 +251,22 @@ impl VaultClient {
         terms_of_renewal(&answer).map_err(|why| VaultError::Answer { doing, why })
     }
 
-    /// Whether the server is up and unsealed.
+    /// The server's version and cluster, if it is up and unsealed.
     ///
     /// # Errors
     /// If it is not ready, or does not answer.
-    pub async fn check_health(&self) -> Result<(), VaultError> {
+    pub async fn describe(&self) -> Result<ServerInfo, VaultError> {
         let doing = "ask for its health".to_owned();
         let arguments = ["standbyok", "perfstandbyok"].map(|name| (name.to_owned(), "true".to_owned()));
         let path = VaultPath::of_checked("sys/health".to_owned(), arguments.to_vec());
         let call = Call { scope: Scope::Root, ..Call::new(Method::GET, &path, &doing) };
-        self.transport.send(call).await.map(drop)
+        let answer = self.transport.send(call).await?;
+        let text = |name: &str| answer.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        Ok(ServerInfo {
+            version: text("version"),
+            cluster_id: text("cluster_id"),
+            cluster_name: text("cluster_name"),
+        })
     }
 }
 

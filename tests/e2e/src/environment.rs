@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 /// The Consul program.
 pub const CONSUL: &str = "HERDLET_TEST_CONSUL";
 
+/// The OpenBao program.
+pub const OPENBAO: &str = "HERDLET_TEST_OPENBAO";
+
 /// The program that validates pages of metrics.
 pub const PROMTOOL: &str = "HERDLET_TEST_PROMTOOL";
 

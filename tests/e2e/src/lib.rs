@@ -14,6 +14,7 @@
 //! - [`engine`]: real container engines.
 //! - [`proxy`]: a proxy that gives wrong answers.
 //! - [`http`]: one request over a socket.
+//! - [`openbao`]: a real OpenBao.
 //! - [`ports`]: free ports.
 //! - [`wait`]: polling with a deadline.
 //! - [`environment`]: the components that the machine has.
@@ -35,6 +36,7 @@ pub mod flat;
 pub mod home;
 pub mod host;
 pub mod http;
+pub mod openbao;
 pub mod ports;
 pub mod power_cuts;
 pub mod program;

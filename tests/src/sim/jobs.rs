@@ -177,6 +177,14 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
         // Its program may use the Task API with the token.
         tasks[0].driver = RAW_EXEC.to_owned();
     }
+    if rng.one_in(4) {
+        let change_mode = match rng.below(3) {
+            0 => ChangeMode::Noop,
+            1 => ChangeMode::Signal,
+            _ => ChangeMode::Restart,
+        };
+        tasks[0].vault = Some(VaultAccess { change_mode, ..fixture::vault_access() });
+    }
     for (name, lifecycle) in [
         ("pre", Lifecycle::Prestart),
         ("side", Lifecycle::PrestartSidecar),

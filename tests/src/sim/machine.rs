@@ -1,13 +1,14 @@
 //! The simulated machine: the real state of a simulation. It survives crashes of the agent, and checks invariants.
 
 mod process;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdlet_api_types::{
     AllocId, Duration, UnixNanos,
     alloc::Allocation,
-    job::{ChangeMode, Group, Task},
+    job::{Group, Task},
     task::ExitResult,
 };
 use herdlet_plan::{
@@ -22,6 +23,7 @@ use herdlet_plan::{
     time::{Deadline, Now},
 };
 
+use self::tokens::{VaultTokens, renew_in};
 use super::{jobs::checks_of, networks::Networks, probe::Probes, templates::Templates};
 
 /// A real object that an operation creates or removes.
@@ -125,6 +127,8 @@ pub struct Machine {
     pub(super) tokens: BTreeMap<(AllocId, u16), Tokens>,
     /// The parts that only tests have.
     pub probes: Probes,
+    /// Tokens of Vault.
+    pub vault: VaultTokens,
     /// Templates of tasks, and their data.
     pub templates: Templates,
     /// Networks of allocations.
@@ -244,6 +248,7 @@ impl Machine {
             self.robbed.insert(*alloc);
         }
         let lost = self.remove(gone);
+        lost.iter().for_each(|thing| self.vault.lose(thing));
         self.vanished.extend(lost);
     }
 
@@ -313,9 +318,10 @@ impl Machine {
         self.attempts.clear();
         self.living.clear();
         self.tokens.clear();
+        self.vault.reboot();
         self.networks.reboot();
         self.catalogue_down_until = 0;
-        self.things.retain(|thing| !thing.consists_of(Medium::Mounts));
+        self.things.retain(|thing| !thing.consists_of(Medium::Mounts) && !tokens::is_of_vault(thing));
         self.crash(0);
         self.late_until = 0;
     }
@@ -380,6 +386,7 @@ impl Machine {
                 let why = "the allocation directory is missing".to_owned();
                 Outcome::Failed { class: FailureClass::Retry, why }
             }
+            Verb::Up if matches!(part, Part::Task(_, TaskPart::Vault)) => self.get_token(now, alloc.id, part),
             Verb::Up if matches!(part, Part::Task(_, TaskPart::Templates)) => {
                 return self.render(now_ns, alloc, part, action);
             }
@@ -398,7 +405,7 @@ impl Machine {
                         let renew_in = renew_in(alloc, index);
                         let lasts = renew_in.map(|half| now_ns + 2 * half.as_nanos().unsigned_abs());
                         let tokens = self.tokens.entry((alloc.id, index)).or_default();
-                        tokens.lying = lasts.filter(|_| is_told(alloc, index));
+                        tokens.lying = lasts.filter(|_| tokens::is_told(alloc, index));
                         tokens.renew_at = renew_in.map(|half| Deadline::after(now, half));
                         Outcome::Done(Some(Facts::renewed_at(tokens.renew_at)))
                     }
@@ -427,6 +434,7 @@ impl Machine {
                     self.things.retain(|thing| !ours(thing));
                 }
                 self.things.remove(&thing);
+                self.vault.forget(alloc.id, part);
                 if part == Part::Network {
                     self.networks.remove(alloc.id);
                 }
@@ -439,6 +447,9 @@ impl Machine {
                 (true, Part::Task(index, TaskPart::Identity)) => {
                     let renew_at = self.tokens.get(&(alloc.id, index)).and_then(|tokens| tokens.renew_at);
                     Outcome::Present(Some(Facts::renewed_at(renew_at)))
+                }
+                (true, Part::Task(_, TaskPart::Vault)) => {
+                    Outcome::Present(self.vault.inspect(alloc.id, part))
                 }
                 (true, Part::Task(index, own)) => {
                     Outcome::Present(self.probes.inspect((alloc.id, index), own))
@@ -477,7 +488,7 @@ pub fn runs_checks(part: Part) -> bool {
 
 /// Tokens are on a file system of their own.
 fn is_token(part: Part) -> bool {
-    matches!(part, Part::Task(_, TaskPart::Identity))
+    matches!(part, Part::Task(_, TaskPart::Identity | TaskPart::Vault))
 }
 
 /// The group and task of an allocation.
@@ -497,16 +508,4 @@ fn exited(key: AttemptKey, attempt: &Attempt, result: ExitResult) -> Event {
     let (alloc, index, number) = key;
     let task = spec_of(&attempt.alloc, index).map(|(_, task)| task.name.clone()).unwrap_or_default();
     Event::Exited { alloc, task, attempt: number, result }
-}
-
-/// Whether a task is notified of new tokens, by a signal or a restart.
-fn is_told(alloc: &Allocation, index: u16) -> bool {
-    let identities = spec_of(alloc, index).map(|(_, task)| task.identities.as_slice()).unwrap_or_default();
-    identities.iter().any(|identity| identity.change_mode != ChangeMode::Noop)
-}
-
-fn renew_in(alloc: &Allocation, index: u16) -> Option<Duration> {
-    let (_, task) = spec_of(alloc, index).ok()?;
-    let ttl = task.identities.iter().filter_map(|identity| identity.ttl).min()?;
-    Some(Duration(ttl.as_nanos() / 2))
 }

@@ -307,7 +307,9 @@ impl Life {
         }
         let renewing = self.allocs.values().filter_map(|view| view.spec.group()).any(|group| {
             let mut identities = group.tasks.iter().flat_map(|task| &task.identities);
+            let mut vaults = group.tasks.iter().filter_map(|task| task.vault.as_ref());
             identities.any(|identity| identity.ttl.is_some() && identity.change_mode != ChangeMode::Noop)
+                || vaults.any(|access| access.change_mode != ChangeMode::Noop)
         });
         self.events.extend(inspections);
         let (commits, since, mut views) = (self.commits, self.now_ns, self.job_views);

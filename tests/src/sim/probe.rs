@@ -59,6 +59,7 @@ impl Probes {
             TaskPart::ProbeReader => Some(facts(probe.read)),
             TaskPart::Dir
             | TaskPart::Identity
+            | TaskPart::Vault
             | TaskPart::Secrets
             | TaskPart::Artifacts
             | TaskPart::Mounts

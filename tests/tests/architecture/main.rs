@@ -137,7 +137,7 @@ const EDGES: [(&str, &str); 19] = [
     ("render", "api-types base fingerprint runtime services template variables"),
     (
         "agent",
-        "api-types base config docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables",
+        "api-types base config docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables vault",
     ),
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (

@@ -3,13 +3,17 @@
 //! In: the group's block and the settings of its job ([`Outer`]). Out: a [`Group`] with all defaults.
 
 use super::{
-    length, names::Names, service::to_services, task::to_task, to_affinities, to_constraints, to_spreads,
+    length,
+    names::Names,
+    service::to_services,
+    task::{OfGroup, to_task},
+    to_affinities, to_constraints, to_spreads,
 };
 use crate::{
     Duration,
     job::{self, DependencyCondition, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest},
     manifest::{
-        self, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update,
+        self, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update, Vault,
         VolumeRequest as VolumeRequestSpec,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         strings,
@@ -22,6 +26,7 @@ pub(super) struct Outer<'a> {
     pub(super) kind: JobType,
     pub(super) update: Option<&'a Update>,
     pub(super) reschedule: Option<&'a Reschedule>,
+    pub(super) vault: Option<&'a Vault>,
 }
 
 pub(super) fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
@@ -43,6 +48,7 @@ pub(super) fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
     let default = default_restart(outer.kind);
     let restart = spec.restart.as_ref().map_or(default.clone(), |written| written.fields.over(&default));
     let names = Names { job: outer.job, group: &name, task: None };
+    let of_group = OfGroup { restart: &restart, vault: spec.vault.as_ref().or(outer.vault) };
     Group {
         count,
         scaling: spec.scaling.as_ref().map(|scaling| scaling.of(count)),
@@ -56,7 +62,7 @@ pub(super) fn to_group(spec: &GroupSpec, outer: &Outer<'_>) -> Group {
             .map(|(name, volume)| (name.clone(), to_request(volume)))
             .collect(),
         services: to_services(spec.services.as_deref(), &names),
-        tasks: spec.tasks.iter().flatten().map(|task| to_task(task, &names, &restart)).collect(),
+        tasks: spec.tasks.iter().flatten().map(|task| to_task(task, &names, &of_group)).collect(),
         shutdown_delay: length(spec.shutdown_delay, Duration::ZERO),
         max_run_duration: spec.max_run_duration.map(|longest| longest.0),
         meta: strings(spec.meta.as_ref()),

@@ -1,6 +1,6 @@
 //! Resolves a task.
 //!
-//! In: the task's block, the names around it, and the restart policy of its group. Out: a [`Task`] with all defaults.
+//! In: the task's block, the names around it, and the settings of its group. Out: a [`Task`] with all defaults.
 
 use std_alloc::{borrow::ToOwned, collections::BTreeMap, string::String};
 
@@ -16,7 +16,7 @@ use crate::{
     Duration,
     job::{self, DependencyCondition, PortRequest, RestartPolicy, Task},
     manifest::{
-        self, Dependency, Hook, Lifecycle, TaskSpec,
+        self, Dependency, Hook, Lifecycle, TaskSpec, Vault,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         strings,
     },
@@ -36,7 +36,15 @@ impl Lifecycle {
     }
 }
 
-pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolicy) -> Task {
+/// A group's settings for its tasks.
+pub(super) struct OfGroup<'a> {
+    pub(super) restart: &'a RestartPolicy,
+    /// For tasks without a block of their own; as in Nomad, blocks are not merged.
+    pub(super) vault: Option<&'a Vault>,
+}
+
+pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, outer: &OfGroup<'_>) -> Task {
+    let restart = outer.restart;
     let name = spec.name.clone().unwrap_or_default();
     let names = Names { task: Some(&name), ..*group };
     Task {
@@ -56,6 +64,7 @@ pub(super) fn to_task(spec: &TaskSpec, group: &Names<'_>, restart: &RestartPolic
         artifacts: spec.artifacts.iter().flatten().map(to_artifact).collect(),
         templates: spec.templates.iter().flatten().map(manifest::Template::to_template).collect(),
         secrets: spec.secrets.iter().flatten().map(manifest::Secret::to_secret).collect(),
+        vault: spec.vault.as_ref().or(outer.vault).map(Vault::to_access),
         dispatch_payload: spec
             .dispatch_payload
             .as_ref()

@@ -63,12 +63,14 @@ async fn first_fingerprint(drivers: &Registry, name: &str, Entry { driver, .. }:
     drivers.set_fingerprint(driver, fingerprint);
 }
 
-/// The node without the attributes of its drivers and of Consul, and its current facts.
+/// The node without the attributes of its drivers, of Consul and of Vault, and its current facts.
 pub(super) struct Described {
     pub(super) bare: NodeFacts,
     pub(super) current: CurrentNode,
     /// What Consul adds to it.
     pub(super) consul: watch::Receiver<Attributes>,
+    /// What Vault adds to it.
+    pub(super) vault: watch::Receiver<Attributes>,
 }
 
 /// What the planner knows of drivers and of Consul.
@@ -84,12 +86,12 @@ pub(super) struct Reported {
 
 impl Reported {
     pub(super) fn of(drivers: &Registry) -> Self {
-        Self::at(&drivers.entries(), &Attributes::new())
+        Self::at(&drivers.entries(), [Attributes::new(), Attributes::new()])
     }
 
-    fn at(entries: &Entries, consul: &Attributes) -> Self {
+    fn at(entries: &Entries, others: [Attributes; 2]) -> Self {
         let mut attributes = entries.attributes();
-        attributes.extend(consul.clone());
+        attributes.extend(others.into_iter().flatten());
         Self { away: entries.away(), disabled: entries.disabled(), attributes }
     }
 
@@ -116,7 +118,8 @@ impl Reported {
         let mut entries = drivers.watch();
         let mut reported = self;
         loop {
-            let now = Self::at(&entries.borrow_and_update(), &node.consul.borrow_and_update());
+            let others = [node.consul.borrow_and_update().clone(), node.vault.borrow_and_update().clone()];
+            let now = Self::at(&entries.borrow_and_update(), others);
             if now != reported {
                 report(&reported.away, &now.away);
                 node.current.set(now.node(&node.bare));
@@ -128,6 +131,7 @@ impl Reported {
             let goes_on = tokio::select! {
                 changed = entries.changed() => changed.is_ok(),
                 Ok(()) = node.consul.changed() => true,
+                Ok(()) = node.vault.changed() => true,
             };
             if !goes_on {
                 return;
@@ -337,7 +341,9 @@ mod tests {
         let current = CurrentNode::new(NodeFacts::default());
         let (inbox, mut arrivals) = Inbox::with_capacity(4);
         let (consul, of_consul) = watch::channel(Attributes::new());
-        let node = Described { bare: NodeFacts::default(), current: current.clone(), consul: of_consul };
+        let (vault, of_vault) = watch::channel(Attributes::new());
+        let bare = NodeFacts::default();
+        let node = Described { bare, current: current.clone(), consul: of_consul, vault: of_vault };
         let following = Reported::of(&drivers).follow_changes(drivers.clone(), node, inbox);
         let _following = tokio::spawn(following);
         let attributes = BTreeMap::from([("driver.stand_in.version".to_owned(), "7".to_owned())]);
@@ -359,5 +365,11 @@ mod tests {
         let Input::Event(Event::Node { facts, .. }) = next().await else { panic!("another event") };
         assert_eq!(facts.attributes["consul.version"], "1.8.7");
         assert_eq!(facts.attributes["driver.stand_in.version"], "7");
+        vault.send_modify(|known| _ = known.insert("vault.version".to_owned(), "2.1.0".to_owned()));
+        let Input::Event(Event::Node { facts, .. }) = next().await else { panic!("another event") };
+        assert_eq!(
+            (&*facts.attributes["vault.version"], &*facts.attributes["consul.version"]),
+            ("2.1.0", "1.8.7")
+        );
     }
 }

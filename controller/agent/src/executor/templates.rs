@@ -28,7 +28,7 @@ use herdlet_render::{
 
 use super::reading::{awaited, dirs, on_files, reading};
 use crate::executor::{
-    Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets,
+    Context, PlaceVerb, Refusal, TaskVariables, Workload, duration, fatal, places, retry, secrets, vault,
 };
 
 /// Renders a task's templates, or inspects whether the files are there. They are removed with the task's directory.
@@ -157,7 +157,11 @@ pub async fn environment_of_attempt(
 ) -> Result<TaskVariables, Refusal> {
     let (shared, task) = (Arc::clone(context), workload.clone());
     let own = on_files("read the task's variables", move || of_attempt(&shared, &task)).await?;
-    Ok(TaskVariables { tokens: places::env_tokens(context, workload).await?, ..own })
+    Ok(TaskVariables {
+        tokens: places::env_tokens(context, workload).await?,
+        vault: vault::variables(context, workload).await?,
+        ..own
+    })
 }
 
 /// All variables that only this task gets.
@@ -167,6 +171,7 @@ pub async fn environment_of_attempt(
 pub async fn environment(context: &Arc<Context>, workload: &Workload) -> Result<TaskVariables, Refusal> {
     Ok(TaskVariables {
         tokens: places::env_tokens(context, workload).await?,
+        vault: vault::variables(context, workload).await?,
         templates: variables(context, workload).await?,
         secrets: secrets::values(context, workload).await?,
     })
@@ -181,6 +186,7 @@ async fn prepared(
     // A template does not see the variables that templates make.
     let variables = TaskVariables {
         tokens: places::env_tokens(context, workload).await?,
+        vault: vault::variables(context, workload).await?,
         templates: Variables::new(),
         secrets: secrets::values(context, workload).await?,
     };

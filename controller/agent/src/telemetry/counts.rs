@@ -21,8 +21,18 @@ const JOB_SERIES_MAX: usize = 4_096;
 
 /// Everything that may drift: the planner's names for parts, and cgroups and records. The counters start at zero, so
 /// that a rate over them is correct from the first drift on.
-pub(super) const DRIFT_KINDS: [&str; 9] =
-    ["alloc_dir", "cgroup", "check", "identity", "mount", "process", "record", "service", "task_dir"];
+pub(super) const DRIFT_KINDS: [&str; 10] = [
+    "alloc_dir",
+    "cgroup",
+    "check",
+    "identity",
+    "mount",
+    "process",
+    "record",
+    "service",
+    "task_dir",
+    "vault",
+];
 
 #[derive(Debug)]
 pub(super) struct Counts {

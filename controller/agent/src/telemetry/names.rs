@@ -183,6 +183,12 @@ metrics! {
         "Tasks whose last files are kept because data of their templates is gone.";
     TEMPLATES_OUTDATED_AGE = Gauge Seconds "templates_outdated_seconds" []
         "Time since the first of these tasks lost its data, or since the agent found it missing; 0 if there are none.";
+    VAULT_LOGINS = Counter Number "vault_logins_total" ["result"]
+        "Log-ins of tasks at Vault, by result (done, failed).";
+    VAULT_OUTDATED = Gauge Number "vault_tokens_outdated" []
+        "Tasks that keep a token of Vault which can't be renewed now.";
+    VAULT_OUTDATED_AGE = Gauge Seconds "vault_tokens_outdated_seconds" []
+        "Time since renewals of the first of these tokens have failed; 0 if there are none.";
 
     // A node's contact with its servers.
     NODE_REGISTERED = Gauge Number "node_registered" []

@@ -69,6 +69,12 @@ fn node_with(contact: Option<NodeContact>) -> Node {
             outdated: 3,
             outdated_for: Duration::from_secs(90),
         }),
+        vault: Box::new(|| VaultFigures {
+            logged_in: 5,
+            failed: 2,
+            outdated: 1,
+            outdated_for: Duration::from_secs(30),
+        }),
         manifest_errors: Box::new(|| 2),
         room: (
             Room { cpu_mhz: 4_000, memory_mib: 1_024, disk_mib: 2_048 },
@@ -332,6 +338,9 @@ fn gauges_show_the_current_model() {
         (r#"herdlet_template_renders_total{result="missing"}"#, 2.0),
         ("herdlet_templates_outdated", 3.0),
         ("herdlet_templates_outdated_seconds", 90.0),
+        (r#"herdlet_vault_logins_total{result="done"}"#, 5.0),
+        ("herdlet_vault_tokens_outdated", 1.0),
+        ("herdlet_vault_tokens_outdated_seconds", 30.0),
         ("herdlet_node_registered", 1.0),
         ("herdlet_node_contact_age_seconds", 7.0),
         ("herdlet_node_heartbeat_ttl_seconds", 15.0),
@@ -497,6 +506,7 @@ fn drift_counters_exist_for_every_part() {
     let task = [
         TaskPart::Dir,
         TaskPart::Identity,
+        TaskPart::Vault,
         TaskPart::Mounts,
         TaskPart::Process,
         TaskPart::Services,

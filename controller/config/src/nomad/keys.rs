@@ -286,6 +286,35 @@ pub(super) const CONSUL: Keys = &[
     ("verify_ssl", Unused),
 ];
 
+/// Fields are below `vault.NAME`.
+pub(super) const VAULT: Keys = &[
+    ("address", Field(Text, "address")),
+    // Servers need it; tasks use the token that they get.
+    ("allow_unauthenticated", Satisfied),
+    ("ca_file", Field(Text, "ca_file")),
+    ("ca_path", Field(Text, "ca_path")),
+    ("cert_file", Field(Text, "cert_file")),
+    ("create_from_role", Field(Text, "create_from_role")),
+    ("default_identity", Block(VAULT_IDENTITY)),
+    ("enabled", Field(Flag, "enabled")),
+    ("jwt_auth_backend_path", Field(Text, "jwt_auth_backend_path")),
+    ("key_file", Field(Text, "key_file")),
+    ("name", Satisfied),
+    ("namespace", Field(Text, "namespace")),
+    ("task_token_ttl", Satisfied),
+    ("tls_server_name", Field(Text, "tls_server_name")),
+    ("tls_skip_verify", Field(Flag, "tls_skip_verify")),
+    ("token", Satisfied),
+];
+
+const VAULT_IDENTITY: Keys = &[
+    ("aud", Field(Texts, "aud")),
+    ("env", Unused),
+    ("extra_claims", Unused),
+    ("file", Unused),
+    ("ttl", Field(Span, "ttl")),
+];
+
 pub(super) const HOST_VOLUME: Keys = &[("path", Satisfied), ("read_only", Satisfied)];
 pub(super) const HOST_NETWORK: Keys =
     &[("cidr", Satisfied), ("interface", Satisfied), ("reserved_ports", Satisfied)];

@@ -284,14 +284,14 @@ fn config_problems_are_reported_together() {
 
 #[test]
 fn unused_or_unknown_settings_are_warnings() {
-    let text = "vault { enabled = true }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  cni_path = \"/opt/cni\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
+    let text = "vault { enabled = false tokn = \"x\" }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  cni_path = \"/opt/cni\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
                 \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } imagine = 1 } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
                 plugin \"raw-exec\" {}\ntls { ca_file = \"/ca.pem\" }\n";
     let config = config_of(&[("client.hcl", text)]).unwrap();
     assert_eq!(
         lines(&config.warnings),
         [
-            "client.hcl:1:1: vault: is not used by herdlet",
+            "client.hcl:1:25: vault.tokn: is not a known key; did you mean token?",
             "client.hcl:4:3: client.node_clas: is not a known key; did you mean node_class?",
             "client.hcl:5:3: client.cni_path: is not used by herdlet",
             "client.hcl:6:33: client.host_volume.a.readonly: is not a known key; did you mean read_only?",
@@ -308,6 +308,25 @@ fn unused_or_unknown_settings_are_warnings() {
         Availability::Disabled,
         "raw_exec must be enabled explicitly"
     );
+}
+
+#[test]
+fn servers_of_vault_are_read_by_name() {
+    let text = r#"client { enabled = true servers = ["10.0.0.1"] }
+vault { enabled = true token = "server's" task_token_ttl = "72h" create_from_role = "nomad"
+  default_identity { aud = ["v"] ttl = "10m" } }
+vault { name = "eu" address = "https://eu:8200" namespace = "ns" tls_skip_verify = true jwt_auth_backend_path = "jwt" }
+vault { name = "off" enabled = false address = "https://off" }"#;
+    let config = config_of(&[("a.hcl", text)]).unwrap();
+    assert!(config.warnings.is_empty(), "{}", config.warnings);
+    assert_eq!(config.vault.keys().collect::<Vec<_>>(), ["default", "eu"]);
+    let (default, eu) = (&config.vault["default"], &config.vault["eu"]);
+    assert_eq!(default.address, "https://vault.service.consul:8200");
+    assert_eq!(default.role.as_deref(), Some("nomad"));
+    assert_eq!((&default.audiences[..], default.identity_ttl.as_secs()), (&["v".to_owned()][..], 600));
+    assert_eq!((eu.namespace.as_deref(), eu.auth_path.as_str(), eu.skip_verify), (Some("ns"), "jwt", true));
+    let wrong = load(&[("a.hcl", r#"vault { address = "vault:8200" }"#)]).unwrap_err();
+    assert!(lines(&wrong)[0].starts_with("a.hcl:1:19: vault.address: must be like"), "{wrong}");
 }
 
 #[test]

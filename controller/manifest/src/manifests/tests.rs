@@ -12,6 +12,7 @@ mod bad;
 mod folders;
 mod hostile;
 mod secrets;
+mod vault;
 
 fn read(text: &str) -> Result<Set, Problems> {
     parse("test.yaml", text.as_bytes(), &Drivers::built_in())

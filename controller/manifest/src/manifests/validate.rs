@@ -33,6 +33,7 @@ mod task;
 mod template;
 mod text;
 mod variables;
+mod vault;
 mod volume;
 
 pub(super) use volume::volume;
@@ -80,6 +81,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         policy::reschedule(&policy, job.kind, &spec.field("reschedule"), findings);
     }
     children::of_job(manifest, job, &spec, findings);
+    vault::block(manifest.spec.vault.as_ref(), &spec, findings);
     if let Some(ui) = &manifest.spec.ui {
         text::ui(ui, &spec.field("ui"), findings);
     }
@@ -131,6 +133,7 @@ fn one_group(manifest: &JobManifest, context: &GroupContext<'_>, findings: &mut 
     let GroupContext { spec, group, trail, job, .. } = *context;
     let tasks = trail.field("tasks");
     policy::scaling(group, trail, findings);
+    vault::block(spec.vault.as_ref(), trail, findings);
     if spec.reschedule.is_some() {
         policy::reschedule(&group.reschedule, job.kind, &trail.field("reschedule"), findings);
     }

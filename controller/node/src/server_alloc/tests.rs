@@ -155,11 +155,11 @@ fn numbers_of_a_config_are_floats_in_what_servers_send() {
 #[test]
 fn unsupported_field_is_named_by_its_path() {
     let mut task = task();
-    task["Vault"] = json!({ "Policies": ["db"] });
+    task["Kind"] = "connect-proxy:web".into();
     let spec = read(&of_group(json!({ "Tasks": [task] })));
     let refused = spec.server.clone().unwrap().refused.clone().unwrap();
     assert!(
-        refused.contains("TaskGroups[0].Tasks[0].Vault") && refused.contains("is not supported"),
+        refused.contains("TaskGroups[0].Tasks[0].Kind") && refused.contains("is not supported"),
         "{refused}"
     );
     assert_eq!(spec.group().unwrap().tasks[0].name, "main", "it has a task, which fails");
@@ -167,6 +167,24 @@ fn unsupported_field_is_named_by_its_path() {
     let mut alloc = of_group(json!({ "Tasks": [task] }));
     alloc.deployment_id = "5f5f5f5f-1111-4000-8000-000000000000".to_owned();
     assert!(read(&alloc).group().unwrap().update.is_some(), "its deployment must get its failure");
+}
+
+/// Servers before 1.7 get the token themselves; it does not reach this node.
+#[test]
+fn vault_needs_an_identity_that_servers_sign() {
+    let mut task = task();
+    task["Vault"] = json!({ "Policies": ["db"] });
+    let refused = read(&of_group(json!({ "Tasks": [task.clone()] }))).server.clone().unwrap().refused.clone();
+    assert!(
+        refused.unwrap().contains("`vault` needs the identity vault_default, which the servers do not sign")
+    );
+    task["Vault"] = json!({ "Role": "web", "Cluster": "default", "Env": true, "ChangeMode": "restart", "ChangeSignal": "SIGHUP" });
+    task["Identities"] =
+        json!([{ "Name": "vault_default", "Audience": ["vault.io"], "TTL": 3_600_000_000_000_i64 }]);
+    let spec = read(&of_group(json!({ "Tasks": [task] })));
+    assert_eq!(spec.server.clone().unwrap().refused, None);
+    let access = spec.group().unwrap().tasks[0].vault.clone().unwrap();
+    assert_eq!((access.role.as_deref(), access.change_signal), (Some("web"), None));
 }
 
 #[test]

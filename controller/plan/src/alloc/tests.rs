@@ -12,6 +12,7 @@ mod properties;
 mod secrets;
 mod task_events;
 mod templates;
+mod vault;
 
 use std_alloc::{
     collections::BTreeSet,

@@ -106,3 +106,27 @@ fn the_operator_adds_claims_and_offers_others() {
     assert_eq!(claims(&identity, &issuer)["extra_claims"], all);
     assert!(claims(&identity, &none()).get("extra_claims").is_none());
 }
+
+/// As in Nomad 1.7: a role of Vault can be bound to them.
+#[test]
+fn only_the_identity_for_vault_has_its_role_and_namespace() {
+    let (alloc, mut task, node) = (fixture::alloc(), fixture::task(), fixture::node());
+    let access = herdlet_api_types::fixture::vault_access();
+    let (role, namespace) = (Some("web".to_string()), Some("team".to_string()));
+    task.vault = Some(herdlet_api_types::job::VaultAccess { role, namespace, ..access });
+    for (name, expected) in [("vault_default", Some("web team")), ("vault_other", None), ("api", None)] {
+        let identity = fixture::identity(name, &["vault.io"], None);
+        let grant = Grant {
+            alloc: &alloc,
+            task: &task,
+            identity: &identity,
+            issued_at: NOW,
+            token_id: "an-id",
+            issuer: &none(),
+            node: &node,
+        };
+        let claims = Claims::new(&grant);
+        let found = claims.vault_role.zip(claims.vault_namespace).map(|(role, of)| role + " " + &of);
+        assert_eq!(found.as_deref(), expected, "{name}");
+    }
+}

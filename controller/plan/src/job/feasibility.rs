@@ -211,7 +211,7 @@ fn unset_reason(attribute: &str) -> &'static str {
     if is_of(["${attr.consul.", "${attr.unique.consul."]) {
         " (no Consul agent has answered; set its address with consul.address or CONSUL_HTTP_ADDR)"
     } else if is_of(["${attr.vault.", "${attr.unique.vault."]) {
-        " (this agent does not use Vault; remove the constraint)"
+        " (no Vault has answered; set its address with vault.default.address)"
     } else {
         ""
     }

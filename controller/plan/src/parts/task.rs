@@ -43,6 +43,7 @@ pub struct TaskPartRow {
 pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &DIR,
     &IDENTITY,
+    &VAULT,
     &SECRETS,
     &ARTIFACTS,
     &MOUNTS,
@@ -58,7 +59,7 @@ pub const TASK_PARTS: [&TaskPartRow; COUNT] = [
     &PRESTOP,
 ];
 
-const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 13 } else { 11 };
+const COUNT: usize = if cfg!(any(test, feature = "fixture")) { 14 } else { 12 };
 
 impl TaskPart {
     /// Its row in the table.
@@ -66,6 +67,7 @@ impl TaskPart {
         match self {
             Self::Dir => &DIR,
             Self::Identity => &IDENTITY,
+            Self::Vault => &VAULT,
             Self::Secrets => &SECRETS,
             Self::Artifacts => &ARTIFACTS,
             Self::Mounts => &MOUNTS,
@@ -127,6 +129,31 @@ const IDENTITY: TaskPartRow = TaskPartRow {
     },
 };
 
+const VAULT: TaskPartRow = TaskPartRow {
+    part: TaskPart::Vault,
+    needed: |task| Need::when(task.vault.is_some()),
+    before_start: BeforeStart::Verify,
+    on_change: vault_notification,
+    row: PartRow {
+        name: "vault",
+        medium: Medium::Files,
+        // After a restart of the agent, the token is in its file, and nothing is issued.
+        trust: Trust::InspectFirst,
+        inside: Inside::TaskDir,
+        while_running: WhileRunning::Keep,
+        // The task logs in with an identity.
+        reads: &[READS_IDENTITY],
+        memory: Memory::Inspected,
+        // The token is revoked.
+        down: Down::AfterProcess,
+        withdraw: Withdraw::WhileStarting,
+        if_lost: IfLost::Restore,
+        if_fatal: fails_with("vault"),
+        timeout: Timeout { up: DOWNLOAD_TIMEOUT, ..Timeout::same(OPERATION_TIMEOUT) },
+        words: Words { name: "Vault token", them: "it", up: "getting", down: "revoking" },
+    },
+};
+
 const SECRETS: TaskPartRow = TaskPartRow {
     part: TaskPart::Secrets,
     needed: |task| Need::when(!task.secrets.is_empty()),
@@ -140,7 +167,8 @@ const SECRETS: TaskPartRow = TaskPartRow {
         inside: Inside::TaskDir,
         // The process has read them. They are fetched again only if a later start does not find them.
         while_running: WhileRunning::Leave,
-        reads: &[Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart }],
+        // A plugin may need the token of Vault.
+        reads: &[READS_IDENTITY, READS_VAULT],
         memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::WhileStarting,
@@ -162,8 +190,8 @@ const ARTIFACTS: TaskPartRow = TaskPartRow {
         trust: Trust::InspectFirst,
         inside: Inside::TaskDir,
         while_running: WhileRunning::Leave,
-        // Addresses and headers may have values of secrets.
-        reads: &[Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart }],
+        // Addresses and headers may have values of secrets, and variables with tokens.
+        reads: &[READS_VAULT, Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart }],
         memory: Memory::Inspected,
         down: Down::WithDir,
         withdraw: Withdraw::WhileStarting,
@@ -209,7 +237,8 @@ const TEMPLATES: TaskPartRow = TaskPartRow {
         while_running: WhileRunning::Keep,
         // A template's text may be in a volume, and its data may need a token.
         reads: &[
-            Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            READS_IDENTITY,
+            READS_VAULT,
             Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Mounts), when: ReadWhen::AtStart },
             // A template can contain addresses of the network.
@@ -263,7 +292,8 @@ const PROCESS: TaskPartRow = TaskPartRow {
         reads: &[
             // The last value may be that of a network that is gone.
             Read { source: Source::Shared(Part::Network), when: ReadWhen::Confirmed },
-            Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart },
+            READS_IDENTITY,
+            READS_VAULT,
             Read { source: Source::Own(TaskPart::Secrets), when: ReadWhen::AtStart },
             Read { source: Source::Own(TaskPart::Templates), when: ReadWhen::AtStart },
             // A start that is repeated by the next agent waits for its socket too.
@@ -321,6 +351,9 @@ const PRESTOP: TaskPartRow = TaskPartRow {
     },
 };
 
+const READS_IDENTITY: Read = Read { source: Source::Own(TaskPart::Identity), when: ReadWhen::AtStart };
+const READS_VAULT: Read = Read { source: Source::Own(TaskPart::Vault), when: ReadWhen::AtStart };
+
 /// The change does not concern a running task.
 const NOTHING: fn(&Task, &Facts, &Facts) -> Option<Notification> = |_, _, _| None;
 
@@ -338,6 +371,18 @@ fn token_notification(task: &Task, _: &Facts, _: &Facts) -> Option<Notification>
         .map(|identity| identity.change_signal.clone().unwrap_or_else(|| String::from("SIGHUP")))
         .collect();
     (!signals.is_empty()).then_some(Notification::at_once(ChangeAction::Signal(signals)))
+}
+
+/// Only another token concerns the task; a renewal keeps the token.
+fn vault_notification(task: &Task, before: &Facts, after: &Facts) -> Option<Notification> {
+    let access = task.vault.as_ref().filter(|_| before.revision != after.revision)?;
+    let action = match access.change_mode {
+        ChangeMode::Noop => return None,
+        ChangeMode::Signal => ChangeAction::Signal([access.signal()].into()),
+        // Nomad's text.
+        ChangeMode::Restart => ChangeAction::Restart(String::from("Vault: new Vault token acquired")),
+    };
+    Some(Notification::at_once(action))
 }
 
 /// The task fails with Nomad's event for hooks.

@@ -227,9 +227,10 @@ impl<'a> Sentence<'a> {
                 Cause::until(Reason::Error, Some(*retry_at_ns))
             }
             PartState::Pending { on, since_ns, last, .. } => {
-                let last = match last {
-                    LastValue::Gone => "",
-                    LastValue::Kept => "outdated, the last output is kept: ",
+                let last = match (last, part) {
+                    (LastValue::Gone, _) => "",
+                    (LastValue::Kept, Part::Task(_, TaskPart::Vault)) => "the last token is kept: ",
+                    (LastValue::Kept, _) => "outdated, the last output is kept: ",
                 };
                 self.say(&name, format_args!("{last}waits for {on}"));
                 Cause::since(Reason::Dependency, *since_ns)

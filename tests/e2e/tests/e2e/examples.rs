@@ -18,8 +18,8 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 20] = [
+/// The examples with a test below, in `run.rs`, in `traefik.rs`, in `vault.rs` or in `containers/tasks.rs`.
+const TOLD: [&str; 21] = [
     "artifact",
     "bridge",
     "canary",
@@ -36,6 +36,7 @@ const TOLD: [&str; 20] = [
     "tag-override",
     "templates",
     "templates.nomad",
+    "vault",
     "volume",
     "web",
     "web-consul",

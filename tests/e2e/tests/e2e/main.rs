@@ -62,6 +62,7 @@ mod templates;
 mod traefik;
 mod upgrade;
 mod variables;
+mod vault;
 mod verbs;
 mod versions;
 mod victims;

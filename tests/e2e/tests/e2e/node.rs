@@ -243,7 +243,8 @@ fn failures_are_reported_with_code_or_feature_name() {
     ground.reaches(&alloc.id, &ClientStatus::Failed);
     let state = ground.cluster.alloc(&alloc.id).unwrap().task_states["t"].clone();
     let failure = state.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
-    assert!(failure.display_message.contains("Vault"), "{}", failure.display_message);
+    let expected = "`vault` needs the identity vault_default";
+    assert!(failure.display_message.contains(expected), "{}", failure.display_message);
     ground.finish();
 }
 

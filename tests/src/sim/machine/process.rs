@@ -155,6 +155,7 @@ impl Machine {
 
     /// A process reads its tokens when it starts, and when it is signalled.
     pub(super) fn read_tokens(&mut self, alloc: AllocId, index: u16) {
+        self.vault.read((alloc, index));
         if let Some(tokens) = self.tokens.get_mut(&(alloc, index)) {
             tokens.known = tokens.lying;
         }

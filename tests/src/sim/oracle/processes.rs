@@ -16,7 +16,7 @@ use crate::sim::{
 };
 
 impl Life {
-    /// Checks that every process has what it is notified of: an unexpired token, the newest value of its probe, the network of its
+    /// Checks that every process has what it is notified of: an unexpired token, its token of Vault, the newest value of its probe, the network of its
     /// group, the present output of its templates.
     pub(super) fn check_processes_are_current(&self) -> Result<(), Violation> {
         for ((id, index, number), attempt) in self.machine.live() {
@@ -34,7 +34,15 @@ impl Life {
                 ));
             }
             let key = (*id, *index, *number);
-            let stays = task.lifecycle == Lifecycle::Poststop || self.machine.forgotten.contains(id);
+            let is_forgotten = self.machine.forgotten.contains(id);
+            if !is_forgotten && !self.machine.vault.is_known((*id, *index), task) {
+                return never_comes(format!(
+                    "task {} of {} has an old token of Vault",
+                    task.name,
+                    attempt.alloc.name()
+                ));
+            }
+            let stays = task.lifecycle == Lifecycle::Poststop || is_forgotten;
             if !stays && !self.machine.networks.is_current(key, group) {
                 let name = attempt.alloc.name();
                 return never_comes(format!(
@@ -43,9 +51,7 @@ impl Life {
                 ));
             }
             let trouble = self.machine.templates.trouble(key, (&attempt.alloc.job_key, task));
-            if let Some(trouble) =
-                trouble.filter(|_| !self.waits_for_turn(*id, *index) && !self.machine.forgotten.contains(id))
-            {
+            if let Some(trouble) = trouble.filter(|_| !self.waits_for_turn(*id, *index) && !is_forgotten) {
                 let name = attempt.alloc.name();
                 return never_comes(format!("task {} of {name} {trouble}", task.name));
             }

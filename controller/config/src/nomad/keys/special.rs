@@ -13,7 +13,7 @@ use super::{
         kinds::{ValueKind, as_bool},
         meant, sockaddr,
     },
-    CONSUL, HOST_NETWORK, HOST_VOLUME, Keys,
+    CONSUL, HOST_NETWORK, HOST_VOLUME, Key, Keys, VAULT,
 };
 use crate::cluster;
 
@@ -50,15 +50,48 @@ pub(in crate::nomad) fn server(reading: &mut Reading<'_>, entry: &Entry, path: &
     }
 }
 
+/// Nomad's default.
+const VAULT_ADDRESS: &str = "https://vault.service.consul:8200";
+
+/// Reads a server of Vault. The block may be repeated (1.7 and later), each with its name.
 pub(in crate::nomad) fn vault(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
-    let is_on = |body: &Arc<Node>| {
-        body.get("enabled")
-            .and_then(Node::scalar_text)
-            .and_then(as_bool)
-            .unwrap_or(body.get("address").is_some())
-    };
-    if reading.bodies(entry, path).iter().any(is_on) {
-        reading.unused(entry, path);
+    for body in reading.bodies(entry, path) {
+        let name = body.get("name").and_then(Node::scalar_text).unwrap_or("default");
+        let ours = format!("vault.{name}");
+        if name.contains('.') {
+            let message = "must not contain a dot, because jobs name it in `cluster`".to_owned();
+            reading.report(body.position, &join(path, "name"), message);
+            continue;
+        }
+        let is_on = body.get("enabled").and_then(Node::scalar_text).and_then(as_bool) == Some(true);
+        if is_on && body.get("address").is_none() {
+            let at = format!("{ours}.address");
+            reading.names.push((at.clone(), path.to_owned()));
+            reading.draft.put_default(&at, text(VAULT_ADDRESS, body.position));
+        }
+        vault_body(reading, &body, (VAULT, path), &ours);
+    }
+}
+
+fn vault_body(reading: &mut Reading<'_>, body: &Node, (keys, path): (Keys, &str), ours: &str) {
+    for entry in body.entries().unwrap_or_default() {
+        let path = join(path, &entry.key);
+        match keys.iter().find(|(name, _)| *name == &*entry.key).map(|(_, key)| key) {
+            Some(Key::Field(kind, field)) => {
+                if let Some(value) = take(reading, *kind, entry, &path) {
+                    reading.put(&format!("{ours}.{field}"), &path, value);
+                }
+            }
+            Some(Key::Block(keys)) => {
+                let ours = format!("{ours}.{}", entry.key);
+                for body in reading.bodies(entry, &path) {
+                    vault_body(reading, &body, (keys, &path), &ours);
+                }
+            }
+            Some(Key::Unused) => reading.unused(entry, &path),
+            Some(Key::Satisfied | Key::Special(_)) => {}
+            None => reading.unknown(entry, &path, keys.iter().map(|(name, _)| *name)),
+        }
     }
 }
 

@@ -90,6 +90,8 @@ pub(super) fn adds_nothing(block: Option<&str>, entry: &Entry) -> bool {
         Value::Map(_) if (block, &*entry.key) == (Some("JobSpec"), "Update") => {
             is_nothing(node) || node.get("HealthyDeadline").is_some_and(is_nothing)
         }
+        // An empty block asks for a token.
+        Value::Map(_) if &*entry.key == "Vault" => false,
         Value::Map(entries) => entries.is_empty(),
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Refused => false,
     }

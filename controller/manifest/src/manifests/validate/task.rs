@@ -6,7 +6,7 @@ use herdlet_api_types::manifest::TaskSpec;
 
 use super::{
     Findings, GroupContext, artifact, children, constraint, driver, identity, mount, policy, secret, service,
-    template, text, variables,
+    template, text, variables, vault,
 };
 use crate::yaml::Trail;
 
@@ -52,6 +52,7 @@ pub(super) fn validate(
     children::of_task(context, spec, &trail.field("dispatch_payload"), findings);
     artifact::of_task(spec, trail, findings);
     secret::of_task(spec, trail, findings);
+    vault::of_task(spec, trail, findings);
     template::of_task(context, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::of_task(spec, trail, findings);
@@ -91,6 +92,7 @@ pub(super) fn of_servers(
     }
     artifact::of_task(spec, trail, findings);
     secret::of_servers(spec, trail, findings);
+    vault::block(spec.vault.as_ref(), trail, findings);
     template::of_servers(context, spec, trail, findings);
     mount::of_task(context, spec, task, trail, findings);
     identity::files(spec, trail, findings);

@@ -174,12 +174,18 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
     };
     let dirs = TaskDirs { alloc: some(), task: some(), secrets: some() };
     let tokens = task.identities.iter().map(|identity| (identity.name.clone(), some())).collect();
+    let variables: &[&str] = match &task.vault {
+        Some(access) if access.env => &["VAULT_ADDR", "VAULT_NAMESPACE", "VAULT_TOKEN"],
+        Some(_) | None => &[],
+    };
+    let of_vault = variables.iter().map(|name| (String::from(*name), some())).collect();
     env::build(&Inputs {
         task: Some(task),
         dirs: Some(&dirs),
         host_env: &given.variables,
         denied: &[],
         tokens: &tokens,
+        vault: &of_vault,
         ..Inputs::new(&alloc, &node)
     })
 }

@@ -99,8 +99,9 @@ impl Writer<'_> {
             self.notes.push(Note::DriftRepaired { of: self.drifted(part), took_ns });
             // If `secrets` had to be mounted again, it no longer contains any token or rendered file.
             if let Part::Task(index, TaskPart::Dir) = part {
-                self.drift(Part::Task(index, TaskPart::Identity), Noticed::Event);
-                self.drift(Part::Task(index, TaskPart::Templates), Noticed::Event);
+                for own in [TaskPart::Identity, TaskPart::Vault, TaskPart::Templates] {
+                    self.drift(Part::Task(index, own), Noticed::Event);
+                }
             }
         }
     }

@@ -242,11 +242,12 @@ impl TaskTurn<'_> {
         if self.may_use_last(pass, part) { Progress::Arrived } else { up }
     }
 
-    /// Whether a start may use what the part has made before, although its data is gone: only a task that demands the
-    /// newest waits for it again.
+    /// Whether a start may use what the part has made before, although its data is gone or Vault does not answer: only a
+    /// task that demands the newest files waits for them again.
     fn may_use_last(self, pass: &Pass<'_>, part: Part) -> bool {
         let is_kept = matches!(pass.state.parts.get(part), PartState::Pending { last: LastValue::Kept, .. });
-        is_kept && !self.task.restart.render_templates
+        let is_rendered = matches!(part, Part::Task(_, TaskPart::Templates));
+        is_kept && !(is_rendered && self.task.restart.render_templates)
     }
 
     /// Withdraws the task's services and checks. It waits for the checks to end, but not for a catalogue.

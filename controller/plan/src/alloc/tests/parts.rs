@@ -21,6 +21,8 @@ fn fatal_part_failure_fails_waiting_tasks() {
         (own(TaskPart::Dir), Doing::Up, Fatal, Some("Task hook failed")),
         (own(TaskPart::Identity), Doing::Up, Fatal, Some("Task hook failed")),
         (own(TaskPart::Identity), Doing::Renew, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Vault), Doing::Up, Fatal, Some("Task hook failed")),
+        (own(TaskPart::Vault), Doing::Up, Retry, None),
         (own(TaskPart::Templates), Doing::Up, Fatal, Some("Killing")),
         (own(TaskPart::Templates), Doing::Renew, Fatal, Some("Killing")),
         (own(TaskPart::Templates), Doing::Renew, Retry, None),

@@ -93,6 +93,7 @@ fn all_parts() -> Vec<Part> {
     let of_task = [
         TaskPart::Dir,
         TaskPart::Identity,
+        TaskPart::Vault,
         TaskPart::Secrets,
         TaskPart::Artifacts,
         TaskPart::Mounts,

@@ -6,6 +6,10 @@ job "probe" {
       @Scaling
       max = 3
     }
+    vault {
+      @Vault
+      role = "web"
+    }
     ephemeral_disk {
       sticky = true
     }

@@ -1,0 +1,59 @@
+//! `vault` of a job, a group and a task.
+
+use std::path::Path;
+
+use herdlet_api_types::{
+    job::ChangeMode,
+    manifest::{TaskSpec, Text, Vault, defaults::DEFAULT_IDENTITY},
+};
+use herdlet_base::token_path::path_of;
+
+use super::{Findings, text};
+use crate::yaml::Trail;
+
+/// Where the task finds its token.
+const FILE: &str = "secrets/vault_token";
+
+/// Validates a block.
+pub(super) fn block(vault: Option<&Vault>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let Some(vault) = vault else { return };
+    let trail = trail.field("vault");
+    let is_name = |name: &str| {
+        (1..=64).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    if vault.cluster.as_deref().is_some_and(|name| !is_name(name)) {
+        findings.problem(&trail.field("cluster"), "must be 1 to 64 letters, digits, `_` and `-`");
+    }
+    for (field, value) in [("role", &vault.role), ("namespace", &vault.namespace)] {
+        if value.as_ref().is_some_and(|Text(value)| !value.bytes().all(|byte| byte.is_ascii_graphic())) {
+            findings.problem(&trail.field(field), "must be visible ASCII characters without spaces");
+        }
+    }
+    if let Some(signal) = &vault.change_signal {
+        text::signal(&signal.0, &trail.field("change_signal"), findings);
+        let is_sent = vault.change_mode == Some(ChangeMode::Signal);
+        // Servers write the default into every block.
+        if !is_sent && !signal.0.eq_ignore_ascii_case("SIGHUP") {
+            findings.problem(&trail.field("change_signal"), "is only allowed with `change_mode: signal`");
+        }
+    }
+}
+
+/// Validates the block of a task, and that no identity has the token's file.
+pub(super) fn of_task(spec: &TaskSpec, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    block(spec.vault.as_ref(), trail, findings);
+    let is_written = |vault: &Vault| vault.disable_file != Some(true);
+    if !spec.vault.as_ref().is_some_and(is_written) {
+        return;
+    }
+    let list = trail.field("identities");
+    for (index, identity) in spec.identities.iter().flatten().enumerate() {
+        let name = identity.name.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        let path = path_of(name, identity.filepath.as_deref()).filter(|_| identity.file == Some(true));
+        if path.is_some_and(|path| path == Path::new(FILE)) {
+            let message = "its file conflicts with that of the token of Vault";
+            findings.problem(&list.item(index).field("filepath"), message);
+        }
+    }
+}

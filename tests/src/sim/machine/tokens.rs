@@ -1,0 +1,152 @@
+//! Tokens on the simulated machine: identities, and tokens of Vault with what processes know of them.
+//!
+//! In: operations on the parts, starts and signals, outages. Out: facts. A lease of Vault is renewed at its half; each third
+//! time Vault gives another token instead. While Vault is down, no token is lost.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use herdlet_api_types::{
+    AllocId, Duration,
+    alloc::Allocation,
+    job::{ChangeMode, Task},
+};
+use herdlet_plan::{
+    action::{FailureClass, Outcome},
+    facts::{Facts, Revision},
+    op::{Part, TaskPart},
+    time::{Deadline, Now},
+};
+
+use super::{Machine, Thing, spec_of};
+
+/// Half of a lease: long enough for a task that restarts to settle in between.
+const HALF: Duration = Duration::from_secs(3_600);
+/// The next try while Vault is down.
+const RETRY: Duration = Duration::from_secs(20);
+/// Renewals until Vault gives another token.
+const RENEWALS: u64 = 3;
+
+/// A task of an allocation.
+type Key = (AllocId, u16);
+
+#[derive(Debug, Clone, Copy)]
+struct TaskToken {
+    token: u64,
+    renewals: u64,
+    renew_at: Deadline,
+}
+
+/// The tokens of Vault of all tasks.
+#[derive(Debug, Default)]
+pub struct VaultTokens {
+    held: BTreeMap<Key, TaskToken>,
+    /// The token that the newest process of a task knows.
+    known: BTreeMap<Key, u64>,
+    issued: u64,
+}
+
+impl VaultTokens {
+    /// Gets a token, or renews it if that is due.
+    pub(super) fn ensure(&mut self, now: Now, key: Key, is_down: bool) -> Outcome {
+        let held = self.held.get(&key).copied();
+        if let Some(held) = held.filter(|held| now.boot_ns < held.renew_at.due_ns(now)) {
+            return Outcome::Done(Some(facts(held)));
+        }
+        match held {
+            Some(_) if is_down => {
+                let on = "Vault, which has not renewed it".to_owned();
+                Outcome::Outdated { on, ask_in: RETRY }
+            }
+            None if is_down => {
+                let why = "log in: Vault is down".to_owned();
+                Outcome::Failed { class: FailureClass::Retry, why }
+            }
+            Some(TaskToken { token, renewals, .. }) if renewals + 1 < RENEWALS => {
+                Outcome::Done(Some(self.hold(now, key, (token, renewals + 1))))
+            }
+            Some(_) | None => {
+                self.issued += 1;
+                Outcome::Done(Some(self.hold(now, key, (self.issued, 0))))
+            }
+        }
+    }
+
+    fn hold(&mut self, now: Now, key: Key, (token, renewals): (u64, u64)) -> Arc<Facts> {
+        let held = TaskToken { token, renewals, renew_at: Deadline::after(now, HALF) };
+        self.held.insert(key, held);
+        facts(held)
+    }
+
+    pub(super) fn inspect(&self, alloc: AllocId, part: Part) -> Option<Arc<Facts>> {
+        self.held.get(&(alloc, part.task()?)).copied().map(facts)
+    }
+
+    /// The token is revoked.
+    pub(super) fn forget(&mut self, alloc: AllocId, part: Part) {
+        if let Part::Task(index, TaskPart::Vault) = part {
+            self.held.remove(&(alloc, index));
+        }
+    }
+
+    /// The file with the token has vanished.
+    pub(super) fn lose(&mut self, thing: &Thing) {
+        if let Thing::Part(alloc, part) = thing {
+            self.forget(*alloc, *part);
+        }
+    }
+
+    /// Tokens are in memory.
+    pub(super) fn reboot(&mut self) {
+        self.held.clear();
+    }
+
+    /// A process starts or gets a signal, and reads its token.
+    pub(super) fn read(&mut self, key: Key) {
+        if let Some(held) = self.held.get(&key) {
+            self.known.insert(key, held.token);
+        }
+    }
+
+    /// Whether a process knows the newest token, as every process must in the end that is notified.
+    pub fn is_known(&self, key: Key, task: &Task) -> bool {
+        let is_notified = task.vault.as_ref().is_some_and(|access| access.change_mode != ChangeMode::Noop);
+        let newest = self.held.get(&key).map(|held| held.token);
+        !is_notified || newest.is_none() || self.known.get(&key).copied() == newest
+    }
+}
+
+impl Machine {
+    /// Gets a token of Vault, which is down when the catalogue is.
+    pub(super) fn get_token(&mut self, now: Now, alloc: AllocId, part: Part) -> Outcome {
+        let key = (alloc, part.task().unwrap_or_default());
+        let outcome = self.vault.ensure(now, key, now.boot_ns < self.catalogue_down_until);
+        if matches!(outcome, Outcome::Done(_)) {
+            let thing = Thing::Part(alloc, part);
+            self.vanished.remove(&thing);
+            self.things.insert(thing);
+        }
+        outcome
+    }
+}
+
+/// Whether this is a token of Vault. It is in memory.
+pub(super) fn is_of_vault(thing: &Thing) -> bool {
+    matches!(thing, Thing::Part(_, Part::Task(_, TaskPart::Vault)))
+}
+
+fn facts(held: TaskToken) -> Arc<Facts> {
+    Arc::new(Facts { revision: Revision(held.token), renew_at: Some(held.renew_at), ..Facts::none() })
+}
+
+/// Whether a task is notified of new tokens, by a signal or a restart.
+pub(super) fn is_told(alloc: &Allocation, index: u16) -> bool {
+    let identities = spec_of(alloc, index).map(|(_, task)| task.identities.as_slice()).unwrap_or_default();
+    identities.iter().any(|identity| identity.change_mode != ChangeMode::Noop)
+}
+
+/// When the tokens of a task are renewed after they were issued.
+pub(super) fn renew_in(alloc: &Allocation, index: u16) -> Option<Duration> {
+    let (_, task) = spec_of(alloc, index).ok()?;
+    let ttl = task.identities.iter().filter_map(|identity| identity.ttl).min()?;
+    Some(Duration(ttl.as_nanos() / 2))
+}
