@@ -16,23 +16,33 @@ use serde::{Deserialize, Serialize};
 use crate::{AllocId, UnixNanos, task::ExitResult};
 
 #[cfg(feature = "schema")]
-use crate::manifest::driver::{DockerConfig, ExecConfig, MockConfig, PodmanConfig, RawExecConfig};
+use crate::manifest::driver::{
+    DockerConfig, ExecConfig, JavaConfig, MockConfig, PodmanConfig, QemuConfig, RawExecConfig,
+};
 
 mod check;
 mod docker_options;
 mod exec_options;
+mod qemu_options;
 
 pub use check::{ConfigCheck, ConfigFinding, Planned, Verdict};
 pub use docker_options::{
     AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
 };
 pub use exec_options::{AllowedNamespaces, ExecOptions};
+pub use qemu_options::QemuOptions;
 
 /// Name of the driver that runs tasks as processes of the machine.
 pub const RAW_EXEC: &str = "raw_exec";
 
 /// Name of the driver that runs tasks as processes in namespaces and a root of their own.
 pub const EXEC: &str = "exec";
+
+/// Name of the driver that runs Java programs like tasks of [`EXEC`].
+pub const JAVA: &str = "java";
+
+/// Name of the driver that runs virtual machines.
+pub const QEMU: &str = "qemu";
 
 /// Name of the driver that runs tasks as containers of Docker, or of Podman through the same API.
 pub const DOCKER: &str = "docker";
@@ -51,14 +61,14 @@ pub fn runs_images(driver: &str) -> bool {
 /// Whether the tasks of a driver have a root of their own, at whose directories they find what the agent has made for them. Its
 /// users need not be users of the machine.
 pub fn has_own_root(driver: &str) -> bool {
-    driver == EXEC || runs_images(driver)
+    matches!(driver, EXEC | JAVA) || runs_images(driver)
 }
 
 /// The user of the machine as which a task runs; none for the agent's own user, and for users of an image, which the machine does
 /// not know. `user` is the one that the task names.
 pub fn machine_user<'t>(driver: &str, user: Option<&'t str>) -> Option<&'t str> {
     let named = user.filter(|user| !user.is_empty() && !runs_images(driver));
-    named.or_else(|| (driver == EXEC).then_some("nobody"))
+    named.or_else(|| matches!(driver, EXEC | JAVA | QEMU).then_some("nobody"))
 }
 
 /// The attribute `driver.NAME.…` of an engine that gives the users of its containers other numbers on the machine.
@@ -286,6 +296,8 @@ pub fn built_in() -> Vec<DriverInfo> {
     Vec::from([
         DriverInfo::raw_exec(),
         DriverInfo::exec(),
+        DriverInfo::java(),
+        DriverInfo::qemu(),
         DriverInfo::mock(),
         DriverInfo::docker(),
         DriverInfo::podman(),
@@ -302,6 +314,19 @@ const CONTAINERS: Capabilities = Capabilities {
     preparation: Preparation::Fetches,
     limits: Limiting::Engine,
     networks: Networking::Own,
+    servers: ServerJobs::UnlessDisabled,
+};
+
+/// What drivers of isolated processes can do.
+#[cfg(feature = "schema")]
+const ISOLATED: Capabilities = Capabilities {
+    signals: true,
+    exec: true,
+    fs_isolation: FsIsolation::Chroot,
+    mounts: MountSupport::All,
+    preparation: Preparation::None,
+    limits: Limiting::Cgroups,
+    networks: Networking::Joins,
     servers: ServerJobs::UnlessDisabled,
 };
 
@@ -336,17 +361,24 @@ impl DriverInfo {
 
     /// Processes in namespaces and a root of their own.
     pub fn exec() -> Self {
+        Self::of::<ExecConfig, ExecOptions>(EXEC, ISOLATED)
+    }
+
+    /// Java programs in namespaces and a root of their own.
+    pub fn java() -> Self {
+        Self::of::<JavaConfig, ExecOptions>(JAVA, ISOLATED)
+    }
+
+    /// Virtual machines. What a user would execute or signal is the guest, which a driver does not reach.
+    pub fn qemu() -> Self {
         let capabilities = Capabilities {
-            signals: true,
-            exec: true,
-            fs_isolation: FsIsolation::Chroot,
-            mounts: MountSupport::All,
-            preparation: Preparation::None,
-            limits: Limiting::Cgroups,
-            networks: Networking::Joins,
-            servers: ServerJobs::UnlessDisabled,
+            signals: false,
+            exec: false,
+            fs_isolation: FsIsolation::None,
+            mounts: MountSupport::None,
+            ..ISOLATED
         };
-        Self::of::<ExecConfig, ExecOptions>(EXEC, capabilities)
+        Self::of::<QemuConfig, QemuOptions>(QEMU, capabilities)
     }
 
     /// Containers of Docker, or of Podman through the same API.
@@ -400,6 +432,7 @@ mod tests {
     fn isolated_tasks_run_as_nobody_unless_they_name_a_user() {
         assert_eq!(machine_user(EXEC, None), Some("nobody"));
         assert_eq!(machine_user(EXEC, Some("")), Some("nobody"));
+        assert_eq!((machine_user(JAVA, None), machine_user(QEMU, None)), (Some("nobody"), Some("nobody")));
         assert_eq!(machine_user(EXEC, Some("web")), Some("web"));
         assert_eq!((machine_user(RAW_EXEC, None), machine_user(RAW_EXEC, Some("web"))), (None, Some("web")));
         assert_eq!(machine_user(DOCKER, Some("web")), None);

@@ -5,7 +5,8 @@ use herdlet_manifest::manifests::Drivers;
 
 /// The built-in drivers, with their own checks of a task's `config`.
 pub(crate) fn of_manifests() -> Drivers {
-    let infos: Vec<_> = built_in().into_iter().map(herdlet_docker::checked).collect();
+    let checked = |info| herdlet_process::check::checked(herdlet_docker::checked(info));
+    let infos: Vec<_> = built_in().into_iter().map(checked).collect();
     infos.iter().collect()
 }
 

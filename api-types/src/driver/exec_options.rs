@@ -1,4 +1,4 @@
-//! Options of the driver `exec` in the agent's config. Names and defaults are those of Nomad's plugin options
+//! Options of the drivers `exec` and `java` in the agent's config. Names and defaults are those of Nomad's plugin options
 //! (`drivers/exec/driver.go`); `allowed_modes`, `denied_users` and `chroot_env` are herdlet's. The last two are options of the
 //! client in Nomad.
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::manifest::driver::{Block, NamespaceMode};
 
-/// The options of `exec`.
+/// The options of `exec` and `java`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

@@ -9,7 +9,9 @@ use super::{Span, Text};
 
 mod docker;
 mod exec;
+mod java;
 mod podman;
+mod qemu;
 mod shapes;
 
 pub use docker::{
@@ -17,7 +19,9 @@ pub use docker::{
     TmpfsOptions, VolumeDriver, VolumeOptions,
 };
 pub use exec::{ExecConfig, NamespaceMode};
+pub use java::JavaConfig;
 pub use podman::PodmanConfig;
+pub use qemu::{DriveInterface, QemuConfig};
 pub use shapes::{Block, OneOrMany, Pairs};
 
 /// `config` for `raw_exec`: a process on the machine without isolation.

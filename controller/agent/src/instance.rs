@@ -13,7 +13,10 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_api_types::{
     InstanceId,
-    driver::{DOCKER, DockerOptions, EXEC, ExecOptions, MOCK, PODMAN, RAW_EXEC, RawExecOptions},
+    driver::{
+        DOCKER, DockerOptions, EXEC, ExecOptions, JAVA, MOCK, PODMAN, QEMU, QemuOptions, RAW_EXEC,
+        RawExecOptions,
+    },
 };
 use herdlet_base::{
     clock::wall_now,
@@ -27,9 +30,9 @@ use herdlet_driver::{Availability, Leftover, Registry};
 use herdlet_process::{
     attempts::Attempts,
     cgroup::{self, Isolation},
-    engine, exec,
+    engine, exec, java,
     mock::Mock,
-    raw_exec,
+    qemu, raw_exec,
     supervisor::Program,
 };
 use herdlet_storage::alloc_dir::{self, AllocDir};
@@ -187,30 +190,43 @@ impl Processes<'_> {
     ) -> anyhow::Result<()> {
         let Self { settings, paths, isolation } = *self;
         let programs = paths.state.join("bin");
-        let [raw, isolated] = [RAW_EXEC, EXEC].map(|name| settings.availability(name));
-        let is_enabled = [raw, isolated].contains(&Availability::Enabled);
+        let own = [RAW_EXEC, EXEC, JAVA, QEMU];
+        let is_enabled = own.iter().any(|name| settings.availability(name) == Availability::Enabled);
         if !is_enabled && !programs.exists() {
             return Ok(());
         }
         durable::make_dir(&programs)
             .with_context(|| format!("failed to make directory {}", programs.display()))?;
         let program = Arc::new(Program::install(&programs).context("install the supervisor")?);
-        let setup = |leash| engine::Setup {
-            attempts: Arc::clone(&attempts),
-            program: Arc::clone(&program),
-            isolation: isolation.clone(),
-            leash,
+        let setup = || {
+            let leash = leash.as_ref().map(OwnedFd::try_clone).transpose().context("copy a descriptor")?;
+            let (attempts, program) = (Arc::clone(&attempts), Arc::clone(&program));
+            anyhow::Ok(engine::Setup { attempts, program, isolation: isolation.clone(), leash })
         };
-        let options = |name| serde_json::Value::Object(settings.options(name));
-        let other_leash = leash.as_ref().map(OwnedFd::try_clone).transpose().context("copy a descriptor")?;
-        let read = RawExecOptions::deserialize(options(RAW_EXEC)).context("read the options of raw_exec")?;
-        let driver = raw_exec::driver(setup(leash), &read).context("read the options of raw_exec")?;
-        drivers.insert(Arc::new(driver), raw);
         private_paths.extend([paths.state.clone(), paths.runtime.clone()]);
-        let read = ExecOptions::deserialize(options(EXEC)).context("read the options of exec")?;
-        let driver =
-            exec::driver(setup(other_leash), &read, private_paths).context("read the options of exec")?;
-        drivers.insert(Arc::new(driver), isolated);
+        let roots = Arc::new(exec::Roots::new(private_paths, paths.runtime.clone()));
+        let search_path = std::env::var_os("PATH").unwrap_or_default();
+        for name in own {
+            let of = || format!("read the options of {name}");
+            let options = serde_json::Value::Object(settings.options(name));
+            let isolated = || ExecOptions::deserialize(&options).with_context(of);
+            let driver = match name {
+                EXEC => exec::driver(setup()?, &isolated()?, Arc::clone(&roots)).with_context(of)?,
+                JAVA => {
+                    let machine = (Arc::clone(&roots), search_path.clone());
+                    java::driver(setup()?, &isolated()?, machine).with_context(of)?
+                }
+                QEMU => {
+                    let read = QemuOptions::deserialize(&options).with_context(of)?;
+                    qemu::driver(setup()?, &read, search_path.clone()).with_context(of)?
+                }
+                _raw => {
+                    let read = RawExecOptions::deserialize(&options).with_context(of)?;
+                    raw_exec::driver(setup()?, &read).with_context(of)?
+                }
+            };
+            drivers.insert(Arc::new(driver), settings.availability(name));
+        }
         Ok(())
     }
 }

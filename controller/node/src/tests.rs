@@ -195,14 +195,14 @@ async fn unsupported_feature_fails_with_its_name() {
     let cluster = Cluster::start(Settings::default());
     let (agent, node) = start(&cluster, dir.path()).await;
     ready(&cluster, &node).await;
-    let task = json!({ "Name": "main", "Driver": "java", "Config": { "class": "Redis" } });
+    let task = json!({ "Name": "main", "Driver": "rkt", "Config": { "image": "redis" } });
     let text =
         json!({ "ID": "redis", "Type": "service", "TaskGroups": [{ "Name": "group", "Tasks": [task] }] });
     let alloc = place(&cluster, &node, &wire::Job::new(value(&text)));
     reaches(&cluster, &alloc, ClientStatus::Failed).await;
     let task_state = cluster.alloc(&alloc).unwrap().task_states["main"].clone();
     let failure = task_state.events.iter().find(|event| event.kind == "Setup Failure").unwrap();
-    assert!(failure.display_message.contains("java"), "{}", failure.display_message);
+    assert!(failure.display_message.contains("rkt"), "{}", failure.display_message);
     assert_eq!((task_state.failed, task_state.state), (true, wire::RunState::Dead));
     agent.stop().await;
 }

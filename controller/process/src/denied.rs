@@ -2,12 +2,17 @@
 
 use std::{num::ParseIntError, ops::RangeInclusive};
 
+use herdlet_base::user::Credentials;
 use herdlet_driver::{DriverError, DriverResult};
+
+/// The user that Nomad denies by default.
+const ROOT: &str = "root";
 
 /// The denied ids.
 #[derive(Debug, Default)]
 pub(crate) struct Denied {
     driver: &'static str,
+    names: Vec<String>,
     users: Ids,
     groups: Ids,
 }
@@ -34,9 +39,33 @@ impl Denied {
     ) -> Result<Self, InvalidIds> {
         Ok(Self {
             driver,
+            names: Vec::new(),
             users: Ids::parse("denied_host_uids", denied_host_uids)?,
             groups: Ids::parse("denied_host_gids", denied_host_gids)?,
         })
+    }
+
+    /// Denies users by their names, too; `root` if none are given.
+    #[must_use]
+    pub(crate) fn with_names(self, names: Option<&[String]>) -> Self {
+        Self { names: names.map_or_else(|| vec![ROOT.to_owned()], <[String]>::to_vec), ..self }
+    }
+
+    /// Checks the user of a task, under the name that the task gives it and its own.
+    ///
+    /// # Errors
+    /// If it is denied; the task fails.
+    pub(crate) fn check_user(&self, name: &str, user: &Credentials) -> DriverResult<()> {
+        let is_denied =
+            |denied: &String| denied == name || *denied == user.login.name || denied == ROOT && user.uid == 0;
+        if self.names.iter().any(is_denied) {
+            return Err(DriverError::fatal(format!(
+                "running as user {name:?} is disallowed; `drivers.{}.denied_users` of the agent's config denies it",
+                self.driver
+            )));
+        }
+        let gids: Vec<u32> = user.groups.iter().copied().chain([user.gid]).collect();
+        self.check(user.uid, &gids)
     }
 
     /// Checks the user and the groups of a task.

@@ -34,7 +34,7 @@ use std::{
 };
 
 use futures_util::{
-    FutureExt, StreamExt,
+    FutureExt, Stream, StreamExt,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
@@ -42,8 +42,8 @@ use herdlet_base::error::in_full;
 use herdlet_base::signal;
 use herdlet_driver::{
     self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, Earlier, ExecRequest, ExecSession,
-    Exited, Fingerprint, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig, TaskDriver,
-    TaskEvent, Usage,
+    Exited, Fingerprint, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig,
+    TaskDriver, TaskEvent, Usage, limits::Limits,
 };
 
 use super::{
@@ -56,8 +56,18 @@ use supervise::Live;
 /// How a driver translates a task into a process. Process-based drivers differ only here: one that isolates its tasks sets their
 /// root and namespaces in the [`Invocation`] that the supervisor executes.
 pub trait Translate: Debug + Send + Sync + 'static {
-    /// Whether the driver works with these cgroups.
-    fn fingerprint(&self, isolation: &Isolation) -> Fingerprint;
+    /// Whether the driver works with these cgroups. Blocking with [`Effort::Thorough`].
+    fn fingerprint(&self, isolation: &Isolation, effort: Effort) -> Fingerprint;
+
+    /// Whether that can change while the agent runs.
+    fn constancy(&self) -> Constancy {
+        Constancy::Fixed
+    }
+
+    /// The limits of a task, without that of its processes.
+    fn limits(&self, task: &TaskConfig) -> Limits {
+        Limits::of(&task.resources)
+    }
 
     /// The main process of a task. Makes what it needs, such as a root with mounts, before each start; repeating that is safe.
     /// Blocking: it may query name services and search for files.
@@ -72,6 +82,12 @@ pub trait Translate: Debug + Send + Sync + 'static {
     /// If the command does not exist, or can't run in this task.
     fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation>;
 
+    /// Asks a running task to end in a way of the driver's own, before a signal does. Returns whether it was asked. Blocking.
+    fn ask_to_end(&self, task: &RunningTask<'_>) -> EndRequest {
+        let _ = task;
+        EndRequest::NotSent
+    }
+
     /// Removes what [`task`](Self::task) made for an attempt, none of whose processes runs. Repeating it is safe. Blocking.
     ///
     /// # Errors
@@ -82,7 +98,31 @@ pub trait Translate: Debug + Send + Sync + 'static {
     }
 }
 
-/// A task in which a command is executed.
+/// How much may be done to find out whether a driver works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// This process and files are examined: the start of an agent waits for it.
+    Quick,
+    /// Programs are run.
+    Thorough,
+}
+
+/// Whether it can change while the agent runs that a driver works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Constancy {
+    Fixed,
+    /// What it needs may be installed, replaced and removed.
+    Changes,
+}
+
+/// Whether a task was asked to end in a way of its driver's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndRequest {
+    Sent,
+    NotSent,
+}
+
+/// A task in which a command is executed, or which is to end.
 #[derive(Debug)]
 pub struct RunningTask<'t> {
     pub config: &'t TaskConfig,
@@ -166,8 +206,13 @@ impl TaskDriver for Engine {
     }
 
     fn fingerprint(&self) -> BoxStream<'static, Fingerprint> {
-        let found = self.shared.translate.fingerprint(&self.shared.setup.isolation);
-        stream::once(async { found }).chain(stream::pending()).boxed()
+        let shared = Arc::clone(&self.shared);
+        let found = shared.translate.fingerprint(&shared.setup.isolation, Effort::Quick);
+        let first = stream::once(async { found });
+        match shared.translate.constancy() {
+            Constancy::Fixed => first.chain(stream::pending()).boxed(),
+            Constancy::Changes => first.chain(examinations(shared)).boxed(),
+        }
     }
 
     fn exits(&self) -> BoxStream<'static, Exited> {
@@ -212,6 +257,9 @@ impl TaskDriver for Engine {
 
     fn signal<'a>(&'a self, id: &'a AttemptId, name: &'a str) -> BoxFuture<'a, DriverResult<()>> {
         async move {
+            if !self.shared.info.capabilities.signals {
+                return Err(DriverError::Unsupported { ability: "sending signals" });
+            }
             let signal = signal::parse(name).map_err(DriverError::fatal)?;
             let (_, record) = self.shared.running(id)?;
             if let Some(main) = supervisor::open_task(&record).map_err(DriverError::retry)? {
@@ -227,6 +275,9 @@ impl TaskDriver for Engine {
         id: &'a AttemptId,
         request: ExecRequest,
     ) -> BoxFuture<'a, DriverResult<ExecSession>> {
+        if !self.shared.info.capabilities.exec {
+            return async { Err(DriverError::Unsupported { ability: "executing commands" }) }.boxed();
+        }
         exec::session(&self.shared, id, request).boxed()
     }
 }
@@ -273,6 +324,30 @@ impl Shared {
         Ok(found.into_iter().collect())
     }
 }
+
+/// Fingerprints of a driver that may begin and cease to work.
+fn examinations(shared: Arc<Shared>) -> impl Stream<Item = Fingerprint> + Send {
+    stream::unfold((shared, EXAMINATION_DELAY), |(shared, wait)| async move {
+        tokio::time::sleep(wait).await;
+        let examined = Arc::clone(&shared);
+        let examination = off_thread(move || {
+            Ok(examined.translate.fingerprint(&examined.setup.isolation, Effort::Thorough))
+        });
+        let found = examination.await.unwrap_or_else(|error| Fingerprint {
+            health: Health::Unhealthy,
+            description: format!("failed to {}", error.why()),
+            attributes: BTreeMap::new(),
+        });
+        Some((found, (shared, EXAMINATION_INTERVAL)))
+    })
+}
+
+/// How long after its start an agent begins with it: the first second belongs to its tasks.
+const EXAMINATION_DELAY: Duration = Duration::from_secs(1);
+
+/// How often a driver is examined that may begin and cease to work, as in Nomad. What it needs lies behind links in several
+/// directories: watching them all would cost more than looking at one file.
+const EXAMINATION_INTERVAL: Duration = Duration::from_secs(30);
 
 impl From<AttemptsError> for DriverError {
     fn from(error: AttemptsError) -> Self {

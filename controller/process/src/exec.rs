@@ -1,4 +1,5 @@
-//! The driver `exec`: runs a process in namespaces and a root of its own.
+//! The driver `exec`: runs a process in namespaces and a root of its own. Other drivers of isolated processes are variants of it
+//! ([`Variant`]).
 //!
 //! In: a task's `config`, the driver's options. Out: how to run its program: root, namespaces, user, capabilities. The engine does
 //! the rest. A task's directory is its root, with parts of the machine as overlays ([`herdlet_rootfs`]). The mount namespace has no
@@ -14,6 +15,7 @@ mod root;
 use std::{
     collections::BTreeMap,
     ffi::OsString,
+    fmt::Debug,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -28,11 +30,15 @@ use herdlet_api_types::{
 };
 use herdlet_base::user::{self, Credentials};
 use herdlet_driver::{DriverError, DriverResult, Fingerprint, Health, TaskConfig, read_config};
-use herdlet_rootfs::{builder::build, root::RootError, seed::Seed};
+use herdlet_rootfs::{
+    builder::build,
+    root::{Entry, RootError},
+    seed::Seed,
+};
 
 use crate::{
     cgroup,
-    engine::{Engine, RunningTask, Setup, Translate, Translated},
+    engine::{Constancy, Effort, Engine, RunningTask, Setup, Translate, Translated},
     login::{self, no_user},
     supervisor::{
         FirstProcess, Invocation, Isolation, JoinedNamespaces, MessageQueues, Namespaces, NewPrivileges,
@@ -41,36 +47,114 @@ use crate::{
 };
 use command::Lookup;
 pub use policy::InvalidOptions;
-use policy::Policy;
+pub(crate) use policy::Policy;
 pub use probe::{Obstacle, obstacle};
 
-/// Creates the driver. `hidden`: paths of the machine that no task may see, such as the agent's own. Must be called within a tokio
-/// runtime.
+/// Creates the driver. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If an option is invalid.
-pub fn driver(setup: Setup, options: &ExecOptions, hidden: Vec<PathBuf>) -> Result<Engine, InvalidOptions> {
-    let attempts = setup.attempts.path();
-    let scratch = attempts.parent().unwrap_or(attempts).to_owned();
-    let translate = Exec {
-        policy: Policy::new(options)?,
-        hidden,
-        scratch,
-        seed: OnceLock::new(),
-        obstacle: OnceLock::new(),
-    };
+pub fn driver(setup: Setup, options: &ExecOptions, roots: Arc<Roots>) -> Result<Engine, InvalidOptions> {
+    let translate = IsolatedDriver { policy: Policy::new(EXEC, options)?, roots, variant: Exec };
     Ok(Engine::new(DriverInfo::exec(), translate, setup))
 }
 
-/// Translates tasks into processes.
+/// What the drivers of isolated processes share: how roots are made on this machine.
 #[derive(Debug)]
-struct Exec {
-    policy: Policy,
+pub struct Roots {
+    /// Paths of the machine that no task may see, such as the agent's own.
     hidden: Vec<PathBuf>,
     /// Where to try whether a root can be made.
     scratch: PathBuf,
     seed: OnceLock<Seed>,
     obstacle: OnceLock<Option<Obstacle>>,
+}
+
+impl Roots {
+    /// `hidden`: paths of the machine that no task may see, such as the agent's own. `scratch`: a directory of the agent.
+    pub fn new(hidden: Vec<PathBuf>, scratch: PathBuf) -> Self {
+        Self { hidden, scratch, seed: OnceLock::new(), obstacle: OnceLock::new() }
+    }
+
+    /// The small mount namespace that is copied for each root. It has no state: one that could not be made is tried again.
+    fn seed(&self) -> DriverResult<&Seed> {
+        if let Some(seed) = self.seed.get() {
+            return Ok(seed);
+        }
+        let made = Seed::new()
+            .map_err(|error| DriverError::retry(format!("make a mount namespace for roots: {error}")))?;
+        Ok(self.seed.get_or_init(|| made))
+    }
+
+    fn obstacle(&self, isolation: &cgroup::Isolation) -> Option<&Obstacle> {
+        let found = self.obstacle.get_or_init(|| match isolation {
+            cgroup::Isolation::Cgroups(_) => obstacle(&self.scratch, Ok(())),
+            cgroup::Isolation::None { why } => obstacle(&self.scratch, Err(why)),
+        });
+        found.as_ref()
+    }
+}
+
+/// What a driver of isolated processes has of its own.
+pub(crate) trait Variant: Debug + Send + Sync + 'static {
+    /// Its name.
+    fn driver(&self) -> &'static str;
+
+    /// A task's config, with the program that it is about.
+    ///
+    /// # Errors
+    /// If the config is invalid, or what runs it is not there.
+    fn program(&self, config: &serde_json::Value, seen: &[Entry]) -> DriverResult<ExecConfig>;
+
+    /// The same config for a command in the task, which replaces the program.
+    ///
+    /// # Errors
+    /// If the config is invalid.
+    fn surroundings(&self, config: &serde_json::Value) -> DriverResult<ExecConfig>;
+
+    /// What it needs beyond roots. `seen`: what its tasks see of the machine.
+    fn fingerprint(&self, seen: &[Entry], effort: Effort) -> Fingerprint;
+
+    /// Whether that changes while the agent runs.
+    fn constancy(&self) -> Constancy;
+}
+
+/// The driver's own variant.
+#[derive(Debug)]
+struct Exec;
+
+impl Variant for Exec {
+    fn driver(&self) -> &'static str {
+        EXEC
+    }
+
+    fn program(&self, config: &serde_json::Value, _: &[Entry]) -> DriverResult<ExecConfig> {
+        read_config(config)
+    }
+
+    fn surroundings(&self, config: &serde_json::Value) -> DriverResult<ExecConfig> {
+        read_config(config)
+    }
+
+    fn fingerprint(&self, _: &[Entry], _: Effort) -> Fingerprint {
+        Fingerprint {
+            health: Health::Healthy,
+            description: "Healthy".to_owned(),
+            attributes: BTreeMap::new(),
+        }
+    }
+
+    fn constancy(&self) -> Constancy {
+        Constancy::Fixed
+    }
+}
+
+/// Translates tasks into isolated processes.
+#[derive(Debug)]
+pub(crate) struct IsolatedDriver<V> {
+    pub(crate) policy: Policy,
+    pub(crate) roots: Arc<Roots>,
+    pub(crate) variant: V,
 }
 
 /// Files below /proc with which a task could change the machine.
@@ -90,26 +174,29 @@ const MASKED_PROC: [&str; 10] = [
     "kpagecount",
 ];
 
-impl Translate for Exec {
-    fn fingerprint(&self, isolation: &cgroup::Isolation) -> Fingerprint {
-        let found = self.obstacle.get_or_init(|| match isolation {
-            cgroup::Isolation::Cgroups(_) => obstacle(&self.scratch, Ok(())),
-            cgroup::Isolation::None { why } => obstacle(&self.scratch, Err(why)),
-        });
-        let (health, description) = match found {
-            Some(obstacle) => (Health::Undetected, obstacle.to_string()),
-            None => (Health::Healthy, "Healthy".to_owned()),
-        };
-        Fingerprint { health, description, attributes: BTreeMap::new() }
+impl<V: Variant> Translate for IsolatedDriver<V> {
+    fn fingerprint(&self, isolation: &cgroup::Isolation, effort: Effort) -> Fingerprint {
+        match self.roots.obstacle(isolation) {
+            Some(obstacle) => Fingerprint {
+                health: Health::Undetected,
+                description: obstacle.to_string(),
+                attributes: BTreeMap::new(),
+            },
+            None => self.variant.fingerprint(&self.policy.entries, effort),
+        }
+    }
+
+    fn constancy(&self) -> Constancy {
+        self.variant.constancy()
     }
 
     fn task(&self, task: &TaskConfig) -> DriverResult<Translated> {
-        let config = read_config::<ExecConfig>(&task.config)?;
+        let config = self.variant.program(&task.config, &self.policy.entries)?;
         let modes = self.policy.modes(&config)?;
         let capabilities = self.policy.capabilities(&config)?;
         let (name, user) = self.user(task)?;
-        let root = root::describe(task, &self.policy, &self.hidden)?;
-        let built = build(self.seed()?, &root).map_err(root_error)?;
+        let root = root::describe(task, &self.policy, &self.roots.hidden)?;
+        let built = build(self.roots.seed()?, &root).map_err(root_error)?;
         let program = command::find(&lookup(task, &config, built.root.as_fd()))?;
         let mut created = Namespaces::CGROUP;
         if modes.pid == NamespaceMode::Private {
@@ -143,7 +230,7 @@ impl Translate for Exec {
 
     fn command(&self, task: &RunningTask<'_>, command: &[String]) -> DriverResult<Invocation> {
         let RunningTask { config: task, main } = task;
-        let own = read_config::<ExecConfig>(&task.config)?;
+        let own = self.variant.surroundings(&task.config)?;
         let mut words = command.iter().cloned();
         let command = words.next().unwrap_or_default();
         let config = ExecConfig { command, args: words.map(Text).collect(), ..own };
@@ -161,20 +248,10 @@ impl Translate for Exec {
     }
 }
 
-impl Exec {
-    /// The small mount namespace that is copied for each root. It has no state: one that could not be made is tried again.
-    fn seed(&self) -> DriverResult<&Seed> {
-        if let Some(seed) = self.seed.get() {
-            return Ok(seed);
-        }
-        let made = Seed::new()
-            .map_err(|error| DriverError::retry(format!("make a mount namespace for roots: {error}")))?;
-        Ok(self.seed.get_or_init(|| made))
-    }
-
+impl<V: Variant> IsolatedDriver<V> {
     /// The name and the ids of a task's user.
     fn user(&self, task: &TaskConfig) -> DriverResult<(String, Credentials)> {
-        let name = machine_user(EXEC, task.user.as_deref()).unwrap_or_default();
+        let name = machine_user(self.variant.driver(), task.user.as_deref()).unwrap_or_default();
         let user = user::find(name).map_err(no_user)?;
         self.policy.check_user(name, &user)?;
         Ok((name.to_owned(), user))

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use crate::{
     cgroup::Isolation,
     denied::{Denied, InvalidIds},
-    engine::{Engine, RunningTask, Setup, Translate, Translated},
+    engine::{Effort, Engine, RunningTask, Setup, Translate, Translated},
     login::{self, no_user},
     supervisor::{Invocation, NewPrivileges, User},
 };
@@ -51,7 +51,7 @@ struct RawExec {
 }
 
 impl Translate for RawExec {
-    fn fingerprint(&self, isolation: &Isolation) -> Fingerprint {
+    fn fingerprint(&self, isolation: &Isolation, _: Effort) -> Fingerprint {
         let description = match isolation {
             Isolation::Cgroups(_) => "Healthy".to_owned(),
             Isolation::None { why } => format!("Healthy; isolation: none ({why})"),

@@ -358,7 +358,9 @@ fn settings_of_isolated_tasks_are_those_of_the_driver() {
       }
       options { "user.denylist" = "root, www-data" }
     }
-    plugin "exec" { config { allow_caps = ["net_raw"] no_pivot_root = true default_pid_mode = "host" } }"#;
+    plugin "exec" { config { allow_caps = ["net_raw"] no_pivot_root = true default_pid_mode = "host" } }
+    plugin "java" { config { allow_caps = ["all"] default_ipc_mode = "host" } }
+    plugin "qemu" { config { image_paths = ["/srv"] args_allowlist = ["-smp"] } }"#;
     let config = config_of(&[("a.hcl", text)]).unwrap();
     assert_eq!(config.warnings.to_string(), "");
     let expected = serde_json::json!({
@@ -369,6 +371,19 @@ fn settings_of_isolated_tasks_are_those_of_the_driver() {
         "default_pid_mode": "host",
     });
     assert_eq!(serde_json::Value::Object(config.drivers.options("exec")), expected);
+    let expected = serde_json::json!({
+        "chroot_env": {"/bin": "/bin", "/etc/ld.so.cache": "/etc/ld.so.cache"},
+        "denied_users": ["root", "www-data"],
+        "allow_caps": ["all"],
+        "default_ipc_mode": "host",
+    });
+    assert_eq!(serde_json::Value::Object(config.drivers.options("java")), expected);
+    let expected = serde_json::json!({
+        "denied_users": ["root", "www-data"],
+        "image_paths": ["/srv"],
+        "args_allowlist": ["-smp"],
+    });
+    assert_eq!(serde_json::Value::Object(config.drivers.options("qemu")), expected);
     let text = "client { enabled = true\n options { \"user.denylist\" = \"\" } }";
     let options = config_of(&[("a.hcl", text)]).unwrap().drivers.options("exec");
     assert_eq!(options["denied_users"], serde_json::json!([]), "all users are allowed");

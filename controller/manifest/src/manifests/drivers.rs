@@ -31,8 +31,7 @@ pub struct DriverRules {
 }
 
 /// Nomad drivers that manifests may name but this release lacks.
-pub(super) const KNOWN: [&str; 7] =
-    ["exec2", "java", "mock_driver", "nomad-driver-virt", "qemu", "rkt", "virt"];
+pub(super) const KNOWN: [&str; 5] = ["exec2", "mock_driver", "nomad-driver-virt", "rkt", "virt"];
 
 impl Drivers {
     /// The built-in drivers, without their own checks.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_driver::{AttemptId, DriverResult, FailureClass, limits::Limits};
+use herdlet_driver::{AttemptId, DriverResult, FailureClass};
 
 use super::{Shared, off_thread, retry};
 use crate::{process_tree, supervisor};
@@ -35,7 +35,7 @@ pub(super) async fn repair(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult
         return Ok(Inspected::Present);
     }
     let existed = cgroup.exists();
-    let limits = live.config().map(|config| Limits::of(&config.resources)).unwrap_or_default();
+    let limits = live.config().map(|config| shared.translate.limits(&config)).unwrap_or_default();
     off_thread(move || {
         cgroup.make(&limits).map_err(retry)?;
         // Twice: a child forked by a process that is still outside starts outside.

@@ -6,7 +6,7 @@ use herdlet_base::signal;
 use herdlet_driver::{AttemptId, Claim, DriverError, DriverResult, Ledger, Leftover, StopRequest};
 use rustix::process::Signal;
 
-use super::{Shared, off_thread, retry};
+use super::{EndRequest, RunningTask, Shared, off_thread, retry};
 use crate::{
     attempts::AttemptsError,
     supervisor::{self, PidFd, ProcessError, Record, State},
@@ -18,6 +18,8 @@ const SIGNAL: &str = "SIGINT";
 const BIRTH_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long killed processes may take to exit, as in Nomad's executor.
 const DEATH_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long a process that had the whole grace period may take after the signal, to write what it holds in memory.
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(3);
 /// How long a supervisor may run after its task's last process exited: it still drains its pipes.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -108,15 +110,23 @@ impl Shared {
 
     /// Sends the signal, waits for the grace period, sends SIGKILL: to the main process alone.
     async fn ask(
-        &self,
+        self: &Arc<Self>,
         id: &AttemptId,
         Target { record, shim }: Target<'_>,
         signal: Signal,
         grace: Duration,
     ) -> DriverResult<()> {
         let Some(main) = supervisor::open_task(record).map_err(retry)? else { return Ok(()) };
-        main.send(signal).map_err(retry)?;
         let ended = || self.attempts().ended(id, shim);
+        let mut grace = grace;
+        if self.ask_to_end(id, record, grace).await == EndRequest::Sent {
+            if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
+                return Ok(ended.map(drop)?);
+            }
+            tracing::debug!(%id, "it did not end by itself; sending the signal");
+            grace = FLUSH_TIME_MAX;
+        }
+        main.send(signal).map_err(retry)?;
         if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
             return Ok(ended.map(drop)?);
         }
@@ -125,6 +135,17 @@ impl Shared {
         // A process that survives this is left to the cgroup kill, which reports an error to the caller.
         let _ = tokio::time::timeout(DEATH_TIME_MAX, ended()).await;
         Ok(())
+    }
+
+    /// Asks in the driver's own way, if there is time for an answer.
+    async fn ask_to_end(self: &Arc<Self>, id: &AttemptId, record: &Record, grace: Duration) -> EndRequest {
+        let Some(config) = self.find(id).and_then(|live| live.config()).filter(|_| !grace.is_zero()) else {
+            return EndRequest::NotSent;
+        };
+        let (shared, main) = (Arc::clone(self), record.task);
+        let asking =
+            off_thread(move || Ok(shared.translate.ask_to_end(&RunningTask { config: &config, main })));
+        asking.await.unwrap_or(EndRequest::NotSent)
     }
 
     /// Kills all processes of the attempt, even if its supervisor is dead.

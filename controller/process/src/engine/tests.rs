@@ -1,13 +1,15 @@
-//! `raw_exec` and `exec` with real processes, real supervisors and, if the machine has them, real cgroups; and the same without cgroups.
+//! `raw_exec`, `exec`, `java` and `qemu` with real processes, real supervisors and, if the machine has them, real cgroups; and the same without cgroups.
 
 mod commands;
 mod contract;
 mod ends;
 mod isolated;
+mod java;
 mod life;
 mod lost;
 mod machine;
 mod network;
+mod qemu;
 mod shared;
 
 use std::{
@@ -136,6 +138,27 @@ impl Bench {
         fs::read_to_string(self.path(&format!("logs/t.{stream}.0"))).unwrap_or_default()
     }
 
+    /// Waits until the task has printed this.
+    async fn until_printed(&self, wanted: &str) {
+        let began = Instant::now();
+        while !self.log("stdout").contains(wanted) {
+            assert!(began.elapsed() < DEADLINE, "{}\n{}", self.log("stdout"), self.log("stderr"));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Writes a program that is a script.
+    fn program(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Renamed: a program that is still open for writing can't be executed.
+        fs::write(path.with_extension("new"), format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path.with_extension("new"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        fs::rename(path.with_extension("new"), &path).unwrap();
+        path
+    }
+
     /// Waits until a script has written a complete line to a file in its directory.
     async fn line(&self, name: &str) -> String {
         let began = Instant::now();
@@ -228,6 +251,17 @@ async fn gone(pid: u32) {
 
 fn lives(pid: u32) -> bool {
     process_tree::stat(pid).is_some_and(|stat| !stat.is_zombie)
+}
+
+/// Where a program of this machine is; none on a machine that need not have it.
+fn installed(name: &str) -> Option<PathBuf> {
+    let found = crate::installed::locate(name, &std::env::var_os("PATH").unwrap_or_default());
+    let is_required = std::env::var_os("HERDLET_TEST_REQUIRE").is_some();
+    assert!(found.is_some() || !is_required, "this test needs {name}, which tests/setup installs");
+    if found.is_none() {
+        eprintln!("left out: there is no {name}");
+    }
+    found
 }
 
 fn is_root() -> bool {

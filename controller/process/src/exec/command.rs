@@ -90,7 +90,7 @@ fn hint(command: &str) -> String {
             format!("; write its arguments in args (command: {program:?}, args: [{}])", args.join(", "))
         }
         _ if command.starts_with('/') && Path::new(command).exists() => {
-            "; it is on the machine, but not in the directories that `drivers.exec.chroot_env` of the agent's config shows to tasks"
+            "; it is on the machine, but not in the directories that `chroot_env` of the driver's options in the agent's config shows to tasks"
                 .to_owned()
         }
         _ if command.contains('/') => String::new(),

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use herdlet_api_types::{
-    driver::{AllowedNamespaces, EXEC, ExecOptions},
+    driver::{AllowedNamespaces, ExecOptions},
     manifest::{
         Text,
         driver::{ExecConfig, NamespaceMode},
@@ -22,9 +22,6 @@ use crate::denied::{Denied, InvalidIds};
 const ENTRIES: [&str; 9] =
     ["/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"];
 
-/// The user that Nomad denies by default.
-const ROOT: &str = "root";
-
 /// Options that can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidOptions {
@@ -38,11 +35,11 @@ pub enum InvalidOptions {
 
 /// The options of the driver.
 #[derive(Debug)]
-pub(super) struct Policy {
+pub(crate) struct Policy {
+    driver: &'static str,
     modes: Modes,
     allowed: AllowedNamespaces,
     allow_caps: Names,
-    denied_users: Vec<String>,
     denied: Denied,
     pub(super) entries: Vec<Entry>,
 }
@@ -55,7 +52,9 @@ pub(super) struct Modes {
 }
 
 impl Policy {
-    pub(super) fn new(options: &ExecOptions) -> Result<Self, InvalidOptions> {
+    /// # Errors
+    /// If an option is invalid.
+    pub(crate) fn new(driver: &'static str, options: &ExecOptions) -> Result<Self, InvalidOptions> {
         let ExecOptions {
             enabled: _,
             default_pid_mode: pid,
@@ -72,13 +71,13 @@ impl Policy {
             Some(names) => Names::parse(names.iter().map(String::as_str)),
             None => Names::parse(DEFAULT),
         };
-        let denied = Denied::of(EXEC, denied_host_uids.as_deref(), denied_host_gids.as_deref())?;
+        let denied = Denied::of(driver, denied_host_uids.as_deref(), denied_host_gids.as_deref())?;
         Ok(Self {
+            driver,
             modes: Modes { pid: *pid, ipc: *ipc },
             allowed: allowed_modes.clone().unwrap_or_default().0,
             allow_caps: allow_caps.map_err(|name| InvalidOptions::Capability { name })?,
-            denied_users: denied_users.clone().unwrap_or_else(|| vec![ROOT.to_owned()]),
-            denied,
+            denied: denied.with_names(denied_users.as_deref()),
             entries: match chroot_env {
                 Some(paths) => entries(paths)?,
                 None => ENTRIES.map(|path| Entry { source: path.into(), target: below_root(path) }).into(),
@@ -89,14 +88,14 @@ impl Policy {
     /// # Errors
     /// A namespace of the machine that the options don't allow.
     pub(super) fn modes(&self, config: &ExecConfig) -> DriverResult<Modes> {
-        let Self { modes, allowed, .. } = self;
+        let Self { driver, modes, allowed, .. } = self;
         let mode = |name: &str, wanted: Option<NamespaceMode>, (default, allowed): (_, &[NamespaceMode])| {
             let mode = wanted.unwrap_or(default);
             if mode == default || mode == NamespaceMode::Private || allowed.contains(&mode) {
                 return Ok(mode);
             }
             Err(DriverError::fatal(format!(
-                "parse config: {name}_mode: host is not allowed on this agent; allow it with `drivers.exec.allowed_modes.{name}: [host]` in its config"
+                "parse config: {name}_mode: host is not allowed on this agent; allow it with `drivers.{driver}.allowed_modes.{name}: [host]` in its config"
             )))
         };
         Ok(Modes {
@@ -116,7 +115,8 @@ impl Policy {
         let (add, drop) = (names("cap_add", &config.cap_add)?, names("cap_drop", &config.cap_drop)?);
         CapabilitySet::new(&add, &drop, &self.allow_caps).map_err(|denied| {
             DriverError::fatal(format!(
-                "parse config: cap_add: driver does not allow the following capabilities: {denied}; allow them with `drivers.exec.allow_caps` in the agent's config"
+                "parse config: cap_add: driver does not allow the following capabilities: {denied}; allow them with `drivers.{}.allow_caps` in the agent's config",
+                self.driver
             ))
         })
     }
@@ -124,15 +124,7 @@ impl Policy {
     /// # Errors
     /// If no task may run as this user.
     pub(super) fn check_user(&self, name: &str, user: &Credentials) -> DriverResult<()> {
-        let is_denied =
-            |denied: &String| denied == name || *denied == user.login.name || denied == ROOT && user.uid == 0;
-        if self.denied_users.iter().any(is_denied) {
-            return Err(DriverError::fatal(format!(
-                "running as user {name:?} is disallowed; `drivers.exec.denied_users` of the agent's config denies it"
-            )));
-        }
-        let gids: Vec<u32> = user.groups.iter().copied().chain([user.gid]).collect();
-        self.denied.check(user.uid, &gids)
+        self.denied.check_user(name, user)
     }
 }
 
@@ -154,7 +146,7 @@ fn below_root(path: &str) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::manifest::driver::Block;
+    use herdlet_api_types::{driver::EXEC, manifest::driver::Block};
     use herdlet_base::user;
     use serde_json::json;
 
@@ -169,14 +161,14 @@ mod tests {
     #[test]
     fn namespaces_of_the_machine_need_a_permission() {
         let host = config(json!({"pid_mode": "host"}));
-        let refused = Policy::new(&ExecOptions::default()).unwrap().modes(&host).unwrap_err().why();
+        let refused = Policy::new(EXEC, &ExecOptions::default()).unwrap().modes(&host).unwrap_err().why();
         assert!(refused.contains("drivers.exec.allowed_modes.pid: [host]"), "{refused}");
         let modes = AllowedNamespaces { pid: vec![NamespaceMode::Host], ipc: Vec::new() };
         let allowed = ExecOptions { allowed_modes: Some(Block(modes)), ..ExecOptions::default() };
-        let modes = Policy::new(&allowed).unwrap().modes(&host).unwrap();
+        let modes = Policy::new(EXEC, &allowed).unwrap().modes(&host).unwrap();
         assert_eq!(modes, Modes { pid: NamespaceMode::Host, ipc: NamespaceMode::Private });
         let default = ExecOptions { default_ipc_mode: NamespaceMode::Host, ..ExecOptions::default() };
-        let policy = Policy::new(&default).unwrap();
+        let policy = Policy::new(EXEC, &default).unwrap();
         assert_eq!(policy.modes(&config(json!({}))).unwrap().ipc, NamespaceMode::Host);
         let private = config(json!({"ipc_mode": "private"}));
         assert_eq!(policy.modes(&private).unwrap().ipc, NamespaceMode::Private);
@@ -184,7 +176,7 @@ mod tests {
 
     #[test]
     fn root_is_denied_under_each_of_its_names() {
-        let policy = Policy::new(&ExecOptions::default()).unwrap();
+        let policy = Policy::new(EXEC, &ExecOptions::default()).unwrap();
         for name in ["root", "0", "0:0", "root:nogroup"] {
             let Ok(user) = user::find(name) else { continue };
             assert!(policy.check_user(name, &user).unwrap_err().why().contains("is disallowed"), "{name}");
@@ -195,7 +187,7 @@ mod tests {
             denied_host_gids: Some("7".to_owned()),
             ..ExecOptions::default()
         };
-        let policy = Policy::new(&open).unwrap();
+        let policy = Policy::new(EXEC, &open).unwrap();
         policy.check_user("root", &user::find("root").unwrap()).unwrap();
         let denied = policy.check_user("9:7", &user::find("9:7").unwrap()).unwrap_err().why();
         assert!(denied.contains("drivers.exec.denied_host_gids"), "{denied}");
@@ -204,13 +196,13 @@ mod tests {
     #[test]
     fn invalid_options_are_named() {
         let caps = ExecOptions { allow_caps: Some(vec!["chwon".to_owned()]), ..ExecOptions::default() };
-        assert!(Policy::new(&caps).unwrap_err().to_string().contains("chwon"));
+        assert!(Policy::new(EXEC, &caps).unwrap_err().to_string().contains("chwon"));
         for path in ["etc", "/etc/../root"] {
             let paths = BTreeMap::from([(path.to_owned(), "/etc".to_owned())]);
             let options = ExecOptions { chroot_env: Some(paths), ..ExecOptions::default() };
-            assert!(Policy::new(&options).unwrap_err().to_string().contains(path));
+            assert!(Policy::new(EXEC, &options).unwrap_err().to_string().contains(path));
         }
-        let refused = Policy::new(&ExecOptions::default()).unwrap();
+        let refused = Policy::new(EXEC, &ExecOptions::default()).unwrap();
         let refused = refused.capabilities(&config(json!({"cap_add": ["net_admin"]}))).unwrap_err().why();
         assert!(refused.contains("drivers.exec.allow_caps") && refused.contains("net_admin"), "{refused}");
     }

@@ -20,6 +20,16 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
+/// Whether this machine has a program.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    if !found {
+        environment::leave_out(&format!("this needs {program}, which tests/setup installs"));
+    }
+    found
+}
+
 /// The token for clients on TCP.
 pub(crate) const TOKEN: &str = "0123456789abcdef0123";
 

@@ -1,5 +1,6 @@
 //! Runs every manifest in manifests/ and checks the claims in its comments.
 
+mod machines;
 mod pages;
 
 use std::{collections::BTreeSet, fs};
@@ -19,7 +20,7 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `traefik.rs`, in `vault.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 21] = [
+const TOLD: [&str; 23] = [
     "artifact",
     "bridge",
     "canary",
@@ -30,8 +31,10 @@ const TOLD: [&str; 21] = [
     "exec.nomad",
     "hello",
     "identity",
+    "java",
     "periodic",
     "placement",
+    "qemu",
     "sidecar",
     "tag-override",
     "templates",

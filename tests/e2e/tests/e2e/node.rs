@@ -13,7 +13,7 @@ use herdlet_nomad_server::{Cluster, Settings, lan::Listener};
 use herdlet_rpc::framed::StreamFrame;
 use serde_json::{Value, json};
 
-use crate::common::is_root;
+use crate::common::{has, is_root};
 
 /// Servers, and an agent that is their node.
 pub(crate) struct NodeTest {
@@ -166,6 +166,33 @@ fn server_job_runs_isolated_in_a_network_of_its_own() {
     ground.reaches(&alloc.id, &ClientStatus::Running);
     assert_eq!(ground.agent.cli(&arguments).success().stdout, expected);
     ground.stop(&key);
+    ground.reaches(&alloc.id, &ClientStatus::Complete);
+    ground.finish();
+}
+
+#[test]
+fn servers_know_the_installed_java_and_emulator_and_run_a_class() {
+    if !is_root() || !has("java") || !has("qemu-system-x86_64") {
+        return;
+    }
+    let mut ground = NodeTest::start();
+    wait::until_true("the versions are known", || {
+        let known = ground.known();
+        ["java", "qemu"].iter().all(|driver| {
+            known.drivers[*driver].healthy
+                && known.attributes.contains_key(&format!("driver.{driver}.version"))
+        })
+    });
+    let mut job = service("usage", 0);
+    job["Type"] = "batch".into();
+    let group = job["TaskGroups"][0].as_object_mut().unwrap();
+    group.remove("Update");
+    let task = &mut group["Tasks"][0];
+    task["Driver"] = "java".into();
+    task["Config"] = json!({ "class": "sun.security.tools.keytool.Main", "args": ["-help"] });
+    task["Resources"] = json!({ "CPU": 100, "MemoryMB": 256 });
+    let key = ground.submit(&job);
+    let alloc = ground.alloc(&key);
     ground.reaches(&alloc.id, &ClientStatus::Complete);
     ground.finish();
 }

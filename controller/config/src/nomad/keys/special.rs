@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use herdlet_api_types::driver::{DriverInfo, PODMAN, built_in};
+use herdlet_api_types::driver::{DriverInfo, EXEC, JAVA, PODMAN, QEMU, built_in};
 use herdlet_manifest::yaml::{Entry, Node, Value, phrases::describe_node};
 
 use super::{
@@ -174,7 +174,7 @@ pub(in crate::nomad) fn meta(reading: &mut Reading<'_>, entry: &Entry, path: &st
     }
 }
 
-/// What tasks of the driver `exec` see of the machine.
+/// What isolated tasks see of the machine.
 pub(in crate::nomad) fn chroot_env(reading: &mut Reading<'_>, entry: &Entry, path: &str) {
     for body in reading.bodies(entry, path) {
         let mut entries = Vec::new();
@@ -184,7 +184,10 @@ pub(in crate::nomad) fn chroot_env(reading: &mut Reading<'_>, entry: &Entry, pat
             }
         }
         let shown = Node { value: Value::Map(entries), ..Node::clone(&body) };
-        reading.put("drivers.exec.chroot_env", path, Arc::new(shown));
+        let shown = Arc::new(shown);
+        for driver in [EXEC, JAVA] {
+            reading.put(&format!("drivers.{driver}.chroot_env"), path, Arc::clone(&shown));
+        }
     }
 }
 
@@ -195,7 +198,13 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
             let path = join(path, &entry.key);
             let field = match &*entry.key {
                 "driver.raw_exec.enable" => "drivers.raw_exec.enabled",
-                "user.denylist" | "user.blacklist" => "drivers.exec.denied_users",
+                "user.denylist" | "user.blacklist" => {
+                    // Nomad's default of `user.checked_drivers`.
+                    for driver in [EXEC, JAVA, QEMU] {
+                        list_option(reading, entry, (&format!("drivers.{driver}.denied_users"), &path));
+                    }
+                    continue;
+                }
                 "driver.allowlist" | "driver.whitelist" => "cluster.drivers.allow",
                 "driver.denylist" | "driver.blacklist" => "cluster.drivers.deny",
                 "fingerprint.allowlist" | "fingerprint.whitelist" => "cluster.fingerprints.allow",
@@ -206,20 +215,22 @@ pub(in crate::nomad) fn options(reading: &mut Reading<'_>, entry: &Entry, path: 
                     continue;
                 }
             };
-            let is_list = ["allow", "deny", "denied_users"].iter().any(|end| field.ends_with(end));
-            let kind = if is_list { ValueKind::Text } else { ValueKind::Flag };
-            let Some(value) = take(reading, kind, entry, &path) else { continue };
-            if !is_list {
+            if ["allow", "deny"].iter().any(|end| field.ends_with(end)) {
+                list_option(reading, entry, (field, &path));
+            } else if let Some(value) = take(reading, ValueKind::Flag, entry, &path) {
                 reading.put(field, &path, value);
-                continue;
-            }
-            // An empty list differs from none.
-            let empty = Node { value: Value::Seq(Vec::new()), ..Node::clone(&value) };
-            reading.put(field, &path, Arc::new(empty));
-            for name in value.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-                reading.add(field, &path, text(name, value.position));
             }
         }
+    }
+}
+
+/// Translates a text with items between commas. An empty list differs from none.
+fn list_option(reading: &mut Reading<'_>, entry: &Entry, (field, path): (&str, &str)) {
+    let Some(value) = take(reading, ValueKind::Text, entry, path) else { return };
+    let empty = Node { value: Value::Seq(Vec::new()), ..Node::clone(&value) };
+    reading.put(field, path, Arc::new(empty));
+    for name in value.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        reading.add(field, path, text(name, value.position));
     }
 }
 

@@ -276,8 +276,8 @@ fn mistakes_in_hcl_are_reported_with_their_position() {
             "a.hcl:3:13: spec.groups[0].services[0]: `service` takes no name here",
         ),
         (
-            "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"java\"\n    }\n  }\n}\n",
-            "a.hcl:4:16: spec.groups[0].tasks[0].driver: the driver `java` is not supported",
+            "job \"a\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"rkt\"\n    }\n  }\n}\n",
+            "a.hcl:4:16: spec.groups[0].tasks[0].driver: the driver `rkt` is not supported",
         ),
         ("job \"a\" {\n  name = bas64(\"x\")\n}\n", "a.hcl:2:10: there is no function `bas64`"),
     ] {

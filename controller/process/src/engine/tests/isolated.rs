@@ -10,13 +10,18 @@ use herdlet_driver::{
 };
 
 use super::*;
-use crate::exec;
+use crate::exec::{self, Roots};
 
 /// A machine whose tasks are isolated.
-struct IsolatedMachine(Bench);
+pub(super) struct IsolatedMachine(pub(super) Bench);
+
+/// How roots are made on a machine.
+pub(super) fn roots_of(bench: &Bench) -> Arc<Roots> {
+    Arc::new(Roots::new(vec![bench.path("run")], bench.path("run")))
+}
 
 impl IsolatedMachine {
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         if !is_root() {
             assert!(std::env::var_os("HERDLET_TEST_REQUIRE").is_none(), "this test needs root");
             return None;
@@ -34,7 +39,7 @@ impl IsolatedMachine {
 
     fn driver(&self, options: &ExecOptions) -> Engine {
         let attempts = Attempts::open(&self.0.path("run/attempts")).unwrap();
-        exec::driver(self.0.setup(attempts), options, vec![self.0.path("run")]).unwrap()
+        exec::driver(self.0.setup(attempts), options, roots_of(&self.0)).unwrap()
     }
 
     fn agent(&self) -> Agent {
@@ -42,7 +47,7 @@ impl IsolatedMachine {
         Agent { exits: driver.exits(), events: driver.events(), driver }
     }
 
-    fn task(&self, config: serde_json::Value) -> TaskConfig {
+    pub(super) fn task(&self, config: serde_json::Value) -> TaskConfig {
         let task = self.0.task(config);
         let dirs = TaskDirs { shared: self.0.path("shared"), ..task.dirs };
         TaskConfig { dirs, ..task }
@@ -129,7 +134,7 @@ async fn this_machine_is_found_able() {
     let attempts = Attempts::open(&machine.0.path("other/attempts")).unwrap();
     let isolation = Isolation::None { why: "a test".into() };
     let setup = Setup { isolation, ..machine.0.setup(attempts) };
-    let driver = exec::driver(setup, &ExecOptions::default(), Vec::new()).unwrap();
+    let driver = exec::driver(setup, &ExecOptions::default(), roots_of(&machine.0)).unwrap();
     let found = driver.fingerprint().next().await.unwrap();
     assert_eq!(found.health, Health::Undetected);
     assert!(found.description.contains("a test; as root, mount cgroup2"), "{}", found.description);

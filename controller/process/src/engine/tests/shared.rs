@@ -8,7 +8,7 @@ use crate::supervisor::{Invocation, NewPrivileges};
 struct Other(PathBuf);
 
 impl Translate for Other {
-    fn fingerprint(&self, _: &Isolation) -> Fingerprint {
+    fn fingerprint(&self, _: &Isolation, _: Effort) -> Fingerprint {
         Fingerprint { health: Health::Healthy, description: String::new(), attributes: BTreeMap::new() }
     }
 
