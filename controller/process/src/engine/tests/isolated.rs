@@ -284,6 +284,22 @@ async fn a_terminal_has_a_name_in_the_root() {
     agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
 }
 
+/// All tasks had the same copy of the program in memory, so one of them took it from all.
+#[tokio::test]
+async fn a_task_takes_the_supervisors_program_from_no_other() {
+    let Some(machine) = IsolatedMachine::new() else { return };
+    let agent = machine.agent();
+    let with_init = |script: &str| machine.task(json!({"command": "sh", "args": ["-c", script], "init": true}));
+    let hostile = "chmod 0 /proc/1/exe; echo > ready; exec sleep 1000";
+    agent.driver.start(with_init(hostile)).await.unwrap();
+    machine.0.line("ready").await;
+    let command = ["sh", "-c", "chmod 0 /proc/1/exe; exit 3"].map(str::to_owned);
+    let done = agent.driver.exec(&id(1), &command, DEADLINE).await.unwrap();
+    assert_eq!(done.code, 3, "a session of the task itself");
+    agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
+    assert_eq!(machine.output(&agent, TaskConfig { id: id(2), ..with_init("echo runs") }).await, "runs\n");
+}
+
 /// The kernel would let both write to the same upper directories.
 #[tokio::test]
 async fn a_restart_uses_the_same_root_again() {
