@@ -35,7 +35,7 @@ pub(super) async fn repair(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult
         return Ok(Inspected::Present);
     }
     let existed = cgroup.exists();
-    let limits = live.config().map(|config| Limits::of(&config.resources)).unwrap_or_default();
+    let limits = live.config().map(|config| Limits::of_attempt(&config)).unwrap_or_default();
     off_thread(move || {
         cgroup.make(&limits).map_err(retry)?;
         // Twice: a child forked by a process that is still outside starts outside.

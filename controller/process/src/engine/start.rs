@@ -157,7 +157,7 @@ impl Shared {
         let Translated { mut invocation, processes, user, messages } = self.translate.task(task)?;
         invocation.network = network_of(task);
         if let Some(cgroups) = self.setup.isolation.cgroups() {
-            let limits = Limits { processes, ..Limits::of(&task.resources) };
+            let limits = Limits { processes, ..Limits::of_attempt(task) };
             let cgroup = cgroups.create(&task.id, &limits).map_err(DriverError::retry)?;
             invocation.tasks_files = cgroup.tasks_files();
             invocation.cgroup = Some(cgroup.dir().to_owned());

@@ -149,13 +149,14 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
         rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
     let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
     let inside = match &what.invocation.isolation {
-        Some(Isolation::Own(own)) if own.first == FirstProcess::Init => {
-            Some(inside(what.record)?)
-        }
+        Some(Isolation::Own(own)) if own.first == FirstProcess::Init => Some(inside(what.record)?),
         Some(Isolation::Own(_) | Isolation::Joined(_)) | None => None,
     };
     let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
-    fds.extend(optional([what.leash, entry, what.invocation.mounts(), inside.as_ref().map(AsFd::as_fd)], null.as_fd()));
+    fds.extend(optional(
+        [what.leash, entry, what.invocation.mounts(), inside.as_ref().map(AsFd::as_fd)],
+        null.as_fd(),
+    ));
     let (program, cgroup) = (what.program.as_fd(), what.shims_cgroup);
     let places = what.program.places();
     start(&Supervisor { program, places, verb: c"run", title: what.record, fds: &fds, cgroup })

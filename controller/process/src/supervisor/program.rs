@@ -83,7 +83,8 @@ impl Program {
     /// # Errors
     /// When the system does not keep programs in memory.
     pub(super) fn inside() -> Result<OwnedFd, ProgramError> {
-        in_memory("herdlet-init", PROGRAM, MemfdFlags::EXEC).map_err(|errno| ProgramError::Memory(errno.into()))
+        in_memory("herdlet-init", PROGRAM, MemfdFlags::EXEC)
+            .map_err(|errno| ProgramError::Memory(errno.into()))
     }
 
     /// Reserved descriptor numbers for starting it.

@@ -289,7 +289,8 @@ async fn a_terminal_has_a_name_in_the_root() {
 async fn a_task_takes_the_supervisors_program_from_no_other() {
     let Some(machine) = IsolatedMachine::new() else { return };
     let agent = machine.agent();
-    let with_init = |script: &str| machine.task(json!({"command": "sh", "args": ["-c", script], "init": true}));
+    let with_init =
+        |script: &str| machine.task(json!({"command": "sh", "args": ["-c", script], "init": true}));
     let hostile = "chmod 0 /proc/1/exe; echo > ready; exec sleep 1000";
     agent.driver.start(with_init(hostile)).await.unwrap();
     machine.0.line("ready").await;
