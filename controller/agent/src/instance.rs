@@ -177,7 +177,7 @@ pub fn offered_cores(isolation: &Isolation) -> OfferedCores {
     };
     match isolation {
         Isolation::Cgroups(cgroups) => {
-            cgroups.cores().map_or_else(unsupported, |cores| OfferedCores::Cores(cores.all().clone()))
+            cgroups.cores().map_or_else(unsupported, |cores| OfferedCores::Cores(cores.available().clone()))
         }
         Isolation::None { why } => unsupported(why),
     }

@@ -19,9 +19,6 @@ use super::{CgroupError, Mounts, detect, files};
 /// The v1 cpuset of attempts without cores of their own.
 const SHARE: &str = "share";
 
-/// The kernel's name of the controller.
-pub(super) const CONTROLLER: &str = "cpuset";
-
 /// On the v2 cgroup of an attempt: its cores.
 const MARK: &str = "user.herdlet.cores";
 
@@ -34,7 +31,7 @@ pub struct Cores {
     /// The v2 cgroup of the instance, or its v1 cpuset.
     tree: PathBuf,
     hierarchy: Hierarchy,
-    all: CoreSet,
+    available: CoreSet,
     /// By the name of the attempt. The lock is held while the kernel's files are written, so that they agree.
     held: Mutex<BTreeMap<String, CoreSet>>,
 }
@@ -57,16 +54,21 @@ impl Cores {
         };
         let mut dir = top.to_owned();
         if hierarchy == Hierarchy::V2 {
-            detect::enable(CONTROLLER, &dir)?;
+            detect::enable(detect::CPUSET, &dir)?;
         }
         for part in below {
             dir.push(part);
             match hierarchy {
                 Hierarchy::V1 => make_v1(&dir)?,
-                Hierarchy::V2 => detect::enable(CONTROLLER, &dir)?,
+                Hierarchy::V2 => detect::enable(detect::CPUSET, &dir)?,
             }
         }
-        let cores = Self { all: all(hierarchy, &dir)?, tree: dir, hierarchy, held: Mutex::default() };
+        let cores = Self {
+            available: read_available(hierarchy, &dir)?,
+            tree: dir,
+            hierarchy,
+            held: Mutex::default(),
+        };
         if hierarchy == Hierarchy::V1 {
             make_v1(&cores.tree.join(SHARE))?;
         }
@@ -77,8 +79,8 @@ impl Cores {
     }
 
     /// The cores that attempts may get.
-    pub fn all(&self) -> &CoreSet {
-        &self.all
+    pub fn available(&self) -> &CoreSet {
+        &self.available
     }
 
     /// The v1 tree, which contains cgroups of attempts.
@@ -164,9 +166,9 @@ impl Cores {
     /// The list of cores for attempts without cores of their own; in v2 empty if they are not limited.
     fn left(&self, held: &BTreeMap<String, CoreSet>) -> String {
         let taken: BTreeSet<u16> = held.values().flat_map(|cores| cores.0.iter().copied()).collect();
-        let left = CoreSet(self.all.0.difference(&taken).copied().collect());
-        match (left.is_empty() || left == self.all, self.hierarchy) {
-            (true, Hierarchy::V1) => self.all.to_string(),
+        let left = CoreSet(self.available.0.difference(&taken).copied().collect());
+        match (left.is_empty() || left == self.available, self.hierarchy) {
+            (true, Hierarchy::V1) => self.available.to_string(),
             (true, Hierarchy::V2) => String::new(),
             (false, Hierarchy::V1 | Hierarchy::V2) => left.to_string(),
         }
@@ -201,7 +203,7 @@ fn make_v1(dir: &Path) -> Result<(), CgroupError> {
     Ok(())
 }
 
-fn all(hierarchy: Hierarchy, dir: &Path) -> Result<CoreSet, CgroupError> {
+fn read_available(hierarchy: Hierarchy, dir: &Path) -> Result<CoreSet, CgroupError> {
     let path = dir.join(match hierarchy {
         Hierarchy::V1 => "cpuset.cpus",
         Hierarchy::V2 => "cpuset.cpus.effective",
@@ -291,7 +293,7 @@ mod tests {
     fn others_keep_off_the_cores_of_an_attempt_in_v2() {
         let tree = Tree::new();
         let cores = tree.open();
-        assert_eq!(*cores.all(), set(&[0, 1, 2, 3]));
+        assert_eq!(*cores.available(), set(&[0, 1, 2, 3]));
         tree.start(&cores, 1, &[]);
         assert_eq!(tree.lists(&[1]), [""], "nothing is limited before the first has cores");
         tree.start(&cores, 2, &[0, 1]);

@@ -12,10 +12,13 @@ use std::{
 use herdlet_driver::limits::Controller;
 use rustix::mount::MountFlags;
 
-use super::{CgroupError, Setup, cores, files};
+use super::{CgroupError, Setup, files};
 
 /// Where to find cgroup2 first: plain v2, then hybrid.
 const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// The controller of cores.
+pub(super) const CPUSET: &str = "cpuset";
 
 /// Where hierarchies are mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +74,7 @@ impl Mounts {
                     let has = |name: &str| options.split(',').any(|option| option == name);
                     let found = Controller::ALL.into_iter().filter(|controller| has(controller.name()));
                     v1.extend(found.map(|controller| (controller, unescape(point))));
-                    if has(cores::CONTROLLER) {
+                    if has(CPUSET) {
                         cpuset = Some(unescape(point));
                     }
                 }

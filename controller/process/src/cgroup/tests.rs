@@ -110,7 +110,7 @@ async fn limits_are_written_where_the_machine_has_the_controller() {
 async fn a_core_of_an_attempt_is_kept_from_others() {
     let Some((_, cgroups)) = open("cores") else { return };
     let Ok(cores) = cgroups.cores() else { return };
-    let all = cores.all().clone();
+    let all = cores.available().clone();
     let (Some(first), true) = (all.0.first().copied(), all.0.len() > 1) else { return };
     let rest = CoreSet(all.0.iter().copied().skip(1).collect());
     let sleep = |cgroup: &Cgroup| {

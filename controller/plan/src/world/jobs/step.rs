@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// What a new allocation gets.
-struct Admitted {
+struct Admission {
     id: AllocId,
     ports: AllocPorts,
     cores: BTreeMap<String, AssignedCores>,
@@ -92,7 +92,7 @@ impl World {
 
     /// Creates an allocation, unless its group has to wait. Returns whether it was created.
     fn create_alloc(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, place: NewAlloc<'_>) -> bool {
-        let Some(Admitted { id, ports, cores }) = self.admit(key, place) else { return false };
+        let Some(Admission { id, ports, cores }) = self.admit(key, place) else { return false };
         let NewAlloc { group, index, previous, role } = place;
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
@@ -143,7 +143,7 @@ impl World {
     }
 
     /// The id, ports and cores of a new allocation. `None` if its group has to wait: the reason is noted.
-    fn admit(&mut self, key: &JobKey, place: NewAlloc<'_>) -> Option<Admitted> {
+    fn admit(&mut self, key: &JobKey, place: NewAlloc<'_>) -> Option<Admission> {
         let NewAlloc { group, index, previous, role } = place;
         // A successor does not wait again: its group has started before.
         if previous.is_none()
@@ -178,7 +178,7 @@ impl World {
         };
         let offered = OfferedPorts { dynamic: &settings.dynamic_ports, host_ip: &settings.host_ip };
         match ports::assign(spec, id, self.allocs.ports(), &offered) {
-            Ok(ports) => Some(Admitted { id, ports, cores }),
+            Ok(ports) => Some(Admission { id, ports, cores }),
             Err(why) => {
                 let unplaced = why.unplaced(|port| self.allocs.holder_of(port));
                 self.wait_for_room(key, group, unplaced.of(&name()));
