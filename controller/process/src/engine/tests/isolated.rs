@@ -298,7 +298,7 @@ async fn a_task_takes_the_supervisors_program_from_no_other() {
     machine.0.line("ready").await;
     let command = ["sh", "-c", "chmod 0 /proc/1/exe; exit 3"].map(str::to_owned);
     let done = agent.driver.exec(&id(1), &command, DEADLINE).await.unwrap();
-    assert_eq!(done.code, 3, "a session of the task itself");
+    assert_eq!(done.exit.code, 3, "a session of the task itself");
     agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
     assert_eq!(machine.output(&agent, TaskConfig { id: id(2), ..with_init("echo runs") }).await, "runs\n");
 }
