@@ -1,13 +1,17 @@
 //! Allocations: placed instances of a group, as their source wants them and as this node reports them.
 
+mod cores;
+
 use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, DeploymentId, Duration, JobKey, UnixNanos,
-    job::{Group, Job, Migrate, Task, TaskAction},
+    job::{Group, Job, Migrate, Resources, Task, TaskAction},
 };
+
+pub use cores::{AssignedCores, CoreSet};
 
 /// The reason to stop an allocation of a drained node, in Nomad's words.
 pub const DRAINED: &str = "alloc is being migrated";
@@ -34,6 +38,9 @@ pub struct Allocation {
     /// Host ports of single tasks, by task. They are separate from the group's, and tasks may use the same labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub task_ports: BTreeMap<String, Ports>,
+    /// Cores that single tasks alone use, by task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub task_cores: BTreeMap<String, AssignedCores>,
     /// The status that its source wants.
     pub desired: Desired,
     /// The reason in a sentence; empty while it runs.
@@ -197,6 +204,13 @@ impl Allocation {
             ports.iter().map(move |(label, port)| (std_alloc::format!("{task}/{label}"), port))
         });
         of_group.chain(of_tasks)
+    }
+
+    /// What one of its tasks is given: what it asks for, and the clock rate of its cores.
+    pub fn resources_of(&self, task: &Task) -> Resources {
+        let cores = self.task_cores.get(&task.name).filter(|cores| cores.cpu_mhz != 0);
+        let cpu_mhz = cores.map(|cores| cores.cpu_mhz).or(task.resources.cpu_mhz);
+        Resources { cpu_mhz, ..task.resources.clone() }
     }
 
     /// Moves data of a record of an earlier release to its present place.

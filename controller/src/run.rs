@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use futures_util::future::join_all;
 use herdlet_agent::{
     agent::{self, Agent},
-    instance::{Host, Instance, Options},
+    instance::{Host, Instance, Options, offered_cores},
     present,
     publish::ReadModel,
     requests::Requests,
@@ -271,7 +271,8 @@ async fn start_agent(
     let state = StateDb::open(state, &instance.paths, present::now()).context("open the state database")?;
     let node = agent::node_facts(&instance);
     let variables = agent::variables_in(&instance.paths)?;
-    let settings = agent::planner_settings(instance.id.clone());
+    let settings =
+        agent::planner_settings(instance.id.clone()).with_cores(offered_cores(&instance.isolation));
     let secrets_plugins = instance.paths.state.join("common_plugins/secrets");
     let mut agent = Agent::start(agent::Parts {
         instance,

@@ -25,6 +25,7 @@ use herdlet_agent::{
         folder::{FolderSource, Rereads},
     },
     gc::Collector,
+    instance::offered_cores,
     telemetry::{Format, Measured, Telemetry, logs},
 };
 use herdlet_api::{
@@ -36,7 +37,7 @@ use herdlet_api::{
 };
 use herdlet_base::{error::in_full, ownership};
 use herdlet_config::{Config, Flags, Surroundings, host_name};
-use herdlet_plan::env::NodeFacts;
+use herdlet_plan::{env::NodeFacts, job::cores::OfferedCores};
 use herdlet_runtime::off_thread;
 use herdlet_variables::Variables;
 use tokio::task::{JoinError, JoinSet};
@@ -99,7 +100,12 @@ async fn run(config: Config, started: Started) -> anyhow::Result<()> {
     let consul = consul_config::resolve(&config)?;
     // Its locks are held until the end.
     let Prepared { alone: _alone, member, instance, state, variables, facts } = prepare(&config, &consul)?;
-    let (settings, room) = (config.planner_settings(instance.id.clone(), config.total()), facts.room);
+    let cores = match &member {
+        Some(_) => OfferedCores::OfServers,
+        None => offered_cores(&instance.isolation),
+    };
+    let settings = config.planner_settings(instance.id.clone(), config.total()).with_cores(cores);
+    let room = facts.room;
     let telemetry = Telemetry::new();
     let mut agent = Agent::start(Parts {
         instance,

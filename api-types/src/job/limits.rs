@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 /// `resources` of a task. Absent values are neither limited nor used for placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
-    /// CPU share in MHz.
+    /// CPU share in MHz. A task has either this or `cores`.
     pub cpu_mhz: Option<u64>,
+    /// The number of cores that no other task uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u16>,
     /// Memory in MiB.
     pub memory_mib: Option<u64>,
     /// Memory in MiB that the task may use beyond `memory_mib` if available; [`Resources::ALL_MEMORY`] means unlimited.

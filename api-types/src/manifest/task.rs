@@ -266,7 +266,7 @@ block! {
 block! {
     /// Resource limits of a task; absent ones are unlimited.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["cores", "device", "devices", "numa"],
+        "x-not-built" = ["device", "devices", "numa"],
         "x-no-effect" = { "disk": OLD, "iops": OLD },
         "x-default" = { "numa": [{ "affinity": "none" }] },
     )))]
@@ -274,6 +274,9 @@ block! {
         /// CPU share in MHz. Without it, there is no limit and no reservation.
         #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 10_000_000), extend("x-mhz" = true)))]
         pub cpu: u64,
+        /// The number of cores that this task alone uses, instead of `cpu`. 0, the default, for none.
+        #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4096)))]
+        pub cores: u16,
         /// Memory in MiB, at least 10. Without it, there is no limit and no reservation.
         #[cfg_attr(feature = "schema", schemars(range(min = 10, max = 1_073_741_824), extend("x-mib" = true)))]
         pub memory: u64,

@@ -330,6 +330,7 @@ fn task(task: &Task) -> Value {
         "VolumeMounts": list(mounts.collect()), "Identities": list(task.identities.iter().map(identity).collect()),
         "Resources": {
             "CPU": task.resources.cpu_mhz.unwrap_or_default(),
+            "Cores": task.resources.cores.unwrap_or_default(),
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
             "MemoryMaxMB": task.resources.memory_max_mb(),
             "SecretsMB": task.resources.secrets_mib.unwrap_or_default(),

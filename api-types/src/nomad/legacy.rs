@@ -10,6 +10,7 @@ use super::{AllocatedResources, AllocatedTask, Network, to_value};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Amounts {
     pub cpu_mhz: u64,
+    pub cores: usize,
     pub memory_mib: u64,
     pub disk_mib: u64,
 }
@@ -22,16 +23,24 @@ impl Amounts {
 
 fn shown(amounts: Amounts, memory_max_mib: i64, networks: Option<&[Network]>) -> Value {
     json!({
-        "CPU": amounts.cpu_mhz, "Cores": 0, "MemoryMB": amounts.memory_mib, "MemoryMaxMB": memory_max_mib,
+        "CPU": amounts.cpu_mhz, "Cores": amounts.cores, "MemoryMB": amounts.memory_mib, "MemoryMaxMB": memory_max_mib,
         "DiskMB": amounts.disk_mib, "IOPS": 0, "Networks": networks.map(|networks| to_value(&networks)), "Devices": null,
         "NUMA": null, "SecretsMB": null,
     })
 }
 
 fn of_task(task: &AllocatedTask) -> Value {
-    let amounts =
-        Amounts { cpu_mhz: task.cpu.cpu_shares, memory_mib: task.memory.memory_mb, ..Amounts::default() };
+    let amounts = Amounts {
+        cpu_mhz: task.cpu.cpu_shares,
+        cores: reserved_cores(task),
+        memory_mib: task.memory.memory_mb,
+        disk_mib: 0,
+    };
     shown(amounts, task.memory.memory_max_mb, task.networks.as_deref())
+}
+
+fn reserved_cores(task: &AllocatedTask) -> usize {
+    task.cpu.reserved_cores.as_ref().map_or(0, std_alloc::vec::Vec::len)
 }
 
 /// `Resources`, `SharedResources` and `TaskResources` of an allocation.
@@ -40,6 +49,7 @@ pub(super) fn of_alloc(resources: &AllocatedResources) -> [Value; 3] {
     let disk_mib = resources.shared.disk_mb;
     let all = Amounts {
         cpu_mhz: sum(|task| task.cpu.cpu_shares),
+        cores: resources.tasks.values().map(reserved_cores).sum(),
         memory_mib: sum(|task| task.memory.memory_mb),
         disk_mib,
     };

@@ -190,12 +190,12 @@ fn driver(machine: &Machine, name: &str) -> Value {
 
 fn total(machine: &Machine) -> Amounts {
     let Capacity { cpu_mhz, memory_mib, disk_mib, .. } = machine.capacity;
-    Amounts { cpu_mhz, memory_mib, disk_mib }
+    Amounts { cpu_mhz, memory_mib, disk_mib, ..Amounts::default() }
 }
 
 fn set_aside(machine: &Machine) -> Amounts {
     let [cpu_mhz, memory_mib, disk_mib] = machine.capacity.reserved;
-    Amounts { cpu_mhz, memory_mib, disk_mib }
+    Amounts { cpu_mhz, memory_mib, disk_mib, ..Amounts::default() }
 }
 
 fn resources(machine: &Machine) -> Value {

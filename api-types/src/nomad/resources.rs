@@ -138,9 +138,10 @@ pub(super) fn resources(spec: &Allocation) -> AllocatedResources {
 }
 
 fn task_resources(spec: &Allocation, task: &Task) -> AllocatedTask {
-    let allocated = task.resources.allocated();
+    let allocated = spec.resources_of(task).allocated();
+    let cores = spec.task_cores.get(&task.name).map(|assigned| assigned.cores.0.iter().copied().collect());
     AllocatedTask {
-        cpu: AllocatedCpu { cpu_shares: allocated.cpu_mhz.unwrap_or_default(), reserved_cores: None },
+        cpu: AllocatedCpu { cpu_shares: allocated.cpu_mhz.unwrap_or_default(), reserved_cores: cores },
         memory: AllocatedMemory {
             memory_mb: allocated.memory_mib.unwrap_or_default(),
             memory_max_mb: allocated.memory_max_mb(),

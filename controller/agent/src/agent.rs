@@ -33,7 +33,7 @@ use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
     identity_claims::Issuer,
-    job::capacity::Room,
+    job::{capacity::Room, cores::OfferedCores},
     state::AllocState,
     turn::Note,
     world::World,
@@ -463,6 +463,7 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
         host_ip: "127.0.0.1".to_owned(),
         node: NodeFacts::default(),
         room: Room::ENDLESS,
+        cores: OfferedCores::Unsupported { why: "this agent offers none".to_owned() },
         reserved_ports: BTreeSet::new(),
         start_offline: false,
     }

@@ -27,6 +27,7 @@ use herdlet_base::{
 use herdlet_config::{DriverSettings, network::Network};
 use herdlet_docker::{Containers, Setup};
 use herdlet_driver::{Availability, Leftover, Registry};
+use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::{
     attempts::Attempts,
     cgroup::{self, Isolation},
@@ -169,6 +170,19 @@ impl Instance {
         }
         anyhow::ensure!(left.is_empty(), "could not remove: {}", left.join("; "));
         Ok(())
+    }
+}
+
+/// The cores that tasks may use alone.
+pub fn offered_cores(isolation: &Isolation) -> OfferedCores {
+    let unsupported = |why: &str| OfferedCores::Unsupported {
+        why: format!("the agent can't keep other tasks off a core: {why}"),
+    };
+    match isolation {
+        Isolation::Cgroups(cgroups) => {
+            cgroups.cores().map_or_else(unsupported, |cores| OfferedCores::Cores(cores.available().clone()))
+        }
+        Isolation::None { why } => unsupported(why),
     }
 }
 

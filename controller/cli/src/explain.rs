@@ -363,6 +363,8 @@ fn show_alloc(view: &AllocView) {
     fact("deployment", deployment_verdict(view).unwrap_or_default());
     fact("created", time(view.spec.create_time));
     fact("ports", ports.collect::<Vec<_>>().join(" "));
+    let cores = view.spec.task_cores.iter().map(|(task, assigned)| format!("{task}={}", assigned.cores));
+    fact("cores", cores.collect::<Vec<_>>().join(" "));
     fact("replaces", view.spec.previous.map(|id| id.to_string()).unwrap_or_default());
     for check in &view.checks {
         fact(

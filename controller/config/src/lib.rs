@@ -49,7 +49,11 @@ use herdlet_base::{
     paths::Paths,
 };
 use herdlet_manifest::yaml::Problems;
-use herdlet_plan::{context::Settings, env::NodeFacts, job::capacity::Room};
+use herdlet_plan::{
+    context::Settings,
+    env::NodeFacts,
+    job::{capacity::Room, cores::OfferedCores},
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
@@ -270,6 +274,7 @@ impl Config {
             host_ip: self.host_ip.to_string(),
             node: NodeFacts::default(),
             room: total.minus(self.reserved),
+            cores: OfferedCores::Unsupported { why: "this agent offers none".to_owned() },
             reserved_ports: self.reserved_ports.clone(),
             start_offline: self.cluster.as_ref().is_some_and(|cluster| cluster.start_offline),
         }
@@ -281,6 +286,7 @@ impl Config {
         let Total { cpu_mhz, memory_mib, disk_mib } = self.total;
         Room {
             cpu_mhz: cpu_mhz.unwrap_or(found.cpu_mhz),
+            cores: 0,
             memory_mib: memory_mib.unwrap_or(found.memory_mib),
             disk_mib: disk_mib.unwrap_or(found.disk_mib),
         }

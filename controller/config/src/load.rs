@@ -151,6 +151,7 @@ impl Config {
             dynamic_ports: file.dynamic_ports.map_or(DYNAMIC_PORTS, |ports| ports.min..=ports.max),
             reserved: Room {
                 cpu_mhz: file.reserved.cpu,
+                cores: 0,
                 memory_mib: file.reserved.memory,
                 disk_mib: file.reserved.disk,
             },

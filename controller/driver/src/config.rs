@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use herdlet_api_types::{
     AllocId,
-    alloc::Ports,
+    alloc::{CoreSet, Ports},
     job::{Logs, Resources},
 };
 use herdlet_base::paths;
@@ -62,6 +62,8 @@ pub struct TaskConfig {
     pub users: Vec<String>,
     /// Resource limits.
     pub resources: Resources,
+    /// The cores that it alone uses; empty if it has none of its own.
+    pub cores: CoreSet,
     /// Directories of its files.
     pub dirs: TaskDirs,
     /// How much of its output is kept.

@@ -6,9 +6,12 @@ use std::collections::BTreeSet;
 
 use herdlet_api_types::{
     Duration,
+    alloc::CoreSet,
     driver::{DriverInfo, Limiting, built_in},
     job::{Job, Resources, Task},
 };
+
+use crate::TaskConfig;
 
 const MIB: u64 = 1024 * 1024;
 /// The range the kernel accepts as v1 `cpu.shares`.
@@ -40,7 +43,7 @@ impl Controller {
 }
 
 /// Limits of one attempt. `None` means no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The task is killed above this many bytes.
     pub memory_bytes: Option<u64>,
@@ -50,6 +53,8 @@ pub struct Limits {
     pub cpu_shares: Option<u64>,
     /// Maximum number of processes and threads.
     pub processes: Option<u64>,
+    /// The cores that it alone uses; empty if it has none of its own.
+    pub cores: CoreSet,
 }
 
 impl Limits {
@@ -66,7 +71,14 @@ impl Limits {
             memory_low_bytes: low.map(bytes),
             cpu_shares: resources.cpu_mhz.map(|mhz| mhz.clamp(*CPU_SHARES.start(), *CPU_SHARES.end())),
             processes: None,
+            cores: CoreSet::default(),
         }
+    }
+
+    /// The limits of an attempt.
+    pub fn of_attempt(task: &TaskConfig) -> Self {
+        let processes = task.config.get("pids_limit").and_then(serde_json::Value::as_u64);
+        Self { processes, cores: task.cores.clone(), ..Self::of(&task.resources) }
     }
 
     /// Whether these limits need this controller.

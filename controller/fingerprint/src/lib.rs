@@ -117,7 +117,7 @@ fn volume(mounts: &str, dir: &Path) -> Option<String> {
 pub fn room(state_dir: &Path) -> Room {
     let disk = rustix::fs::statvfs(state_dir).ok().and_then(|disk| disk.f_bavail.checked_mul(disk.f_frsize));
     let mib = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / MIB);
-    Room { cpu_mhz: total_compute_mhz(), memory_mib: mib(memory_bytes()), disk_mib: mib(disk) }
+    Room { cpu_mhz: total_compute_mhz(), cores: 0, memory_mib: mib(memory_bytes()), disk_mib: mib(disk) }
 }
 
 const MIB: u64 = 1024 * 1024;

@@ -78,6 +78,7 @@ pub fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         index,
         ports: BTreeMap::from([("http".to_owned(), port)]),
         task_ports: BTreeMap::new(),
+        task_cores: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: u64::from(seed),

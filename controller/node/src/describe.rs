@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use herdlet_api_types::alloc::CoreSet;
 use herdlet_config::{Cluster, Config};
 use herdlet_driver::{Entries, Entry, Fingerprint, Health, Registry};
 use herdlet_fingerprint::{self, InterfaceChanges};
@@ -69,7 +70,7 @@ struct Shared {
 }
 
 impl Describer {
-    /// Describes the machine as it is now, without waiting for slow parts. `drivers`: see [`described`]. Then [`follow`](Self::follow) keeps
+    /// Describes the machine as it is now, without waiting for slow parts. `drivers`: see [`described`]; `cores`: those that servers may assign to single tasks. Then [`follow`](Self::follow) keeps
     /// the description up to date.
     ///
     /// # Errors
@@ -77,9 +78,9 @@ impl Describer {
     pub fn start(
         config: &Config,
         cluster: &Cluster,
-        drivers: BTreeMap<String, NodeDriver>,
+        (drivers, cores): (BTreeMap<String, NodeDriver>, CoreSet),
     ) -> Result<Self, MetaError> {
-        let fixed = Fixed::of(config, cluster);
+        let fixed = Fixed::of(config, cluster).with_cores(cores);
         let mut meta = BTreeMap::from(node::META.map(|(key, value)| (key.to_owned(), value.to_owned())));
         meta.extend(config.meta.clone());
         let meta = NodeMeta::load(meta, &config.state_dir)?;

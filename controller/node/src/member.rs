@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use anyhow::Context as _;
 use futures_util::{FutureExt as _, future::BoxFuture};
-use herdlet_agent::{agent::Agent, publish::ReadModel, telemetry::NodeContact};
+use herdlet_agent::{agent::Agent, instance::offered_cores, publish::ReadModel, telemetry::NodeContact};
 use herdlet_api::http::{SeenByServers, Shared};
 use herdlet_config::{Cluster, Config, DrainOnShutdown};
 use herdlet_manifest::manifests::Drivers;
@@ -109,7 +109,8 @@ impl Member {
         };
         let snapshots =
             Snapshots::new(agent.context.paths.clone(), identity.secret.clone(), shared.closing.clone());
-        let describer = Describer::start(config, &cluster, found)?;
+        let cores = offered_cores(&agent.isolation).available().cloned().unwrap_or_default();
+        let describer = Describer::start(config, &cluster, (found, cores))?;
         let asked: Arc<LazyServers> = Arc::default();
         let service = Arc::new(NodeService::new(serve::Parts {
             reach: shared.reach(),

@@ -107,6 +107,7 @@ impl<'r> Reader<'r> {
             index: index_of(&alloc.name),
             ports: given.map(given::ports).unwrap_or_default(),
             task_ports: given.map(given::task_ports).unwrap_or_default(),
+            task_cores: given.map(given::task_cores).unwrap_or_default(),
             desired: if alloc.desired_status.is_terminal() { Desired::Stop } else { Desired::Run },
             desired_description: alloc.desired_description.clone(),
             create_index: 0,

@@ -12,7 +12,7 @@ use herdlet_api_types::{AllocId, Duration, InstanceId, alloc::Allocation, job::J
 use crate::{
     action::MountSource,
     env::NodeFacts,
-    job::{capacity::Room, turns::RestartTurns},
+    job::{capacity::Room, cores::OfferedCores, turns::RestartTurns},
     shared::volume::{VolumeIntent, VolumeState, volume_name},
     state::{PartState, Tracked},
 };
@@ -32,6 +32,8 @@ pub struct Settings {
     pub node: NodeFacts,
     /// Capacity that allocations may take.
     pub room: Room,
+    /// The cores that tasks of this machine's own jobs may use alone.
+    pub cores: OfferedCores,
     /// Ports that no allocation gets.
     pub reserved_ports: BTreeSet<u16>,
     /// Whether allocations of servers start again without contact to the servers, as after a reboot.
@@ -42,6 +44,15 @@ pub struct Settings {
 const START_OFFLINE: &str = "herdlet.start_offline";
 
 impl Settings {
+    /// With these cores, which are part of the capacity.
+    #[must_use]
+    pub fn with_cores(mut self, cores: OfferedCores) -> Self {
+        let count = cores.available().map_or(0, |cores| cores.0.len());
+        self.room.cores = u64::try_from(count).unwrap_or(u64::MAX);
+        self.cores = cores;
+        self
+    }
+
     /// Whether allocations of a server's job start again without contact to the servers.
     pub(crate) fn starts_offline(&self, job: &Job) -> bool {
         match job.meta.get(START_OFFLINE).map(|word| &**word) {

@@ -18,7 +18,7 @@
 //! | templates | no | [`Inputs::template_env`] |
 //!
 //! Within a layer values may refer to each other: they are resolved in the order of their dependencies
-//! (`env/layer.rs`). `NOMAD_CPU_CORES` is not set yet. Variables of Consul, CSI and devices come as
+//! (`env/layer.rs`). Variables of Consul, CSI and devices come as
 //! [`Inputs::hook_env`].
 
 mod builtin;

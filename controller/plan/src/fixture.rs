@@ -20,7 +20,7 @@ use herdlet_api_types::{
 use crate::{
     context::Settings,
     env::NodeFacts,
-    job::capacity::Room,
+    job::{capacity::Room, cores::OfferedCores},
     state::{Run, TaskState},
     time::{BootId, Deadline, Now},
 };
@@ -39,6 +39,7 @@ pub(crate) fn settings() -> Settings {
         host_ip: "127.0.0.1".to_owned(),
         node: NodeFacts::default(),
         room: Room::ENDLESS,
+        cores: OfferedCores::Unsupported { why: String::from("this is a test") },
         reserved_ports: BTreeSet::new(),
         start_offline: false,
     }
@@ -78,6 +79,7 @@ pub(crate) fn alloc(tasks: Vec<Task>) -> Arc<Allocation> {
         index: 0,
         ports: BTreeMap::new(),
         task_ports: BTreeMap::new(),
+        task_cores: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,

@@ -5,6 +5,7 @@
 
 pub mod capacity;
 pub mod children;
+pub mod cores;
 pub mod deployment;
 pub mod difference;
 pub(crate) mod drain;

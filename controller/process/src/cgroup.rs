@@ -7,12 +7,15 @@
 //! <cgroup2>/<parent>/<instance>/shims        all supervisors of the instance; never killed as one
 //! <cgroup2>/<parent>/<instance>/<attempt>    one attempt, with all its descendants
 //! <v1 memory, cpu, pids>/<parent>/<instance>/<attempt>    on a hybrid machine, only where there is a limit
+//! <v1 cpuset>/<parent>/<instance>/<attempt>               the same: an attempt with cores of its own
+//! <v1 cpuset>/<parent>/<instance>/share                   all other attempts
 //! ```
 //!
 //! An attempt's cgroup is never reused: one that was killed through `cgroup.kill` may kill any process that is cloned
 //! into it later (seen on Linux 6.18).
 
 mod attempt;
+mod cores;
 mod detect;
 mod files;
 mod kill;
@@ -34,6 +37,7 @@ use herdlet_driver::{
 use rustix::mount::UnmountFlags;
 
 pub use attempt::Cgroup;
+pub use cores::Cores;
 pub use detect::Mounts;
 
 /// Why a cgroup operation failed. The text continues "failed to".
@@ -114,6 +118,7 @@ pub struct Cgroups {
     v2: BTreeSet<Controller>,
     v1: BTreeMap<Controller, PathBuf>,
     unlimited: Vec<String>,
+    cores: Result<Arc<Cores>, String>,
 }
 
 impl Cgroups {
@@ -129,8 +134,10 @@ impl Cgroups {
         files::make_dirs(&tree)?;
         files::make_dirs(&tree.join(SHIMS))?;
         let own_mount = Some(detect::own_mount(&setup.runtime)).filter(|own| own == top);
+        let cores = Cores::open(mounts, top, &below).map(Arc::new);
+        let cores = cores.map_err(|error| format!("failed to {}", in_full(&error)));
         let mut cgroups =
-            Self { tree, own_mount, v2: BTreeSet::new(), v1: BTreeMap::new(), unlimited: Vec::new() };
+            Self { tree, own_mount, v2: BTreeSet::new(), v1: BTreeMap::new(), unlimited: Vec::new(), cores };
 
         for controller in Controller::ALL {
             match cgroups.enable(controller, top, &below, mounts) {
@@ -158,11 +165,19 @@ impl Cgroups {
         &self.unlimited
     }
 
+    /// The cores of the instance.
+    ///
+    /// # Errors
+    /// Why attempts can't have cores of their own.
+    pub fn cores(&self) -> Result<&Cores, &str> {
+        self.cores.as_deref().map_err(String::as_str)
+    }
+
     /// An attempt's cgroup, whether or not it exists.
     pub fn of(&self, id: &AttemptId) -> Cgroup {
         let name = id.name();
         let v1 = self.v1.iter().map(|(controller, tree)| (*controller, tree.join(&name))).collect();
-        Cgroup::at(self.tree.join(&name), self.v2.clone(), v1)
+        Cgroup::at(self.tree.join(&name), self.v2.clone(), v1, self.cores.as_ref().ok().cloned())
     }
 
     /// Makes an attempt's cgroup with these limits. An existing one that was never killed is reused.
@@ -181,7 +196,7 @@ impl Cgroups {
     /// When the tree can't be listed.
     pub fn existing_attempts(&self) -> Result<BTreeSet<AttemptId>, CgroupError> {
         let mut found = BTreeSet::new();
-        for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
+        for tree in self.trees() {
             let names = files::child_dirs(tree)?;
             found.extend(names.iter().filter_map(|path| AttemptId::parse(path.file_name()?.to_str()?)));
         }
@@ -198,12 +213,11 @@ impl Cgroups {
             cgroup.kill().await?;
             cgroup.remove().await?;
         }
-        kill::remove_tree(&self.tree).await?;
-        for tree in self.v1.values() {
+        for tree in self.trees() {
             kill::remove_tree(tree).await?;
         }
         // All instances share the parent: the last one removes it.
-        for tree in std::iter::once(&self.tree).chain(self.v1.values()) {
+        for tree in self.trees() {
             if let Some(parent) = tree.parent() {
                 let _ = std::fs::remove_dir(parent);
             }
@@ -213,6 +227,12 @@ impl Cgroups {
                 .map_err(|errno| files::failed("unmount", point)(errno.into())),
             None => Ok(()),
         }
+    }
+
+    /// Its directories in all hierarchies.
+    fn trees(&self) -> impl Iterator<Item = &Path> {
+        let cores = self.cores.as_ref().ok().and_then(|cores| cores.v1_tree());
+        std::iter::once(self.tree.as_path()).chain(self.v1.values().map(PathBuf::as_path)).chain(cores)
     }
 
     fn enable(
@@ -229,10 +249,10 @@ impl Cgroups {
             return Ok(());
         }
         let mut dir = top.to_owned();
-        detect::enable(controller, &dir)?;
+        detect::enable(controller.name(), &dir)?;
         for part in below {
             dir.push(part);
-            detect::enable(controller, &dir)?;
+            detect::enable(controller.name(), &dir)?;
         }
         self.v2.insert(controller);
         Ok(())

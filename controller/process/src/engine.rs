@@ -66,7 +66,7 @@ pub trait Translate: Debug + Send + Sync + 'static {
 
     /// The limits of a task, without that of its processes.
     fn limits(&self, task: &TaskConfig) -> Limits {
-        Limits::of(&task.resources)
+        Limits::of_attempt(task)
     }
 
     /// The main process of a task. Makes what it needs, such as a root with mounts, before each start; repeating that is safe.

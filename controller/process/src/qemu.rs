@@ -112,7 +112,7 @@ impl Translate for Qemu {
 
     /// The guest's memory is bounded by its size. The emulator needs an unknown amount beside it, which only `memory_max` bounds.
     fn limits(&self, task: &TaskConfig) -> Limits {
-        let limits = Limits::of(&task.resources);
+        let limits = Limits::of_attempt(task);
         match task.resources.memory_max_mib {
             Some(_) => limits,
             None => Limits { memory_bytes: None, memory_low_bytes: limits.memory_bytes, ..limits },

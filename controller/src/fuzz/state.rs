@@ -29,7 +29,7 @@ use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
-    job::{JobState, capacity::Room},
+    job::{JobState, capacity::Room, cores::OfferedCores},
     op::Key,
     record::{Meta, Record, RecordKey, RecordValue},
     shared::volume::VolumeState,
@@ -57,6 +57,7 @@ pub(super) fn settings() -> Settings {
         host_ip: "127.0.0.1".to_owned(),
         node: NodeFacts::default(),
         room: Room::ENDLESS,
+        cores: OfferedCores::Unsupported { why: String::new() },
         reserved_ports: BTreeSet::new(),
         start_offline: false,
     }

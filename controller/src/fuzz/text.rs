@@ -71,6 +71,7 @@ fn environment(text: &str) -> TaskEnv {
         index: 0,
         ports: BTreeMap::new(),
         task_ports: BTreeMap::new(),
+        task_cores: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use anyhow::Context as _;
 use herdlet_agent::{
     agent,
-    instance::{Host, Instance, Mode, Options},
+    instance::{Host, Instance, Mode, Options, offered_cores},
     present,
     state_db::{Alone, ClaimError, Opened, StateDb, StateDir},
 };
@@ -15,6 +15,7 @@ use herdlet_api::http::Facts;
 use herdlet_base::{clock, error::in_full};
 use herdlet_config::Config;
 use herdlet_node::member::Member;
+use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::cgroup::Isolation;
 use herdlet_services::catalog::ConsulConfig;
 use herdlet_storage::{alloc_dir, artifact::unpack::Barrier, volume::HostVolumes};
@@ -92,10 +93,15 @@ pub(super) fn prepare(config: &Config, consul: &ConsulConfig) -> anyhow::Result<
 
 /// What the API shows of this agent.
 fn facts_of(config: &Config, instance: &Instance, member: Option<&Member>) -> Facts {
-    let total = config.total();
+    let mut total = config.total();
     let mut node = config.node_facts(&instance.id, total);
+    if let OfferedCores::Cores(cores) = offered_cores(&instance.isolation) {
+        node.attributes.insert("cpu.reservablecores".to_owned(), cores.0.len().to_string());
+        total.cores = u64::try_from(cores.0.len()).unwrap_or(u64::MAX);
+    }
     if let Some(member) = member {
         member.id().clone_into(&mut node.id);
+        total.cores = 0;
     }
     Facts {
         node,

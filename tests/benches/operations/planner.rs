@@ -16,7 +16,7 @@ use herdlet_plan::{
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
     facts::Facts,
-    job::capacity::Room,
+    job::{capacity::Room, cores::OfferedCores},
     launch::Launch,
     op::{Key, Subject},
     record::{Record, RecordKey, RecordValue},
@@ -108,6 +108,7 @@ fn settings() -> Settings {
         host_ip: "127.0.0.1".to_owned(),
         node: NodeFacts::default(),
         room: Room::ENDLESS,
+        cores: OfferedCores::OfServers,
         reserved_ports: BTreeSet::new(),
         start_offline: false,
     }

@@ -95,7 +95,7 @@ const PORTS: [u16; 2] = [8_080, 8_081];
 pub const COLOR: &str = "red";
 
 /// The resources of the node.
-pub const ROOM: Room = Room { cpu_mhz: 1_000, memory_mib: 1_000, disk_mib: 1_000 };
+pub const ROOM: Room = Room { cpu_mhz: 1_000, cores: 0, memory_mib: 1_000, disk_mib: 1_000 };
 
 /// Whether the node does not meet a constraint of the job.
 pub fn is_unfit(job: &Job) -> bool {

@@ -25,6 +25,7 @@ use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event},
+    job::cores::OfferedCores,
     op::Key,
     record::{RecordKey, RecordValue},
     time::{BootId, Now},
@@ -156,6 +157,7 @@ fn settings() -> Settings {
             ..NodeFacts::default()
         },
         room: jobs::ROOM,
+        cores: OfferedCores::OfServers,
         start_offline: false,
         reserved_ports: BTreeSet::new(),
     }

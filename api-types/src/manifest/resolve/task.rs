@@ -140,7 +140,8 @@ fn to_resources(spec: &manifest::Resources) -> job::Resources {
         Some(most) => Some(u64::try_from(most).unwrap_or(job::Resources::ALL_MEMORY)),
     };
     let secrets_mib = spec.secrets.filter(|size| *size != 0);
-    job::Resources { cpu_mhz: spec.cpu, memory_mib: spec.memory, memory_max_mib, secrets_mib }
+    let cores = spec.cores.filter(|cores| *cores != 0);
+    job::Resources { cpu_mhz: spec.cpu, cores, memory_mib: spec.memory, memory_max_mib, secrets_mib }
 }
 
 fn to_logs(spec: &manifest::Logs) -> job::Logs {

@@ -47,6 +47,7 @@ pub(super) fn from_task(task: &job::Task, names: &Names<'_>, restart: &RestartPo
         identities: non_empty(task.identities.iter().map(from_identity).collect()),
         resources: unless_empty(Resources {
             cpu: task.resources.cpu_mhz,
+            cores: task.resources.cores,
             memory: task.resources.memory_mib,
             memory_max: Some(task.resources.memory_max_mb()).filter(|most| *most != 0),
             secrets: task.resources.secrets_mib,

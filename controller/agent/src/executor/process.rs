@@ -187,7 +187,8 @@ fn config(
         config,
         user: task.user.clone(),
         users: places::writers(context, alloc),
-        resources: task.resources.clone(),
+        resources: alloc.resources_of(task),
+        cores: alloc.task_cores.get(&task.name).map(|assigned| assigned.cores.clone()).unwrap_or_default(),
         dirs: TaskDirs {
             task: context.paths.task(&alloc.id, &task.name),
             shared: context.paths.shared(&alloc.id),
@@ -326,6 +327,7 @@ mod tests {
     use futures_util::future::{Either, select};
     use herdlet_api_types::{
         AllocId,
+        alloc::CoreSet,
         job::{LogMode, Logs, Resources},
     };
     use herdlet_runtime::{Limit, Permits};
@@ -403,6 +405,7 @@ mod tests {
             user: None,
             users: Vec::new(),
             resources: Resources::default(),
+            cores: CoreSet::default(),
             dirs: TaskDirs {
                 task: "/t".into(),
                 shared: "/t".into(),

@@ -94,6 +94,8 @@ impl Gauges {
             *gauges.allocations.entry(alloc.status.as_str()).or_default() += 1;
             if let Some(group) = alloc.spec.group().filter(|_| !alloc.status.is_terminal()) {
                 gauges.allocated = gauges.allocated.plus(Room::of(group));
+                let of_cores = alloc.spec.task_cores.values().map(|assigned| assigned.cpu_mhz);
+                gauges.allocated.cpu_mhz = of_cores.fold(gauges.allocated.cpu_mhz, u64::saturating_add);
             }
             for task in &alloc.tasks {
                 *gauges.tasks.entry(task.state.as_str()).or_default() += 1;

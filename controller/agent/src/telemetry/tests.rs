@@ -77,7 +77,7 @@ fn node_with(contact: Option<NodeContact>) -> Node {
         }),
         manifest_errors: Box::new(|| 2),
         room: (
-            Room { cpu_mhz: 4_000, memory_mib: 1_024, disk_mib: 2_048 },
+            Room { cpu_mhz: 4_000, cores: 0, memory_mib: 1_024, disk_mib: 2_048 },
             Room { memory_mib: 256, ..Room::default() },
         ),
         node: NodeFacts {
@@ -167,6 +167,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
         index: 0,
         ports: BTreeMap::new(),
         task_ports: BTreeMap::new(),
+        task_cores: BTreeMap::new(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,

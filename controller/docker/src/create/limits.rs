@@ -96,6 +96,7 @@ fn processor(host: &mut HostConfig, material: &Material<'_>) -> Result<(), Field
     let Material { task, config, compute, .. } = material;
     let shares = task.resources.cpu_mhz.map(|mhz| compute.shares(mhz));
     host.cpu_shares = shares.and_then(|shares| i64::try_from(shares).ok());
+    host.cpuset_cpus = Some(task.cores.to_string()).filter(|cores| !cores.is_empty());
     let Some(mhz) = hard_limit(config, &task.resources)? else { return Ok(()) };
     if compute.mhz == 0 {
         return Err(FieldError::new(
@@ -117,8 +118,12 @@ fn hard_limit(config: &ContainerConfig, resources: &Resources) -> Result<Option<
     if !config.docker.cpu_hard_limit {
         return Ok(None);
     }
-    let missing = || FieldError::new("cpu_hard_limit", "needs `resources.cpu`, the limit in MHz");
-    resources.cpu_mhz.map(Some).ok_or_else(missing)
+    match (resources.cpu_mhz, resources.cores) {
+        (Some(mhz), _) => Ok(Some(mhz)),
+        // The cores are the limit.
+        (None, Some(_)) => Ok(None),
+        (None, None) => Err(FieldError::new("cpu_hard_limit", "needs `resources.cpu`, the limit in MHz")),
+    }
 }
 
 fn processes(

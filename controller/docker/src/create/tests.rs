@@ -8,7 +8,7 @@ use std::{
 
 use herdlet_api_types::{
     AllocId,
-    alloc::AssignedPort,
+    alloc::{AssignedPort, CoreSet},
     job::{LogMode, Logs, Resources},
 };
 use herdlet_driver::{AttemptId, KillDefaults, TaskDirs};
@@ -34,12 +34,8 @@ impl Case {
             config: Json::Null,
             user: None,
             users: Vec::new(),
-            resources: Resources {
-                cpu_mhz: Some(500),
-                memory_mib: Some(64),
-                memory_max_mib: None,
-                secrets_mib: None,
-            },
+            resources: Resources { cpu_mhz: Some(500), memory_mib: Some(64), ..Resources::default() },
+            cores: CoreSet::default(),
             dirs: TaskDirs {
                 task: "/a/t".into(),
                 shared: "/a/alloc".into(),
@@ -76,6 +72,16 @@ impl Case {
     fn host(&self, config: Json) -> HostConfig {
         self.make(config).unwrap().body.host_config.unwrap()
     }
+}
+
+#[test]
+fn a_container_runs_on_the_cores_of_its_task() {
+    let mut case = Case::new();
+    case.task.cores = CoreSet([1, 2, 4].into());
+    case.task.resources = Resources { cpu_mhz: Some(3_000), cores: Some(3), ..Resources::default() };
+    let host = case.make(json!({})).unwrap().body.host_config.unwrap();
+    assert_eq!(host.cpuset_cpus.as_deref(), Some("1-2,4"));
+    assert_eq!(Case::new().make(json!({})).unwrap().body.host_config.unwrap().cpuset_cpus, None);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::{
 
 use herdlet_agent::networks::Permission;
 use herdlet_api_types::{
+    alloc::CoreSet,
     driver,
     job::{NetworkMode, Secret},
 };
@@ -54,6 +55,8 @@ pub struct Fixed {
     pub reserved: Room,
     /// Ports that the config reserves.
     pub reserved_ports: BTreeSet<u16>,
+    /// Cores that servers may assign to single tasks.
+    pub reservable_cores: CoreSet,
     /// Ports that servers may assign.
     pub dynamic_ports: RangeInclusive<u16>,
     /// Host volumes by name.
@@ -118,6 +121,7 @@ impl Fixed {
             topology: Some(herdlet_fingerprint::topology(mhz)),
             reserved: config.reserved,
             reserved_ports: config.reserved_ports.clone(),
+            reservable_cores: CoreSet::default(),
             dynamic_ports: config.dynamic_ports.clone(),
             volumes: volumes.collect(),
             cgroup_parent: config.cgroup_parent.clone(),
@@ -125,6 +129,22 @@ impl Fixed {
             bridges: Permission::probe(),
             cluster: cluster.clone(),
         }
+    }
+
+    /// Lets servers assign these cores to single tasks. Servers of 1.7 to 1.10.0 look cores up by number, and crash if one has another
+    /// place in the topology: such a core is left out.
+    #[must_use]
+    pub fn with_cores(mut self, cores: CoreSet) -> Self {
+        let known = self.topology.iter_mut().flat_map(|topology| topology.cores.iter_mut().enumerate());
+        for (_, core) in known.filter(|(place, core)| *place == usize::from(core.id)) {
+            core.disable = !cores.0.contains(&core.id);
+            if !core.disable {
+                self.reservable_cores.0.insert(core.id);
+            }
+        }
+        let count = self.reservable_cores.0.len().to_string();
+        self.attributes.insert("cpu.reservablecores".to_owned(), count);
+        self
     }
 
     /// Whether a fingerprinter may run.
@@ -214,15 +234,14 @@ impl Fixed {
         attributes
     }
 
-    /// All resources. No cores are reservable, since cores are not assigned to single tasks here. If the processors are unknown, one of 1
-    /// MHz is reported, since servers from 1.7 on may crash on a node without any.
+    /// All resources. If the processors are unknown, one of 1 MHz is reported, since servers from 1.7 on may crash on a node without any.
     fn resources(&self, parts: &Parts) -> NodeResources {
         let cpu = NodeCpu {
             cpu_shares: amount(self.total.cpu_mhz).max(1),
             total_cpu_cores: self.cores.max(1),
-            reservable_cpu_cores: Vec::new(),
+            reservable_cpu_cores: self.reservable_cores.0.iter().copied().collect(),
         };
-        // Without reservable cores servers count no compute of the cores, so give the total.
+        // Servers count no compute of cores that are not reservable, so give the total.
         let override_total_compute = cpu.cpu_shares.unsigned_abs();
         let topology = self.topology.clone().map(|topology| Topology { override_total_compute, ..topology });
         NodeResources {

@@ -7,6 +7,7 @@ use std::{
 
 use axum::{Router, http::StatusCode, routing::get};
 use herdlet_agent::networks::Permission;
+use herdlet_api_types::alloc::CoreSet;
 use herdlet_config::{Flags, Surroundings};
 use herdlet_driver::{Availability, DriverInfo, TaskDriver, fixture::StandIn};
 use herdlet_fingerprint::{Interface, NetworkRules, Networks};
@@ -90,6 +91,7 @@ fn described(recorded: &Node) -> Node {
         cpu_mhz: resources.cpu.cpu_shares.unsigned_abs(),
         memory_mib: resources.memory.memory_mb.unsigned_abs(),
         disk_mib: resources.disk.disk_mb.unsigned_abs(),
+        cores: 0,
     };
     fixed.cores = resources.cpu.total_cpu_cores;
     fixed.topology = None;
@@ -112,7 +114,7 @@ fn a_node_is_described_as_stock_clients_describe_theirs() {
             (stock.status.clone(), stock.scheduling_eligibility.clone());
         stock.drivers.remove("exec");
         ours.drivers.get_mut("raw_exec").unwrap().update_time = stock.drivers["raw_exec"].update_time;
-        // Cores are not reservable, and there is no bridge.
+        // These have no cores to assign, and no bridge.
         let resources = stock.node_resources.as_mut().unwrap();
         resources.cpu.reservable_cpu_cores.clear();
         resources.networks.retain(|network| network.mode != "bridge");
@@ -176,10 +178,10 @@ fn networks_that_the_agent_can_make_are_offered() {
 #[test]
 fn reserved_resources_include_local_manifests() {
     let mut config = config("0.0.0.0:4646");
-    config.reserved = Room { cpu_mhz: 100, memory_mib: 200, disk_mib: 300 };
+    config.reserved = Room { cpu_mhz: 100, memory_mib: 200, disk_mib: 300, ..Room::default() };
     config.reserved_ports = BTreeSet::from([22, 8_500, 8_501]);
     let fixed = fixed(&config);
-    let reserved = Room { cpu_mhz: 1, memory_mib: 2, disk_mib: 3 };
+    let reserved = Room { cpu_mhz: 1, memory_mib: 2, disk_mib: 3, ..Room::default() };
     let parts = Parts { reserved, reserved_ports: BTreeSet::from([8_502, 9_000]), ..Parts::default() };
     let node = fixed.node(&parts);
     let kept = node.reserved_resources.unwrap();
@@ -203,6 +205,21 @@ fn a_topology_is_as_fast_as_the_config_says() {
         let resources = fixed.node(&Parts::default()).node_resources.unwrap();
         assert_eq!(resources.processors.topology.unwrap().override_total_compute, expected);
     }
+}
+
+#[test]
+fn cores_that_servers_may_assign_are_named() {
+    let mut fixed = fixed(&config("127.0.0.1:1"));
+    let core = |id| herdlet_nomad::wire::resources::Core { id, disable: true, ..Default::default() };
+    // The core 5 is not at the place of its number.
+    let cores = vec![core(0), core(1), core(2), core(5)];
+    fixed.topology = Some(herdlet_nomad::wire::resources::Topology { cores, ..Default::default() });
+    let node = fixed.with_cores(CoreSet([1, 2, 5, 9].into())).node(&Parts::default());
+    let resources = node.node_resources.unwrap();
+    assert_eq!(resources.cpu.reservable_cpu_cores, [1, 2]);
+    let disabled = resources.processors.topology.unwrap().cores.into_iter().map(|core| core.disable);
+    assert_eq!(disabled.collect::<Vec<_>>(), [true, false, false, true]);
+    assert_eq!(node.attributes["cpu.reservablecores"], "2");
 }
 
 #[test]

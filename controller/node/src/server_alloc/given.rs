@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use herdlet_api_types::{
-    alloc::{AssignedPort, Ports},
+    alloc::{AssignedCores, AssignedPort, CoreSet, Ports},
     job::{Job, Resources},
 };
 use herdlet_nomad::wire::{
@@ -32,6 +32,16 @@ pub(super) fn task_ports(given: &AllocatedResources) -> BTreeMap<String, Ports> 
         .iter()
         .map(|(task, given)| (task.clone(), of_networks(&given.networks).collect::<Ports>()));
     of_tasks.filter(|(_, ports)| !ports.is_empty()).collect()
+}
+
+/// Cores of single tasks.
+pub(super) fn task_cores(given: &AllocatedResources) -> BTreeMap<String, AssignedCores> {
+    let of_task = |(task, given): (&String, &TaskResources)| {
+        let cores = CoreSet(given.cpu.reserved_cores.iter().copied().collect());
+        let cpu_mhz = u64::try_from(given.cpu.cpu_shares).unwrap_or_default();
+        (!cores.is_empty()).then(|| (task.clone(), AssignedCores { cores, cpu_mhz }))
+    };
+    given.tasks.iter().filter_map(of_task).collect()
 }
 
 fn of_networks(networks: &[NetworkResource]) -> impl Iterator<Item = (String, AssignedPort)> {
@@ -63,7 +73,7 @@ fn limits_of(given: &TaskResources) -> Resources {
         most => counted(most),
     };
     let memory_mib = counted(given.memory.memory_mb);
-    Resources { cpu_mhz: counted(given.cpu.cpu_shares), memory_mib, memory_max_mib, secrets_mib: None }
+    Resources { cpu_mhz: counted(given.cpu.cpu_shares), memory_mib, memory_max_mib, ..Resources::default() }
 }
 
 /// Applies the limits to a job's tasks. Tasks without limits keep what they ask for.
@@ -72,7 +82,7 @@ pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
         if let Some(limits) = limits.get(&task.name) {
             // Servers add the size of `secrets` to the memory and its maximum (Nomad's `scheduler/feasible/rank.go`), and send it only in
             // the job. A task that wants no maximum has none, also if a release adds to 0.
-            let secrets_mib = task.resources.secrets_mib;
+            let Resources { cores, secrets_mib, .. } = task.resources;
             let without_secrets = |mib: u64| mib.saturating_sub(secrets_mib.unwrap_or_default());
             let wants_max = task.resources.memory_max_mib.is_some() || secrets_mib.is_none();
             let memory_max_mib = match limits.memory_max_mib {
@@ -81,6 +91,7 @@ pub(super) fn limited(mut job: Job, limits: &Limits) -> Job {
             };
             task.resources = Resources {
                 cpu_mhz: limits.cpu_mhz,
+                cores,
                 memory_mib: limits.memory_mib.map(without_secrets),
                 memory_max_mib,
                 secrets_mib,

@@ -300,6 +300,24 @@ fn ports_are_those_that_servers_gave_in_either_form() {
     assert_eq!(read(&alloc).ports, BTreeMap::from([("http".to_owned(), expected)]));
 }
 
+#[test]
+fn cores_are_those_that_servers_gave() {
+    let mut task = task();
+    task["Resources"] = json!({ "CPU": 0, "Cores": 2, "MemoryMB": 64 });
+    let mut alloc = of_group(json!({ "Tasks": [task] }));
+    let mut given = wire::assigned::TaskResources::default();
+    (given.cpu.cpu_shares, given.cpu.reserved_cores, given.memory.memory_mb) = (4_000, vec![0, 3], 64);
+    let mut all = wire::assigned::AllocatedResources::default();
+    all.tasks.insert("main".to_owned(), given);
+    alloc.allocated_resources = Some(all);
+    let alloc = read(&alloc);
+    assert_eq!(alloc.server.as_ref().unwrap().refused, None);
+    let assigned = &alloc.task_cores["main"];
+    assert_eq!((assigned.cores.to_string().as_str(), assigned.cpu_mhz), ("0,3", 4_000));
+    let resources = alloc.resources_of(&alloc.job.groups[0].tasks[0]);
+    assert_eq!((resources.cpu_mhz, resources.cores), (Some(4_000), Some(2)));
+}
+
 /// Servers add the size of `secrets` to the memory; the driver must not add it again.
 #[test]
 fn secrets_are_part_of_the_memory_that_servers_gave() {

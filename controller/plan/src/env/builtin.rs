@@ -45,7 +45,10 @@ pub(super) fn set_places(env: &mut TaskEnv, inputs: &Inputs<'_>) {
 /// Resource limits of the task. A missing limit has no variable.
 pub(super) fn set_limits(env: &mut TaskEnv, inputs: &Inputs<'_>) {
     let Some(task) = inputs.task else { return };
-    let allocated = task.resources.allocated();
+    let allocated = inputs.alloc.resources_of(task).allocated();
+    if let Some(assigned) = inputs.alloc.task_cores.get(&task.name) {
+        env.set("NOMAD_CPU_CORES", &assigned.cores);
+    }
     let limits = [("NOMAD_MEMORY_LIMIT", allocated.memory_mib), ("NOMAD_CPU_LIMIT", allocated.cpu_mhz)];
     for (name, limit) in limits {
         if let Some(limit) = limit.filter(|&limit| limit > 0) {

@@ -45,6 +45,7 @@ pub(crate) fn alloc() -> Allocation {
         ]
         .into(),
         task_ports: Default::default(),
+        task_cores: Default::default(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 1,
@@ -76,6 +77,7 @@ pub(crate) fn task() -> Task {
         },
         resources: Resources {
             cpu_mhz: Some(500),
+            cores: None,
             memory_mib: Some(256),
             memory_max_mib: Some(512),
             secrets_mib: None,

@@ -4,7 +4,10 @@ extern crate std;
 
 use std_alloc::{format, string::ToString, vec, vec::Vec};
 
-use herdlet_api_types::Duration;
+use herdlet_api_types::{
+    Duration,
+    alloc::{AssignedCores, CoreSet},
+};
 use proptest::prelude::*;
 
 use super::{fixture::*, *};
@@ -129,6 +132,7 @@ fn missing_values_set_no_variable() {
     for name in [
         "NOMAD_MEMORY_LIMIT",
         "NOMAD_MEMORY_MAX_LIMIT",
+        "NOMAD_CPU_CORES",
         "NOMAD_CPU_LIMIT",
         "NOMAD_ALLOC_DIR",
         "NOMAD_TOKEN",
@@ -205,6 +209,17 @@ fn unbounded_memory_is_minus_one() {
     task.resources.memory_max_mib = Some(herdlet_api_types::job::Resources::ALL_MEMORY);
     let env = build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &node) });
     check(&env, &[("NOMAD_MEMORY_MAX_LIMIT", "-1"), ("NOMAD_MEMORY_LIMIT", "256")]);
+}
+
+#[test]
+fn cores_and_their_clock_rate_are_known_to_the_task() {
+    let (node, mut alloc) = (node(), alloc());
+    let given = AssignedCores { cores: CoreSet([0, 1, 5].into()), cpu_mhz: 6_000 };
+    alloc.task_cores.insert("redis".to_string(), given);
+    let mut task = task();
+    task.resources.cpu_mhz = None;
+    let env = build(&Inputs { task: Some(&task), ..Inputs::new(&alloc, &node) });
+    check(&env, &[("NOMAD_CPU_CORES", "0-1,5"), ("NOMAD_CPU_LIMIT", "6000")]);
 }
 
 #[test]

@@ -22,8 +22,10 @@ use herdlet_api_types::{
 /// An amount in each dimension.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
-    /// CPU in MHz.
+    /// CPU in MHz, without that of `cores`.
     pub cpu_mhz: u64,
+    /// Cores that single tasks use alone.
+    pub cores: u64,
     /// Memory in MiB.
     pub memory_mib: u64,
     /// Disk in MiB.
@@ -32,9 +34,11 @@ pub struct Room {
 
 impl Room {
     /// More than any group can request.
-    pub const ENDLESS: Self = Self { cpu_mhz: u64::MAX, memory_mib: u64::MAX, disk_mib: u64::MAX };
+    pub const ENDLESS: Self =
+        Self { cpu_mhz: u64::MAX, cores: u64::MAX, memory_mib: u64::MAX, disk_mib: u64::MAX };
 
-    /// The request of one allocation of the group, at the stage at which its tasks request most.
+    /// The request of one allocation of the group, at the stage at which its tasks request most. Each task keeps its cores as long as
+    /// the allocation lives.
     pub fn of(group: &Group) -> Self {
         let sum = |belongs: fn(Lifecycle) -> bool| {
             let tasks = group.tasks.iter().filter(|task| belongs(task.lifecycle));
@@ -45,7 +49,8 @@ impl Room {
         let main = sum(|stage| matches!(stage, Lifecycle::Main | Lifecycle::Poststart));
         let after = sum(|stage| stage == Lifecycle::Poststop);
         let disk_mib = if group.disk_mib == DISK_MIB { 0 } else { group.disk_mib };
-        Self { disk_mib, ..sidecars.plus(before.most(main)).most(after) }
+        let cores = group.tasks.iter().filter_map(|task| task.resources.cores).map(u64::from).sum();
+        Self { disk_mib, cores, ..sidecars.plus(before.most(main)).most(after) }
     }
 
     /// The sum of both.
@@ -60,7 +65,10 @@ impl Room {
 
     /// `count` times this amount.
     pub fn times(self, count: u64) -> Self {
-        self.each(Self { cpu_mhz: count, memory_mib: count, disk_mib: count }, u64::saturating_mul)
+        self.each(
+            Self { cpu_mhz: count, cores: count, memory_mib: count, disk_mib: count },
+            u64::saturating_mul,
+        )
     }
 
     /// The larger value in each dimension.
@@ -71,6 +79,7 @@ impl Room {
     fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             cpu_mhz: of(self.cpu_mhz, other.cpu_mhz),
+            cores: of(self.cores, other.cores),
             memory_mib: of(self.memory_mib, other.memory_mib),
             disk_mib: of(self.disk_mib, other.disk_mib),
         }
@@ -81,23 +90,39 @@ impl Room {
         self == Self::default()
     }
 
+    /// The clock rate of one core of a machine with this capacity, in MHz; 0 if unknown.
+    pub fn core_mhz(self) -> u64 {
+        if self.cpu_mhz == u64::MAX { 0 } else { self.cpu_mhz.checked_div(self.cores).unwrap_or(0) }
+    }
+
+    /// With the clock rate of `cores` as part of `cpu_mhz`, on a machine with the capacity `all`.
+    #[must_use]
+    pub fn with_mhz_of_cores(self, all: Self) -> Self {
+        let of_cores = all.core_mhz().saturating_mul(self.cores);
+        Self { cpu_mhz: self.cpu_mhz.saturating_add(of_cores), ..self }
+    }
+
     /// Checks whether this fits into `free`; `all` is the total.
     ///
     /// # Errors
     /// The exhausted dimensions, with what is requested and what is free.
     pub fn check(self, free: Self, all: Self) -> Result<(), Unplaced> {
+        let of_taken_cores = all.core_mhz().saturating_mul(all.cores.saturating_sub(free.cores));
+        let free_mhz = free.cpu_mhz.saturating_sub(of_taken_cores);
         let dimensions = [
-            ("cpu", "MHz", self.cpu_mhz, free.cpu_mhz, all.cpu_mhz),
+            ("cpu", "MHz", self.with_mhz_of_cores(all).cpu_mhz, free_mhz, all.cpu_mhz),
             ("memory", "MiB", self.memory_mib, free.memory_mib, all.memory_mib),
             ("disk", "MiB", self.disk_mib, free.disk_mib, all.disk_mib),
+            ("cores", "cores", self.cores, free.cores, all.cores),
         ];
         let lacking = || dimensions.iter().filter(|(_, _, wants, free, _)| wants > free);
         if lacking().next().is_none() {
             return Ok(());
         }
         let shortages: Vec<String> = lacking()
-            .map(|(name, unit, wants, free, all)| {
-                format!("{wants} {unit} of {name} ({free} of {all} {unit} are free)")
+            .map(|(name, unit, wants, free, all)| match name == unit {
+                true => format!("{wants} {unit} of its own ({free} of {all} are free)"),
+                false => format!("{wants} {unit} of {name} ({free} of {all} {unit} are free)"),
             })
             .collect();
         Err(Unplaced {
@@ -114,7 +139,7 @@ fn of_task(task: &Task) -> Room {
     Room {
         cpu_mhz: allocated.cpu_mhz.unwrap_or(0),
         memory_mib: allocated.memory_mib.unwrap_or(0),
-        disk_mib: 0,
+        ..Room::default()
     }
 }
 
@@ -225,7 +250,7 @@ impl Line {
 mod tests {
     use std_alloc::{vec, vec::Vec};
 
-    use herdlet_api_types::fixture;
+    use herdlet_api_types::{fixture, job::Resources};
 
     use super::*;
 
@@ -249,7 +274,7 @@ mod tests {
                 task(Lifecycle::Poststop, 600, 10),
             ],
         );
-        assert_eq!(Room::of(&group), Room { cpu_mhz: 600, memory_mib: 240, disk_mib: 0 });
+        assert_eq!(Room::of(&group), Room { cpu_mhz: 600, memory_mib: 240, disk_mib: 0, ..Room::default() });
         let mut silent = fixture::group("g", 1, vec![fixture::task("t")]);
         assert!(Room::of(&silent).is_empty(), "omitted resources are not requested");
         silent.disk_mib = 1_000;
@@ -262,9 +287,9 @@ mod tests {
 
     #[test]
     fn lack_of_room_names_wanted_and_free_amounts() {
-        let all = Room { cpu_mhz: 2_000, memory_mib: 1_000, disk_mib: 1_000 };
-        let used = Room { cpu_mhz: 2_500, memory_mib: 600, disk_mib: 0 };
-        let wants = Room { cpu_mhz: 0, memory_mib: 500, disk_mib: 0 };
+        let all = Room { cpu_mhz: 2_000, memory_mib: 1_000, disk_mib: 1_000, ..Room::default() };
+        let used = Room { cpu_mhz: 2_500, memory_mib: 600, disk_mib: 0, ..Room::default() };
+        let wants = Room { cpu_mhz: 0, memory_mib: 500, disk_mib: 0, ..Room::default() };
         let why = wants.check(all.minus(used), all).expect_err("no memory is left");
         assert_eq!(why.message, "needs 500 MiB of memory (400 of 1000 MiB are free)");
         assert_eq!(why.exhausted, ["memory"]);
@@ -275,6 +300,30 @@ mod tests {
         let expected =
             "needs 1 MHz of cpu (0 of 2000 MHz are free) and 500 MiB of memory (400 of 1000 MiB are free)";
         assert_eq!(why.message, expected);
+    }
+
+    #[test]
+    fn cores_take_their_share_of_the_clock_rate() {
+        let all = Room { cpu_mhz: 4_000, cores: 2, ..Room::default() };
+        let one = Room { cores: 1, ..Room::default() };
+        let mhz = |cpu_mhz| Room { cpu_mhz, ..Room::default() };
+        assert_eq!((one.times(2).check(all, all), mhz(2_000).check(all.minus(one), all)), (Ok(()), Ok(())));
+        let why = one.check(all.minus(one.times(2)), all).expect_err("both cores are taken");
+        assert_eq!(
+            why.message,
+            "needs 2000 MHz of cpu (0 of 4000 MHz are free) and 1 cores of its own (0 of 2 are free)"
+        );
+        assert_eq!(why.exhausted, ["cpu", "cores"]);
+        let why = mhz(2_001).check(all.minus(one), all).expect_err("the core has the rest");
+        assert_eq!(why.message, "needs 2001 MHz of cpu (2000 of 4000 MHz are free)");
+        let why = one.check(all.minus(mhz(2_001)), all).expect_err("others have more than one core");
+        assert_eq!(why.exhausted, ["cpu"]);
+        assert_eq!(Room::ENDLESS.core_mhz(), 0, "unknown");
+        let mut many = task(Lifecycle::Prestart, 0, 0);
+        many.resources = Resources { cores: Some(2), ..Resources::default() };
+        let group =
+            fixture::group("g", 1, vec![many.clone(), Task { lifecycle: Lifecycle::Poststop, ..many }]);
+        assert_eq!(Room::of(&group), Room { cores: 4, ..Room::default() }, "each task has cores of its own");
     }
 
     #[test]
@@ -337,7 +386,7 @@ mod tests {
 
     #[test]
     fn many_take_as_much_as_each() {
-        let one = Room { cpu_mhz: 1, memory_mib: 20, disk_mib: 300 };
-        assert_eq!(one.times(3), Room { cpu_mhz: 3, memory_mib: 60, disk_mib: 900 });
+        let one = Room { cpu_mhz: 1, memory_mib: 20, disk_mib: 300, ..Room::default() };
+        assert_eq!(one.times(3), Room { cpu_mhz: 3, memory_mib: 60, disk_mib: 900, ..Room::default() });
     }
 }

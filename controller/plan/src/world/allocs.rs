@@ -13,7 +13,7 @@ use std_alloc::{
 
 use herdlet_api_types::{
     AllocId, JobKey, Moment,
-    alloc::{Allocation, Desired},
+    alloc::{Allocation, CoreSet, Desired},
     job::{Group, Job},
     view::{Convergence, Unplaced},
 };
@@ -159,6 +159,14 @@ impl Allocs {
     /// The name of an allocation that holds the port.
     pub(crate) fn holder_of(&self, port: u16) -> Option<String> {
         self.get(self.ports.holder(port)?).map(|entry| entry.spec.name())
+    }
+
+    /// The offered cores that no live allocation has.
+    pub(crate) fn free_cores(&self, offered: &CoreSet) -> CoreSet {
+        let live = self.by_id.values().filter(|entry| entry.holds.is_some());
+        let taken = live.flat_map(|entry| entry.spec.task_cores.values());
+        let taken: BTreeSet<u16> = taken.flat_map(|given| given.cores.0.iter().copied()).collect();
+        CoreSet(offered.0.difference(&taken).copied().collect())
     }
 
     /// Host ports of all allocations that may still use them.

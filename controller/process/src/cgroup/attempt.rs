@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use herdlet_driver::limits::{Controller, Limits};
 
 use super::{
-    CgroupError, files, kill,
+    CgroupError, Cores, files, kill,
     limits::{write_v1, write_v2},
 };
 
@@ -18,11 +19,17 @@ pub struct Cgroup {
     pub(super) dir: PathBuf,
     v2: BTreeSet<Controller>,
     v1: BTreeMap<Controller, PathBuf>,
+    cores: Option<Arc<Cores>>,
 }
 
 impl Cgroup {
-    pub(super) fn at(dir: PathBuf, v2: BTreeSet<Controller>, v1: BTreeMap<Controller, PathBuf>) -> Self {
-        Self { dir, v2, v1 }
+    pub(super) fn at(
+        dir: PathBuf,
+        v2: BTreeSet<Controller>,
+        v1: BTreeMap<Controller, PathBuf>,
+        cores: Option<Arc<Cores>>,
+    ) -> Self {
+        Self { dir, v2, v1, cores }
     }
 
     /// The v2 directory, in which the task starts.
@@ -32,7 +39,7 @@ impl Cgroup {
 
     /// The v1 `tasks` files into which the task's first process writes itself.
     pub fn tasks_files(&self) -> Vec<PathBuf> {
-        self.v1.values().filter(|dir| dir.exists()).map(|dir| dir.join("tasks")).collect()
+        self.v1_dirs().map(|dir| dir.join("tasks")).collect()
     }
 
     /// Whether the v2 directory exists.
@@ -71,7 +78,10 @@ impl Cgroup {
                 write_v2(limits, controller, &self.dir)?;
             }
         }
-        Ok(())
+        match &self.cores {
+            Some(cores) => cores.give(&self.name(), &limits.cores),
+            None => Ok(()),
+        }
     }
 
     /// Moves processes into it; skips those that have ended. Slow (up to 12 ms): only for repairs, and not on async
@@ -81,7 +91,7 @@ impl Cgroup {
     /// When a living process can't be moved.
     pub fn take_in(&self, pids: &[u32]) -> Result<(), CgroupError> {
         let mut targets = vec![self.dir.join("cgroup.procs")];
-        targets.extend(self.v1.values().filter(|dir| dir.exists()).map(|dir| dir.join("cgroup.procs")));
+        targets.extend(self.v1_dirs().map(|dir| dir.join("cgroup.procs")));
         for target in &targets {
             for pid in pids {
                 match files::write(target, &pid.to_string()) {
@@ -126,7 +136,22 @@ impl Cgroup {
         for dir in self.v1.values() {
             kill::remove_tree(dir).await?;
         }
-        Ok(())
+        let Some(cores) = &self.cores else { return Ok(()) };
+        if let Some(tree) = cores.v1_tree() {
+            kill::remove_tree(&tree.join(self.name())).await?;
+        }
+        cores.take_back(&self.name())
+    }
+
+    /// The v1 directories of its processes.
+    fn v1_dirs(&self) -> impl Iterator<Item = PathBuf> {
+        let cpuset = self.cores.as_ref().and_then(|cores| cores.v1_dir(&self.name()));
+        self.v1.values().filter(|dir| dir.exists()).cloned().chain(cpuset)
+    }
+
+    /// The name of the attempt.
+    fn name(&self) -> String {
+        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     pub(super) fn v1_dir(&self, controller: Controller) -> Option<&PathBuf> {

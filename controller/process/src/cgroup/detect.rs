@@ -17,6 +17,9 @@ use super::{CgroupError, Setup, files};
 /// Where to find cgroup2 first: plain v2, then hybrid.
 const USUAL: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
+/// The controller of cores.
+pub(super) const CPUSET: &str = "cpuset";
+
 /// Where hierarchies are mounted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounts {
@@ -24,6 +27,8 @@ pub struct Mounts {
     pub v2: Vec<PathBuf>,
     /// v1 hierarchies by controller.
     pub v1: BTreeMap<Controller, PathBuf>,
+    /// The v1 hierarchy of cpusets.
+    pub cpuset: Option<PathBuf>,
 }
 
 impl Mounts {
@@ -57,7 +62,7 @@ impl Mounts {
     /// Parses the text of a mountinfo file (proc(5)).
     pub fn parse(mountinfo: &str) -> Self {
         let mut v2 = Vec::new();
-        let mut v1 = BTreeMap::new();
+        let (mut v1, mut cpuset) = (BTreeMap::new(), None);
         for line in mountinfo.lines() {
             let Some((left, right)) = line.split_once(" - ") else { continue };
             let Some(point) = left.split(' ').nth(4) else { continue };
@@ -66,27 +71,28 @@ impl Mounts {
             match kind {
                 Some("cgroup2") => v2.push(unescape(point)),
                 Some("cgroup") => {
-                    for controller in Controller::ALL {
-                        if options.split(',').any(|option| option == controller.name()) {
-                            v1.insert(controller, unescape(point));
-                        }
+                    let has = |name: &str| options.split(',').any(|option| option == name);
+                    let found = Controller::ALL.into_iter().filter(|controller| has(controller.name()));
+                    v1.extend(found.map(|controller| (controller, unescape(point))));
+                    if has(CPUSET) {
+                        cpuset = Some(unescape(point));
                     }
                 }
                 Some(_) | None => {}
             }
         }
-        Self { v2, v1 }
+        Self { v2, v1, cpuset }
     }
 }
 
 /// Enables a v2 controller for the children of `dir`.
-pub(super) fn enable(controller: Controller, dir: &Path) -> Result<(), CgroupError> {
+pub(super) fn enable(controller: &str, dir: &Path) -> Result<(), CgroupError> {
     let control = dir.join("cgroup.subtree_control");
-    let has = |text: &str| text.split_whitespace().any(|name| name == controller.name());
+    let has = |text: &str| text.split_whitespace().any(|name| name == controller);
     if files::read_if_there(&control).is_some_and(|enabled| has(&enabled)) {
         return Ok(());
     }
-    files::write(&control, &format!("+{}", controller.name()))
+    files::write(&control, &format!("+{controller}"))
 }
 
 /// Where an instance mounts its own cgroup2.
@@ -148,10 +154,12 @@ mod tests {
              2 1 0:2 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
              3 1 0:3 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
              4 1 0:4 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+             4 1 0:6 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
              5 1 0:5 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n",
         );
         assert_eq!(mounts.v2, [Path::new("/sys/fs/cgroup/unified")]);
         assert_eq!(mounts.v1[&Controller::Cpu], Path::new("/sys/fs/cgroup/cpu,cpuacct"));
+        assert_eq!(mounts.cpuset.as_deref(), Some(Path::new("/sys/fs/cgroup/cpuset")));
         assert_eq!(mounts.v1[&Controller::Memory], Path::new("/sys/fs/cgroup/memory"));
     }
 

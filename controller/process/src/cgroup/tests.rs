@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use herdlet_api_types::AllocId;
+use herdlet_api_types::{AllocId, alloc::CoreSet};
 
 use super::*;
 
@@ -103,6 +103,47 @@ async fn limits_are_written_where_the_machine_has_the_controller() {
     assert_eq!(cgroup.oom_kills(), 0);
     cgroups.remove().await.unwrap();
     assert!(cgroup.v1_dir(Controller::Memory).is_none());
+}
+
+/// Where the machine has cpusets and at least two cores: one attempt has a core, and all others keep off it.
+#[tokio::test]
+async fn a_core_of_an_attempt_is_kept_from_others() {
+    let Some((_, cgroups)) = open("cores") else { return };
+    let Ok(cores) = cgroups.cores() else { return };
+    let all = cores.available().clone();
+    let (Some(first), true) = (all.0.first().copied(), all.0.len() > 1) else { return };
+    let rest = CoreSet(all.0.iter().copied().skip(1).collect());
+    let sleep = |cgroup: &Cgroup| {
+        let child = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        cgroup.take_in(&[child.id()]).unwrap();
+        child
+    };
+    let allowed = |child: &std::process::Child| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        CoreSet::parse(list.unwrap()).unwrap()
+    };
+    let other = cgroups.create(&id(1), &Limits::default()).unwrap();
+    let other = (sleep(&other), other);
+    assert_eq!(allowed(&other.0), all);
+    let limits = Limits { cores: CoreSet([first].into()), ..Limits::default() };
+    let own = cgroups.create(&id(2), &limits).unwrap();
+    let own = (sleep(&own), own);
+    assert_eq!((allowed(&own.0), allowed(&other.0)), (limits.cores.clone(), rest.clone()));
+    // A later agent knows it too.
+    let again = Isolation::detect(&setup("cores"));
+    let later = again.cgroups().unwrap().create(&id(3), &Limits::default()).unwrap();
+    let later = (sleep(&later), later);
+    assert_eq!((allowed(&later.0), allowed(&other.0)), (rest.clone(), rest));
+    let own_again = again.cgroups().unwrap().of(&id(2));
+    own_again.kill().await.unwrap();
+    own_again.remove().await.unwrap();
+    assert_eq!((allowed(&later.0), allowed(&other.0)), (all.clone(), all));
+    assert_eq!(cgroups.existing_attempts().unwrap(), BTreeSet::from([id(1), id(3)]));
+    cgroups.remove().await.unwrap();
+    for mut child in [own.0, other.0, later.0] {
+        child.wait().unwrap();
+    }
 }
 
 #[test]

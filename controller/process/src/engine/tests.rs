@@ -22,6 +22,7 @@ use std::{
 use futures_util::StreamExt;
 use herdlet_api_types::{
     AllocId,
+    alloc::CoreSet,
     job::{LogMode, Logs, Resources},
 };
 use herdlet_api_types::{driver::RawExecOptions, task::ExitResult};
@@ -118,6 +119,7 @@ impl Bench {
             user: None,
             users: Vec::new(),
             resources: Resources::default(),
+            cores: CoreSet::default(),
             dirs: TaskDirs {
                 task: self.path("task"),
                 shared: self.path("task"),

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
-use herdlet_api_types::{AllocId, job::LogMode, job::Logs, job::Resources, task::ExitResult};
+use herdlet_api_types::{AllocId, alloc::CoreSet, job::LogMode, job::Logs, job::Resources, task::ExitResult};
 use herdlet_driver::{
     Device, Earlier, ExecInput, ExecOutput, Handle, KillDefaults, Mount, Propagation, TaskDirs, TerminalSize,
 };
@@ -48,6 +48,7 @@ impl Bench {
             user: None,
             users: Vec::new(),
             resources: Resources::default(),
+            cores: CoreSet::default(),
             dirs: TaskDirs {
                 task: self.dir.path().to_owned(),
                 shared: self.dir.path().to_owned(),

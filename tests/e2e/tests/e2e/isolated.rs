@@ -1,13 +1,13 @@
 //! Tasks of the driver `exec` with real agents: their roots, users, sessions, checks, volumes, and restarts of agent and task.
 
-use std::fs;
+use std::{fs, num::NonZero, thread};
 
 use herdlet_e2e::{
     agent::{Agent, Setup},
-    host, wait,
+    environment, host, wait,
 };
 
-use crate::common::{is_root, job, volume};
+use crate::common::{is_root, job, sleeper, volume};
 
 /// Returns a task of the driver `exec` that runs `script` in a shell; `more` are additional fields, one per line.
 pub(crate) fn isolated(name: &str, script: &str, more: &str) -> String {
@@ -81,6 +81,51 @@ fn tasks_outlive_a_killed_agent() {
         agent.members().iter().any(|member| member.pid != after.pid && member.task == "t")
     });
     assert_eq!(next.id(), after.alloc);
+    agent.finish();
+}
+
+/// The cores on which a process may run, in the kernel's notation.
+fn allowed_cores(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap_or_default().trim().to_owned()
+}
+
+#[test]
+fn a_core_of_a_task_is_kept_from_other_tasks() {
+    if !is_root() {
+        return;
+    }
+    let count = thread::available_parallelism().map_or(1, NonZero::get);
+    if count == 1 {
+        return environment::leave_out("the machine has one core, which is never kept from all other tasks");
+    }
+    let mut agent = Agent::start();
+    let all = allowed_cores(std::process::id());
+    agent.apply_and_wait(&job("rest", "service", "", &[sleeper("t", "")]));
+    let rest = agent.single("rest.g[0]", "t");
+    assert_eq!(allowed_cores(rest.pid), all);
+    let own = isolated("t", &runs_on("echo core $NOMAD_CPU_CORES"), "resources: {cores: 1}");
+    agent.apply_and_wait(&job("own", "service", "", &[own]));
+    let own = agent.single("own.g[0]", "t");
+    let core = allowed_cores(own.pid);
+    assert!(core.parse::<u16>().is_ok(), "it has one core: {core}");
+    agent.until_printed(&["logs", "own"], |text| text == format!("core {core}\n"));
+    agent.until_printed(&["describe", "own"], |text| text.contains(&format!("t={core}")));
+    let of_rest = allowed_cores(rest.pid);
+    assert!(of_rest != all && of_rest != core, "the task that ran before has left the core: {of_rest}");
+    // Too many cores are a reason to wait, and a new agent knows the old cores.
+    agent.kill();
+    agent.launch();
+    let many = isolated("t", "true", &format!("resources: {{cores: {count}}}"));
+    agent.apply(&job("many", "service", "", &[many]));
+    agent.until_printed(&["explain", "many"], |text| text.contains("of its own"));
+    agent.apply_and_wait(&job("late", "service", "", &[sleeper("t", "")]));
+    assert_eq!(allowed_cores(agent.single("late.g[0]", "t").pid), of_rest);
+    assert_eq!(allowed_cores(own.pid), core);
+    agent.cli(&["delete", "job/many"]).success();
+    agent.cli(&["delete", "job/own"]).success();
+    wait::until_true("the others have the core", || allowed_cores(rest.pid) == all);
     agent.finish();
 }
 

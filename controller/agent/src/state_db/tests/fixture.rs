@@ -19,7 +19,7 @@ use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
     event::{Command, Event, VolumeData},
-    job::capacity::Room,
+    job::{capacity::Room, cores::OfferedCores},
     op::Key,
     record::{Record, RecordKey, RecordValue},
     shared::volume::VolumeIntent,
@@ -175,6 +175,7 @@ impl Life {
             host_ip: "127.0.0.1".to_owned(),
             node: NodeFacts::default(),
             room: Room::ENDLESS,
+            cores: OfferedCores::Unsupported { why: String::new() },
             reserved_ports: BTreeSet::new(),
             start_offline: false,
         };

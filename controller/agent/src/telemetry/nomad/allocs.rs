@@ -79,8 +79,9 @@ impl Measured {
         self.alloc.tasks.iter().find(|task| *task.name == *self.attempt.task)
     }
 
-    fn resources(&self) -> Option<&Resources> {
-        Some(&self.alloc.spec.task(&self.attempt.task)?.resources)
+    fn resources(&self) -> Option<Resources> {
+        let spec = &self.alloc.spec;
+        Some(spec.resources_of(spec.task(&self.attempt.task)?))
     }
 }
 

@@ -148,12 +148,8 @@ impl Machine {
             config,
             user: None,
             users: Vec::new(),
-            resources: Resources {
-                cpu_mhz: Some(100),
-                memory_mib: Some(64),
-                memory_max_mib: None,
-                secrets_mib: None,
-            },
+            resources: Resources { cpu_mhz: Some(100), memory_mib: Some(64), ..Resources::default() },
+            cores: Default::default(),
             dirs: TaskDirs {
                 task: self.task_dir(),
                 shared: self.dir.path().join("a/alloc"),

@@ -128,6 +128,13 @@ fn resources(spec: &TaskSpec, task: &Task, trail: &Trail<'_>, findings: &mut Fin
             format!("must not be larger than `memory` ({memory}), found {secrets}"),
         );
     }
+    if task.resources.cores.is_some() && task.resources.cpu_mhz.is_some() {
+        // As in Nomad (`nomad/structs/structs.go`, `Resources.Validate`).
+        findings.problem(
+            &trail.field("cores"),
+            "a task has either `cpu` or `cores`, which come with their clock rate: remove one",
+        );
+    }
     let most = spec.resources.as_ref().and_then(|resources| resources.memory_max);
     if let Some(most @ 1..MEMORY_MIN) = most {
         let message = format!("must be at least {MEMORY_MIN}, or −1 for no limit, found {most}");

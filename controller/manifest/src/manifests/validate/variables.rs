@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
-    alloc::{Allocation, AssignedPort, Desired, Ports},
+    alloc::{Allocation, AssignedCores, AssignedPort, Desired, Ports},
     job::{Child, Job, Origin, PortRequest, Task},
 };
 use herdlet_plan::{
@@ -142,6 +142,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
         requests.keys().map(|label| (label.clone(), port.clone())).collect()
     };
     let of_tasks = context.group.tasks.iter().filter(|task| !task.ports.is_empty());
+    let with_cores = context.group.tasks.iter().filter(|task| task.resources.cores.is_some());
     let alloc = Allocation {
         id: AllocId(uuid::Uuid::nil()),
         job_key: context.job.key(),
@@ -151,6 +152,7 @@ fn environment(context: &GroupContext<'_>, task: &Task, given: &AssumedVariables
         index: 0,
         ports: context.group.network.as_ref().map(|network| assigned(&network.ports)).unwrap_or_default(),
         task_ports: of_tasks.map(|task| (task.name.clone(), assigned(&task.ports))).collect(),
+        task_cores: with_cores.map(|task| (task.name.clone(), AssignedCores::default())).collect(),
         desired: Desired::Run,
         desired_description: String::new(),
         create_index: 0,

@@ -2,11 +2,13 @@
 //!
 //! In: a step of the roll-out. Out: the changed world, and whether anything changed.
 
-use std_alloc::{format, string::String, sync::Arc, vec::Vec};
+use std_alloc::{collections::BTreeMap, format, string::String, sync::Arc, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, JobKey,
-    alloc::{AllocDeployment, Allocation, Desired, RescheduleEvent},
+    alloc::{AllocDeployment, Allocation, AssignedCores, Desired, RescheduleEvent},
+    job::Group,
+    view::Unplaced,
 };
 
 use crate::{
@@ -15,6 +17,7 @@ use crate::{
     job::{
         Slot,
         capacity::Room,
+        cores,
         deployment::Role,
         feasibility,
         ports::{self, AllocPorts, OfferedPorts},
@@ -30,6 +33,13 @@ use crate::{
         allocs::{AllocEntry, Allocs, claimed_volumes},
     },
 };
+
+/// What a new allocation gets.
+struct Admission {
+    id: AllocId,
+    ports: AllocPorts,
+    cores: BTreeMap<String, AssignedCores>,
+}
 
 impl World {
     /// Carries out one step. Returns whether anything changed.
@@ -82,7 +92,7 @@ impl World {
 
     /// Creates an allocation, unless its group has to wait. Returns whether it was created.
     fn create_alloc(&mut self, open: &mut OpenTurn<'_>, key: &JobKey, place: NewAlloc<'_>) -> bool {
-        let Some((id, ports)) = self.admit(key, place) else { return false };
+        let Some(Admission { id, ports, cores }) = self.admit(key, place) else { return false };
         let NewAlloc { group, index, previous, role } = place;
         let create_index = self.meta.index + 1;
         let Some(entry) = self.jobs.get_mut(key) else { return false };
@@ -97,6 +107,7 @@ impl World {
             index,
             ports: ports.group,
             task_ports: ports.tasks,
+            task_cores: cores,
             desired: Desired::Run,
             desired_description: String::new(),
             create_index,
@@ -131,8 +142,8 @@ impl World {
         true
     }
 
-    /// The id and ports of a new allocation. `None` if its group has to wait: the reason is noted.
-    fn admit(&mut self, key: &JobKey, place: NewAlloc<'_>) -> Option<(AllocId, AllocPorts)> {
+    /// The id, ports and cores of a new allocation. `None` if its group has to wait: the reason is noted.
+    fn admit(&mut self, key: &JobKey, place: NewAlloc<'_>) -> Option<Admission> {
         let NewAlloc { group, index, previous, role } = place;
         // A successor does not wait again: its group has started before.
         if previous.is_none()
@@ -158,19 +169,35 @@ impl World {
             return None;
         }
         let name = || format!("{}.{group}[{index}]", key.id);
-        if let Err(why) = wants.check(settings.room.minus(self.allocs.taken()), settings.room) {
-            self.wait_for_room(key, group, why.of(&name()));
-            return None;
-        }
+        let cores = match self.assign_cores(spec, wants) {
+            Ok(cores) => cores,
+            Err(why) => {
+                self.wait_for_room(key, group, why.of(&name()));
+                return None;
+            }
+        };
         let offered = OfferedPorts { dynamic: &settings.dynamic_ports, host_ip: &settings.host_ip };
         match ports::assign(spec, id, self.allocs.ports(), &offered) {
-            Ok(ports) => Some((id, ports)),
+            Ok(ports) => Some(Admission { id, ports, cores }),
             Err(why) => {
                 let unplaced = why.unplaced(|port| self.allocs.holder_of(port));
                 self.wait_for_room(key, group, unplaced.of(&name()));
                 None
             }
         }
+    }
+
+    /// Checks the capacity for a new allocation of the group, and assigns cores to its tasks.
+    fn assign_cores(&self, group: &Group, wants: Room) -> Result<BTreeMap<String, AssignedCores>, Unplaced> {
+        let settings = &self.ctx.settings;
+        let (all, free) = (settings.room, settings.room.minus(self.allocs.taken()));
+        if wants.cores == 0 {
+            return wants.check(free, all).map(|()| BTreeMap::new());
+        }
+        let unused = self.allocs.free_cores(settings.cores.available()?);
+        let count = u64::try_from(unused.0.len()).unwrap_or(u64::MAX);
+        wants.check(Room { cores: free.cores.min(count), ..free }, all)?;
+        Ok(cores::assign(group, unused, all.core_mhz()))
     }
 
     /// Moves the allocation, unchanged, to the current version. A running deployment judges it again.

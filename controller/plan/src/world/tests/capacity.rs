@@ -1,19 +1,20 @@
 //! Limited capacity: what does not fit waits, reports what it wants and what is free, and starts once something ends.
 
-use std_alloc::borrow::ToOwned;
+use std_alloc::{borrow::ToOwned, string::ToString as _};
 
 use herdlet_api_types::{
+    alloc::CoreSet,
     job::{Network, NetworkMode, PortRequest},
     view::{ConvergenceState, Reason},
 };
 
 use super::*;
-use crate::job::capacity::Room;
+use crate::job::{capacity::Room, cores::OfferedCores};
 
 /// A machine with 1,000 MiB.
 fn bench() -> Bench {
     let mut bench = Bench::new();
-    bench.world.ctx.settings.room = Room { cpu_mhz: 1_000, memory_mib: 1_000, disk_mib: 1_000 };
+    bench.world.ctx.settings.room = Room { cpu_mhz: 1_000, cores: 0, memory_mib: 1_000, disk_mib: 1_000 };
     bench
 }
 
@@ -354,4 +355,86 @@ fn stop_during_backoff_frees_room_at_once() {
     assert!(!runs(&bench, "second"));
     bench.ask(Command::Stop { job: key("first") });
     assert!(runs(&bench, "second"));
+}
+
+fn with_cores(id: &str, cores: u16) -> Job {
+    let mut job = wanting(id, 10, 50);
+    job.groups[0].tasks[0].resources.cores = Some(cores);
+    job
+}
+
+/// The cores of the job's allocation that shall run.
+fn cores_of(bench: &Bench, id: &str) -> Vec<(String, u64)> {
+    let key = key(id);
+    let live = bench.world.allocs.of_job(&key).filter(|(_, alloc)| alloc.spec.desired == Desired::Run);
+    let given = live.flat_map(|(_, alloc)| alloc.spec.task_cores.values());
+    given.map(|given| (given.cores.to_string(), given.cpu_mhz)).collect()
+}
+
+/// Machine with the cores 1, 2 and 3, of 1,000 MHz each.
+fn bench_with_cores() -> Bench {
+    let mut bench = Bench::new();
+    let room = Room { cpu_mhz: 3_000, ..Room::ENDLESS };
+    let cores = OfferedCores::Cores(CoreSet([1, 2, 3].into()));
+    bench.world = World::new(Settings { room, ..settings() }.with_cores(cores));
+    bench
+}
+
+#[test]
+fn a_core_has_one_holder() {
+    let mut bench = bench_with_cores();
+    bench.apply(vec![with_cores("first", 2)], Vec::new());
+    bench.settle();
+    assert_eq!(cores_of(&bench, "first"), [("1-2".to_owned(), 2_000)]);
+    bench.apply(vec![with_cores("second", 1)], Vec::new());
+    bench.settle();
+    assert_eq!(cores_of(&bench, "second"), [("3".to_owned(), 1_000)]);
+    bench.apply(vec![with_cores("third", 2)], Vec::new());
+    let verdict = bench.convergence(&key("third"));
+    assert_eq!((verdict.state, verdict.reason), (ConvergenceState::Waiting, Some(Reason::Capacity)));
+    assert_eq!(
+        verdict.message,
+        "third.g[0] needs 2000 MHz of cpu (0 of 3000 MHz are free) and 2 cores of its own (0 of 3 are free)"
+    );
+    bench.ask(Command::Delete { job: key("second") });
+    bench.settle();
+    assert!(!runs(&bench, "third"), "one core is too little");
+    bench.ask(Command::Delete { job: key("first") });
+    bench.settle();
+    assert_eq!(cores_of(&bench, "third"), [("1-2".to_owned(), 2_000)]);
+}
+
+#[test]
+fn a_new_number_of_cores_replaces_the_allocation() {
+    let mut bench = bench_with_cores();
+    bench.apply(vec![with_cores("web", 2)], Vec::new());
+    bench.settle();
+    bench.apply(vec![with_cores("web", 3)], Vec::new());
+    bench.settle();
+    assert_eq!(cores_of(&bench, "web"), [("1-3".to_owned(), 3_000)], "its predecessor had two of them");
+    bench.apply(vec![with_cores("web", 4)], Vec::new());
+    bench.settle();
+    assert_eq!(cores_of(&bench, "web"), [("1-3".to_owned(), 3_000)], "it is not stopped for nothing");
+}
+
+#[test]
+fn a_task_without_cores_may_use_what_is_left() {
+    let mut bench = bench_with_cores();
+    bench.apply(vec![with_cores("first", 2)], Vec::new());
+    bench.settle();
+    let mut shared = wanting("shared", 10, 50);
+    shared.groups[0].tasks[0].resources.cpu_mhz = Some(1_001);
+    bench.apply(vec![shared], Vec::new());
+    let message = bench.convergence(&key("shared")).message;
+    assert_eq!(message, "shared.g[0] needs 1001 MHz of cpu (1000 of 3000 MHz are free)");
+}
+
+#[test]
+fn cores_that_cannot_be_kept_are_not_assigned() {
+    let mut bench = Bench::new();
+    let why = "this machine has no cpuset".to_owned();
+    bench.world = World::new(settings().with_cores(OfferedCores::Unsupported { why }));
+    bench.apply(vec![with_cores("web", 1)], Vec::new());
+    let message = bench.convergence(&key("web")).message;
+    assert!(message.ends_with("and there are none: this machine has no cpuset"), "{message}");
 }

@@ -73,6 +73,7 @@ fn zero_and_negative_numbers_mean_the_same_as_in_nomad() {
     };
     assert_eq!(resources("memory = 64\nmemory_max = -1").memory_max_mib, Some(Resources::ALL_MEMORY));
     assert_eq!(resources("memory = 64\nmemory_max = 0").memory_max_mib, None);
+    assert_eq!((resources("cores = 2").cores, resources("cores = 2").cpu_mhz), (Some(2), None));
     assert_eq!(resources("memory_max = -1").memory_max_mib, Some(Resources::ALL_MEMORY));
     let ports =
         of_group("    network {\n      port \"a\" {\n        static = 0\n        to = -1\n      }\n    }");
