@@ -119,10 +119,11 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 19] = [
+const EDGES: [(&str, &str); 20] = [
     ("base", "api-types"),
     ("images", "base runtime"),
     ("network", "base"),
+    ("cni", "base network"),
     ("rootfs", "base"),
     ("vault", "base"),
     ("driver", "api-types base"),
