@@ -185,7 +185,7 @@ pub fn all(directories: &Directories) -> (Vec<String>, Vec<ConfigError>) {
 }
 
 /// The config files of a directory, in the order of their names.
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let paths = entries.flatten().map(|entry| entry.path());
     let has_ending = |path: &PathBuf| {

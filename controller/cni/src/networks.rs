@@ -15,7 +15,7 @@
 use std::{
     io,
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -152,6 +152,7 @@ impl CniNetworks {
             args: args.to_owned(),
             ports: if maps_ports(&network) { ports.to_vec() } else { Vec::new() },
             network,
+            plugins: self.directories.plugins.clone(),
             phase: Phase::Begun,
             result: None,
             failures: 0,
@@ -270,14 +271,21 @@ impl CniNetworks {
         counts
     }
 
+    /// Removes all networks, at the end of an instance. Each one is tried even if another one fails.
+    ///
+    /// # Errors
+    /// That of the first one that failed.
+    pub fn remove_all(&self) -> Result<(), CniError> {
+        let mut removed = Ok(());
+        for owner in self.records.owners()? {
+            removed = removed.and(self.down(&owner));
+        }
+        removed
+    }
+
     /// The ports that are held, in order.
     pub fn held_ports(&self) -> Vec<HeldPort> {
         self.holder.held()
-    }
-
-    /// The directories of config files and plugins.
-    pub fn directories(&self) -> &Directories {
-        &self.directories
     }
 
     /// Holds the ports that lead to an allocation, so that no other process gets them.
@@ -357,9 +365,11 @@ impl CniNetworks {
         let namespace = matches!(self.pins.find(owner), Ok(Pin::Kept(_))).then_some(&*path);
         let attachment =
             Attachment { owner, mark: &mark, namespace, interface: &record.interface, args: &record.args };
-        let dirs: &[PathBuf] = &self.directories.plugins;
+        let mut dirs = self.directories.plugins.clone();
+        let moved = record.plugins.iter().filter(|dir| !self.directories.plugins.contains(dir));
+        dirs.extend(moved.cloned());
         let Record { network, ports, .. } = record;
-        work(&Chain { dirs, network, attachment, ports, time: self.time })
+        work(&Chain { dirs: &dirs, network, attachment, ports, time: self.time })
     }
 
     /// No other allocation of the machine has this path.

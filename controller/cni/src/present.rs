@@ -3,8 +3,12 @@
 //! In: the directories of an agent. Out: the versions of its plugins, and the names of its networks, for servers and people.
 
 use std::{
-    collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command,
-    time::Duration,
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, SystemTime},
 };
 
 use herdlet_base::{error::in_full, ownership};
@@ -33,7 +37,21 @@ pub struct Present {
     pub networks: Vec<String>,
 }
 
+/// The times at which the files of CNI were changed.
+pub type Stamp = Vec<(PathBuf, SystemTime)>;
+
 impl Present {
+    /// Differs from an earlier one if files were added, removed or replaced since.
+    pub fn stamp(directories: &Directories) -> Stamp {
+        let paths = directories.plugins.iter().cloned().chain([directories.configs.clone()]);
+        let paths = paths.chain(config::files(&directories.configs));
+        let stamped = |path: PathBuf| {
+            let changed = path.metadata().ok()?.modified().ok()?;
+            Some((path, changed))
+        };
+        paths.filter_map(stamped).collect()
+    }
+
     /// Asks each plugin for its version, and reads the config files. What can't be used is logged and left out.
     pub fn find(directories: &Directories) -> Self {
         let mut plugins = BTreeMap::new();
@@ -126,5 +144,11 @@ mod tests {
         };
         let expected = BTreeMap::from([("good".to_owned(), "1.2.3".to_owned())]);
         assert_eq!(Present::find(&directories), Present { plugins: expected, networks: Vec::new() });
+        let before = Present::stamp(&directories);
+        assert_eq!(Present::stamp(&directories), before);
+        let config = r#"{"cniVersion": "1.0.0", "name": "net", "type": "good"}"#;
+        fs::write(dir.path().join("net.conf"), config).unwrap();
+        assert_ne!(Present::stamp(&directories), before);
+        assert_eq!(Present::find(&directories).networks, ["net"]);
     }
 }

@@ -28,6 +28,8 @@ pub struct Record {
     /// The boot of the machine in which it was begun: no namespace outlasts it.
     pub boot: u64,
     pub network: NetworkConfig,
+    /// The directories of its plugins.
+    pub plugins: Vec<PathBuf>,
     /// The name of the interface in the namespace.
     pub interface: String,
     /// Further arguments of the plugins.

@@ -160,10 +160,11 @@ fn interrupted_attempt_is_undone_with_its_processes() {
         let plugins = TestPlugins::new("1.0.0");
         let first = networks(machine, plugins.directories());
         for phase in [Phase::Begun, Phase::Ending] {
-            let network = config::find(first.directories(), "net").unwrap();
+            let network = config::find(&plugins.directories(), "net").unwrap();
             let record = Record {
                 boot: boot_id(),
                 network,
+                plugins: plugins.directories().plugins,
                 interface: "eth0".to_owned(),
                 args: ARGS.to_owned(),
                 ports: Vec::new(),
