@@ -38,6 +38,7 @@ pub mod defaults;
 pub mod driver;
 pub mod group;
 pub mod job;
+pub mod network_mode;
 pub mod scalar;
 pub mod secret;
 pub mod service;
@@ -57,10 +58,11 @@ mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use group::{
-    EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, RestartRule,
+    Cni, EphemeralDisk, GroupDependency, GroupSpec, Network, Port, Reschedule, Restart, RestartRule,
     RestartWord, Scaling, Update, VolumeRequest, VolumeType,
 };
 pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};
+pub use network_mode::NetworkMode;
 pub use scalar::{Signal, Span, Text};
 pub use secret::{Secret, SecretConfig};
 pub use service::{Check, CheckType, Service};

@@ -13,6 +13,9 @@ pub struct Network {
     /// The network that its tasks use.
     #[serde(default, skip_serializing_if = "NetworkMode::is_host")]
     pub mode: NetworkMode,
+    /// Arguments for the plugins of a CNI network.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cni_args: BTreeMap<String, String>,
 }
 
 /// The network that the tasks of a group use.

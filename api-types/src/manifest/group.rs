@@ -10,15 +10,11 @@ use serde::{
 
 #[cfg(feature = "schema")]
 use super::unused::{NO_SERVERS, OLD, ONE_AT_A_TIME, ONE_MACHINE, consul, migrate};
-use super::{Affinity, Constraint, Service, Span, Spread, TaskSpec, Text, Vault};
+use super::{Affinity, Constraint, NetworkMode, Service, Span, Spread, TaskSpec, Text, Vault};
 use crate::{
     Duration,
     job::{DelayFunction, DependencyCondition, HealthCheck, RestartMode},
 };
-
-/// What replaces a network that a CNI plugin makes.
-#[cfg(feature = "schema")]
-const CNI: &str = "no CNI plugin is run; write `bridge` for a network with ports, `none`, or `host`";
 
 /// What replaces a volume of Compose.
 #[cfg(feature = "schema")]
@@ -367,31 +363,26 @@ block! {
 block! {
     /// Ports of a group, or of one task.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["cni", "dns", "hostname", "reserved_ports", "dynamic_ports"],
+        "x-not-built" = ["dns", "hostname", "reserved_ports", "dynamic_ports"],
         "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
-        "x-default" = { "cni": [{}], "dns": [{}] },
+        "x-default" = { "dns": [{}] },
     )))]
     pub struct Network {
-        /// `host`: tasks use the machine's network; `bridge`, `none`: they share one of their own.
-        #[cfg_attr(feature = "schema", schemars(extend("x-not-built" = ["cni/*"], "x-instead" = CNI)))]
+        /// `host`: tasks use the machine's network; `bridge`, `none`, `cni/NAME`: they share one of their own.
         pub mode: NetworkMode,
         /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
         pub ports: BTreeMap<String, Port>,
+        /// Settings of mode `cni/NAME`.
+        pub cni: Cni,
     }
 }
 
-/// `network.mode`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum NetworkMode {
-    /// The machine's network.
-    #[default]
-    Host,
-    /// A network of the allocation's own, which a bridge connects with the machine.
-    Bridge,
-    /// A network of the allocation's own, with nothing but a loopback interface.
-    None,
+block! {
+    /// `cni` of a network in mode `cni/NAME`.
+    pub struct Cni {
+        /// Arguments of its plugins (`CNI_ARGS`), without `;` and `=`. The agent adds `IgnoreUnknown` and `NOMAD_*`.
+        pub args: BTreeMap<String, Text>,
+    }
 }
 
 block! {

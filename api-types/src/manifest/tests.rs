@@ -133,6 +133,16 @@ fn services_get_names_and_checks() {
 }
 
 #[test]
+fn cni_networks_come_back() {
+    let job = job(json!({"groups": [{
+        "name": "g", "network": {"mode": "cni/net", "ports": {"http": {}}, "cni": {"args": {"a": "b"}}},
+        "tasks": [{"name": "t", "driver": "mock"}],
+    }]}));
+    assert_eq!(job.groups[0].network.as_ref().unwrap().cni_args["a"], "b");
+    comes_back(&job);
+}
+
+#[test]
 fn ports_of_tasks_come_back() {
     let job = job(json!({"groups": [{"name": "g", "tasks": [
         {"name": "a", "driver": "mock", "resources": {"cpu": 5, "network": {"ports": {"db": {"static": 6379, "to": 9}, "http": {}}}}},

@@ -13,7 +13,7 @@ use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, JobType, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
+        Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
         RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
     },
     manifest::defaults::UPDATE,
@@ -152,8 +152,7 @@ fn spreads(spreads: &[Spread]) -> Value {
 }
 
 fn group(group: &Group, kind: JobType) -> Value {
-    let networks =
-        group.network.as_ref().map(|network| json!([self::network(&network.mode, &network.ports)]));
+    let networks = group.network.as_ref().map(|network| json!([group_network(network)]));
     let volumes: Map<String, Value> =
         group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
     json!({
@@ -171,6 +170,14 @@ fn group(group: &Group, kind: JobType) -> Value {
         "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })
+}
+
+fn group_network(of_group: &Network) -> Value {
+    let mut network = network(&of_group.mode, &of_group.ports);
+    if let (false, Some(fields)) = (of_group.cni_args.is_empty(), network.as_object_mut()) {
+        fields.insert("CNI".into(), json!({ "Args": of_group.cni_args }));
+    }
+    network
 }
 
 fn network(mode: &NetworkMode, ports: &BTreeMap<String, PortRequest>) -> Value {

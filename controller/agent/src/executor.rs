@@ -46,7 +46,7 @@ use std::{
 use herdlet_api_types::{
     InstanceId,
     alloc::Allocation,
-    job::{Provider, Task},
+    job::{NetworkMode, Provider, Task},
 };
 use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
@@ -452,6 +452,10 @@ fn kind_of(action: &Action) -> WorkKind {
         {
             WorkKind::BuiltIn
         }
+        // Plugins may hang.
+        (Verb::Down | Verb::Inspect, Target::Alloc(_, Part::Network)) if is_of_cni(&action.subject) => {
+            WorkKind::Download
+        }
         (Verb::Inspect | Verb::Ask | Verb::Recover { .. }, _) => WorkKind::Inspect,
         (Verb::Up, Target::Alloc(_, part)) if part.row().withdraw == Withdraw::WhileStarting => {
             WorkKind::Download
@@ -463,6 +467,13 @@ fn kind_of(action: &Action) -> WorkKind {
         (Verb::Down, Target::Alloc(_, Part::Task(_, TaskPart::Vault))) => WorkKind::Download,
         (Verb::Up | Verb::Down, _) => WorkKind::Place,
     }
+}
+
+/// Whether it belongs to an allocation with a network that CNI plugins set up.
+fn is_of_cni(subject: &Subject) -> bool {
+    let Subject::Alloc(alloc, _) = subject else { return false };
+    let network = alloc.group().and_then(|group| group.network.as_ref());
+    network.is_some_and(|network| matches!(network.mode, NetworkMode::Cni(_)))
 }
 
 /// Whether it belongs to an allocation of servers.

@@ -156,7 +156,7 @@ impl Instance {
             AllocNetworks::new(self.id.clone(), Network::default(), &self.paths, Machine::of_process());
         match herdlet_runtime::off_thread(move || networks.remove_all()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => left.push(format!("networks: {}", herdlet_base::error::in_full(&error))),
+            Ok(Err(error)) => left.push(format!("networks: {error}")),
             Err(error) => left.push(format!("networks: {error}")),
         }
         for id in alloc_ids(&self.paths.allocs()) {

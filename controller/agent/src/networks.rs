@@ -18,6 +18,7 @@ use herdlet_api_types::{
     job::NetworkMode,
 };
 use herdlet_base::{error::in_full, paths::Paths};
+use herdlet_cni::networks::{CniNetworks, Depth};
 use herdlet_config::network::Network as Settings;
 use herdlet_network::{
     address_pool::PoolError,
@@ -40,6 +41,8 @@ use herdlet_plan::{
 };
 use herdlet_storage::network_files::{Connection, NetworkFiles};
 
+mod cni;
+
 /// How soon to ask again for a port that another process has: no event reports its release.
 const ASK_FOR_PORT: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,7 @@ pub struct AllocNetworks {
     paths: Paths,
     machine: Machine,
     lone: LoneNetworks,
+    cni: CniNetworks,
     bridged: Mutex<Option<Arc<Networks>>>,
 }
 
@@ -67,6 +71,8 @@ pub struct Machine {
     /// The default addresses of ports. Each port of theirs belongs to at most one allocation, so the same port of the loopback
     /// address can lead there too.
     pub usual_addresses: Vec<IpAddr>,
+    /// The region, for plugins.
+    pub region: String,
 }
 
 /// Whether the agent may make networks.
@@ -83,12 +89,12 @@ impl Machine {
         let of_node = node.attributes.get("unique.network.ip-address").map(String::as_str);
         let addresses = [Some(host_ip), of_node].into_iter().flatten();
         let usual_addresses = addresses.filter_map(|ip| ip.parse().ok()).collect();
-        Self { permission: Permission::probe(), usual_addresses }
+        Self { permission: Permission::probe(), usual_addresses, region: node.region.clone() }
     }
 
     /// For an agent that only removes.
     pub fn of_process() -> Self {
-        Self { permission: Permission::probe(), usual_addresses: Vec::new() }
+        Self { permission: Permission::probe(), usual_addresses: Vec::new(), region: String::new() }
     }
 }
 
@@ -119,6 +125,7 @@ impl AllocNetworks {
     /// The networks of this instance. Changes nothing.
     pub fn new(instance: InstanceId, settings: Settings, paths: &Paths, machine: Machine) -> Self {
         Self {
+            cni: CniNetworks::new(settings.cni.clone(), &paths.state, &paths.runtime),
             instance,
             settings,
             paths: paths.clone(),
@@ -141,9 +148,7 @@ impl AllocNetworks {
                 Err(error) => failed(&error),
             },
             NetworkMode::Bridge => self.bridge_up(alloc, &owner).unwrap_or_else(|error| failed(&error)),
-            NetworkMode::Cni(name) => {
-                fatal(format!("set up networks with CNI (mode cni/{name}): use mode bridge, none or host"))
-            }
+            NetworkMode::Cni(name) => self.cni_up(alloc, &name),
         }
     }
 
@@ -154,7 +159,8 @@ impl AllocNetworks {
         }
         let owner = alloc.id.to_string();
         let removed = match mode_of(alloc) {
-            NetworkMode::Host | NetworkMode::Cni(_) => Ok(()),
+            NetworkMode::Host => Ok(()),
+            NetworkMode::Cni(_) => return self.cni_down(alloc),
             NetworkMode::None => self.lone.down(&owner),
             NetworkMode::Bridge => self.bridged().and_then(|networks| networks.down(&owner)),
         };
@@ -171,7 +177,8 @@ impl AllocNetworks {
         }
         let owner = alloc.id.to_string();
         let seen = match mode_of(alloc) {
-            NetworkMode::Host | NetworkMode::Cni(_) => return Outcome::Absent,
+            NetworkMode::Host => return Outcome::Absent,
+            NetworkMode::Cni(_) => return self.cni_inspect(alloc, Depth::Plugins),
             NetworkMode::None => {
                 let seen = self.lone.inspect(&owner);
                 seen.map(|state| self.observed(alloc, state, |namespace| (None, facts_of(namespace, None))))
@@ -181,27 +188,44 @@ impl AllocNetworks {
         seen.unwrap_or_else(|error| failed(&error))
     }
 
+    /// Inspects the network of an allocation without the start of a process.
+    pub fn inspect_often(&self, alloc: &Allocation) -> Outcome {
+        match mode_of(alloc) {
+            NetworkMode::Cni(_) if self.machine.permission == Permission::Granted => {
+                self.cni_inspect(alloc, Depth::Kernel)
+            }
+            NetworkMode::Host | NetworkMode::None | NetworkMode::Bridge | NetworkMode::Cni(_) => {
+                self.inspect(alloc)
+            }
+        }
+    }
+
     /// The numbers of the ports that this agent holds.
     pub fn held_ports(&self) -> BTreeSet<u16> {
         let bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        bridged.iter().flat_map(|networks| networks.held_ports()).map(|HeldPort { port, .. }| port).collect()
+        let of_bridge = bridged.iter().flat_map(|networks| networks.held_ports());
+        of_bridge.chain(self.cni.held_ports()).map(|HeldPort { port, .. }| port).collect()
     }
 
     /// Removes the remains of networks whose allocation satisfies `is_leak`: after the loss of the database
     /// there is no other record of them.
     pub fn sweep(&self, is_leak: impl Fn(AllocId) -> bool) -> SweepCount {
-        if self.machine.permission == Permission::Missing || !self.has_any() {
+        if self.machine.permission == Permission::Missing {
             return SweepCount::default();
+        }
+        // Plugins detach a network before its namespace goes.
+        let mut swept = self.cni_sweep(&is_leak);
+        if !self.has_any() {
+            return swept;
         }
         let found = self.bridged().and_then(|networks| Ok((networks.owners()?, networks)));
         let (owners, networks) = match found {
             Ok(found) => found,
             Err(error) => {
                 tracing::warn!(error = in_full(&error), "failed to list networks of earlier allocations");
-                return SweepCount::default();
+                return swept;
             }
         };
-        let mut swept = SweepCount::default();
         for owner in owners.iter().filter(|owner| owner.parse().is_ok_and(|id| is_leak(AllocId(id)))) {
             tracing::warn!(alloc = owner, "removing a network that belongs to no allocation");
             match networks.down(owner) {
@@ -219,10 +243,16 @@ impl AllocNetworks {
     ///
     /// # Errors
     /// What is left of them.
-    pub fn remove_all(&self) -> Result<(), NetworkError> {
-        if self.machine.permission == Permission::Missing || !self.has_any() {
+    pub fn remove_all(&self) -> Result<(), String> {
+        if self.machine.permission == Permission::Missing {
             return Ok(());
         }
+        let detached = self.cni.remove_all().map_err(|error| in_full(&error));
+        let removed = if self.has_any() { self.remove_bridged() } else { Ok(()) };
+        detached.and(removed.map_err(|error| in_full(&error)))
+    }
+
+    fn remove_bridged(&self) -> Result<(), NetworkError> {
         let networks = self.bridged()?;
         for owner in networks.owners()? {
             networks.down(&owner)?;

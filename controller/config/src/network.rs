@@ -1,9 +1,10 @@
-//! The section `network`: the bridge of networks in mode `bridge`.
+//! The section `network`: the bridge of networks in mode `bridge`, and the directories of CNI.
 //!
 //! In: the section of a config file. Out: [`Network`], with all defaults filled in, or problems.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use herdlet_cni::config::Directories;
 use herdlet_network::{
     link::{Hairpin, InterfaceName},
     subnet::Subnet4,
@@ -24,9 +25,13 @@ pub struct Section {
     pub mtu: Option<u32>,
     /// Whether an allocation reaches itself through a port of the machine; default false.
     pub hairpin: bool,
+    /// Directories of CNI plugins, separated by `:`; default /opt/cni/bin:/usr/libexec/cni:/usr/lib/cni.
+    pub cni_path: Option<String>,
+    /// Directory of config files of CNI networks; default /opt/cni/config.
+    pub cni_config_dir: Option<String>,
 }
 
-/// The bridge of networks in mode `bridge`.
+/// The networks of allocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     /// Its name; `None` for one that follows from the instance.
@@ -37,6 +42,8 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Whether it sends back through a port what arrived through it.
     pub hairpin: Hairpin,
+    /// Where CNI networks and their plugins are.
+    pub cni: Directories,
 }
 
 /// The state directory whose agent has the bridge with the plain name.
@@ -58,6 +65,8 @@ impl Section {
             ("bridge", bridge.map(|error| error.to_string())),
             ("subnet", subnet.map(|error| error.to_string())),
             ("mtu", mtu),
+            ("cni_path", self.cni_path.as_deref().and_then(|path| path.split(':').find_map(relative))),
+            ("cni_config_dir", self.cni_config_dir.as_deref().and_then(relative)),
         ];
         problems.into_iter().filter_map(|(at, message)| Some((at, message?))).collect()
     }
@@ -70,14 +79,28 @@ impl Section {
             subnet: self.subnet.and_then(|text| text.parse().ok()),
             mtu: self.mtu,
             hairpin: if self.hairpin { Hairpin::On } else { Hairpin::Off },
+            cni: directories(self.cni_path.as_deref(), self.cni_config_dir),
         }
+    }
+}
+
+fn relative(dir: &str) -> Option<String> {
+    let is_absolute = Path::new(dir).is_absolute();
+    (!is_absolute).then(|| format!("must be absolute paths of directories, found {dir:?}"))
+}
+
+fn directories(plugins: Option<&str>, configs: Option<String>) -> Directories {
+    let default = Directories::default();
+    Directories {
+        configs: configs.map_or(default.configs, PathBuf::from),
+        plugins: plugins.map_or(default.plugins, |path| path.split(':').map(PathBuf::from).collect()),
     }
 }
 
 /// That of an agent without a config.
 impl Default for Network {
     fn default() -> Self {
-        Self { bridge: None, subnet: None, mtu: None, hairpin: Hairpin::Off }
+        Self { bridge: None, subnet: None, mtu: None, hairpin: Hairpin::Off, cni: Directories::default() }
     }
 }
 
@@ -101,11 +124,26 @@ mod tests {
     }
 
     #[test]
+    fn directories_of_cni_are_those_of_nomad_unless_they_are_set() {
+        let default = settled(Section::default(), STATE_DIR).cni;
+        assert_eq!((default.configs.to_str(), default.plugins.len()), (Some("/opt/cni/config"), 3));
+        let section = Section {
+            cni_path: Some("/a:/b".to_owned()),
+            cni_config_dir: Some("/etc/cni/net.d".to_owned()),
+            ..Section::default()
+        };
+        let set = settled(section, STATE_DIR).cni;
+        assert_eq!((set.configs, set.plugins), ("/etc/cni/net.d".into(), vec!["/a".into(), "/b".into()]));
+    }
+
+    #[test]
     fn impossible_bridges_are_refused() {
         let section = Section {
             bridge: Some("a/b".to_owned()),
             subnet: Some("172.26.64.0".to_owned()),
             mtu: Some(60),
+            cni_path: Some("/opt/cni/bin:cni".to_owned()),
+            cni_config_dir: Some(String::new()),
             ..Section::default()
         };
         let expected = [
@@ -115,6 +153,8 @@ mod tests {
             ),
             ("subnet", "expected a network such as 172.26.64.0/20, found \"172.26.64.0\""),
             ("mtu", "must be 576 to 65535, found 60"),
+            ("cni_path", "must be absolute paths of directories, found \"cni\""),
+            ("cni_config_dir", "must be absolute paths of directories, found \"\""),
         ];
         assert_eq!(section.problems(), expected.map(|(at, message)| (at, message.to_owned())));
         assert_eq!(Section::default().problems(), []);

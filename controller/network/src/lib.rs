@@ -39,6 +39,6 @@ pub mod route;
 pub mod socket;
 pub mod subnet;
 pub mod sysctl;
-#[cfg(test)]
-mod test_machine;
+#[cfg(any(test, feature = "fixture"))]
+pub mod test_machine;
 pub mod watch;

@@ -2,6 +2,8 @@
 //!
 //! The kernel removes what a test has made with the last thread and descriptor that uses it.
 
+#![expect(clippy::unwrap_used, reason = "only tests see this")]
+
 use std::{fs::File, os::fd::AsFd as _, path::PathBuf, thread};
 
 use rustix::{
@@ -10,13 +12,14 @@ use rustix::{
 };
 
 /// A machine.
-pub(crate) struct Machine {
+#[derive(Debug)]
+pub struct Machine {
     dir: tempfile::TempDir,
     mounts: File,
 }
 
 /// Runs a test on a machine of its own. Without root there is none: then the test does nothing, except in CI, where it fails.
-pub(crate) fn on_machine(test: impl FnOnce(&Machine) + Send) {
+pub fn on_machine(test: impl FnOnce(&Machine) + Send) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("HERDLET_TEST_REQUIRE").is_none(), "this test needs root");
         return;
@@ -32,12 +35,12 @@ pub(crate) fn on_machine(test: impl FnOnce(&Machine) + Send) {
 
 impl Machine {
     /// A directory of its own.
-    pub(crate) fn dir(&self) -> PathBuf {
+    pub fn dir(&self) -> PathBuf {
         self.dir.path().to_owned()
     }
 
     /// Runs something in a copy of the machine's mounts, as a service with mounts of its own has.
-    pub(crate) fn in_copy_of_mounts(&self, work: impl FnOnce() + Send) {
+    pub fn in_copy_of_mounts(&self, work: impl FnOnce() + Send) {
         in_thread(|| {
             unshare(UnshareFlags::NEWNS);
             work();
@@ -45,7 +48,7 @@ impl Machine {
     }
 
     /// Runs something in the machine's mounts.
-    pub(crate) fn in_own_mounts(&self, work: impl FnOnce() + Send) {
+    pub fn in_own_mounts(&self, work: impl FnOnce() + Send) {
         in_thread(|| {
             // A thread that shares its root with others can't change its mounts.
             unshare(UnshareFlags::FS);

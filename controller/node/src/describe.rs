@@ -22,6 +22,7 @@ use std::{
 };
 
 use herdlet_api_types::alloc::CoreSet;
+use herdlet_cni::present::Present;
 use herdlet_config::{Cluster, Config};
 use herdlet_driver::{Entries, Entry, Fingerprint, Health, Registry};
 use herdlet_fingerprint::{self, InterfaceChanges};
@@ -46,6 +47,8 @@ const NETWORK_SETTLES: Duration = Duration::from_secs(1);
 const NETWORK_PAUSE: Duration = Duration::from_secs(5);
 /// Interval of inspections if the kernel does not report changes, and after an inspection that failed.
 const NETWORK_PERIOD: Duration = Duration::from_secs(15);
+/// Interval of inspections of the files of CNI, of which few are ever changed.
+const CNI_PERIOD: Duration = Duration::from_secs(30);
 /// Interval of queries to Consul, as in Nomad.
 const CONSUL_PERIOD: Duration = Duration::from_secs(15);
 /// Time limit for a query to Consul.
@@ -133,7 +136,8 @@ impl Describer {
                 self.follow_networks(),
                 self.follow_consul(consul, CONSUL_PERIOD),
                 self.follow_drivers(registry),
-                self.find_secrets_plugins()
+                self.find_secrets_plugins(),
+                self.follow_cni()
             );
         };
         tokio::select! {
@@ -224,6 +228,23 @@ impl Describer {
         if self.shared.fixed.runs("plugins") {
             let versions = herdlet_render::plugin::versions(&self.shared.fixed.secrets_plugins).await;
             self.change(|parts| parts.secrets_plugins = versions);
+        }
+    }
+
+    /// Reads which CNI networks and plugins there are, and again whenever files were added, removed or replaced.
+    async fn follow_cni(&self) {
+        let directories = &self.shared.fixed.cni;
+        let mut known = None;
+        loop {
+            let (stamp_of, find_in) = (directories.clone(), directories.clone());
+            let stamp = off_thread(move || Present::stamp(&stamp_of)).await.ok();
+            if known != stamp {
+                if let Ok(present) = off_thread(move || Present::find(&find_in)).await {
+                    self.change(|parts| parts.cni = present);
+                }
+                known = stamp;
+            }
+            sleep(CNI_PERIOD).await;
         }
     }
 

@@ -119,16 +119,17 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 19] = [
+const EDGES: [(&str, &str); 20] = [
     ("base", "api-types"),
     ("images", "base runtime"),
     ("network", "base"),
+    ("cni", "base network"),
     ("rootfs", "base"),
     ("vault", "base"),
     ("driver", "api-types base"),
     ("fingerprint", "api-types base network nomad plan"),
     ("manifest", "api-types base plan template"),
-    ("config", "api-types base driver fingerprint manifest network nomad plan rpc"),
+    ("config", "api-types base cni driver fingerprint manifest network nomad plan rpc"),
     ("docker", "api-types base driver images runtime"),
     ("process", "api-types base driver rootfs runtime shim"),
     ("storage", "api-types base config runtime"),
@@ -137,12 +138,12 @@ const EDGES: [(&str, &str); 19] = [
     ("render", "api-types base fingerprint runtime services template variables"),
     (
         "agent",
-        "api-types base config docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables vault",
+        "api-types base cni config docker driver fingerprint manifest network nomad plan process render runtime services shim storage variables vault",
     ),
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (
         "node",
-        "agent api api-types base config driver fingerprint manifest nomad plan process render rpc runtime services storage template",
+        "agent api api-types base cni config driver fingerprint manifest nomad plan process render rpc runtime services storage template",
     ),
     ("cli", "api-types base config driver manifest plan template"),
 ];

@@ -86,15 +86,17 @@ fn to_network(spec: &NetworkSpec) -> Network {
         ports: ports
             .map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: port.to }))
             .collect(),
-        mode: to_mode(spec.mode.unwrap_or_default()),
+        mode: to_mode(spec.mode.as_ref()),
+        cni_args: strings(spec.cni.as_ref().and_then(|cni| cni.args.as_ref())),
     }
 }
 
-fn to_mode(mode: manifest::NetworkMode) -> job::NetworkMode {
+fn to_mode(mode: Option<&manifest::NetworkMode>) -> job::NetworkMode {
     match mode {
-        manifest::NetworkMode::Host => job::NetworkMode::Host,
-        manifest::NetworkMode::Bridge => job::NetworkMode::Bridge,
-        manifest::NetworkMode::None => job::NetworkMode::None,
+        None | Some(manifest::NetworkMode::Host) => job::NetworkMode::Host,
+        Some(manifest::NetworkMode::Bridge) => job::NetworkMode::Bridge,
+        Some(manifest::NetworkMode::None) => job::NetworkMode::None,
+        Some(manifest::NetworkMode::Cni(name)) => job::NetworkMode::Cni(name.clone()),
     }
 }
 

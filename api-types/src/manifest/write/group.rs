@@ -10,8 +10,8 @@ use crate::{
     Duration,
     job::{self, Job, ReschedulePolicy},
     manifest::{
-        EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span, Update,
-        VolumeRequest, VolumeType,
+        Cni, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span,
+        Update, VolumeRequest, VolumeType,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         non_empty, non_empty_map,
         resolve::Names,
@@ -59,13 +59,14 @@ pub(super) fn from_group(group: &job::Group, job: &Job) -> GroupSpec {
 }
 
 fn from_network(network: &job::Network) -> Network {
-    let mode = match network.mode {
-        // No manifest can ask for CNI.
-        job::NetworkMode::Host | job::NetworkMode::Cni(_) => None,
+    let mode = match &network.mode {
+        job::NetworkMode::Host => None,
         job::NetworkMode::Bridge => Some(NetworkMode::Bridge),
         job::NetworkMode::None => Some(NetworkMode::None),
+        job::NetworkMode::Cni(name) => Some(NetworkMode::Cni(name.clone())),
     };
-    Network { mode, ..from_ports(&network.ports) }
+    let cni = unless_empty(Cni { args: texts(&network.cni_args) });
+    Network { mode, cni, ..from_ports(&network.ports) }
 }
 
 fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {

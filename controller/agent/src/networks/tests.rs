@@ -47,7 +47,7 @@ fn agent_without_privileges_makes_and_keeps_nothing() {
         instance,
         Settings::default(),
         &paths,
-        Machine { permission: Permission::Missing, usual_addresses: Vec::new() },
+        Machine { permission: Permission::Missing, usual_addresses: Vec::new(), region: String::new() },
     );
     assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
     assert_eq!(networks.sweep(|_| true), SweepCount::default());

@@ -31,7 +31,7 @@ pub async fn watch(networks: Arc<AllocNetworks>, model: Arc<ReadModel>, inbox: I
         }
         let networks = Arc::clone(&networks);
         let damaged = off_thread(move || {
-            used.into_iter().filter(|alloc| is_damaged(&networks.inspect(alloc))).collect::<Vec<_>>()
+            used.into_iter().filter(|alloc| is_damaged(&networks.inspect_often(alloc))).collect::<Vec<_>>()
         });
         for alloc in damaged.await.unwrap_or_default() {
             let drift = Event::Drift { alloc: alloc.id, part: Part::Network, by: Noticed::Periodic };

@@ -12,7 +12,7 @@ use super::{OwnershipError, TrustPolicy, exposed::Exposed, unless_absent, walk, 
 use crate::ownership::exposed::{PathRole, Right};
 
 /// Directories that contain only the agent's own files.
-const OWN: [&str; 6] = ["accepted", "bin", "folders", "keys", "node", "variables"];
+const OWN: [&str; 7] = ["accepted", "bin", "cni", "folders", "keys", "node", "variables"];
 /// The directory of allocations, and the file that the agent keeps in each.
 const ALLOCS: (&str, &str) = ("alloc", "alloc.json");
 /// The agent nests directories less deeply.

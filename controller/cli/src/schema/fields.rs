@@ -263,10 +263,13 @@ const EXAMPLE: &str = include_str!("example.yaml");
 const LEAST: &str = include_str!("least.yaml");
 
 /// Examples of fields that a document does not keep: reading it replaces them.
-const UNKEPT: [(&str, &str); 4] = [
+const UNKEPT: [(&str, &str); 6] = [
     ("spec.groups.tasks.env_file", "env_file: [common.env, {path: local.env, required: false}]\n"),
     ("spec.groups.tasks.env_file.path", "path: common.env\n"),
     ("spec.groups.tasks.env_file.required", "required: false\n"),
+    // Only the network of a group can be one of CNI.
+    ("spec.groups.tasks.resources.network.cni", "cni: {args: {KEY: value}}\n"),
+    ("spec.groups.tasks.resources.network.cni.args", "args: {KEY: value}\n"),
     // Has no effect there.
     ("spec.groups.tasks.resources.network.ports.to", "to: 6060\n"),
 ];

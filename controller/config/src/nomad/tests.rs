@@ -284,7 +284,7 @@ fn config_problems_are_reported_together() {
 
 #[test]
 fn unused_or_unknown_settings_are_warnings() {
-    let text = "vault { enabled = false tokn = \"x\" }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  cni_path = \"/opt/cni\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
+    let text = "vault { enabled = false tokn = \"x\" }\nclient {\n  enabled = true\n  node_clas = \"x\"\n  alloc_dir = \"/opt\"\n  host_volume \"a\" { path = \"/a\" readonly = true }\n\
                 \n  options { \"env.denylist\" = \"X\" }\n}\nplugin \"docker\" { config { gc { image = true } imagine = 1 } }\nconsul { name = \"other\" address = \"x\" }\nwhatever = {}\n\
                 plugin \"raw-exec\" {}\ntls { ca_file = \"/ca.pem\" }\n";
     let config = config_of(&[("client.hcl", text)]).unwrap();
@@ -293,7 +293,7 @@ fn unused_or_unknown_settings_are_warnings() {
         [
             "client.hcl:1:25: vault.tokn: is not a known key; did you mean token?",
             "client.hcl:4:3: client.node_clas: is not a known key; did you mean node_class?",
-            "client.hcl:5:3: client.cni_path: is not used by herdlet",
+            "client.hcl:5:3: client.alloc_dir: is not used by herdlet",
             "client.hcl:6:33: client.host_volume.a.readonly: is not a known key; did you mean read_only?",
             "client.hcl:8:13: client.options.env.denylist: is not used by herdlet",
             "client.hcl:10:48: plugin.docker.config.imagine: is not used by herdlet",

@@ -12,6 +12,7 @@ use herdlet_api_types::{
     driver,
     job::{NetworkMode, Secret},
 };
+use herdlet_cni::{config::Directories, present::Present};
 use herdlet_config::{Cluster, Config};
 use herdlet_fingerprint::{self, Attributes, Interface, Networks};
 use herdlet_nomad::wire::{
@@ -64,6 +65,8 @@ pub struct Fixed {
     pub cgroup_parent: String,
     /// The directory of plugins that fetch secrets.
     pub secrets_plugins: PathBuf,
+    /// The directories of CNI networks and plugins.
+    pub cni: Directories,
     /// Whether allocations can have networks of their own.
     pub bridges: Permission,
     pub cluster: Cluster,
@@ -78,6 +81,8 @@ pub struct Parts {
     pub meta: NodeMeta,
     /// Versions of plugins that fetch secrets, by name.
     pub secrets_plugins: BTreeMap<String, String>,
+    /// CNI plugins, and networks that they can set up.
+    pub cni: Present,
     /// Resources that local manifests take.
     pub reserved: Room,
     /// Ports that local manifests take.
@@ -126,6 +131,7 @@ impl Fixed {
             volumes: volumes.collect(),
             cgroup_parent: config.cgroup_parent.clone(),
             secrets_plugins: config.secrets_plugins(),
+            cni: config.network.cni.clone(),
             bridges: Permission::probe(),
             cluster: cluster.clone(),
         }
@@ -200,11 +206,18 @@ impl Fixed {
         self.bridges == Permission::Granted && self.runs("bridge")
     }
 
-    /// The machine's networks, and the mode of networks that the agent makes: servers place a group only where its mode is.
+    fn offers_cni(&self) -> bool {
+        self.bridges == Permission::Granted && self.runs("cni")
+    }
+
+    /// The machine's networks, and the modes of networks that allocations can have: servers place a group only where its mode is.
     fn offered_networks(&self, parts: &Parts) -> Vec<NetworkResource> {
-        let bridge = NetworkResource { mode: NetworkMode::Bridge.to_string(), ..NetworkResource::default() };
-        let of_agent = self.offers_bridges().then_some(bridge);
-        parts.networks.resources.iter().cloned().chain(of_agent).collect()
+        let of_cni = parts.cni.networks.iter().filter(|_| self.offers_cni());
+        let of_cni = of_cni.map(|name| NetworkMode::Cni(name.clone()));
+        let modes = self.offers_bridges().then_some(NetworkMode::Bridge).into_iter().chain(of_cni);
+        let network =
+            |mode: NetworkMode| NetworkResource { mode: mode.to_string(), ..NetworkResource::default() };
+        parts.networks.resources.iter().cloned().chain(modes.map(network)).collect()
     }
 
     fn attributes(&self, parts: &Parts, http_addr: &str) -> Attributes {
@@ -223,6 +236,12 @@ impl Fixed {
         if self.offers_bridges() {
             let version = |plugin: &str| (format!("plugins.cni.version.{plugin}"), CNI_VERSION.to_owned());
             attributes.extend(CNI_PLUGINS.map(version));
+        }
+        if self.offers_cni() {
+            let version = |(plugin, version): (&String, &String)| {
+                (format!("plugins.cni.version.{plugin}"), version.clone())
+            };
+            attributes.extend(parts.cni.plugins.iter().map(version));
         }
         attributes.retain(|name, _| self.runs(fingerprinter_of(name)));
         // Even if its fingerprinter is disabled: without the version, servers do not call a node back.

@@ -8,6 +8,7 @@ use std::{
 use axum::{Router, http::StatusCode, routing::get};
 use herdlet_agent::networks::Permission;
 use herdlet_api_types::alloc::CoreSet;
+use herdlet_cni::present::Present;
 use herdlet_config::{Flags, Surroundings};
 use herdlet_driver::{Availability, DriverInfo, TaskDriver, fixture::StandIn};
 use herdlet_fingerprint::{Interface, NetworkRules, Networks};
@@ -163,16 +164,26 @@ fn a_node_has_the_attributes_and_meta_that_stock_clients_have() {
 #[test]
 fn networks_that_the_agent_can_make_are_offered() {
     let config = config("127.0.0.1:1");
-    let modes = |fixed: &Fixed| {
-        let node = fixed.node(&Parts::default());
+    let present = Present {
+        plugins: [("bridge", "1.1.1"), ("own", "2.0.0")]
+            .map(|(name, version)| (name.to_owned(), version.to_owned()))
+            .into(),
+        networks: vec!["net".to_owned()],
+    };
+    let modes = |fixed: &Fixed, cni: &Present| {
+        let node = fixed.node(&Parts { cni: cni.clone(), ..Parts::default() });
         let networks = node.node_resources.unwrap().networks;
         let modes: Vec<String> = networks.into_iter().map(|network| network.mode).collect();
-        (modes, node.attributes.get("plugins.cni.version.bridge").cloned())
+        let version = |plugin: &str| node.attributes.get(&format!("plugins.cni.version.{plugin}")).cloned();
+        (modes.join(" "), ["bridge", "own"].map(version))
     };
     let mut fixed = fixed(&config);
-    assert_eq!(modes(&fixed), (Vec::new(), None));
+    assert_eq!(modes(&fixed, &present), (String::new(), [None, None]));
     fixed.bridges = Permission::Granted;
-    assert_eq!(modes(&fixed), (vec!["bridge".to_owned()], Some("1.6.0".to_owned())));
+    let built_in = [Some("1.6.0".to_owned()), None];
+    assert_eq!(modes(&fixed, &Present::default()), ("bridge".to_owned(), built_in));
+    let versions = ["1.1.1", "2.0.0"].map(|version| Some(version.to_owned()));
+    assert_eq!(modes(&fixed, &present), ("bridge cni/net".to_owned(), versions));
 }
 
 #[test]

@@ -19,12 +19,13 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `traefik.rs`, in `vault.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 23] = [
+/// The examples with a test below, in `run.rs`, in `cni.rs`, in `traefik.rs`, in `vault.rs` or in `containers/tasks.rs`.
+const TOLD: [&str; 24] = [
     "artifact",
     "bridge",
     "canary",
     "check-restart",
+    "cni",
     "dispatch",
     "docker-web",
     "exec",

@@ -9,6 +9,7 @@
 mod agent;
 mod checks;
 mod clients;
+mod cni;
 mod collect;
 mod commands;
 mod common;

@@ -43,7 +43,7 @@ while True:
 "#;
 
 /// A task that serves.
-fn server() -> String {
+pub(crate) fn server() -> String {
     let script = serde_json::to_string(SERVER).unwrap();
     let task = format!(
         "- name: server\n  driver: raw_exec\n  config: {{command: python3, args: [-c, {script}]}}\n  kill_timeout: 5s\n"
@@ -57,19 +57,19 @@ fn start(config: &str) -> Agent {
 }
 
 /// What the API shows of one of the environment's variables of a task.
-fn variable(agent: &Agent, alloc: &Alloc, name: &str) -> String {
+pub(crate) fn variable(agent: &Agent, alloc: &Alloc, name: &str) -> String {
     let script = format!("echo \"${name}\"");
     let arguments = ["exec", &alloc.name(), "--task", "server", "--", "sh", "-c", &script];
     agent.cli(&arguments).success().stdout.trim().to_owned()
 }
 
 /// Runs a script with Python in a task.
-fn python(agent: &Agent, alloc: &Alloc, script: &str) -> String {
+pub(crate) fn python(agent: &Agent, alloc: &Alloc, script: &str) -> String {
     let arguments = ["exec", &alloc.name(), "--task", "server", "--", "python3", "-c", script];
     agent.cli(&arguments).success().stdout.trim().to_owned()
 }
 
-fn ask_udp(port: u16) -> String {
+pub(crate) fn ask_udp(port: u16) -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     wait::until("an answer by UDP", || {

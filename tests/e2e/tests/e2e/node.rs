@@ -143,6 +143,49 @@ pub(crate) fn service(id: &str, seconds: u32) -> Value {
     })
 }
 
+/// The plugin attaches nothing: its network is the loopback interface of the namespace.
+#[test]
+fn server_job_runs_in_a_network_of_cni() {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let result = r#"{"interfaces": [{"name": "lo", "sandbox": "x"}], "ips": [{"address": "127.0.0.1/8", "interface": 0}]}"#;
+    let calls = path("calls").display().to_string();
+    let script = format!(
+        "#!/bin/sh\n[ -n \"$CNI_COMMAND\" ] || {{ echo CNI stand-in plugin v1.2.3; exit; }}\n\
+         echo \"$CNI_COMMAND $CNI_ARGS\" >>{calls}\n[ $CNI_COMMAND != ADD ] || echo '{result}'\n"
+    );
+    fs::write(path("stand-in"), script).unwrap();
+    fs::set_permissions(path("stand-in"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(path("net.conf"), r#"{"cniVersion": "1.0.0", "name": "net", "type": "stand-in"}"#).unwrap();
+    let dir = folder.path().display();
+    let mut ground = NodeTest::start_with(&format!("network: {{cni_path: {dir}, cni_config_dir: {dir}}}"));
+    ground.until("the network is advertised", || {
+        let known = ground.known();
+        let offers =
+            known.node_resources.is_some_and(|of| of.networks.iter().any(|one| one.mode == "cni/net"));
+        let version = known.attributes.get("plugins.cni.version.stand-in").map(String::as_str);
+        offers && version == Some("1.2.3")
+    });
+    let mut job = service("web", 100_004);
+    job["TaskGroups"][0]["Networks"] = json!([{ "Mode": "cni/net", "CNI": { "Args": { "KEY": "value" } } }]);
+    let key = ground.submit(&job);
+    let alloc = ground.alloc(&key);
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+    let called = fs::read_to_string(&calls).unwrap();
+    let expected = format!("ADD IgnoreUnknown=true;KEY=value;NOMAD_ALLOC_ID={};", alloc.id);
+    assert!(called.contains(&expected) && called.contains("NOMAD_REGION=global"), "{called}");
+    ground.agent.crash();
+    ground.reaches(&alloc.id, &ClientStatus::Running);
+    ground.stop(&key);
+    ground.reaches(&alloc.id, &ClientStatus::Complete);
+    ground.until("it is detached", || fs::read_to_string(&calls).unwrap().contains("DEL "));
+    ground.finish();
+}
+
 #[test]
 fn server_job_runs_isolated_in_a_network_of_its_own() {
     if !is_root() {

@@ -9,6 +9,7 @@ use crate::manifests::{Drivers, Set, parse};
 use crate::yaml::{Problems, to_yaml};
 
 mod accepted;
+mod cni;
 mod parity;
 mod servers;
 

@@ -1,5 +1,7 @@
 //! `network` of a group and `resources.network` of its tasks: modes, port labels and static ports.
 
+mod cni;
+
 use std::collections::BTreeMap;
 
 use herdlet_api_types::{
@@ -28,6 +30,7 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
         let trail = trail.field("network");
         labels(network, &trail, findings);
         networks.static_ports(network, &trail, findings);
+        cni::arguments(network, &trail, findings);
         if network.mode == Some(NetworkMode::None) && network.ports.iter().flatten().next().is_some() {
             let message = "has no effect with `mode: none`: nothing leads into the network";
             findings.warning(&trail.field("ports"), message);
@@ -78,10 +81,13 @@ fn mode_of(group: &Group) -> String {
 impl Networks<'_> {
     /// Validates the network of one task. As in Nomad, labels may repeat in other tasks, and not in the group.
     fn of_task(&mut self, network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-        let Network { mode, ports } = network;
+        let Network { mode, ports, cni } = network;
+        if cni.is_some() {
+            findings.problem(&trail.field("cni"), "only the network of a group can be one of CNI");
+        }
         match mode {
             None | Some(NetworkMode::Host) => {}
-            Some(NetworkMode::Bridge | NetworkMode::None) => {
+            Some(NetworkMode::Bridge | NetworkMode::None | NetworkMode::Cni(_)) => {
                 let message = "must be host: only a group has a network of its own";
                 findings.problem(&trail.field("mode"), message);
             }

@@ -141,7 +141,7 @@ fn blocks_and_values_are_the_same_in_every_language() {
             "silent",
         ),
         ("Network", "bridge", ["mode = \"bridge\"", "\"Mode\": \"bridge\",", "mode: bridge"], "silent"),
-        ("Network", "cni/x", ["mode = \"cni/x\"", "\"Mode\": \"cni/x\",", "mode: cni/x"], "refused"),
+        ("Network", "cni/x", ["mode = \"cni/x\"", "\"Mode\": \"cni/x\",", "mode: cni/x"], "silent"),
         (
             "Port",
             "host_network",

@@ -1,0 +1,231 @@
+//! Networks in mode `cni/NAME`: what CNI plugins need to know of an allocation, and what the planner needs to know of the network that
+//! they have set up.
+
+use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, sync::Arc};
+
+use herdlet_api_types::{AllocId, Duration, alloc::Allocation};
+use herdlet_base::error::in_full;
+use herdlet_cni::{
+    chain::PortMapping,
+    config::ConfigError,
+    networks::{CniError, Depth, Made, Request, State},
+    plugin::CallError,
+    result::Dns,
+};
+use herdlet_network::networks::{NamespaceSource, RequestedPort};
+use herdlet_plan::{
+    action::Outcome,
+    facts::{Facts, Revision},
+    network::AllocNetwork,
+};
+use herdlet_storage::network_files::{Connection, NetworkFiles};
+
+use super::{AllocNetworks, SweepCount, fatal, not_held, retry};
+
+/// How soon to look again for a config file or a plugin.
+const ASK_FOR_CNI: Duration = Duration::from_secs(5);
+
+impl AllocNetworks {
+    pub(super) fn cni_up(&self, alloc: &Allocation, network: &str) -> Outcome {
+        let owner = alloc.id.to_string();
+        let ports: Vec<PortMapping> = self.ports_of(alloc).iter().map(mapping).collect();
+        let args = arguments(alloc, &self.machine.region);
+        let request =
+            Request { owner: &owner, network, args: &args, ports: &ports, namespace: NamespaceSource::New };
+        let made = match self.cni.up(&request) {
+            Ok(made) => made,
+            Err(error) => return failed(&error),
+        };
+        match files(&made).up(&self.paths.alloc(&alloc.id)) {
+            Ok(()) => Outcome::Done(Some(facts_of(&made))),
+            Err(error) => retry(in_full(&error)),
+        }
+    }
+
+    pub(super) fn cni_inspect(&self, alloc: &Allocation, depth: Depth) -> Outcome {
+        let made = match self.cni.inspect(&alloc.id.to_string(), depth) {
+            Ok(State::Complete(made)) => made,
+            Ok(State::Incomplete { what }) => return Outcome::Foreign { why: format!("its {what}") },
+            Ok(State::Absent) => return Outcome::Absent,
+            Err(error) => return failed(&error),
+        };
+        match files(&made).difference(&self.paths.alloc(&alloc.id)) {
+            Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
+            None => Outcome::Present(Some(facts_of(&made))),
+        }
+    }
+
+    pub(super) fn cni_down(&self, alloc: &Allocation) -> Outcome {
+        match self.cni.down(&alloc.id.to_string()) {
+            Ok(()) => Outcome::Done(None),
+            Err(error) => failed(&error),
+        }
+    }
+
+    pub(super) fn cni_sweep(&self, is_leak: impl Fn(AllocId) -> bool) -> SweepCount {
+        let is_of_leak = |owner: &str| owner.parse().is_ok_and(|id| is_leak(AllocId(id)));
+        let (removed, left) = self.cni.sweep(is_of_leak);
+        SweepCount { removed, left }
+    }
+}
+
+fn mapping(port: &RequestedPort) -> PortMapping {
+    PortMapping { host_ip: port.host_ip, host: port.host, inside: port.inside }
+}
+
+/// The arguments of plugins: those of the job and, as in Nomad, the names of the allocation, which a job can't change.
+fn arguments(alloc: &Allocation, region: &str) -> String {
+    let network = alloc.group().and_then(|group| group.network.as_ref());
+    let of_job = network.map(|network| network.cni_args.clone()).unwrap_or_default();
+    let id = alloc.id.to_string();
+    let of_agent = [
+        ("IgnoreUnknown", "true"),
+        ("NOMAD_REGION", region),
+        ("NOMAD_NAMESPACE", &*alloc.job_key.namespace),
+        ("NOMAD_JOB_ID", &*alloc.job_key.id),
+        ("NOMAD_GROUP_NAME", &alloc.group),
+        ("NOMAD_ALLOC_ID", &id),
+    ];
+    let mut all: BTreeMap<String, String> = of_job;
+    all.extend(of_agent.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let mut text = String::new();
+    // Nothing can escape the separators.
+    for (key, value) in all.iter().filter(|(key, value)| !key.contains([';', '=']) && !value.contains(';')) {
+        let separator = if text.is_empty() { "" } else { ";" };
+        let _ = write!(text, "{separator}{key}={value}");
+    }
+    text
+}
+
+/// The files about a network. Its plugins may name other name servers than the machine's.
+fn files(made: &Made) -> NetworkFiles {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    let address = made.connection.address();
+    let connection = address.map_or(Connection::None, |ip| Connection::Address { ip, name: &name });
+    let files = NetworkFiles::for_connection(connection);
+    match resolv_conf(&made.connection.dns) {
+        Some(resolv_conf) => NetworkFiles { resolv_conf, ..files },
+        None => files,
+    }
+}
+
+fn resolv_conf(Dns { servers, searches, options }: &Dns) -> Option<String> {
+    let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    for (word, list) in [("search", searches), ("options", options)] {
+        if !list.is_empty() {
+            let _ = writeln!(text, "{word} {}", list.join(" "));
+        }
+    }
+    (!servers.is_empty()).then_some(text)
+}
+
+/// The revision changes with everything that a running task can't follow: its namespace, its addresses.
+fn facts_of(made: &Made) -> Arc<Facts> {
+    let connection = &made.connection;
+    let folded = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => ip.to_bits(),
+        IpAddr::V6(ip) => ip.octets().chunks(4).fold(0_u32, |sum, part| {
+            let part: u32 = part.iter().fold(0, |number, byte| (number << 8) | u32::from(*byte));
+            sum.rotate_left(1) ^ part
+        }),
+    };
+    let addresses = connection.addresses.iter().fold(0_u32, |sum, ip| sum.rotate_left(1) ^ folded(ip));
+    let revision = (u64::from(addresses) << 32) | (made.namespace.number() & u64::from(u32::MAX));
+    let network = connection.address().map(|address| AllocNetwork {
+        interface: connection.interface.as_str().to_owned(),
+        address: address.to_string(),
+    });
+    Arc::new(Facts { revision: Revision(revision.max(1)), network, ..Facts::default() })
+}
+
+/// What an operator can install is waited for.
+fn failed(error: &CniError) -> Outcome {
+    let pending = |on: String| Outcome::Pending { on, ask_in: ASK_FOR_CNI };
+    match error {
+        CniError::Config(ConfigError::Absent { .. }) => {
+            pending(format!("CNI: it failed to {}", in_full(error)))
+        }
+        CniError::Config(ConfigError::Untrusted { .. } | ConfigError::Invalid { .. })
+        | CniError::Call(CallError::Untrusted { .. }) => fatal(in_full(error)),
+        CniError::Call(call) if call.is_wait() => pending(format!("CNI: it failed to {}", in_full(error))),
+        CniError::Hold(error) => not_held(error),
+        CniError::Config(ConfigError::Read { .. })
+        | CniError::Call(_)
+        | CniError::Record(_)
+        | CniError::Network(_)
+        | CniError::Result { .. }
+        | CniError::HalfMade { .. } => retry(in_full(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use herdlet_api_types::job::{Network, NetworkMode};
+
+    use super::*;
+
+    fn alloc(args: &[(&str, &str)]) -> Allocation {
+        let job = herdlet_manifest::fixture::job("web", "g", "server");
+        let mut alloc = (*herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec).clone();
+        let mut job = (*alloc.job).clone();
+        job.groups[0].network = Some(Network {
+            mode: NetworkMode::Cni("net".to_owned()),
+            cni_args: args.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            ..Network::default()
+        });
+        alloc.job = Arc::new(job);
+        alloc
+    }
+
+    /// A plugin may decide by the names what an allocation may reach.
+    #[test]
+    fn a_job_adds_arguments_and_changes_no_name() {
+        let alloc = alloc(&[
+            ("IP", "10.0.0.7"),
+            ("NOMAD_JOB_ID", "other"),
+            ("a;b", "c"),
+            ("d", "e;NOMAD_JOB_ID=other"),
+        ]);
+        let expected = format!(
+            "IP=10.0.0.7;IgnoreUnknown=true;NOMAD_ALLOC_ID={};NOMAD_GROUP_NAME=g;NOMAD_JOB_ID=web;NOMAD_NAMESPACE=default;NOMAD_REGION=eu",
+            alloc.id
+        );
+        assert_eq!(arguments(&alloc, "eu"), expected);
+    }
+
+    #[test]
+    fn name_servers_of_plugins_replace_those_of_the_machine() {
+        assert_eq!(resolv_conf(&Dns::default()), None);
+        let dns = Dns {
+            servers: vec!["10.0.0.53".parse().unwrap(), "fd00::53".parse().unwrap()],
+            searches: vec!["a.example".to_owned(), "b.example".to_owned()],
+            options: vec!["ndots:2".to_owned()],
+        };
+        let expected =
+            "nameserver 10.0.0.53\nnameserver fd00::53\nsearch a.example b.example\noptions ndots:2\n";
+        assert_eq!(resolv_conf(&dns).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn what_an_operator_can_install_is_waited_for() {
+        let dir = Path::new("/opt/cni/config").to_owned();
+        let absent = ConfigError::Absent { name: "net".to_owned(), dir: dir.clone(), unreadable: None };
+        let Outcome::Pending { on, .. } = failed(&absent.into()) else { panic!("it is not waited for") };
+        assert!(
+            on.contains("no file *.conflist, *.conf or *.json in /opt/cni/config has this name; install"),
+            "{on}"
+        );
+        let missing = CallError::Missing { plugin: "bridge".to_owned(), dirs: "/opt/cni/bin".to_owned() };
+        let Outcome::Pending { on, .. } = failed(&missing.into()) else { panic!("it is not waited for") };
+        assert!(
+            on.contains("no such program in /opt/cni/bin; install it, or set `network.cni_path`"),
+            "{on}"
+        );
+        let invalid = ConfigError::Invalid { path: dir, why: "it is no JSON".to_owned() };
+        let Outcome::Failed { why, .. } = failed(&invalid.into()) else { panic!("it is waited for") };
+        assert_eq!(why, "use the CNI network of /opt/cni/config: it is no JSON");
+    }
+}
