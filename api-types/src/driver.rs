@@ -22,7 +22,7 @@ mod check;
 mod docker_options;
 mod exec_options;
 
-pub use check::{ConfigCheck, ConfigFinding, Planned, Verdict};
+pub use check::{ConfigCheck, ConfigFinding, Planned, Sharing, Verdict};
 pub use docker_options::{
     AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
 };
@@ -301,7 +301,7 @@ const CONTAINERS: Capabilities = Capabilities {
     mounts: MountSupport::All,
     preparation: Preparation::Fetches,
     limits: Limiting::Engine,
-    networks: Networking::Own,
+    networks: Networking::Joins,
     servers: ServerJobs::UnlessDisabled,
 };
 

@@ -18,10 +18,11 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 20] = [
+/// The examples with a test below, in `run.rs`, in `traefik.rs` or in `containers`.
+const TOLD: [&str; 21] = [
     "artifact",
     "bridge",
+    "bridge-docker",
     "canary",
     "check-restart",
     "dispatch",
