@@ -8,7 +8,7 @@ use std::{
 };
 
 use herdlet_e2e::{
-    agent::Agent,
+    agent::{Agent, Setup},
     engine::{Engine, IMAGE, Kind},
     host,
     http::{self, Peer},
@@ -157,7 +157,7 @@ fn containers_and_processes_share_a_network_over_crashes(engine: Engine<'_>) {
 }
 
 fn a_network_without_a_connection_is_shared(engine: Engine<'_>) {
-    let agent = engine.agent("");
+    let mut agent = engine.agent("");
     let tasks = [container("t", "sleep 100000", "network_mode: \"\"", ""), process("beside")];
     agent.apply_and_wait(&job("alone", "service", "network: {mode: none}\n", &tasks));
     let alloc = agent.alloc("alone.g[0]").unwrap();
@@ -207,7 +207,7 @@ fn a_lost_pause_container_harms_no_task(engine: Engine<'_>) {
     if engine.kind == Kind::Podman {
         return;
     }
-    let agent = engine.agent("");
+    let mut agent = engine.agent("");
     let task = container("t", HTTPD, "ports: [http]", "");
     agent.apply_and_wait(&job("pause", "service", &bridged(), &[task]));
     let alloc = agent.alloc("pause.g[0]").unwrap();
@@ -235,7 +235,7 @@ fn a_lost_pause_container_harms_no_task(engine: Engine<'_>) {
 }
 
 fn names_are_those_of_the_group(engine: Engine<'_>) {
-    let agent = engine.agent("");
+    let mut agent = engine.agent("");
     let more = "ports: [http]\nextra_hosts: [\"db:10.0.0.5\", \"cache:fd00::1\"]";
     let own = "volumes: [\"local/hosts:/etc/hosts\"]\nports: [http]";
     let apart = "network_mode: none\nhostname: other";
@@ -276,7 +276,7 @@ fn names_are_those_of_the_group(engine: Engine<'_>) {
 }
 
 fn the_example_serves_in_a_network_of_its_own(engine: Engine<'_>) {
-    let agent = engine.agent("");
+    let mut agent = engine.agent("");
     agent.apply_and_wait(&patient("bridge-docker").replace("busybox:1.36", IMAGE));
     let ports = [0, 1].map(|index| {
         let name = format!("bridge-docker.web[{index}]");
@@ -290,19 +290,22 @@ fn the_example_serves_in_a_network_of_its_own(engine: Engine<'_>) {
 
 /// Docker drops packets that are forwarded, unless a rule accepts them.
 #[test]
-fn packets_reach_the_network_although_docker_drops_what_is_forwarded() {
+fn ports_reach_the_network_although_docker_drops_what_is_forwarded() {
     super::on_shared(Kind::Docker, |engine| {
-        let agent = engine.agent("");
+        let network = engine.request("GET", "/networks/bridge", &Value::Null).json();
+        let subnet = network["IPAM"]["Config"][0]["Subnet"].as_str().unwrap().to_owned();
+        let machine = subnet.replace(".0/16", ".1");
+        let config = engine.config("").replace("host_ip: 127.0.0.1", &format!("host_ip: {machine}"));
+        let mut agent = Agent::start_with(Setup::default().config(config));
         agent.apply_and_wait(&job(
             "web",
             "service",
             &bridged(),
             &[container("t", HTTPD, "ports: [http]", "")],
         ));
-        let address = agent.cli(&["exec", "web", "--", "sh", "-c", "echo $NOMAD_ALLOC_ADDR_http"]);
-        let address = address.success().stdout.trim().to_owned();
+        let port = agent.alloc("web.g[0]").unwrap().port("http").unwrap();
         // From another network of the machine: its packets are forwarded.
-        let script = format!("wget -q -T 100 -O - http://{address}/");
+        let script = format!("until wget -q -O - http://{machine}:{port}/; do sleep 0.1; done");
         let body =
             json!({ "Image": IMAGE, "Cmd": ["sh", "-c", script], "HostConfig": { "NetworkMode": "bridge" } });
         let client = engine.start_as(&format!("client-{}", std::process::id()), &body);

@@ -128,7 +128,7 @@ fn agents_that_die_while_groups_start_leave_one_pause_container_for_each() {
 fn an_engine_that_does_not_see_the_network_is_named() {
     let Some(engines) = Engines::apart(&["docker"]) else { return };
     let engine = engines.engine(herdlet_e2e::engine::Kind::Docker);
-    let agent = engine.agent("");
+    let mut agent = engine.agent("");
     let group = "network: {mode: bridge}\nrestart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}\n";
     agent.apply(&job("web", "service", group, &[container("t", "sleep 100000", "network_mode: \"\"", "")]));
     agent.until_printed(&["describe", "web"], |text| {
