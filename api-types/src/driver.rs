@@ -25,7 +25,7 @@ mod docker_options;
 mod exec_options;
 mod qemu_options;
 
-pub use check::{ConfigCheck, ConfigFinding, Planned, Verdict};
+pub use check::{ConfigCheck, ConfigFinding, Planned, Sharing, Verdict};
 pub use docker_options::{
     AllowedModes, AuthSources, Collection, Dangling, DockerOptions, EngineChoice, EngineTls, HostPaths,
 };
@@ -313,7 +313,7 @@ const CONTAINERS: Capabilities = Capabilities {
     mounts: MountSupport::All,
     preparation: Preparation::Fetches,
     limits: Limiting::Engine,
-    networks: Networking::Own,
+    networks: Networking::Joins,
     servers: ServerJobs::UnlessDisabled,
 };
 

@@ -16,6 +16,17 @@ pub struct Planned<'t> {
     pub resources: &'t Resources,
     /// Labels of the ports that the task may use.
     pub ports: &'t BTreeSet<&'t str>,
+    /// Whether the group has a network of its own.
+    pub network: Sharing,
+}
+
+/// Whether the tasks of a group share a network of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// They share one.
+    Shares,
+    /// They use the machine's, or networks of their drivers.
+    Own,
 }
 
 /// A problem with a key of a config, or a remark about it.

@@ -31,13 +31,11 @@ fn check(driver: &str, planned: &Planned<'_>) -> Vec<ConfigFinding> {
     };
     let image = Reference::parse(&config.docker.image).err();
     let image = image.map(|error| FieldError::new("image", format!("cannot {error}")));
-    let refused = create::refusals(&config, planned.resources, &|label| planned.ports.contains(label));
+    let refused = create::refusals(&config, planned);
     let refused = image.into_iter().chain(refused).map(ConfigFinding::from);
-    let notes = create::without_effect(&config.docker).into_iter().map(|(key, message)| ConfigFinding {
-        field: key.to_owned(),
-        message,
-        verdict: Verdict::NoEffect,
-    });
+    let notes = create::without_effect(&config, planned.network)
+        .into_iter()
+        .map(|(key, message)| ConfigFinding { field: key.to_owned(), message, verdict: Verdict::NoEffect });
     refused.chain(notes).collect()
 }
 
@@ -45,17 +43,22 @@ fn check(driver: &str, planned: &Planned<'_>) -> Vec<ConfigFinding> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use herdlet_api_types::job::Resources;
+    use herdlet_api_types::{driver::Sharing, job::Resources};
     use serde_json::{Value as Json, json};
 
     use super::*;
 
-    fn of(info: DriverInfo, mut config: Json) -> Vec<(String, Verdict)> {
+    fn of(info: DriverInfo, config: Json) -> Vec<(String, Verdict)> {
+        findings(info, config, Sharing::Own)
+    }
+
+    fn findings(info: DriverInfo, mut config: Json, network: Sharing) -> Vec<(String, Verdict)> {
         config.as_object_mut().unwrap().entry("image").or_insert("x".into());
         let planned = Planned {
             config: &config,
             resources: &Resources { memory_mib: Some(64), ..Resources::default() },
             ports: &BTreeSet::from(["http"]),
+            network,
         };
         let found = checked(info).check.unwrap().findings(&planned);
         found.into_iter().map(|finding| (finding.field, finding.verdict)).collect()
@@ -103,6 +106,39 @@ mod tests {
             let found = of(DriverInfo::podman(), config.clone());
             assert_eq!(found, [(field.to_owned(), Verdict::Refused)], "{config}");
         }
+    }
+
+    /// `ports` is written in most public files with such a network: the group's ports lead to the task all the same.
+    #[test]
+    fn in_the_network_of_a_group_its_address_and_names_are_shared() {
+        let refused = Verdict::Refused;
+        for (config, field, verdict) in [
+            (json!({"hostname": "h"}), "hostname", refused),
+            (json!({"dns_servers": ["1.1.1.1"]}), "dns_servers", refused),
+            (json!({"port_map": {"http": 80}}), "port_map", refused),
+            (json!({"network_aliases": ["a"]}), "network_aliases", refused),
+            (json!({"ipv4_address": "10.0.0.2"}), "ipv4_address", refused),
+            (json!({"mac_address": "02:00:00:00:00:01"}), "mac_address", refused),
+            (json!({"extra_hosts": ["a:1.1.1.1", "b:host-gateway"]}), "extra_hosts[1]", refused),
+            (json!({"dns_search_domains": ["x"]}), "dns_search_domains", Verdict::NoEffect),
+            (json!({"dns_options": ["ndots:1"]}), "dns_options", Verdict::NoEffect),
+            (json!({"network_mode": "host", "ports": ["http"]}), "ports", Verdict::NoEffect),
+            (json!({"network_mode": "container:x", "hostname": "h"}), "hostname", refused),
+        ] {
+            let found = findings(DriverInfo::docker(), config.clone(), Sharing::Shares);
+            assert_eq!(found, [(field.to_owned(), verdict)], "{config}");
+        }
+        for config in [
+            json!({"ports": ["http", "other"]}),
+            json!({"extra_hosts": ["a:1.1.1.1", "b:::1", "c:[::1]"]}),
+            json!({"network_mode": "host"}),
+            json!({"network_mode": "net", "ipv4_address": "10.0.0.2", "hostname": "h", "dns_servers": ["1.1.1.1"]}),
+        ] {
+            assert_eq!(findings(DriverInfo::docker(), config.clone(), Sharing::Shares), [], "{config}");
+        }
+        assert_eq!(findings(DriverInfo::podman(), json!({"hostname": "h"}), Sharing::Shares), []);
+        let dns = findings(DriverInfo::podman(), json!({"dns": ["1.1.1.1"]}), Sharing::Shares);
+        assert_eq!(dns, [("dns".to_owned(), refused)]);
     }
 
     #[test]

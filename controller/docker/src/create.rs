@@ -4,6 +4,7 @@
 //! the engine can't do is refused by the field's name. Nothing here talks to the engine.
 
 mod capabilities;
+mod group;
 mod limits;
 mod mounts;
 mod network;
@@ -19,7 +20,7 @@ use bollard::models::{
     ContainerCreateBody, DeviceMapping, HealthConfig, HostConfig, HostConfigCgroupnsModeEnum,
     HostConfigLogConfig,
 };
-use herdlet_api_types::{job::Resources, manifest::driver::DockerConfig};
+use herdlet_api_types::driver::{Planned, Sharing};
 use herdlet_driver::{DriverResult, TaskConfig};
 use sha2::{Digest as _, Sha256};
 
@@ -30,6 +31,7 @@ use crate::{
     policy::Policy,
 };
 
+pub(crate) use group::GroupNetwork;
 pub(crate) use limits::Compute;
 pub(crate) use network::joined;
 #[cfg(test)]
@@ -51,6 +53,8 @@ pub(crate) struct Material<'m> {
     pub(crate) labels: BTreeMap<String, String>,
     /// Where the agent mounts paths of the allocation for the engine; none if it can't mount.
     pub(crate) pins: Option<PathBuf>,
+    /// The name of the container through which Docker's containers join the network of their group.
+    pub(crate) pause: String,
 }
 
 /// The request to create a container.
@@ -63,6 +67,8 @@ pub(crate) struct Request {
     pub(crate) logs: LogSource,
     /// Keys of the config that have no effect, as messages.
     pub(crate) notes: Vec<String>,
+    /// The network of the group, which it joins.
+    pub(crate) network: Option<GroupNetwork>,
     /// What the agent has to mount before the container is created, until it has started.
     pub(crate) pins: Vec<Pin>,
 }
@@ -88,25 +94,21 @@ impl Request {
 }
 
 /// Everything in a config that is refused whatever the agent, its options and its engine are. [`request`] refuses it too.
-pub(crate) fn refusals(
-    config: &ContainerConfig,
-    resources: &Resources,
-    has_port: &dyn Fn(&str) -> bool,
-) -> Vec<FieldError> {
+pub(crate) fn refusals(config: &ContainerConfig, planned: &Planned<'_>) -> Vec<FieldError> {
     let docker = &config.docker;
-    let mut found = network::refusals(config, has_port);
+    let mut found = network::refusals(config, planned);
     found.extend(cgroup_namespace(docker.cgroupns.as_deref()).err());
-    found.extend(limits::refusals(config, resources));
+    found.extend(limits::refusals(config, planned.resources));
     found.extend(security::refusals(docker));
     found.extend(mounts::refusals(docker));
     found
 }
 
 /// Keys that have no effect, each with a message.
-pub(crate) fn without_effect(docker: &DockerConfig) -> Vec<(&'static str, String)> {
-    let cores = docker.cpuset_cpus.is_some();
+pub(crate) fn without_effect(config: &ContainerConfig, group: Sharing) -> Vec<(&'static str, String)> {
+    let cores = config.docker.cpuset_cpus.is_some();
     let cores = cores.then(|| ("cpuset_cpus", "cpuset_cpus has no effect, as in Nomad".to_owned()));
-    cores.into_iter().chain(network::unpublished(docker)).collect()
+    cores.into_iter().chain(network::without_effect(&config.docker, group)).collect()
 }
 
 /// Makes the request.
@@ -117,7 +119,9 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
     let Material { task, config, policy, .. } = material;
     let docker = &config.docker;
     let network = network::of(material)?;
-    let mut notes: Vec<String> = without_effect(docker).into_iter().map(|(_, note)| note).collect();
+    let sharing = if task.network.is_some() { Sharing::Shares } else { Sharing::Own };
+    let mut notes: Vec<String> = without_effect(config, sharing).into_iter().map(|(_, note)| note).collect();
+    notes.extend(network.note.clone());
     let (log_config, logs) = logging(material, &mut notes);
     let mut labels = material.labels.clone();
     for (name, value) in &docker.labels.0 {
@@ -131,14 +135,16 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
             env.push((name, port.to_string()));
         }
     }
+    let is_own = network.group.is_none();
     let mut host = HostConfig {
         log_config,
         network_mode: Some(network.mode),
         port_bindings: some(network.bindings),
-        dns: texts(&docker.dns_servers),
-        dns_search: texts(&docker.dns_search_domains),
-        dns_options: texts(&docker.dns_options),
-        extra_hosts: texts(&docker.extra_hosts),
+        // Names in the group's network are in files that are mounted.
+        dns: is_own.then(|| texts(&docker.dns_servers)).flatten(),
+        dns_search: is_own.then(|| texts(&docker.dns_search_domains)).flatten(),
+        dns_options: is_own.then(|| texts(&docker.dns_options)).flatten(),
+        extra_hosts: is_own.then(|| texts(&docker.extra_hosts)).flatten(),
         group_add: texts(&docker.group_add),
         devices: some(devices(material)),
         init: docker.init.then_some(true),
@@ -175,7 +181,7 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
         host_config: Some(host),
         ..ContainerCreateBody::default()
     };
-    Ok(Request { body, port_map: network.port_map, logs, notes, pins })
+    Ok(Request { body, port_map: network.port_map, logs, notes, network: network.group, pins })
 }
 
 fn logging(material: &Material<'_>, notes: &mut Vec<String>) -> (Option<HostConfigLogConfig>, LogSource) {

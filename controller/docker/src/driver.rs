@@ -6,6 +6,7 @@
 
 mod collect;
 mod follow;
+mod group_network;
 mod launch;
 mod locate;
 mod prepare;
@@ -101,6 +102,7 @@ struct Shared {
     records: Records,
     used: UsedImages,
     preparing: collect::Preparing,
+    pause_locks: group_network::PauseLocks,
     runs: Runs,
     earlier: Earlier,
     /// The containers of this instance when their engine was last connected to, by socket; an attempt is removed when it changes.
@@ -148,6 +150,7 @@ impl Containers {
             records,
             used,
             preparing: Default::default(),
+            pause_locks: Default::default(),
             runs: Runs::default(),
             earlier: Earlier::default(),
             listed: Mutex::default(),

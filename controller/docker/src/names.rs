@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{ContainerInspectResponse, ContainerSummary};
+use herdlet_api_types::AllocId;
 use herdlet_driver::{AttemptId, TaskConfig};
 use sha2::{Digest as _, Sha256};
 
@@ -14,6 +15,8 @@ pub(crate) const INSTANCE: &str = "herdlet.instance";
 pub(crate) const DRIVER: &str = "herdlet.driver";
 /// The attempt that a container is, by [`AttemptId::name`].
 pub(crate) const ATTEMPT: &str = "herdlet.attempt";
+/// The allocation whose network a pause container holds.
+pub(crate) const PAUSE: &str = "herdlet.pause";
 /// A hash of the request that created a container.
 pub(crate) const REQUEST: &str = "herdlet.request";
 /// Nomad's label. A client on the same engine removes containers with this label that it does not know, so only a node of a
@@ -59,6 +62,38 @@ pub(crate) fn container(id: &AttemptId, instance: &str, naming: Naming) -> Strin
         Naming::Nomad => format!("{task}-{}", id.alloc),
         Naming::Own => format!("{task}-{}-{}-{}", id.alloc, id.attempt, short_hash(instance)),
     }
+}
+
+/// The name of the pause container of an allocation; Nomad's on a node of a cluster.
+pub(crate) fn pause(alloc: AllocId, instance: &str, naming: Naming) -> String {
+    match naming {
+        Naming::Nomad => format!("nomad_init_{alloc}"),
+        Naming::Own => format!("herdlet_init_{alloc}-{}", short_hash(instance)),
+    }
+}
+
+/// The labels of the pause container of an allocation.
+pub(crate) fn labels_of_pause(alloc: AllocId, owner: &Owner, naming: Naming) -> HashMap<String, String> {
+    let mut labels: HashMap<String, String> =
+        owner.labels().into_iter().map(|(name, value)| (name.to_owned(), value.clone())).collect();
+    labels.insert(PAUSE.to_owned(), alloc.to_string());
+    if naming == Naming::Nomad {
+        labels.insert(NOMAD_ALLOC.to_owned(), alloc.to_string());
+    }
+    labels
+}
+
+/// The allocation of a pause container of this owner. Its name counts as well, as for [`owned`].
+pub(crate) fn owned_pause(container: &ContainerSummary, owner: &Owner) -> Option<AllocId> {
+    let alloc = pause_of(container.labels.as_ref()?, owner)?;
+    let names = [Naming::Own, Naming::Nomad].map(|naming| pause(alloc, &owner.instance, naming));
+    let mut found = container.names.iter().flatten().map(|name| name.trim_start_matches('/'));
+    found.any(|name| names.iter().any(|own| own == name)).then_some(alloc)
+}
+
+/// The allocation whose pause container these labels state, if it is one of this owner.
+pub(crate) fn pause_of(labels: &HashMap<String, String>, owner: &Owner) -> Option<AllocId> {
+    labels.get(PAUSE).filter(|_| owner.owns(labels)).and_then(|id| id.parse().ok()).map(AllocId)
 }
 
 /// The task's name, of the characters that engines allow. Names that lose a character get a hash, so that no two are equal.
@@ -159,8 +194,6 @@ pub(crate) fn request_of(about: &ContainerInspectResponse) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use herdlet_api_types::AllocId;
-
     use super::*;
 
     #[test]

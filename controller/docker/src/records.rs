@@ -8,7 +8,7 @@ use std::{
     ffi::OsString,
     fs, io,
     io::Write as _,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -103,6 +103,9 @@ const PROFILES: &str = "profiles";
 /// The directory of mounts for engines, in the directory of the records. Its name is no attempt's.
 const PINS: &str = "pins";
 
+/// Begin of the names of notes about pause containers. No attempt has such a name.
+const PAUSE: &str = "pause-";
+
 /// The directory of the records.
 #[derive(Debug)]
 pub(crate) struct Records {
@@ -135,18 +138,19 @@ impl Records {
         self.dir.join(format!("daemon-{}", names::hex(&hash).chars().take(16).collect::<String>()))
     }
 
-    /// The directory with an attempt's seccomp profiles.
+    /// The directory with an attempt's files for its engine.
     fn profiles(&self, id: &AttemptId) -> PathBuf {
         self.dir.join(PROFILES).join(id.name())
     }
 
-    /// Stores a seccomp profile of an attempt under a name that only its content has. It is removed with the attempt's record.
-    pub(crate) fn store_profile(&self, id: &AttemptId, profile: &str) -> io::Result<PathBuf> {
-        let name = names::hex(&Sha256::digest(profile.as_bytes())).chars().take(32).collect::<String>();
-        let path = self.profiles(id).join(format!("{name}.json"));
+    /// Stores a file of an attempt for its engine under a name that only its content has. It is removed with the attempt's record.
+    pub(crate) fn store_file(&self, id: &AttemptId, content: &str) -> io::Result<PathBuf> {
+        let name = names::hex(&Sha256::digest(content.as_bytes())).chars().take(32).collect::<String>();
+        let path = self.profiles(id).join(name);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(self.profiles(id))?;
         let partial = self.partial();
-        fs::write(&partial, profile)?;
+        fs::write(&partial, content)?;
+        fs::set_permissions(&partial, fs::Permissions::from_mode(0o644))?;
         fs::rename(&partial, &path)?;
         Ok(path)
     }
@@ -259,6 +263,41 @@ impl Records {
         fs::rename(&partial, self.place(alloc))
     }
 
+    fn pause(&self, alloc: AllocId) -> PathBuf {
+        self.dir.join(format!("{PAUSE}{alloc}"))
+    }
+
+    /// Notes that an allocation may have a pause container from now on, and its engine.
+    pub(crate) fn note_pause(&self, alloc: AllocId, engine: &Place) -> io::Result<()> {
+        let partial = self.partial();
+        fs::write(&partial, serde_json::to_vec(engine)?)?;
+        fs::rename(&partial, self.pause(alloc))
+    }
+
+    /// The engine with the pause container that an allocation may have. A note that can't be read names none.
+    pub(crate) fn pause_of(&self, alloc: AllocId) -> io::Result<Option<Place>> {
+        match fs::read(self.pause(alloc)) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that an allocation has no pause container any more.
+    pub(crate) fn forget_pause(&self, alloc: AllocId) -> io::Result<()> {
+        match fs::remove_file(self.pause(alloc)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The allocations that may have pause containers.
+    pub(crate) fn pauses(&self) -> io::Result<Vec<AllocId>> {
+        let names = entries(&self.dir)?;
+        let ids = names.iter().filter_map(|name| name.to_str()?.strip_prefix(PAUSE)?.parse().ok());
+        Ok(ids.map(AllocId).collect())
+    }
+
     /// Forgets the engines of allocations that started nothing for this long and have no record.
     pub(crate) fn forget_engines(&self, age: Duration) -> io::Result<()> {
         let known: BTreeSet<String> =
@@ -328,9 +367,9 @@ mod tests {
         records.claim(&id(1), &record).unwrap();
         records.claim(&id(2), &record).unwrap();
         let kept: Vec<PathBuf> =
-            [1, 1, 2, 3].map(|attempt| records.store_profile(&id(attempt), "{}").unwrap()).to_vec();
+            [1, 1, 2, 3].map(|attempt| records.store_file(&id(attempt), "{}").unwrap()).to_vec();
         assert_eq!(kept[0], kept[1]);
-        assert_ne!(records.store_profile(&id(1), "[]").unwrap(), kept[0]);
+        assert_ne!(records.store_file(&id(1), "[]").unwrap(), kept[0]);
         let there = || [&kept[0], &kept[2], &kept[3]].map(|path| path.exists());
         records.remove(&id(1)).unwrap();
         assert_eq!(there(), [false, true, true]);

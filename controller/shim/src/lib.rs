@@ -55,7 +55,11 @@
 //! exits with the command's code as `enter` does; then the kernel ends what is left in the namespace. With an `ENTRY` that
 //! is not empty, descriptor 3 is the directory of the program.
 //!
-//! No signal except SIGKILL and SIGSTOP affects the program.
+//! `herdlet-shim hold PATH` enters the network namespace that the file `PATH` keeps, drops all capabilities, and stays until
+//! SIGTERM. It exits with [`EXIT_NO_NAMESPACE`] if it can't enter the namespace. Container engines that join only the network
+//! of another container join this one's.
+//!
+//! Otherwise no signal except SIGKILL and SIGSTOP affects the program.
 #![warn(missing_docs)]
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(shim_program, no_main)]
@@ -78,6 +82,8 @@ pub static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/herdlet-sh
 pub const EXIT_LOST: u32 = 17;
 /// Exit code: the record's name can't be read, or the record can't be created or written.
 pub const EXIT_NO_RECORD: u32 = 18;
+/// Exit code of `hold`: the network namespace can't be entered.
+pub const EXIT_NO_NAMESPACE: u32 = 19;
 /// Exit code of a session whose program can't be executed.
 pub const EXIT_CANNOT_EXECUTE: u32 = 126;
 /// Exit code of a session whose program does not exist.

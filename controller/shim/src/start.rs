@@ -8,6 +8,7 @@
 mod attempt;
 mod birth;
 mod files;
+mod hold;
 mod init;
 mod logs;
 mod mem;
@@ -69,6 +70,7 @@ unsafe extern "C" fn begin(stack: *const usize) -> ! {
         b"run" => attempt::run(),
         b"enter" => session::enter(),
         b"init" => init::init(arguments, variables),
+        b"hold" => hold::hold(arguments),
         _ => USAGE,
     };
     sys::exit(code)

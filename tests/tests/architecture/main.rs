@@ -130,7 +130,7 @@ const EDGES: [(&str, &str); 20] = [
     ("fingerprint", "api-types base network nomad plan"),
     ("manifest", "api-types base plan template"),
     ("config", "api-types base cni driver fingerprint manifest network nomad plan rpc"),
-    ("docker", "api-types base driver images runtime"),
+    ("docker", "api-types base driver images runtime shim"),
     ("process", "api-types base driver rootfs runtime shim"),
     ("storage", "api-types base config runtime"),
     ("services", "api-types base driver runtime"),

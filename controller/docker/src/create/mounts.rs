@@ -14,7 +14,7 @@ use herdlet_api_types::manifest::driver::{DockerConfig, DockerMount};
 use herdlet_driver::{DriverError, DriverResult, Mount, Propagation};
 
 use super::{
-    Material, some,
+    Material, group, some,
     sources::{Missing, NOT_ENABLED, Pin, Sources},
 };
 use crate::config::FieldError;
@@ -78,7 +78,8 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResul
         binds.push(made.map_err(|why| FieldError::new(field, why))?);
     }
     let docker = &material.config.docker;
-    let mut mounts: Vec<EngineMount> = material.task.mounts.iter().map(of_part).collect();
+    let used = material.task.mounts.iter().filter(|mount| is_used(mount, docker));
+    let mut mounts: Vec<EngineMount> = used.map(of_part).collect();
     for (field, mount) in self::mounts(docker) {
         let kind = Kind::of(&field, mount)?;
         let made = written((&field, mount), kind, &mut sources, material);
@@ -96,6 +97,14 @@ pub(super) fn set(host: &mut HostConfig, material: &Material<'_>) -> DriverResul
         .collect();
     host.tmpfs = some(tmpfs);
     Ok(sources.pins)
+}
+
+/// Whether a mount of the agent is used: not a file about a network that the task does not use, or brings along.
+fn is_used(mount: &Mount, docker: &DockerConfig) -> bool {
+    let target = mount.task_path.as_path();
+    let volumes = docker.volumes.iter().filter_map(|text| Some(Volume::parse(&text.0).ok()?.target));
+    let mut own = volumes.chain(mounts(docker).map(|(_, mount)| mount.target.0.as_str()));
+    !group::is_file(target) || group::is_used(docker) && !own.any(|own| Path::new(own) == target)
 }
 
 /// The three directories of every task; the task may only read its own logs.

@@ -6,9 +6,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bollard::models::{EndpointIpamConfig, EndpointSettings, NetworkingConfig, PortBinding};
-use herdlet_api_types::{alloc::AssignedPort, manifest::driver::DockerConfig};
+use herdlet_api_types::{
+    alloc::AssignedPort,
+    driver::{Planned, Sharing},
+    manifest::driver::DockerConfig,
+};
 
-use super::{Material, some};
+use super::{
+    Material,
+    group::{self, GroupNetwork},
+    some,
+};
 use crate::{
     config::{ContainerConfig, FieldError},
     engine::{About, Kind},
@@ -21,10 +29,25 @@ pub(super) struct Network {
     pub(super) exposed: Vec<String>,
     pub(super) endpoints: Option<NetworkingConfig>,
     pub(super) port_map: BTreeMap<String, u16>,
+    /// The network that it shares with its group.
+    pub(super) group: Option<GroupNetwork>,
+    /// A message about a task that could share one.
+    pub(super) note: Option<String>,
 }
 
 pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
     let config = material.config;
+    if let Some(network) = group::of(material)? {
+        return Ok(Network {
+            mode: group::mode(material.about.kind, &network, &material.pause),
+            bindings: HashMap::new(),
+            exposed: Vec::new(),
+            endpoints: None,
+            port_map: BTreeMap::new(),
+            group: Some(network),
+            note: None,
+        });
+    }
     let mode = mode(&config.docker)?;
     not_shared(config, mode).map_or(Ok(()), Err)?;
     let publishes = publishes(mode);
@@ -35,6 +58,12 @@ pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
         bindings: HashMap::new(),
         exposed: Vec::new(),
         port_map: BTreeMap::new(),
+        group: None,
+        note: material
+            .task
+            .network
+            .is_some()
+            .then(|| format!("it does not use the network of its group: its network_mode is {mode:?}")),
     };
     for (label, (port, inside)) in ports {
         network.port_map.insert(label, inside);
@@ -55,8 +84,12 @@ pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
 }
 
 /// What is wrong whatever the ports and the engine are.
-pub(super) fn refusals(config: &ContainerConfig, has_port: &dyn Fn(&str) -> bool) -> Vec<FieldError> {
+pub(super) fn refusals(config: &ContainerConfig, planned: &Planned<'_>) -> Vec<FieldError> {
     let docker = &config.docker;
+    if planned.network == Sharing::Shares && group::is_used(docker) {
+        return group::refusals(config);
+    }
+    let has_port = |label| planned.ports.contains(label);
     let ports = wanted(docker).filter_map(|wanted| match wanted {
         Ok(wanted) => (!has_port(wanted.label)).then(|| wanted.missing()),
         Err(error) => Some(error),
@@ -72,8 +105,16 @@ pub(super) fn refusals(config: &ContainerConfig, has_port: &dyn Fn(&str) -> bool
     ports.chain(of_mode).collect()
 }
 
+/// Keys that have no effect, each with a message.
+pub(super) fn without_effect(docker: &DockerConfig, group: Sharing) -> Vec<(&'static str, String)> {
+    match group {
+        Sharing::Shares if group::is_used(docker) => group::without_effect(docker),
+        Sharing::Shares | Sharing::Own => unpublished(docker).into_iter().collect(),
+    }
+}
+
 /// The key of ports that are not published, and why.
-pub(super) fn unpublished(docker: &DockerConfig) -> Option<(&'static str, String)> {
+fn unpublished(docker: &DockerConfig) -> Option<(&'static str, String)> {
     let mode = mode(docker).ok().filter(|mode| !publishes(mode))?;
     let keys = [("ports", docker.ports.is_empty()), ("port_map", docker.port_map.0.is_empty())];
     let (key, _) = keys.into_iter().find(|(_, is_empty)| !is_empty)?;
@@ -89,7 +130,7 @@ fn mode(docker: &DockerConfig) -> Result<&str, FieldError> {
     }
     if mode.starts_with("task:") {
         return refused(
-            "task:NAME needs a network that the tasks of a group share, which this release lacks; use container:NAME",
+            "task:NAME is not supported; the tasks of a group share a network with `mode = \"bridge\"` in its `network`",
         );
     }
     Ok(mode)

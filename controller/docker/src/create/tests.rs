@@ -65,6 +65,7 @@ impl Case {
             compute: Compute { mhz: 2_000, cores: 2 },
             labels: BTreeMap::new(),
             pins: self.pins.clone(),
+            pause: "pause".into(),
         };
         request(&material).map_err(|error| error.to_string())
     }
@@ -405,4 +406,73 @@ fn command_logging_and_the_rest() {
         (Some("v"), &vec!["5".to_owned()])
     );
     assert!(Path::new(&made.body.host_config.unwrap().binds.unwrap()[0]).starts_with("/a/alloc:"));
+}
+
+/// A task whose group has a network of its own.
+fn in_group() -> Case {
+    let mut case = Case::new();
+    case.task.network = Some(herdlet_driver::NetworkSpace { path: "/run/netns/a".into() });
+    let file = |name: &str| herdlet_driver::Mount {
+        host_path: Path::new("/a/.network").join(name),
+        task_path: Path::new("/etc").join(name),
+        readonly: true,
+        propagation: herdlet_driver::Propagation::Private,
+    };
+    case.task.mounts = vec![file("hosts"), file("resolv.conf")];
+    case
+}
+
+fn targets(host: &HostConfig) -> Vec<&str> {
+    host.mounts.iter().flatten().filter_map(|mount| mount.target.as_deref()).collect()
+}
+
+#[test]
+fn a_container_joins_the_network_of_its_group() {
+    let mut case = in_group();
+    let made = case.make(json!({"ports": ["http"], "extra_hosts": ["db:10.0.0.5"]})).unwrap();
+    let network = made.network.unwrap();
+    assert_eq!(
+        (network.namespace.to_str(), &*network.hosts),
+        (Some("/run/netns/a"), &["10.0.0.5 db".to_owned()][..])
+    );
+    assert_eq!((made.port_map.len(), made.notes.len(), made.body.exposed_ports), (0, 0, None));
+    let host = made.body.host_config.unwrap();
+    assert_eq!(host.network_mode.as_deref(), Some("container:pause"));
+    assert_eq!((&host.port_bindings, &host.extra_hosts, &host.dns), (&None, &None, &None));
+    assert_eq!(targets(&host), ["/etc/hosts", "/etc/resolv.conf"]);
+    case.about.kind = crate::engine::Kind::Podman;
+    assert_eq!(case.host(json!({})).network_mode.as_deref(), Some("ns:/run/netns/a"));
+    assert!(case.make(json!({"hostname": "h"})).unwrap_err().contains("config.hostname: "));
+}
+
+/// Nomad's rule: a mode that the task writes itself wins.
+#[test]
+fn a_task_with_a_mode_of_its_own_does_not_use_the_network_of_its_group() {
+    let made = in_group().make(json!({"network_mode": "host", "extra_hosts": ["db:host-gateway"]})).unwrap();
+    assert!(made.network.is_none());
+    assert!(made.notes[0].contains("its network_mode is \"host\""), "{:?}", made.notes);
+    let host = made.body.host_config.unwrap();
+    assert_eq!((host.network_mode.as_deref(), targets(&host).len()), (Some("host"), 0));
+    assert_eq!(host.extra_hosts.unwrap(), ["db:host-gateway"]);
+}
+
+/// Two mounts at one place are an error of the engine.
+#[test]
+fn a_file_that_the_task_mounts_replaces_the_one_of_the_network() {
+    let mut case = in_group();
+    case.options = json!({"volumes": {"enabled": true}});
+    let host = case.host(json!({"volumes": ["local/hosts:/etc/hosts"]}));
+    assert_eq!(targets(&host), ["/etc/resolv.conf"]);
+    let mount = json!({"type": "bind", "source": "local/r", "target": "/etc/resolv.conf"});
+    assert_eq!(targets(&case.host(json!({"mount": [mount]}))), ["/etc/hosts", "/etc/resolv.conf"]);
+}
+
+#[test]
+fn users_of_containers_alone_cannot_join_the_network_of_a_group() {
+    let mut case = in_group();
+    case.about.remaps_users = true;
+    let refused = case.make(json!({})).unwrap_err();
+    assert!(refused.contains("config.userns_mode: ") && refused.contains("userns-remap"), "{refused}");
+    case.options = json!({"allow_privileged": true});
+    case.make(json!({"userns_mode": "host"})).unwrap();
 }

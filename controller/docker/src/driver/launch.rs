@@ -74,6 +74,9 @@ impl Shared {
         id: &AttemptId,
         request: &mut Request,
     ) -> DriverResult<()> {
+        if request.network.is_some() {
+            return Ok(());
+        }
         let host = request.body.host_config.get_or_insert_default();
         let Some(name) = create::joined(host.network_mode.as_deref()) else { return Ok(()) };
         let sibling = self.runs.of_alloc(id.alloc).into_iter().find(|run| {

@@ -51,25 +51,44 @@ impl Shared {
             compute: self.compute,
             labels: names::labels(task, &self.owner, self.naming, &self.policy.extra_labels),
             pins: self.pins(&task.id),
+            pause: names::pause(task.id.alloc, &self.owner.instance, self.naming),
         })
     }
 
     /// Starts an attempt, or adopts it if it has already started.
     pub(super) async fn start(self: &Arc<Self>, task: TaskConfig) -> DriverResult<Started> {
-        let id = &task.id;
-        let config = config::read(&self.info.name, &task.config)?;
-        let lock = self.runs.lock(id);
+        let lock = self.runs.lock(&task.id);
         let _held = lock.lock().await;
-        if let Some(run) = self.runs.get(id) {
+        if let Some(run) = self.runs.get(&task.id) {
             return Ok(run.started());
         }
+        let sharing = self.pause_locks.of(task.id.alloc);
+        let started = {
+            let _shared = if task.network.is_some() { Some(sharing.read().await) } else { None };
+            self.start_in_turn(&task).await
+        };
+        if started.is_err() && task.network.is_some() {
+            let _alone = sharing.write().await;
+            // It has a record unless the engine has refused it.
+            if let Err(error) = self.release_network(task.id.alloc, None).await {
+                tracing::debug!(id = %task.id, error = error.why(), "a pause container remains until the next sweep");
+            }
+        }
+        started
+    }
+
+    /// Starts an attempt that has no run; the caller has its locks.
+    async fn start_in_turn(self: &Arc<Self>, task: &TaskConfig) -> DriverResult<Started> {
+        let id = &task.id;
+        let config = config::read(&self.info.name, &task.config)?;
         let engine = self.engine_of(id, self.record(id)?.as_ref())?;
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let about = match engine.about() {
             Some(about) => about,
             None => engine.probe().await.map_err(DriverError::retry)?,
         };
-        let mut request = self.request(&task, &config, &about)?;
+        let mut request = self.request(task, &config, &about)?;
+        self.add_hosts(id, &mut request)?;
         self.join(client, id, &mut request).await?;
         if !about.is_docker() {
             request.body.image = Some(podman_name(client, &config.docker.image).await?);
@@ -81,7 +100,7 @@ impl Shared {
             claim: RecordClaim::Taken,
             engine: Some(engine.place.clone()),
             container: names::container(id, &self.owner.instance, self.naming),
-            logs: (request.logs == LogSource::Files).then(|| LogTarget::of(&task)),
+            logs: (request.logs == LogSource::Files).then(|| LogTarget::of(task)),
             image: config.docker.image.clone(),
             port_map: request.port_map.clone(),
             advertise_ipv6: config.docker.advertise_ipv6_address,
@@ -105,7 +124,11 @@ impl Shared {
         for note in &request.notes {
             self.message(id, note.clone());
         }
-        let launched = match self.pin(id, &engine, &request.pins).await {
+        let ready = match self.share_network(&engine, id, &request).await {
+            Ok(()) => self.pin(id, &engine, &request.pins).await,
+            Err(error) => Err(error),
+        };
+        let launched = match ready {
             Ok(()) => self.launch(&engine, id, request, &record).await,
             Err(error) => {
                 let _ = self.records.remove(id);
@@ -126,6 +149,7 @@ impl Shared {
     ) -> DriverResult<Started> {
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         self.outdate_lists(wall_now());
+        let namespace = request.network.as_ref().map(|network| network.namespace.clone());
         let container = match self.create(client, id, request, &record.request).await {
             Ok(Created::New(container)) => container,
             // An earlier call of this attempt: a container that has ended must not run a second time.
@@ -153,6 +177,11 @@ impl Shared {
         let Some(about) = inspect(client, &container).await? else {
             return Err(DriverError::recoverable(format!("start {id}: its container was removed")));
         };
+        if let Err(error) = self.verify_network(&about, namespace.as_deref()) {
+            self.remove(client, &container).await?;
+            let _ = self.records.remove(id);
+            return Err(error);
+        }
         self.note_image(&record.image, &engine.place);
         let digest = about.image.clone().unwrap_or_default();
         self.message(
@@ -167,7 +196,7 @@ impl Shared {
         let host = request.body.host_config.as_mut();
         for option in host.into_iter().flat_map(|host| host.security_opt.iter_mut().flatten()) {
             if let Some(profile) = option.strip_prefix("seccomp=").filter(|value| value.starts_with('{')) {
-                let stored = self.records.store_profile(id, profile);
+                let stored = self.records.store_file(id, profile);
                 let path = stored
                     .map_err(|error| DriverError::retry(format!("store a seccomp profile: {error}")))?;
                 *option = format!("seccomp={}", path.display());

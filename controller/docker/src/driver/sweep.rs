@@ -41,6 +41,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     tracing::debug!(error = error.why(), "failed to look for containers without a task");
                 }
             }
+            if let Err(error) = shared.sweep_pauses(grace).await {
+                tracing::debug!(error = error.why(), "failed to look for pause containers without a task");
+            }
             time::sleep(period).await;
         }
     };

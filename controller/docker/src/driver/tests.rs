@@ -8,6 +8,7 @@ mod faults;
 mod features;
 mod images;
 mod machine;
+mod networks;
 mod owners;
 
 use machine::{Machine, machines};

@@ -2,8 +2,12 @@
 
 use std::{
     fs::{self, File},
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::fs::PermissionsExt as _,
+    },
     path::PathBuf,
+    process::Command,
     sync::Arc,
     thread,
 };
@@ -12,7 +16,7 @@ use herdlet_process::supervisor::*;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_change},
     pipe::{PipeFlags, pipe_with},
-    process::Signal,
+    process::{Pid, Signal, kill_process},
     thread::{UnshareFlags, unshare_unsafe},
 };
 
@@ -443,5 +447,53 @@ fn a_session_enters_the_namespaces_of_the_task() {
         let (end, text) = session(&bench, &task, "true");
         assert_eq!(end, ShimEnd::Code(126));
         assert!(text.starts_with("herdlet: failed to enter the namespaces of the task"), "{text}");
+    }
+}
+
+/// The program with the verb `hold`, and the path of a namespace.
+fn hold(bench: &Bench, namespace: &str) -> std::process::Child {
+    let program = bench.path("hold");
+    if !program.exists() {
+        fs::write(&program, herdlet_shim::PROGRAM).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    Command::new(program).args(["hold", namespace]).spawn().unwrap()
+}
+
+#[test]
+fn a_network_namespace_is_held_without_a_capability_until_sigterm() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    let made = thread::spawn(|| {
+        #[expect(unsafe_code, reason = "the other threads keep their network")]
+        // SAFETY: descriptors stay shared, and only this thread changes.
+        unsafe {
+            unshare_unsafe(UnshareFlags::NEWNET).unwrap();
+        }
+        File::open("/proc/thread-self/ns/net").unwrap()
+    });
+    let made = made.join().unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), made.as_raw_fd());
+    let expected = fs::read_link(&path).unwrap();
+    let mut child = hold(&bench, &path);
+    let status = || fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    // The capabilities are dropped after it has entered.
+    eventually("it has no capability", || {
+        ["CapInh", "CapPrm", "CapEff"]
+            .iter()
+            .all(|set| status().contains(&format!("{set}:\t0000000000000000")))
+    });
+    assert_eq!(fs::read_link(format!("/proc/{}/ns/net", child.id())).unwrap(), expected);
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    for bad in ["/none", "/proc/self/ns/uts", "/dev/null"] {
+        assert_eq!(
+            hold(&bench, bad).wait().unwrap().code(),
+            Some(herdlet_shim::EXIT_NO_NAMESPACE as i32),
+            "{bad}"
+        );
     }
 }

@@ -45,6 +45,7 @@ pub(super) const AT_FDCWD: Fd = -100;
 pub(super) const SIGKILL: u32 = 9;
 pub(super) const SIGUSR1: u32 = 10;
 pub(super) const SIGALRM: u32 = 14;
+pub(super) const SIGTERM: u32 = 15;
 pub(super) const SIGCHLD: u32 = 17;
 pub(super) const POLLIN: i16 = 1;
 

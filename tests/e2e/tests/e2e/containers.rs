@@ -9,6 +9,7 @@ mod fences;
 mod images;
 mod jobs;
 mod logs;
+mod networks;
 mod node;
 mod policy;
 mod tasks;

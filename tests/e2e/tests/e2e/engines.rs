@@ -3,3 +3,4 @@
 mod daemon;
 mod disk;
 mod fixture;
+mod networks;

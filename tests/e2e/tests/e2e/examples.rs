@@ -19,10 +19,11 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `cni.rs`, in `traefik.rs`, in `vault.rs` or in `containers/tasks.rs`.
-const TOLD: [&str; 24] = [
+/// The examples with a test below, in `run.rs`, in `cni.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
+const TOLD: [&str; 25] = [
     "artifact",
     "bridge",
+    "bridge-docker",
     "canary",
     "check-restart",
     "cni",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use herdlet_api_types::driver::{Planned, Verdict};
+use herdlet_api_types::driver::{Planned, Sharing, Verdict};
 use herdlet_api_types::job::Task;
 use serde_json::Value as Json;
 
@@ -26,7 +26,8 @@ pub(super) fn of_task(
     }
     let of_group = context.group.network.iter().flat_map(|network| network.ports.keys());
     let ports: BTreeSet<&str> = of_group.chain(task.ports.keys()).map(String::as_str).collect();
-    let planned = Planned { config: &task.config, resources: &task.resources, ports: &ports };
+    let network = if context.group.has_own_network() { Sharing::Shares } else { Sharing::Own };
+    let planned = Planned { config: &task.config, resources: &task.resources, ports: &ports, network };
     for finding in check.findings(&planned) {
         // Only the start knows the value.
         if finding.field.contains("${") || is_open(value_at(&task.config, &finding.field)) {

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use herdlet_e2e::{engine::Engine, random::Rng, wait};
 
-use super::{container, containers_of, finish, on_both_engines, running_of};
+use super::{container, containers_of, finish, networks, on_both_engines, running_of};
 use crate::common::job;
 
 on_both_engines!(agents_are_killed_while_their_containers_run);
@@ -38,6 +38,10 @@ fn agents_are_killed_while_their_containers_run(engine: Engine<'_>) {
         &format!("{restart}\ncount: {}", count - count / 2),
         &[container("t", brief, "", "")],
     ));
+    // Both containers of a group join its network.
+    let pair = ["a", "b"].map(|name| container(name, brief, "network_mode: \"\"", ""));
+    let shared = format!("{restart}\ncount: 2\nnetwork: {{mode: bridge}}");
+    agent.apply(&job("shared", "service", &shared, &pair));
     for round in 0..restarts {
         match random.below(4) {
             0 => agent.apply(&steady_job(round)),
@@ -55,11 +59,18 @@ fn agents_are_killed_while_their_containers_run(engine: Engine<'_>) {
         }
         agent.launch();
         let found = containers_of(&engine, &agent);
-        let attempts: BTreeSet<String> =
-            found.iter().map(|found| found["Labels"]["herdlet.attempt"].to_string()).collect();
-        assert_eq!(attempts.len(), found.len(), "an attempt has two containers: {found:#?}");
+        let names: BTreeSet<String> = found
+            .iter()
+            .map(|found| {
+                format!("{} {}", found["Labels"]["herdlet.attempt"], found["Labels"]["herdlet.pause"])
+            })
+            .collect();
+        assert_eq!(names.len(), found.len(), "an attempt or a network has two containers: {found:#?}");
     }
     agent.cli(&["delete", "brief", "--wait"]).success();
+    agent.apply_and_wait(&job("shared", "service", &shared, &pair.map(|task| task.replace(brief, steady))));
+    networks::expect_together(&engine, &agent, "shared", 2);
+    agent.cli(&["delete", "shared", "--wait"]).success();
     agent.apply_and_wait(&steady_job(restarts));
     wait::until_true("each task has one container", || {
         containers_of(&engine, &agent).len() == count / 2 && running_of(&engine, &agent).len() == count / 2

@@ -2,17 +2,18 @@
 
 use herdlet_e2e::{
     agent::Agent,
-    engine::{Engine, IMAGE},
+    engine::{Engine, IMAGE, Kind},
     wait,
 };
 use herdlet_nomad::wire::ClientStatus;
 use serde_json::{Value, json};
 
-use super::{containers_of, on_both_engines};
+use super::{containers_of, on_both_engines, running_of};
 use crate::node::{NodeTest, service};
 
 on_both_engines!(
     a_job_of_the_servers_runs_in_a_container_with_nomads_name,
+    a_job_of_the_servers_has_a_network_of_its_own,
     a_container_of_a_stranger_with_the_tasks_name_is_not_touched,
     two_clients_on_one_engine_are_reported,
 );
@@ -95,6 +96,31 @@ fn a_job_of_the_servers_runs_in_a_container_with_nomads_name(engine: Engine<'_>)
         let state = node.stored(&alloc.id).task_states["web"].clone();
         state.events.iter().filter(|event| event.kind == "Started").count() == 2
     });
+    stop(&engine, &node, &key);
+    finish(&engine, node);
+}
+
+/// No other test has a pause container with Nomad's name: the stand-in servers of all tests count allocations from one.
+fn a_job_of_the_servers_has_a_network_of_its_own(engine: Engine<'_>) {
+    let mut node = node(&engine);
+    let mut job = in_container("bridged", &["sleep", "100000"]);
+    let ports = json!([{ "Label": "http", "To": 8080 }]);
+    job["TaskGroups"][0]["Networks"] = json!([{ "Mode": "bridge", "DynamicPorts": ports }]);
+    let key = node.submit(&job);
+    let alloc = node.alloc(&key);
+    node.reaches(&alloc.id, &ClientStatus::Running);
+    let arguments = ["exec", "bridged.g[0]", "--task", "bridged", "--", "sh", "-c"];
+    let script = "ls /sys/class/net; echo $NOMAD_PORT_http";
+    let shown = |node: &NodeTest| node.agent.cli(&[&arguments[..], &[script]].concat()).success().stdout;
+    assert_eq!(shown(&node), "eth0\nlo\n8080\n");
+    let pause = engine.inspect(&format!("nomad_init_{}", alloc.id));
+    let label = pause.map(|found| found["Config"]["Labels"]["com.hashicorp.nomad.alloc_id"].clone());
+    let expected = (engine.kind == Kind::Docker).then(|| Value::from(alloc.id.to_string()));
+    assert_eq!(label, expected);
+    let before = running_of(&engine, &node.agent);
+    node.agent.crash();
+    node.reaches(&alloc.id, &ClientStatus::Running);
+    assert_eq!((shown(&node), running_of(&engine, &node.agent)), ("eth0\nlo\n8080\n".to_owned(), before));
     stop(&engine, &node, &key);
     finish(&engine, node);
 }
