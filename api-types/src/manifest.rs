@@ -56,8 +56,8 @@ mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use group::{
-    EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart, RestartRule,
-    RestartWord, Scaling, Update, VolumeRequest, VolumeType,
+    Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Port, Reschedule, Restart,
+    RestartRule, RestartWord, Scaling, Update, VolumeRequest, VolumeType,
 };
 pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};
 pub use scalar::{Signal, Span, Text};

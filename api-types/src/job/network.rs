@@ -1,7 +1,7 @@
 //! The network of a group, and its ports.
 
 use core::fmt;
-use std_alloc::{collections::BTreeMap, string::String};
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +13,30 @@ pub struct Network {
     /// The network that its tasks use.
     #[serde(default, skip_serializing_if = "NetworkMode::is_host")]
     pub mode: NetworkMode,
+    /// How its tasks resolve names, where that differs from the machine.
+    #[serde(default, skip_serializing_if = "Dns::is_empty")]
+    pub dns: Dns,
+}
+
+/// `dns` of a group's network. An empty list leaves the machine's setting.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dns {
+    /// Addresses of name servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<String>,
+    /// Domains that are appended to short names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub searches: Vec<String>,
+    /// Options of the resolver.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    /// Whether all settings are the machine's.
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty() && self.searches.is_empty() && self.options.is_empty()
+    }
 }
 
 /// The network that the tasks of a group use.

@@ -367,9 +367,9 @@ block! {
 block! {
     /// Ports of a group, or of one task.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["cni", "dns", "hostname", "reserved_ports", "dynamic_ports"],
+        "x-not-built" = ["cni", "hostname", "reserved_ports", "dynamic_ports"],
         "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
-        "x-default" = { "cni": [{}], "dns": [{}] },
+        "x-default" = { "cni": [{}] },
     )))]
     pub struct Network {
         /// `host`: tasks use the machine's network; `bridge`, `none`: they share one of their own.
@@ -377,6 +377,20 @@ block! {
         pub mode: NetworkMode,
         /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
         pub ports: BTreeMap<String, Port>,
+        /// How tasks with an `/etc/resolv.conf` of their own (`exec`, `docker`, `podman`) resolve names. Only for a group.
+        pub dns: Dns,
+    }
+}
+
+block! {
+    /// `dns` of a network. Each list replaces the machine's setting.
+    pub struct Dns {
+        /// Addresses of name servers.
+        pub servers: Vec<Text>,
+        /// Domains that are appended to short names.
+        pub searches: Vec<Text>,
+        /// Options of the resolver, as in resolv.conf(5).
+        pub options: Vec<Text>,
     }
 }
 

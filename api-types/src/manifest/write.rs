@@ -143,7 +143,7 @@ fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart
 fn from_ports(ports: &BTreeMap<String, job::PortRequest>) -> Network {
     let ports = ports.iter();
     let ports = ports.map(|(label, port)| (label.clone(), Port { fixed: port.fixed, to: port.to }));
-    Network { mode: None, ports: Some(ports.collect()) }
+    Network { ports: Some(ports.collect()), ..Network::default() }
 }
 
 fn from_plain(strings: &[String]) -> Option<Vec<Text>> {

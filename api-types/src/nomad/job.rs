@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, JobType, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
-        RestartPolicy, Scaling, Secret, Service, Task, Ui, Update, VolumeRequest,
+        AddressMode, Artifact, ChangeMode, Check, CheckKind, Dns, Group, HealthCheck, Identity,
+        InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy,
+        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, Ui, Update, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -138,8 +138,7 @@ fn spreads(spreads: &[Spread]) -> Value {
 }
 
 fn group(group: &Group, kind: JobType) -> Value {
-    let networks =
-        group.network.as_ref().map(|network| json!([self::network(&network.mode, &network.ports)]));
+    let networks = group.network.as_ref().map(|network| json!([self::group_network(network)]));
     let volumes: Map<String, Value> =
         group.volumes.iter().map(|(name, request)| (name.clone(), volume(name, request))).collect();
     json!({
@@ -157,6 +156,21 @@ fn group(group: &Group, kind: JobType) -> Value {
         "ReschedulePolicy": reschedule(&group.reschedule),
         "Migrate": null, "Consul": null,
     })
+}
+
+fn group_network(network: &Network) -> Value {
+    let mut shown = self::network(&network.mode, &network.ports);
+    shown["DNS"] = dns(&network.dns);
+    shown
+}
+
+/// `DNS` of a network, here and in assigned resources.
+pub(super) fn dns(Dns { servers, searches, options }: &Dns) -> Value {
+    let all = [servers, searches, options];
+    if all.iter().all(|list| list.is_empty()) {
+        return Value::Null;
+    }
+    json!({ "Servers": servers, "Searches": searches, "Options": options })
 }
 
 fn network(mode: &NetworkMode, ports: &BTreeMap<String, PortRequest>) -> Value {

@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::{
     alloc::{Allocation, AssignedPort, Ports},
     job::{self, Lifecycle, PortRequest, Task},
+    nomad::job::dns,
 };
 
 /// The resources of an allocation.
@@ -151,7 +152,8 @@ fn task_resources(spec: &Allocation, task: &Task) -> AllocatedTask {
 }
 
 fn network_of(ports: &Ports, network: &job::Network) -> Network {
-    Network { mode: network.mode.to_string(), ..ports_of(ports, &network.ports) }
+    let dns = Some(dns(&network.dns)).filter(|dns| !dns.is_null());
+    Network { mode: network.mode.to_string(), dns, ..ports_of(ports, &network.ports) }
 }
 
 /// The ports of a group or of a task, as a network in mode `host`; the requests distinguish static ports from dynamic ones.

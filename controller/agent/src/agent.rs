@@ -48,10 +48,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    current_node::CurrentNode,
     executor::{
-        self, Executor,
-        node::CurrentNode,
-        pressure,
+        self, Executor, pressure,
         scripts::InTasks,
         services::{self, Services, sweep_consul},
     },
@@ -205,7 +204,7 @@ impl Agent {
             instance.id.clone(),
             network,
             &instance.paths,
-            Machine::new(&host_ip, &bare),
+            Machine::new(&host_ip, current.clone()),
         ));
         let (found, orphans) = reconcile_found((&instance, &networks), &memory, found).await;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);

@@ -3,14 +3,17 @@
 //! In: the group's block and the settings of its job ([`Outer`]). Out: a [`Group`] with all defaults.
 
 use super::{
-    length, names::Names, service::to_services, task::to_task, to_affinities, to_constraints, to_spreads,
+    length, names::Names, plain, service::to_services, task::to_task, to_affinities, to_constraints,
+    to_spreads,
 };
 use crate::{
     Duration,
-    job::{self, DependencyCondition, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest},
+    job::{
+        self, DependencyCondition, Dns, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest,
+    },
     manifest::{
-        self, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update,
-        VolumeRequest as VolumeRequestSpec,
+        self, Dns as DnsSpec, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule,
+        Update, VolumeRequest as VolumeRequestSpec,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         strings,
     },
@@ -81,6 +84,15 @@ fn to_network(spec: &NetworkSpec) -> Network {
             .map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: port.to }))
             .collect(),
         mode: to_mode(spec.mode.unwrap_or_default()),
+        dns: spec.dns.as_ref().map(to_dns).unwrap_or_default(),
+    }
+}
+
+fn to_dns(spec: &DnsSpec) -> Dns {
+    Dns {
+        servers: plain(spec.servers.as_deref()),
+        searches: plain(spec.searches.as_deref()),
+        options: plain(spec.options.as_deref()),
     }
 }
 

@@ -3,15 +3,15 @@
 //! In: the group and its job. Out: the block that a person would write, without the defaults.
 
 use super::{
-    from_affinities, from_constraints, from_length, from_ports, from_restart, from_spreads,
+    from_affinities, from_constraints, from_length, from_plain, from_ports, from_restart, from_spreads,
     service::from_services, task::from_task, unless_empty, yes,
 };
 use crate::{
     Duration,
     job::{self, Job, ReschedulePolicy},
     manifest::{
-        EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span, Update,
-        VolumeRequest, VolumeType,
+        Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span,
+        Update, VolumeRequest, VolumeType,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         non_empty, non_empty_map,
         resolve::Names,
@@ -64,7 +64,13 @@ fn from_network(network: &job::Network) -> Network {
         job::NetworkMode::Bridge => Some(NetworkMode::Bridge),
         job::NetworkMode::None => Some(NetworkMode::None),
     };
-    Network { mode, ..from_ports(&network.ports) }
+    let job::Dns { servers, searches, options } = &network.dns;
+    let dns = unless_empty(Dns {
+        servers: from_plain(servers),
+        searches: from_plain(searches),
+        options: from_plain(options),
+    });
+    Network { mode, dns, ..from_ports(&network.ports) }
 }
 
 fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {

@@ -47,7 +47,11 @@ fn agent_without_privileges_makes_and_keeps_nothing() {
         instance,
         Settings::default(),
         &paths,
-        Machine { permission: Permission::Missing, usual_addresses: Vec::new() },
+        Machine {
+            permission: Permission::Missing,
+            usual_addresses: Vec::new(),
+            node: CurrentNode::new(NodeFacts::default()),
+        },
     );
     assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
     assert_eq!(networks.sweep(|_| true), SweepCount::default());

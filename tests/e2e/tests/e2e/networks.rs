@@ -131,6 +131,60 @@ fn isolated_tasks_have_the_files_of_their_network() {
     until_nothing_left(&agent);
 }
 
+/// Also without a network of their own, and over damage.
+#[test]
+fn isolated_tasks_resolve_names_as_their_group_says() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = start("");
+    let task = "- name: server\n  driver: exec\n  config: {command: sleep, args: [\"3600\"]}\n";
+    let dns = |mode: &str| {
+        let address = "${attr.unique.network.ip-address}";
+        format!(
+            "network: {{mode: {mode}, dns: {{servers: [192.0.2.1, \"{address}\"], searches: [a.example, b.example], options: [\"ndots:2\"]}}}}\n"
+        )
+    };
+    for (name, mode) in [("machine", "host"), ("own", "bridge")] {
+        agent.apply_and_wait(&job(name, "service", &dns(mode), &[indented(task, 8)]));
+    }
+    let shown = |agent: &Agent, name: &str| {
+        let arguments = ["exec", name, "--task", "server", "--", "cat", "/etc/resolv.conf"];
+        agent.cli(&arguments).success().stdout
+    };
+    let words = ["search a.example b.example\n", "options ndots:2\n", "nameserver 192.0.2.1\n"];
+    let names = ["machine.g[0]", "own.g[0]"];
+    let ids = names.map(|name| agent.alloc(name).unwrap().id());
+    for name in names {
+        let text = shown(&agent, name);
+        assert!(words.iter().all(|word| text.matches(word).count() == 1), "{name}: {text}");
+        assert!(!text.contains("${"), "{name}: {text}");
+        assert!(text.lines().filter(|line| line.starts_with("nameserver")).count() <= 2, "{name}: {text}");
+    }
+    let allocs = agent.home.state().join("alloc");
+    let files = ids.map(|id| allocs.join(id).join(".network"));
+    assert!(!files[0].join("hosts").exists(), "the machine's own is used");
+    let before = shown(&agent, "machine.g[0]");
+    let pid = agent.single("machine.g[0]", "server").pid;
+    agent.kill();
+    fs::write(files[0].join("resolv.conf"), "nameserver 192.0.2.9\n").unwrap();
+    agent.launch();
+    agent.cli(&["wait", "machine"]).success();
+    wait::until_true("the file is written again", || shown(&agent, "machine.g[0]") == before);
+    assert_eq!(agent.single("machine.g[0]", "server").pid, pid, "the task runs on");
+    for name in ["machine", "own"] {
+        agent.cli(&["stop", name]).success();
+    }
+    for dir in &files {
+        wait::until_true("its files are removed", || !dir.exists());
+    }
+    for name in ["machine", "own"] {
+        agent.cli(&["delete", name, "--wait"]).success();
+    }
+    until_nothing_left(&agent);
+    agent.finish();
+}
+
 #[test]
 fn ports_of_the_machine_lead_to_allocations_over_crashes() {
     if !is_root() {
