@@ -39,10 +39,10 @@ use herdlet_plan::{
     network::AllocNetwork,
 };
 
-use self::about::About;
+use self::description::Description;
 use crate::current_node::CurrentNode;
 
-mod about;
+mod description;
 mod dns;
 
 /// How soon to ask again for a port that another process has: no event reports its release.
@@ -139,7 +139,7 @@ impl AllocNetworks {
 
     /// Makes the network of an allocation, or corrects what differs, with the files about it in the allocation's directory.
     pub fn up(&self, alloc: &Allocation) -> Outcome {
-        let about = match self.about(alloc) {
+        let about = match self.describe(alloc) {
             Ok(about) => about,
             Err(why) => return fatal(why),
         };
@@ -174,7 +174,7 @@ impl AllocNetworks {
             NetworkMode::Bridge => self.bridged().and_then(|networks| networks.down(&owner)),
         };
         match removed {
-            Ok(()) => about::removed(&self.paths.alloc(&alloc.id)),
+            Ok(()) => description::removed(&self.paths.alloc(&alloc.id)),
             Err(error) => failed(&error),
         }
     }
@@ -183,7 +183,7 @@ impl AllocNetworks {
     pub fn inspect(&self, alloc: &Allocation) -> Outcome {
         let mode = mode_of(alloc);
         // What can't be described was not made.
-        let Ok(about) = self.about(alloc) else { return Outcome::Absent };
+        let Ok(about) = self.describe(alloc) else { return Outcome::Absent };
         if self.machine.permission == Permission::Missing && !mode.is_host() {
             return Outcome::Absent;
         }
@@ -264,7 +264,7 @@ impl AllocNetworks {
 
     /// The ports come first: a process that has one must not lose its packets to an allocation. If they are mapped already, the process
     /// came later, while no agent ran.
-    fn bridge_up(&self, about: &About<'_>, owner: &str) -> Result<Outcome, NetworkError> {
+    fn bridge_up(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
         let networks = self.bridged()?;
         let ports = self.ports_of(about.alloc);
         let request = request(owner, &ports);
@@ -285,12 +285,12 @@ impl AllocNetworks {
         }
     }
 
-    fn about<'a>(&self, alloc: &'a Allocation) -> Result<About<'a>, String> {
-        let dns = dns::of(alloc, &self.machine.node)?;
-        Ok(About { alloc, dir: self.paths.alloc(&alloc.id), dns })
+    fn describe<'a>(&self, alloc: &'a Allocation) -> Result<Description<'a>, String> {
+        let dns = dns::interpolated(alloc, &self.machine.node)?;
+        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns })
     }
 
-    fn inspect_bridged(&self, about: &About<'_>, owner: &str) -> Result<Outcome, NetworkError> {
+    fn inspect_bridged(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
         let networks = self.bridged()?;
         let ports = self.ports_of(about.alloc);
         let request = request(owner, &ports);

@@ -9,7 +9,7 @@ use crate::current_node::CurrentNode;
 ///
 /// # Errors
 /// A value that would be several lines. The text continues "failed to".
-pub(super) fn of(alloc: &Allocation, node: &CurrentNode) -> Result<Dns, String> {
+pub(super) fn interpolated(alloc: &Allocation, node: &CurrentNode) -> Result<Dns, String> {
     let written = alloc.group().and_then(|group| group.network.as_ref()).map(|network| &network.dns);
     let Some(Dns { servers, searches, options }) = written.filter(|dns| !dns.is_empty()) else {
         return Ok(Dns::default());

@@ -20,7 +20,7 @@ use herdlet_storage::network_files::{self, Connection, NetworkFiles};
 use super::{facts_of_machine, mode_of, retry};
 
 /// An allocation and what its files say.
-pub(super) struct About<'a> {
+pub(super) struct Description<'a> {
     pub(super) alloc: &'a Allocation,
     /// Its directory.
     pub(super) dir: PathBuf,
@@ -35,7 +35,7 @@ pub(super) fn removed(dir: &Path) -> Outcome {
     }
 }
 
-impl About<'_> {
+impl Description<'_> {
     /// Writes the files about a network that was made.
     pub(super) fn written(&self, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
         match self.files(address).up(&self.dir) {
