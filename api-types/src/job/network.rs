@@ -16,6 +16,19 @@ pub struct Network {
     /// How its tasks resolve names, where that differs from the machine.
     #[serde(default, skip_serializing_if = "Dns::is_empty")]
     pub dns: Dns,
+    /// The machine's network that a port is on, by its label; the usual one for ports without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_networks: BTreeMap<String, String>,
+}
+
+impl Network {
+    /// The usual network of ports, under Nomad's name.
+    pub const DEFAULT_HOST_NETWORK: &str = "default";
+
+    /// The name of the machine's network that a port is on.
+    pub fn host_network(&self, label: &str) -> &str {
+        self.host_networks.get(label).map_or(Self::DEFAULT_HOST_NETWORK, String::as_str)
+    }
 }
 
 /// `dns` of a group's network. An empty list leaves the machine's setting.

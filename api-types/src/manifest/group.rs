@@ -411,8 +411,7 @@ pub enum NetworkMode {
 block! {
     /// A port.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["host_network", "ignore_collision"],
-        "x-default" = { "host_network": ["default"] },
+        "x-not-built" = ["ignore_collision"],
         "x-port" = true,
     )))]
     pub struct Port {
@@ -423,6 +422,8 @@ block! {
         /// The port that the task listens on, if it differs from the host port: in mode `bridge` the host port leads there. Without effect for a port of one task.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub to: u16,
+        /// The machine's network on whose address the port is, from `network.host_networks` of the agent's config; without it `host_ip`. Only for a port of a group.
+        pub host_network: Text,
     }
 }
 

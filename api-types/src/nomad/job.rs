@@ -159,7 +159,7 @@ fn group(group: &Group, kind: JobType) -> Value {
 }
 
 fn group_network(network: &Network) -> Value {
-    let mut shown = self::network(&network.mode, &network.ports);
+    let mut shown = self::network(&network.mode, &network.ports, |label| network.host_network(label));
     shown["DNS"] = dns(&network.dns);
     shown
 }
@@ -173,13 +173,17 @@ pub(super) fn dns(Dns { servers, searches, options }: &Dns) -> Value {
     json!({ "Servers": servers, "Searches": searches, "Options": options })
 }
 
-fn network(mode: &NetworkMode, ports: &BTreeMap<String, PortRequest>) -> Value {
+fn network<'n>(
+    mode: &NetworkMode,
+    ports: &BTreeMap<String, PortRequest>,
+    host_network: impl Fn(&str) -> &'n str,
+) -> Value {
     let ports = |fixed: bool| {
         let wanted = ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
         let port = |(label, port): (&String, &PortRequest)| {
             json!({
                 "Label": label, "Value": port.fixed.unwrap_or_default(), "To": port.to.unwrap_or_default(),
-                "HostNetwork": "default",
+                "HostNetwork": host_network(label),
             })
         };
         list(wanted.map(port).collect())
@@ -333,7 +337,10 @@ fn task(task: &Task) -> Value {
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
             "MemoryMaxMB": task.resources.memory_max_mb(),
             "SecretsMB": task.resources.secrets_mib.unwrap_or_default(),
-            "Networks": (!task.ports.is_empty()).then(|| json!([network(&NetworkMode::Host, &task.ports)])),
+            "Networks": (!task.ports.is_empty()).then(|| {
+                let of_machine = |_: &str| Network::DEFAULT_HOST_NETWORK;
+                json!([network(&NetworkMode::Host, &task.ports, of_machine)])
+            }),
         },
         "LogConfig": {
             "MaxFiles": task.logs.max_files, "MaxFileSizeMB": task.logs.max_file_size_mib,

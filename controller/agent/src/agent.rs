@@ -452,6 +452,7 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
         max_kill_timeout: MAX_KILL_TIMEOUT,
         dynamic_ports: herdlet_plan::limits::DYNAMIC_PORTS,
         host_ip: "127.0.0.1".to_owned(),
+        host_networks: std::collections::BTreeMap::new(),
         node: NodeFacts::default(),
         room: Room::ENDLESS,
         reserved_ports: BTreeSet::new(),

@@ -78,9 +78,15 @@ fn to_kept_disk(spec: &EphemeralDisk) -> job::KeptDisk {
 }
 
 fn to_network(spec: &NetworkSpec) -> Network {
-    let ports = spec.ports.iter().flatten();
+    let ports = || spec.ports.iter().flatten();
+    let named = ports().filter_map(|(label, port)| {
+        let network = port.host_network.as_ref()?.0.clone();
+        let is_named = !network.is_empty() && network != Network::DEFAULT_HOST_NETWORK;
+        is_named.then(|| (label.clone(), network))
+    });
     Network {
-        ports: ports
+        host_networks: named.collect(),
+        ports: ports()
             .map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: port.to }))
             .collect(),
         mode: to_mode(spec.mode.unwrap_or_default()),

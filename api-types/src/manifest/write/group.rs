@@ -11,7 +11,7 @@ use crate::{
     job::{self, Job, ReschedulePolicy},
     manifest::{
         Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span,
-        Update, VolumeRequest, VolumeType,
+        Text, Update, VolumeRequest, VolumeType,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         non_empty, non_empty_map,
         resolve::Names,
@@ -70,7 +70,11 @@ fn from_network(network: &job::Network) -> Network {
         searches: from_plain(searches),
         options: from_plain(options),
     });
-    Network { mode, dns, ..from_ports(&network.ports) }
+    let mut written = Network { mode, dns, ..from_ports(&network.ports) };
+    for (label, port) in written.ports.iter_mut().flatten() {
+        port.host_network = network.host_networks.get(label).cloned().map(Text);
+    }
+    written
 }
 
 fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {

@@ -3,13 +3,16 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{TcpListener, UdpSocket},
+    io::{ErrorKind, Read as _, Write as _},
+    net::{TcpListener, TcpStream, UdpSocket},
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
 use herdlet_e2e::{
     agent::{Agent, Setup},
+    environment,
     http::{self, Peer},
     ports,
     shown::Alloc,
@@ -306,6 +309,49 @@ fn port_of_another_process_is_waited_for() {
     let explained = agent.cli(&["explain", "web"]).success().stdout;
     assert!(!explained.contains("another process"), "its own sockets hold the port: {explained}");
     agent.cli(&["delete", "web", "--wait"]).success();
+    until_nothing_left(&agent);
+    agent.finish();
+}
+
+#[test]
+fn ports_are_on_the_network_of_the_machine_that_they_name() {
+    if !is_root() || environment::program("ip").is_none() {
+        return;
+    }
+    let added = Command::new("ip").args(["address", "add", "192.0.2.7/32", "dev", "lo"]).status();
+    assert!(added.unwrap().success());
+    let mut agent = start(
+        "network: {host_networks: [{name: public, cidr: 192.0.2.0/24}, {name: away, cidr: 203.0.113.0/24}]}",
+    );
+    let group = |network: &str| {
+        format!(
+            "network: {{mode: bridge, ports: {{http: {{to: 8080, host_network: {network}}}}}}}\nservices:\n  - {{name: web, port: http}}\n"
+        )
+    };
+    agent.apply_and_wait(&job("web", "service", &group("public"), &[server()]));
+    let alloc = agent.alloc("web.g[0]").unwrap();
+    let port = alloc.port("http").unwrap();
+    agent.until_logged(&alloc.id(), "server", "stdout", |log| log.contains("listens"));
+    let mut client = TcpStream::connect(("192.0.2.7", port)).unwrap();
+    client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("0 at 172.26."), "{answer}");
+    let refused = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.kind());
+    assert_eq!(refused.map(drop), Err(ErrorKind::ConnectionRefused));
+    assert_eq!(variable(&agent, &alloc, "NOMAD_HOST_ADDR_http"), format!("192.0.2.7:{port}"));
+    let service = http::get(&agent.peer(), "/v1/service/web").unwrap().json();
+    assert_eq!((&service[0]["Address"], &service[0]["Port"]), (&"192.0.2.7".into(), &port.into()));
+    for (network, why) in [
+        ("wan", "needs the host network `wan` for port `http`: add it to `network.host_networks`"),
+        ("away", "needs the host network `away`, and the machine had no such address when the agent started"),
+    ] {
+        agent.apply(&job(network, "service", &group(network), &[server()]));
+        agent.until_printed(&["explain", network], |text| text.contains(why));
+    }
+    for name in ["web", "wan", "away"] {
+        agent.cli(&["delete", name, "--wait"]).success();
+    }
     until_nothing_left(&agent);
     agent.finish();
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use herdlet_api_types::{
     driver::{FsIsolation, Networking},
-    job::Group,
+    job::{self, Group},
     manifest::{Dns, Network, NetworkMode, Text},
 };
 
@@ -28,6 +28,12 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
         let trail = trail.field("network");
         labels(network, &trail, findings);
         networks.static_ports(network, &trail, findings);
+        for (label, port) in network.ports.iter().flatten() {
+            let name = port.host_network.as_ref().map(|text| &*text.0);
+            if let Some(name) = name.filter(|name| !name.is_empty()) {
+                text::plain(name, &trail.field("ports").field(label).field("host_network"), findings);
+            }
+        }
         if let Some(dns) = &network.dns {
             resolver(dns, &trail.field("dns"), findings);
             unused_resolver(context, &trail.field("dns"), findings);
@@ -104,6 +110,11 @@ impl Networks<'_> {
             if of_group.is_some_and(|ports| ports.contains_key(label)) {
                 let message = format!("the group's `network` has a port `{label}` too; rename one of them");
                 findings.problem(&trail, message);
+            }
+            let named = port.host_network.as_ref().map(|text| &*text.0);
+            if named.is_some_and(|name| !["", job::Network::DEFAULT_HOST_NETWORK].contains(&name)) {
+                let message = "only a port of the group's `network` can be on another network of the machine";
+                findings.problem(&trail.field("host_network"), message);
             }
             if port.to.is_some() {
                 let message = "has no effect here, as in Nomad: a task listens on the host port; \

@@ -162,7 +162,11 @@ impl World {
             self.wait_for_room(key, group, why.of(&name()));
             return None;
         }
-        let offered = OfferedPorts { dynamic: &settings.dynamic_ports, host_ip: &settings.host_ip };
+        let offered = OfferedPorts {
+            dynamic: &settings.dynamic_ports,
+            host_ip: &settings.host_ip,
+            networks: &settings.host_networks,
+        };
         match ports::assign(spec, id, self.allocs.ports(), &offered) {
             Ok(ports) => Some((id, ports)),
             Err(why) => {
