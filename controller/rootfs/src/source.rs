@@ -86,7 +86,11 @@ impl Sources {
             sources.binds.push((bind.target.clone(), mount, bind.access, kind));
         }
         for name in DEVICES {
-            if let Some(device) = unless_missing(copy(&Path::new("/dev").join(name), Depth::Alone))? {
+            let path = Path::new("/dev").join(name);
+            if let Some(device) = unless_missing(copy(&path, Depth::Alone))? {
+                // The device can be written to as before; the machine's file keeps its owner and mode.
+                let done = kernel::make_read_only(device.as_fd(), Depth::Alone);
+                done.map_err(failed("protect", &path))?;
                 sources.devices.push((name, device));
             }
         }

@@ -6,8 +6,8 @@ use crate::nft::{
     ChainKind, DataType, Hook, HookPoint, MapType, Rule,
     expression::{
         Comparison, Expression, Field, Meta, TargetFamily, Verdict, compare, decide, interface_bytes,
-        is_local, keep_translated, load_connection_status, load_destination_type, load_field, load_meta,
-        look_up, mask, masquerade, translate_destination,
+        is_local, keep_known, keep_translated, load_connection_state, load_connection_status,
+        load_destination_type, load_field, load_meta, look_up, mask, masquerade, translate_destination,
     },
 };
 
@@ -70,10 +70,10 @@ pub(super) fn rules_of(bridges: &[BridgeRules]) -> BTreeMap<&'static str, Vec<Ru
         |rules: fn(&BridgeRules) -> Vec<Vec<Expression>>| bridges.iter().flat_map(rules).collect();
     let all: [(&'static str, Vec<Vec<Expression>>); 5] = [
         (ARRIVE, of_bridges(arriving)),
-        (MAP_IN, look_ups()),
+        (MAP_IN, std::iter::once(not_of_the_machine_alone()).chain(look_ups()).collect()),
         (MAP_OUT, look_ups()),
         (LEAVE, of_bridges(leaving)),
-        (FORWARD, vec![vec![decide(Verdict::Jump(ADMIN))]]),
+        (FORWARD, forwarding(bridges)),
     ];
     let digested = |rules: Vec<Vec<Expression>>| rules.into_iter().map(digested).collect();
     all.into_iter().map(|(chain, rules)| (chain, digested(rules))).collect()
@@ -91,6 +91,30 @@ fn arriving(bridge: &BridgeRules) -> Vec<Vec<Expression>> {
         rule
     };
     vec![loopback(Field::Destination4), loopback(Field::Source4)]
+}
+
+/// Ports of 127.0.0.0/8 are for the machine alone. A neighbour can send packets to such addresses; the kernel would drop them,
+/// unless they had been translated before.
+fn not_of_the_machine_alone() -> Vec<Expression> {
+    let mut rule = in_network(Field::Destination4, &FAMILY4, &[127, 0, 0, 0], &[255, 0, 0, 0]);
+    rule.push(decide(Verdict::Accept));
+    rule
+}
+
+/// The administrator decides first. Then others than the machine and the allocations of the same bridge get only what belongs to
+/// a connection that an allocation has opened, or that leads to a mapped port.
+fn forwarding(bridges: &[BridgeRules]) -> Vec<Vec<Expression>> {
+    let only_answers = |bridge: &BridgeRules| {
+        let mut rule = from(bridge, Meta::OutputName, Comparison::Equal);
+        rule.extend(from(bridge, Meta::InputName, Comparison::Different));
+        rule.extend([load_connection_status(REGISTER), keep_translated(REGISTER)]);
+        rule.push(compare(REGISTER, Comparison::Equal, &[0; 4]));
+        rule.extend([load_connection_state(REGISTER), keep_known(REGISTER)]);
+        rule.extend([compare(REGISTER, Comparison::Equal, &[0; 4]), decide(Verdict::Drop)]);
+        rule
+    };
+    let admin = vec![decide(Verdict::Jump(ADMIN))];
+    std::iter::once(admin).chain(bridges.iter().map(only_answers)).collect()
 }
 
 fn look_ups() -> Vec<Vec<Expression>> {
