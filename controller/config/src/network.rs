@@ -97,7 +97,7 @@ impl Network {
     }
 
     /// The same on a machine with these interfaces. IPv4 comes first, because a port of an IPv6 address leads to no network in mode
-    /// `bridge`; link-local addresses come last, because clients would have to name an interface.
+    /// `bridge`; link-local addresses come late, because clients would have to name an interface, and loopback ones last.
     fn host_networks_on(&self, interfaces: &[Interface]) -> BTreeMap<String, plan::HostNetwork> {
         let mut found = BTreeMap::<String, plan::HostNetwork>::new();
         for network in &self.host_networks {
@@ -105,8 +105,10 @@ impl Network {
                 let own = interface.addresses.iter().map(|(ip, _)| *ip);
                 own.filter(|ip| network.has(&interface.name, *ip)).collect::<Vec<_>>()
             };
-            let ip =
-                interfaces.iter().flat_map(of_interface).min_by_key(|ip| (is_link_local(*ip), ip.is_ipv6()));
+            let ip = interfaces
+                .iter()
+                .flat_map(of_interface)
+                .min_by_key(|ip| (ip.is_loopback(), is_link_local(*ip), ip.is_ipv6()));
             let named = found.entry(network.name.clone()).or_default();
             named.ip = named.ip.take().or(ip.map(|ip| ip.to_string()));
             // Invalid ports are already reported as problems of the file.
@@ -175,6 +177,7 @@ mod tests {
             addresses: addresses.iter().map(|ip| (ip.parse().unwrap(), 24)).collect(),
         };
         let interfaces = [
+            interface("lo", &["127.0.0.1", "::1"]),
             interface("eth0", &["2001:db8::7", "192.0.2.7"]),
             interface("eth1", &["fe80::1", "198.51.100.7", "198.51.100.8"]),
             interface("eth2", &["fe80::2", "2001:db8:1::7"]),
@@ -190,6 +193,8 @@ mod tests {
             network("lan", "", "eth1", ""),
             network("six", "", "eth2", ""),
             network("away", "203.0.113.0/24", "", ""),
+            network("any", "", "", ""),
+            network("machine", "127.0.0.0/8", "", ""),
         ];
         let settled = settled(Section { host_networks, ..Section::default() }, STATE_DIR);
         let found = settled.host_networks_on(&interfaces);
@@ -198,6 +203,8 @@ mod tests {
         assert_eq!(ip("lan").as_deref(), Some("198.51.100.7"));
         assert_eq!(ip("six").as_deref(), Some("2001:db8:1::7"));
         assert_eq!(ip("away"), None);
+        assert_eq!(ip("any").as_deref(), Some("192.0.2.7"));
+        assert_eq!(ip("machine").as_deref(), Some("127.0.0.1"));
         assert_eq!(found["public"].reserved_ports, [22, 8000, 8001].into());
     }
 }
