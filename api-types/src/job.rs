@@ -26,7 +26,7 @@ mod vault;
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
 pub use limits::{LogMode, Logs, Resources};
-pub use network::{Network, NetworkMode, PortRequest};
+pub use network::{Dns, Network, NetworkMode, PortRequest};
 pub use policy::{
     DelayFunction, HealthCheck, Migrate, ReschedulePolicy, RestartMode, RestartPolicy, Scaling, Update,
 };
@@ -318,6 +318,11 @@ impl Group {
     /// Whether the tasks of an allocation share a network of their own, instead of the machine's.
     pub fn has_own_network(&self) -> bool {
         self.network.as_ref().is_some_and(|network| !network.mode.is_host())
+    }
+
+    /// Whether its tasks resolve names in another way than the machine.
+    pub fn has_own_dns(&self) -> bool {
+        self.network.as_ref().is_some_and(|network| !network.dns.is_empty())
     }
 
     /// All ports that each allocation requests, by label: those of the group, then those of single tasks, each with its

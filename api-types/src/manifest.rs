@@ -58,7 +58,7 @@ mod tests;
 
 pub use constraint::{Affinity, Constraint, Spread, SpreadTarget};
 pub use group::{
-    Cni, EphemeralDisk, GroupDependency, GroupSpec, Network, Port, Reschedule, Restart, RestartRule,
+    Cni, Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, Port, Reschedule, Restart, RestartRule,
     RestartWord, Scaling, Update, VolumeRequest, VolumeType,
 };
 pub use job::{JobSpec, Parameterized, Periodic, Ui, UiLink};

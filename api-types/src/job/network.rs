@@ -1,7 +1,7 @@
 //! The network of a group, and its ports.
 
 use core::fmt;
-use std_alloc::{collections::BTreeMap, string::String};
+use std_alloc::{collections::BTreeMap, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,43 @@ pub struct Network {
     /// Arguments for the plugins of a CNI network.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cni_args: BTreeMap<String, String>,
+    /// How its tasks resolve names, where that differs from the machine.
+    #[serde(default, skip_serializing_if = "Dns::is_empty")]
+    pub dns: Dns,
+    /// The machine's network that a port is on, by its label; the usual one for ports without.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_networks: BTreeMap<String, String>,
+}
+
+impl Network {
+    /// The usual network of ports, under Nomad's name.
+    pub const DEFAULT_HOST_NETWORK: &str = "default";
+
+    /// The name of the machine's network that a port is on.
+    pub fn host_network(&self, label: &str) -> &str {
+        self.host_networks.get(label).map_or(Self::DEFAULT_HOST_NETWORK, String::as_str)
+    }
+}
+
+/// `dns` of a group's network. An empty list leaves the machine's setting.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dns {
+    /// Addresses of name servers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub servers: Vec<String>,
+    /// Domains that are appended to short names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub searches: Vec<String>,
+    /// Options of the resolver.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+}
+
+impl Dns {
+    /// Whether all settings are the machine's.
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty() && self.searches.is_empty() && self.options.is_empty()
+    }
 }
 
 /// The network that the tasks of a group use.

@@ -363,9 +363,8 @@ block! {
 block! {
     /// Ports of a group, or of one task.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["dns", "hostname", "reserved_ports", "dynamic_ports"],
+        "x-not-built" = ["hostname", "reserved_ports", "dynamic_ports"],
         "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
-        "x-default" = { "dns": [{}] },
     )))]
     pub struct Network {
         /// `host`: tasks use the machine's network; `bridge`, `none`, `cni/NAME`: they share one of their own.
@@ -374,6 +373,20 @@ block! {
         pub ports: BTreeMap<String, Port>,
         /// Settings of mode `cni/NAME`.
         pub cni: Cni,
+        /// How tasks with an `/etc/resolv.conf` of their own (`exec`, `docker`, `podman`) resolve names. Only for a group.
+        pub dns: Dns,
+    }
+}
+
+block! {
+    /// `dns` of a network. Each list replaces the machine's setting.
+    pub struct Dns {
+        /// Addresses of name servers.
+        pub servers: Vec<Text>,
+        /// Domains that are appended to short names.
+        pub searches: Vec<Text>,
+        /// Options of the resolver, as in resolv.conf(5).
+        pub options: Vec<Text>,
     }
 }
 
@@ -388,8 +401,7 @@ block! {
 block! {
     /// A port.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["host_network", "ignore_collision"],
-        "x-default" = { "host_network": ["default"] },
+        "x-not-built" = ["ignore_collision"],
         "x-port" = true,
     )))]
     pub struct Port {
@@ -400,6 +412,8 @@ block! {
         /// The port that the task listens on, if it differs from the host port: in mode `bridge` the host port leads there. Without effect for a port of one task.
         #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
         pub to: u16,
+        /// The machine's network on whose address the port is, from `network.host_networks` of the agent's config; without it `host_ip`. Only for a port of a group.
+        pub host_network: Text,
     }
 }
 

@@ -143,7 +143,8 @@ fn from_restart(policy: &RestartPolicy, outer: &RestartPolicy) -> Option<Restart
 
 fn from_ports(ports: &BTreeMap<String, job::PortRequest>) -> Network {
     let ports = ports.iter();
-    let ports = ports.map(|(label, port)| (label.clone(), Port { fixed: port.fixed, to: port.to }));
+    let ports = ports
+        .map(|(label, port)| (label.clone(), Port { fixed: port.fixed, to: port.to, host_network: None }));
     Network { ports: Some(ports.collect()), ..Network::default() }
 }
 

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
-        Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
-        RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
+        AddressMode, Artifact, ChangeMode, Check, CheckKind, Dns, Group, HealthCheck, Identity,
+        InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy,
+        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
@@ -172,21 +172,35 @@ fn group(group: &Group, kind: JobType) -> Value {
     })
 }
 
-fn group_network(of_group: &Network) -> Value {
-    let mut network = network(&of_group.mode, &of_group.ports);
-    if let (false, Some(fields)) = (of_group.cni_args.is_empty(), network.as_object_mut()) {
-        fields.insert("CNI".into(), json!({ "Args": of_group.cni_args }));
+fn group_network(network: &Network) -> Value {
+    let mut shown = self::network(&network.mode, &network.ports, |label| network.host_network(label));
+    shown["DNS"] = dns(&network.dns);
+    if !network.cni_args.is_empty() {
+        shown["CNI"] = json!({ "Args": network.cni_args });
     }
-    network
+    shown
 }
 
-fn network(mode: &NetworkMode, ports: &BTreeMap<String, PortRequest>) -> Value {
+/// `DNS` of a network, here and in assigned resources.
+pub(super) fn dns(Dns { servers, searches, options }: &Dns) -> Value {
+    let all = [servers, searches, options];
+    if all.iter().all(|list| list.is_empty()) {
+        return Value::Null;
+    }
+    json!({ "Servers": servers, "Searches": searches, "Options": options })
+}
+
+fn network<'n>(
+    mode: &NetworkMode,
+    ports: &BTreeMap<String, PortRequest>,
+    host_network: impl Fn(&str) -> &'n str,
+) -> Value {
     let ports = |fixed: bool| {
         let wanted = ports.iter().filter(|(_, port)| port.fixed.is_some() == fixed);
         let port = |(label, port): (&String, &PortRequest)| {
             json!({
                 "Label": label, "Value": port.fixed.unwrap_or_default(), "To": port.to.unwrap_or_default(),
-                "HostNetwork": "default",
+                "HostNetwork": host_network(label),
             })
         };
         list(wanted.map(port).collect())
@@ -341,7 +355,10 @@ fn task(task: &Task) -> Value {
             "MemoryMB": task.resources.memory_mib.unwrap_or_default(),
             "MemoryMaxMB": task.resources.memory_max_mb(),
             "SecretsMB": task.resources.secrets_mib.unwrap_or_default(),
-            "Networks": (!task.ports.is_empty()).then(|| json!([network(&NetworkMode::Host, &task.ports)])),
+            "Networks": (!task.ports.is_empty()).then(|| {
+                let of_machine = |_: &str| Network::DEFAULT_HOST_NETWORK;
+                json!([network(&NetworkMode::Host, &task.ports, of_machine)])
+            }),
         },
         "LogConfig": {
             "MaxFiles": task.logs.max_files, "MaxFileSizeMB": task.logs.max_file_size_mib,

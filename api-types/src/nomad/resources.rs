@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::{
     alloc::{Allocation, AssignedPort, Ports},
     job::{self, Lifecycle, PortRequest, Task},
+    nomad::job::dns,
 };
 
 /// The resources of an allocation.
@@ -152,7 +153,12 @@ fn task_resources(spec: &Allocation, task: &Task) -> AllocatedTask {
 }
 
 fn network_of(ports: &Ports, network: &job::Network) -> Network {
-    Network { mode: network.mode.to_string(), ..ports_of(ports, &network.ports) }
+    let dns = Some(dns(&network.dns)).filter(|dns| !dns.is_null());
+    let mut shown = Network { mode: network.mode.to_string(), dns, ..ports_of(ports, &network.ports) };
+    for port in [&mut shown.reserved_ports, &mut shown.dynamic_ports].into_iter().flatten().flatten() {
+        network.host_network(&port.label).clone_into(&mut port.host_network);
+    }
+    shown
 }
 
 /// The ports of a group or of a task, as a network in mode `host`; the requests distinguish static ports from dynamic ones.
@@ -161,7 +167,7 @@ fn ports_of(ports: &Ports, requests: &BTreeMap<String, PortRequest>) -> Network 
         label: label.clone(),
         value: port.value,
         to: port.to,
-        host_network: "default".to_owned(),
+        host_network: job::Network::DEFAULT_HOST_NETWORK.to_owned(),
     };
     let is_fixed = |port: &Port| requests.get(&port.label).is_some_and(|request| request.fixed.is_some());
     let (reserved, dynamic): (Vec<_>, Vec<_>) = ports.iter().map(port).partition(is_fixed);

@@ -48,10 +48,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    current_node::CurrentNode,
     executor::{
-        self, Executor,
-        node::CurrentNode,
-        pressure,
+        self, Executor, pressure,
         scripts::InTasks,
         services::{self, Services, sweep_consul},
     },
@@ -209,7 +208,7 @@ impl Agent {
             instance.id.clone(),
             network,
             &instance.paths,
-            Machine::new(&host_ip, &bare),
+            Machine::new(&host_ip, current.clone()),
         ));
         let (found, orphans) = reconcile_found((&instance, &networks), &memory, found).await;
         let (inbox, arrivals) = Inbox::with_capacity(INBOX_LEN);
@@ -461,6 +460,7 @@ pub fn planner_settings(instance: InstanceId) -> Settings {
         max_kill_timeout: MAX_KILL_TIMEOUT,
         dynamic_ports: herdlet_plan::limits::DYNAMIC_PORTS,
         host_ip: "127.0.0.1".to_owned(),
+        host_networks: std::collections::BTreeMap::new(),
         node: NodeFacts::default(),
         room: Room::ENDLESS,
         cores: OfferedCores::Unsupported { why: "this agent offers none".to_owned() },

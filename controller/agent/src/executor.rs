@@ -8,7 +8,6 @@
 //! - [`environment`]: the environment of tasks.
 //! - [`identities`]: tokens that servers sign.
 //! - [`network`]: networks of allocations.
-//! - [`node`]: the current facts about this machine.
 //! - [`process`]: starts, stops and recovers task attempts through their task driver.
 //! - [`pressure`]: the pressure on the machine, which paces starts.
 //! - [`places`]: directories, mounts, tokens, volumes.
@@ -23,7 +22,6 @@ pub mod artifacts;
 pub mod environment;
 pub mod identities;
 pub mod network;
-pub mod node;
 pub mod places;
 pub mod pressure;
 pub mod process;
@@ -67,6 +65,7 @@ use herdlet_storage::{artifact::Fetcher, identity::Signer};
 pub use self::environment::{TaskVariables, inheritable};
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
+    current_node::CurrentNode,
     identity_keys::IdentityKeys,
     networks::AllocNetworks,
     planner::{Input, PlannedAction},
@@ -83,7 +82,7 @@ pub struct Context {
     /// Directories and files of this instance.
     pub paths: Paths,
     /// Facts about this machine.
-    pub node: node::CurrentNode,
+    pub node: CurrentNode,
     /// This machine's address, used for services that specify none.
     pub host_ip: String,
     /// The agent's privileges on this machine.

@@ -4,6 +4,7 @@
 //! on it; it knows none of them.
 
 pub mod agent;
+pub mod current_node;
 pub mod executor;
 pub mod gc;
 pub mod history;

@@ -39,9 +39,13 @@ use herdlet_plan::{
     facts::{Facts, Revision},
     network::AllocNetwork,
 };
-use herdlet_storage::network_files::{Connection, NetworkFiles};
+
+use self::description::Description;
+use crate::current_node::CurrentNode;
 
 mod cni;
+mod description;
+mod dns;
 
 /// How soon to ask again for a port that another process has: no event reports its release.
 const ASK_FOR_PORT: Duration = Duration::from_secs(1);
@@ -71,8 +75,8 @@ pub struct Machine {
     /// The default addresses of ports. Each port of theirs belongs to at most one allocation, so the same port of the loopback
     /// address can lead there too.
     pub usual_addresses: Vec<IpAddr>,
-    /// The region, for plugins.
-    pub region: String,
+    /// The facts that variables in jobs stand for, and that plugins get.
+    pub node: CurrentNode,
 }
 
 /// Whether the agent may make networks.
@@ -85,16 +89,18 @@ pub enum Permission {
 
 impl Machine {
     /// For an agent with this address of ports, in the facts about its node or in its config.
-    pub fn new(host_ip: &str, node: &NodeFacts) -> Self {
-        let of_node = node.attributes.get("unique.network.ip-address").map(String::as_str);
+    pub fn new(host_ip: &str, node: CurrentNode) -> Self {
+        let facts = node.get();
+        let of_node = facts.attributes.get("unique.network.ip-address").map(String::as_str);
         let addresses = [Some(host_ip), of_node].into_iter().flatten();
         let usual_addresses = addresses.filter_map(|ip| ip.parse().ok()).collect();
-        Self { permission: Permission::probe(), usual_addresses, region: node.region.clone() }
+        Self { permission: Permission::probe(), usual_addresses, node }
     }
 
     /// For an agent that only removes.
     pub fn of_process() -> Self {
-        Self { permission: Permission::probe(), usual_addresses: Vec::new(), region: String::new() }
+        let node = CurrentNode::new(NodeFacts::default());
+        Self { permission: Permission::probe(), usual_addresses: Vec::new(), node }
     }
 }
 
@@ -137,64 +143,73 @@ impl AllocNetworks {
 
     /// Makes the network of an allocation, or corrects what differs, with the files about it in the allocation's directory.
     pub fn up(&self, alloc: &Allocation) -> Outcome {
-        if self.machine.permission == Permission::Missing {
+        let about = match self.describe(alloc) {
+            Ok(about) => about,
+            Err(why) => return fatal(why),
+        };
+        let mode = mode_of(alloc);
+        if self.machine.permission == Permission::Missing && !mode.is_host() {
             return fatal(NO_PERMISSION.to_owned());
         }
         let owner = alloc.id.to_string();
-        match mode_of(alloc) {
-            NetworkMode::Host => Outcome::Done(None),
+        match mode {
+            NetworkMode::Host => about.written(None, facts_of_machine()),
             NetworkMode::None => match self.lone.up(&owner, NamespaceSource::New) {
-                Ok(namespace) => self.described(alloc, None, facts_of(namespace, None)),
+                Ok(namespace) => about.written(None, facts_of(namespace, None)),
                 Err(error) => failed(&error),
             },
-            NetworkMode::Bridge => self.bridge_up(alloc, &owner).unwrap_or_else(|error| failed(&error)),
-            NetworkMode::Cni(name) => self.cni_up(alloc, &name),
+            NetworkMode::Bridge => self.bridge_up(&about, &owner).unwrap_or_else(|error| failed(&error)),
+            NetworkMode::Cni(name) => self.cni_up(&about, &name),
         }
     }
 
-    /// Removes the network of an allocation.
+    /// Removes the network of an allocation, and the files about it.
     pub fn down(&self, alloc: &Allocation) -> Outcome {
-        if self.machine.permission == Permission::Missing {
+        let mode = mode_of(alloc);
+        if self.machine.permission == Permission::Missing && !mode.is_host() {
             return Outcome::Done(None);
         }
         let owner = alloc.id.to_string();
-        let removed = match mode_of(alloc) {
+        let removed = match mode {
             NetworkMode::Host => Ok(()),
             NetworkMode::Cni(_) => return self.cni_down(alloc),
             NetworkMode::None => self.lone.down(&owner),
             NetworkMode::Bridge => self.bridged().and_then(|networks| networks.down(&owner)),
         };
         match removed {
-            Ok(()) => Outcome::Done(None),
+            Ok(()) => description::removed(&self.paths.alloc(&alloc.id)),
             Err(error) => failed(&error),
         }
     }
 
     /// Inspects the network of an allocation.
     pub fn inspect(&self, alloc: &Allocation) -> Outcome {
-        if self.machine.permission == Permission::Missing {
+        let mode = mode_of(alloc);
+        // What can't be described was not made.
+        let Ok(about) = self.describe(alloc) else { return Outcome::Absent };
+        if self.machine.permission == Permission::Missing && !mode.is_host() {
             return Outcome::Absent;
         }
         let owner = alloc.id.to_string();
-        let seen = match mode_of(alloc) {
-            NetworkMode::Host => return Outcome::Absent,
-            NetworkMode::Cni(_) => return self.cni_inspect(alloc, Depth::Plugins),
+        let seen = match mode {
+            NetworkMode::Host => return about.of_machine(),
+            NetworkMode::Cni(_) => return self.cni_inspect(&about, Depth::Plugins),
             NetworkMode::None => {
                 let seen = self.lone.inspect(&owner);
-                seen.map(|state| self.observed(alloc, state, |namespace| (None, facts_of(namespace, None))))
+                seen.map(|state| about.observed(state, |namespace| (None, facts_of(namespace, None))))
             }
-            NetworkMode::Bridge => self.inspect_bridged(alloc, &owner),
+            NetworkMode::Bridge => self.inspect_bridged(&about, &owner),
         };
         seen.unwrap_or_else(|error| failed(&error))
     }
 
     /// Inspects the network of an allocation without the start of a process.
     pub fn inspect_often(&self, alloc: &Allocation) -> Outcome {
-        match mode_of(alloc) {
-            NetworkMode::Cni(_) if self.machine.permission == Permission::Granted => {
-                self.cni_inspect(alloc, Depth::Kernel)
+        match (mode_of(alloc), self.describe(alloc)) {
+            (NetworkMode::Cni(_), Ok(about)) if self.machine.permission == Permission::Granted => {
+                self.cni_inspect(&about, Depth::Kernel)
             }
-            NetworkMode::Host | NetworkMode::None | NetworkMode::Bridge | NetworkMode::Cni(_) => {
+            (NetworkMode::Host | NetworkMode::None | NetworkMode::Bridge | NetworkMode::Cni(_), _) => {
                 self.inspect(alloc)
             }
         }
@@ -275,9 +290,9 @@ impl AllocNetworks {
 
     /// The ports come first: a process that has one must not lose its packets to an allocation. If they are mapped already, the process
     /// came later, while no agent ran.
-    fn bridge_up(&self, alloc: &Allocation, owner: &str) -> Result<Outcome, NetworkError> {
+    fn bridge_up(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
         let networks = self.bridged()?;
-        let ports = self.ports_of(alloc);
+        let ports = self.ports_of(about.alloc);
         let request = request(owner, &ports);
         if let Err(error) = networks.hold_ports(&request) {
             if !networks.maps_ports(&request)? {
@@ -286,7 +301,7 @@ impl AllocNetworks {
             warn_of_stranger(owner, &error);
         }
         let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
-        Ok(self.described(alloc, Some(made.address4), bridged_facts(&made)))
+        Ok(about.written(Some(made.address4), bridged_facts(&made)))
     }
 
     /// Another agent may have taken a network that this one has chosen.
@@ -296,36 +311,14 @@ impl AllocNetworks {
         }
     }
 
-    /// Writes the files about a network that was made.
-    fn described(&self, alloc: &Allocation, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
-        match files(address).up(&self.paths.alloc(&alloc.id)) {
-            Ok(()) => Outcome::Done(Some(facts)),
-            Err(error) => retry(in_full(&error)),
-        }
+    fn describe<'a>(&self, alloc: &'a Allocation) -> Result<Description<'a>, String> {
+        let dns = dns::interpolated(alloc, &self.machine.node)?;
+        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns })
     }
 
-    /// What was found of a network and its files.
-    fn observed<N>(
-        &self,
-        alloc: &Allocation,
-        state: NetworkState<N>,
-        facts: impl FnOnce(N) -> (Option<Ipv4Addr>, Arc<Facts>),
-    ) -> Outcome {
-        let made = match state {
-            NetworkState::Complete(made) => made,
-            NetworkState::Incomplete { what } => return Outcome::Foreign { why: format!("its {what}") },
-            NetworkState::Absent => return Outcome::Absent,
-        };
-        let (address, facts) = facts(made);
-        match files(address).difference(&self.paths.alloc(&alloc.id)) {
-            Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
-            None => Outcome::Present(Some(facts)),
-        }
-    }
-
-    fn inspect_bridged(&self, alloc: &Allocation, owner: &str) -> Result<Outcome, NetworkError> {
+    fn inspect_bridged(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
         let networks = self.bridged()?;
-        let ports = self.ports_of(alloc);
+        let ports = self.ports_of(about.alloc);
         let request = request(owner, &ports);
         let state = networks.inspect(&request)?;
         // The sockets have ended with the earlier agent.
@@ -334,7 +327,7 @@ impl AllocNetworks {
         {
             warn_of_stranger(owner, &error);
         }
-        Ok(self.observed(alloc, state, |made| (Some(made.address4), bridged_facts(&made))))
+        Ok(about.observed(state, |made| (Some(made.address4), bridged_facts(&made))))
     }
 
     /// The bridge, opened now if it never was.
@@ -403,14 +396,6 @@ fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
     std::iter::once(at(own)).chain(also.map(|ip| at(Some(ip)))).collect()
 }
 
-fn files(address: Option<Ipv4Addr>) -> NetworkFiles {
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy();
-    let connection =
-        address.map_or(Connection::None, |ip| Connection::Address { ip: ip.into(), name: &name });
-    NetworkFiles::for_connection(connection)
-}
-
 fn bridged_facts(made: &Made) -> Arc<Facts> {
     let network = AllocNetwork { interface: INTERFACE.to_owned(), address: made.address4.to_string() };
     facts_of(made.namespace, Some((made.address4, network)))
@@ -425,6 +410,11 @@ fn facts_of(namespace: NamespaceId, of_bridge: Option<(Ipv4Addr, AllocNetwork)>)
         network: of_bridge.map(|(_, network)| network),
         ..Facts::default()
     })
+}
+
+/// The machine's network is always the same.
+fn facts_of_machine() -> Arc<Facts> {
+    Arc::new(Facts { revision: Revision(1), ..Facts::default() })
 }
 
 /// Without its ports a network is not made.

@@ -256,7 +256,32 @@ pub struct AclSection {
     pub role_ttl: Option<Span>,
 }
 
+/// Checks what the types can't express. Returns problems by field.
+pub(super) fn host_network_problems(networks: &[HostNetworkSection]) -> Vec<(String, String)> {
+    let mut problems = Vec::new();
+    for (index, network) in networks.iter().enumerate() {
+        let at = |field: &str| format!("host_networks[{index}].{field}");
+        problems.extend(network.networks().err().map(|message| (at("cidr"), message)));
+        let ports = super::check::ports(&network.reserved_ports);
+        problems.extend(ports.err().map(|message| (at("reserved_ports"), message)));
+        if network.name.0.is_empty() || network.name.0 == "default" {
+            problems.push((at("name"), "must be a name other than default".to_owned()));
+        }
+    }
+    problems
+}
+
 impl HostNetworkSection {
+    /// Invalid networks are already reported as problems of the file.
+    pub(super) fn settled(self) -> HostNetwork {
+        HostNetwork {
+            cidr: self.networks().unwrap_or_default(),
+            name: self.name.0,
+            interface: Some(self.interface).filter(|name| !name.is_empty()),
+            reserved_ports: self.reserved_ports,
+        }
+    }
+
     /// Parses the networks.
     ///
     /// # Errors
@@ -329,15 +354,7 @@ impl Section {
             let message = format!("expected HOST or HOST:PORT, found \"{text}\"");
             problems.push(("advertise_http".to_owned(), message));
         }
-        for (index, network) in self.host_networks.iter().enumerate() {
-            let at = |field: &str| format!("host_networks[{index}].{field}");
-            problems.extend(network.networks().err().map(|message| (at("cidr"), message)));
-            let ports = super::check::ports(&network.reserved_ports);
-            problems.extend(ports.err().map(|message| (at("reserved_ports"), message)));
-            if network.name.0.is_empty() || network.name.0 == "default" {
-                problems.push((at("name"), "must be a name other than default".to_owned()));
-            }
-        }
+        problems.extend(host_network_problems(&self.host_networks));
         problems
     }
 
@@ -362,13 +379,7 @@ impl Section {
         }
         let host = self.http_addr.or(self.bind_addr).unwrap_or_else(|| "0.0.0.0".to_owned());
         let http = HostPort { host, port: self.http_port.unwrap_or(HTTP_PORT) };
-        let networks = self.host_networks.into_iter().map(|network| HostNetwork {
-            // Invalid networks are already reported as problems of the file.
-            cidr: network.networks().unwrap_or_default(),
-            name: network.name.0,
-            interface: Some(network.interface).filter(|name| !name.is_empty()),
-            reserved_ports: network.reserved_ports,
-        });
+        let networks = self.host_networks.into_iter().map(HostNetworkSection::settled);
         let ttl = |span: Option<Span>| span.map_or(ACL_TTL, |span| span.0);
         Ok(Some(Cluster {
             servers,

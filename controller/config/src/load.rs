@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use herdlet_api_types::manifest::defaults::NODE_POOL;
 use herdlet_base::ownership;
+use herdlet_fingerprint::HostNetwork;
 use herdlet_manifest::yaml::Problem;
 use herdlet_plan::{job::capacity::Room, limits::DYNAMIC_PORTS};
 
@@ -13,6 +14,7 @@ use super::{
     CGROUP_PARENT, Config, ConfigError, DriverSettings, File, Flags, MAX_KILL_TIMEOUT, START_PRESSURE_LIMIT,
     Surroundings, Total,
     check::{cgroup_parent_problem, filter_problem},
+    cluster::HostNetworkSection,
     default_socket, default_state_dir, drivers,
     gc::Rules,
     host_port::host_port,
@@ -52,6 +54,7 @@ impl Config {
         if has_nomads && file.cluster.enabled.is_none() && flags.servers.is_empty() {
             return Err(ConfigError::NotEnabled);
         }
+        let host_networks = host_networks(&mut file);
         let gc = gc_rules(&file);
         let mut meta: BTreeMap<String, String> =
             std::mem::take(&mut file.meta).into_iter().map(|(key, text)| (key, text.0)).collect();
@@ -71,7 +74,10 @@ impl Config {
         let listen = host_port("listen", flags.listen.or(file.listen))?;
         let tls = file.tls.and_then(|tls| tls.files());
         let auto_join = file.consul.client_auto_join;
-        let cluster = file.cluster.cluster(servers, auto_join, listen.clone(), tls.clone())?;
+        let mut cluster = file.cluster.cluster(servers, auto_join, listen.clone(), tls.clone())?;
+        if let Some(cluster) = &mut cluster {
+            cluster.network.host_networks = host_networks;
+        }
         let listen = match listen.filter(|_| cluster.is_none()) {
             None => None,
             Some(address) => match token_file {
@@ -211,4 +217,15 @@ fn overridden_lists(flags: &Flags, file: &File) -> Vec<Problem> {
         ),
     };
     differs.iter().filter(|(_, differs)| *differs).map(|(key, _)| problem(key)).collect()
+}
+
+/// Networks of the machine can be in two sections. Both have all of them then.
+fn host_networks(file: &mut File) -> Vec<HostNetwork> {
+    let named = &mut file.network.host_networks;
+    for network in std::mem::take(&mut file.cluster.host_networks) {
+        if !named.contains(&network) {
+            named.push(network);
+        }
+    }
+    named.iter().cloned().map(HostNetworkSection::settled).collect()
 }

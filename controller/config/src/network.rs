@@ -1,19 +1,29 @@
-//! The section `network`: the bridge of networks in mode `bridge`, and the directories of CNI.
+//! The section `network`: the bridge of networks in mode `bridge`, the directories of CNI, and networks of the machine that ports can be on.
 //!
 //! In: the section of a config file. Out: [`Network`], with all defaults filled in, or problems.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use herdlet_cni::config::Directories;
+use herdlet_fingerprint::{HostNetwork, Interface, is_link_local};
 use herdlet_network::{
     link::{Hairpin, InterfaceName},
     subnet::Subnet4,
 };
+use herdlet_plan::context as plan;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::{
+    check,
+    cluster::{self, HostNetworkSection},
+};
+
 /// The section of a config file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Section {
     /// Name of the bridge; default `herdlet`, for an agent with another state directory than /var/lib/herdlet `hl-` and 8 digits.
@@ -29,10 +39,12 @@ pub struct Section {
     pub cni_path: Option<String>,
     /// Directory of config files of CNI networks; default /opt/cni/config.
     pub cni_config_dir: Option<String>,
+    /// Networks of the machine that `host_network` of a port can name, also outside a cluster.
+    pub host_networks: Vec<HostNetworkSection>,
 }
 
 /// The networks of allocations.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Network {
     /// Its name; `None` for one that follows from the instance.
     pub bridge: Option<InterfaceName>,
@@ -44,6 +56,8 @@ pub struct Network {
     pub hairpin: Hairpin,
     /// Where CNI networks and their plugins are.
     pub cni: Directories,
+    /// The machine's networks that ports can name: those of this section, and those of the section `cluster`.
+    pub host_networks: Vec<HostNetwork>,
 }
 
 /// The state directory whose agent has the bridge with the plain name.
@@ -56,7 +70,7 @@ const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
 
 impl Section {
     /// Checks what the types can't express. Returns problems by field.
-    pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn problems(&self) -> Vec<(String, String)> {
         let bridge = self.bridge.as_deref().and_then(|name| InterfaceName::new(name).err());
         let subnet = self.subnet.as_deref().and_then(|text| text.parse::<Subnet4>().err());
         let mtu = self.mtu.filter(|mtu| !MTU.contains(mtu));
@@ -68,7 +82,8 @@ impl Section {
             ("cni_path", self.cni_path.as_deref().and_then(|path| path.split(':').find_map(relative))),
             ("cni_config_dir", self.cni_config_dir.as_deref().and_then(relative)),
         ];
-        problems.into_iter().filter_map(|(at, message)| Some((at, message?))).collect()
+        let own = problems.into_iter().filter_map(|(at, message)| Some((at.to_owned(), message?)));
+        own.chain(cluster::host_network_problems(&self.host_networks)).collect()
     }
 
     /// Fills in the defaults. Invalid values are already reported as problems of the file.
@@ -80,6 +95,7 @@ impl Section {
             mtu: self.mtu,
             hairpin: if self.hairpin { Hairpin::On } else { Hairpin::Off },
             cni: directories(self.cni_path.as_deref(), self.cni_config_dir),
+            host_networks: self.host_networks.into_iter().map(HostNetworkSection::settled).collect(),
         }
     }
 }
@@ -97,15 +113,55 @@ fn directories(plugins: Option<&str>, configs: Option<String>) -> Directories {
     }
 }
 
+impl Network {
+    /// The networks that ports can name, with the addresses that the machine has now.
+    pub(super) fn host_networks_on_machine(&self) -> BTreeMap<String, plan::HostNetwork> {
+        if self.host_networks.is_empty() {
+            return BTreeMap::new();
+        }
+        self.host_networks_on(&herdlet_fingerprint::interfaces().unwrap_or_default())
+    }
+
+    /// The same on a machine with these interfaces. IPv4 comes first, because a port of an IPv6 address leads to no network in mode
+    /// `bridge`; link-local addresses come late, because clients would have to name an interface, and loopback ones last.
+    fn host_networks_on(&self, interfaces: &[Interface]) -> BTreeMap<String, plan::HostNetwork> {
+        let mut found = BTreeMap::<String, plan::HostNetwork>::new();
+        for network in &self.host_networks {
+            let of_interface = |interface: &Interface| {
+                let own = interface.addresses.iter().map(|(ip, _)| *ip);
+                own.filter(|ip| network.has(&interface.name, *ip)).collect::<Vec<_>>()
+            };
+            let ip = interfaces
+                .iter()
+                .flat_map(of_interface)
+                .min_by_key(|ip| (ip.is_loopback(), is_link_local(*ip), ip.is_ipv6()));
+            let named = found.entry(network.name.clone()).or_default();
+            named.ip = named.ip.take().or(ip.map(|ip| ip.to_string()));
+            // Invalid ports are already reported as problems of the file.
+            named.reserved_ports.extend(check::ports(&network.reserved_ports).unwrap_or_default());
+        }
+        found
+    }
+}
+
 /// That of an agent without a config.
 impl Default for Network {
     fn default() -> Self {
-        Self { bridge: None, subnet: None, mtu: None, hairpin: Hairpin::Off, cni: Directories::default() }
+        Self {
+            bridge: None,
+            subnet: None,
+            mtu: None,
+            hairpin: Hairpin::Off,
+            cni: Directories::default(),
+            host_networks: Vec::new(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use herdlet_api_types::manifest::Text;
+
     use super::*;
 
     fn settled(section: Section, state_dir: &str) -> Network {
@@ -156,7 +212,49 @@ mod tests {
             ("cni_path", "must be absolute paths of directories, found \"cni\""),
             ("cni_config_dir", "must be absolute paths of directories, found \"\""),
         ];
-        assert_eq!(section.problems(), expected.map(|(at, message)| (at, message.to_owned())));
+        assert_eq!(section.problems(), expected.map(|(at, message)| (at.to_owned(), message.to_owned())));
         assert_eq!(Section::default().problems(), []);
+    }
+
+    #[test]
+    fn ports_on_networks_of_the_machine_have_an_address_of_it() {
+        let interface = |name: &str, addresses: &[&str]| Interface {
+            name: name.to_owned(),
+            mac: String::new(),
+            is_up: true,
+            is_loopback: false,
+            is_default: false,
+            addresses: addresses.iter().map(|ip| (ip.parse().unwrap(), 24)).collect(),
+        };
+        let interfaces = [
+            interface("lo", &["127.0.0.1", "::1"]),
+            interface("eth0", &["2001:db8::7", "192.0.2.7"]),
+            interface("eth1", &["fe80::1", "198.51.100.7", "198.51.100.8"]),
+            interface("eth2", &["fe80::2", "2001:db8:1::7"]),
+        ];
+        let network = |name: &str, cidr: &str, interface: &str, reserved_ports: &str| HostNetworkSection {
+            name: Text(name.to_owned()),
+            cidr: cidr.to_owned(),
+            interface: interface.to_owned(),
+            reserved_ports: reserved_ports.to_owned(),
+        };
+        let host_networks = vec![
+            network("public", "192.0.2.0/24, 2001:db8::/32", "", "22,8000-8001"),
+            network("lan", "", "eth1", ""),
+            network("six", "", "eth2", ""),
+            network("away", "203.0.113.0/24", "", ""),
+            network("any", "", "", ""),
+            network("machine", "127.0.0.0/8", "", ""),
+        ];
+        let settled = settled(Section { host_networks, ..Section::default() }, STATE_DIR);
+        let found = settled.host_networks_on(&interfaces);
+        let ip = |name: &str| found[name].ip.clone();
+        assert_eq!(ip("public").as_deref(), Some("192.0.2.7"));
+        assert_eq!(ip("lan").as_deref(), Some("198.51.100.7"));
+        assert_eq!(ip("six").as_deref(), Some("2001:db8:1::7"));
+        assert_eq!(ip("away"), None);
+        assert_eq!(ip("any").as_deref(), Some("192.0.2.7"));
+        assert_eq!(ip("machine").as_deref(), Some("127.0.0.1"));
+        assert_eq!(found["public"].reserved_ports, [22, 8000, 8001].into());
     }
 }

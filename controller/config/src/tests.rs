@@ -317,8 +317,13 @@ fn a_cluster_is_in_our_own_files_too() {
     let path = dir.path().join("agent.yaml");
     fs::write(&path, text).unwrap();
     let flags = Flags { config: vec![path], ..Flags::default() };
-    let cluster = load(flags.clone(), true, &[]).unwrap().cluster.unwrap();
+    let config = load(flags.clone(), true, &[]).unwrap();
+    let cluster = config.cluster.unwrap();
     assert_eq!((cluster.http.port, cluster.network.host_networks.len()), (5_646, 1));
+    assert_eq!(
+        config.network.host_networks, cluster.network.host_networks,
+        "ports of local jobs can be there too"
+    );
     assert!(cluster.tls.is_some() && cluster.http_tls.is_none());
     let (_, shown) = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
     let setting_of = |key: &str| shown.iter().find(|setting| setting.key == key).unwrap();

@@ -252,6 +252,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("network.subnet", json!(config.network.subnet.as_ref().map(ToString::to_string))),
         ("network.mtu", json!(config.network.mtu)),
         ("network.hairpin", json!(config.network.hairpin == Hairpin::On)),
+        ("network.host_networks", config.network.host_networks.iter().map(cluster::host_network).collect()),
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),

@@ -28,6 +28,8 @@ pub struct Settings {
     pub dynamic_ports: core::ops::RangeInclusive<u16>,
     /// Host address of assigned ports.
     pub host_ip: String,
+    /// The machine's networks on which ports can be instead, by name.
+    pub host_networks: BTreeMap<String, HostNetwork>,
     /// Facts of this machine, which constraints refer to.
     pub node: NodeFacts,
     /// Capacity that allocations may take.
@@ -38,6 +40,15 @@ pub struct Settings {
     pub reserved_ports: BTreeSet<u16>,
     /// Whether allocations of servers start again without contact to the servers, as after a reboot.
     pub start_offline: bool,
+}
+
+/// A network of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostNetwork {
+    /// The address of ports on it; `None` if the machine has none.
+    pub ip: Option<String>,
+    /// Ports of it that no allocation gets.
+    pub reserved_ports: BTreeSet<u16>,
 }
 
 /// Job metadata that overrides `start_offline` of the node's config.

@@ -1,7 +1,7 @@
 //! Files about the network of an allocation, for its tasks that see no files of the machine: `hosts` and `resolv.conf`.
 //!
-//! In: the allocation's directory, its address, the machine's own files. Out: two files in `.network`, which nobody but the agent
-//! writes. They are written in place, so that mounts of them show the new content. All calls block.
+//! In: the allocation's directory, its address, how it resolves names, the machine's own files. Out: files in `.network`, which nobody
+//! but the agent writes. They are written in place, so that mounts of them show the new content. All calls block.
 
 use std::{
     fmt::Write as _,
@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use herdlet_api_types::job::{Dns, Group};
 use herdlet_base::durable;
 
 /// Their directory. No task has such a name.
@@ -39,8 +40,8 @@ pub struct NetworkFilesError {
 /// The contents of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkFiles {
-    /// `hosts`.
-    pub hosts: String,
+    /// `hosts`, unless the tasks use the machine's.
+    pub hosts: Option<String>,
     /// `resolv.conf`.
     pub resolv_conf: String,
 }
@@ -48,6 +49,8 @@ pub struct NetworkFiles {
 /// How the network is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connection<'c> {
+    /// It is the machine's.
+    Machine,
     /// It has only a loopback interface.
     None,
     /// It has an address, under this name.
@@ -60,15 +63,10 @@ pub enum Connection<'c> {
 }
 
 impl NetworkFiles {
-    /// Those for a network on this machine.
-    pub fn for_connection(connection: Connection<'_>) -> Self {
-        Self {
-            hosts: hosts(connection),
-            resolv_conf: match connection {
-                Connection::None => String::new(),
-                Connection::Address { .. } => resolv_conf(|path| fs::read_to_string(path).ok()),
-            },
-        }
+    /// Those for a network on this machine whose tasks resolve names in this way.
+    pub fn for_connection(connection: Connection<'_>, dns: &Dns) -> Self {
+        let of_machine = of_machine(connection, |path| fs::read_to_string(path).ok());
+        Self { hosts: hosts(connection), resolv_conf: with_dns(&of_machine, dns) }
     }
 
     /// Writes those that differ into the directory of an allocation.
@@ -92,20 +90,49 @@ impl NetworkFiles {
         Ok(())
     }
 
+    /// Whether one of them is in the directory of an allocation.
+    pub fn any_exists(&self, alloc_dir: &Path) -> bool {
+        self.files().any(|(name, _)| fs::symlink_metadata(alloc_dir.join(DIR).join(name)).is_ok())
+    }
+
     /// The first file in the directory of an allocation that differs.
     pub fn difference(&self, alloc_dir: &Path) -> Option<&'static str> {
         let differs = |(name, text): &(&'static str, &str)| !is_right(&alloc_dir.join(DIR).join(name), text);
-        self.files().into_iter().find(differs).map(|(name, _)| name)
+        self.files().find(differs).map(|(name, _)| name)
     }
 
-    fn files(&self) -> [(&'static str, &str); 2] {
-        [(HOSTS, &self.hosts), (RESOLVER, &self.resolv_conf)]
+    fn files(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let hosts = self.hosts.as_deref().map(|text| (HOSTS, text));
+        hosts.into_iter().chain([(RESOLVER, self.resolv_conf.as_str())])
     }
 }
 
-/// The files of an allocation, and where tasks with a root of their own expect them.
-pub fn places(alloc_dir: &Path) -> [(PathBuf, PathBuf); 2] {
-    [HOSTS, RESOLVER].map(|name| (alloc_dir.join(DIR).join(name), Path::new("/etc").join(name)))
+/// Removes the files from the directory of an allocation.
+///
+/// # Errors
+/// If one can't be removed.
+pub fn remove(alloc_dir: &Path) -> Result<(), NetworkFilesError> {
+    let dir = alloc_dir.join(DIR);
+    let files = [HOSTS, RESOLVER].map(|name| dir.join(name));
+    for (path, removed) in files.iter().map(|path| (path, fs::remove_file(path))) {
+        ignore_missing(removed).map_err(failed("remove", path))?;
+    }
+    ignore_missing(fs::remove_dir(&dir)).map_err(failed("remove", &dir))
+}
+
+/// The files of an allocation of this group, and where tasks with a root of their own expect them.
+pub fn places(alloc_dir: &Path, group: &Group) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    let hosts = group.has_own_network().then_some(HOSTS);
+    let resolver = (group.has_own_network() || group.has_own_dns()).then_some(RESOLVER);
+    let place = |name| (alloc_dir.join(DIR).join(name), Path::new("/etc").join(name));
+    hosts.into_iter().chain(resolver).map(place)
+}
+
+fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 fn is_right(path: &Path, text: &str) -> bool {
@@ -124,10 +151,40 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-fn hosts(connection: Connection<'_>) -> String {
-    let mut text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned();
-    if let Connection::Address { ip, name } = connection {
-        let _ = writeln!(text, "{ip} {name}");
+fn hosts(connection: Connection<'_>) -> Option<String> {
+    let text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
+    match connection {
+        Connection::Machine => None,
+        Connection::None => Some(text.to_owned()),
+        Connection::Address { ip, name } => Some(format!("{text}{ip} {name}\n")),
+    }
+}
+
+/// What the machine says about a network with this connection.
+fn of_machine(connection: Connection<'_>, read: impl Fn(&str) -> Option<String>) -> String {
+    match connection {
+        Connection::Machine => lines_of(&read(RESOLV_CONF[0]).unwrap_or_default(), |_| true),
+        Connection::None => String::new(),
+        Connection::Address { .. } => resolv_conf(read),
+    }
+}
+
+/// Each list replaces the machine's lines of its kind.
+fn with_dns(of_machine: &str, Dns { servers, searches, options }: &Dns) -> String {
+    let is_kept = |line: &str| match line.split_ascii_whitespace().next() {
+        Some("nameserver") => servers.is_empty(),
+        Some("search" | "domain") => searches.is_empty(),
+        Some("options") => options.is_empty(),
+        Some(_) | None => true,
+    };
+    let mut text = lines_of(of_machine, is_kept);
+    for server in servers {
+        let _ = writeln!(text, "nameserver {server}");
+    }
+    for (word, list) in [("search", searches), ("options", options)] {
+        if !list.is_empty() {
+            let _ = writeln!(text, "{word} {}", list.join(" "));
+        }
     }
     text
 }
@@ -140,11 +197,16 @@ fn resolv_conf(read: impl Fn(&str) -> Option<String>) -> String {
 }
 
 fn without_loopback(text: &str) -> String {
-    let is_usable = |line: &&str| match server(line) {
+    let is_usable = |line: &str| match server(line) {
         Some(ip) => !ip.is_loopback() && !ip.is_unspecified(),
         None => !line.trim_start().starts_with(['#', ';']),
     };
-    let lines = text.lines().filter(is_usable).scan(0, |length, line| {
+    lines_of(text, is_usable)
+}
+
+/// The first of the lines that are kept.
+fn lines_of(text: &str, is_kept: impl Fn(&str) -> bool) -> String {
+    let lines = text.lines().filter(|line| is_kept(line)).scan(0, |length, line| {
         *length += line.len() + 1;
         (*length <= BYTES_MAX).then(|| format!("{line}\n"))
     });
@@ -172,10 +234,12 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> NetworkF
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
+    use herdlet_api_types::job::{Network, NetworkMode};
+
     use super::*;
 
     fn files(hosts: &str) -> NetworkFiles {
-        NetworkFiles { hosts: hosts.to_owned(), resolv_conf: "nameserver 192.0.2.1\n".to_owned() }
+        NetworkFiles { hosts: Some(hosts.to_owned()), resolv_conf: "nameserver 192.0.2.1\n".to_owned() }
     }
 
     #[test]
@@ -213,11 +277,76 @@ mod tests {
 
     #[test]
     fn hosts_name_the_allocation() {
-        assert!(!hosts(Connection::None).contains("node1"));
+        assert_eq!(hosts(Connection::Machine), None);
+        assert!(!hosts(Connection::None).unwrap().contains("node1"));
         let ip = "172.26.80.2".parse().unwrap();
-        let text = hosts(Connection::Address { ip, name: "node1" });
+        let text = hosts(Connection::Address { ip, name: "node1" }).unwrap();
         assert_eq!(text.lines().last(), Some("172.26.80.2 node1"));
         assert_eq!(text.lines().next(), Some("127.0.0.1 localhost"));
+    }
+
+    #[test]
+    fn each_list_of_a_group_replaces_the_machines() {
+        let machine = "# generated\nnameserver 127.0.0.53\nsearch example.org\ndomain example.net\noptions edns0\nsortlist 192.0.2.0\n";
+        let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let dns = |servers: &[&str], searches: &[&str], options: &[&str]| Dns {
+            servers: list(servers),
+            searches: list(searches),
+            options: list(options),
+        };
+        let ip = "172.26.80.2".parse().unwrap();
+        let (own, alone) = (Connection::Address { ip, name: "node1" }, Connection::None);
+        for (connection, dns, expected) in [
+            (Connection::Machine, dns(&[], &[], &[]), machine.to_owned()),
+            (
+                Connection::Machine,
+                dns(&["192.0.2.1", "2001:db8::1"], &[], &[]),
+                "# generated\nsearch example.org\ndomain example.net\noptions edns0\nsortlist 192.0.2.0\nnameserver 192.0.2.1\n\
+                 nameserver 2001:db8::1\n"
+                    .to_owned(),
+            ),
+            (
+                own,
+                dns(&[], &["a.example", "b.example"], &["ndots:2", "rotate"]),
+                "sortlist 192.0.2.0\nsearch a.example b.example\noptions ndots:2 rotate\n".to_owned(),
+            ),
+            // Of the allocation itself: another task may listen there.
+            (own, dns(&["127.0.0.1"], &["."], &["edns0"]), "sortlist 192.0.2.0\nnameserver 127.0.0.1\nsearch .\noptions edns0\n".to_owned()),
+            (alone, dns(&["127.0.0.1"], &[], &[]), "nameserver 127.0.0.1\n".to_owned()),
+        ] {
+            let of_machine = of_machine(connection, |path| path.starts_with("/etc").then(|| machine.to_owned()));
+            assert_eq!(with_dns(&of_machine, &dns), expected, "{connection:?} {dns:?}");
+        }
+    }
+
+    #[test]
+    fn groups_without_a_network_of_their_own_have_only_a_resolver() {
+        let group = |mode: NetworkMode, servers: &[&str]| {
+            let servers = servers.iter().map(|server| (*server).to_owned()).collect();
+            let dns = Dns { servers, ..Dns::default() };
+            let network = Network { mode, dns, ..Network::default() };
+            Group { network: Some(network), ..herdlet_api_types::fixture::group("g", 1, Vec::new()) }
+        };
+        for (group, expected) in [
+            (group(NetworkMode::Host, &[]), vec![]),
+            (group(NetworkMode::Host, &["192.0.2.1"]), vec!["resolv.conf"]),
+            (group(NetworkMode::Bridge, &[]), vec!["hosts", "resolv.conf"]),
+        ] {
+            let places = places(Path::new("/a"), &group);
+            let expected = expected
+                .into_iter()
+                .map(|name| (Path::new("/a/.network").join(name), Path::new("/etc").join(name)));
+            assert!(places.eq(expected), "{group:?}");
+        }
+        let alloc = tempfile::tempdir().unwrap();
+        let files = NetworkFiles { hosts: None, resolv_conf: "search a\n".to_owned() };
+        files.up(alloc.path()).unwrap();
+        assert_eq!(files.difference(alloc.path()), None);
+        assert!(!alloc.path().join(".network/hosts").exists());
+        for _ in 0..2 {
+            remove(alloc.path()).unwrap();
+            assert!(!alloc.path().join(".network").exists() && !files.any_exists(alloc.path()));
+        }
     }
 
     #[test]

@@ -225,6 +225,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     group.network = Some(Network {
         ports: [("http".to_owned(), PortRequest { fixed, to: None })].into(),
         mode: networks::mode_of(group.tasks.len()),
+        ..Network::default()
     });
     if group.tasks.len() == 3 {
         let is_fixed = count == 1 && fixed.is_none() && code == 0;

@@ -152,6 +152,7 @@ fn settings() -> Settings {
         max_kill_timeout: Duration::from_secs(30),
         dynamic_ports: 20_000..=32_000,
         host_ip: "127.0.0.1".to_owned(),
+        host_networks: BTreeMap::new(),
         node: NodeFacts {
             meta: [("color".to_owned(), jobs::COLOR.to_owned())].into(),
             ..NodeFacts::default()

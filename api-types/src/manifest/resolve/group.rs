@@ -5,15 +5,18 @@
 use super::{
     length,
     names::Names,
+    plain,
     service::to_services,
     task::{OfGroup, to_task},
     to_affinities, to_constraints, to_spreads,
 };
 use crate::{
     Duration,
-    job::{self, DependencyCondition, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest},
+    job::{
+        self, DependencyCondition, Dns, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest,
+    },
     manifest::{
-        self, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update, Vault,
+        self, Dns as DnsSpec, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update, Vault,
         VolumeRequest as VolumeRequestSpec,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         strings,
@@ -81,13 +84,28 @@ fn to_kept_disk(spec: &EphemeralDisk) -> job::KeptDisk {
 }
 
 fn to_network(spec: &NetworkSpec) -> Network {
-    let ports = spec.ports.iter().flatten();
+    let ports = || spec.ports.iter().flatten();
+    let named = ports().filter_map(|(label, port)| {
+        let network = port.host_network.as_ref()?.0.clone();
+        let is_named = !network.is_empty() && network != Network::DEFAULT_HOST_NETWORK;
+        is_named.then(|| (label.clone(), network))
+    });
     Network {
-        ports: ports
+        host_networks: named.collect(),
+        ports: ports()
             .map(|(label, port)| (label.clone(), PortRequest { fixed: port.fixed, to: port.to }))
             .collect(),
         mode: to_mode(spec.mode.as_ref()),
         cni_args: strings(spec.cni.as_ref().and_then(|cni| cni.args.as_ref())),
+        dns: spec.dns.as_ref().map(to_dns).unwrap_or_default(),
+    }
+}
+
+fn to_dns(spec: &DnsSpec) -> Dns {
+    Dns {
+        servers: plain(spec.servers.as_deref()),
+        searches: plain(spec.searches.as_deref()),
+        options: plain(spec.options.as_deref()),
     }
 }
 

@@ -3,15 +3,15 @@
 //! In: the group and its job. Out: the block that a person would write, without the defaults.
 
 use super::{
-    from_affinities, from_constraints, from_length, from_ports, from_restart, from_spreads,
+    from_affinities, from_constraints, from_length, from_plain, from_ports, from_restart, from_spreads,
     service::from_services, task::from_task, unless_empty, yes,
 };
 use crate::{
     Duration,
     job::{self, Job, ReschedulePolicy},
     manifest::{
-        Cni, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span,
-        Update, VolumeRequest, VolumeType,
+        Cni, Dns, EphemeralDisk, GroupDependency, GroupSpec, Network, NetworkMode, Reschedule, Scaling, Span,
+        Text, Update, VolumeRequest, VolumeType,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         non_empty, non_empty_map,
         resolve::Names,
@@ -66,7 +66,17 @@ fn from_network(network: &job::Network) -> Network {
         job::NetworkMode::Cni(name) => Some(NetworkMode::Cni(name.clone())),
     };
     let cni = unless_empty(Cni { args: texts(&network.cni_args) });
-    Network { mode, cni, ..from_ports(&network.ports) }
+    let job::Dns { servers, searches, options } = &network.dns;
+    let dns = unless_empty(Dns {
+        servers: from_plain(servers),
+        searches: from_plain(searches),
+        options: from_plain(options),
+    });
+    let mut written = Network { mode, cni, dns, ..from_ports(&network.ports) };
+    for (label, port) in written.ports.iter_mut().flatten() {
+        port.host_network = network.host_networks.get(label).cloned().map(Text);
+    }
+    written
 }
 
 fn from_scaling(scaling: &job::Scaling, count: u32) -> Scaling {

@@ -31,7 +31,8 @@ use super::{
     orphans::{Extent, Found, Leaks, Memory},
 };
 use crate::{
-    executor::{node::CurrentNode, services::task_index},
+    current_node::CurrentNode,
+    executor::services::task_index,
     planner::{Input, NoteSink},
     publish::ReadModel,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::{driver::FsIsolation, job::Group};
+use herdlet_api_types::{alloc::Allocation, driver::FsIsolation, job::Group};
 use herdlet_base::observation;
 use herdlet_driver::{
     self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
@@ -67,7 +67,7 @@ pub async fn perform(
     match verb {
         Verb::Start { attempt } => match prepared(context, workload, *attempt).await {
             Ok(config) => {
-                let config = with_facts(config, driver.as_ref(), known);
+                let config = with_facts(config, driver.as_ref(), (known, &workload.alloc));
                 match turn_to_start(driver.as_ref(), &config, &known.control, workload.alloc.job.priority)
                     .await
                 {
@@ -206,7 +206,11 @@ fn config(
 }
 
 /// Adds the facts of earlier parts, if the driver accepts them. For other drivers, volumes are mounted in the task's directory.
-fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, known: &AttemptContext) -> TaskConfig {
+fn with_facts(
+    config: TaskConfig,
+    driver: &dyn TaskDriver,
+    (known, alloc): (&AttemptContext, &Allocation),
+) -> TaskConfig {
     let info = driver.info();
     match info.capabilities.mounts {
         MountSupport::None => return config,
@@ -231,7 +235,8 @@ fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, known: &AttemptContex
         propagation: Propagation::Private,
     };
     let volumes = known.mounts.iter().filter(|_| places::mounts_volumes(&info)).map(volume);
-    let network = network_mounts(&config).filter(|_| info.capabilities.fs_isolation != FsIsolation::None);
+    let network =
+        network_mounts(&config, alloc).filter(|_| info.capabilities.fs_isolation != FsIsolation::None);
     TaskConfig {
         mounts: network.chain(facts().flat_map(|facts| &facts.mounts).map(mount)).chain(volumes).collect(),
         devices: facts().flat_map(|facts| &facts.devices).map(device).collect(),
@@ -240,9 +245,10 @@ fn with_facts(config: TaskConfig, driver: &dyn TaskDriver, known: &AttemptContex
 }
 
 /// The files about the network that the task shares with its group.
-fn network_mounts(config: &TaskConfig) -> impl Iterator<Item = Mount> {
-    let alloc = config.dirs.task.parent().filter(|_| config.network.is_some());
-    alloc.into_iter().flat_map(network_files::places).map(|(host_path, task_path)| Mount {
+fn network_mounts(config: &TaskConfig, alloc: &Allocation) -> impl Iterator<Item = Mount> {
+    let places = config.dirs.task.parent().zip(alloc.group());
+    let places = places.into_iter().flat_map(|(dir, group)| network_files::places(dir, group));
+    places.map(|(host_path, task_path)| Mount {
         host_path,
         task_path,
         readonly: true,

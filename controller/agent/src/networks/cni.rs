@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, net::IpAddr, sync::Arc};
 
-use herdlet_api_types::{AllocId, Duration, alloc::Allocation};
+use herdlet_api_types::{AllocId, Duration, alloc::Allocation, job};
 use herdlet_base::error::in_full;
 use herdlet_cni::{
     chain::PortMapping,
@@ -20,36 +20,41 @@ use herdlet_plan::{
 };
 use herdlet_storage::network_files::{Connection, NetworkFiles};
 
-use super::{AllocNetworks, SweepCount, fatal, not_held, retry};
+use super::{
+    AllocNetworks, SweepCount,
+    description::{self, Description},
+    fatal, not_held, retry,
+};
 
 /// How soon to look again for a config file or a plugin.
 const ASK_FOR_CNI: Duration = Duration::from_secs(5);
 
 impl AllocNetworks {
-    pub(super) fn cni_up(&self, alloc: &Allocation, network: &str) -> Outcome {
+    pub(super) fn cni_up(&self, about: &Description<'_>, network: &str) -> Outcome {
+        let alloc = about.alloc;
         let owner = alloc.id.to_string();
         let ports: Vec<PortMapping> = self.ports_of(alloc).iter().map(mapping).collect();
-        let args = arguments(alloc, &self.machine.region);
+        let args = arguments(alloc, &self.machine.node.get().region);
         let request =
             Request { owner: &owner, network, args: &args, ports: &ports, namespace: NamespaceSource::New };
         let made = match self.cni.up(&request) {
             Ok(made) => made,
             Err(error) => return failed(&error),
         };
-        match files(&made).up(&self.paths.alloc(&alloc.id)) {
+        match files(&made, &about.dns).up(&about.dir) {
             Ok(()) => Outcome::Done(Some(facts_of(&made))),
             Err(error) => retry(in_full(&error)),
         }
     }
 
-    pub(super) fn cni_inspect(&self, alloc: &Allocation, depth: Depth) -> Outcome {
-        let made = match self.cni.inspect(&alloc.id.to_string(), depth) {
+    pub(super) fn cni_inspect(&self, about: &Description<'_>, depth: Depth) -> Outcome {
+        let made = match self.cni.inspect(&about.alloc.id.to_string(), depth) {
             Ok(State::Complete(made)) => made,
             Ok(State::Incomplete { what }) => return Outcome::Foreign { why: format!("its {what}") },
             Ok(State::Absent) => return Outcome::Absent,
             Err(error) => return failed(&error),
         };
-        match files(&made).difference(&self.paths.alloc(&alloc.id)) {
+        match files(&made, &about.dns).difference(&about.dir) {
             Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
             None => Outcome::Present(Some(facts_of(&made))),
         }
@@ -57,7 +62,7 @@ impl AllocNetworks {
 
     pub(super) fn cni_down(&self, alloc: &Allocation) -> Outcome {
         match self.cni.down(&alloc.id.to_string()) {
-            Ok(()) => Outcome::Done(None),
+            Ok(()) => description::removed(&self.paths.alloc(&alloc.id)),
             Err(error) => failed(&error),
         }
     }
@@ -97,14 +102,14 @@ fn arguments(alloc: &Allocation, region: &str) -> String {
     text
 }
 
-/// The files about a network. Its plugins may name other name servers than the machine's.
-fn files(made: &Made) -> NetworkFiles {
+/// The files about a network. Its plugins may name other name servers than the machine's, and the job others again.
+fn files(made: &Made, of_job: &job::Dns) -> NetworkFiles {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
     let address = made.connection.address();
     let connection = address.map_or(Connection::None, |ip| Connection::Address { ip, name: &name });
-    let files = NetworkFiles::for_connection(connection);
-    match resolv_conf(&made.connection.dns) {
+    let files = NetworkFiles::for_connection(connection, of_job);
+    match resolv_conf(&made.connection.dns).filter(|_| of_job.is_empty()) {
         Some(resolv_conf) => NetworkFiles { resolv_conf, ..files },
         None => files,
     }

@@ -1,6 +1,7 @@
 //! Tests of the requests for networks that the agent derives from allocations.
 
 use super::*;
+use herdlet_api_types::job::{Dns, Network};
 use herdlet_network::port_owner::Transport;
 
 fn port(host_ip: &str, to: u16) -> AssignedPort {
@@ -47,7 +48,11 @@ fn agent_without_privileges_makes_and_keeps_nothing() {
         instance,
         Settings::default(),
         &paths,
-        Machine { permission: Permission::Missing, usual_addresses: Vec::new(), region: String::new() },
+        Machine {
+            permission: Permission::Missing,
+            usual_addresses: Vec::new(),
+            node: CurrentNode::new(NodeFacts::default()),
+        },
     );
     assert_eq!(networks.bridge_name().unwrap().as_str(), "hl-01234567");
     assert_eq!(networks.sweep(|_| true), SweepCount::default());
@@ -61,4 +66,65 @@ fn agent_without_privileges_makes_and_keeps_nothing() {
     assert!(why.contains("run it as root"), "{why}");
     assert_eq!(networks.inspect(&alloc), Outcome::Absent);
     assert_eq!(networks.down(&alloc), Outcome::Done(None));
+}
+
+/// It is only a file, so an agent without privileges writes it too.
+#[test]
+fn resolver_of_a_group_on_the_machines_network_is_written_and_repaired() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = Paths { state: dir.path().to_owned(), runtime: dir.path().join("run") };
+    let facts = NodeFacts {
+        attributes: [("unique.network.ip-address".to_owned(), "192.0.2.53".to_owned())].into(),
+        ..NodeFacts::default()
+    };
+    let node = CurrentNode::new(facts);
+    let machine =
+        Machine { permission: Permission::Missing, usual_addresses: Vec::new(), node: node.clone() };
+    let instance = InstanceId("0123456789abcdef".to_owned());
+    let networks = AllocNetworks::new(instance, Settings::default(), &paths, machine);
+    let mut job = herdlet_manifest::fixture::job("web", "g", "server");
+    let dns = Dns {
+        servers: vec!["${attr.unique.network.ip-address}".to_owned()],
+        searches: vec!["${node.class}".to_owned(), "example.org".to_owned()],
+        options: Vec::new(),
+    };
+    Arc::make_mut(&mut job).groups[0].network = Some(Network { dns, ..Network::default() });
+    let alloc = herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec;
+    let made = paths.alloc(&alloc.id);
+    std::fs::create_dir_all(&made).unwrap();
+    let file = made.join(".network/resolv.conf");
+    assert_eq!(networks.inspect(&alloc), Outcome::Absent);
+    let up = Outcome::Done(Some(facts_of_machine()));
+    assert_eq!(networks.up(&alloc), up);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        text.ends_with("nameserver 192.0.2.53\nsearch example.org\n"),
+        "an empty value is left out: {text}"
+    );
+    assert_eq!(networks.inspect(&alloc), Outcome::Present(Some(facts_of_machine())));
+
+    std::fs::write(&file, "").unwrap();
+    let damage = Outcome::Foreign { why: "its file resolv.conf differs".to_owned() };
+    assert_eq!(networks.inspect(&alloc), damage);
+    assert_eq!(networks.up(&alloc), up);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    // The machine's address has changed.
+    let facts = NodeFacts {
+        attributes: [("unique.network.ip-address".to_owned(), "192.0.2.54".to_owned())].into(),
+        ..NodeFacts::default()
+    };
+    node.set(facts);
+    assert_eq!(networks.inspect(&alloc), damage);
+
+    assert_eq!(networks.down(&alloc), Outcome::Done(None));
+    assert_eq!(networks.inspect(&alloc), Outcome::Absent);
+    let facts = NodeFacts {
+        attributes: [("unique.network.ip-address".to_owned(), "192.0.2.54\nsearch x".to_owned())].into(),
+        ..NodeFacts::default()
+    };
+    node.set(facts);
+    let Outcome::Failed { class: FailureClass::Fatal, why } = networks.up(&alloc) else {
+        panic!("it is written")
+    };
+    assert!(why.contains("`dns.servers`") && why.contains("control characters"), "{why}");
 }

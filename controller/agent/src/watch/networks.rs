@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::{alloc::Allocation, job::Group, task::TaskStatus, view::AllocView};
+use herdlet_api_types::{alloc::Allocation, task::TaskStatus, view::AllocView};
 use herdlet_plan::{
     action::Outcome,
     event::{Event, Noticed},
@@ -42,9 +42,9 @@ pub async fn watch(networks: Arc<AllocNetworks>, model: Arc<ReadModel>, inbox: I
     }
 }
 
-/// The allocation, if its tasks run in a network of its own.
+/// The allocation, if its tasks run in a network of its own, or with a file about the machine's.
 fn used(view: &AllocView) -> Option<Arc<Allocation>> {
-    let is_own = view.spec.group().is_some_and(Group::has_own_network);
+    let is_own = view.spec.group().is_some_and(|group| group.has_own_network() || group.has_own_dns());
     let runs = view.tasks.iter().any(|task| task.state == TaskStatus::Running);
     (is_own && runs).then(|| Arc::clone(&view.spec))
 }

@@ -1,5 +1,6 @@
 //! The effective settings of the section `cluster`.
 
+use herdlet_fingerprint::HostNetwork;
 use serde_json::{Value, json};
 
 use crate::{Allowed, Cluster};
@@ -9,13 +10,7 @@ use crate::{Allowed, Cluster};
 pub(super) fn values(cluster: Option<&Cluster>) -> Vec<(&'static str, Value)> {
     let Some(cluster) = cluster else { return Vec::from([("cluster.enabled", json!(false))]) };
     let names = |names: &Allowed| json!({ "allow": names.allow, "deny": names.deny });
-    let networks = cluster.network.host_networks.iter().map(|network| {
-        let cidr: Vec<String> = network.cidr.iter().map(ToString::to_string).collect();
-        json!({
-            "name": network.name, "cidr": cidr.join(","), "interface": network.interface.as_deref().unwrap_or_default(),
-            "reserved_ports": network.reserved_ports,
-        })
-    });
+    let networks = cluster.network.host_networks.iter().map(host_network);
     let tls = |tls: &crate::RpcTls| {
         json!({
             "rpc": true, "ca_file": tls.authority, "cert_file": tls.certificate, "key_file": tls.key,
@@ -61,4 +56,13 @@ pub(super) fn values(cluster: Option<&Cluster>) -> Vec<(&'static str, Value)> {
         ("cluster.intro_token_file", json!(cluster.intro_token_file)),
         ("cluster.start_offline", json!(cluster.start_offline)),
     ])
+}
+
+/// A network of the machine.
+pub(super) fn host_network(network: &HostNetwork) -> Value {
+    let cidr: Vec<String> = network.cidr.iter().map(ToString::to_string).collect();
+    json!({
+        "name": network.name, "cidr": cidr.join(","), "interface": network.interface.as_deref().unwrap_or_default(),
+        "reserved_ports": network.reserved_ports,
+    })
 }

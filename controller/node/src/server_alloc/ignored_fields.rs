@@ -68,8 +68,8 @@ const OF_IDENTITY: [&str; 4] = ["Audience", "ExtraClaims", "ServiceName", "TTL"]
 /// Fields of a host volume likewise: servers have chosen the volume, and it is mounted as it is.
 const OF_HOST_VOLUME: [&str; 4] = ["AccessMode", "AttachmentMode", "MountOptions", "Sticky"];
 
-/// Fields of a network in mode `host` that matter only in other modes. `raw_exec` has no file system of its own for a name server entry.
-const OF_HOST_NETWORK: [&str; 6] = ["CIDR", "CNI", "DNS", "Device", "Hostname", "IP"];
+/// Fields of a network in mode `host` that matter only in other modes.
+const OF_HOST_NETWORK: [&str; 5] = ["CIDR", "CNI", "Device", "Hostname", "IP"];
 
 /// Fields of a service of provider `nomad` that only Consul uses.
 const OF_CONSUL: [&str; 3] = ["Cluster", "Identity", "Namespace"];

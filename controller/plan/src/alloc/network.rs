@@ -1,5 +1,5 @@
 //! The network that the tasks of an allocation share: set up before they start, and removed after they have ended. A
-//! group whose tasks use the machine's network does not need one.
+//! group whose tasks use the machine's network, and resolve names as it does, does not need one.
 //!
 //! If it had to be made again, the tasks that were started in the old one restart: a process does not move between
 //! namespaces. This needs no state of its own: the launch records name the network that each task has read, so the

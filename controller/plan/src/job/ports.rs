@@ -15,7 +15,7 @@ use herdlet_api_types::{
     view::{Reason, Unplaced},
 };
 
-use crate::backoff::fraction;
+use crate::{backoff::fraction, context::HostNetwork};
 
 /// Why ports can't be assigned now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,12 @@ pub enum NoPorts {
     Taken(u16),
     /// The agent's config keeps this port for the machine.
     Reserved(u16),
+    /// The agent's config keeps this port of one of the machine's networks for the machine.
+    ReservedIn(u16, String),
+    /// The agent's config has no network of this name, for the port with this label.
+    NoNetwork(String, String),
+    /// The machine has no address in the network of this name.
+    NoAddress(String),
     /// No dynamic port is free.
     Exhausted,
 }
@@ -42,6 +48,25 @@ impl NoPorts {
             Self::Reserved(port) => (
                 format!("needs port {port}, which `reserved` of the agent's config keeps for the machine"),
                 format!("network: reserved port collision {port}"),
+            ),
+            Self::ReservedIn(port, network) => (
+                format!(
+                    "needs port {port} of the host network `{network}`, which its `reserved_ports` keep for the machine"
+                ),
+                format!("network: reserved port collision {port}"),
+            ),
+            Self::NoNetwork(network, label) => (
+                format!(
+                    "needs the host network `{network}` for port `{label}`: add it to `network.host_networks` of the agent's config"
+                ),
+                format!("missing host network \"{network}\" for port \"{label}\""),
+            ),
+            Self::NoAddress(network) => (
+                format!(
+                    "needs the host network `{network}`, and the machine had no such address when the agent started: compare \
+                     `network.host_networks` of the agent's config with the machine's addresses"
+                ),
+                format!("network: no addresses available for \"{network}\" network"),
             ),
             Self::Exhausted => (
                 String::from("needs a dynamic port, and none is free"),
@@ -129,6 +154,42 @@ pub struct OfferedPorts<'s> {
     pub dynamic: &'s RangeInclusive<u16>,
     /// The address that they are on.
     pub host_ip: &'s str,
+    /// The machine's networks on which they can be instead, by name.
+    pub networks: &'s BTreeMap<String, HostNetwork>,
+}
+
+/// Where a port is.
+#[derive(Clone, Copy)]
+struct Place<'s> {
+    ip: &'s str,
+    /// The network, if it is not the usual one.
+    network: Option<(&'s str, &'s HostNetwork)>,
+}
+
+impl<'s> OfferedPorts<'s> {
+    /// Where a port of the group is; ports of tasks are on the usual network.
+    fn place<'p>(&self, group: &'p Group, task: Option<&Task>, label: &str) -> Result<Place<'p>, NoPorts>
+    where
+        's: 'p,
+    {
+        let named = group.network.as_ref().filter(|_| task.is_none());
+        let Some(name) = named.and_then(|network| network.host_networks.get(label)) else {
+            return Ok(Place { ip: self.host_ip, network: None });
+        };
+        let network =
+            self.networks.get(name).ok_or_else(|| NoPorts::NoNetwork(name.clone(), String::from(label)))?;
+        let ip = network.ip.as_deref().ok_or_else(|| NoPorts::NoAddress(name.clone()))?;
+        Ok(Place { ip, network: Some((name, network)) })
+    }
+}
+
+impl Place<'_> {
+    /// Why a port can't be assigned here.
+    fn refuses(&self, port: u16, held: &PortClaims) -> Option<NoPorts> {
+        let in_network = self.network.filter(|(_, network)| network.reserved_ports.contains(&port));
+        let here = || in_network.map(|(name, _)| NoPorts::ReservedIn(port, String::from(name)));
+        held.refuses(port).or_else(here)
+    }
 }
 
 /// Checks that the fixed ports of the group and its tasks are free, or held by an allocation that is about to release them (`own`).
@@ -152,27 +213,29 @@ pub fn assign(
     held: &PortClaims,
     offered: &OfferedPorts<'_>,
 ) -> Result<AllocPorts, NoPorts> {
-    let OfferedPorts { dynamic: range, host_ip } = *offered;
+    let range = offered.dynamic;
     let mut own = BTreeSet::new();
     let mut ports = AllocPorts::default();
-    let mut give = |task: Option<&Task>, label: &String, request: &PortRequest, value: u16| {
+    let mut give = |(task, label): (Option<&Task>, &String), request: &PortRequest, value: u16, ip: &str| {
         let of_owner = match task {
             Some(task) => ports.tasks.entry(task.name.clone()).or_default(),
             None => &mut ports.group,
         };
-        of_owner.insert(label.clone(), port_of(host_ip, value, request.to));
+        of_owner.insert(label.clone(), port_of(ip, value, request.to));
     };
     for (task, label, request) in group.port_requests() {
         let Some(port) = request.fixed else { continue };
-        if let Some(why) = held.refuses(port) {
+        let place = offered.place(group, task, label)?;
+        if let Some(why) = place.refuses(port, held) {
             return Err(why);
         }
         if !own.insert(port) {
             return Err(NoPorts::Taken(port));
         }
-        give(task, label, request, port);
+        give((task, label), request, port, place.ip);
     }
     for (task, label, request) in group.port_requests().filter(|(_, _, request)| request.fixed.is_none()) {
+        let place = offered.place(group, task, label)?;
         let count = i64::from(range.end().saturating_sub(*range.start()).saturating_add(1));
         let first = match task {
             Some(task) => fraction(count, (id, task.name.as_str(), label.as_str())),
@@ -180,12 +243,12 @@ pub fn assign(
         };
         let mut free = (0..count)
             .map(|step| *range.start() + ((step + first) % count) as u16)
-            .filter(|port| held.refuses(*port).is_none() && !own.contains(port));
+            .filter(|port| place.refuses(*port, held).is_none() && !own.contains(port));
         // The report may be outdated: a port whose owner has just ended is better than none.
         let unused = free.clone().find(|port| !held.listening.contains(port));
         let free = unused.or_else(|| free.next()).ok_or(NoPorts::Exhausted)?;
         own.insert(free);
-        give(task, label, request, free);
+        give((task, label), request, free, place.ip);
     }
     Ok(ports)
 }
@@ -207,8 +270,10 @@ mod tests {
     use crate::fixture::{alloc, task};
 
     fn few_ports() -> OfferedPorts<'static> {
-        OfferedPorts { dynamic: &(20_000..=20_003), host_ip: "10.0.0.1" }
+        OfferedPorts { dynamic: &(20_000..=20_003), host_ip: "10.0.0.1", networks: &NO_NETWORKS }
     }
+
+    static NO_NETWORKS: BTreeMap<String, HostNetwork> = BTreeMap::new();
 
     const DYNAMIC: PortRequest = PortRequest { fixed: None, to: None };
 
@@ -319,6 +384,45 @@ mod tests {
         assert!(assigned(&group, 1, &held).is_ok_and(|ports| ports != [20_002]));
         held.set_listening(BTreeSet::new());
         assert!(assigned(&group, 1, &held).is_ok());
+    }
+
+    /// 8 % of public job files name one.
+    #[test]
+    fn ports_are_on_the_network_that_they_name() {
+        let network = |ip: Option<&str>, reserved: &[u16]| HostNetwork {
+            ip: ip.map(ToOwned::to_owned),
+            reserved_ports: reserved.iter().copied().collect(),
+        };
+        let reserved = [8443, 20_000, 20_001, 20_002];
+        let networks = [
+            ("lan".to_owned(), network(Some("192.0.2.7"), &reserved)),
+            ("away".to_owned(), network(None, &[])),
+        ];
+        let networks = BTreeMap::from(networks);
+        let offered = OfferedPorts { networks: &networks, ..few_ports() };
+        let on = |name: &str, request: PortRequest| {
+            let mut group = group(&[("web", request), ("admin", DYNAMIC)]);
+            let own = group.network.as_mut().expect("a network");
+            own.host_networks.insert("web".to_owned(), name.to_owned());
+            // A label of a task is no label of the group.
+            group.tasks = vec![task("a", Lifecycle::Main)];
+            group.tasks[0].ports.insert("web".to_owned(), DYNAMIC);
+            assign(&group, AllocId::from_hash([1; 16]), &PortClaims::default(), &offered)
+        };
+        let fixed = |port: u16| PortRequest { fixed: Some(port), to: None };
+        let ports = on("lan", DYNAMIC).expect("a free port");
+        let ips = |ports: &Ports| ports.values().map(|port| port.host_ip.clone()).collect::<Vec<_>>();
+        assert_eq!(ips(&ports.group), ["10.0.0.1", "192.0.2.7"]);
+        assert_eq!(ports.group["web"].value, 20_003, "the others are reserved there");
+        assert_eq!(ips(&ports.tasks["a"]), ["10.0.0.1"]);
+        assert_eq!(on("lan", fixed(80)).map(|ports| ports.group["web"].value), Ok(80));
+        assert_eq!(on("lan", fixed(8443)), Err(NoPorts::ReservedIn(8443, "lan".to_owned())));
+        assert_eq!(on("away", DYNAMIC), Err(NoPorts::NoAddress("away".to_owned())));
+        let why = on("wan", DYNAMIC).expect_err("no such network");
+        assert_eq!(why, NoPorts::NoNetwork("wan".to_owned(), "web".to_owned()));
+        let unplaced = why.unplaced(|_| None);
+        assert!(unplaced.message.contains("add it to `network.host_networks`"), "{}", unplaced.message);
+        assert_eq!(unplaced.exhausted, ["missing host network \"wan\" for port \"web\""]);
     }
 
     #[test]

@@ -59,9 +59,9 @@ pub const DIR: AllocPartRow = AllocPartRow {
     },
 };
 
-/// The network that the tasks share.
+/// The network that the tasks share, and the files about it: of the machine's network, how they resolve names.
 pub const NETWORK: AllocPartRow = AllocPartRow {
-    needed: |group| Need::when(group.has_own_network()),
+    needed: |group| Need::when(group.has_own_network() || group.has_own_dns()),
     row: PartRow {
         name: "network",
         medium: Medium::Mounts,

@@ -3,13 +3,16 @@
 use std::{
     collections::BTreeSet,
     fs,
-    net::{TcpListener, UdpSocket},
+    io::{ErrorKind, Read as _, Write as _},
+    net::{TcpListener, TcpStream, UdpSocket},
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
 use herdlet_e2e::{
     agent::{Agent, Setup},
+    environment,
     http::{self, Peer},
     ports,
     shown::Alloc,
@@ -129,6 +132,60 @@ fn isolated_tasks_have_the_files_of_their_network() {
     assert_eq!(agent.cli(&arguments).success().stdout, expected);
     agent.cli(&["delete", "web", "--wait"]).success();
     until_nothing_left(&agent);
+}
+
+/// Also without a network of their own, and over damage.
+#[test]
+fn isolated_tasks_resolve_names_as_their_group_says() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = start("");
+    let task = "- name: server\n  driver: exec\n  config: {command: sleep, args: [\"3600\"]}\n";
+    let dns = |mode: &str| {
+        let address = "${attr.unique.network.ip-address}";
+        format!(
+            "network: {{mode: {mode}, dns: {{servers: [192.0.2.1, \"{address}\"], searches: [a.example, b.example], options: [\"ndots:2\"]}}}}\n"
+        )
+    };
+    for (name, mode) in [("machine", "host"), ("own", "bridge")] {
+        agent.apply_and_wait(&job(name, "service", &dns(mode), &[indented(task, 8)]));
+    }
+    let shown = |agent: &Agent, name: &str| {
+        let arguments = ["exec", name, "--task", "server", "--", "cat", "/etc/resolv.conf"];
+        agent.cli(&arguments).success().stdout
+    };
+    let words = ["search a.example b.example\n", "options ndots:2\n", "nameserver 192.0.2.1\n"];
+    let names = ["machine.g[0]", "own.g[0]"];
+    let ids = names.map(|name| agent.alloc(name).unwrap().id());
+    for name in names {
+        let text = shown(&agent, name);
+        assert!(words.iter().all(|word| text.matches(word).count() == 1), "{name}: {text}");
+        assert!(!text.contains("${"), "{name}: {text}");
+        assert!(text.lines().filter(|line| line.starts_with("nameserver")).count() <= 2, "{name}: {text}");
+    }
+    let allocs = agent.home.state().join("alloc");
+    let files = ids.map(|id| allocs.join(id).join(".network"));
+    assert!(!files[0].join("hosts").exists(), "the machine's own is used");
+    let before = shown(&agent, "machine.g[0]");
+    let pid = agent.single("machine.g[0]", "server").pid;
+    agent.kill();
+    fs::write(files[0].join("resolv.conf"), "nameserver 192.0.2.9\n").unwrap();
+    agent.launch();
+    agent.cli(&["wait", "machine"]).success();
+    wait::until_true("the file is written again", || shown(&agent, "machine.g[0]") == before);
+    assert_eq!(agent.single("machine.g[0]", "server").pid, pid, "the task runs on");
+    for name in ["machine", "own"] {
+        agent.cli(&["stop", name]).success();
+    }
+    for dir in &files {
+        wait::until_true("its files are removed", || !dir.exists());
+    }
+    for name in ["machine", "own"] {
+        agent.cli(&["delete", name, "--wait"]).success();
+    }
+    until_nothing_left(&agent);
+    agent.finish();
 }
 
 #[test]
@@ -252,6 +309,49 @@ fn port_of_another_process_is_waited_for() {
     let explained = agent.cli(&["explain", "web"]).success().stdout;
     assert!(!explained.contains("another process"), "its own sockets hold the port: {explained}");
     agent.cli(&["delete", "web", "--wait"]).success();
+    until_nothing_left(&agent);
+    agent.finish();
+}
+
+#[test]
+fn ports_are_on_the_network_of_the_machine_that_they_name() {
+    if !is_root() || environment::program("ip").is_none() {
+        return;
+    }
+    let added = Command::new("ip").args(["address", "add", "192.0.2.7/32", "dev", "lo"]).status();
+    assert!(added.unwrap().success());
+    let mut agent = start(
+        "network: {host_networks: [{name: public, cidr: 192.0.2.0/24}, {name: away, cidr: 203.0.113.0/24}]}",
+    );
+    let group = |network: &str| {
+        format!(
+            "network: {{mode: bridge, ports: {{http: {{to: 8080, host_network: {network}}}}}}}\nservices:\n  - {{name: web, port: http}}\n"
+        )
+    };
+    agent.apply_and_wait(&job("web", "service", &group("public"), &[server()]));
+    let alloc = agent.alloc("web.g[0]").unwrap();
+    let port = alloc.port("http").unwrap();
+    agent.until_logged(&alloc.id(), "server", "stdout", |log| log.contains("listens"));
+    let mut client = TcpStream::connect(("192.0.2.7", port)).unwrap();
+    client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("0 at 172.26."), "{answer}");
+    let refused = TcpStream::connect(("127.0.0.1", port)).map_err(|error| error.kind());
+    assert_eq!(refused.map(drop), Err(ErrorKind::ConnectionRefused));
+    assert_eq!(variable(&agent, &alloc, "NOMAD_HOST_ADDR_http"), format!("192.0.2.7:{port}"));
+    let service = http::get(&agent.peer(), "/v1/service/web").unwrap().json();
+    assert_eq!((&service[0]["Address"], &service[0]["Port"]), (&"192.0.2.7".into(), &port.into()));
+    for (network, why) in [
+        ("wan", "needs the host network `wan` for port `http`: add it to `network.host_networks`"),
+        ("away", "needs the host network `away`, and the machine had no such address when the agent started"),
+    ] {
+        agent.apply(&job(network, "service", &group(network), &[server()]));
+        agent.until_printed(&["explain", network], |text| text.contains(why));
+    }
+    for name in ["web", "wan", "away"] {
+        agent.cli(&["delete", name, "--wait"]).success();
+    }
     until_nothing_left(&agent);
     agent.finish();
 }

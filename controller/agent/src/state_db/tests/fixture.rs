@@ -173,6 +173,7 @@ impl Life {
             max_kill_timeout: Duration::from_secs(30),
             dynamic_ports: 20_000..=32_000,
             host_ip: "127.0.0.1".to_owned(),
+            host_networks: BTreeMap::new(),
             node: NodeFacts::default(),
             room: Room::ENDLESS,
             cores: OfferedCores::Unsupported { why: String::new() },

@@ -2,7 +2,7 @@
 //! hostile manifest never reaches rules that compare items with each other.
 
 use herdlet_api_types::job::{ALLOCATIONS_MAX, Job};
-use herdlet_api_types::manifest::{GroupSpec, JobManifest, Spread, TaskSpec, service::Service};
+use herdlet_api_types::manifest::{Dns, GroupSpec, JobManifest, Spread, TaskSpec, service::Service};
 
 use super::Findings;
 use crate::yaml::Trail;
@@ -52,6 +52,12 @@ impl Bounds<'_, '_> {
         let network = trail.field("network");
         let ports = group.network.as_ref().map_or(0, |network| length(network.ports.as_ref()));
         self.list("ports", ports, ITEMS_MAX, &network.field("ports"));
+        let dns = group.network.as_ref().and_then(|network| network.dns.as_ref());
+        for (name, list) in dns.into_iter().flat_map(|Dns { servers, searches, options }| {
+            [("servers", servers), ("searches", searches), ("options", options)]
+        }) {
+            self.list(name, length(list.as_ref()), ITEMS_MAX, &network.field("dns").field(name));
+        }
         self.list("volumes", length(group.volumes.as_ref()), ITEMS_MAX, &trail.field("volumes"));
         self.list("groups", length(group.depends_on.as_ref()), ITEMS_MAX, &trail.field("depends_on"));
         self.list("constraints", length(group.constraints.as_ref()), ITEMS_MAX, &trail.field("constraints"));

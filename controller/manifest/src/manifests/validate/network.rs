@@ -2,15 +2,15 @@
 
 mod cni;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use herdlet_api_types::{
-    driver::Networking,
-    job::Group,
-    manifest::{Network, NetworkMode},
+    driver::{FsIsolation, Networking},
+    job::{self, Group},
+    manifest::{Dns, Network, NetworkMode, Text},
 };
 
-use super::{Findings, GroupContext};
+use super::{Findings, GroupContext, text};
 use crate::yaml::Trail;
 
 /// The networks of one group.
@@ -31,6 +31,16 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
         labels(network, &trail, findings);
         networks.static_ports(network, &trail, findings);
         cni::arguments(network, &trail, findings);
+        for (label, port) in network.ports.iter().flatten() {
+            let name = port.host_network.as_ref().map(|text| &*text.0);
+            if let Some(name) = name.filter(|name| !name.is_empty()) {
+                text::plain(name, &trail.field("ports").field(label).field("host_network"), findings);
+            }
+        }
+        if let Some(dns) = &network.dns {
+            resolver(dns, &trail.field("dns"), findings);
+            unused_resolver(context, &trail.field("dns"), findings);
+        }
         if network.mode == Some(NetworkMode::None) && network.ports.iter().flatten().next().is_some() {
             let message = "has no effect with `mode: none`: nothing leads into the network";
             findings.warning(&trail.field("ports"), message);
@@ -81,9 +91,14 @@ fn mode_of(group: &Group) -> String {
 impl Networks<'_> {
     /// Validates the network of one task. As in Nomad, labels may repeat in other tasks, and not in the group.
     fn of_task(&mut self, network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-        let Network { mode, ports, cni } = network;
+        let Network { mode, ports, cni, dns } = network;
         if cni.is_some() {
             findings.problem(&trail.field("cni"), "only the network of a group can be one of CNI");
+        }
+        if dns.is_some() {
+            let message =
+                "belongs to the group's `network`: the tasks of a group resolve names in the same way";
+            findings.problem(&trail.field("dns"), message);
         }
         match mode {
             None | Some(NetworkMode::Host) => {}
@@ -101,6 +116,11 @@ impl Networks<'_> {
             if of_group.is_some_and(|ports| ports.contains_key(label)) {
                 let message = format!("the group's `network` has a port `{label}` too; rename one of them");
                 findings.problem(&trail, message);
+            }
+            let named = port.host_network.as_ref().map(|text| &*text.0);
+            if named.is_some_and(|name| !["", job::Network::DEFAULT_HOST_NETWORK].contains(&name)) {
+                let message = "only a port of the group's `network` can be on another network of the machine";
+                findings.problem(&trail.field("host_network"), message);
             }
             if port.to.is_some() {
                 let message = "has no effect here, as in Nomad: a task listens on the host port; \
@@ -127,6 +147,46 @@ impl Networks<'_> {
         }
     }
 }
+
+/// Validates `dns`.
+fn resolver(dns: &Dns, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let Dns { servers, searches, options } = dns;
+    for (name, list) in [("servers", servers), ("searches", searches), ("options", options)] {
+        for (index, value) in list.iter().flatten().enumerate() {
+            text::plain(&value.0, &trail.field(name).item(index), findings);
+        }
+    }
+    let trail = trail.field("servers");
+    for (index, Text(server)) in servers.iter().flatten().enumerate() {
+        // An IPv6 address may name an interface.
+        let address = server.split('%').next().unwrap_or_default();
+        if address.parse::<IpAddr>().is_err() && !server.contains("${") {
+            let message = "has no effect: resolvers ignore what is no IP address";
+            findings.warning(&trail.item(index), message);
+        }
+    }
+    if servers.iter().flatten().count() > SERVERS_MAX {
+        findings.warning(&trail, format!("resolvers use the first {SERVERS_MAX}"));
+    }
+}
+
+/// Warns of `dns` that no task sees.
+fn unused_resolver(context: &GroupContext<'_>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    let GroupContext { group, drivers, .. } = *context;
+    let sees_machine = |driver: &str| {
+        drivers.get(driver).is_some_and(|rules| rules.capabilities.fs_isolation == FsIsolation::None)
+    };
+    if let Some(task) = group.tasks.first()
+        && group.has_own_dns()
+        && group.tasks.iter().all(|task| sees_machine(&task.driver))
+    {
+        let message = format!("has no effect: tasks of {} see the machine's /etc/resolv.conf", task.driver);
+        findings.warning(trail, message);
+    }
+}
+
+/// As many name servers a resolver uses: `MAXNS` of resolv.conf(5).
+const SERVERS_MAX: usize = 3;
 
 /// Validates the labels of a network's ports.
 fn labels(network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {

@@ -7,7 +7,7 @@ use crate::{
     network::AllocNetwork,
     parts::Need,
 };
-use herdlet_api_types::job::{Network, NetworkMode, Task};
+use herdlet_api_types::job::{Dns, Network, NetworkMode, Task};
 
 const OTHER: Part = Part::Task(1, TaskPart::Process);
 
@@ -60,11 +60,16 @@ fn restarts(life: &Bench<'_>) -> Vec<bool> {
 }
 
 #[test]
-fn only_groups_with_a_network_of_their_own_need_one() {
+fn only_groups_with_a_network_or_resolver_of_their_own_need_one() {
     let main = || vec![task("main", Lifecycle::Main)];
+    let mut with_dns = networked(main(), NetworkMode::Host);
+    let job = Arc::make_mut(&mut Arc::make_mut(&mut with_dns).job);
+    let dns = Dns { searches: vec!["example.org".to_string()], ..Dns::default() };
+    job.groups[0].network = Some(Network { dns, ..Network::default() });
     for (spec, expected) in [
         (alloc(main()), Need::Unneeded),
         (networked(main(), NetworkMode::Host), Need::Unneeded),
+        (with_dns, Need::Needed),
         (networked(main(), NetworkMode::None), Need::Needed),
         (networked(main(), NetworkMode::Bridge), Need::Needed),
         (networked(main(), NetworkMode::Cni("other".to_string())), Need::Needed),

@@ -5,8 +5,8 @@ use herdlet_api_types::{
     constraint::{Affinity, Constraint, Operator, Spread},
     fixture::{self, group, job, scaling, task},
     job::{
-        ChangeMode, Dependency, DependencyCondition, GroupDependency, Identity, JobType, Lifecycle, LogMode,
-        Network, NetworkMode, PortRequest, Prestop, TemplateChange, Ui, VolumeMount, VolumeRequest,
+        ChangeMode, Dependency, DependencyCondition, Dns, GroupDependency, Identity, JobType, Lifecycle,
+        LogMode, Network, NetworkMode, PortRequest, Prestop, TemplateChange, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -107,6 +107,10 @@ fn each_job_field_changes_in_place_or_replaces() {
         ("network", |job| job.groups[0].network = Some(Network::default())),
         ("network", |job| {
             job.groups[0].network = Some(Network { mode: NetworkMode::Bridge, ..Network::default() })
+        }),
+        ("network", |job| {
+            let dns = Dns { servers: vec!["192.0.2.1".to_owned()], ..Dns::default() };
+            job.groups[0].network = Some(Network { dns, ..Network::default() });
         }),
         ("volumes", |job| {
             let request = VolumeRequest { source: "data".to_owned(), read_only: false, per_alloc: false };

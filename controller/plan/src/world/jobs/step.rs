@@ -176,7 +176,11 @@ impl World {
                 return None;
             }
         };
-        let offered = OfferedPorts { dynamic: &settings.dynamic_ports, host_ip: &settings.host_ip };
+        let offered = OfferedPorts {
+            dynamic: &settings.dynamic_ports,
+            host_ip: &settings.host_ip,
+            networks: &settings.host_networks,
+        };
         match ports::assign(spec, id, self.allocs.ports(), &offered) {
             Ok(ports) => Some(Admission { id, ports, cores }),
             Err(why) => {

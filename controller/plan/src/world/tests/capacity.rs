@@ -144,7 +144,7 @@ fn ports_are_held_until_the_network_is_removed() {
             let request = PortRequest { fixed: Some(port), to: None };
             let ports = [("http".to_owned(), request)].into();
             let mut job = wanting(id, 100, 50);
-            job.groups[0].network = Some(Network { ports, mode: mode.clone() });
+            job.groups[0].network = Some(Network { ports, mode: mode.clone(), ..Network::default() });
             job
         };
         bench.apply(vec![on("a", 80)], Vec::new());

@@ -306,6 +306,46 @@ fn containers_in_every_spelling() {
     assert!(message.contains("config") && message.contains("`image`"), "{message}");
 }
 
+/// 3 % of public job files have it.
+#[test]
+fn dns_of_a_group_in_every_language() {
+    let block = "    network {\n      dns {\n        servers  = [\"192.0.2.1\", \"${attr.unique.network.ip-address}\"]\n        \
+                 searches = [\"example.org\"]\n        options  = [\"ndots:2\"]\n      }\n    }";
+    let text = hcl("", block, "");
+    let isolated = text.replace("raw_exec", "exec");
+    let job = good("a.hcl", &isolated);
+    let dns = &job.groups[0].network.as_ref().unwrap().dns;
+    let list = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    assert_eq!(dns.servers, list(&["192.0.2.1", "${attr.unique.network.ip-address}"]));
+    assert_eq!((&dns.searches, &dns.options), (&list(&["example.org"]), &list(&["ndots:2"])));
+    assert_eq!(warnings("a.hcl", &isolated), [""; 0]);
+    let printed = herdlet_api_types::nomad::job(&job, 0);
+    assert_eq!(
+        printed["TaskGroups"][0]["Networks"][0]["DNS"]["Searches"],
+        serde_json::json!(["example.org"])
+    );
+    assert_eq!(good("a.json", &printed.to_string()).groups[0].network, job.groups[0].network);
+    let yaml = "{apiVersion: herdlet/v1, kind: Job, metadata: {name: a}, spec: {groups: [{name: g, network: {dns: \
+                {servers: [192.0.2.1, \"${attr.unique.network.ip-address}\"], searches: [example.org], options: [\"ndots:2\"]}}, \
+                tasks: [{name: t, driver: exec, config: {command: sleep}}]}]}}";
+    assert_eq!(good("a.yaml", yaml).groups[0].network.as_ref().unwrap().dns, *dns);
+    let path = "spec.groups[0].network.dns";
+    for (text, expected) in [
+        (text, format!("{path}: has no effect: tasks of raw_exec see the machine's /etc/resolv.conf")),
+        (
+            isolated.replace("192.0.2.1", "dns.example.org"),
+            format!("{path}.servers[0]: has no effect: resolvers ignore what is no IP address"),
+        ),
+        (
+            isolated.replace("\"192.0.2.1\"", "\"192.0.2.1\", \"192.0.2.2\", \"2001:db8::1\""),
+            format!("{path}.servers: resolvers use the first 3"),
+        ),
+    ] {
+        let found = warnings("a.hcl", &text);
+        assert!(found.len() == 1 && found[0].ends_with(&expected), "{found:?}");
+    }
+}
+
 /// 5 % of public job files are from before groups had networks.
 #[test]
 fn networks_of_single_tasks_in_every_language() {

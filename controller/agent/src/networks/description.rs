@@ -1,0 +1,84 @@
+//! The files about the network of an allocation, and what is reported of both together.
+//!
+//! In: an allocation, how its tasks resolve names, what was made or found of its network. Out: files in its directory, outcomes.
+
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use herdlet_api_types::{
+    alloc::Allocation,
+    job::{Dns, NetworkMode},
+};
+use herdlet_base::error::in_full;
+use herdlet_network::networks::NetworkState;
+use herdlet_plan::{action::Outcome, facts::Facts};
+use herdlet_storage::network_files::{self, Connection, NetworkFiles};
+
+use super::{facts_of_machine, mode_of, retry};
+
+/// An allocation and what its files say.
+pub(super) struct Description<'a> {
+    pub(super) alloc: &'a Allocation,
+    /// Its directory.
+    pub(super) dir: PathBuf,
+    pub(super) dns: Dns,
+}
+
+/// Removes the files from the directory of an allocation.
+pub(super) fn removed(dir: &Path) -> Outcome {
+    match network_files::remove(dir) {
+        Ok(()) => Outcome::Done(None),
+        Err(error) => retry(in_full(&error)),
+    }
+}
+
+impl Description<'_> {
+    /// Writes the files about a network that was made.
+    pub(super) fn written(&self, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
+        match self.files(address).up(&self.dir) {
+            Ok(()) => Outcome::Done(Some(facts)),
+            Err(error) => retry(in_full(&error)),
+        }
+    }
+
+    /// What was found of a network and its files.
+    pub(super) fn observed<N>(
+        &self,
+        state: NetworkState<N>,
+        facts: impl FnOnce(N) -> (Option<Ipv4Addr>, Arc<Facts>),
+    ) -> Outcome {
+        let made = match state {
+            NetworkState::Complete(made) => made,
+            NetworkState::Incomplete { what } => return Outcome::Foreign { why: format!("its {what}") },
+            NetworkState::Absent => return Outcome::Absent,
+        };
+        let (address, facts) = facts(made);
+        match self.files(address).difference(&self.dir) {
+            Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
+            None => Outcome::Present(Some(facts)),
+        }
+    }
+
+    /// What was found of the files about the machine's network: they are all that is made.
+    pub(super) fn of_machine(&self) -> Outcome {
+        let files = self.files(None);
+        if !files.any_exists(&self.dir) {
+            return Outcome::Absent;
+        }
+        self.observed(NetworkState::Complete(()), |()| (None, facts_of_machine()))
+    }
+
+    fn files(&self, address: Option<Ipv4Addr>) -> NetworkFiles {
+        let name = rustix::system::uname();
+        let name = name.nodename().to_string_lossy();
+        let connection = match (mode_of(self.alloc), address) {
+            (NetworkMode::Host, _) => Connection::Machine,
+            (_, Some(ip)) => Connection::Address { ip: ip.into(), name: &name },
+            (_, None) => Connection::None,
+        };
+        NetworkFiles::for_connection(connection, &self.dns)
+    }
+}

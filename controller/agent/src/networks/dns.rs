@@ -1,0 +1,37 @@
+//! How the tasks of an allocation resolve names: `dns` of its group, with the values of variables.
+
+use herdlet_api_types::{alloc::Allocation, job::Dns};
+use herdlet_plan::env::{self, Inputs, TaskEnv};
+
+use crate::current_node::CurrentNode;
+
+/// Replaces the variables. A value that is empty then is left out, as the resolver would ignore it.
+///
+/// # Errors
+/// A value that would be several lines. The text continues "failed to".
+pub(super) fn interpolated(alloc: &Allocation, node: &CurrentNode) -> Result<Dns, String> {
+    let written = alloc.group().and_then(|group| group.network.as_ref()).map(|network| &network.dns);
+    let Some(Dns { servers, searches, options }) = written.filter(|dns| !dns.is_empty()) else {
+        return Ok(Dns::default());
+    };
+    let env = env::build(&Inputs::new(alloc, &node.get()));
+    Ok(Dns {
+        servers: values("servers", servers, &env)?,
+        searches: values("searches", searches, &env)?,
+        options: values("options", options, &env)?,
+    })
+}
+
+fn values(list: &str, texts: &[String], env: &TaskEnv) -> Result<Vec<String>, String> {
+    let value = |text: &String| {
+        let value = env.interpolate(text);
+        if value.contains(char::is_control) {
+            return Err(format!(
+                "write {value:?} of `dns.{list}` into resolv.conf: it contains control characters"
+            ));
+        }
+        Ok(value)
+    };
+    let values: Vec<String> = texts.iter().map(value).collect::<Result<_, _>>()?;
+    Ok(values.into_iter().filter(|value| !value.trim().is_empty()).collect())
+}
