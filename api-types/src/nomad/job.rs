@@ -14,7 +14,8 @@ use crate::{
     job::{
         AddressMode, Artifact, ChangeMode, Check, CheckKind, Dns, Group, HealthCheck, Identity,
         InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy,
-        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
+        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess,
+        VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},

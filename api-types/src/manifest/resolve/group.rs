@@ -16,8 +16,8 @@ use crate::{
         self, DependencyCondition, Dns, Group, JobType, Network, PortRequest, ReschedulePolicy, VolumeRequest,
     },
     manifest::{
-        self, Dns as DnsSpec, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule, Update, Vault,
-        VolumeRequest as VolumeRequestSpec,
+        self, Dns as DnsSpec, EphemeralDisk, GroupDependency, GroupSpec, Network as NetworkSpec, Reschedule,
+        Update, Vault, VolumeRequest as VolumeRequestSpec,
         defaults::{DISK_MIB, UPDATE, default_reschedule, default_restart},
         strings,
     },

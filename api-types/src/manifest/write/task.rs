@@ -11,7 +11,8 @@ use crate::{
     Duration,
     job::{self, ArtifactMode, DependencyCondition, RestartPolicy},
     manifest::{
-        Action, Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Secret, Signal, TaskSpec, Template, Text, Vault, VolumeMount,
+        Action, Artifact, Dependency, DispatchPayload, Hook, Lifecycle, Logs, Prestop, Resources, Secret,
+        Signal, TaskSpec, Template, Text, Vault, VolumeMount,
         defaults::{ARTIFACT_DESTINATION, KILL_TIMEOUT, LOGS, PRESTOP_TIMEOUT},
         non_empty,
         resolve::Names,
