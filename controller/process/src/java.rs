@@ -209,7 +209,7 @@ fn attributes(output: &str) -> BTreeMap<String, String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use herdlet_api_types::job::Resources;
+    use herdlet_api_types::{driver::Sharing, job::Resources};
     use serde_json::json;
 
     use super::*;
@@ -230,8 +230,12 @@ mod tests {
     #[test]
     fn a_task_without_a_program_is_refused_before_its_start() {
         let found = |config: serde_json::Value| {
-            let planned =
-                Planned { config: &config, resources: &Resources::default(), ports: &BTreeSet::new() };
+            let planned = Planned {
+                config: &config,
+                resources: &Resources::default(),
+                ports: &BTreeSet::new(),
+                network: Sharing::Own,
+            };
             findings(&planned).into_iter().map(|finding| (finding.field, finding.verdict)).collect::<Vec<_>>()
         };
         let refused = [("jar_path".to_owned(), Verdict::Refused)];

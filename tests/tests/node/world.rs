@@ -112,6 +112,7 @@ impl World {
             secrets_plugins: path.join("common_plugins/secrets"),
             templates: herdlet_config::template::Template::default(),
             network: herdlet_config::network::Network::default(),
+            vault: Default::default(),
             notes: Arc::new(|_| {}),
         };
         let mut agent = Agent::start_by(parts, self.clock).await.unwrap();

@@ -55,7 +55,7 @@ pub(super) mod tests {
 
     use herdlet_api_types::{
         AllocId,
-        alloc::Ports,
+        alloc::{CoreSet, Ports},
         job::{LogMode, Logs, Resources},
     };
     use herdlet_driver::{AttemptId, FailureClass, KillDefaults, TaskConfig, TaskDirs};
@@ -73,6 +73,7 @@ pub(super) mod tests {
             user: None,
             users: Vec::new(),
             resources: Resources::default(),
+            cores: CoreSet::default(),
             dirs: TaskDirs { task: dir.clone(), shared: dir.clone(), logs: dir, log_name: "t".into() },
             logs: Logs { max_files: 1, max_file_size_mib: 1, disabled: false, mode: LogMode::Drop },
             kill: KillDefaults::default(),

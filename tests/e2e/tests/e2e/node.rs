@@ -218,7 +218,7 @@ fn servers_know_the_installed_java_and_emulator_and_run_a_class() {
     if !is_root() || !has("java") || !has("qemu-system-x86_64") {
         return;
     }
-    let mut ground = NodeTest::start();
+    let ground = NodeTest::start();
     wait::until_true("the versions are known", || {
         let known = ground.known();
         ["java", "qemu"].iter().all(|driver| {

@@ -92,7 +92,7 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 31] = [
+    let replacing: [(&str, Change); 32] = [
         ("tasks[a].vault", |job| first(job).vault = Some(fixture::vault_access())),
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),
