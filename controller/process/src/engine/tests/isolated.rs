@@ -286,6 +286,26 @@ async fn a_terminal_has_a_name_in_the_root() {
     agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
 }
 
+/// Its first process is the same program in all tasks.
+#[tokio::test]
+async fn a_task_cannot_disable_the_first_process_of_others() {
+    let Some(machine) = IsolatedMachine::new() else { return };
+    let agent = machine.agent();
+    let run = |attempt: u32, script: &str| {
+        let mut task = TaskConfig { id: id(attempt), ..machine.shell(script) };
+        task.config["init"] = true.into();
+        agent.driver.start(task)
+    };
+    run(1, "chmod 0 /proc/1/exe 2>/dev/null; chown 12 /proc/1/exe 2>/dev/null; true").await.unwrap();
+    assert!(agent.end_of(1).await.is_success());
+    run(2, "echo runs").await.unwrap();
+    assert!(agent.end_of(2).await.is_success());
+    assert_eq!(machine.0.log("stdout"), "runs\n", "{}", machine.0.log("stderr"));
+    for attempt in 1..=2 {
+        agent.driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
 /// Root of a task may change owners and modes, and with default capabilities any task may.
 #[tokio::test]
 async fn files_of_the_machines_devices_cannot_be_changed() {
