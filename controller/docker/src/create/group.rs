@@ -38,7 +38,7 @@ pub(super) fn is_used(docker: &DockerConfig) -> bool {
 ///
 /// # Errors
 /// A field that can't be used in it.
-pub(super) fn of(material: &Material<'_>) -> Result<Option<GroupNetwork>, FieldError> {
+pub(super) fn shared_network(material: &Material<'_>) -> Result<Option<GroupNetwork>, FieldError> {
     let docker = &material.config.docker;
     let Some(network) = material.task.network.as_ref().filter(|_| is_used(docker)) else { return Ok(None) };
     if let Some(refused) = refusals(material.config).into_iter().next() {

@@ -37,7 +37,7 @@ pub(super) struct Network {
 
 pub(super) fn of(material: &Material<'_>) -> Result<Network, FieldError> {
     let config = material.config;
-    if let Some(network) = group::of(material)? {
+    if let Some(network) = group::shared_network(material)? {
         return Ok(Network {
             mode: group::mode(material.about.kind, &network, &material.pause),
             bindings: HashMap::new(),

@@ -53,7 +53,7 @@ const HOSTS: &str = "/etc/hosts";
 pub(super) struct PauseLocks(Mutex<BTreeMap<AllocId, Arc<RwLock<()>>>>);
 
 impl PauseLocks {
-    pub(super) fn of(&self, alloc: AllocId) -> Arc<RwLock<()>> {
+    pub(super) fn lock_of(&self, alloc: AllocId) -> Arc<RwLock<()>> {
         let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         Arc::clone(locks.entry(alloc).or_default())
@@ -167,7 +167,7 @@ impl Shared {
     pub(super) async fn sweep_pauses(self: &Arc<Self>, grace: Duration) -> DriverResult<()> {
         let failed = |error| DriverError::retry(format!("list the records: {error}"));
         for alloc in self.records.pauses().map_err(failed)? {
-            let lock = self.pause_locks.of(alloc);
+            let lock = self.pause_locks.lock_of(alloc);
             let _held = lock.write().await;
             self.release_network(alloc, None).await?;
         }
@@ -191,7 +191,7 @@ impl Shared {
             let (Some(alloc), Some(id)) = (names::owned_pause(&container, &self.owner), &container.id) else {
                 continue;
             };
-            let lock = self.pause_locks.of(alloc);
+            let lock = self.pause_locks.lock_of(alloc);
             let _held = lock.write().await;
             let is_new = age_of(container.created.unwrap_or(i64::MAX), wall_now()) < grace;
             if self.may_have_pause(alloc)? || is_new {

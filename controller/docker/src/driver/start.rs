@@ -62,7 +62,7 @@ impl Shared {
         if let Some(run) = self.runs.get(&task.id) {
             return Ok(run.started());
         }
-        let sharing = self.pause_locks.of(task.id.alloc);
+        let sharing = self.pause_locks.lock_of(task.id.alloc);
         let started = {
             let _shared = if task.network.is_some() { Some(sharing.read().await) } else { None };
             self.start_in_turn(&task).await

@@ -115,7 +115,7 @@ impl Shared {
                 self.remove(client, &container).await?;
             }
         }
-        let sharing = self.pause_locks.of(id.alloc);
+        let sharing = self.pause_locks.lock_of(id.alloc);
         // Until its record is removed, too: of two attempts that are destroyed at once, one is the last.
         let _alone = if self.may_have_pause(id.alloc)? { Some(sharing.write().await) } else { None };
         self.release_network(id.alloc, Some(id)).await?;

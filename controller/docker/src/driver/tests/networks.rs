@@ -36,6 +36,31 @@ async fn a_network_that_is_gone_is_tried_again() {
     }
 }
 
+/// Whatever has the name of a pause container and is none of this agent's is named, and not touched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_strangers_container_with_its_name_is_not_touched() {
+    for machine in machines().into_iter().filter(|machine| machine.driver == "docker") {
+        let driver = machine.connected().await;
+        let client = driver.shared.current().client().await.unwrap();
+        let body = bollard::models::ContainerCreateBody {
+            image: Some(super::IMAGE.to_owned()),
+            ..Default::default()
+        };
+        let options = bollard::query_parameters::CreateContainerOptionsBuilder::new().name(&name(&machine));
+        let stranger = client.create_container(Some(options.build()), body).await.unwrap().id;
+        let mut task = machine.script(attempt_id(1), "sleep 3600");
+        let path = format!("/proc/{}/ns/net", std::process::id()).into();
+        task.network = Some(NetworkSpace { path });
+        let error = driver.start(task).await.unwrap_err();
+        assert!(matches!(error, herdlet_driver::DriverError::Recoverable(_)), "{error:?}");
+        assert!(error.why().contains(&name(&machine)) && error.why().contains("not this agent's"), "{error}");
+        driver.destroy(&attempt_id(1), Leftover::Kill).await.unwrap();
+        assert!(inspect(&client, &stranger).await.unwrap().is_some());
+        assert_eq!(driver.shared.records.pauses().unwrap(), []);
+        driver.shared.remove(&client, &stranger).await.unwrap();
+    }
+}
+
 /// A request to create one was under way when its agent was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_container_without_a_task_is_swept() {
@@ -70,7 +95,7 @@ async fn a_pause_container_without_a_task_is_swept() {
         assert!(!is_there(&machine, &driver).await);
         assert_eq!(shared.records.pauses().unwrap(), []);
 
-        // A copy of it by somebody else has its labels, and another name.
+        // A copy of it by another person has its labels, and another name.
         let body = pause::body(machine.path(), labels, "h".to_owned());
         let body = bollard::models::ContainerCreateBody { image: Some(super::IMAGE.to_owned()), ..body };
         let copied = client.create_container(None::<bollard::query_parameters::CreateContainerOptions>, body);

@@ -226,7 +226,7 @@ fn a_lost_pause_container_harms_no_task(engine: Engine<'_>) {
     let [again] = pauses(&engine, &agent).try_into().unwrap();
     assert_ne!(again["Id"], pause["Id"]);
 
-    // A container of somebody else with its name is named, and not touched.
+    // It goes with the last task.
     let name = pause["Names"][0].as_str().unwrap().trim_start_matches('/').to_owned();
     agent.cli(&["stop", "pause"]).success();
     wait::until_true("its containers are gone", || containers_of(&engine, &agent).is_empty());
