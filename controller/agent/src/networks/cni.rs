@@ -8,7 +8,7 @@ use herdlet_base::error::in_full;
 use herdlet_cni::{
     chain::PortMapping,
     config::ConfigError,
-    networks::{CniError, Depth, Made, Request, State},
+    networks::{AttachedNetwork, CniError, Depth, Request, State},
     plugin::CallError,
     result::Dns,
 };
@@ -98,7 +98,7 @@ fn arguments(alloc: &Allocation, region: &str) -> String {
 }
 
 /// The files about a network. Its plugins may name other name servers than the machine's.
-fn files(made: &Made) -> NetworkFiles {
+fn files(made: &AttachedNetwork) -> NetworkFiles {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
     let address = made.connection.address();
@@ -121,7 +121,7 @@ fn resolv_conf(Dns { servers, searches, options }: &Dns) -> Option<String> {
 }
 
 /// The revision changes with everything that a running task can't follow: its namespace, its addresses.
-fn facts_of(made: &Made) -> Arc<Facts> {
+fn facts_of(made: &AttachedNetwork) -> Arc<Facts> {
     let connection = &made.connection;
     let folded = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_bits(),
