@@ -44,7 +44,7 @@ use std::{
 use herdlet_api_types::{
     InstanceId,
     alloc::Allocation,
-    job::{NetworkMode, Provider, Task},
+    job::{Provider, Task},
 };
 use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
@@ -451,8 +451,9 @@ fn kind_of(action: &Action) -> WorkKind {
         {
             WorkKind::BuiltIn
         }
-        // Plugins may hang.
-        (Verb::Down | Verb::Inspect, Target::Alloc(_, Part::Network)) if is_of_cni(&action.subject) => {
+        (Verb::Down | Verb::Inspect, Target::Alloc(_, Part::Network))
+            if network::is_of_cni(&action.subject) =>
+        {
             WorkKind::Download
         }
         (Verb::Inspect | Verb::Ask | Verb::Recover { .. }, _) => WorkKind::Inspect,
@@ -466,13 +467,6 @@ fn kind_of(action: &Action) -> WorkKind {
         (Verb::Down, Target::Alloc(_, Part::Task(_, TaskPart::Vault))) => WorkKind::Download,
         (Verb::Up | Verb::Down, _) => WorkKind::Place,
     }
-}
-
-/// Whether it belongs to an allocation with a network that CNI plugins set up.
-fn is_of_cni(subject: &Subject) -> bool {
-    let Subject::Alloc(alloc, _) = subject else { return false };
-    let network = alloc.group().and_then(|group| group.network.as_ref());
-    network.is_some_and(|network| matches!(network.mode, NetworkMode::Cni(_)))
 }
 
 /// Whether it belongs to an allocation of servers.

@@ -106,7 +106,7 @@ impl SpecVersion {
         }
     }
 
-    fn of(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 }
@@ -165,7 +165,7 @@ pub fn find(directories: &Directories, name: &str) -> Result<NetworkConfig, Conf
 }
 
 /// The names of all networks that can be used, and why others can't be.
-pub fn all(directories: &Directories) -> (Vec<String>, Vec<ConfigError>) {
+pub fn usable(directories: &Directories) -> (Vec<String>, Vec<ConfigError>) {
     let (mut names, mut errors) = (Vec::new(), Vec::new());
     for path in files(&directories.configs) {
         let name =
@@ -265,7 +265,7 @@ fn in_folder(dir: &Path) -> Result<Vec<PluginConfig>, ConfigError> {
 fn version_of(document: &Map<String, Value>) -> Result<SpecVersion, String> {
     let several = document.get("cniVersions").and_then(Value::as_array);
     let listed = several.into_iter().flatten().chain(document.get("cniVersion")).filter_map(Value::as_str);
-    let known = listed.clone().filter_map(SpecVersion::of).max();
+    let known = listed.clone().filter_map(SpecVersion::parse).max();
     known.ok_or_else(|| {
         let found: Vec<&str> = listed.collect();
         let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };

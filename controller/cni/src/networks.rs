@@ -64,7 +64,7 @@ pub struct Request<'r> {
 
 /// A network that is as wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
+pub struct AttachedNetwork {
     pub connection: Connection,
     pub namespace: NamespaceId,
 }
@@ -73,7 +73,7 @@ pub struct Made {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// The network is as its plugins have made it.
-    Complete(Made),
+    Complete(AttachedNetwork),
     /// Something is missing or wrong; completes "its".
     Incomplete { what: String },
     /// There is nothing.
@@ -139,7 +139,7 @@ impl CniNetworks {
     ///
     /// # Errors
     /// [`CniError`]. Nothing is left then, except what plugins could not detach; the record tells of it.
-    pub fn up(&self, request: &Request<'_>) -> Result<Made, CniError> {
+    pub fn up(&self, request: &Request<'_>) -> Result<AttachedNetwork, CniError> {
         let Request { owner, network, args, ports, namespace } = *request;
         if let State::Complete(made) = self.inspect(owner, Depth::Kernel)? {
             return Ok(made);
@@ -303,7 +303,7 @@ impl CniNetworks {
         owner: &str,
         record: &Record,
         source: NamespaceSource<'_>,
-    ) -> Result<(Made, Value), CniError> {
+    ) -> Result<(AttachedNetwork, Value), CniError> {
         self.lone.up(owner, source)?;
         let result = self.with_chain(owner, record, |chain| {
             chain.status()?;
@@ -316,7 +316,12 @@ impl CniNetworks {
     }
 
     /// Reads a result, and compares it with what is in the namespace.
-    fn made(&self, record: &Record, result: &Value, namespace: &Namespace) -> Result<Made, CniError> {
+    fn made(
+        &self,
+        record: &Record,
+        result: &Value,
+        namespace: &Namespace,
+    ) -> Result<AttachedNetwork, CniError> {
         let requested = requested(record)?;
         let connection = result::read(result, &requested)
             .map_err(|why| CniError::Result { network: record.network.name.clone(), why })?;
@@ -325,7 +330,7 @@ impl CniNetworks {
         {
             return Err(half_made(&record.network, &what));
         }
-        Ok(Made { connection, namespace: namespace.id().map_err(inspecting)? })
+        Ok(AttachedNetwork { connection, namespace: namespace.id().map_err(inspecting)? })
     }
 
     /// Detaches what a record tells of.

@@ -59,7 +59,7 @@ impl Present {
         for dir in directories.plugins.iter().rev() {
             plugins.extend(versions(dir));
         }
-        let (networks, errors) = config::all(directories);
+        let (networks, errors) = config::usable(directories);
         for error in errors {
             tracing::warn!(error = in_full(&error), "a CNI network can't be used");
         }

@@ -2,12 +2,14 @@
 //!
 //! In: a bridge. Out: two rules in each such chain, marked with the instance. An accept in a table of ours can't override
 //! another table's drop, so the rules must be in the chain that drops: the first of Docker's chain for administrators if the table
-//! has it, else of the chain itself. Rules that drop, in chains that accept by default, are left alone.
+//! has it, else of the chain itself. A chain drops if no rule of it decides and that is its policy, or if it comes to a rule that drops
+//! or rejects every packet, as those of firewalld do. Rules with conditions are left alone.
 
 use crate::{
     link::InterfaceName,
     nft::{
         Batch, Family, HookPoint, Rule, Table,
+        decision::Decision,
         expression::{Comparison, Meta, Verdict, compare, decide, interface_bytes, load_meta},
         read::{self, FoundChain},
     },
@@ -31,24 +33,69 @@ pub struct ForeignChain {
     pub name: String,
 }
 
-/// The chains that drop forwarded packets by default.
+/// Begins the names of our tables, of every instance. What their administrators drop there is dropped.
+const OURS: &str = "herdlet-";
+
+/// How many chains that a forward chain calls are read. Firewalls call about twenty.
+const CHAINS_MAX: usize = 200;
+
+/// The chains that drop forwarded packets, unless an earlier rule with a condition accepts them.
 ///
 /// # Errors
 /// If the kernel does not answer.
 pub fn dropping(socket: &mut Socket) -> Result<Vec<ForeignChain>, NetlinkError> {
     let mut found = Vec::new();
     for family in FAMILIES {
-        let drops = |chain: &FoundChain| {
-            chain.drops && chain.hook.is_some_and(|(point, _)| point == HookPoint::Forward.number())
+        let is_forward = |chain: &FoundChain| {
+            let point = chain.hook.map(|(point, _)| point);
+            point == Some(HookPoint::Forward.number()) && !chain.table.starts_with(OURS)
         };
-        let chains = read::chains(socket, family, None)?;
-        let named = |FoundChain { table, name, .. }| ForeignChain { family, table, name };
-        found.extend(chains.into_iter().filter(drops).map(named));
+        for chain in read::chains(socket, family, None)?.into_iter().filter(is_forward) {
+            let table = Table { family, name: &chain.table };
+            let policy = if chain.drops { End::Drop } else { End::Accept };
+            let end = end_in(socket, (table, &chain.name), &mut { CHAINS_MAX })?;
+            if end.unwrap_or(policy) == End::Drop {
+                found.push(ForeignChain { family, table: chain.table, name: chain.name });
+            }
+        }
     }
     Ok(found)
 }
 
-/// Lets packets from and to this bridge through each chain that drops by default. Returns the chains that lacked the rules.
+/// Where a packet ends about which no rule with a condition decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Drop,
+    Accept,
+}
+
+/// Its end in this chain; none if it goes on after it. `left`: how many chains may still be read.
+fn end_in(
+    socket: &mut Socket,
+    (table, chain): (Table<'_>, &str),
+    left: &mut usize,
+) -> Result<Option<End>, NetlinkError> {
+    let Some(fewer) = left.checked_sub(1) else { return Ok(None) };
+    *left = fewer;
+    for rule in read::rules_of_chain(socket, table, chain)? {
+        match rule.decision {
+            None => {}
+            Some(Decision::Drop) => return Ok(Some(End::Drop)),
+            Some(Decision::Accept) => return Ok(Some(End::Accept)),
+            Some(Decision::Return) => return Ok(None),
+            Some(Decision::Goto(next)) => return end_in(socket, (table, &next), left),
+            Some(Decision::Jump(next)) => {
+                let end = end_in(socket, (table, &next), left)?;
+                if end.is_some() {
+                    return Ok(end);
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Lets packets from and to this bridge through each chain that drops. Returns the chains that lacked the rules.
 ///
 /// # Errors
 /// If the kernel refuses, for instance because another program owns the table.
@@ -178,5 +225,49 @@ mod tests {
             assert_eq!(comments(&mut socket, filter, DOCKER).len(), 2);
             assert_eq!(comments(&mut socket, other, "accepts"), Vec::<String>::new());
         });
+    }
+
+    /// As firewalld and ufw have it: the policy accepts, and the last rule of a chain that is called rejects.
+    #[test]
+    fn chain_that_comes_to_a_rule_which_drops_everything_is_found() {
+        use crate::nft::expression::Expression;
+        let rule = |expressions: Vec<Expression>| Rule { expressions, comment: String::new() };
+        let from_lan = |verdict| {
+            vec![
+                load_meta(Meta::InputName, 0),
+                compare(0, Comparison::Equal, &interface_bytes("lan")),
+                decide(verdict),
+            ]
+        };
+        for (first, called, drops) in [
+            (vec![], vec![decide(Verdict::Drop)], true),
+            (vec![], from_lan(Verdict::Drop), false),
+            (from_lan(Verdict::Accept), vec![decide(Verdict::Drop)], true),
+            (vec![decide(Verdict::Accept)], vec![decide(Verdict::Drop)], false),
+        ] {
+            on_machine(|_| {
+                let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+                for name in ["wall", "herdlet-x"] {
+                    commit(&mut socket, Table { family: Family::Inet, name }, |batch| {
+                        batch.make_table();
+                        batch.make_chain("forward", Some(FORWARD));
+                        batch.make_chain("last", None);
+                        if !first.is_empty() {
+                            batch.append_rule("forward", &rule(first.clone()));
+                        }
+                        batch.append_rule("forward", &rule(vec![decide(Verdict::Jump("last"))]));
+                        batch.append_rule("last", &rule(called.clone()));
+                    });
+                }
+                let found = dropping(&mut socket).unwrap();
+                let tables: Vec<&str> = found.iter().map(|chain| chain.table.as_str()).collect();
+                assert_eq!(tables, if drops { vec!["wall"] } else { vec![] }, "{first:?} {called:?}");
+                if drops {
+                    let bridge = InterfaceName::new("br").unwrap();
+                    assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), found);
+                    assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), [], "once");
+                }
+            });
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! In: names, hooks, expressions. Out: messages for one transaction, and readers of what the kernel lists. Numbers are in
 //! network byte order. It knows no purpose of a rule.
 
+pub mod decision;
 pub mod expression;
 pub mod read;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::alloc::Allocation;
-use herdlet_plan::action::Outcome;
+use herdlet_api_types::{alloc::Allocation, job::NetworkMode};
+use herdlet_plan::{action::Outcome, op::Subject};
 
 use super::{Context, PlaceVerb, retry};
 
@@ -19,4 +19,11 @@ pub async fn network(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: Plac
         Ok(outcome) => outcome,
         Err(error) => retry(format!("complete the operation: {error}")),
     }
+}
+
+/// Whether it belongs to an allocation with a network that CNI plugins set up: they may hang.
+pub fn is_of_cni(subject: &Subject) -> bool {
+    let Subject::Alloc(alloc, _) = subject else { return false };
+    let network = alloc.group().and_then(|group| group.network.as_ref());
+    network.is_some_and(|network| matches!(network.mode, NetworkMode::Cni(_)))
 }

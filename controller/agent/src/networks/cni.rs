@@ -8,7 +8,7 @@ use herdlet_base::error::in_full;
 use herdlet_cni::{
     chain::PortMapping,
     config::ConfigError,
-    networks::{CniError, Depth, Made, Request, State},
+    networks::{AttachedNetwork, CniError, Depth, Request, State},
     plugin::CallError,
     result::Dns,
 };
@@ -103,7 +103,7 @@ fn arguments(alloc: &Allocation, region: &str) -> String {
 }
 
 /// The files about a network. Its plugins may name other name servers than the machine's, and the job others again.
-fn files(made: &Made, of_job: &job::Dns) -> NetworkFiles {
+fn files(made: &AttachedNetwork, of_job: &job::Dns) -> NetworkFiles {
     let name = rustix::system::uname();
     let name = name.nodename().to_string_lossy();
     let address = made.connection.address();
@@ -126,7 +126,7 @@ fn resolv_conf(Dns { servers, searches, options }: &Dns) -> Option<String> {
 }
 
 /// The revision changes with everything that a running task can't follow: its namespace, its addresses.
-fn facts_of(made: &Made) -> Arc<Facts> {
+fn facts_of(made: &AttachedNetwork) -> Arc<Facts> {
     let connection = &made.connection;
     let folded = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => ip.to_bits(),

@@ -54,7 +54,7 @@ fn network_is_that_of_the_first_file_with_its_name() {
     let expected =
         format!("no file *.conflist, *.conf or *.json in {dir} has this name; install its config file there");
     assert!(absent.contains(&expected) && absent.contains("00-broken.conf: it is no JSON"), "{absent}");
-    let (names, errors) = all(&configs.directories());
+    let (names, errors) = usable(&configs.directories());
     assert_eq!((names, errors.len()), (vec!["net".to_owned(), "single".to_owned()], 1));
 }
 
@@ -111,5 +111,5 @@ fn file_that_others_can_change_is_refused() {
     fs::set_permissions(configs.0.path().join("net.conflist"), fs::Permissions::from_mode(0o666)).unwrap();
     let why = configs.find("net").unwrap_err().to_string();
     assert!(why.contains("net.conflist") && why.contains("use the CNI network net"), "{why}");
-    assert_eq!(all(&configs.directories()).0, Vec::<String>::new());
+    assert_eq!(usable(&configs.directories()).0, Vec::<String>::new());
 }

@@ -9,7 +9,9 @@ use super::{
     CHAIN_HOOK, CHAIN_NAME, CHAIN_POLICY, CHAIN_TABLE, CHAIN_TYPE, COMMENT, DATA_VALUE, ELEMENT_DATA,
     ELEMENT_KEY, ELEMENT_USER_DATA, ELEMENTS, ELEMENTS_SET, ELEMENTS_TABLE, Element, Family, GET_CHAIN,
     GET_ELEMENT, GET_RULE, GET_SET, HEADER_LEN, HOOK_NUMBER, HOOK_PRIORITY, LIST_ITEM, RULE_CHAIN,
-    RULE_HANDLE, RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table, key_of,
+    RULE_EXPRESSIONS, RULE_HANDLE, RULE_TABLE, RULE_USER_DATA, SET_NAME, SET_TABLE, SUBSYSTEM, Table,
+    decision::{self, Decision},
+    key_of,
 };
 
 /// A chain that the kernel has.
@@ -63,6 +65,8 @@ pub struct FoundRule {
     pub comment: String,
     /// The kernel's number for it.
     pub handle: u64,
+    /// What it does with every packet; none if it has a condition, or does not decide.
+    pub decision: Option<Decision>,
 }
 
 /// The rules of a table, in their order.
@@ -76,12 +80,28 @@ pub fn rules(socket: &mut Socket, table: Table<'_>) -> Result<Vec<FoundRule>, Ne
     Ok(own.map(read_rule).collect())
 }
 
+/// The rules of a chain, in their order.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn rules_of_chain(
+    socket: &mut Socket,
+    table: Table<'_>,
+    chain: &str,
+) -> Result<Vec<FoundRule>, NetlinkError> {
+    let attributes = Attributes::new().with_text(RULE_TABLE, table.name).with_text(RULE_CHAIN, chain);
+    let found = none_if_missing(socket.list("list rules", request(GET_RULE, table.family, attributes)))?;
+    let own = found.iter().filter(|object| text(object, RULE_TABLE) == table.name);
+    Ok(own.map(read_rule).filter(|rule| rule.chain == chain).collect())
+}
+
 fn read_rule(object: &Object) -> FoundRule {
     let handle = value(object, RULE_HANDLE).and_then(|handle| handle.first_chunk().copied());
     FoundRule {
         chain: text(object, RULE_CHAIN),
         comment: comment(value(object, RULE_USER_DATA)),
         handle: handle.map(u64::from_be_bytes).unwrap_or_default(),
+        decision: value(object, RULE_EXPRESSIONS).and_then(decision::decision_of),
     }
 }
 
