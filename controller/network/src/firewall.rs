@@ -5,7 +5,7 @@
 //!
 //! | chain | called at | rules |
 //! | --- | --- | --- |
-//! | `arrive` | prerouting, raw | what comes from a bridge must not reach the machine's loopback addresses |
+//! | `arrive` | prerouting, raw | what comes from a bridge must not go to the machine's loopback addresses, and must come from an address of the bridge's network |
 //! | `map_in`, `map_out` | prerouting and output, dstnat | look up destination, protocol and port in the maps, and translate; 127.0.0.0/8 only for the machine itself |
 //! | `leave` | postrouting, srcnat | masquerade what leaves a bridge, what returns to it, and what the machine sends from 127.0.0.0/8 |
 //! | `forward` | forward, filter | calls `admin`; then drops what comes from elsewhere to an allocation, unless it is an answer or its port is mapped |

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use crate::{
     address::InterfaceAddress,
     address_pool::AddressPool,
+    conntrack,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
     foreign,
     link::{self, InterfaceName, Link, Mac, Pair},
@@ -131,6 +132,8 @@ impl Networks {
             inner_mac: mac_of(address4),
         };
         link::make_pair(&mut socket, &mut inside, &namespace, &pair)?;
+        let settings = self.settings_of(INTERFACE);
+        namespace.run(|| machine::set_all(settings)).map_err(entering)??;
         self.configure(&mut inside, &inner_name, &addresses)?;
         self.map_ports(request.owner, self.port_maps(request, address4))?;
         self.network(address4, &namespace)
@@ -215,6 +218,7 @@ impl Networks {
     /// That of the first step that failed. The claim of the address then stays.
     pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
         let unmapped = self.unmap_ports(owner);
+        self.forget_connections(owner);
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
         let unlinked = self.remove_link(owner);
         self.holder.release(owner);
@@ -340,6 +344,23 @@ impl Networks {
         let mut known = self.lock_ports();
         let own = known.remove(owner);
         Ok(self.firewall.unmap_ports(owner, own.as_deref())?)
+    }
+
+    /// Forgets connections through ports that lead to an allocation, so that clients reach whatever the ports lead to next. Without that
+    /// they pause for a while.
+    fn forget_connections(&self, owner: &str) {
+        let forget = || -> Result<(), NetworkError> {
+            let Some(address4) = self.pool.find(owner)? else { return Ok(()) };
+            let mut socket = Socket::open(Protocol::Netfilter)
+                .map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+            for address in self.addresses(address4) {
+                conntrack::forget(&mut socket, address.ip)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = forget() {
+            tracing::debug!(owner, error = in_full(&error), "failed to forget connections to the network");
+        }
     }
 
     /// Removes an allocation's interface on the machine. The end of the namespace would do so later, or not at all as long as a

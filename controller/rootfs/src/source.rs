@@ -84,6 +84,10 @@ impl Sources {
                 .map_err(failed("copy the mount of", &bind.source))?;
             without_devices(&mount, &bind.source)?;
             sources.binds.push((bind.target.clone(), mount, bind.access, kind));
+            let real = fs::canonicalize(&bind.source).map_err(failed("find", &bind.source))?;
+            let below = hidden.iter().filter_map(|path| path.strip_prefix(&real).ok());
+            let below = below.filter(|path| !path.as_os_str().is_empty());
+            sources.hidden.extend(below.map(|path| bind.target.join(path)));
         }
         for name in DEVICES {
             let path = Path::new("/dev").join(name);

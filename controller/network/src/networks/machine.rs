@@ -4,14 +4,14 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-use super::{BridgeConfig, NetworkError, Networks, gateway_mac};
+use super::{BridgeConfig, NetworkError, Networks, gateway_mac, naming};
 use crate::{
     address::{self, InterfaceAddress},
     host,
-    link::{self, Bridge, Link},
+    link::{self, Bridge, InterfaceName, Link},
     route,
     socket::Socket,
-    sysctl::Setting,
+    sysctl::{Setting, SettingError},
 };
 
 impl Networks {
@@ -27,6 +27,9 @@ impl Networks {
             Some(found) => addresses_of(socket, &found)?.contains(&config.subnet4.gateway()),
             None => false,
         };
+        if !has_network {
+            self.remove_earlier_bridges(socket)?;
+        }
         if !has_network && let Some(route) = host::overlap(socket, config.subnet4, &config.name)? {
             let (ip, prefix) = route.destination;
             return Err(NetworkError::Overlap { subnet: config.subnet4, ip, prefix });
@@ -50,10 +53,18 @@ impl Networks {
         Ok(bridge)
     }
 
-    pub(super) fn ensure_settings(&self, socket: &mut Socket) -> Result<(), NetworkError> {
-        for (setting, value) in self.settings() {
-            setting.set(value)?;
+    /// Removes bridges of this instance with other names: their networks move to the present one.
+    fn remove_earlier_bridges(&self, socket: &mut Socket) -> Result<(), NetworkError> {
+        let (alias, name) = (self.alias(None), self.config.name.as_str());
+        let is_earlier = |found: &Link| found.kind == "bridge" && found.alias == alias && found.name != name;
+        for earlier in link::list(socket)?.into_iter().filter(is_earlier) {
+            link::delete(socket, &InterfaceName::new(&earlier.name).map_err(naming)?)?;
         }
+        Ok(())
+    }
+
+    pub(super) fn ensure_settings(&self, socket: &mut Socket) -> Result<(), NetworkError> {
+        set_all(self.settings())?;
         if self.config.subnet6.is_some() {
             forward_v6(socket)?;
         }
@@ -85,13 +96,37 @@ impl Networks {
     }
 
     fn settings(&self) -> Vec<(Setting, &'static str)> {
-        let bridge = || self.config.name.as_str().to_owned();
-        let mut settings = vec![(Setting::ForwardV4, "1"), (Setting::RouteLoopback(bridge()), "1")];
+        let bridge = self.config.name.as_str();
+        let mut settings = self.settings_of(bridge);
+        settings.extend([(Setting::ForwardV4, "1"), (Setting::RouteLoopback(bridge.to_owned()), "1")]);
         if self.config.subnet6.is_some() {
-            settings.push((Setting::DetectDuplicates(bridge()), "0"));
+            settings.push((Setting::DetectDuplicates(bridge.to_owned()), "0"));
         }
         settings
     }
+
+    /// The settings of an interface on the bridge: an allocation must not become a router of the machine, or of others, by its messages.
+    pub(super) fn settings_of(&self, interface: &str) -> Vec<(Setting, &'static str)> {
+        let interface = || interface.to_owned();
+        let mut settings = vec![(Setting::AcceptRedirectsV4(interface()), "0")];
+        if self.config.subnet6.is_some() {
+            settings.push((Setting::AcceptRouters(interface()), "0"));
+            settings.push((Setting::AcceptRedirectsV6(interface()), "0"));
+        } else {
+            settings.push((Setting::DisableV6(interface()), "1"));
+        }
+        settings
+    }
+}
+
+/// Changes settings, except those that this kernel does not have.
+pub(super) fn set_all(settings: Vec<(Setting, &'static str)>) -> Result<(), SettingError> {
+    for (setting, value) in settings {
+        if setting.get()?.is_some() {
+            setting.set(value)?;
+        }
+    }
+    Ok(())
 }
 
 /// The addresses of the bridge.

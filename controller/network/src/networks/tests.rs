@@ -362,6 +362,96 @@ fn a_neighbour_reaches_mapped_ports_only() {
     });
 }
 
+/// The kernel translates what a socket sends by UDP as it did before, as long as the socket sends on.
+#[test]
+fn a_client_that_sends_on_reaches_the_next_allocation() {
+    on_host(|_, networks| {
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        client.connect((HOST, 8080)).unwrap();
+        let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for owner in ["a", "b"] {
+            networks.up(&request(owner, &[port(Some(HOST), 8080, 80)])).unwrap();
+            let server = namespace(networks, owner).run(|| Server::open("0.0.0.0:80")).unwrap();
+            // Another connection of the machine, which must not be forgotten.
+            other.send_to(b"?", "192.0.2.8:9").unwrap();
+            let answered = server.serve_datagram(|| {
+                client.send(b"?").unwrap();
+                client.recv(&mut [0; 64]).is_ok()
+            });
+            assert!(answered, "{owner}");
+            networks.down(owner).unwrap();
+        }
+    });
+}
+
+/// A process in the namespace may send from any address. Neither the machine nor a neighbour must take it for another sender.
+#[test]
+fn a_forged_sender_reaches_nobody() {
+    on_host(|_, networks| {
+        let made = networks.up(&request("a", &[])).unwrap();
+        let inside = namespace(networks, "a");
+        let mut socket = inside.socket(Protocol::Route).unwrap();
+        let inner = link::find(&mut socket, &inner_name().unwrap()).unwrap().unwrap();
+        let forged = InterfaceAddress { ip: "198.51.100.9".parse().unwrap(), prefix: 32 };
+        address::add(&mut socket, inner.index, &forged).unwrap();
+        let server = UdpSocket::bind((HOST, 9000)).unwrap();
+        server.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        for from in [forged.ip, made.address4.into()] {
+            inside.run(|| UdpSocket::bind((from, 0)).unwrap().send_to(b"?", (HOST, 9000)).unwrap()).unwrap();
+        }
+        // The first one would have come first.
+        let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
+        assert_eq!(from.ip(), made.address4);
+    });
+}
+
+#[test]
+fn messages_of_allocations_change_no_routes() {
+    on_machine(|machine| {
+        for subnet6 in [None, Some("fd00:37::/64".parse().unwrap())] {
+            let networks = Networks::open(BridgeConfig { subnet6, ..config(&machine.dir()) }).unwrap();
+            networks.up(&request("a", &[])).unwrap();
+            let values = |interface: &str| {
+                let interface = || interface.to_owned();
+                let all = [
+                    Setting::AcceptRedirectsV4(interface()),
+                    Setting::AcceptRedirectsV6(interface()),
+                    Setting::AcceptRouters(interface()),
+                    Setting::DisableV6(interface()),
+                ];
+                all.map(|setting| setting.get().unwrap().unwrap_or_default())
+            };
+            let inside = namespace(&networks, "a").run(|| values(INTERFACE)).unwrap();
+            for [v4, v6, routers, disabled] in [values("hltest"), inside] {
+                assert_eq!(v4, "0");
+                let is_closed = disabled == "1" || (v6, routers) == ("0".to_owned(), "0".to_owned());
+                assert!(is_closed, "{subnet6:?}");
+            }
+            networks.down("a").unwrap();
+            networks.remove().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_renamed_bridge_takes_over_the_networks() {
+    on_host(|machine, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        let wanted = request("a", &ports);
+        let made = networks.up(&wanted).unwrap();
+        let name = InterfaceName::new("hlother").unwrap();
+        let renamed = Networks::open(BridgeConfig { name, ..config(&machine.dir()) }).unwrap();
+        assert_eq!(renamed.up(&NetworkRequest { preferred: Some(made.address4), ..wanted }).unwrap(), made);
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        assert!(link::find(&mut socket, &networks.config.name).unwrap().is_none());
+        let server = namespace(&renamed, "a").run(|| Server::open("0.0.0.0:80")).unwrap();
+        assert!(server.serve(|| ask("192.0.2.7:8080")).is_ok());
+        renamed.down("a").unwrap();
+        renamed.remove().unwrap();
+    });
+}
+
 /// As after a change of the config.
 #[test]
 fn an_earlier_subnet_leaves_no_address() {
