@@ -150,12 +150,16 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     let stdin = what.invocation.mounts().map_or(null.as_fd(), |mounts| mounts.null.as_fd());
     let mut fds = vec![stdin, what.logs_dir, what.runtime_dir, spec.as_fd()];
     let inside = match &what.invocation.isolation {
-        Some(Isolation::Own(own)) if own.first == FirstProcess::Init => Some(inside(what.record)?),
+        Some(Isolation::Own(own)) if own.first == FirstProcess::Init => {
+            Some(inside(what.program, what.record)?)
+        }
         Some(Isolation::Own(_) | Isolation::Joined(_)) | None => None,
     };
     let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
-    let mounts = what.invocation.mounts().map(|mounts| mounts.namespace.as_fd());
-    fds.extend(optional([what.leash, entry, mounts, inside.as_ref().map(AsFd::as_fd)], null.as_fd()));
+    fds.extend(optional(
+        [what.leash, entry, what.invocation.mounts().map(|mounts| mounts.namespace.as_fd()), inside],
+        null.as_fd(),
+    ));
     let (program, cgroup) = (what.program.as_fd(), what.shims_cgroup);
     let places = what.program.places();
     start(&Supervisor { program, places, verb: c"run", title: what.record, fds: &fds, cgroup })
@@ -170,8 +174,8 @@ fn optional<'a>(
     fds.into_iter().take(len).map(move |fd| fd.unwrap_or(filler))
 }
 
-fn inside(name: &str) -> Result<OwnedFd, LaunchError> {
-    Program::inside().map_err(|source| LaunchError::Program { name: name.to_owned(), source })
+fn inside<'a>(program: &'a Program, name: &str) -> Result<BorrowedFd<'a>, LaunchError> {
+    program.inside().map_err(|source| LaunchError::Program { name: name.to_owned(), source })
 }
 
 /// Starts an exec session. Its shim exits with the command's exit code.
@@ -186,13 +190,11 @@ pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
     let spec = hand_over(what.title, fields, what.invocation)?;
     let [stdin, stdout, stderr] = what.stdio;
     let mut fds = vec![stdin, stdout, stderr, spec.as_fd()];
-    let joined = match &what.invocation.isolation {
-        Some(Isolation::Joined(joined)) => Some(joined.of.as_fd()),
-        Some(Isolation::Own(_)) | None => None,
+    let (program, joined) = match &what.invocation.isolation {
+        // Between its entry and the command's execution, processes of the task may see which program this is.
+        Some(Isolation::Joined(joined)) => (inside(what.program, what.title)?, Some(joined.of.as_fd())),
+        Some(Isolation::Own(_)) | None => (what.program.as_fd(), None),
     };
-    // Between its entry and the command's execution, processes of the task may see which program this is.
-    let inside = joined.map(|_| inside(what.title)).transpose()?;
-    let program = inside.as_ref().map_or(what.program.as_fd(), AsFd::as_fd);
     let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
     fds.extend(optional([Some(what.leash), entry, None, joined], spec.as_fd()));
     let (places, cgroup) = (what.program.places(), what.shims_cgroup);

@@ -14,11 +14,14 @@ use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The supervisor program, ready for execution. Held open, so that nobody can replace it.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
+    /// See [`Self::inside`]; made when it is first needed.
+    inside: OnceLock<OwnedFd>,
     places: Places,
 }
 
@@ -70,21 +73,27 @@ impl Program {
         let flags = rustix::fs::fstatvfs(&fd).map_err(open)?.f_flag;
         if flags.contains(StatVfsMountFlags::NOEXEC) {
             return in_memory("herdlet-shim", PROGRAM, MemfdFlags::EXEC)
-                .map(|fd| Self { fd, places })
+                .map(|fd| Self { fd, inside: OnceLock::new(), places })
                 .map_err(|errno| ProgramError::Memory(errno.into()));
         }
-        Ok(Self { fd, places })
+        Ok(Self { fd, inside: OnceLock::new(), places })
     }
 
-    /// A copy of the program that processes in namespaces of a task may see, through /proc. Root there could write to a file
-    /// (CVE-2019-5736), but not to sealed memory. Each is for one process alone: a task may change the mode of what it sees, so that it
-    /// is no program any more. Its name is not a supervisor's, so that the task can't pass for one.
+    /// The program as processes in namespaces of a task may see it, through /proc. Root there could write to a file
+    /// (CVE-2019-5736), but not to sealed memory. Its name is not a supervisor's, so that the task can't pass for one.
     ///
     /// # Errors
     /// When the system does not keep programs in memory.
-    pub(super) fn inside() -> Result<OwnedFd, ProgramError> {
-        in_memory("herdlet-init", PROGRAM, MemfdFlags::EXEC)
-            .map_err(|errno| ProgramError::Memory(errno.into()))
+    pub(super) fn inside(&self) -> Result<BorrowedFd<'_>, ProgramError> {
+        if self.inside.get().is_none() {
+            let made = in_memory("herdlet-init", PROGRAM, MemfdFlags::EXEC);
+            // Another thread may have been faster.
+            let _ = self.inside.set(made.map_err(|errno| ProgramError::Memory(errno.into()))?);
+        }
+        let inside = self.inside.get().ok_or_else(|| ProgramError::Memory(Errno::AGAIN.into()))?;
+        // Where the mode is not sealed, a task may have changed it.
+        rustix::fs::fchmod(inside, Mode::from(0o755)).map_err(|errno| ProgramError::Memory(errno.into()))?;
+        Ok(inside.as_fd())
     }
 
     /// Reserved descriptor numbers for starting it.

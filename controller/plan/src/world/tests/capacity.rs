@@ -376,7 +376,7 @@ fn bench_with_cores() -> Bench {
     let mut bench = Bench::new();
     let room = Room { cpu_mhz: 3_000, ..Room::ENDLESS };
     let cores = OfferedCores::Cores(CoreSet([1, 2, 3].into()));
-    bench.world = World::new(Settings { room, ..settings() }.with_cores(cores));
+    bench.world.ctx.settings = Settings { room, ..settings() }.with_cores(cores);
     bench
 }
 
