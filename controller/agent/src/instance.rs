@@ -31,7 +31,9 @@ use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::{
     attempts::Attempts,
     cgroup::{self, Isolation},
-    engine, exec, java,
+    engine, exec,
+    installed::Programs,
+    java,
     mock::Mock,
     qemu, raw_exec,
     supervisor::Program,
@@ -220,6 +222,7 @@ impl Processes<'_> {
         private_paths.extend([paths.state.clone(), paths.runtime.clone()]);
         let roots = Arc::new(exec::Roots::new(private_paths, paths.runtime.clone()));
         let search_path = std::env::var_os("PATH").unwrap_or_default();
+        let installed = Programs::new(search_path, paths.state.join("versions"));
         for name in own {
             let of = || format!("read the options of {name}");
             let options = serde_json::Value::Object(settings.options(name));
@@ -227,12 +230,12 @@ impl Processes<'_> {
             let driver = match name {
                 EXEC => exec::driver(setup()?, &isolated()?, Arc::clone(&roots)).with_context(of)?,
                 JAVA => {
-                    let machine = (Arc::clone(&roots), search_path.clone());
+                    let machine = (Arc::clone(&roots), installed.clone());
                     java::driver(setup()?, &isolated()?, machine).with_context(of)?
                 }
                 QEMU => {
                     let read = QemuOptions::deserialize(&options).with_context(of)?;
-                    qemu::driver(setup()?, &read, search_path.clone()).with_context(of)?
+                    qemu::driver(setup()?, &read, installed.clone()).with_context(of)?
                 }
                 _raw => {
                     let read = RawExecOptions::deserialize(&options).with_context(of)?;

@@ -4,7 +4,7 @@
 //! is killed. All calls block.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read as _, Seek as _},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdlet_base::durable;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
@@ -25,8 +26,35 @@ use rustix::{
 const VERSION_TIME_MAX: Duration = Duration::from_secs(5);
 /// A version has a few lines.
 const OUTPUT_LEN_MAX: u64 = 4096;
+/// The same with a path before it.
+const KEPT_LEN_MAX: u64 = 2 * OUTPUT_LEN_MAX;
 /// The longest file that the program may write meanwhile, its output included.
 const FILE_LEN_MAX: u64 = 1024 * 1024;
+
+/// The programs of a machine.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    search_path: OsString,
+    /// A directory of the agent for what it knows about them.
+    kept: PathBuf,
+}
+
+impl Programs {
+    /// `search_path`: where the agent finds programs. `kept`: a directory that only the agent can write to; made if necessary.
+    pub fn new(search_path: OsString, kept: PathBuf) -> Self {
+        Self { search_path, kept }
+    }
+
+    /// Finds a program by its name, without the links that lead to it.
+    pub(crate) fn locate(&self, name: &str) -> Option<PathBuf> {
+        locate(name, &self.search_path)
+    }
+
+    /// What a program prints about its version, as far as it is known. `name` is that of a file.
+    pub(crate) fn versions(&self, name: &str) -> Versions {
+        Versions { kept: self.kept.join(name), known: Mutex::default() }
+    }
+}
 
 /// Finds a program by its name, without the links that lead to it.
 pub(crate) fn locate(name: &str, search_path: &OsStr) -> Option<PathBuf> {
@@ -39,10 +67,13 @@ fn is_program(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// What programs print about their version. Only a changed program is executed again.
-#[derive(Debug, Default)]
+/// What a program prints about its version. Only a changed program is executed again, also by the next agent: a node does not lose
+/// its attributes for the time of a start.
+#[derive(Debug)]
 pub(crate) struct Versions {
-    known: Mutex<Option<(Identity, Result<String, String>)>>,
+    /// The file that keeps it: the program's identity, then the output.
+    kept: PathBuf,
+    known: Mutex<Option<(Identity, String)>>,
 }
 
 /// A file as it was: a package that replaces it changes one of these.
@@ -54,30 +85,55 @@ struct Identity {
     changed: (i64, i64),
 }
 
+impl Identity {
+    fn read(program: &Path) -> io::Result<Self> {
+        let meta = fs::metadata(program)?;
+        let changed = (meta.ctime(), meta.ctime_nsec());
+        Ok(Self { path: program.to_owned(), device: meta.dev(), inode: meta.ino(), changed })
+    }
+}
+
 impl Versions {
+    /// The output of the program, if it was asked before and has not changed since.
+    pub(crate) fn known(&self, program: &Path) -> Option<String> {
+        let identity = Identity::read(program).ok()?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.is_none() {
+            *known = self.read_kept(&identity).map(|output| (identity.clone(), output));
+        }
+        known.as_ref().filter(|(of, _)| *of == identity).map(|(_, output)| output.clone())
+    }
+
+    fn read_kept(&self, identity: &Identity) -> Option<String> {
+        let mut text = String::new();
+        File::open(&self.kept).ok()?.take(KEPT_LEN_MAX).read_to_string(&mut text).ok()?;
+        let (of, output) = text.split_once('\n')?;
+        (of == format!("{identity:?}")).then(|| output.to_owned())
+    }
+
     /// The output of the program with this argument, standard error included.
     ///
     /// # Errors
     /// Why there is none.
     pub(crate) fn query(&self, program: &Path, argument: &str) -> Result<String, String> {
-        let meta = fs::metadata(program).map_err(|error| format!("{}: {error}", program.display()))?;
-        let identity = Identity {
-            path: program.to_owned(),
-            device: meta.dev(),
-            inode: meta.ino(),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, result)) = known.as_ref()
-            && *of == identity
-            && result.is_ok()
-        {
-            return result.clone();
+        if let Some(output) = self.known(program) {
+            return Ok(output);
         }
-        let shown = format!("{} {argument}", program.display());
-        let result = output(program, argument, VERSION_TIME_MAX).map_err(|why| format!("{shown}: {why}"));
-        *known = Some((identity, result.clone()));
-        result
+        let identity = Identity::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
+        let output = output(program, argument, VERSION_TIME_MAX)
+            .map_err(|why| format!("{} {argument}: {why}", program.display()))?;
+        if let Err(error) = self.keep(&identity, &output) {
+            tracing::debug!(%error, path = %self.kept.display(), "failed to keep the version of a program");
+        }
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((identity, output.clone()));
+        Ok(output)
+    }
+
+    fn keep(&self, identity: &Identity, output: &str) -> io::Result<()> {
+        if let Some(dir) = self.kept.parent() {
+            durable::make_dir(dir)?;
+        }
+        durable::write(&self.kept, format!("{identity:?}\n{output}").as_bytes())
     }
 }
 
@@ -169,14 +225,21 @@ mod tests {
     fn a_program_is_asked_again_when_it_has_changed() {
         let dir = tempfile::tempdir().unwrap();
         let program = script(dir.path(), "tool", "echo out; echo err >&2; echo >> $0.runs");
-        let versions = Versions::default();
+        let programs = Programs::new(OsString::new(), dir.path().join("kept"));
+        let versions = programs.versions("tool");
+        assert_eq!(versions.known(&program), None);
         for _ in 0..2 {
             assert_eq!(versions.query(&program, "-version").unwrap(), "out\nerr\n");
         }
+        // As after a restart of the agent.
+        let versions = programs.versions("tool");
+        assert_eq!(versions.known(&program).as_deref(), Some("out\nerr\n"));
+        assert_eq!(versions.query(&program, "-version").unwrap(), "out\nerr\n");
         assert_eq!(fs::read_to_string(dir.path().join("tool.runs")).unwrap(), "\n");
         fs::remove_file(&program).unwrap();
         assert!(versions.query(&program, "-version").is_err());
         script(dir.path(), "tool", "echo other $1");
+        assert_eq!(versions.known(&program), None);
         assert_eq!(versions.query(&program, "-version").unwrap(), "other -version\n");
     }
 

@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,7 +23,7 @@ use herdlet_rootfs::root::Entry;
 use crate::{
     engine::{Constancy, Effort, Engine, Setup},
     exec::{InvalidOptions, IsolatedDriver, Policy, Roots, Variant},
-    installed::{self, Versions},
+    installed::{Programs, Versions},
 };
 
 /// The program.
@@ -34,16 +33,16 @@ const PROGRAM: &str = "java";
 const INSTALL: &str =
     "install one, such as the package default-jre-headless; it is found within half a minute";
 
-/// Creates the driver. `search_path`: where the agent finds programs. Must be called within a tokio runtime.
+/// Creates the driver. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If an option is invalid.
 pub fn driver(
     setup: Setup,
     options: &ExecOptions,
-    (roots, search_path): (Arc<Roots>, OsString),
+    (roots, programs): (Arc<Roots>, Programs),
 ) -> Result<Engine, InvalidOptions> {
-    let variant = Java { search_path, versions: Versions::default() };
+    let variant = Java { versions: programs.versions(PROGRAM), programs };
     let translate = IsolatedDriver { policy: Policy::new(JAVA, options)?, roots, variant };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::java() }, translate, setup))
 }
@@ -63,7 +62,7 @@ pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
 /// The Java of this machine.
 #[derive(Debug)]
 struct Java {
-    search_path: OsString,
+    programs: Programs,
     versions: Versions,
 }
 
@@ -92,7 +91,10 @@ impl Variant for Java {
         };
         let healthy = without(Health::Healthy, "Healthy".to_owned());
         match effort {
-            Effort::Quick => healthy,
+            Effort::Quick => {
+                let known = self.versions.known(&java).unwrap_or_default();
+                Fingerprint { attributes: attributes(&known), ..healthy }
+            }
             Effort::Thorough => match self.versions.query(&java, "-version") {
                 Ok(output) => Fingerprint { attributes: attributes(&output), ..healthy },
                 Err(why) => without(Health::Unhealthy, format!("the version of Java is unknown: {why}")),
@@ -111,7 +113,7 @@ impl Java {
     /// # Errors
     /// Why there is none, and what to do.
     fn find(&self, seen: &[Entry]) -> Result<(PathBuf, String), String> {
-        let Some(java) = installed::locate(PROGRAM, &self.search_path) else {
+        let Some(java) = self.programs.locate(PROGRAM) else {
             return Err(format!("there is no Java in the agent's PATH; {INSTALL}"));
         };
         match in_root(&java, seen) {
@@ -267,8 +269,10 @@ mod tests {
     fn a_java_outside_the_roots_of_tasks_is_not_detected() {
         let dir = tempfile::tempdir().unwrap();
         let dir = fs::canonicalize(dir.path()).unwrap();
-        let java =
-            |search_path: &Path| Java { search_path: search_path.into(), versions: Versions::default() };
+        let java = |search_path: &Path| {
+            let programs = Programs::new(search_path.into(), dir.join("kept"));
+            Java { versions: programs.versions(PROGRAM), programs }
+        };
         let entry = |source: &Path, target: &str| Entry { source: source.to_owned(), target: target.into() };
         let (home, bin) = (dir.join("jdk"), dir.join("jdk/bin"));
         fs::create_dir_all(&bin).unwrap();

@@ -9,7 +9,7 @@ pub mod check;
 pub mod denied;
 pub mod engine;
 pub mod exec;
-mod installed;
+pub mod installed;
 pub mod java;
 mod login;
 pub mod mock;

@@ -30,7 +30,7 @@ use crate::{
     cgroup::Isolation as Cgroups,
     denied::{Denied, InvalidIds},
     engine::{Constancy, Effort, EndRequest, Engine, RunningTask, Setup, Translate, Translated},
-    installed::{self, Versions},
+    installed::{Programs, Versions},
     login::{self, no_user},
     supervisor::{Invocation, Isolation, Namespaces, OwnNamespaces, User},
 };
@@ -43,11 +43,11 @@ const EMULATOR: &str = "qemu-system-x86_64";
 /// Where the machine's virtualisation is. Its group may use it.
 const KVM: &str = "/dev/kvm";
 
-/// Creates the driver. `search_path`: where the agent finds programs. Must be called within a tokio runtime.
+/// Creates the driver. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If an option is invalid.
-pub fn driver(setup: Setup, options: &QemuOptions, search_path: OsString) -> Result<Engine, InvalidIds> {
+pub fn driver(setup: Setup, options: &QemuOptions, programs: Programs) -> Result<Engine, InvalidIds> {
     let QemuOptions {
         enabled: _,
         image_paths,
@@ -58,11 +58,11 @@ pub fn driver(setup: Setup, options: &QemuOptions, search_path: OsString) -> Res
     } = options;
     let denied = Denied::of(QEMU, denied_host_uids.as_deref(), denied_host_gids.as_deref())?;
     let translate = Qemu {
-        search_path,
+        versions: programs.versions(EMULATOR),
+        programs,
         images: Images { dirs: image_paths.iter().map(PathBuf::from).collect() },
         args_allowlist: args_allowlist.clone(),
         denied: denied.with_names(denied_users.as_deref()),
-        versions: Versions::default(),
     };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::qemu() }, translate, setup))
 }
@@ -79,7 +79,7 @@ pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
 /// Translates tasks into emulators.
 #[derive(Debug)]
 struct Qemu {
-    search_path: OsString,
+    programs: Programs,
     images: Images,
     args_allowlist: Vec<String>,
     denied: Denied,
@@ -93,12 +93,15 @@ impl Translate for Qemu {
             let description = "Driver must run as root; run the agent as root";
             return without(Health::Undetected, description.to_owned());
         }
-        let Some(emulator) = installed::locate(EMULATOR, &self.search_path) else {
+        let Some(emulator) = self.programs.locate(EMULATOR) else {
             return without(Health::Undetected, no_emulator(EMULATOR));
         };
         let healthy = without(Health::Healthy, "Healthy".to_owned());
         match effort {
-            Effort::Quick => healthy,
+            Effort::Quick => {
+                let known = self.versions.known(&emulator).unwrap_or_default();
+                Fingerprint { attributes: attributes(&known), ..healthy }
+            }
             Effort::Thorough => match self.versions.query(&emulator, "--version") {
                 Ok(output) => Fingerprint { attributes: attributes(&output), ..healthy },
                 Err(why) => without(Health::Unhealthy, format!("the version of QEMU is unknown: {why}")),
@@ -131,8 +134,8 @@ impl Translate for Qemu {
         let forwards = arguments::forwards(&config, task).map_err(Wrong::into_error)?;
         let guest = Guest { config: &config, image: &image, resources: &task.resources, forwards };
         let words = arguments::list(&guest).map_err(Wrong::into_error)?;
-        let program = installed::locate(emulator, &self.search_path)
-            .ok_or_else(|| DriverError::no_program(no_emulator(emulator)))?;
+        let program =
+            self.programs.locate(emulator).ok_or_else(|| DriverError::no_program(no_emulator(emulator)))?;
         monitor::remove_sockets(&task.dirs.task).map_err(DriverError::retry)?;
         if arguments::uses_kvm(&config) {
             join_kvm(&mut user);
@@ -225,12 +228,13 @@ mod tests {
 
     #[test]
     fn only_memory_max_limits_the_emulator() {
+        let programs = Programs::new(OsString::new(), PathBuf::new());
         let qemu = Qemu {
-            search_path: OsString::new(),
+            versions: programs.versions(EMULATOR),
+            programs,
             images: Images::default(),
             args_allowlist: Vec::new(),
             denied: Denied::default(),
-            versions: Versions::default(),
         };
         let of = |memory_max_mib| {
             let task = image::tests::task(BTreeMap::new());

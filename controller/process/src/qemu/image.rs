@@ -24,10 +24,9 @@ impl Images {
     pub(super) fn find(&self, written: &str, task_dir: &Path) -> DriverResult<PathBuf> {
         let failed = |error: io::Error| {
             let why = format!("find the image {written:?}: {error}");
-            match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => DriverError::recoverable(why),
-                _ => DriverError::fatal(why),
-            }
+            // It may be fetched or written at the next try.
+            let is_absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+            if is_absent { DriverError::recoverable(why) } else { DriverError::fatal(why) }
         };
         let found = fs::canonicalize(task_dir.join(written)).map_err(failed)?;
         let alloc = task_dir.parent().unwrap_or(task_dir);

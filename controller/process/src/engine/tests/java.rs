@@ -11,7 +11,7 @@ use super::{
     isolated::{IsolatedMachine, roots_of},
     *,
 };
-use crate::java;
+use crate::{installed::Programs, java};
 
 /// Runs the first argument of the class `Main`.
 const STAND_IN: &str = r#"
@@ -48,7 +48,12 @@ impl JavaMachine {
 
 fn driver(bench: &Bench, options: &ExecOptions, search_path: OsString) -> Engine {
     let attempts = Attempts::open(&bench.path("run/attempts")).unwrap();
-    java::driver(bench.setup(attempts), options, (roots_of(bench), search_path)).unwrap()
+    java::driver(
+        bench.setup(attempts),
+        options,
+        (roots_of(bench), Programs::new(search_path, bench.path("versions"))),
+    )
+    .unwrap()
 }
 
 impl Machine for JavaMachine {

@@ -11,7 +11,7 @@ use herdlet_driver::{
 };
 
 use super::{isolated::IsolatedMachine, *};
-use crate::qemu;
+use crate::{installed::Programs, qemu};
 
 const EMULATOR: &str = "qemu-system-x86_64";
 
@@ -48,7 +48,7 @@ impl QemuMachine {
 
 fn driver(bench: &Bench, options: &QemuOptions, search_path: OsString) -> Engine {
     let attempts = Attempts::open(&bench.path("run/attempts")).unwrap();
-    qemu::driver(bench.setup(attempts), options, search_path).unwrap()
+    qemu::driver(bench.setup(attempts), options, Programs::new(search_path, bench.path("versions"))).unwrap()
 }
 
 fn agent_of(driver: Engine) -> Agent {
