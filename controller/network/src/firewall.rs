@@ -1,14 +1,14 @@
 //! The rules of this instance: one table of nf_tables, with maps that have one element for each mapped port.
 //!
 //! In: bridges, port maps. Out: the table, made, changed and compared with what is wanted. An accept in this table can't
-//! override another table's drop, so no rule here accepts anything.
+//! override another table's drop.
 //!
 //! | chain | called at | rules |
 //! | --- | --- | --- |
-//! | `arrive` | prerouting, raw | what comes from a bridge must not reach the machine's loopback addresses |
-//! | `map_in`, `map_out` | prerouting and output, dstnat | look up destination, protocol and port in the maps, and translate |
+//! | `arrive` | prerouting, raw | what comes from a bridge must not go to the machine's loopback addresses, and must come from an address of the bridge's network |
+//! | `map_in`, `map_out` | prerouting and output, dstnat | look up destination, protocol and port in the maps, and translate; 127.0.0.0/8 only for the machine itself |
 //! | `leave` | postrouting, srcnat | masquerade what leaves a bridge, what returns to it, and what the machine sends from 127.0.0.0/8 |
-//! | `forward` | forward, filter | calls `admin` |
+//! | `forward` | forward, filter | calls `admin`; then drops what comes from elsewhere to an allocation, unless it is an answer or its port is mapped |
 //! | `admin` | – | the administrator's: made if it is missing, and never changed |
 //!
 //! The comment of each rule is a digest of its content, so that a comparison needs no more than comments.

@@ -24,6 +24,7 @@
 
 pub mod address;
 pub mod address_pool;
+mod conntrack;
 pub mod firewall;
 pub mod foreign;
 pub mod host;

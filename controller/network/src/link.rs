@@ -340,8 +340,11 @@ pub enum LinkError {
 }
 
 fn described(link: &Link) -> String {
-    let kind = if link.kind.is_empty() { "an interface" } else { link.kind.as_str() };
-    if link.alias.is_empty() { format!("another {kind}") } else { format!("a {kind} of \"{}\"", link.alias) }
+    let (article, kind) = if link.kind.is_empty() { ("an", "interface") } else { ("a", link.kind.as_str()) };
+    match link.alias.as_str() {
+        "" => format!("another {kind}"),
+        alias => format!("{article} {kind} of \"{alias}\""),
+    }
 }
 
 fn alias_of(alias: &str) -> &[u8] {

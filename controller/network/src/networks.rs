@@ -10,6 +10,7 @@
 
 mod inside;
 mod lone;
+mod machine;
 mod request;
 
 use std::{
@@ -24,18 +25,17 @@ use herdlet_base::{error::in_full, paths::hashed};
 use rustix::io::Errno;
 
 use crate::{
-    address::{self, InterfaceAddress},
+    address::InterfaceAddress,
     address_pool::AddressPool,
+    conntrack,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
-    foreign, host,
-    link::{self, Bridge, InterfaceName, Link, Mac, Pair},
+    foreign,
+    link::{self, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
     ports::{HoldError, PortHolder},
-    route,
     socket::{Protocol, Socket},
     subnet::Subnet4,
-    sysctl::Setting,
 };
 
 pub use lone::LoneNetworks;
@@ -132,6 +132,8 @@ impl Networks {
             inner_mac: mac_of(address4),
         };
         link::make_pair(&mut socket, &mut inside, &namespace, &pair)?;
+        let settings = self.settings_of(INTERFACE);
+        namespace.run(|| machine::set_all(settings)).map_err(entering)??;
         self.configure(&mut inside, &inner_name, &addresses)?;
         self.map_ports(request.owner, self.port_maps(request, address4))?;
         self.network(address4, &namespace)
@@ -188,6 +190,9 @@ impl Networks {
         let Some(bridge) = link::find(&mut socket, &self.config.name)? else {
             return incomplete("bridge is gone");
         };
+        if let Some(what) = self.machine_difference(&mut socket, &bridge)? {
+            return incomplete(what);
+        }
         let outer = link::find(&mut socket, &self.link_name(request.owner)?)?;
         let is_connected = |outer: &Link| outer.is_up && outer.master == bridge.index;
         if !outer.is_some_and(|outer| is_connected(&outer)) || !bridge.is_up {
@@ -213,6 +218,7 @@ impl Networks {
     /// That of the first step that failed. The claim of the address then stays.
     pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
         let unmapped = self.unmap_ports(owner);
+        self.forget_connections(owner);
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
         let unlinked = self.remove_link(owner);
         self.holder.release(owner);
@@ -266,38 +272,6 @@ impl Networks {
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
         if is_ours { Ok(link::delete(&mut socket, &self.config.name)?) } else { Ok(()) }
-    }
-
-    fn ensure_bridge(&self, socket: &mut Socket) -> Result<Link, NetworkError> {
-        let config = &self.config;
-        if link::find(socket, &config.name)?.is_none()
-            && let Some(route) = host::overlap(socket, config.subnet4, &config.name)?
-        {
-            let (ip, prefix) = route.destination;
-            return Err(NetworkError::Overlap { subnet: config.subnet4, ip, prefix });
-        }
-        let wanted = Bridge {
-            name: &config.name,
-            mtu: config.mtu,
-            mac: gateway_mac(config.subnet4),
-            alias: &self.alias(None),
-        };
-        let bridge = link::make_bridge(socket, &wanted)?;
-        let gateways = [Some(config.subnet4.gateway()), config.subnet6.map(|subnet| subnet.gateway())];
-        let added = gateways.iter().flatten().map(|gateway| address::added(bridge.index, gateway));
-        socket.request("give the bridge its addresses", added.collect())?;
-        Ok(bridge)
-    }
-
-    fn ensure_settings(&self, socket: &mut Socket) -> Result<(), NetworkError> {
-        let config = &self.config;
-        Setting::ForwardV4.set("1")?;
-        Setting::RouteLoopback(config.name.as_str().to_owned()).set("1")?;
-        if config.subnet6.is_some() {
-            Setting::DetectDuplicates(config.name.as_str().to_owned()).set("0")?;
-            forward_v6(socket)?;
-        }
-        Ok(())
     }
 
     /// Installs the rules, which an earlier release may have made otherwise, and again whenever another program has removed them.
@@ -372,6 +346,23 @@ impl Networks {
         Ok(self.firewall.unmap_ports(owner, own.as_deref())?)
     }
 
+    /// Forgets connections through ports that lead to an allocation, so that clients reach whatever the ports lead to next. Without that
+    /// they pause for a while.
+    fn forget_connections(&self, owner: &str) {
+        let forget = || -> Result<(), NetworkError> {
+            let Some(address4) = self.pool.find(owner)? else { return Ok(()) };
+            let mut socket = Socket::open(Protocol::Netfilter)
+                .map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+            for address in self.addresses(address4) {
+                conntrack::forget(&mut socket, address.ip)?;
+            }
+            Ok(())
+        };
+        if let Err(error) = forget() {
+            tracing::debug!(owner, error = in_full(&error), "failed to forget connections to the network");
+        }
+    }
+
     /// Removes an allocation's interface on the machine. The end of the namespace would do so later, or not at all as long as a
     /// process is in it, which would then share its address with the next owner.
     fn remove_link(&self, owner: &str) -> Result<(), NetworkError> {
@@ -435,27 +426,6 @@ impl Networks {
         let digits: String = digest.chars().filter(char::is_ascii_hexdigit).take(DIGEST_LEN).collect();
         InterfaceName::new(&format!("hl{digits}")).map_err(naming)
     }
-}
-
-/// Forwards IPv6 packets. A machine that forwards ignores advertisements of routers, and so loses its own default route, unless
-/// the interface of that route is set to accept them nevertheless. A device of the machine may get its route later. Bridges
-/// without such a route, above all the own one, must not accept those of allocations.
-fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
-    if Setting::ForwardV6.get()?.as_deref() != Some("0") {
-        return Ok(());
-    }
-    let defaults = route::list(socket)?.into_iter().filter(|route| route.destination.1 == 0);
-    let of_v6: Vec<u32> =
-        defaults.filter(|route| route.destination.0.is_ipv6()).map(|route| route.interface).collect();
-    let is_uplink = |link: &Link| link.kind.is_empty() || of_v6.contains(&link.index);
-    for uplink in link::list(socket)?.into_iter().filter(is_uplink) {
-        let accept = Setting::AcceptRouters(uplink.name);
-        if accept.get()?.as_deref() == Some("1") {
-            accept.set("2")?;
-        }
-    }
-    Setting::ForwardV6.set("1")?;
-    Ok(())
 }
 
 fn all_of(ports: &Ports) -> Vec<PortMap> {

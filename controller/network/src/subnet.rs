@@ -42,7 +42,25 @@ pub enum NotASubnet {
         /// The longest prefix.
         max: u8,
     },
+    /// It has addresses that no interface of a bridge can have.
+    #[error(
+        "expected a network of addresses for interfaces, such as 172.26.64.0/20, found {text:?}, which includes {reserved}"
+    )]
+    Reserved {
+        /// The network.
+        text: String,
+        /// What it includes.
+        reserved: &'static str,
+    },
 }
+
+/// Networks without addresses for interfaces of a bridge: base, length of the prefix, name.
+const RESERVED4: [(Ipv4Addr, u8, &str); 4] = [
+    (Ipv4Addr::UNSPECIFIED, 8, "0.0.0.0/8"),
+    (Ipv4Addr::new(127, 0, 0, 0), 8, "127.0.0.0/8 (the machine itself)"),
+    (Ipv4Addr::new(169, 254, 0, 0), 16, "169.254.0.0/16 (link-local)"),
+    (Ipv4Addr::new(224, 0, 0, 0), 3, "224.0.0.0/3 (multicast and reserved)"),
+];
 
 impl Subnet4 {
     /// 172.26.80.0/20: beside the network of Nomad's bridge.
@@ -132,7 +150,11 @@ impl FromStr for Subnet4 {
             return Err(NotASubnet::Small { text: text.to_owned(), max: PREFIX4_MAX });
         }
         let hosts = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or_default();
-        Ok(Self { base: ip.to_bits() & !hosts, prefix })
+        let subnet = Self { base: ip.to_bits() & !hosts, prefix };
+        match RESERVED4.iter().find(|(base, prefix, _)| subnet.overlaps(*base, *prefix)) {
+            Some((_, _, reserved)) => Err(NotASubnet::Reserved { text: text.to_owned(), reserved }),
+            None => Ok(subnet),
+        }
     }
 }
 
@@ -166,6 +188,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn networks_without_addresses_for_interfaces_are_refused() {
+        for text in
+            ["0.0.0.0/0", "127.0.0.0/24", "126.0.0.0/7", "169.254.0.0/16", "224.0.0.0/24", "240.0.0.0/8"]
+        {
+            assert!(matches!(text.parse::<Subnet4>(), Err(NotASubnet::Reserved { .. })), "{text}");
+        }
+        for text in ["10.0.0.0/8", "172.16.0.0/12", "100.64.0.0/10", "198.51.100.0/30"] {
+            assert!(text.parse::<Subnet4>().is_ok(), "{text}");
+        }
+    }
+
+    #[test]
     fn default_networks_are_beside_that_of_nomad() {
         let texts: Vec<String> = Subnet4::defaults().map(|subnet| subnet.to_string()).collect();
         assert_eq!((texts[0].as_str(), texts[10].as_str()), ("172.26.80.0/20", "172.26.240.0/20"));
@@ -189,7 +223,6 @@ mod tests {
             assert_eq!(subnet.position(outside.into()), None);
         }
         assert_eq!(subnet.base_and_mask(), ([172, 26, 64, 0], [255, 255, 240, 0]));
-        assert_eq!("0.0.0.0/0".parse::<Subnet4>().unwrap().base_and_mask(), ([0; 4], [0; 4]));
         let v6: Subnet6 = "fd00:0:0:7::9/64".parse().unwrap();
         assert_eq!(
             (v6.to_string(), v6.at(257).to_string()),

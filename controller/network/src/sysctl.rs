@@ -13,6 +13,12 @@ pub enum Setting {
     ForwardV6,
     /// Accept router advertisements on this interface. Forwarding turns them off, unless this is 2.
     AcceptRouters(String),
+    /// Take other routes from IPv4 messages that arrive through this interface.
+    AcceptRedirectsV4(String),
+    /// Take other routes from IPv6 messages that arrive through this interface.
+    AcceptRedirectsV6(String),
+    /// Have no IPv6 addresses on this interface, not even those that it would give itself.
+    DisableV6(String),
     /// Route packets with addresses of 127.0.0.0/8 over this interface.
     RouteLoopback(String),
     /// Wait a second before an IPv6 address of this interface is used, in case another interface has it. Until then the bridge
@@ -39,6 +45,13 @@ impl Setting {
             Self::ForwardV4 => net.join("ipv4/ip_forward"),
             Self::ForwardV6 => net.join("ipv6/conf/all/forwarding"),
             Self::AcceptRouters(interface) => net.join("ipv6/conf").join(interface).join("accept_ra"),
+            Self::AcceptRedirectsV4(interface) => {
+                net.join("ipv4/conf").join(interface).join("accept_redirects")
+            }
+            Self::AcceptRedirectsV6(interface) => {
+                net.join("ipv6/conf").join(interface).join("accept_redirects")
+            }
+            Self::DisableV6(interface) => net.join("ipv6/conf").join(interface).join("disable_ipv6"),
             Self::RouteLoopback(interface) => net.join("ipv4/conf").join(interface).join("route_localnet"),
             Self::DetectDuplicates(interface) => net.join("ipv6/conf").join(interface).join("accept_dad"),
             Self::BridgeCallsRules => net.join("bridge/bridge-nf-call-iptables"),

@@ -36,7 +36,7 @@ use crate::{
     login::{self, no_user},
     supervisor::{
         FirstProcess, Invocation, Isolation, JoinedNamespaces, MessageQueues, Namespaces, NewPrivileges,
-        OwnNamespaces, PidFd, Proc, User,
+        OwnMounts, OwnNamespaces, PidFd, Proc, User,
     },
 };
 use command::Lookup;
@@ -122,7 +122,7 @@ impl Translate for Exec {
         let has_init = config.init && modes.pid == NamespaceMode::Private;
         let isolation = Isolation::Own(OwnNamespaces {
             created,
-            mounts: Some(Arc::new(built.mounts)),
+            mounts: Some(Arc::new(OwnMounts { namespace: built.mounts, null: built.null })),
             proc: Some(Proc { read_only: paths(&READ_ONLY_PROC), masked: paths(&MASKED_PROC) }),
             message_queues: MessageQueues::Mounted,
             hostname: None,

@@ -26,7 +26,7 @@ pub use herdlet_shim::record::{Core, Exit, Process, Record, RecordError, State, 
 pub use herdlet_shim::spec::SpecError;
 pub use invocation::{
     Entry, FirstProcess, Invocation, Isolation, JoinedNamespaces, LogFiles, Logs, MessageQueues,
-    NewPrivileges, OwnNamespaces, Proc, User, WhenFull,
+    NewPrivileges, OwnMounts, OwnNamespaces, Proc, User, WhenFull,
 };
 pub use launch::{Child, Launch, LaunchError, Session, ShimEnd, Terminal, enter, launch};
 pub use process::{PidFd, ProcessError, kill_tree, open_task};

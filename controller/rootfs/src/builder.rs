@@ -80,7 +80,9 @@ impl<'r> Builder<'r> {
             }
             kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", target))?;
         }
-        let null = find(self.base(), Path::new("dev/null")).map_err(failed("find", Path::new("dev/null")))?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let null = openat(self.base(), "dev/null", flags, Mode::empty());
+        let null = null.map_err(failed("open", Path::new("dev/null")))?;
         for path in &sources.hidden {
             self.hide(path, &null).map_err(failed("hide", path))?;
         }
@@ -90,7 +92,7 @@ impl<'r> Builder<'r> {
             openat(&sources.proc, "thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let mounts = OwnedFd::from(File::from(own.map_err(failed("open the namespace of", top))?));
         let root = open_dir("/").map_err(failed("open", top))?;
-        Ok(Built { mounts, root, limited: self.limited })
+        Ok(Built { mounts, root, null, limited: self.limited })
     }
 
     fn base(&self) -> BorrowedFd<'_> {

@@ -76,6 +76,8 @@ pub struct Built {
     pub mounts: OwnedFd,
     /// Its root, to find files in it from outside.
     pub root: OwnedFd,
+    /// Its /dev/null, open for reading and writing.
+    pub null: OwnedFd,
     /// Entries whose changes are not kept in the task's directory, in the order of their targets.
     pub limited: Vec<LimitedEntry>,
 }

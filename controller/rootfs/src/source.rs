@@ -84,9 +84,17 @@ impl Sources {
                 .map_err(failed("copy the mount of", &bind.source))?;
             without_devices(&mount, &bind.source)?;
             sources.binds.push((bind.target.clone(), mount, bind.access, kind));
+            let real = fs::canonicalize(&bind.source).map_err(failed("find", &bind.source))?;
+            let below = hidden.iter().filter_map(|path| path.strip_prefix(&real).ok());
+            let below = below.filter(|path| !path.as_os_str().is_empty());
+            sources.hidden.extend(below.map(|path| bind.target.join(path)));
         }
         for name in DEVICES {
-            if let Some(device) = unless_missing(copy(&Path::new("/dev").join(name), Depth::Alone))? {
+            let path = Path::new("/dev").join(name);
+            if let Some(device) = unless_missing(copy(&path, Depth::Alone))? {
+                // The device can be written to as before; the machine's file keeps its owner and mode.
+                let done = kernel::make_read_only(device.as_fd(), Depth::Alone);
+                done.map_err(failed("protect", &path))?;
                 sources.devices.push((name, device));
             }
         }

@@ -16,7 +16,7 @@
 //!
 //! | fd | content |
 //! | --- | --- |
-//! | 0 | /dev/null, open for reading *and writing* |
+//! | 0 | /dev/null, open for reading *and writing*; with a mount namespace, one that is mounted in it |
 //! | 1 | directory of the log files |
 //! | 2 | runtime directory, which contains the records |
 //! | 3 | launch spec, a sealed memfd or file with its bytes from offset 0 |

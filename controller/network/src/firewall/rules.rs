@@ -6,8 +6,8 @@ use crate::nft::{
     ChainKind, DataType, Hook, HookPoint, MapType, Rule,
     expression::{
         Comparison, Expression, Field, Meta, TargetFamily, Verdict, compare, decide, interface_bytes,
-        is_local, keep_translated, load_connection_status, load_destination_type, load_field, load_meta,
-        look_up, mask, masquerade, translate_destination,
+        is_local, keep_known, keep_translated, load_connection_state, load_connection_status,
+        load_destination_type, load_field, load_meta, look_up, mask, masquerade, translate_destination,
     },
 };
 
@@ -61,6 +61,12 @@ const fn hook(point: HookPoint, priority: i32, kind: ChainKind) -> Option<Hook> 
 const FAMILY4: [u8; 1] = [2];
 const FAMILY6: [u8; 1] = [10];
 
+/// fe80::/10, the addresses that interfaces give themselves, with its mask.
+const LINK_LOCAL6: ([u8; 16], [u8; 16]) = (
+    [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+    [0xff, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+);
+
 /// The register that rules without a look-up use.
 const REGISTER: u32 = 0;
 
@@ -70,27 +76,58 @@ pub(super) fn rules_of(bridges: &[BridgeRules]) -> BTreeMap<&'static str, Vec<Ru
         |rules: fn(&BridgeRules) -> Vec<Vec<Expression>>| bridges.iter().flat_map(rules).collect();
     let all: [(&'static str, Vec<Vec<Expression>>); 5] = [
         (ARRIVE, of_bridges(arriving)),
-        (MAP_IN, look_ups()),
+        (MAP_IN, std::iter::once(not_of_the_machine_alone()).chain(look_ups()).collect()),
         (MAP_OUT, look_ups()),
         (LEAVE, of_bridges(leaving)),
-        (FORWARD, vec![vec![decide(Verdict::Jump(ADMIN))]]),
+        (FORWARD, forwarding(bridges)),
     ];
     let digested = |rules: Vec<Vec<Expression>>| rules.into_iter().map(digested).collect();
     all.into_iter().map(|(chain, rules)| (chain, digested(rules))).collect()
 }
 
 /// A task could otherwise reach services that listen only on 127.0.0.1: the bridge routes such addresses, so that the machine
-/// itself reaches mapped ports there.
+/// itself reaches mapped ports there. And nobody on the bridge can pretend to be somebody elsewhere.
 fn arriving(bridge: &BridgeRules) -> Vec<Vec<Expression>> {
-    let from_bridge = || from(bridge, Meta::InputName, Comparison::Equal);
-    let loopback = |field: Field| {
-        let mut rule = from_bridge();
-        rule.extend(of_family(&FAMILY4));
-        rule.extend([load_field(field, REGISTER), mask(REGISTER, &[255, 0, 0, 0])]);
-        rule.extend([compare(REGISTER, Comparison::Equal, &[127, 0, 0, 0]), decide(Verdict::Drop)]);
+    let mut to_loopback = from(bridge, Meta::InputName, Comparison::Equal);
+    to_loopback.extend(in_network(Field::Destination4, &FAMILY4, &[127, 0, 0, 0], &[255, 0, 0, 0]));
+    let (base4, mask4) = bridge.subnet4.base_and_mask();
+    let mut pretended4 = from(bridge, Meta::InputName, Comparison::Equal);
+    pretended4.extend(of_family(&FAMILY4));
+    pretended4.extend(outside(Field::Source4, &base4, &mask4));
+    let mut pretended6 = from(bridge, Meta::InputName, Comparison::Equal);
+    pretended6.extend(of_family(&FAMILY6));
+    if let Some(subnet6) = bridge.subnet6 {
+        let (base6, mask6) = subnet6.base_and_mask();
+        pretended6.extend(outside(Field::Source6, &base6, &mask6));
+        pretended6.extend(outside(Field::Source6, &LINK_LOCAL6.0, &LINK_LOCAL6.1));
+    }
+    let mut rules = vec![to_loopback, pretended4, pretended6];
+    rules.iter_mut().for_each(|rule| rule.push(decide(Verdict::Drop)));
+    rules
+}
+
+/// Ports of 127.0.0.0/8 are for the machine alone. A neighbour can send packets to such addresses; the kernel would drop them,
+/// unless they had been translated before.
+fn not_of_the_machine_alone() -> Vec<Expression> {
+    let mut rule = in_network(Field::Destination4, &FAMILY4, &[127, 0, 0, 0], &[255, 0, 0, 0]);
+    rule.push(decide(Verdict::Accept));
+    rule
+}
+
+/// The administrator decides first. Then others than the machine and the allocations of the same bridge get only what belongs to
+/// a connection that an allocation has opened, or that leads to a mapped port.
+fn forwarding(bridges: &[BridgeRules]) -> Vec<Vec<Expression>> {
+    let only_answers = |bridge: &BridgeRules| {
+        let mut rule = from(bridge, Meta::OutputName, Comparison::Equal);
+        rule.extend(from(bridge, Meta::InputName, Comparison::Different));
+        rule.extend([load_connection_status(REGISTER), keep_translated(REGISTER)]);
+        rule.push(compare(REGISTER, Comparison::Equal, &[0; 4]));
+        rule.extend([load_connection_state(REGISTER), keep_known(REGISTER)]);
+        rule.extend([compare(REGISTER, Comparison::Equal, &[0; 4]), decide(Verdict::Drop)]);
         rule
     };
-    vec![loopback(Field::Destination4), loopback(Field::Source4)]
+    let admin = vec![decide(Verdict::Jump(ADMIN))];
+    std::iter::once(admin).chain(bridges.iter().map(only_answers)).collect()
 }
 
 fn look_ups() -> Vec<Vec<Expression>> {
@@ -158,6 +195,11 @@ fn from(bridge: &BridgeRules, interface: Meta, how: Comparison) -> Vec<Expressio
 
 fn of_family(family: &[u8]) -> Vec<Expression> {
     vec![load_meta(Meta::Family, REGISTER), compare(REGISTER, Comparison::Equal, family)]
+}
+
+/// Goes on only if the address is not of this network.
+fn outside(field: Field, base: &[u8], bits: &[u8]) -> [Expression; 3] {
+    [load_field(field, REGISTER), mask(REGISTER, bits), compare(REGISTER, Comparison::Different, base)]
 }
 
 fn in_network(field: Field, family: &[u8], base: &[u8], bits: &[u8]) -> Vec<Expression> {

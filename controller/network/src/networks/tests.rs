@@ -11,8 +11,14 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::*;
 use crate::{
-    link::Hairpin,
-    nft::{Batch, ChainKind, Family, Hook, HookPoint, Table},
+    address,
+    link::{Bridge, Hairpin},
+    nft::{
+        Batch, ChainKind, Family, Hook, HookPoint, Rule, Table,
+        expression::{Verdict, decide},
+    },
+    route,
+    sysctl::Setting,
     test_machine::{Machine, on_machine},
 };
 
@@ -227,31 +233,37 @@ fn mapped_ports(calls: &str, networks: &Networks) {
     TcpListener::bind("192.0.2.7:8080").unwrap();
 }
 
+/// A neighbour on the machine's network, 192.0.2.8.
+fn neighbour() -> Namespace {
+    let neighbour = Namespace::new().unwrap();
+    let mut outside = neighbour.socket(Protocol::Route).unwrap();
+    let mut socket = Socket::open(Protocol::Route).unwrap();
+    let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
+    let pair = Pair {
+        name: &InterfaceName::new("neighbour").unwrap(),
+        alias: "",
+        bridge: uplink.index,
+        mtu: 1500,
+        hairpin: Hairpin::Off,
+        inner_name: &inner_name().unwrap(),
+        inner_mac: Mac([2, 0, 0, 0, 0, 8]),
+    };
+    link::make_pair(&mut socket, &mut outside, &neighbour, &pair).unwrap();
+    let inner = link::find(&mut outside, &inner_name().unwrap()).unwrap().unwrap();
+    link::set_up(&mut outside, inner.index).unwrap();
+    for (ip, prefix) in [("192.0.2.8", 24), ("2001:db8::8", 64)] {
+        let wanted = InterfaceAddress { ip: ip.parse().unwrap(), prefix };
+        address::add(&mut outside, inner.index, &wanted).unwrap();
+    }
+    neighbour
+}
+
 /// A neighbour on the machine's network sees the machine's address.
 #[test]
 fn packets_to_others_are_masqueraded() {
     on_host(|_, networks| {
         networks.up(&request("a", &[])).unwrap();
-        let neighbour = Namespace::new().unwrap();
-        let mut outside = neighbour.socket(Protocol::Route).unwrap();
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
-        let pair = Pair {
-            name: &InterfaceName::new("neighbour").unwrap(),
-            alias: "",
-            bridge: uplink.index,
-            mtu: 1500,
-            hairpin: Hairpin::Off,
-            inner_name: &inner_name().unwrap(),
-            inner_mac: Mac([2, 0, 0, 0, 0, 8]),
-        };
-        link::make_pair(&mut socket, &mut outside, &neighbour, &pair).unwrap();
-        let inner = link::find(&mut outside, &inner_name().unwrap()).unwrap().unwrap();
-        link::set_up(&mut outside, inner.index).unwrap();
-        for (ip, prefix) in [("192.0.2.8", 24), ("2001:db8::8", 64)] {
-            let wanted = InterfaceAddress { ip: ip.parse().unwrap(), prefix };
-            address::add(&mut outside, inner.index, &wanted).unwrap();
-        }
+        let neighbour = neighbour();
         let inside = namespace(networks, "a");
         for (server, address, seen) in
             [("192.0.2.8:80", "192.0.2.8:80", HOST), ("[2001:db8::8]:80", "[2001:db8::8]:80", HOST6)]
@@ -313,6 +325,166 @@ fn loopback_of_the_machine_is_out_of_reach() {
     });
 }
 
+/// A port of 127.0.0.1 is for the machine alone, and the others of an allocation for those on its bridge. A neighbour can route all
+/// of these addresses to the machine.
+#[test]
+fn a_neighbour_reaches_mapped_ports_only() {
+    on_host(|_, networks| {
+        let ports = [port(Some("127.0.0.1"), 8070, 80), port(Some(HOST), 8080, 80)];
+        let made = networks.up(&request("a", &ports)).unwrap();
+        let inside = namespace(networks, "a");
+        let server = inside.run(|| Server::open("0.0.0.0:80")).unwrap();
+        assert!(server.serve(|| ask("127.0.0.1:8070")).is_ok(), "the machine itself");
+        let neighbour = neighbour();
+        let mut outside = neighbour.socket(Protocol::Route).unwrap();
+        let inner = link::find(&mut outside, &inner_name().unwrap()).unwrap().unwrap();
+        neighbour.run(|| Setting::RouteLoopback(INTERFACE.to_owned()).set("1").unwrap()).unwrap();
+        route::set_default(&mut outside, HOST.parse().unwrap(), inner.index).unwrap();
+        let reaches = |address: &str| {
+            let address: SocketAddr = address.parse().unwrap();
+            neighbour
+                .run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok())
+                .unwrap()
+        };
+        let at_bridge = format!("{}:80", made.address4);
+        assert!(!reaches(&at_bridge), "a port that is not mapped");
+        assert!(!reaches("127.0.0.1:8070"), "a port of the machine alone");
+        let asked = server.serve(|| neighbour.run(|| ask("192.0.2.7:8080")).unwrap());
+        assert_eq!(asked.unwrap(), "192.0.2.8");
+        // The administrator may open more.
+        let mut batch = Batch::new(Table { family: Family::Inet, name: "herdlet-test" });
+        batch.append_rule(
+            "admin",
+            &Rule { expressions: vec![decide(Verdict::Accept)], comment: "all".to_owned() },
+        );
+        Socket::open(Protocol::Netfilter).unwrap().commit("accept", &batch.into_messages()).unwrap();
+        assert!(reaches(&at_bridge));
+    });
+}
+
+/// The kernel translates what a socket sends by UDP as it did before, as long as the socket sends on.
+#[test]
+fn a_client_that_sends_on_reaches_the_next_allocation() {
+    on_host(|_, networks| {
+        let client = UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        client.connect((HOST, 8080)).unwrap();
+        let other = UdpSocket::bind("0.0.0.0:0").unwrap();
+        for owner in ["a", "b"] {
+            networks.up(&request(owner, &[port(Some(HOST), 8080, 80)])).unwrap();
+            let server = namespace(networks, owner).run(|| Server::open("0.0.0.0:80")).unwrap();
+            // Another connection of the machine, which must not be forgotten.
+            other.send_to(b"?", "192.0.2.8:9").unwrap();
+            let answered = server.serve_datagram(|| {
+                client.send(b"?").unwrap();
+                client.recv(&mut [0; 64]).is_ok()
+            });
+            assert!(answered, "{owner}");
+            networks.down(owner).unwrap();
+        }
+    });
+}
+
+/// A process in the namespace may send from any address. Neither the machine nor a neighbour must take it for another sender.
+#[test]
+fn a_forged_sender_reaches_nobody() {
+    on_host(|_, networks| {
+        let made = networks.up(&request("a", &[])).unwrap();
+        let inside = namespace(networks, "a");
+        let mut socket = inside.socket(Protocol::Route).unwrap();
+        let inner = link::find(&mut socket, &inner_name().unwrap()).unwrap().unwrap();
+        let forged = InterfaceAddress { ip: "198.51.100.9".parse().unwrap(), prefix: 32 };
+        address::add(&mut socket, inner.index, &forged).unwrap();
+        let server = UdpSocket::bind((HOST, 9000)).unwrap();
+        server.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        for from in [forged.ip, made.address4.into()] {
+            inside.run(|| UdpSocket::bind((from, 0)).unwrap().send_to(b"?", (HOST, 9000)).unwrap()).unwrap();
+        }
+        // The first one would have come first.
+        let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
+        assert_eq!(from.ip(), made.address4);
+    });
+}
+
+#[test]
+fn messages_of_allocations_change_no_routes() {
+    on_machine(|machine| {
+        for subnet6 in [None, Some("fd00:37::/64".parse().unwrap())] {
+            let networks = Networks::open(BridgeConfig { subnet6, ..config(&machine.dir()) }).unwrap();
+            networks.up(&request("a", &[])).unwrap();
+            let values = |interface: &str| {
+                let interface = || interface.to_owned();
+                let all = [
+                    Setting::AcceptRedirectsV4(interface()),
+                    Setting::AcceptRedirectsV6(interface()),
+                    Setting::AcceptRouters(interface()),
+                    Setting::DisableV6(interface()),
+                ];
+                all.map(|setting| setting.get().unwrap().unwrap_or_default())
+            };
+            let inside = namespace(&networks, "a").run(|| values(INTERFACE)).unwrap();
+            for [v4, v6, routers, disabled] in [values("hltest"), inside] {
+                assert_eq!(v4, "0");
+                let is_closed = disabled == "1" || (v6, routers) == ("0".to_owned(), "0".to_owned());
+                assert!(is_closed, "{subnet6:?}");
+            }
+            networks.down("a").unwrap();
+            networks.remove().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_renamed_bridge_takes_over_the_networks() {
+    on_host(|machine, networks| {
+        let ports = [port(Some(HOST), 8080, 80)];
+        let wanted = request("a", &ports);
+        let made = networks.up(&wanted).unwrap();
+        let name = InterfaceName::new("hlother").unwrap();
+        let renamed = Networks::open(BridgeConfig { name, ..config(&machine.dir()) }).unwrap();
+        assert_eq!(renamed.up(&NetworkRequest { preferred: Some(made.address4), ..wanted }).unwrap(), made);
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        assert!(link::find(&mut socket, &networks.config.name).unwrap().is_none());
+        let server = namespace(&renamed, "a").run(|| Server::open("0.0.0.0:80")).unwrap();
+        assert!(server.serve(|| ask("192.0.2.7:8080")).is_ok());
+        renamed.down("a").unwrap();
+        renamed.remove().unwrap();
+    });
+}
+
+/// As after a change of the config.
+#[test]
+fn an_earlier_subnet_leaves_no_address() {
+    on_machine(|machine| {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let uplink = InterfaceName::new("uplink").unwrap();
+        let uplink = Bridge { name: &uplink, mtu: 1500, mac: Mac([2, 0, 0, 0, 0, 7]), alias: "" };
+        let uplink = link::make_bridge(&mut socket, &uplink).unwrap().index;
+        let own = InterfaceAddress { ip: HOST.parse().unwrap(), prefix: 24 };
+        address::add(&mut socket, uplink, &own).unwrap();
+        let with = |subnet: &str| {
+            let subnet4 = subnet.parse().unwrap();
+            Networks::open(BridgeConfig { subnet4, ..config(&machine.dir()) }).unwrap()
+        };
+        with("172.26.64.0/20").up(&request("a", &[])).unwrap();
+        let moved = with("172.26.96.0/24");
+        assert!(matches!(moved.inspect(&request("a", &[])).unwrap(), NetworkState::Incomplete { .. }));
+        let made = moved.up(&request("a", &[])).unwrap();
+        assert_eq!(moved.inspect(&request("a", &[])).unwrap(), NetworkState::Complete(made));
+        let bridge = link::find(&mut socket, &moved.config.name).unwrap().unwrap().index;
+        let routes: Vec<_> =
+            route::list(&mut socket).unwrap().into_iter().filter(|route| route.interface == bridge).collect();
+        assert!(
+            routes.iter().all(|route| !route.destination.0.to_string().starts_with("172.26.6")),
+            "{routes:?}"
+        );
+        let refused = with("192.0.2.0/25").up(&request("a", &[]));
+        assert!(matches!(refused, Err(NetworkError::Overlap { .. })), "{refused:?}");
+        moved.down("a").unwrap();
+        moved.remove().unwrap();
+    });
+}
+
 #[test]
 fn half_made_networks_are_completed() {
     on_host(|machine, networks| {
@@ -324,7 +496,7 @@ fn half_made_networks_are_completed() {
         let table = || Table { family: Family::Inet, name: "herdlet-test" };
         type Break<'b> = (&'b str, Box<dyn Fn(&mut Socket, &mut Socket) + 'b>);
         let address = networks.config.subnet4.of_interface(made.address4);
-        let breaks: [Break<'_>; 9] = [
+        let breaks: [Break<'_>; 14] = [
             ("the pair is deleted", Box::new(|socket, _| link::delete(socket, &name).unwrap())),
             (
                 "the bridge is deleted",
@@ -350,6 +522,40 @@ fn half_made_networks_are_completed() {
                         .unwrap();
                 }),
             ),
+            (
+                "rules are flushed",
+                Box::new(|_, _| {
+                    let mut batch = Batch::new(table());
+                    batch.clear_chain("arrive");
+                    Socket::open(Protocol::Netfilter)
+                        .unwrap()
+                        .commit("flush", &batch.into_messages())
+                        .unwrap();
+                }),
+            ),
+            (
+                "the bridge has lost its address",
+                Box::new(|socket, _| {
+                    let index = link::find(socket, &networks.config.name).unwrap().unwrap().index;
+                    address::remove(socket, index, &networks.config.subnet4.gateway()).unwrap();
+                }),
+            ),
+            (
+                "the bridge has another address",
+                Box::new(|socket, _| {
+                    let index = link::find(socket, &networks.config.name).unwrap().unwrap().index;
+                    let other = InterfaceAddress { ip: "198.51.100.1".parse().unwrap(), prefix: 24 };
+                    address::add(socket, index, &other).unwrap();
+                }),
+            ),
+            (
+                "a setting of the bridge is changed",
+                Box::new(|_, _| {
+                    let bridge = networks.config.name.as_str().to_owned();
+                    Setting::RouteLoopback(bridge).set("0").unwrap();
+                }),
+            ),
+            ("a setting of all is changed", Box::new(|_, _| drop(Setting::ForwardV4.set("0").unwrap()))),
             ("the namespace is removed", Box::new(|_, _| networks.pins.remove("a").unwrap())),
             (
                 "the claim is removed",

@@ -132,6 +132,19 @@ pub fn keep_translated(register: u32) -> Expression {
     mask(register, &STATUS_DESTINATION.to_ne_bytes())
 }
 
+/// Loads how the packet stands to its connection.
+pub fn load_connection_state(register: u32) -> Expression {
+    const STATE: u32 = 0;
+    expression("ct", Attributes::new().with_be32(2, STATE).with_be32(1, number_of(register)))
+}
+
+/// Keeps of that only whether the connection is established, or is related to one.
+pub fn keep_known(register: u32) -> Expression {
+    const ESTABLISHED: u32 = 1 << 1;
+    const RELATED: u32 = 1 << 2;
+    mask(register, &(ESTABLISHED | RELATED).to_ne_bytes())
+}
+
 /// Goes on with the rule only if the register compares so.
 pub fn compare(register: u32, how: Comparison, value: &[u8]) -> Expression {
     let how = match how {

@@ -14,7 +14,8 @@ use super::policy::Policy;
 const WORK: &str = ".work";
 
 /// Files of the machine that a task with rights over files could read in `/etc`: hashes of passwords.
-const PASSWORDS: [&str; 4] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-"];
+const PASSWORDS: [&str; 5] =
+    ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd"];
 
 /// Where the keys of an SSH server are.
 const SSH: &str = "/etc/ssh";

@@ -7,7 +7,7 @@ use herdlet_shim::isolation::{Capabilities, Namespaces};
 use herdlet_shim::spec::Field;
 use std::ffi::OsString;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub struct OwnNamespaces {
     /// Those to make: pid, ipc, uts, cgroup.
     pub created: Namespaces,
     /// Mount namespace, with the task's root as its root. Paths of the invocation are within it.
-    pub mounts: Option<Arc<OwnedFd>>,
+    pub mounts: Option<Arc<OwnMounts>>,
     /// /proc of the new pid namespace; requires `mounts`.
     pub proc: Option<Proc>,
     /// Whether the message queues of the new ipc namespace are mounted; requires `mounts`.
@@ -71,6 +71,14 @@ pub struct OwnNamespaces {
     pub hostname: Option<String>,
     /// Which process is the first one.
     pub first: FirstProcess,
+}
+
+/// A mount namespace of a task's own.
+#[derive(Debug)]
+pub struct OwnMounts {
+    pub namespace: OwnedFd,
+    /// A /dev/null that is mounted in it: the standard input of the task, which could change owner and mode of the machine's.
+    pub null: OwnedFd,
 }
 
 /// How /proc is mounted. The paths are relative to it; those that the kernel does not have are skipped.
@@ -191,9 +199,9 @@ impl Invocation {
     }
 
     /// The task's own mount namespace.
-    pub(super) fn mounts(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn mounts(&self) -> Option<&OwnMounts> {
         match &self.isolation {
-            Some(Isolation::Own(own)) => own.mounts.as_ref().map(|mounts| mounts.as_fd()),
+            Some(Isolation::Own(own)) => own.mounts.as_deref(),
             Some(Isolation::Joined(_)) | None => None,
         }
     }

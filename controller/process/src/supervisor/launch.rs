@@ -147,7 +147,8 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
     let spec = hand_over(what.record, fields, what.invocation)?;
     let null =
         rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(handover)?;
-    let mut fds = vec![null.as_fd(), what.logs_dir, what.runtime_dir, spec.as_fd()];
+    let stdin = what.invocation.mounts().map_or(null.as_fd(), |mounts| mounts.null.as_fd());
+    let mut fds = vec![stdin, what.logs_dir, what.runtime_dir, spec.as_fd()];
     let inside = match &what.invocation.isolation {
         Some(Isolation::Own(own)) if own.first == FirstProcess::Init => {
             Some(inside(what.program, what.record)?)
@@ -155,7 +156,10 @@ pub fn launch(what: &Launch<'_>) -> Result<Child, LaunchError> {
         Some(Isolation::Own(_) | Isolation::Joined(_)) | None => None,
     };
     let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
-    fds.extend(optional([what.leash, entry, what.invocation.mounts(), inside], null.as_fd()));
+    fds.extend(optional(
+        [what.leash, entry, what.invocation.mounts().map(|mounts| mounts.namespace.as_fd()), inside],
+        null.as_fd(),
+    ));
     let (program, cgroup) = (what.program.as_fd(), what.shims_cgroup);
     let places = what.program.places();
     start(&Supervisor { program, places, verb: c"run", title: what.record, fds: &fds, cgroup })
@@ -192,7 +196,7 @@ pub fn enter(what: &Session<'_>) -> Result<Child, LaunchError> {
         Some(Isolation::Own(_)) | None => (what.program.as_fd(), None),
     };
     let entry = what.invocation.entry.as_ref().map(|entry| entry.dir.as_fd());
-    fds.extend(optional([Some(what.leash), entry, what.invocation.mounts(), joined], spec.as_fd()));
+    fds.extend(optional([Some(what.leash), entry, None, joined], spec.as_fd()));
     let (places, cgroup) = (what.program.places(), what.shims_cgroup);
     start(&Supervisor { program, places, verb: c"enter", title: what.title, fds: &fds, cgroup })
 }

@@ -90,7 +90,10 @@ impl Program {
             // Another thread may have been faster.
             let _ = self.inside.set(made.map_err(|errno| ProgramError::Memory(errno.into()))?);
         }
-        self.inside.get().map(AsFd::as_fd).ok_or_else(|| ProgramError::Memory(Errno::AGAIN.into()))
+        let inside = self.inside.get().ok_or_else(|| ProgramError::Memory(Errno::AGAIN.into()))?;
+        // Where the mode is not sealed, a task may have changed it.
+        rustix::fs::fchmod(inside, Mode::from(0o755)).map_err(|errno| ProgramError::Memory(errno.into()))?;
+        Ok(inside.as_fd())
     }
 
     /// Reserved descriptor numbers for starting it.
@@ -134,6 +137,9 @@ fn write_file(dir: &Path, path: &Path, name: &OsString) -> std::io::Result<()> {
     written
 }
 
+/// `F_SEAL_EXEC` (fcntl.h): whether the file can be executed stays as it is. rustix does not have it.
+const SEAL_EXEC: u32 = 0x20;
+
 /// Creates a sealed file in memory that nobody can change. `kind` sets whether it is executable (Linux 6.3); older
 /// kernels ignore it.
 pub(super) fn in_memory(name: &str, bytes: &[u8], kind: MemfdFlags) -> Result<OwnedFd, Errno> {
@@ -147,8 +153,13 @@ pub(super) fn in_memory(name: &str, bytes: &[u8], kind: MemfdFlags) -> Result<Ow
         let len = rustix::io::write(&fd, rest)?;
         rest = &rest[len..];
     }
-    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     rustix::fs::fcntl_add_seals(&fd, seals)?;
+    // A task can find the file of its first process, which all tasks have, and so change its mode (Linux 6.3 seals that).
+    match rustix::fs::fcntl_add_seals(&fd, SealFlags::from_bits_retain(SEAL_EXEC) | SealFlags::SEAL) {
+        Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&fd, SealFlags::SEAL)?,
+        sealed => sealed?,
+    }
     Ok(fd)
 }
 

@@ -21,7 +21,7 @@ use super::bench::*;
 const KINDS: [&str; 7] = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"];
 
 /// A copy of this process's mounts, with a directory for message queues at /dev/mqueue.
-fn mounts() -> Arc<OwnedFd> {
+fn mounts() -> Arc<OwnMounts> {
     let made = thread::spawn(|| {
         #[expect(unsafe_code, reason = "the other threads keep their mounts")]
         // SAFETY: descriptors stay shared, and only this thread changes.
@@ -29,6 +29,7 @@ fn mounts() -> Arc<OwnedFd> {
             unshare_unsafe(UnshareFlags::NEWNS).unwrap();
         }
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+        let opened = opened();
         mount("tmpfs", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
         fs::write("/mnt/inside", "").unwrap();
         // Also where the machine has none.
@@ -37,9 +38,16 @@ fn mounts() -> Arc<OwnedFd> {
             fs::create_dir("/dev/mqueue").unwrap();
             fs::write("/dev/null", "").unwrap();
         }
-        OwnedFd::from(File::open("/proc/thread-self/ns/mnt").unwrap())
+        opened
     });
     Arc::new(made.join().unwrap())
+}
+
+/// The mount namespace of this thread.
+fn opened() -> OwnMounts {
+    let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+    let namespace = File::open("/proc/thread-self/ns/mnt").unwrap();
+    OwnMounts { namespace: namespace.into(), null: null.into() }
 }
 
 fn all_created() -> Namespaces {
@@ -87,7 +95,7 @@ fn a_task_is_in_namespaces_of_its_own() {
     let own = own();
     let made = fs::read_link(format!(
         "/proc/self/fd/{}",
-        std::os::fd::AsRawFd::as_raw_fd(own.mounts.as_ref().unwrap())
+        std::os::fd::AsRawFd::as_raw_fd(&own.mounts.as_ref().unwrap().namespace)
     ));
     let script = format!("{LIST}; echo $$; cat /proc/sys/kernel/hostname; ls -d /mnt/inside; exit 7");
     let mut invocation = isolated(&script, own);
@@ -160,10 +168,10 @@ fn links_in_the_root_are_not_followed() {
             unshare_unsafe(UnshareFlags::NEWNS).unwrap();
         }
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-        let namespace = OwnedFd::from(File::open("/proc/thread-self/ns/mnt").unwrap());
+        let opened = opened();
         mount("tmpfs", "/dev", "tmpfs", MountFlags::empty(), None).unwrap();
         std::os::unix::fs::symlink("/mnt", "/dev/mqueue").unwrap();
-        namespace
+        opened
     });
     let own = OwnNamespaces { mounts: Some(Arc::new(made.join().unwrap())), ..own() };
     let state = bench.run("a", &isolated("true", own));
@@ -184,7 +192,8 @@ fn bad_namespaces_are_failed_starts() {
         return;
     }
     let bench = Bench::new();
-    let no_mounts = OwnNamespaces { mounts: Some(Arc::new(open_dir(bench.dir.path()))), ..own() };
+    let no_mounts = OwnMounts { namespace: open_dir(bench.dir.path()), ..opened() };
+    let no_mounts = OwnNamespaces { mounts: Some(Arc::new(no_mounts)), ..own() };
     assert_failed(bench.run("a", &isolated("true", no_mounts)), Step::MountNamespace, libc::EINVAL);
     let nameless = OwnNamespaces { created: all_created().without(Namespaces::UTS), ..own() };
     assert_failed(bench.run("b", &isolated("true", nameless)), Step::Spec, 0);

@@ -243,13 +243,13 @@ impl Child<'_> {
 
     fn enter_mounts(&self) -> Result<(), Failure> {
         let spec = self.spec;
-        // Standard input is /dev/null of the machine; one below the new root may be anything.
+        sys::enter_namespaces(self.descriptors.mounts, Namespaces::MOUNT)
+            .map_err(|errno| (Step::MountNamespace, errno))?;
+        // Standard input is mounted in this namespace; a path below the new root may lead anywhere.
         let null = match spec.masked_proc().next() {
             Some(_) => sys::copy_mount(self.stdio[0], c"").map_err(|errno| (Step::Proc, errno))?,
             None => -1,
         };
-        sys::enter_namespaces(self.descriptors.mounts, Namespaces::MOUNT)
-            .map_err(|errno| (Step::MountNamespace, errno))?;
         if spec.proc {
             mounts::mount_proc(spec, null).map_err(|errno| (Step::Proc, errno))?;
         }

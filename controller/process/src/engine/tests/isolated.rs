@@ -1,5 +1,7 @@
 //! `exec` with real processes in real namespaces, and the driver contract. These tests need root and cgroups.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use futures_util::future::BoxFuture;
 use herdlet_api_types::driver::ExecOptions;
 use herdlet_driver::{
@@ -282,6 +284,50 @@ async fn a_terminal_has_a_name_in_the_root() {
     assert_eq!(String::from_utf8(text).unwrap(), "/dev/pts/0\r\ntyped\r\n");
     assert_eq!(session.exit.await.unwrap().code, 0);
     agent.driver.destroy(&id(1), Leftover::Kill).await.unwrap();
+}
+
+/// Its first process is the same program in all tasks.
+#[tokio::test]
+async fn a_task_cannot_disable_the_first_process_of_others() {
+    let Some(machine) = IsolatedMachine::new() else { return };
+    let agent = machine.agent();
+    let run = |attempt: u32, script: &str| {
+        let mut task = TaskConfig { id: id(attempt), ..machine.shell(script) };
+        task.config["init"] = true.into();
+        agent.driver.start(task)
+    };
+    run(1, "chmod 0 /proc/1/exe 2>/dev/null; chown 12 /proc/1/exe 2>/dev/null; true").await.unwrap();
+    assert!(agent.end_of(1).await.is_success());
+    run(2, "echo runs").await.unwrap();
+    assert!(agent.end_of(2).await.is_success());
+    assert_eq!(machine.0.log("stdout"), "runs\n", "{}", machine.0.log("stderr"));
+    for attempt in 1..=2 {
+        agent.driver.destroy(&id(attempt), Leftover::MainMustBeGone).await.unwrap();
+    }
+}
+
+/// Root of a task may change owners and modes, and with default capabilities any task may.
+#[tokio::test]
+async fn files_of_the_machines_devices_cannot_be_changed() {
+    let Some(machine) = IsolatedMachine::new() else { return };
+    let agent = machine.agent();
+    let about = || {
+        ["/dev/null", "/dev/zero", "/dev/tty"].map(|path| {
+            let about = std::fs::metadata(path).unwrap();
+            (about.mode(), about.uid(), about.gid())
+        })
+    };
+    let before = about();
+    let script = "echo x > /dev/null && head -c1 /dev/zero | wc -c
+        for path in /dev/null /dev/zero /dev/tty /proc/self/fd/0 /proc/keys /proc/kcore; do
+            chmod 600 $path 2>/dev/null && echo chmod $path
+            chown 12:12 $path 2>/dev/null && echo chown $path
+        done; true";
+    agent.driver.start(TaskConfig { id: id(1), ..machine.shell(script) }).await.unwrap();
+    assert!(agent.end_of(1).await.is_success());
+    assert_eq!(about(), before);
+    assert_eq!(machine.0.log("stdout"), "1\n", "{}", machine.0.log("stderr"));
+    agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
 }
 
 /// The kernel would let both write to the same upper directories.
