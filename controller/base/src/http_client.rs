@@ -110,8 +110,10 @@ mod tests {
     async fn endless_informational_heads_end_with_the_request() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
+        let (ended, end) = tokio::sync::oneshot::channel::<()>();
         // Its own thread: it sends while the client's is busy.
         let server = thread::spawn(move || {
+            let _ended = ended;
             let (mut stream, _) = listener.accept().unwrap();
             assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
             let heads = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
@@ -120,6 +122,7 @@ mod tests {
         let client = builder(Tls::None).build().unwrap();
         let answer = tokio::time::timeout(Duration::from_millis(100), client.get(url).send()).await;
         assert!(answer.is_err(), "{answer:?}");
-        tokio::task::spawn_blocking(move || server.join().unwrap()).await.unwrap();
+        assert!(end.await.is_err(), "nothing is sent");
+        server.join().unwrap();
     }
 }
