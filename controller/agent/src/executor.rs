@@ -31,6 +31,7 @@ pub mod secrets;
 pub mod services;
 pub mod templates;
 pub mod vault;
+mod workload;
 
 use std::{
     cmp::Reverse,
@@ -41,20 +42,14 @@ use std::{
     time::Duration,
 };
 
-use herdlet_api_types::{
-    InstanceId,
-    alloc::Allocation,
-    job::{Provider, Task},
-};
+use herdlet_api_types::{InstanceId, job::Provider};
 use herdlet_base::{observation::Class, paths::Paths, privileges::Privileges};
 use herdlet_driver::Registry;
 use herdlet_plan::{
     action::{Action, FailureClass, Outcome, Verb},
     env::Variables,
     event::Event,
-    facts::Facts,
     identity_claims::Issuer,
-    network::AllocNetwork,
     op::{Op, Part, Subject, Target, TaskPart},
     parts::{Medium, Withdraw},
 };
@@ -62,7 +57,10 @@ use herdlet_render::Renderer;
 use herdlet_runtime::{self as runtime, Inbox, Limit, Operations, Pace, Permits, Rate, Report, Request};
 use herdlet_storage::{artifact::Fetcher, identity::Signer};
 
-pub use self::environment::{TaskVariables, inheritable};
+pub use self::{
+    environment::{TaskVariables, inheritable},
+    workload::Workload,
+};
 use self::{identities::Cluster, process::AttemptContext, services::Attempted};
 use crate::{
     current_node::CurrentNode,
@@ -370,53 +368,6 @@ impl PlaceVerb {
             | Verb::Script { .. }
             | Verb::Signal { .. } => None,
         }
-    }
-}
-
-/// A task of an allocation.
-#[derive(Clone)]
-pub struct Workload {
-    /// The allocation.
-    pub alloc: Arc<Allocation>,
-    /// The task's index in its group.
-    index: usize,
-    /// The facts of the network that it shares.
-    network: Option<Arc<Facts>>,
-}
-
-impl Workload {
-    /// The task at `index`.
-    pub fn of(alloc: &Arc<Allocation>, index: u16) -> Option<Self> {
-        let index = usize::from(index);
-        alloc.group()?.tasks.get(index)?;
-        Some(Self { alloc: Arc::clone(alloc), index, network: None })
-    }
-
-    /// The task with this name.
-    pub fn named(alloc: &Arc<Allocation>, name: &str) -> Option<Self> {
-        let index = alloc.group()?.tasks.iter().position(|task| task.name == name)?;
-        Some(Self { alloc: Arc::clone(alloc), index, network: None })
-    }
-
-    /// The same task, in the network of its allocation.
-    #[must_use]
-    pub fn in_network(self, network: Option<Arc<Facts>>) -> Self {
-        Self { network, ..self }
-    }
-
-    /// The network that it shares with the other tasks of its allocation; `None` if that uses the machine's.
-    pub fn network(&self) -> Option<&AllocNetwork> {
-        self.network.as_ref()?.network.as_ref()
-    }
-
-    /// Its index in its group.
-    pub fn position(&self) -> u16 {
-        u16::try_from(self.index).unwrap_or(u16::MAX)
-    }
-
-    /// Its specification.
-    pub fn task(&self) -> Option<&Task> {
-        self.alloc.group()?.tasks.get(self.index)
     }
 }
 

@@ -113,9 +113,10 @@ pub async fn perform(
 async fn turn_to_start(
     driver: &dyn TaskDriver,
     config: &TaskConfig,
-    Control { cancel, permits }: &Control,
+    control: &Control,
     priority: u8,
 ) -> Result<Option<Permit>, Outcome> {
+    let Control { cancel, permits } = control;
     if !prepares(&driver.info()) {
         return Ok(None);
     }

@@ -34,6 +34,7 @@ pub(super) async fn list(
 /// Query parameters.
 #[derive(Debug, Deserialize)]
 pub(super) struct ActionQuery {
+    namespace: Option<String>,
     #[serde(default)]
     action: String,
     #[serde(default, rename = "allocID")]
@@ -47,17 +48,16 @@ pub(super) struct ActionQuery {
 pub(super) async fn run(
     State(shared): State<Arc<Shared>>,
     Path(id): Path<String>,
-    Params(read): Params<Read>,
     Params(wanted): Params<ActionQuery>,
     upgrade: Upgrade,
 ) -> ApiResult<Response> {
-    let ActionQuery { action, alloc, task, tty } = wanted;
+    let ActionQuery { namespace, action, alloc, task, tty } = wanted;
     for (value, name) in [(&action, "action"), (&alloc, "allocID"), (&task, "task")] {
         if value.is_empty() {
             return Err(ApiError::bad(format!("the parameter \"{name}\" is missing")));
         }
     }
-    let job = read.job(id);
+    let job = Read { namespace, ..Read::default() }.job(id);
     let reach = shared.reach();
     let alloc = reach.alloc(&alloc)?;
     if alloc.spec.job_key != job {

@@ -258,9 +258,10 @@ impl Shared {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         client: &Docker,
-        (alloc, name): (AllocId, &str),
+        pause: (AllocId, &str),
         namespace: &Path,
     ) -> DriverResult<()> {
+        let (alloc, name) = pause;
         let labels = names::labels_of_pause(alloc, &self.owner, self.naming);
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let body = pause::body(namespace, labels, hostname);

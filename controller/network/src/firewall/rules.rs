@@ -86,7 +86,7 @@ pub(super) fn rules_of(bridges: &[BridgeRules]) -> BTreeMap<&'static str, Vec<Ru
 }
 
 /// A task could otherwise reach services that listen only on 127.0.0.1: the bridge routes such addresses, so that the machine
-/// itself reaches mapped ports there. And nobody on the bridge can pretend to be somebody elsewhere.
+/// itself reaches mapped ports there. And no process on the bridge can use an address of another network.
 fn arriving(bridge: &BridgeRules) -> Vec<Vec<Expression>> {
     let mut to_loopback = from(bridge, Meta::InputName, Comparison::Equal);
     to_loopback.extend(in_network(Field::Destination4, &FAMILY4, &[127, 0, 0, 0], &[255, 0, 0, 0]));
