@@ -37,6 +37,12 @@ impl fmt::Display for NetworkMode {
     }
 }
 
+fn is_name(name: &str) -> bool {
+    name.len() <= 200
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}
+
 impl Serialize for NetworkMode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -51,7 +57,7 @@ impl<'de> Deserialize<'de> for NetworkMode {
             "bridge" => Ok(Self::Bridge),
             "none" => Ok(Self::None),
             _ => match text.strip_prefix(CNI) {
-                Some(name) if !name.is_empty() => Ok(Self::Cni(name.to_owned())),
+                Some(name) if is_name(name) => Ok(Self::Cni(name.to_owned())),
                 Some(_) | None => Err(de::Error::custom(format!(
                     "expected `host`, `bridge`, `none` or `cni/NAME`, found {text:?}"
                 ))),
