@@ -13,6 +13,7 @@ mod annotate;
 mod children;
 mod deployment;
 mod diff;
+mod dns;
 mod evaluation;
 mod event;
 mod file;

@@ -12,16 +12,15 @@ use serde_json::{Map, Value, json};
 use crate::{
     constraint::{Affinity, Constraint, Spread},
     job::{
-        AddressMode, Artifact, ChangeMode, Check, CheckKind, Dns, Group, HealthCheck, Identity,
-        InitialStatus, Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy,
-        RestartMode, RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess,
-        VolumeRequest,
+        AddressMode, Artifact, ChangeMode, Check, CheckKind, Group, HealthCheck, Identity, InitialStatus,
+        Job, JobType, Network, NetworkMode, OnUpdate, PortRequest, Provider, ReschedulePolicy, RestartMode,
+        RestartPolicy, Scaling, Secret, Service, Task, TaskAction, Ui, Update, VaultAccess, VolumeRequest,
     },
     manifest::defaults::UPDATE,
     view::{AllocView, ConvergenceState, JobVersion, JobView, VersionTag},
 };
 
-use super::{Children, children, job_summary, map, resources::lifecycle, template::templates};
+use super::{Children, children, dns::dns, job_summary, map, resources::lifecycle, template::templates};
 
 /// The actions of a job, each with its task.
 pub fn actions(job: &Job) -> Vec<Value> {
@@ -180,15 +179,6 @@ fn group_network(network: &Network) -> Value {
         shown["CNI"] = json!({ "Args": network.cni_args });
     }
     shown
-}
-
-/// `DNS` of a network, here and in assigned resources.
-pub(super) fn dns(Dns { servers, searches, options }: &Dns) -> Value {
-    let all = [servers, searches, options];
-    if all.iter().all(|list| list.is_empty()) {
-        return Value::Null;
-    }
-    json!({ "Servers": servers, "Searches": searches, "Options": options })
 }
 
 fn network<'n>(

@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::{
     alloc::{Allocation, AssignedPort, Ports},
     job::{self, Lifecycle, PortRequest, Task},
-    nomad::job::dns,
+    nomad::dns::dns,
 };
 
 /// The resources of an allocation.

@@ -13,7 +13,7 @@ use herdlet_network::{
     link::{Hairpin, InterfaceName},
     subnet::Subnet4,
 };
-use herdlet_plan::context as plan;
+use herdlet_plan::job::ports as plan;
 use schemars::JsonSchema;
 use serde::Deserialize;
 

@@ -12,7 +12,7 @@ use herdlet_api_types::{AllocId, Duration, InstanceId, alloc::Allocation, job::J
 use crate::{
     action::MountSource,
     env::NodeFacts,
-    job::{capacity::Room, cores::OfferedCores, turns::RestartTurns},
+    job::{capacity::Room, cores::OfferedCores, ports::HostNetwork, turns::RestartTurns},
     shared::volume::{VolumeIntent, VolumeState, volume_name},
     state::{PartState, Tracked},
 };
@@ -40,15 +40,6 @@ pub struct Settings {
     pub reserved_ports: BTreeSet<u16>,
     /// Whether allocations of servers start again without contact to the servers, as after a reboot.
     pub start_offline: bool,
-}
-
-/// A network of the machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HostNetwork {
-    /// The address of ports on it; `None` if the machine has none.
-    pub ip: Option<String>,
-    /// Ports of it that no allocation gets.
-    pub reserved_ports: BTreeSet<u16>,
 }
 
 /// Job metadata that overrides `start_offline` of the node's config.

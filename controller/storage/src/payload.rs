@@ -10,7 +10,7 @@ use std::{
 
 use herdlet_base::{
     observation::Class,
-    privileges::{Ownership, Privileges},
+    privileges::Ownership,
     safe_fs::{FileOwner, FsError, Outlives, Rights},
 };
 
@@ -52,11 +52,10 @@ pub fn write(
     path: &Path,
     bytes: &[u8],
     owner: Option<(u32, u32)>,
-    privileges: Privileges,
 ) -> Result<(), PayloadError> {
     let outside = || PayloadError::Outside { path: path.to_owned() };
     let name = path.file_name().ok_or_else(outside)?;
-    let owner = match privileges.ownership {
+    let owner = match task.privileges().ownership {
         Ownership::Anybody => owner,
         Ownership::OwnOnly => None,
     };
@@ -88,7 +87,7 @@ mod tests {
         let Some(ground) = TestEnv::mounting() else { return };
         let task = ground.path().join("task");
         let dir = TaskDir::new(task.clone(), ground.privileges());
-        let put = |path: &str| write(&dir, Path::new(path), b"hello", None, ground.privileges());
+        let put = |path: &str| write(&dir, Path::new(path), b"hello", None);
         assert!(matches!(put("in"), Err(PayloadError::NoTaskDir)));
         dir.up().unwrap();
         for path in ["in", "deep/er/in.json", "./deep/er/in.json", "in"] {

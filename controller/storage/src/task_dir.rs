@@ -74,6 +74,11 @@ impl TaskDir {
         Self { path, privileges, users: TaskUsers::default(), secrets_bytes: SECRETS_SIZE_BYTES }
     }
 
+    /// What the agent may do.
+    pub(crate) fn privileges(&self) -> Privileges {
+        self.privileges
+    }
+
     /// Sets the user of the task, and the users of the allocation's other tasks.
     #[must_use]
     pub fn used_by(self, users: TaskUsers) -> Self {

@@ -72,7 +72,7 @@ pub fn attempts(instance: &str) -> Vec<String> {
     for tree in trees(instance) {
         for dir in child_dirs(&tree) {
             if let Some(name) = dir.file_name().and_then(|name| name.to_str())
-                && name != "shims"
+                && !["shims", "share"].contains(&name)
             {
                 names.push(name.to_owned());
             }

@@ -261,11 +261,10 @@ pub async fn payload(context: &Arc<Context>, workload: &Workload) -> Result<(), 
     })?;
     let user = workload.task().and_then(machine_user).map(str::to_owned);
     let dir = TaskDir::new(task_path(context, workload), context.privileges);
-    let privileges = context.privileges;
     let writing = herdlet_runtime::off_thread(move || {
         let owner = user::credentials(user.as_deref()).map_err(|error| Refusal::of(error.class(), &error))?;
         let owner = owner.map(|owner| (owner.uid, owner.gid));
-        payload::write(&dir, Path::new(&file), &bytes, owner, privileges)
+        payload::write(&dir, Path::new(&file), &bytes, owner)
             .map_err(|error| Refusal::of(error.class(), &error))
     });
     let failed = |error| Refusal { class: Class::Retry, why: format!("write the payload: {error}") };

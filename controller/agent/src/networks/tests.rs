@@ -59,7 +59,10 @@ fn agent_without_privileges_makes_and_keeps_nothing() {
     networks.remove_all().unwrap();
     assert_eq!(networks.held_ports(), BTreeSet::new());
     let job = herdlet_manifest::fixture::job("web", "g", "server");
-    let alloc = herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec;
+    let mut alloc = (*herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec).clone();
+    let mut job = (*alloc.job).clone();
+    job.groups[0].network = Some(Network { mode: NetworkMode::Bridge, ..Network::default() });
+    alloc.job = job.into();
     let Outcome::Failed { class: FailureClass::Fatal, why } = networks.up(&alloc) else {
         panic!("it is made")
     };

@@ -2,7 +2,7 @@
 //!
 //! In: attempts, the file of their network's namespace. Out: a pause container whose process is in this namespace, until no attempt of
 //! the allocation is left. It is found by its name, of which an engine has one. A note is written before it is created and removed after
-//! it, and while it exists there is the record of an attempt: whoever removes the last record has removed the container before.
+//! it, and while it exists there is the record of an attempt: the container is removed before the last record.
 
 use std::{
     collections::BTreeMap,

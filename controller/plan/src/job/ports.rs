@@ -15,7 +15,16 @@ use herdlet_api_types::{
     view::{Reason, Unplaced},
 };
 
-use crate::{backoff::fraction, context::HostNetwork};
+use crate::backoff::fraction;
+
+/// A network of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostNetwork {
+    /// The address of ports on it; `None` if the machine has none.
+    pub ip: Option<String>,
+    /// Ports of it that no allocation gets.
+    pub reserved_ports: BTreeSet<u16>,
+}
 
 /// Why ports can't be assigned now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -401,7 +410,8 @@ mod tests {
         let networks = BTreeMap::from(networks);
         let offered = OfferedPorts { networks: &networks, ..few_ports() };
         let on = |name: &str, request: PortRequest| {
-            let mut group = group(&[("web", request), ("admin", DYNAMIC)]);
+            let admin = PortRequest { fixed: Some(81), to: None };
+            let mut group = group(&[("web", request), ("admin", admin)]);
             let own = group.network.as_mut().expect("a network");
             own.host_networks.insert("web".to_owned(), name.to_owned());
             // A label of a task is no label of the group.

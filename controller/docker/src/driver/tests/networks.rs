@@ -44,6 +44,7 @@ async fn a_strangers_container_with_its_name_is_not_touched() {
         let client = driver.shared.current().client().await.unwrap();
         let body = bollard::models::ContainerCreateBody {
             image: Some(super::IMAGE.to_owned()),
+            cmd: Some(vec!["sleep".to_owned(), "1".to_owned()]),
             ..Default::default()
         };
         let options = bollard::query_parameters::CreateContainerOptionsBuilder::new().name(&name(&machine));

@@ -78,11 +78,11 @@ struct AssumedVariables {
 }
 
 impl AssumedVariables {
-    /// Returns whether only the machine can define such a name. The agent passes on no `NOMAD_` variable of
+    /// Returns whether only the machine can define such a name. The agent passes on no `NOMAD_` variable and no token of
     /// its own, and the other names of the node are known.
     fn is_the_machines(name: &str) -> bool {
         let variable = key_in("env", name).unwrap_or(name);
-        !["NOMAD_", "node.", "node[", "secret."].iter().any(|own| variable.starts_with(own))
+        !["NOMAD_", "VAULT_TOKEN", "node.", "node[", "secret."].iter().any(|own| variable.starts_with(own))
     }
 
     /// Assumes a name; returns `false` if it already was.

@@ -26,7 +26,8 @@ pub(super) fn arguments(network: &Network, trail: &Trail<'_>, findings: &mut Fin
             findings.warning(&trail, "has no effect: the agent sets it");
         }
     }
-    if !matches!(network.mode, Some(NetworkMode::Cni(_))) {
+    let has_any = cni.args.iter().flatten().next().is_some();
+    if has_any && !matches!(network.mode, Some(NetworkMode::Cni(_))) {
         findings.warning(&trail, "has no effect without `mode: cni/NAME`");
     }
 }
