@@ -89,6 +89,7 @@ impl schemars::JsonSchema for NetworkMode {
                 },
                 {
                     "pattern": CNI_PATTERN,
+                    "x-name": "network-mode",
                     "description": "A network of the allocation's own, which the CNI network of this name sets up: `cni/NAME`.",
                     "type": "string",
                 },

@@ -36,7 +36,7 @@ pub use prepare::{schema_for, strictly};
 /// | `x-duration` | `true` | a Go duration with a unit, not negative; `0` needs no unit |
 /// | `x-mib` | `true` | an integer of MiB; the message for `512Mi` suggests 512 |
 /// | `x-mhz` | `true` | an integer of MHz; the messages for `500m` and `0.5` explain the unit |
-/// | `x-name` | `"job-id"`, `"namespace"`, `"part"` (of a path), `"variable"`, `"restart"` | the characters that a string may contain |
+/// | `x-name` | `"job-id"`, `"namespace"`, `"part"` (of a path), `"variable"`, `"restart"`, `"network-mode"` | the characters that a string may contain |
 /// | `x-nullable` | `true` | null is allowed ([`schema_for`] refuses it elsewhere) |
 /// | `x-hint` | sentence | follows "expected …, found …" instead of a generic remedy |
 /// | `x-port` | `true` | on a map: the messages for `8080` and `"8080:80"` suggest `{static: 8080, to: 80}` |

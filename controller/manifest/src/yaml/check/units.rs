@@ -7,6 +7,7 @@ use herdlet_api_types::{format_duration, names::NameKind, parse_duration};
 
 use super::facets::Facets;
 use super::{describe_node, shorten};
+use crate::yaml::nearest;
 use crate::yaml::node::{Node, Style, Value};
 
 /// Checks a node against the unit keywords. `None` if there are none, or if the general rules apply.
@@ -59,9 +60,25 @@ pub(super) fn judge_name(kind: &str, text: &str) -> Option<String> {
             let rule = "must be `always`, `unless-stopped`, `on-failure`, `on-failure:COUNT` or `no`, or fields such as {attempts: 3}";
             (!fits).then(|| rule.to_owned())
         }
+        "network-mode" => {
+            let is_byte_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+            let fits = text.strip_prefix("cni/").is_some_and(|name| {
+                name.len() <= CNI_NAME_LEN_MAX
+                    && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+                    && name.bytes().all(is_byte_of_name)
+            });
+            let near = nearest(text, ["host", "bridge", "none"].into_iter());
+            let near = near.map(|mode| format!("; did you mean `{mode}`?")).unwrap_or_default();
+            (!fits).then(|| {
+                format!("expected `host`, `bridge`, `none` or `cni/NAME`, found \"{}\"{near}", shorten(text))
+            })
+        }
         _ => None,
     }
 }
+
+/// Maximum length of the name of a CNI network.
+const CNI_NAME_LEN_MAX: usize = 200;
 
 /// Suggests a valid name with `-` in place of what the rule forbids.
 fn judge_ours(kind: NameKind, text: &str) -> Option<String> {

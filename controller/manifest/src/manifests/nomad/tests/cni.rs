@@ -53,6 +53,10 @@ fn arguments_that_plugins_can_not_read_are_refused() {
         ("{mode: cni/}", "network.mode: "),
         ("{mode: cni/a/b}", "network.mode: "),
         ("{mode: \"cni/..\"}", "network.mode: "),
+        (
+            "{mode: brigde}",
+            "network.mode: expected `host`, `bridge`, `none` or `cni/NAME`, found \"brigde\"; did you mean `bridge`?",
+        ),
     ] {
         let problem = error("a.yaml", &yaml(network));
         assert!(problem.contains(expected), "{network}: {problem}");
