@@ -250,9 +250,10 @@ impl Engine<'_> {
         let collection = if options.contains("gc:") { "" } else { ", gc: {image: false}" };
         let options = if options.is_empty() { String::new() } else { format!(", {options}") };
         format!(
-            "drivers: {{docker: {{engine: {}, endpoint: \"unix://{}\"{collection}{options}}}}}\nhost_ip: 127.0.0.1\n{}",
+            "drivers: {{docker: {{engine: {}, endpoint: \"unix://{}\"{collection}{options}}}}}\nhost_ip: 127.0.0.1\nnetwork: {{subnet: {}}}\n{}",
             self.kind,
             self.socket().display(),
+            subnet(),
             ports::for_tasks()
         )
     }
@@ -401,4 +402,10 @@ impl Engine<'_> {
         arguments.extend(options);
         self.engines.run(&arguments);
     }
+}
+
+/// A network for the bridge of this process's agent: bridges of earlier tests stay in the engines' network namespace.
+fn subnet() -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("10.{}.{low}.0/24", 96 + high % 128)
 }
