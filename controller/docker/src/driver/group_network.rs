@@ -234,7 +234,15 @@ impl Shared {
                     Location::Inside => return Ok(()),
                     // That of a network that was made again.
                     Location::Outside => "it does not enter the network".clone_into(&mut why),
-                    Location::Unknown => "the agent does not see its process".clone_into(&mut why),
+                    Location::Unknown => {
+                        let ended = inspect(client, &name).await?.map(|about| runs::seen(&about));
+                        why = match ended {
+                            Some(Seen::Exited(exit)) => refusal(exit.code, &engine.place.to_string()),
+                            Some(Seen::Created | Seen::Running) | None => {
+                                "the agent does not see its process".to_owned()
+                            }
+                        };
+                    }
                 },
                 Seen::Created => {
                     start(client, &name).await?;

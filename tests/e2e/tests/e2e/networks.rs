@@ -395,19 +395,6 @@ fn damaged_networks_are_repaired() {
     agent.finish();
 }
 
-#[test]
-fn drivers_that_cannot_use_a_network_are_refused() {
-    let mut agent = Agent::start();
-    let task = indented("- {name: t, driver: docker, config: {image: busybox}}\n", 8);
-    let text = job("web", "service", "network: {mode: bridge}\n", &[task]);
-    let file = agent.manifest(&text);
-    let refused = agent.cli(&["apply", "-f", file.to_str().unwrap()]);
-    assert_ne!(refused.code, 0);
-    let why = "the driver docker can't use the network of the group, mode bridge";
-    assert!(refused.stderr.contains(why), "{refused:?}");
-    agent.finish();
-}
-
 fn sleeping(name: &str) -> String {
     crate::common::sleeper(name, "")
 }

@@ -96,7 +96,9 @@ fn the_user_of_an_isolated_task_does_not_reach_its_programs_from_outside() {
             wait::until_true("the program is planted", || {
                 program.metadata().is_ok_and(|found| found.permissions().mode() & 0o7777 == mode)
             });
-            let script = "exec setpriv --reuid=nobody --regid=nogroup --clear-groups \"$program\" -c true";
+            // The first program still starts with the rights of root.
+            let script =
+                "exec setpriv --reuid=nobody --regid=nogroup --clear-groups sh -c '\"$program\" -c true'";
             let mut command =
                 command::prepare(&agent.home, User::Same, Path::new("/bin/sh"), &["-c", script]);
             command.env("program", &program);
