@@ -34,12 +34,13 @@ pub fn overlap(
     subnet: Subnet4,
     bridge: &InterfaceName,
 ) -> Result<Option<Route>, NetlinkError> {
-    let own = link::find(socket, bridge)?.map(|link| link.index);
     let overlaps = |route: &Route| match route.destination {
         (_, 0) | (IpAddr::V6(_), _) => false,
         (IpAddr::V4(ip), prefix) => subnet.overlaps(ip, prefix),
     };
     let routes = route::list(socket)?;
+    // Not earlier: another thread may just have made the bridge.
+    let own = link::find(socket, bridge)?.map(|link| link.index);
     Ok(routes.into_iter().find(|route| Some(route.interface) != own && overlaps(route)))
 }
 
