@@ -284,7 +284,7 @@ fn prints_stdout_only(given: &[&clap::Id]) -> bool {
 fn target_of_flags(flags: &mut Vec<OsString>) -> Option<OsString> {
     let mut take = |name: &str| {
         let at = flags.iter().position(|flag| flag == name).filter(|at| at + 1 < flags.len())?;
-        flags.drain(at..at + 2).last()
+        flags.drain(at..at + 2).next_back()
     };
     let (job, group, alloc) = (take("--job"), take("--group"), take("--alloc"));
     let job = match (job, group) {

@@ -24,7 +24,7 @@ use herdlet_plan::{
 type AttemptKey = (AllocId, u16, u32);
 
 /// Addresses of the pool: more than allocations live at once, so that networks that are never removed use them up.
-const ADDRESSES: u64 = 200;
+const ADDRESSES: u64 = 1_000;
 
 /// One network. Its claims on an address and on ports outlive its namespace.
 #[derive(Debug, Clone)]

@@ -224,7 +224,8 @@ mod tests {
         files.write(&held, &hidden).unwrap();
         assert!(!shown.exists());
         assert!(matches!(files.inspect(&held, &hidden), Ok(Observation::Present)));
-        let damages: [(&str, fn(&std::path::Path)); 4] = [
+        type Damage = fn(&std::path::Path);
+        let damages: [(&str, Damage); 4] = [
             ("is missing", |_| {}),
             ("is not the token", |path| std::fs::write(path, "other").unwrap()),
             ("is not the token", |path| {
@@ -237,10 +238,10 @@ mod tests {
         ];
         for (what, damage) in damages {
             damage(&shown);
-            match files.inspect(&held, &access()).unwrap() {
-                Observation::Foreign { why } => assert!(why.contains(what), "{why}"),
-                other => panic!("{what}: {other:?}"),
-            }
+            let Observation::Foreign { why } = files.inspect(&held, &access()).unwrap() else {
+                panic!("not noticed: {what}")
+            };
+            assert!(why.contains(what), "{why}");
             files.write(&held, &access()).unwrap();
             assert_eq!(std::fs::read_to_string(&shown).unwrap(), "s.1", "{what}");
             assert!(matches!(files.inspect(&held, &access()), Ok(Observation::Present)), "{what}");
