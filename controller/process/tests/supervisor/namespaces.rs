@@ -16,7 +16,7 @@ use herdlet_process::supervisor::*;
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, mount, mount_change},
     pipe::{PipeFlags, pipe_with},
-    process::{Pid, Signal, kill_process},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
     thread::{UnshareFlags, unshare_unsafe},
 };
 
@@ -486,8 +486,9 @@ fn a_network_namespace_is_held_without_a_capability_until_sigterm() {
             .all(|set| status().contains(&format!("{set}:\t0000000000000000")))
     });
     assert_eq!(fs::read_link(format!("/proc/{}/ns/net", child.id())).unwrap(), expected);
-    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+    pidfd_send_signal(&process, Signal::HUP).unwrap();
+    pidfd_send_signal(&process, Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     for bad in ["/none", "/proc/self/ns/uts", "/dev/null"] {
         assert_eq!(
