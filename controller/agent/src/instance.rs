@@ -222,7 +222,7 @@ impl Processes<'_> {
         private_paths.extend([paths.state.clone(), paths.runtime.clone()]);
         let roots = Arc::new(exec::Roots::new(private_paths, paths.runtime.clone()));
         let search_path = std::env::var_os("PATH").unwrap_or_default();
-        let installed = Programs::new(search_path, paths.state.join("versions"));
+        let installed = Programs::new(search_path, paths.runtime.join("versions"));
         for name in own {
             let of = || format!("read the options of {name}");
             let options = serde_json::Value::Object(settings.options(name));
