@@ -100,7 +100,7 @@ fn actions_of<'j>(jobs: &'j [JobView], view: &AllocView, task: &str) -> impl Ite
     group.and_then(|group| group.task(task)).into_iter().flat_map(|task| &task.actions)
 }
 
-/// The actions of the target: of its job, of which only the groups of its allocations if it names no job.
+/// The actions of the target: those of the groups of its allocations, or of the whole job if it has no allocations.
 fn list(target: &Target, jobs: &[JobView]) -> Vec<Row> {
     let mut rows = Vec::new();
     for job in jobs {

@@ -104,9 +104,9 @@ impl Chain<'_> {
         let until = Instant::now() + time;
         let mut previous = result.cloned();
         for plugin in &self.network.plugins {
-            let said = self.call(plugin, command, (previous.as_ref(), until))?;
-            if command == Command::Add && !said.is_null() {
-                previous = Some(said);
+            let output = self.call(plugin, command, (previous.as_ref(), until))?;
+            if command == Command::Add && !output.is_null() {
+                previous = Some(output);
             }
         }
         Ok(previous.unwrap_or_default())

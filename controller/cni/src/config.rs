@@ -71,7 +71,7 @@ pub struct NetworkConfig {
 #[serde(rename_all = "snake_case")]
 pub enum Checks {
     Allowed,
-    /// The config says `disableCheck`.
+    /// The config sets `disableCheck`.
     Disabled,
 }
 

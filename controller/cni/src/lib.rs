@@ -6,10 +6,10 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | [`config`] | config files of networks: where they are, what they say, who may change them |
+//! | [`config`] | config files of networks: where they are, what they contain, who may change them |
 //! | [`process`] | a program with bounds: time, output, and no process left behind |
 //! | [`plugin`] | one call of a plugin, and why it failed |
-//! | [`result`] | what a plugin says of the network that it has made |
+//! | [`result`] | what a plugin reports about the network that it has made |
 //! | [`chain`] | the calls of all plugins of a network |
 //! | [`record`] | what was begun for an allocation: to undo it after a crash or a reboot |
 //! | [`networks`] | whole networks of allocations |

@@ -138,7 +138,7 @@ impl CniNetworks {
     /// Makes an allocation's network. One that is as wanted stays; another one is detached first.
     ///
     /// # Errors
-    /// [`CniError`]. Nothing is left then, except what plugins could not detach; the record tells of it.
+    /// [`CniError`]. Nothing is left then, except what plugins could not detach; the record keeps that.
     pub fn up(&self, request: &Request<'_>) -> Result<AttachedNetwork, CniError> {
         let Request { owner, network, args, ports, namespace } = *request;
         if let State::Complete(made) = self.inspect(owner, Depth::Kernel)? {
@@ -217,7 +217,7 @@ impl CniNetworks {
                         what: format!("plugins object: failed to {}", in_full(&error)),
                     });
                 }
-                // A plugin that hangs, or was removed, says nothing of the network.
+                // A plugin that hangs, or was removed, reports nothing about the network.
                 Err(error) => {
                     tracing::warn!(alloc = owner, error = in_full(&error), "failed to check a network")
                 }
@@ -333,7 +333,7 @@ impl CniNetworks {
         Ok(AttachedNetwork { connection, namespace: namespace.id().map_err(inspecting)? })
     }
 
-    /// Detaches what a record tells of.
+    /// Detaches what is in a record.
     fn undo(&self, owner: &str, record: &Record) -> Result<(), CniError> {
         match record.phase {
             Phase::Attached => {

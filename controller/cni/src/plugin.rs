@@ -1,6 +1,6 @@
 //! One call of a CNI plugin.
 //!
-//! In: the plugin's name and settings, a command, an allocation. Out: what it says, or why the call failed, with the plugin, the command
+//! In: the plugin's name and settings, a command, an allocation. Out: its result, or why the call failed, with the plugin, the command
 //! and what it printed. A plugin runs as the agent: it is started only if nobody else could have changed it. It gets no variable of
 //! the agent's own except `PATH`, since plugins call programs such as `iptables`.
 
@@ -28,7 +28,7 @@ const TEXT_CHARS_MAX: usize = 300;
 /// Where plugins find programs if the agent has no `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Numbers of errors by which a plugin says that it is not ready (`SPEC.md`, STATUS).
+/// Numbers of errors by which a plugin reports that it is not ready (`SPEC.md`, STATUS).
 const NOT_READY: [u64; 2] = [50, 51];
 
 /// What a plugin is to do.
@@ -96,7 +96,7 @@ pub enum CallError {
     Untrusted { plugin: String, source: OwnershipError },
     #[error("run the CNI plugin {plugin} with {command}: {}", in_full(source))]
     Run { plugin: String, command: Command, source: RunError },
-    #[error("run the CNI plugin {plugin} with {command}: it says: {text}")]
+    #[error("run the CNI plugin {plugin} with {command}: it reported: {text}")]
     Refused { plugin: String, command: Command, code: u64, text: String },
     #[error("run the CNI plugin {plugin} with {command}: it ended with {status}, and printed {printed:?}")]
     Ended { plugin: String, command: Command, status: ExitStatus, printed: String },
@@ -105,7 +105,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the plugin is not there, or says that it is not ready: then to wait for it can help.
+    /// Whether the plugin is missing, or reports that it is not ready: waiting can help.
     pub fn is_wait(&self) -> bool {
         match self {
             Self::Missing { .. } => true,
@@ -114,7 +114,7 @@ impl CallError {
         }
     }
 
-    /// Whether the plugin itself says that something is wrong.
+    /// Whether the plugin itself reports a fault.
     pub fn is_verdict(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::Ended { .. } => true,
@@ -236,7 +236,7 @@ mod tests {
                 Command::Add,
                 1,
                 (refusal, ""),
-                "run the CNI plugin bridge with ADD: it says: try again; no address (code 11)",
+                "run the CNI plugin bridge with ADD: it reported: try again; no address (code 11)",
             ),
             (
                 Command::Del,

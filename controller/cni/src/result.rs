@@ -1,4 +1,4 @@
-//! What CNI plugins say of a network that they have made.
+//! What CNI plugins report about a network that they have made.
 //!
 //! In: the result of the last plugin. Out: the interface inside, its addresses, name servers. Plugins are programs of others: what
 //! they say goes into files and variables of tasks, so every text is checked.
@@ -24,7 +24,7 @@ pub struct Connection {
     pub place: Place,
     /// Its addresses; at least one.
     pub addresses: Vec<IpAddr>,
-    /// The resolver's config; empty if the plugins say nothing of it.
+    /// The resolver's config; empty if the plugins report none.
     pub dns: Dns,
 }
 

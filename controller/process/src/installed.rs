@@ -1,4 +1,4 @@
-//! Programs of the machine that drivers run for tasks, such as `java`: where they are, and what they say about themselves.
+//! Programs of the machine that drivers run for tasks, such as `java`: where they are, and which version they print.
 //!
 //! In: a name, a search path. Out: a path without links, output of a version command. A command that hangs or writes without end
 //! is killed. All calls block.

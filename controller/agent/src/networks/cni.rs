@@ -26,7 +26,7 @@ use super::{
     fatal, not_held, retry,
 };
 
-/// How soon to look again for a config file or a plugin.
+/// Delay until the next search for a missing config file or plugin.
 const ASK_FOR_CNI: Duration = Duration::from_secs(5);
 
 impl AllocNetworks {

@@ -100,7 +100,7 @@ impl TokenFiles {
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// Keeps the token, then shows it to the task, unless the job says otherwise.
+    /// Stores the token, then writes it to the task's file, unless the job disables that.
     ///
     /// # Errors
     /// If a file can't be written.

@@ -92,7 +92,7 @@ fn network_that_fails_leaves_nothing_and_names_the_plugin() {
                 "exits",
                 "run the CNI plugin last with ADD: it ended with exit status: 3, and printed \"oh no\"",
             ),
-            ("refuses", "run the CNI plugin last with ADD: it says: no (code 7)"),
+            ("refuses", "run the CNI plugin last with ADD: it reported: no (code 7)"),
             (
                 "garbage",
                 "read the result of the CNI plugin last for ADD: it is no JSON object: \"{\\\"cniVersion\\\":\"",
@@ -220,7 +220,7 @@ fn damage_is_found_and_the_network_made_again() {
         };
         assert_eq!(
             what,
-            "plugins object: failed to run the CNI plugin last with CHECK: it says: no (code 7)"
+            "plugins object: failed to run the CNI plugin last with CHECK: it reported: no (code 7)"
         );
         // The network of running tasks must not depend on it.
         plugins.break_call("last.CHECK", "endless");

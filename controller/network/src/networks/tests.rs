@@ -1,5 +1,8 @@
 //! Tests of whole networks: packets that arrive, drift that is completed, on a machine of their own.
 
+mod hostile;
+mod settings;
+
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
@@ -304,64 +307,6 @@ fn packets_pass_a_chain_of_others_that_drops() {
     });
 }
 
-/// The bridge routes 127.0.0.0/8, so that the machine reaches mapped ports there. An allocation must not use that.
-#[test]
-fn loopback_of_the_machine_is_out_of_reach() {
-    on_host(|_, networks| {
-        networks.up(&request("a", &[])).unwrap();
-        let _listener = TcpListener::bind("127.0.0.1:9000").unwrap();
-        let inside = namespace(networks, "a");
-        inside.run(|| Setting::RouteLoopback(INTERFACE.to_owned()).set("1").unwrap()).unwrap();
-        let mut socket = inside.socket(Protocol::Route).unwrap();
-        let inner = link::find(&mut socket, &inner_name().unwrap()).unwrap().unwrap();
-        // The allocation routes the addresses to the machine instead of its own loopback.
-        let own = InterfaceAddress { ip: IpAddr::from([127, 0, 0, 1]), prefix: 8 };
-        address::remove(&mut socket, LOOPBACK, &own).unwrap();
-        route::set_default(&mut socket, "172.26.64.1".parse().unwrap(), inner.index).unwrap();
-        let address: SocketAddr = "127.0.0.1:9000".parse().unwrap();
-        let reached =
-            inside.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300))).unwrap();
-        assert!(reached.is_err(), "{reached:?}");
-    });
-}
-
-/// A port of 127.0.0.1 is for the machine alone, and the others of an allocation for those on its bridge. A neighbour can route all
-/// of these addresses to the machine.
-#[test]
-fn a_neighbour_reaches_mapped_ports_only() {
-    on_host(|_, networks| {
-        let ports = [port(Some("127.0.0.1"), 8070, 80), port(Some(HOST), 8080, 80)];
-        let made = networks.up(&request("a", &ports)).unwrap();
-        let inside = namespace(networks, "a");
-        let server = inside.run(|| Server::open("0.0.0.0:80")).unwrap();
-        assert!(server.serve(|| ask("127.0.0.1:8070")).is_ok(), "the machine itself");
-        let neighbour = neighbour();
-        let mut outside = neighbour.socket(Protocol::Route).unwrap();
-        let inner = link::find(&mut outside, &inner_name().unwrap()).unwrap().unwrap();
-        neighbour.run(|| Setting::RouteLoopback(INTERFACE.to_owned()).set("1").unwrap()).unwrap();
-        route::set_default(&mut outside, HOST.parse().unwrap(), inner.index).unwrap();
-        let reaches = |address: &str| {
-            let address: SocketAddr = address.parse().unwrap();
-            neighbour
-                .run(|| TcpStream::connect_timeout(&address, Duration::from_millis(300)).is_ok())
-                .unwrap()
-        };
-        let at_bridge = format!("{}:80", made.address4);
-        assert!(!reaches(&at_bridge), "a port that is not mapped");
-        assert!(!reaches("127.0.0.1:8070"), "a port of the machine alone");
-        let asked = server.serve(|| neighbour.run(|| ask("192.0.2.7:8080")).unwrap());
-        assert_eq!(asked.unwrap(), "192.0.2.8");
-        // The administrator may open more.
-        let mut batch = Batch::new(Table { family: Family::Inet, name: "herdlet-test" });
-        batch.append_rule(
-            "admin",
-            &Rule { expressions: vec![decide(Verdict::Accept)], comment: "all".to_owned() },
-        );
-        Socket::open(Protocol::Netfilter).unwrap().commit("accept", &batch.into_messages()).unwrap();
-        assert!(reaches(&at_bridge));
-    });
-}
-
 /// The kernel translates what a socket sends by UDP as it did before, as long as the socket sends on.
 #[test]
 fn a_client_that_sends_on_reaches_the_next_allocation() {
@@ -382,106 +327,6 @@ fn a_client_that_sends_on_reaches_the_next_allocation() {
             assert!(answered, "{owner}");
             networks.down(owner).unwrap();
         }
-    });
-}
-
-/// A process in the namespace may send from any address. Neither the machine nor a neighbour must take it for another sender.
-#[test]
-fn a_forged_sender_reaches_nobody() {
-    on_host(|_, networks| {
-        let made = networks.up(&request("a", &[])).unwrap();
-        let inside = namespace(networks, "a");
-        let mut socket = inside.socket(Protocol::Route).unwrap();
-        let inner = link::find(&mut socket, &inner_name().unwrap()).unwrap().unwrap();
-        let forged = InterfaceAddress { ip: "198.51.100.9".parse().unwrap(), prefix: 32 };
-        address::add(&mut socket, inner.index, &forged).unwrap();
-        let server = UdpSocket::bind((HOST, 9000)).unwrap();
-        server.set_read_timeout(Some(ANSWER_MAX)).unwrap();
-        for from in [forged.ip, made.address4.into()] {
-            inside.run(|| UdpSocket::bind((from, 0)).unwrap().send_to(b"?", (HOST, 9000)).unwrap()).unwrap();
-        }
-        // The first one would have come first.
-        let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
-        assert_eq!(from.ip(), made.address4);
-    });
-}
-
-#[test]
-fn messages_of_allocations_change_no_routes() {
-    on_machine(|machine| {
-        for subnet6 in [None, Some("fd00:37::/64".parse().unwrap())] {
-            let networks = Networks::open(BridgeConfig { subnet6, ..config(&machine.dir()) }).unwrap();
-            networks.up(&request("a", &[])).unwrap();
-            let values = |interface: &str| {
-                let interface = || interface.to_owned();
-                let all = [
-                    Setting::AcceptRedirectsV4(interface()),
-                    Setting::AcceptRedirectsV6(interface()),
-                    Setting::AcceptRouters(interface()),
-                    Setting::DisableV6(interface()),
-                ];
-                all.map(|setting| setting.get().unwrap().unwrap_or_default())
-            };
-            let inside = namespace(&networks, "a").run(|| values(INTERFACE)).unwrap();
-            for [v4, v6, routers, disabled] in [values("hltest"), inside] {
-                assert_eq!(v4, "0");
-                let is_closed = disabled == "1" || (v6, routers) == ("0".to_owned(), "0".to_owned());
-                assert!(is_closed, "{subnet6:?}");
-            }
-            networks.down("a").unwrap();
-            networks.remove().unwrap();
-        }
-    });
-}
-
-#[test]
-fn a_renamed_bridge_takes_over_the_networks() {
-    on_host(|machine, networks| {
-        let ports = [port(Some(HOST), 8080, 80)];
-        let wanted = request("a", &ports);
-        let made = networks.up(&wanted).unwrap();
-        let name = InterfaceName::new("hlother").unwrap();
-        let renamed = Networks::open(BridgeConfig { name, ..config(&machine.dir()) }).unwrap();
-        assert_eq!(renamed.up(&NetworkRequest { preferred: Some(made.address4), ..wanted }).unwrap(), made);
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        assert!(link::find(&mut socket, &networks.config.name).unwrap().is_none());
-        let server = namespace(&renamed, "a").run(|| Server::open("0.0.0.0:80")).unwrap();
-        assert!(server.serve(|| ask("192.0.2.7:8080")).is_ok());
-        renamed.down("a").unwrap();
-        renamed.remove().unwrap();
-    });
-}
-
-/// As after a change of the config.
-#[test]
-fn an_earlier_subnet_leaves_no_address() {
-    on_machine(|machine| {
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        let uplink = InterfaceName::new("uplink").unwrap();
-        let uplink = Bridge { name: &uplink, mtu: 1500, mac: Mac([2, 0, 0, 0, 0, 7]), alias: "" };
-        let uplink = link::make_bridge(&mut socket, &uplink).unwrap().index;
-        let own = InterfaceAddress { ip: HOST.parse().unwrap(), prefix: 24 };
-        address::add(&mut socket, uplink, &own).unwrap();
-        let with = |subnet: &str| {
-            let subnet4 = subnet.parse().unwrap();
-            Networks::open(BridgeConfig { subnet4, ..config(&machine.dir()) }).unwrap()
-        };
-        with("172.26.64.0/20").up(&request("a", &[])).unwrap();
-        let moved = with("172.26.96.0/24");
-        assert!(matches!(moved.inspect(&request("a", &[])).unwrap(), NetworkState::Incomplete { .. }));
-        let made = moved.up(&request("a", &[])).unwrap();
-        assert_eq!(moved.inspect(&request("a", &[])).unwrap(), NetworkState::Complete(made));
-        let bridge = link::find(&mut socket, &moved.config.name).unwrap().unwrap().index;
-        let routes: Vec<_> =
-            route::list(&mut socket).unwrap().into_iter().filter(|route| route.interface == bridge).collect();
-        assert!(
-            routes.iter().all(|route| !route.destination.0.to_string().starts_with("172.26.6")),
-            "{routes:?}"
-        );
-        let refused = with("192.0.2.0/25").up(&request("a", &[]));
-        assert!(matches!(refused, Err(NetworkError::Overlap { .. })), "{refused:?}");
-        moved.down("a").unwrap();
-        moved.remove().unwrap();
     });
 }
 
@@ -637,31 +482,6 @@ fn many_networks_are_made_at_once() {
 }
 
 #[test]
-fn own_route_by_router_advertisements_is_kept() {
-    on_host(|_, networks| {
-        Setting::ForwardV6.set("0").unwrap();
-        let accept = Setting::AcceptRouters("uplink".to_owned());
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
-        accept.set("1").unwrap();
-        // A device without a route yet, as every device of the machine is at boot.
-        let device = Setting::AcceptRouters("lo".to_owned());
-        device.set("1").unwrap();
-        route::set_default(&mut socket, "2001:db8::1".parse().unwrap(), uplink.index).unwrap();
-        networks.up(&request("a", &[])).unwrap();
-        assert_eq!(accept.get().unwrap().as_deref(), Some("2"));
-        assert_eq!(device.get().unwrap().as_deref(), Some("2"));
-        let own = Setting::AcceptRouters(networks.config.name.as_str().to_owned());
-        assert_ne!(own.get().unwrap().as_deref(), Some("2"), "allocations are no routers");
-        assert_eq!(Setting::ForwardV6.get().unwrap().as_deref(), Some("1"));
-        // A user's choice once it forwards.
-        accept.set("1").unwrap();
-        networks.up(&request("a", &[])).unwrap();
-        assert_eq!(accept.get().unwrap().as_deref(), Some("1"));
-    });
-}
-
-#[test]
 fn port_that_nothing_can_reach_is_refused() {
     on_host(|machine, networks| {
         networks.up(&request("a", &[])).unwrap();
@@ -697,27 +517,6 @@ fn address_in_the_namespace_outlives_its_claim() {
 }
 
 #[test]
-fn network_that_the_machine_reaches_otherwise_is_refused() {
-    on_host(|machine, _| {
-        let overlapping = BridgeConfig { subnet4: "192.0.0.0/16".parse().unwrap(), ..config(&machine.dir()) };
-        let networks = Networks::open(overlapping).unwrap();
-        let refused = networks.up(&request("a", &[])).unwrap_err().to_string();
-        let expected =
-            "use the network 192.0.0.0/16 for a bridge: a route of the machine leads to 192.0.2.0/24";
-        assert_eq!(refused, expected);
-        assert_eq!(networks.inspect(&request("a", &[])).unwrap(), NetworkState::Absent);
-        // A route that comes later does not end what runs.
-        let networks = Networks::open(config(&machine.dir())).unwrap();
-        networks.up(&request("a", &[])).unwrap();
-        let mut socket = Socket::open(Protocol::Route).unwrap();
-        let uplink = link::find(&mut socket, &InterfaceName::new("uplink").unwrap()).unwrap().unwrap();
-        let address = InterfaceAddress { ip: "172.26.65.1".parse().unwrap(), prefix: 24 };
-        address::add(&mut socket, uplink.index, &address).unwrap();
-        networks.up(&request("b", &[])).unwrap();
-    });
-}
-
-#[test]
 fn mapped_ports_are_known_before_they_are_held_again() {
     on_host(|machine, networks| {
         let ports = [port(Some(HOST), 8080, 80)];
@@ -741,19 +540,6 @@ fn rules_that_were_removed_come_back_with_the_next_network() {
         networks.up(&request("b", &[])).unwrap();
         assert!(networks.firewall.has_rules().unwrap());
         assert!(matches!(networks.inspect(&request("a", &ports)).unwrap(), NetworkState::Complete(_)));
-    });
-}
-
-/// Without the rules, allocations would reach the machine's loopback addresses.
-#[test]
-fn loopback_is_routed_only_with_the_rules() {
-    on_host(|_, networks| {
-        let mut socket = open_socket().unwrap();
-        networks.ensure_bridge(&mut socket).unwrap();
-        let route = Setting::RouteLoopback(networks.config.name.as_str().to_owned());
-        assert_eq!(route.get().unwrap().as_deref(), Some("0"));
-        networks.up(&request("a", &[])).unwrap();
-        assert_eq!(route.get().unwrap().as_deref(), Some("1"));
     });
 }
 

@@ -208,7 +208,7 @@ fn unknown_network_and_failing_plugin_are_explained_and_waited_for() {
     let why = format!("no file *.conflist, *.conf or *.json in {} has this name", folder.path("").display());
     agent.until_printed(&["explain", "web"], |text| text.contains(&why));
     fs::rename(folder.path("net.off"), folder.path("net.conflist")).unwrap();
-    let why = "run the CNI plugin stand-in with ADD: it says: no address is free (code 11)";
+    let why = "run the CNI plugin stand-in with ADD: it reported: no address is free (code 11)";
     agent.until_printed(&["explain", "web"], |text| text.contains(why));
     assert!(folder.calls().ends_with(&["ADD".to_owned(), "DEL".to_owned()]), "{:?}", folder.calls());
     fs::remove_file(folder.path("fail.ADD")).unwrap();
