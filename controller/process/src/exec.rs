@@ -291,12 +291,13 @@ fn invocation(
     }
 }
 
-/// A root that can't be made is a matter of the machine, except for a place that no root can have.
+/// A root that can't be made is a matter of the machine, except for places and volumes that no root can have.
 fn root_error(error: RootError) -> DriverError {
     match &error {
         RootError::System { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
             DriverError::fatal(error)
         }
+        RootError::Exposed { .. } => DriverError::fatal(error),
         RootError::Busy { .. } | RootError::System { .. } => DriverError::retry(error),
     }
 }

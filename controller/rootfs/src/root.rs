@@ -110,6 +110,16 @@ pub enum RootError {
         /// In the root.
         target: PathBuf,
     },
+    /// A volume with mounts for the machine shows paths that must be hidden. What covers them would cover them there.
+    #[error(
+        "mount the volume {} with propagation to the machine: it contains files of the agent, which are hidden from tasks; use \
+         another directory, or the propagation private",
+        volume.display()
+    )]
+    Exposed {
+        /// On the machine.
+        volume: PathBuf,
+    },
     #[error("{what} {}", path.display())]
     System {
         what: &'static str,

@@ -18,7 +18,7 @@ use rustix::{
 
 use crate::{
     kernel::{self, Depth},
-    root::{Access, Entry, Root, RootError, failed},
+    root::{Access, Bind, Entry, Propagation, Root, RootError, failed},
 };
 
 /// Everything that a root is made of.
@@ -84,10 +84,7 @@ impl Sources {
                 .map_err(failed("copy the mount of", &bind.source))?;
             without_devices(&mount, &bind.source)?;
             sources.binds.push((bind.target.clone(), mount, bind.access, kind));
-            let real = fs::canonicalize(&bind.source).map_err(failed("find", &bind.source))?;
-            let below = hidden.iter().filter_map(|path| path.strip_prefix(&real).ok());
-            let below = below.filter(|path| !path.as_os_str().is_empty());
-            sources.hidden.extend(below.map(|path| bind.target.join(path)));
+            sources.hide_below_bind(bind, &hidden)?;
         }
         for name in DEVICES {
             let path = Path::new("/dev").join(name);
@@ -127,9 +124,24 @@ impl Sources {
                 self.add_mount(path, &entry.target.join(target))?;
             }
         }
-        let within = hidden.iter().filter_map(|path| path.strip_prefix(&real).ok());
-        self.hidden.extend(within.map(|path| entry.target.join(path)));
+        self.hidden.extend(places_below(&real, &entry.target, hidden));
         Ok(())
+    }
+
+    /// Hides what a volume shows of the hidden paths.
+    fn hide_below_bind(&mut self, bind: &Bind, hidden: &[PathBuf]) -> Result<(), RootError> {
+        let source = fs::canonicalize(&bind.source).map_err(failed("find", &bind.source))?;
+        // A volume of an allocation may be in the agent's state itself.
+        let below: Vec<PathBuf> =
+            places_below(&source, &bind.target, hidden).filter(|path| *path != bind.target).collect();
+        match (bind.propagation, below.first()) {
+            // What covers it would appear on the machine, too.
+            (Propagation::Shared, Some(_)) => Err(RootError::Exposed { volume: source }),
+            (Propagation::Shared | Propagation::Private | Propagation::FromMachine, _) => {
+                self.hidden.extend(below);
+                Ok(())
+            }
+        }
     }
 
     fn add_mount(&mut self, path: &Path, target: &Path) -> Result<(), RootError> {
@@ -150,6 +162,16 @@ impl Sources {
 }
 
 /// The paths at which something is mounted below a directory, with what follows the directory's own path, parents first.
+/// The places in the root of hidden paths below a directory that is shown at `target`.
+fn places_below<'a>(
+    real: &'a Path,
+    target: &'a Path,
+    hidden: &'a [PathBuf],
+) -> impl Iterator<Item = PathBuf> + 'a {
+    let below = hidden.iter().filter_map(move |path| path.strip_prefix(real).ok());
+    below.map(move |path| if path.as_os_str().is_empty() { target.to_owned() } else { target.join(path) })
+}
+
 fn mounts_within<'m>(mounts: &'m [Mount], dir: &Path, hidden: &[PathBuf]) -> BTreeSet<(&'m Path, &'m Path)> {
     let within = mounts.iter().filter_map(|mount| {
         let below = mount.point.strip_prefix(dir).ok().filter(|below| !below.as_os_str().is_empty())?;

@@ -285,6 +285,39 @@ fn hidden_paths_are_empty() {
     });
 }
 
+#[test]
+fn hidden_paths_are_empty_in_volumes_and_stay_on_the_machine() {
+    on_machine(|machine| {
+        let volume = machine.join("volume");
+        fs::create_dir_all(volume.join("state/keys")).unwrap();
+        mount("tmpfs", &volume, "tmpfs", MountFlags::empty(), None).unwrap();
+        mount_change(&volume, MountPropagationFlags::SHARED).unwrap();
+        fs::create_dir_all(volume.join("state")).unwrap();
+        fs::write(volume.join("state/key"), "secret").unwrap();
+        fs::write(volume.join("token"), "secret").unwrap();
+        fs::write(volume.join("data"), "shown").unwrap();
+        let mut root = root(machine, &[]);
+        root.hidden = ["state", "token"].map(|path| volume.join(path)).into();
+        for (propagation, access) in
+            [(Propagation::Private, Access::ReadWrite), (Propagation::FromMachine, Access::ReadOnly)]
+        {
+            root.binds = vec![Bind { propagation, ..bind(volume.clone(), "srv", access) }];
+            let built = made(&root);
+            inside(&built.mounts, || {
+                assert_eq!((read("/srv/data").as_str(), read("/srv/token").as_str()), ("shown", ""));
+                assert_eq!(names("/srv/state"), Vec::<String>::new());
+            });
+            assert_eq!(read(volume.join("token")), "secret", "{propagation:?}");
+            assert_eq!(read(volume.join("state/key")), "secret", "{propagation:?}");
+        }
+        root.binds =
+            vec![Bind { propagation: Propagation::Shared, ..bind(volume.clone(), "srv", Access::ReadWrite) }];
+        let refused = build(&Seed::new().unwrap(), &root).map(drop);
+        assert!(matches!(refused, Err(RootError::Exposed { .. })), "{refused:?}");
+        assert_eq!(read(volume.join("token")), "secret");
+    });
+}
+
 /// The last attempt of the task could write to all of these.
 #[test]
 fn links_of_the_task_lead_nowhere() {
