@@ -132,7 +132,7 @@ mod tests {
         before_start.splice(3..3, [P::Secrets, P::Artifacts]);
         assert_eq!(parts(BEFORE_START), before_start);
         assert_eq!(parts(KEPT), kept);
-        assert_eq!(parts(AFTER_PROCESS), [P::Mounts, P::ApiSocket, P::Probe]);
+        assert_eq!(parts(AFTER_PROCESS), [P::Vault, P::Mounts, P::ApiSocket, P::Probe]);
     }
 
     #[test]
