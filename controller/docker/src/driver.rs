@@ -306,8 +306,11 @@ impl Shared {
     }
 
     fn running(&self, id: &AttemptId) -> DriverResult<Arc<Run>> {
-        let run = self.runs.get(id).filter(|run| run.exit().is_none());
-        run.ok_or_else(|| DriverError::fatal(format!("reach {id}: it is not running")))
+        match self.runs.get(id) {
+            Some(run) if run.exit().is_none() => Ok(run),
+            Some(_) => Err(DriverError::fatal(format!("reach {id}: it is not running"))),
+            None => Err(DriverError::Gone(id.clone())),
+        }
     }
 
     fn message(&self, id: &AttemptId, message: String) {

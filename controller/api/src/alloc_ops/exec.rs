@@ -5,13 +5,23 @@
 //! `{"tty_size":{"height":…,"width":…}}` and `{}`. Output: the same for stdout and stderr, then
 //! `{"exited":true,"result":{"exit_code":…}}`.
 
+use std::{sync::Arc, time::Duration};
+
 use base64::{Engine, engine::general_purpose::STANDARD};
-use futures_util::stream::BoxStream;
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
 use herdlet_api_types::{task::TaskStatus, view::AllocView};
-use herdlet_driver::{DriverResult, ExecInput, ExecOutput, ExecRequest, FsIsolation, TerminalSize};
+use herdlet_driver::{
+    DriverError, DriverResult, ExecInput, ExecOutput, ExecRequest, FsIsolation, TerminalSize,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::{
+    sync::{Mutex, OwnedSemaphorePermit, mpsc},
+    time::{Instant, sleep},
+};
 
 use super::{
     AllocOps,
@@ -24,6 +34,11 @@ pub const FRAME_BYTES_MAX: usize = 1024 * 1024;
 
 /// Output frames between the session and its reader.
 pub const FRAMES_LEN: usize = 16;
+
+/// How long a command waits for its task. A driver knows a running task only once it has adopted it after a restart of the agent.
+const ADOPTION_MAX: Duration = Duration::from_secs(10);
+
+const ADOPTION_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A command that is ready to run.
 pub struct Session {
@@ -77,8 +92,26 @@ impl Session {
     ) -> DriverResult<()> {
         let Self { target, request, _place } = self;
         tracing::info!(attempt = %target.attempt, program = request.command.first(), "executing a command in a task");
-        target.driver.exec_frames(&target.attempt, request, input, output).await
+        let input = Arc::new(Mutex::new(input));
+        let deadline = Instant::now() + ADOPTION_MAX;
+        loop {
+            let run =
+                target.driver.exec_frames(&target.attempt, request.clone(), shared(&input), output.clone());
+            match run.await {
+                Err(DriverError::Gone(_)) if Instant::now() < deadline => sleep(ADOPTION_INTERVAL).await,
+                result => return result,
+            }
+        }
     }
+}
+
+/// A stream of the frames that remain. Several may be made in turn; the previous one must have been dropped.
+fn shared(input: &Arc<Mutex<BoxStream<'static, ExecInput>>>) -> BoxStream<'static, ExecInput> {
+    stream::unfold(Arc::clone(input), |input| async move {
+        let frame = input.lock().await.next().await?;
+        Some((frame, input))
+    })
+    .boxed()
 }
 
 /// The input frames in one message; none for invalid messages and heartbeats.
