@@ -206,6 +206,8 @@ pub enum Outcome {
         on: String,
         /// When to try again, if no event comes before.
         ask_in: Duration,
+        /// Since when, by `CLOCK_BOOTTIME`.
+        since_ns: u64,
     },
     /// It timed out, but may still end. The part is unknown.
     Overdue,

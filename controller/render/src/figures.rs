@@ -1,7 +1,7 @@
 //! Figures about renders, for the agent's metrics.
 //!
 //! In: how each render has ended. Out: counts by result, and how long data that is gone has been missing. A new agent
-//! begins to count when it renders a task for the first time.
+//! counts a task once it has rendered it for the first time.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,6 @@ use std::{
 };
 
 use herdlet_api_types::AllocId;
-use tokio::time::Instant;
 
 use crate::{RenderError, Rendering, TaskKey};
 
@@ -40,7 +39,7 @@ struct Known {
     done: u64,
     missing: u64,
     failed: u64,
-    outdated: BTreeMap<TaskKey, Instant>,
+    outdated: BTreeMap<TaskKey, u64>,
 }
 
 impl Tally {
@@ -52,13 +51,12 @@ impl Tally {
                 known.done += 1;
                 known.outdated.remove(&task);
             }
-            Ok(Rendering::Missing { kept, .. }) => {
+            Ok(Rendering::Missing { outdated_since_ns, .. }) => {
                 known.missing += 1;
-                if *kept {
-                    known.outdated.entry(task).or_insert_with(Instant::now);
-                } else {
-                    known.outdated.remove(&task);
-                }
+                match outdated_since_ns {
+                    Some(since_ns) => known.outdated.insert(task, *since_ns),
+                    None => known.outdated.remove(&task),
+                };
             }
             // Neither is it rendered, nor is its data known to be gone.
             Err(_) => known.failed += 1,
@@ -70,15 +68,16 @@ impl Tally {
         self.known().outdated.retain(|(of, ..), _| *of != alloc);
     }
 
-    pub(crate) fn figures(&self, queries: usize) -> Figures {
+    pub(crate) fn figures(&self, queries: usize, now_ns: u64) -> Figures {
         let known = self.known();
+        let since_ns = known.outdated.values().min().copied().unwrap_or(now_ns);
         Figures {
             queries,
             done: known.done,
             missing: known.missing,
             failed: known.failed,
             outdated: known.outdated.len(),
-            outdated_for: known.outdated.values().min().map_or(Duration::ZERO, Instant::elapsed),
+            outdated_for: Duration::from_nanos(now_ns.saturating_sub(since_ns)),
         }
     }
 
@@ -92,35 +91,38 @@ mod tests {
     use super::*;
     use crate::{renderer::Recheck, watches::Consumer};
 
-    fn missing(kept: bool) -> Result<Rendering, RenderError> {
-        Ok(Rendering::Missing { on: String::from("nomad/jobs/x"), kept, recheck: Recheck::Reported })
+    fn missing(outdated_since_ns: Option<u64>) -> Result<Rendering, RenderError> {
+        Ok(Rendering::Missing {
+            on: String::from("nomad/jobs/x"),
+            outdated_since_ns,
+            recheck: Recheck::Reported,
+        })
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_oldest_outage_counts_until_all_data_is_back() {
+    #[test]
+    fn the_oldest_outage_counts_until_all_data_is_back() {
         let tally = Tally::default();
         let task = |number: u8| (AllocId::from_hash([number; 16]), 0, Consumer::Templates);
         let done = || Ok(Rendering::Done { outputs: vec![1] });
         tally.count(task(1), &done());
-        tally.count(task(1), &missing(true));
-        tokio::time::advance(Duration::from_secs(10)).await;
-        tally.count(task(1), &missing(true));
-        tally.count(task(2), &missing(true));
-        tally.count(task(3), &missing(false));
+        tally.count(task(1), &missing(Some(5)));
+        tally.count(task(2), &missing(Some(12)));
+        tally.count(task(3), &missing(None));
         tally.count(task(1), &Err(RenderError::Thread(String::from("x"))));
-        let figures = tally.figures(7);
+        let figures = tally.figures(7, 15);
         let expected = Figures {
             queries: 7,
             done: 1,
-            missing: 4,
+            missing: 3,
             failed: 1,
             outdated: 2,
-            outdated_for: Duration::from_secs(10),
+            outdated_for: Duration::from_nanos(10),
         };
         assert_eq!(figures, expected);
         tally.count(task(1), &done());
-        assert_eq!(tally.figures(7).outdated_for, Duration::ZERO);
+        assert_eq!(tally.figures(7, 15).outdated_for, Duration::from_nanos(3));
         tally.forget(task(2).0);
-        assert_eq!(tally.figures(7).outdated, 0);
+        let figures = tally.figures(7, 15);
+        assert_eq!((figures.outdated, figures.outdated_for), (0, Duration::ZERO));
     }
 }

@@ -35,6 +35,9 @@ pub(crate) struct Record {
     /// Files may be those of a later render, which has not ended: all are written again.
     #[serde(skip_serializing_if = "is_false")]
     pub is_unfinished: bool,
+    /// When data was first missing for these outputs, by `CLOCK_BOOTTIME` of that boot; none while they are the newest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outdated_since_ns: Option<u64>,
     /// Those that the last attempt was started with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<BTreeMap<String, String>>,

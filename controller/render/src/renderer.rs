@@ -18,7 +18,7 @@ use std::{
 
 use herdlet_api_types::{AllocId, job::Template as Block, variable::VariableKey};
 use herdlet_base::{artifact::destination::Dirs, safe_fs::FileOwner};
-use herdlet_runtime::off_thread;
+use herdlet_runtime::{BootClock, Clock as _, off_thread};
 use herdlet_services::catalog::BuiltIn;
 use herdlet_template::{Answer, Query, Render, Source, Template};
 use herdlet_variables::service::Change;
@@ -33,7 +33,7 @@ pub use self::{
     secrets::SecretVariables,
 };
 use self::{
-    output::{all_are_there, write_all},
+    output::{all_are_there, outdated_since, write_all},
     text::{file, parse_all},
 };
 use crate::{
@@ -101,8 +101,8 @@ pub enum Rendering {
     Missing {
         /// Its names, for people.
         on: String,
-        /// Whether the files of the last render are there.
-        kept: bool,
+        /// Since when the files of the last render are outdated, by `CLOCK_BOOTTIME`; none if they are not there.
+        outdated_since_ns: Option<u64>,
         recheck: Recheck,
     },
 }
@@ -185,8 +185,8 @@ impl Renderer {
         let missing: BTreeSet<&Query> = renders.iter().flat_map(|render| &render.missing).collect();
         if !missing.is_empty() {
             let on = names(&missing, &round.unanswered);
-            let kept = !task.before.is_empty() && run(task, |task| Ok(all_are_there(task))).await?;
-            return Ok(Rendering::Missing { on, kept, recheck: recheck(&missing, &round) });
+            let outdated_since_ns = run(task, outdated_since).await?;
+            return Ok(Rendering::Missing { on, outdated_since_ns, recheck: recheck(&missing, &round) });
         }
         let written = run(task, move |task| write_all(task, &round, renders)).await?;
         if is_finished(&TaskTemplates { before: written.clone(), ..TaskTemplates::clone(task) }) {
@@ -228,7 +228,7 @@ impl Renderer {
 
     /// Figures for metrics.
     pub fn figures(&self) -> Figures {
-        self.tally.figures(self.watches.queries())
+        self.tally.figures(self.watches.queries(), BootClock.now().boot_ns)
     }
 
     /// Waits until all changes of the agent's data so far have been reported and the receiver has confirmed that. Changes of

@@ -80,7 +80,7 @@ impl Templates {
             let has_rendered =
                 inputs.iter().any(|input| input.part == Part::Task(index, TaskPart::Templates));
             return if has_files && has_rendered {
-                Outcome::Outdated { on, ask_in }
+                Outcome::Outdated { on, ask_in, since_ns: now_ns }
             } else {
                 Outcome::Pending { on, ask_in }
             };

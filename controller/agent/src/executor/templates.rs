@@ -62,9 +62,12 @@ pub async fn templates(
     }
     match context.renderer.render(task).await {
         Ok(Rendering::Done { outputs }) => Outcome::Done(Some(Arc::new(facts(&outputs)))),
-        Ok(Rendering::Missing { on, kept, recheck }) => {
+        Ok(Rendering::Missing { on, outdated_since_ns, recheck }) => {
             let ask_in = awaited(recheck);
-            if kept { Outcome::Outdated { on, ask_in } } else { Outcome::Pending { on, ask_in } }
+            match outdated_since_ns {
+                Some(since_ns) => Outcome::Outdated { on, ask_in, since_ns },
+                None => Outcome::Pending { on, ask_in },
+            }
         }
         Err(error) => failed(&error),
     }

@@ -120,7 +120,7 @@ async fn ensure(
         let on = format!("Vault: set vault.{}.address in the agent's config", access.cluster);
         let ask_in = length(UNCONFIGURED_PERIOD);
         return Ok(match held {
-            Some(_) => Outcome::Outdated { on, ask_in },
+            Some(held) => Outcome::Outdated { on, ask_in, since_ns: outdated_since(&held) },
             None => Outcome::Pending { on, ask_in },
         });
     };
@@ -146,10 +146,18 @@ async fn ensure(
     context.vaults.note(key(workload), failing_for);
     Ok(match (failing_for, next_in(&held)) {
         (Some(failing_for), Some(ask_in)) => {
-            Outcome::Outdated { on: outdated_text(&held, failing_for), ask_in: length(ask_in) }
+            let on = outdated_text(&held, failing_for);
+            Outcome::Outdated { on, ask_in: length(ask_in), since_ns: outdated_since(&held) }
         }
         (Some(_), None) | (None, _) => Outcome::Done(Some(facts(&held, access))),
     })
+}
+
+/// Since when the token could not be renewed, by `CLOCK_BOOTTIME`; now if it could.
+fn outdated_since(held: &HeldToken) -> u64 {
+    let now = boot_now();
+    let length = held.lease.failing_for(now).unwrap_or_default();
+    now.ns.saturating_sub(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Since when tries fail is a time of day, because the text is shown until the next try.

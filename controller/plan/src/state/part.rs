@@ -199,6 +199,12 @@ impl Parts {
         self.get_mut(part).set(known);
     }
 
+    /// Something that the part needs has not existed since then, perhaps longer than this agent runs.
+    pub fn note_need(&mut self, part: Part, since_ns: u64) {
+        let known = self.pending.entry(part).or_insert(since_ns);
+        *known = since_ns.min(*known);
+    }
+
     /// Marks the part as pending: something it needs does not exist yet.
     pub fn await_need(&mut self, part: Part, on: String, (now_ns, ask_at_ns): (u64, u64), last: LastValue) {
         let since_ns = *self.pending.entry(part).or_insert(now_ns);

@@ -8,6 +8,7 @@ use herdlet_base::{
     clock::boot_id,
     safe_fs::{FsError, Rights},
 };
+use herdlet_runtime::{BootClock, Clock as _};
 use herdlet_template::Render;
 use sha2::{Digest as _, Sha256};
 
@@ -52,6 +53,9 @@ pub(super) fn write_all(
     let known = Record::read(&task.dirs).map_err(RenderError::Record)?;
     let is_complete = known.as_ref().is_some_and(|last| !last.is_unfinished);
     if revisions == task.before && is_complete && all_are_there(task) {
+        if let Some(record @ Record { outdated_since_ns: Some(_), .. }) = known {
+            Record { outdated_since_ns: None, ..record }.write(&task.dirs).map_err(RenderError::Record)?;
+        }
         return Ok(revisions);
     }
     let last = known.clone().unwrap_or_default();
@@ -65,7 +69,7 @@ pub(super) fn write_all(
     };
     let env = variables(task, &outputs)?;
     let boot = Some(boot_id());
-    let record = Record { boot, rendered_at, env, is_unfinished: false, started: last.started.clone() };
+    let record = Record { boot, rendered_at, env, started: last.started.clone(), ..Record::default() };
     let keeps_files = !task.before.is_empty() && !last.is_unfinished;
     if keeps_files {
         Record { boot, is_unfinished: true, ..last }.write(&task.dirs).map_err(RenderError::Record)?;
@@ -82,6 +86,25 @@ pub(super) fn write_all(
     }
     record.write(&task.dirs).map_err(RenderError::Record)?;
     Ok(revisions)
+}
+
+/// Since when the last output is outdated, by `CLOCK_BOOTTIME`; none if it is not there. Data is missing for it now. The first
+/// time is stored for later agents.
+pub(super) fn outdated_since(task: &TaskTemplates) -> Result<Option<u64>, RenderError> {
+    if task.before.is_empty() || !all_are_there(task) {
+        return Ok(None);
+    }
+    let record = Record::read(&task.dirs).map_err(RenderError::Record)?.unwrap_or_default();
+    if let (Some(_), Some(since_ns)) = (record.boot, record.outdated_since_ns) {
+        return Ok(Some(since_ns));
+    }
+    let since_ns = BootClock.now().boot_ns;
+    if record.boot.is_some() {
+        Record { outdated_since_ns: Some(since_ns), ..record }
+            .write(&task.dirs)
+            .map_err(RenderError::Record)?;
+    }
+    Ok(Some(since_ns))
 }
 
 fn outputs_of(task: &TaskTemplates, renders: Vec<Render>) -> Result<Vec<Vec<u8>>, RenderError> {

@@ -126,8 +126,11 @@ async fn data_is_waited_for_and_named() {
         block("local/b", "no data"),
     ]);
     let missing = bench.render().await.unwrap();
-    let expected =
-        Rendering::Missing { on: "nomad/jobs/web".to_owned(), kept: false, recheck: Recheck::Reported };
+    let expected = Rendering::Missing {
+        on: "nomad/jobs/web".to_owned(),
+        outdated_since_ns: None,
+        recheck: Recheck::Reported,
+    };
     assert_eq!(missing, expected);
     assert!(!bench.path("local/b").exists(), "the files are those of one render");
     bench.put("nomad/jobs/web", &[("user", "admin")]).await;
@@ -174,13 +177,31 @@ async fn lost_data_keeps_the_last_output() {
     bench.put("nomad/jobs/web", &[("user", "admin")]).await;
     bench.done().await;
     let key = VariableKey { namespace: "default".to_owned(), path: "nomad/jobs/web".to_owned() };
-    bench.variables.delete(&Actor::agent(), key, Check::Nothing).await.unwrap();
-    let Ok(Rendering::Missing { kept, .. }) = bench.render().await else { panic!("missing") };
-    assert!(kept);
+    bench.variables.delete(&Actor::agent(), key.clone(), Check::Nothing).await.unwrap();
+    let Ok(Rendering::Missing { outdated_since_ns: since @ Some(_), .. }) = bench.render().await else {
+        panic!("missing")
+    };
     assert_eq!(bench.text("local/a"), "admin");
+    let again = bench.render().await.unwrap();
+    assert!(
+        matches!(again, Rendering::Missing { outdated_since_ns, .. } if outdated_since_ns == since),
+        "{again:?}"
+    );
+    // The same data is back, and is lost again.
+    bench.put("nomad/jobs/web", &[("user", "admin")]).await;
+    bench.done().await;
+    bench.variables.delete(&Actor::agent(), key, Check::Nothing).await.unwrap();
+    let again = bench.render().await.unwrap();
+    assert!(
+        matches!(again, Rendering::Missing { outdated_since_ns, .. } if outdated_since_ns > since),
+        "{again:?}"
+    );
     fs::remove_file(bench.path("local/a")).unwrap();
-    let Ok(Rendering::Missing { kept, .. }) = bench.render().await else { panic!("missing") };
-    assert!(!kept, "nothing is left to keep");
+    let gone = bench.render().await.unwrap();
+    assert!(
+        matches!(gone, Rendering::Missing { outdated_since_ns: None, .. }),
+        "nothing is left to keep: {gone:?}"
+    );
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ impl VaultTokens {
         match held {
             Some(_) if is_down => {
                 let on = "Vault, which has not renewed it".to_owned();
-                Outcome::Outdated { on, ask_in: RETRY }
+                Outcome::Outdated { on, ask_in: RETRY, since_ns: now.boot_ns }
             }
             None if is_down => {
                 let why = "log in: Vault is down".to_owned();

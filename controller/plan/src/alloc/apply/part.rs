@@ -70,7 +70,10 @@ impl Writer<'_> {
                 self.part_is_up(part);
             }
             Outcome::Pending { on, ask_in } => self.await_need(part, on, (ask_in, LastValue::Gone)),
-            Outcome::Outdated { on, ask_in } => self.await_need(part, on, (ask_in, LastValue::Kept)),
+            Outcome::Outdated { on, ask_in, since_ns } => {
+                self.state.parts.note_need(part, since_ns);
+                self.await_need(part, on, (ask_in, LastValue::Kept));
+            }
             Outcome::Absent => self.part_is_missing(part, doing),
             Outcome::Foreign { why } => self.part_is_damaged(part, doing, why),
             Outcome::Lost { why } => {

@@ -219,7 +219,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
         any_deadline().prop_map(|at| Outcome::Done(Some(Facts::renewed_at(Some(at))))),
         Just(Outcome::Started(Launch::of(1))),
         Just(Outcome::Pending { on: String::new(), ask_in: Duration::from_secs(30) }),
-        Just(Outcome::Outdated { on: String::new(), ask_in: Duration::from_secs(30) }),
+        Just(Outcome::Outdated { on: String::new(), ask_in: Duration::from_secs(30), since_ns: 7 }),
         prop::collection::vec(0..3u64, 3).prop_map(|outputs| {
             let outputs = outputs.into_iter().map(Revision).collect();
             Outcome::Done(Some(Arc::new(Facts { outputs, ..Facts::none() })))

@@ -60,7 +60,7 @@ fn missing(on: &str) -> Outcome {
 }
 
 fn outdated(on: &str) -> Outcome {
-    Outcome::Outdated { on: on.to_string(), ask_in: Duration::from_secs(60) }
+    Outcome::Outdated { on: on.to_string(), ask_in: Duration::from_secs(60), since_ns: 7 }
 }
 
 fn fatal() -> Outcome {
@@ -332,7 +332,10 @@ fn a_lost_source_restarts_nothing() {
     life.change_data(outdated("consul.service"));
     assert_eq!(life.explained(), ["outdated, the last output is kept: waits for consul.service"]);
     assert_eq!(life.count("Missing: consul.service"), 0, "nothing that the task needs is missing");
-    assert!(matches!(life.state.parts.get(TEMPLATES), PartState::Pending { last: LastValue::Kept, .. }));
+    assert!(matches!(
+        life.state.parts.get(TEMPLATES),
+        PartState::Pending { last: LastValue::Kept, since_ns: 7, .. }
+    ));
     life.exit_and_wait();
     assert_eq!(life.issued("Start"), 2, "a restart of the task does not wait: {:?}", life.explained());
     life.outcome(PROCESS, Outcome::Started(Launch::of(2)));

@@ -28,7 +28,7 @@ fn life(spec: &Arc<Allocation>) -> Bench<'_> {
 
 fn kept() -> Outcome {
     let on = "Vault, which has not renewed it since noon: no answer".to_string();
-    Outcome::Outdated { on, ask_in: Duration::from_secs(20) }
+    Outcome::Outdated { on, ask_in: Duration::from_secs(20), since_ns: 7 }
 }
 
 /// Nomad's client 2.0.5 restarts the task after each renewal.

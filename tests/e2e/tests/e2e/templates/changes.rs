@@ -1,6 +1,9 @@
 //! Changes of data: the four modes, outputs that are equal, data that disappears, `once` and `render_templates`.
 
-use herdlet_e2e::wait;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use herdlet_e2e::{agent::Agent, wait};
+use serde_json::Value;
 
 use super::{
     greeting, path_of, put, quick, recorded, recorder, template, templates, until_explained, until_file,
@@ -92,6 +95,21 @@ fn inode(path: &std::path::Path) -> u64 {
     std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap())
 }
 
+/// Returns since when a job's template is outdated, in nanoseconds since 1970.
+fn outdated_since(agent: &Agent, job: &str) -> u128 {
+    fn found(value: &Value) -> Option<u128> {
+        let is_outdated = value["message"].as_str().is_some_and(|message| message.contains("outdated"));
+        let within = || match value {
+            Value::Array(each) => each.iter().find_map(found),
+            Value::Object(each) => each.values().find_map(found),
+            _ => None,
+        };
+        if is_outdated { value["since"].as_u64().map(u128::from) } else { within() }
+    }
+    let printed = agent.cli(&["explain", job, "-o", "json"]).success().stdout;
+    found(&serde_json::from_str(&printed).unwrap()).unwrap_or_else(|| panic!("not outdated: {printed}"))
+}
+
 #[test]
 fn a_deleted_variable_keeps_the_file_and_the_task() {
     if !is_root() {
@@ -109,8 +127,12 @@ fn a_deleted_variable_keeps_the_file_and_the_task() {
     // A restart uses the last output, and so does the next agent.
     agent.cli(&["restart", "gone"]).success();
     until_recorded(&agent, ("gone.g[0]", "t"), &["start", "start"]);
+    until_explained(&agent, "gone", text);
+    let crashed_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     agent.crash();
     until_explained(&agent, "gone", text);
+    let since = outdated_since(&agent, "gone");
+    assert!(since < crashed_at, "outdated since {since}, the agent crashed at {crashed_at}");
     agent.cli(&["restart", "gone"]).success();
     until_recorded(&agent, ("gone.g[0]", "t"), &["start", "start", "start"]);
     until_file(&agent, "gone.g[0]", ("t/secrets/conf", "one"));
