@@ -48,6 +48,8 @@ pub struct AddressPool {
 #[derive(Debug)]
 struct PoolClaims {
     by_owner: BTreeMap<String, Ipv4Addr>,
+    /// Claims in an earlier network, which end with those of their owners.
+    stale: Vec<(String, Ipv4Addr)>,
     /// The position after the one given last: an address rests as long as possible before the next owner has it.
     next: u32,
 }
@@ -109,25 +111,36 @@ impl AddressPool {
     pub fn release(&self, owner: &str) -> Result<(), PoolError> {
         let mut lock = self.known()?;
         let Some(known) = lock.as_mut() else { return Ok(()) };
-        let Some(ip) = known.by_owner.get(owner).copied() else { return Ok(()) };
-        if self.owner(ip).is_some_and(|found| found == owner) {
-            let path = self.path(ip);
-            match fs::remove_file(&path) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(PoolError::Io { what: "remove", path, source }),
-            }
+        for (_, ip) in known.stale.extract_if(.., |(of, _)| of == owner) {
+            self.end(ip, owner)?;
         }
+        let Some(ip) = known.by_owner.get(owner).copied() else { return Ok(()) };
+        self.end(ip, owner)?;
         known.by_owner.remove(owner);
         Ok(())
     }
 
-    /// All owners with their addresses.
+    /// Removes a claim, if it is still the owner's.
+    fn end(&self, ip: Ipv4Addr, owner: &str) -> Result<(), PoolError> {
+        if self.owner(ip).is_none_or(|found| found != owner) {
+            return Ok(());
+        }
+        let path = self.path(ip);
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(PoolError::Io { what: "remove", path, source }),
+        }
+    }
+
+    /// All owners with their addresses, also those of an earlier network.
     ///
     /// # Errors
     /// If the directory can't be read.
     pub fn owners(&self) -> Result<BTreeMap<String, Ipv4Addr>, PoolError> {
-        Ok(self.known()?.as_ref().map(|known| known.by_owner.clone()).unwrap_or_default())
+        let lock = self.known()?;
+        let Some(known) = lock.as_ref() else { return Ok(BTreeMap::new()) };
+        Ok(known.stale.iter().cloned().chain(known.by_owner.clone()).collect())
     }
 
     /// Makes the claim; false if another program has the address.
@@ -175,16 +188,19 @@ impl AddressPool {
     fn read(&self) -> Result<PoolClaims, PoolError> {
         self.make_dir()?;
         let failed = |source| PoolError::Io { what: "read", path: self.dir.clone(), source };
-        let (mut by_owner, mut next) = (BTreeMap::new(), FIRST);
+        let (mut by_owner, mut stale, mut next) = (BTreeMap::new(), Vec::new(), FIRST);
         for entry in fs::read_dir(&self.dir).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let ip = entry.file_name().to_str().and_then(|name| name.parse::<Ipv4Addr>().ok());
             let (Some(ip), Some(owner)) = (ip, owner_at(&entry.path())) else { continue };
-            let Some(position) = self.subnet.position(ip) else { continue };
+            let Some(position) = self.subnet.position(ip) else {
+                stale.push((owner, ip));
+                continue;
+            };
             next = next.max(position + 1);
             by_owner.insert(owner, ip);
         }
-        Ok(PoolClaims { by_owner, next })
+        Ok(PoolClaims { by_owner, stale, next })
     }
 }
 
@@ -244,6 +260,21 @@ mod tests {
         {
             assert_ne!(pool.claim(owner, Some(unusable)).unwrap(), unusable, "{owner}");
         }
+    }
+
+    /// An agent with another `subnet` has made it.
+    #[test]
+    fn claim_of_an_earlier_network_ends_with_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(pool(dir.path(), "10.0.0.0/29").claim("a", None).unwrap(), ip(2));
+        let later = pool(dir.path(), "10.1.0.0/29");
+        assert_eq!(later.owners().unwrap(), BTreeMap::from([("a".to_owned(), ip(2))]));
+        assert_eq!(later.find("a").unwrap(), None);
+        let new = later.claim("a", None).unwrap();
+        assert_eq!(later.owners().unwrap(), BTreeMap::from([("a".to_owned(), new)]));
+        later.release("a").unwrap();
+        assert_eq!(fs::read_dir(dir.path().join("addresses")).unwrap().count(), 0);
+        assert_eq!(later.owners().unwrap(), BTreeMap::new());
     }
 
     /// A user has removed claims, or has put others in their place.

@@ -1,9 +1,10 @@
 //! Connections that the kernel tracks and translates.
 //!
-//! In: the address of an allocation that is gone. Out: the connections whose translated destination it was are forgotten, so that
-//! the next packet of a client goes where its port leads now. A client that sends by UDP would else keep its connection alive.
+//! In: the address of an allocation that is gone, or ports that have just been mapped. Out: the connections whose translated
+//! destination it was, or that led to the ports without a translation, are forgotten, so that the next packet of a client goes where its
+//! port leads now. A client that sends by UDP would else keep its connection alive.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use rustix::io::Errno;
 
@@ -24,14 +25,28 @@ const FILTER: u16 = 25;
 
 /// Attributes of a tuple.
 const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
 
 /// Attributes of addresses.
 const SOURCE4: u16 = 1;
+const DESTINATION4: u16 = 2;
 const SOURCE6: u16 = 3;
 
+/// Attributes of a protocol.
+const PROTOCOL_NUMBER: u16 = 1;
+const SOURCE_PORT: u16 = 2;
+const DESTINATION_PORT: u16 = 3;
+const UDP: u8 = 17;
+
 /// Attributes of a filter (Linux 5.8). Older kernels list all connections.
+const FILTER_ORIGINAL: u16 = 1;
 const FILTER_REPLY: u16 = 2;
 const BY_SOURCE: u32 = 1;
+const BY_PROTOCOL: u32 = 1 << 3;
+
+/// Families of addresses.
+const INET: u8 = 2;
+const INET6: u8 = 10;
 
 /// Length of `struct nfgenmsg`.
 const HEADER_LEN: usize = 4;
@@ -45,18 +60,67 @@ const NESTED: u16 = 0x8000;
 /// If the kernel does not answer, or has more connections than are listed.
 pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkError> {
     let (family, kind, bytes) = match target {
-        IpAddr::V4(ip) => (2, SOURCE4, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (10, SOURCE6, ip.octets().to_vec()),
+        IpAddr::V4(ip) => (INET, SOURCE4, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (INET6, SOURCE6, ip.octets().to_vec()),
     };
     let source = Attributes::new().with_nested(TUPLE_IP, &Attributes::new().with(kind, &bytes));
     let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
     let wanted = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
-    let found = socket.list("list connections", request(GET, family, wanted))?;
-    let leads_there = |found: &&Object| {
+    let leads_there = |found: &Object| {
         let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
         Some(message::find(addresses, kind)? == bytes)
     };
-    for connection in found.iter().filter(|found| leads_there(found) == Some(true)) {
+    forget_those(socket, (family, wanted), |found| leads_there(found) == Some(true))
+}
+
+/// Forgets the connections by UDP to these ports of the machine that are not translated: they began while nothing was mapped
+/// there. Ports without an address are those of each address.
+///
+/// # Errors
+/// As [`forget`].
+pub(crate) fn forget_untranslated(
+    socket: &mut Socket,
+    ports: &BTreeSet<(Option<IpAddr>, u16)>,
+) -> Result<(), NetlinkError> {
+    let protocol = Attributes::new().with(PROTOCOL_NUMBER, &[UDP]);
+    let tuple = Attributes::new().with_nested(TUPLE_PROTOCOL, &protocol);
+    let filter = Attributes::new().with_u32(FILTER_ORIGINAL, BY_PROTOCOL);
+    let wanted = Attributes::new().with_nested(TUPLE_ORIGINAL, &tuple).with_nested(FILTER, &filter);
+    let is_stale = |found: &Object| {
+        let original = Side::of(value(found, TUPLE_ORIGINAL)?, (DESTINATION4, DESTINATION_PORT))?;
+        let reply = Side::of(value(found, TUPLE_REPLY)?, (SOURCE4, SOURCE_PORT))?;
+        let is_mapped = |ip: Option<IpAddr>| ports.contains(&(ip, original.port));
+        Some(original == reply && (is_mapped(None) || is_mapped(Some(original.ip))))
+    };
+    forget_those(socket, (INET, wanted), |found| is_stale(found) == Some(true))
+}
+
+/// One side of a connection by UDP over IPv4.
+#[derive(PartialEq, Eq)]
+struct Side {
+    ip: IpAddr,
+    port: u16,
+}
+
+impl Side {
+    /// The side that these attributes of a tuple describe; none for another protocol.
+    fn of(tuple: &[u8], (address, port): (u16, u16)) -> Option<Self> {
+        let protocol = message::find(tuple, TUPLE_PROTOCOL)?;
+        let ip: [u8; 4] = message::find(message::find(tuple, TUPLE_IP)?, address)?.try_into().ok()?;
+        let port: [u8; 2] = message::find(protocol, port)?.try_into().ok()?;
+        let is_udp = message::find(protocol, PROTOCOL_NUMBER)? == [UDP];
+        is_udp.then(|| Self { ip: IpAddr::from(ip), port: u16::from_be_bytes(port) })
+    }
+}
+
+/// Forgets those connections of a list that are wanted. Older kernels than 5.8 list more than the attributes name.
+fn forget_those(
+    socket: &mut Socket,
+    (family, wanted): (u8, Attributes),
+    is_wanted: impl Fn(&Object) -> bool,
+) -> Result<(), NetlinkError> {
+    let found = socket.list("list connections", request(GET, family, wanted))?;
+    for connection in found.iter().filter(|found| is_wanted(found)) {
         // Without it all connections of the machine would be forgotten.
         let Some(original) = value(connection, TUPLE_ORIGINAL).filter(|tuple| !tuple.is_empty()) else {
             continue;

@@ -95,60 +95,89 @@ fn end_in(
     Ok(None)
 }
 
-/// Lets packets from and to this bridge through each chain that drops. Returns the chains that lacked the rules.
+/// What was done to let packets through.
+#[derive(Debug, Default)]
+pub struct Passage {
+    /// The chains that lacked the rules, and have them now.
+    pub changed: Vec<ForeignChain>,
+    /// One for each chain that can't be changed, for instance because another program owns its table.
+    pub failures: Vec<NetlinkError>,
+}
+
+/// Lets packets from and to this bridge through each chain that drops, and removes the rules for an earlier bridge of the instance.
 ///
 /// # Errors
-/// If the kernel refuses, for instance because another program owns the table.
+/// If the chains can't be read.
 pub fn let_through(
     socket: &mut Socket,
     instance: &str,
     bridge: &InterfaceName,
-) -> Result<Vec<ForeignChain>, NetlinkError> {
-    let mut changed = Vec::new();
+) -> Result<Passage, NetlinkError> {
+    let mut passage = Passage::default();
     for chain in dropping(socket)? {
-        let table = Table { family: chain.family, name: &chain.table };
-        let chains = read::chains(socket, chain.family, Some(&chain.table))?;
-        let has_docker = chains.iter().any(|found| found.name == DOCKER);
-        let place = if has_docker { DOCKER } else { &chain.name };
-        let rules = rules(instance, bridge);
-        let found = read::rules(socket, table)?;
-        let is_there =
-            |rule: &Rule| found.iter().any(|found| found.chain == place && found.comment == rule.comment);
-        let missing: Vec<&Rule> = rules.iter().filter(|rule| !is_there(rule)).collect();
-        if missing.is_empty() {
-            continue;
+        match open_chain(socket, &chain, (instance, bridge)) {
+            Ok(true) => passage.changed.push(chain),
+            Ok(false) => {}
+            Err(error) => passage.failures.push(error),
         }
-        let mut batch = Batch::new(table);
-        missing.into_iter().for_each(|rule| batch.prepend_rule(place, rule));
-        let what = format!("let packets of {bridge} through {} {place}", chain.table);
-        socket.commit(&what, &batch.into_messages())?;
-        changed.push(chain);
     }
-    Ok(changed)
+    Ok(passage)
 }
 
-/// Removes all rules of this instance from chains of others.
+/// Corrects our rules in one chain. Returns whether they differed.
+fn open_chain(
+    socket: &mut Socket,
+    chain: &ForeignChain,
+    (instance, bridge): (&str, &InterfaceName),
+) -> Result<bool, NetlinkError> {
+    let table = Table { family: chain.family, name: &chain.table };
+    let chains = read::chains(socket, chain.family, Some(&chain.table))?;
+    let has_docker = chains.iter().any(|found| found.name == DOCKER);
+    let place = if has_docker { DOCKER } else { &chain.name };
+    let (rules, mark) = (rules(instance, bridge), mark(instance));
+    let mut found = read::rules(socket, table)?;
+    found.retain(|found| found.chain == place && found.comment.starts_with(&mark));
+    let is_there = |rule: &&Rule| found.iter().any(|found| found.comment == rule.comment);
+    let is_wanted = |comment: &str| rules.iter().any(|rule| rule.comment == comment);
+    let mut batch = Batch::new(table);
+    rules.iter().filter(|rule| !is_there(rule)).for_each(|rule| batch.prepend_rule(place, rule));
+    let earlier = found.iter().filter(|found| !is_wanted(&found.comment));
+    earlier.for_each(|rule| batch.remove_rule(&rule.chain, rule.handle));
+    if batch.is_empty() {
+        return Ok(false);
+    }
+    let what = format!("let packets of {bridge} through {} {place}", chain.table);
+    socket.commit(&what, &batch.into_messages())?;
+    Ok(true)
+}
+
+/// Removes all rules of this instance from chains of others. Each table is tried even if another one fails.
 ///
 /// # Errors
-/// If the kernel refuses.
+/// That of the first table that can't be read or changed.
 pub fn withdraw(socket: &mut Socket, instance: &str) -> Result<(), NetlinkError> {
     let mark = mark(instance);
+    let mut result = Ok(());
     for family in FAMILIES {
         let mut tables: Vec<String> =
             read::chains(socket, family, None)?.into_iter().map(|chain| chain.table).collect();
         tables.dedup();
         for table in tables {
-            let table = Table { family, name: &table };
-            let found =
-                read::rules(socket, table)?.into_iter().filter(|rule| rule.comment.starts_with(&mark));
-            let mut batch = Batch::new(table);
-            found.for_each(|rule| batch.remove_rule(&rule.chain, rule.handle));
-            if !batch.is_empty() {
-                socket.commit("remove rules from the chains of others", &batch.into_messages())?;
-            }
+            let withdrawn = withdraw_from(socket, Table { family, name: &table }, &mark);
+            result = result.and(withdrawn);
         }
     }
-    Ok(())
+    result
+}
+
+fn withdraw_from(socket: &mut Socket, table: Table<'_>, mark: &str) -> Result<(), NetlinkError> {
+    let found = read::rules(socket, table)?.into_iter().filter(|rule| rule.comment.starts_with(mark));
+    let mut batch = Batch::new(table);
+    found.for_each(|rule| batch.remove_rule(&rule.chain, rule.handle));
+    if batch.is_empty() {
+        return Ok(());
+    }
+    socket.commit("remove rules from the chains of others", &batch.into_messages())
 }
 
 /// Whatever leaves or enters the bridge: what allocations may reach is decided elsewhere.
@@ -190,6 +219,40 @@ mod tests {
         rules.map(|rule| rule.comment).collect()
     }
 
+    fn changed(socket: &mut Socket, bridge: &InterfaceName) -> Vec<ForeignChain> {
+        let passage = let_through(socket, "x", bridge).unwrap();
+        assert!(passage.failures.is_empty(), "{:?}", passage.failures);
+        passage.changed
+    }
+
+    /// As firewalld makes it: only its owner may change the table.
+    #[test]
+    fn table_that_refuses_rules_keeps_no_other_closed() {
+        on_machine(|_| {
+            let mut owner = Socket::open(Protocol::Netfilter).unwrap();
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let owned = Table { family: Family::Inet, name: "firewalld" };
+            let filter = Table { family: Family::Ip, name: "filter" };
+            commit(&mut owner, owned, |batch| batch.make_owned_table());
+            for (socket, table) in [(&mut owner, owned), (&mut socket, filter)] {
+                commit(socket, table, |batch| {
+                    if table.name == filter.name {
+                        batch.make_table();
+                    }
+                    batch.make_chain("FORWARD", Some(FORWARD));
+                    batch.drop_by_default("FORWARD");
+                });
+            }
+            let bridge = InterfaceName::new("br").unwrap();
+            let passage = let_through(&mut socket, "x", &bridge).unwrap();
+            assert_eq!(passage.changed.len(), 1, "{passage:?}");
+            assert_eq!(passage.failures.len(), 1, "{passage:?}");
+            assert_eq!(comments(&mut socket, filter, "FORWARD").len(), 2);
+            withdraw(&mut socket, "x").unwrap();
+            assert_eq!(comments(&mut socket, filter, "FORWARD").len(), 0);
+        });
+    }
+
     #[test]
     fn rules_are_added_once_where_packets_are_dropped_and_removed() {
         on_machine(|_| {
@@ -207,20 +270,21 @@ mod tests {
                 batch.make_chain("accepts", Some(FORWARD));
             });
             assert_eq!(dropping(&mut socket).unwrap(), []);
-            assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), []);
+            assert_eq!(changed(&mut socket, &bridge), []);
             commit(&mut socket, filter, |batch| batch.drop_by_default("FORWARD"));
             let chain =
                 ForeignChain { family: Family::Ip, table: "filter".to_owned(), name: "FORWARD".to_owned() };
-            let first = let_through(&mut socket, "x", &bridge).unwrap();
-            assert_eq!(first, std::slice::from_ref(&chain));
-            assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), [], "once");
+            let earlier = InterfaceName::new("earlier").unwrap();
+            assert_eq!(changed(&mut socket, &earlier), std::slice::from_ref(&chain));
+            assert_eq!(changed(&mut socket, &bridge), std::slice::from_ref(&chain));
+            assert_eq!(changed(&mut socket, &bridge), [], "once");
             let expected = ["herdlet x: to br", "herdlet x: from br", "own"];
-            assert_eq!(comments(&mut socket, filter, "FORWARD"), expected);
+            assert_eq!(comments(&mut socket, filter, "FORWARD"), expected, "not those of the earlier bridge");
             withdraw(&mut socket, "y").unwrap();
             withdraw(&mut socket, "x").unwrap();
             assert_eq!(comments(&mut socket, filter, "FORWARD"), ["own"]);
             commit(&mut socket, filter, |batch| batch.make_chain(DOCKER, None));
-            assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), [chain]);
+            assert_eq!(changed(&mut socket, &bridge), [chain]);
             assert_eq!(comments(&mut socket, filter, "FORWARD"), ["own"]);
             assert_eq!(comments(&mut socket, filter, DOCKER).len(), 2);
             assert_eq!(comments(&mut socket, other, "accepts"), Vec::<String>::new());
@@ -264,8 +328,8 @@ mod tests {
                 assert_eq!(tables, if drops { vec!["wall"] } else { vec![] }, "{first:?} {called:?}");
                 if drops {
                     let bridge = InterfaceName::new("br").unwrap();
-                    assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), found);
-                    assert_eq!(let_through(&mut socket, "x", &bridge).unwrap(), [], "once");
+                    assert_eq!(changed(&mut socket, &bridge), found);
+                    assert_eq!(changed(&mut socket, &bridge), [], "once");
                 }
             });
         }

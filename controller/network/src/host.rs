@@ -14,7 +14,7 @@ use crate::{
 const MTU: u32 = 1500;
 
 /// The longest packet that the machine can send to others: that of the interface of its default route. With a longer one,
-/// large packets of allocations would be lost where answers that say so are filtered.
+/// large packets of allocations would be lost where answers that report it are filtered.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -24,6 +24,10 @@ pub fn mtu(socket: &mut Socket) -> Result<u32, NetlinkError> {
     let uplink = links.into_iter().find(|link| link.index == route.interface);
     Ok(uplink.map_or(MTU, |link| link.mtu))
 }
+
+/// Routes to networks larger than this are no obstacle: a VPN that takes all connections has routes of its own to each half of all
+/// addresses. The bridge's own route is narrower, and is used instead.
+const PREFIX_MIN: u8 = 8;
 
 /// A route of the machine that leads to addresses of this network, through another interface than the bridge.
 ///
@@ -35,7 +39,7 @@ pub fn overlap(
     bridge: &InterfaceName,
 ) -> Result<Option<Route>, NetlinkError> {
     let overlaps = |route: &Route| match route.destination {
-        (_, 0) | (IpAddr::V6(_), _) => false,
+        (_, 0..PREFIX_MIN) | (IpAddr::V6(_), _) => false,
         (IpAddr::V4(ip), prefix) => subnet.overlaps(ip, prefix),
     };
     let routes = route::list(socket)?;
@@ -91,7 +95,14 @@ mod tests {
             let found = overlap(&mut socket, subnet, &other).unwrap().unwrap();
             assert_eq!(found.destination, ("172.26.70.0".parse().unwrap(), 24));
             assert_eq!(overlap(&mut socket, subnet, &name).unwrap(), None, "its own route");
-            assert_eq!(overlap(&mut socket, "10.0.0.0/8".parse().unwrap(), &other).unwrap(), None);
+            let free = "10.0.0.0/8".parse().unwrap();
+            assert_eq!(overlap(&mut socket, free, &other).unwrap(), None);
+            // As a VPN has them that takes all connections.
+            for half in ["0.0.0.0", "128.0.0.0"] {
+                let router = "172.26.70.1".parse().unwrap();
+                route::add(&mut socket, (half.parse().unwrap(), 1), (router, uplink)).unwrap();
+            }
+            assert_eq!(overlap(&mut socket, free, &other).unwrap(), None);
         });
     }
 

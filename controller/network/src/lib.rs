@@ -1,7 +1,7 @@
 //! Networks of allocations, made through the kernel's own interfaces: rtnetlink, nf_tables, namespaces, sysctls.
 //!
-//! In: descriptions of networks. Out: namespaces, links, addresses, routes and rules, made or removed. It knows no job, no
-//! task and no planner, and needs no other program. Everything is found again by its name, so each function may be repeated:
+//! In: descriptions of networks. Out: namespaces, links, addresses, routes and rules, made or removed. It is
+//! independent of jobs, tasks and the planner, and needs no other program. Everything is found again by its name, so each function may be repeated:
 //! it makes what is missing, and corrects what differs. All functions block for a moment; callers use threads for them.
 //!
 //! | module | contents |

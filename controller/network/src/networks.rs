@@ -14,7 +14,7 @@ mod machine;
 mod request;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
@@ -30,7 +30,7 @@ use crate::{
     conntrack,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
     foreign,
-    link::{self, InterfaceName, Link, Mac, Pair},
+    link::{self, Hairpin, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::{HeldPort, Transport},
     ports::{HoldError, PortHolder},
@@ -132,10 +132,11 @@ impl Networks {
             inner_mac: mac_of(address4),
         };
         link::make_pair(&mut socket, &mut inside, &namespace, &pair)?;
-        let settings = self.settings_of(INTERFACE);
-        namespace.run(|| machine::set_all(settings)).map_err(entering)??;
+        namespace.run(|| machine::set_all(self.inner_settings())).map_err(entering)??;
         self.configure(&mut inside, &inner_name, &addresses)?;
-        self.map_ports(request.owner, self.port_maps(request, address4))?;
+        let ports = self.port_maps(request, address4);
+        self.map_ports(request.owner, ports.clone())?;
+        self.forget_untranslated(&ports);
         self.network(address4, &namespace)
     }
 
@@ -195,20 +196,33 @@ impl Networks {
         }
         let outer = link::find(&mut socket, &self.link_name(request.owner)?)?;
         let is_connected = |outer: &Link| outer.is_up && outer.master == bridge.index;
-        if !outer.is_some_and(|outer| is_connected(&outer)) || !bridge.is_up {
+        let is_set = |outer: &Link| {
+            outer.mtu == self.config.mtu && outer.hairpin == (self.config.hairpin == Hairpin::On)
+        };
+        if !outer.as_ref().is_some_and(is_connected) || !bridge.is_up {
             return incomplete("interface on the machine is gone, down, or not on the bridge");
+        }
+        if !outer.as_ref().is_some_and(is_set) {
+            return incomplete("interface on the machine has another mtu or hairpin");
         }
         let mut inside = namespace.socket(Protocol::Route).map_err(entering)?;
         if let Some(what) = self.inner_difference(&mut inside, address4)? {
             return incomplete(what);
+        }
+        if !namespace.run(|| machine::are_set(self.inner_settings())).map_err(entering)?? {
+            return incomplete("setting of the kernel for the namespace was changed");
         }
         let ports = self.port_maps(request, address4);
         let mut known = self.lock_ports();
         if self.unreachable_port(request).is_some() || !self.firewall.has_ports(&ports)? {
             return incomplete("ports are not mapped");
         }
-        known.insert(request.owner.to_owned(), ports);
+        let is_first = known.insert(request.owner.to_owned(), ports.clone()).is_none();
         drop(known);
+        // An earlier agent may have ended just before it did so.
+        if is_first {
+            self.forget_untranslated(&ports);
+        }
         Ok(NetworkState::Complete(self.network(address4, &namespace)?))
     }
 
@@ -219,9 +233,11 @@ impl Networks {
     pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
         let unmapped = self.unmap_ports(owner);
         self.forget_connections(owner);
+        if unmapped.is_ok() {
+            self.holder.release(owner);
+        }
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
         let unlinked = self.remove_link(owner);
-        self.holder.release(owner);
         unmapped.and(removed).and(unlinked)?;
         Ok(self.pool.release(owner)?)
     }
@@ -264,10 +280,7 @@ impl Networks {
     pub fn remove(&self) -> Result<(), NetworkError> {
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Rules::Unknown;
         self.firewall.remove()?;
-        let opened = Socket::open(Protocol::Netfilter);
-        let mut netfilter =
-            opened.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
-        foreign::withdraw(&mut netfilter, &self.config.instance)?;
+        foreign::withdraw(&mut open_netfilter()?, &self.config.instance)?;
         let mut socket = open_socket()?;
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
@@ -308,22 +321,23 @@ impl Networks {
     /// Lets packets of the bridge through chains of other programs. Where that fails, networks may lack connections, and nothing else
     /// is wrong with them.
     fn pass_others(&self) {
-        let passed =
-            Socket::open(Protocol::Netfilter).map_err(|error| error.to_string()).and_then(|mut socket| {
-                foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
-                    .map_err(|error| in_full(&error))
-            });
+        let socket = Socket::open(Protocol::Netfilter);
+        let passed = socket.map_err(|error| error.to_string()).and_then(|mut socket| {
+            foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
+                .map_err(|error| in_full(&error))
+        });
+        let failed = |error: String| {
+            tracing::warn!(error, "failed to let packets of the bridge pass the chains of other programs");
+        };
         match passed {
-            Ok(changed) => changed.iter().for_each(|chain| {
-                tracing::info!(
-                    table = chain.table,
-                    chain = chain.name,
-                    "letting packets of the bridge pass a chain that drops"
-                );
-            }),
-            Err(error) => {
-                tracing::warn!(error, "failed to let packets of the bridge pass the chains of other programs")
+            Ok(passage) => {
+                for chain in passage.changed {
+                    let (table, chain) = (chain.table, chain.name);
+                    tracing::info!(table, chain, "letting packets of the bridge pass a chain that drops");
+                }
+                passage.failures.iter().for_each(|error| failed(in_full(error)));
             }
+            Err(error) => failed(error),
         }
     }
 
@@ -342,8 +356,23 @@ impl Networks {
 
     fn unmap_ports(&self, owner: &str) -> Result<(), NetworkError> {
         let mut known = self.lock_ports();
-        let own = known.remove(owner);
-        Ok(self.firewall.unmap_ports(owner, own.as_deref())?)
+        self.firewall.unmap_ports(owner, known.get(owner).map(Vec::as_slice))?;
+        known.remove(owner);
+        Ok(())
+    }
+
+    /// Forgets connections by UDP to ports that led nowhere when they began, so that clients that send on reach the allocation.
+    fn forget_untranslated(&self, ports: &[PortMap]) {
+        let targets: BTreeSet<_> = ports.iter().map(|port| (port.host_ip, port.host_port)).collect();
+        if targets.is_empty() {
+            return;
+        }
+        let forget = || -> Result<(), NetworkError> {
+            Ok(conntrack::forget_untranslated(&mut open_netfilter()?, &targets)?)
+        };
+        if let Err(error) = forget() {
+            tracing::debug!(error = in_full(&error), "failed to forget connections to mapped ports");
+        }
     }
 
     /// Forgets connections through ports that lead to an allocation, so that clients reach whatever the ports lead to next. Without that
@@ -351,8 +380,7 @@ impl Networks {
     fn forget_connections(&self, owner: &str) {
         let forget = || -> Result<(), NetworkError> {
             let Some(address4) = self.pool.find(owner)? else { return Ok(()) };
-            let mut socket = Socket::open(Protocol::Netfilter)
-                .map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+            let mut socket = open_netfilter()?;
             for address in self.addresses(address4) {
                 conntrack::forget(&mut socket, address.ip)?;
             }
@@ -449,7 +477,15 @@ fn inspecting(source: io::Error) -> NetworkError {
 }
 
 fn open_socket() -> Result<Socket, NetworkError> {
-    Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
+    opened(Protocol::Route)
+}
+
+fn open_netfilter() -> Result<Socket, NetworkError> {
+    opened(Protocol::Netfilter)
+}
+
+fn opened(protocol: Protocol) -> Result<Socket, NetworkError> {
+    Socket::open(protocol).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
 }
 
 /// The hardware address of an interface follows from its address: neighbours that remember it are right.

@@ -1,7 +1,7 @@
 //! Messages of nf_tables (`linux/netfilter/nf_tables.h`): tables, chains, rules, maps and their elements.
 //!
 //! In: names, hooks, expressions. Out: messages for one transaction, and readers of what the kernel lists. Numbers are in
-//! network byte order. It knows no purpose of a rule.
+//! network byte order. It is independent of the purpose of a rule.
 
 pub mod decision;
 pub mod expression;
@@ -242,6 +242,15 @@ impl<'t> Batch<'t> {
     /// Makes the table; without effect if it exists.
     pub fn make_table(&mut self) {
         self.add(NEW_TABLE, CREATE, Attributes::new().with_text(TABLE_NAME, self.table.name));
+    }
+
+    /// Makes the table as the property of this socket: other sockets can't change it, and it ends with the socket.
+    #[cfg(test)]
+    pub fn make_owned_table(&mut self) {
+        const FLAGS: u16 = 2;
+        const OWNED: u32 = 2;
+        let name = Attributes::new().with_text(TABLE_NAME, self.table.name);
+        self.add(NEW_TABLE, CREATE, name.with_be32(FLAGS, OWNED));
     }
 
     /// Deletes the table, with everything in it.

@@ -47,6 +47,19 @@ pub(crate) fn default_by(gateway: IpAddr, interface: u32) -> Message {
     Message { kind: NEW_ROUTE, flags: CREATE | REPLACE, fixed, attributes }
 }
 
+/// Makes this router the one for these destinations.
+#[cfg(test)]
+pub(crate) fn add(
+    socket: &mut Socket,
+    (ip, prefix): (IpAddr, u8),
+    (gateway, interface): (IpAddr, u32),
+) -> Result<(), NetlinkError> {
+    let mut message = default_by(gateway, interface);
+    message.fixed[1] = prefix;
+    message.attributes = message.attributes.with(DESTINATION, &bytes_of(ip));
+    socket.request("add a route", vec![message])
+}
+
 /// Makes this router the one for all destinations that have no route of their own.
 ///
 /// # Errors

@@ -161,6 +161,9 @@ enum DumpResult {
     Changed,
 }
 
+/// What fits into the buffer of every socket: half of the kernel's smallest usual default (`net.core.wmem_default`).
+const SEND_LEN_DEFAULT: usize = 96 << 10;
+
 impl Socket {
     /// Opens a socket in the network namespace of this thread.
     ///
@@ -174,7 +177,7 @@ impl Socket {
             Protocol::Sockets => Some(netlink::SOCK_DIAG),
         };
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-        // Errors then say what was wrong. Kernels before 4.12 do not know it.
+        // Refusals then contain an explanation. Kernels before 4.12 lack the option.
         let _ = explain_errors(&fd);
         Ok(Self { fd, sequence: 0, datagram: vec![0; DATAGRAM_LEN_MAX], deadline: Instant::now() })
     }
@@ -340,6 +343,11 @@ impl Socket {
                 .map_err(|source| NetlinkError::Request { what: what.to_owned(), source })?;
         }
         let kernel = netlink::SocketAddrNetlink::new(0, 0);
+        // The kernel takes a transaction only as a whole.
+        if datagram.len() > SEND_LEN_DEFAULT {
+            sockopt::set_socket_send_buffer_size_force(&self.fd, 2 * datagram.len())
+                .map_err(|errno| NetlinkError::io(what, errno))?;
+        }
         loop {
             match sendto(&self.fd, &datagram, SendFlags::empty(), &kernel) {
                 Ok(_) => return Ok(first),

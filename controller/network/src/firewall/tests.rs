@@ -96,6 +96,20 @@ fn port_that_is_named_twice_is_mapped_and_unmapped() {
     });
 }
 
+/// Larger than what the kernel lets every socket send at once.
+#[test]
+fn thousands_of_ports_are_mapped_together() {
+    on_machine(|_| {
+        let firewall = firewall();
+        firewall.install().unwrap();
+        let many: Vec<PortMap> = (0..4_000).map(|at| port(20_000 + at, 9, "a")).collect();
+        firewall.map_ports(&many).unwrap();
+        assert!(firewall.has_ports(&many).unwrap());
+        firewall.unmap_ports("a", None).unwrap();
+        assert_eq!(firewall.owners().unwrap(), BTreeSet::new());
+    });
+}
+
 /// An allocation has got the port of one that has ended, before that one's port was removed.
 #[test]
 fn port_of_another_allocation_is_taken_over() {

@@ -54,6 +54,9 @@ impl Networks {
         address4: Ipv4Addr,
     ) -> Result<Option<&'static str>, NetworkError> {
         let Some(inner) = link::find(inside, &inner_name()?)? else { return Ok(Some("interface is gone")) };
+        if inner.mtu != self.config.mtu {
+            return Ok(Some("interface has another mtu"));
+        }
         if !inner.is_up || inner.mac != Some(mac_of(address4)) {
             return Ok(Some("interface is down, or is another one"));
         }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-use super::{BridgeConfig, NetworkError, Networks, gateway_mac, naming};
+use super::{BridgeConfig, INTERFACE, NetworkError, Networks, gateway_mac, naming};
 use crate::{
     address::{self, InterfaceAddress},
     host,
@@ -84,10 +84,11 @@ impl Networks {
         if found.len() > wanted.len() {
             return Ok(Some("bridge has another address"));
         }
-        for (setting, value) in self.settings() {
-            if setting.get()?.is_some_and(|found| found != value) {
-                return Ok(Some("setting of the kernel was changed"));
-            }
+        if bridge.mtu != self.config.mtu {
+            return Ok(Some("bridge has another mtu"));
+        }
+        if !are_set(self.settings())? {
+            return Ok(Some("setting of the kernel was changed"));
         }
         if self.config.subnet6.is_some() && Setting::ForwardV6.get()?.as_deref() == Some("0") {
             return Ok(Some("setting of the kernel was changed"));
@@ -105,8 +106,15 @@ impl Networks {
         settings
     }
 
+    /// The settings in the namespace of an allocation. There the kernel takes redirects if either value allows them.
+    pub(super) fn inner_settings(&self) -> Vec<(Setting, &'static str)> {
+        let mut settings = self.settings_of(INTERFACE);
+        settings.push((Setting::AcceptRedirectsV4("all".to_owned()), "0"));
+        settings
+    }
+
     /// The settings of an interface on the bridge: an allocation must not become a router of the machine, or of others, by its messages.
-    pub(super) fn settings_of(&self, interface: &str) -> Vec<(Setting, &'static str)> {
+    fn settings_of(&self, interface: &str) -> Vec<(Setting, &'static str)> {
         let interface = || interface.to_owned();
         let mut settings = vec![(Setting::AcceptRedirectsV4(interface()), "0")];
         if self.config.subnet6.is_some() {
@@ -127,6 +135,16 @@ pub(super) fn set_all(settings: Vec<(Setting, &'static str)>) -> Result<(), Sett
         }
     }
     Ok(())
+}
+
+/// Whether settings have these values, except those that this kernel does not have.
+pub(super) fn are_set(settings: Vec<(Setting, &'static str)>) -> Result<bool, SettingError> {
+    for (setting, value) in settings {
+        if setting.get()?.is_some_and(|found| found != value) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The addresses of the bridge.

@@ -316,7 +316,11 @@ fn a_client_that_sends_on_reaches_the_next_allocation() {
         client.connect((HOST, 8080)).unwrap();
         let other = UdpSocket::bind("0.0.0.0:0").unwrap();
         for owner in ["a", "b"] {
-            networks.up(&request(owner, &[port(Some(HOST), 8080, 80)])).unwrap();
+            let ports = [port(Some(HOST), 8080, 80)];
+            let wanted = request(owner, &ports);
+            networks.hold_ports(&wanted).unwrap();
+            client.send(b"nothing is mapped yet").unwrap();
+            networks.up(&wanted).unwrap();
             let server = namespace(networks, owner).run(|| Server::open("0.0.0.0:80")).unwrap();
             // Another connection of the machine, which must not be forgotten.
             other.send_to(b"?", "192.0.2.8:9").unwrap();

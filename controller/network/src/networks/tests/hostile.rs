@@ -98,6 +98,9 @@ fn messages_of_allocations_change_no_routes() {
                 all.map(|setting| setting.get().unwrap().unwrap_or_default())
             };
             let inside = namespace(&networks, "a").run(|| values(INTERFACE)).unwrap();
+            let redirects = Setting::AcceptRedirectsV4("all".to_owned());
+            let all = namespace(&networks, "a").run(|| redirects.get().unwrap()).unwrap();
+            assert_eq!(all.as_deref(), Some("0"), "an interface takes redirects if either value allows them");
             for [v4, v6, routers, disabled] in [values("hltest"), inside] {
                 assert_eq!(v4, "0");
                 let is_closed = disabled == "1" || (v6, routers) == ("0".to_owned(), "0".to_owned());
