@@ -17,9 +17,9 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{MemfdFlags, memfd_create},
+    fs::{MemfdFlags, Mode, OFlags, fstat, memfd_create, openat},
     io::{Errno, ioctl_fionbio},
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal},
 };
 
 /// The variable that marks the processes of a run.
@@ -27,6 +27,9 @@ pub const MARK: &str = "HERDLET_NETWORK";
 
 /// The longest output. Results have a few kilobytes.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// More than the kernel passes to a new program.
+const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 
 /// How much of the messages of a program is kept.
 const MESSAGES_BYTES_MAX: usize = 16 * 1024;
@@ -189,9 +192,22 @@ fn processes() -> impl Iterator<Item = u32> {
 /// The process, if it is one of these. It is opened before it is inspected, so that it is the same one.
 fn opened(pid: u32, marked: &[u8], group: Option<u32>) -> Option<OwnedFd> {
     let process = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environment = environment(pid).unwrap_or_default();
     let is_marked = environment.split(|byte| *byte == 0).any(|variable| variable == marked);
     (is_marked || group.is_some_and(|group| is_live_in(pid, group))).then_some(process)
+}
+
+/// The environment of a process of the agent's user. That of another one is not read: it is memory of the process, which its owner
+/// could make slow to read.
+fn environment(pid: u32) -> io::Result<Vec<u8>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+    let mut read = Vec::new();
+    if fstat(&dir)?.st_uid == geteuid().as_raw() {
+        let file = openat(&dir, "environ", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        fs::File::from(file).take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut read)?;
+    }
+    Ok(read)
 }
 
 /// Whether a process is in this group and is no zombie (proc_pid_stat(5)).
@@ -261,6 +277,20 @@ mod tests {
         let error = run_marked(script, &mark, Duration::from_millis(300)).unwrap_err();
         assert!(matches!(error, RunError::Overdue { .. }), "{error}");
         assert!(!is_live(&mark));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may fork slowly")]
+    fn environment_of_another_user_is_not_read() {
+        let started = Command::new("sleep").arg("1000").env(MARK, "theirs").uid(65534).spawn();
+        let Ok(mut theirs) = started else {
+            return herdlet_base::test_env::leave_out("processes of other users (root)");
+        };
+        let read = environment(theirs.id());
+        theirs.kill().unwrap();
+        theirs.wait().unwrap();
+        assert_eq!(read.unwrap(), b"");
+        assert!(!environment(std::process::id()).unwrap().is_empty());
     }
 
     #[test]
