@@ -2,7 +2,7 @@
 //! (`SPEC.md` of containernetworking/cni, versions 0.3.0 to 1.1.0).
 //!
 //! In: the name of a network, an allocation. Out: a namespace that the plugins of this network have connected; its interface
-//! and addresses. It knows no job, no task and no planner. All functions block; callers use threads for them.
+//! and addresses. It is independent of jobs, tasks and the planner. All functions block; callers use threads for them.
 //!
 //! | module | contents |
 //! | --- | --- |

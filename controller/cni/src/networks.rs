@@ -83,9 +83,9 @@ pub enum State {
 /// How thorough an inspection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// It asks the kernel.
+    /// It reads from the kernel.
     Kernel,
-    /// It also asks the plugins, which are processes.
+    /// It also runs the plugins' CHECK.
     Plugins,
 }
 
@@ -162,24 +162,18 @@ impl CniNetworks {
             self.undo(owner, &earlier)?;
         }
         self.records.write(owner, &record)?;
-        match self.attach(owner, &record, namespace) {
-            Ok((made, result)) => {
-                (record.phase, record.result) = (Phase::Attached, Some(result));
-                self.records.write(owner, &record)?;
-                Ok(made)
-            }
-            Err(error) => {
-                // The next attempt begins with a namespace that no plugin has touched.
-                if let Err(left) = self.down(owner) {
-                    tracing::warn!(
-                        alloc = owner,
-                        error = in_full(&left),
-                        "failed to detach a network that failed"
-                    );
-                }
-                Err(error)
-            }
+        let attached = self.attach(owner, &record, namespace).and_then(|(made, result)| {
+            (record.phase, record.result) = (Phase::Attached, Some(result));
+            self.records.write(owner, &record)?;
+            Ok(made)
+        });
+        // The next attempt begins with a namespace that no plugin has touched.
+        if attached.is_err()
+            && let Err(left) = self.down(owner)
+        {
+            tracing::warn!(alloc = owner, error = in_full(&left), "failed to detach a network that failed");
         }
+        attached
     }
 
     /// Inspects an allocation's network.
@@ -254,7 +248,11 @@ impl CniNetworks {
     pub fn sweep(&self, is_leak: impl Fn(&str) -> bool) -> (u64, u64) {
         self.records.remove_parts();
         let (begun, mut counts) = (Instant::now(), (0, 0));
-        for owner in self.records.owners().unwrap_or_default().iter().filter(|owner| is_leak(owner)) {
+        let owners = self.records.owners().unwrap_or_else(|error| {
+            tracing::warn!(error = in_full(&error), "failed to list the networks of plugins");
+            Vec::new()
+        });
+        for owner in owners.iter().filter(|owner| is_leak(owner)) {
             if begun.elapsed() > SWEEP_TIME_MAX {
                 counts.1 += 1;
                 continue;

@@ -22,7 +22,7 @@ use crate::{
 /// How long a plugin may take to print its version, as in Nomad.
 const VERSION_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// The most programs of a directory that are asked; one with more is not one of plugins.
+/// The most programs of a directory that are run; one with more is not one of plugins.
 const PLUGINS_MAX: usize = 64;
 
 /// The longest version.
