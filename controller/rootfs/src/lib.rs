@@ -2,7 +2,7 @@
 //!
 //! In: a description of a root. Out: a mount namespace, as a descriptor, and what could not be made as described. A
 //! namespace exists as long as its descriptor or a process in it: an agent that dies leaves only files in the directory of
-//! the allocation. It knows no job and no task. All functions block for some milliseconds; callers use threads for them.
+//! the allocation. It is independent of jobs and tasks. All functions block for some milliseconds; callers use threads for them.
 //!
 //! The parts of the machine are overlays: the task can write everywhere, and what it writes is in its directory. A file
 //! that is in the directory before the root is made, such as an artifact in `etc`, is found in the root. Mounts of /proc and

@@ -59,8 +59,7 @@ const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
 
 impl Sources {
     pub(crate) fn open(root: &Root) -> Result<Self, RootError> {
-        let hidden: Vec<PathBuf> =
-            root.hidden.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+        let hidden = existing(&root.hidden)?;
         let task = root.alloc.join(&root.task);
         let mut sources = Self {
             task: copy(&task, Depth::WithMountsBelow)?,
@@ -161,7 +160,19 @@ impl Sources {
     }
 }
 
-/// The paths at which something is mounted below a directory, with what follows the directory's own path, parents first.
+/// Those of these paths that exist, without links.
+fn existing(paths: &[PathBuf]) -> Result<Vec<PathBuf>, RootError> {
+    let mut found = Vec::new();
+    for path in paths {
+        match fs::canonicalize(path) {
+            Ok(real) => found.push(real),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed("find", path)(error)),
+        }
+    }
+    Ok(found)
+}
+
 /// The places in the root of hidden paths below a directory that is shown at `target`.
 fn places_below<'a>(
     real: &'a Path,
@@ -172,6 +183,7 @@ fn places_below<'a>(
     below.map(move |path| if path.as_os_str().is_empty() { target.to_owned() } else { target.join(path) })
 }
 
+/// The paths at which something is mounted below a directory, with what follows the directory's own path, parents first.
 fn mounts_within<'m>(mounts: &'m [Mount], dir: &Path, hidden: &[PathBuf]) -> BTreeSet<(&'m Path, &'m Path)> {
     let within = mounts.iter().filter_map(|mount| {
         let below = mount.point.strip_prefix(dir).ok().filter(|below| !below.as_os_str().is_empty())?;
