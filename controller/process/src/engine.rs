@@ -6,7 +6,7 @@
 //! [`Recovery`] restores.
 //!
 //! ```text
-//! start    claim nothing, read the record ─► cgroup ─► supervisor ─► record says running
+//! start    claim nothing, read the record ─► cgroup ─► supervisor ─► record is `running`
 //! exit     record says exited, or the supervisor died ─► OOM counter ─► exits()
 //! stop     tombstone, or signal ─► grace ─► SIGKILL ─► everything left in cgroup and process tree
 //! destroy  everything left ─► cgroup removed ─► record removed

@@ -161,7 +161,7 @@ pub(crate) struct IsolatedDriver<V> {
 const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 
 /// Files below /proc that expose the machine's memory and other processes.
-const MASKED_PROC: [&str; 10] = [
+const MASKED_PROC: [&str; 12] = [
     "acpi",
     "asound",
     "kcore",
@@ -171,7 +171,9 @@ const MASKED_PROC: [&str; 10] = [
     "scsi",
     "timer_list",
     "timer_stats",
+    "kpagecgroup",
     "kpagecount",
+    "kpageflags",
 ];
 
 impl<V: Variant> Translate for IsolatedDriver<V> {

@@ -90,7 +90,7 @@ fn drop_spec(blob: &'static [u8]) {
     unsafe { sys::unmap(blob.as_ptr(), blob.len()) };
 }
 
-/// The descriptors that a spec asks for; -1 for the others.
+/// The descriptors that a spec requires; -1 for the others.
 struct Descriptors {
     leash: sys::Fd,
     program_dir: sys::Fd,

@@ -180,16 +180,8 @@ fn follow(ours: Streams, child: Child, leash: OwnedFd) -> io::Result<ExecSession
     let has_ended = CancellationToken::new();
     // A terminal has no end: the command sees one when this character arrives.
     let last: &'static [u8] = if ours.terminal.is_some() { &[END_OF_INPUT] } else { &[] };
-    let writing = write_all(nonblocking(ours.stdin, Interest::WRITABLE)?, input, last);
-    tokio::spawn(has_ended.clone().run_until_cancelled_owned(writing));
-    tokio::spawn(read_all(nonblocking(ours.stdout, Interest::READABLE)?, out, has_ended.clone()));
-    match ours.stderr {
-        Some(fd) => {
-            tokio::spawn(read_all(nonblocking(fd, Interest::READABLE)?, err, has_ended.clone()));
-        }
-        None => drop(err),
-    }
-    tokio::spawn(has_ended.clone().run_until_cancelled_owned(follow_size(ours.terminal, sizes)));
+    let ended_too = has_ended.clone();
+    // First: a child is reaped even if its streams can't be read.
     tokio::spawn(async move {
         let mut leash = Some(leash);
         let mut end = std::pin::pin!(child.wait());
@@ -199,9 +191,19 @@ fn follow(ours: Streams, child: Child, leash: OwnedFd) -> io::Result<ExecSession
                 () = ended.closed(), if leash.is_some() => leash = None,
             }
         };
-        has_ended.cancel();
+        ended_too.cancel();
         let _ = ended.send(end.map(result_of).map_err(DriverError::fatal));
     });
+    let writing = write_all(nonblocking(ours.stdin, Interest::WRITABLE)?, input, last);
+    tokio::spawn(has_ended.clone().run_until_cancelled_owned(writing));
+    tokio::spawn(read_all(nonblocking(ours.stdout, Interest::READABLE)?, out, has_ended.clone()));
+    match ours.stderr {
+        Some(fd) => {
+            tokio::spawn(read_all(nonblocking(fd, Interest::READABLE)?, err, has_ended.clone()));
+        }
+        None => drop(err),
+    }
+    tokio::spawn(has_ended.run_until_cancelled_owned(follow_size(ours.terminal, sizes)));
     let exit = async {
         match exit.await {
             Ok(result) => result,

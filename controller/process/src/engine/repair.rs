@@ -23,7 +23,7 @@ pub(super) enum Inspected {
 pub(super) async fn repair(shared: &Arc<Shared>, id: &AttemptId) -> DriverResult<Inspected> {
     let (live, record) = match shared.running(id) {
         Ok(running) => running,
-        // An unreadable record says nothing about the attempt.
+        // An unreadable record does not show the attempt.
         Err(error) if error.class() == FailureClass::Retry => return Err(error),
         Err(_) => return Ok(Inspected::Absent),
     };

@@ -15,7 +15,7 @@ use crate::{cgroup::Cgroup, process_tree};
 /// The shortest interval between two measurements, and the wait of a first measurement for a second one to compare with.
 const SPAN_MIN: Duration = Duration::from_millis(100);
 
-/// An older sample says nothing about current usage: users query every few seconds, and Prometheus once a minute.
+/// An older sample does not show current usage: users query every few seconds, and Prometheus once a minute.
 const SPAN_MAX: Duration = Duration::from_secs(61);
 
 /// Processor time at a moment.
