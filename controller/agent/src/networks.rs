@@ -1,5 +1,4 @@
-//! The networks of this agent's allocations: what the kernel's interfaces need to know of an allocation, and what the planner
-//! needs to know of its network.
+//! The networks of this agent's allocations: an allocation as the kernel's interfaces need it, its network as the planner needs it.
 //!
 //! In: allocations whose group has a network of its own. Out: networks, as outcomes of operations. All calls block.
 //!
@@ -15,7 +14,7 @@ use std::{
 use herdlet_api_types::{
     AllocId, Duration, InstanceId,
     alloc::{Allocation, AssignedPort},
-    job::NetworkMode,
+    job::{Network, NetworkMode},
 };
 use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
@@ -47,10 +46,10 @@ mod cni;
 mod description;
 mod dns;
 
-/// How soon to ask again for a port that another process has: no event reports its release.
+/// Delay until the next attempt to get a port that another process has: no event reports its release.
 const ASK_FOR_PORT: Duration = Duration::from_secs(1);
 
-/// How soon to ask again for an address.
+/// Delay until the next attempt to get an address.
 const ASK_FOR_ADDRESS: Duration = Duration::from_secs(5);
 
 /// Number of digits of the instance's id in the name of its bridge.
@@ -185,8 +184,10 @@ impl AllocNetworks {
     /// Inspects the network of an allocation.
     pub fn inspect(&self, alloc: &Allocation) -> Outcome {
         let mode = mode_of(alloc);
-        // What can't be described was not made.
-        let Ok(about) = self.describe(alloc) else { return Outcome::Absent };
+        let about = match self.describe(alloc) {
+            Ok(about) => about,
+            Err(why) => return retry(why),
+        };
         if self.machine.permission == Permission::Missing && !mode.is_host() {
             return Outcome::Absent;
         }
@@ -269,10 +270,11 @@ impl AllocNetworks {
 
     fn remove_bridged(&self) -> Result<(), NetworkError> {
         let networks = self.bridged()?;
+        let mut removed = Ok(());
         for owner in networks.owners()? {
-            networks.down(&owner)?;
+            removed = removed.and(networks.down(&owner));
         }
-        networks.remove()
+        removed.and(networks.remove())
     }
 
     /// Whether an earlier agent may have made networks.
@@ -371,8 +373,15 @@ impl AllocNetworks {
 
     /// The ports that lead to an allocation. Ports of single tasks are the machine's.
     fn ports_of(&self, alloc: &Allocation) -> Vec<RequestedPort> {
-        let ports = alloc.ports.values();
-        ports.flat_map(|port| requested(port, &self.machine.usual_addresses)).collect()
+        let network = alloc.group().and_then(|group| group.network.as_ref());
+        let is_usual = |label: &str| {
+            network.is_none_or(|network| network.host_network(label) == Network::DEFAULT_HOST_NETWORK)
+        };
+        let of_label = |(label, port): (&String, &AssignedPort)| {
+            let usual: &[IpAddr] = if is_usual(label) { &self.machine.usual_addresses } else { &[] };
+            requested(port, usual)
+        };
+        alloc.ports.iter().flat_map(of_label).collect()
     }
 }
 
@@ -385,7 +394,7 @@ fn request<'r>(owner: &'r str, ports: &'r [RequestedPort]) -> NetworkRequest<'r>
     NetworkRequest { owner, preferred: None, ports, namespace: NamespaceSource::New }
 }
 
-/// A port at its address, and for clients on the machine at 127.0.0.1.
+/// A port at its address; at a usual one, for clients on the machine, also at 127.0.0.1.
 fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
     let own = port.host_ip.parse::<IpAddr>().ok();

@@ -19,7 +19,7 @@ use herdlet_storage::network_files::{self, Connection, NetworkFiles};
 
 use super::{facts_of_machine, mode_of, retry};
 
-/// An allocation and what its files say.
+/// An allocation, and the contents of its files.
 pub(super) struct Description<'a> {
     pub(super) alloc: &'a Allocation,
     /// Its directory.
