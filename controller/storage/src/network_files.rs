@@ -6,9 +6,9 @@
 use std::{
     fmt::Write as _,
     fs::{self, DirBuilder, Permissions},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     net::IpAddr,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -24,8 +24,8 @@ const RESOLVER: &str = "resolv.conf";
 /// The longest file of the machine that is read.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// The machine's name servers: its own file, and where that names only a resolver on the machine, the file with those which that
-/// resolver asks.
+/// The machine's name servers: its own file, and where that names only a resolver on the machine, the file with those to which
+/// that resolver forwards.
 const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 /// A file can't be read or written. The text continues "failed to".
@@ -65,7 +65,7 @@ pub enum Connection<'c> {
 impl NetworkFiles {
     /// Those for a network on this machine whose tasks resolve names in this way.
     pub fn for_connection(connection: Connection<'_>, dns: &Dns) -> Self {
-        let of_machine = of_machine(connection, |path| fs::read_to_string(path).ok());
+        let of_machine = of_machine(connection, read_start);
         Self { hosts: hosts(connection), resolv_conf: with_dns(&of_machine, dns) }
     }
 
@@ -133,6 +133,17 @@ fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
+}
+
+/// The start of a regular file of the machine; none if there is no such file.
+fn read_start(path: &str) -> Option<String> {
+    let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX as u64).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn is_right(path: &Path, text: &str) -> bool {
