@@ -102,7 +102,7 @@ fn outdated_since(agent: &Agent, job: &str) -> u128 {
         let within = || match value {
             Value::Array(each) => each.iter().find_map(found),
             Value::Object(each) => each.values().find_map(found),
-            _ => None,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
         };
         if is_outdated { value["since"].as_u64().map(u128::from) } else { within() }
     }
