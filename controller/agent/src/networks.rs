@@ -46,6 +46,9 @@ use crate::current_node::CurrentNode;
 mod cni;
 mod description;
 mod dns;
+mod drift;
+
+pub use drift::is_on_bridge;
 
 /// How soon to ask again for a port that another process has: no event reports its release.
 const ASK_FOR_PORT: Duration = Duration::from_secs(1);
@@ -217,7 +220,7 @@ impl AllocNetworks {
 
     /// The numbers of the ports that this agent holds.
     pub fn held_ports(&self) -> BTreeSet<u16> {
-        let bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bridged = self.opened();
         let of_bridge = bridged.iter().flat_map(|networks| networks.held_ports());
         of_bridge.chain(self.cni.held_ports()).map(|HeldPort { port, .. }| port).collect()
     }

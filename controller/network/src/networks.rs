@@ -8,6 +8,7 @@
 //! down   mapped ports ─► file of the namespace ─► pair ─► claim
 //! ```
 
+mod drift;
 mod inside;
 mod lone;
 mod machine;
@@ -28,7 +29,7 @@ use crate::{
     address::InterfaceAddress,
     address_pool::AddressPool,
     conntrack,
-    firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
+    firewall::{BridgeRules, Firewall, Installation, PortMap},
     foreign,
     link::{self, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
@@ -38,6 +39,7 @@ use crate::{
     subnet::Subnet4,
 };
 
+pub use drift::{Concern, RuleRepair};
 pub use lone::LoneNetworks;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
@@ -68,6 +70,8 @@ pub struct Networks {
     ports: Mutex<Ports>,
     /// Whether this agent has installed the rules.
     rules: Mutex<Rules>,
+    /// Why packets of the bridge could not be let through chains of others; empty if they could.
+    passage_error: Mutex<String>,
 }
 
 type Ports = BTreeMap<String, Vec<PortMap>>;
@@ -94,6 +98,7 @@ impl Networks {
             holder: PortHolder::default(),
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
+            passage_error: Mutex::default(),
             config,
         })
     }
@@ -237,26 +242,6 @@ impl Networks {
         Ok(owners.into_iter().collect())
     }
 
-    /// Compares the rules with what is wanted, and corrects them. Returns how they differed.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn repair_rules(&self) -> Result<Option<Difference>, NetworkError> {
-        let known = self.lock_ports();
-        let ports = all_of(&known);
-        let difference = self.firewall.compare(&ports)?;
-        match &difference {
-            None => {}
-            Some(Difference::Structure | Difference::Rules) => {
-                self.firewall.install()?;
-                self.firewall.map_ports(&ports)?;
-            }
-            // Others than these are of allocations that this agent has not inspected yet.
-            Some(Difference::Ports) => self.firewall.map_ports(&ports)?,
-        }
-        Ok(difference)
-    }
-
     /// Removes the rules and the bridge. Networks that are still there lose their connection.
     ///
     /// # Errors
@@ -303,28 +288,6 @@ impl Networks {
             (None, None) => self.address_inside(request.owner)?,
         };
         Ok(self.pool.claim(request.owner, preferred)?)
-    }
-
-    /// Lets packets of the bridge through chains of other programs. Where that fails, networks may lack connections, and nothing else
-    /// is wrong with them.
-    fn pass_others(&self) {
-        let passed =
-            Socket::open(Protocol::Netfilter).map_err(|error| error.to_string()).and_then(|mut socket| {
-                foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
-                    .map_err(|error| in_full(&error))
-            });
-        match passed {
-            Ok(changed) => changed.iter().for_each(|chain| {
-                tracing::info!(
-                    table = chain.table,
-                    chain = chain.name,
-                    "letting packets of the bridge pass a chain that drops"
-                );
-            }),
-            Err(error) => {
-                tracing::warn!(error, "failed to let packets of the bridge pass the chains of other programs")
-            }
-        }
     }
 
     fn map_ports(&self, owner: &str, ports: Vec<PortMap>) -> Result<(), NetworkError> {

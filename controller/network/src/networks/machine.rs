@@ -130,7 +130,7 @@ pub(super) fn set_all(settings: Vec<(Setting, &'static str)>) -> Result<(), Sett
 }
 
 /// The addresses of the bridge.
-fn gateways(config: &BridgeConfig) -> Vec<InterfaceAddress> {
+pub(super) fn gateways(config: &BridgeConfig) -> Vec<InterfaceAddress> {
     let of_v6 = config.subnet6.map(|subnet| subnet.gateway());
     std::iter::once(config.subnet4.gateway()).chain(of_v6).collect()
 }
