@@ -381,6 +381,9 @@ impl Agent {
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
             tracing::error!("the main loop did not end in time; unanswered requests may be lost");
         }
+        let networks = Arc::clone(&self.context.networks);
+        // The async runtime may be shutting down already.
+        let _ = runtime::off_thread(move || networks.remove_unused()).await;
     }
 }
 

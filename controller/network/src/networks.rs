@@ -28,6 +28,7 @@ use rustix::io::Errno;
 use crate::{
     address::InterfaceAddress,
     address_pool::AddressPool,
+    changed_settings::ChangedSettings,
     conntrack,
     firewall::{BridgeRules, Firewall, Installation, PortMap},
     foreign,
@@ -44,6 +45,9 @@ pub use lone::LoneNetworks;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
+
+/// The directory of files about changed settings of the machine, in that of files that last until the next boot.
+pub const SETTINGS: &str = "settings";
 
 /// The interface in an allocation's namespace.
 pub const INTERFACE: &str = "eth0";
@@ -65,6 +69,7 @@ pub struct Networks {
     pool: AddressPool,
     firewall: Firewall,
     holder: PortHolder,
+    changed_settings: ChangedSettings,
     /// Mapped ports by allocation, as far as this agent has seen them: to map them again if another program removes the table.
     /// Locked until the kernel has them or has them no more: what is mapped again must not be what another thread just unmaps.
     ports: Mutex<Ports>,
@@ -96,6 +101,7 @@ impl Networks {
             pool: AddressPool::new(claims, config.subnet4),
             firewall: Firewall::open(&config.instance, vec![bridge])?,
             holder: PortHolder::default(),
+            changed_settings: ChangedSettings::in_dir(config.runtime.join(SETTINGS)),
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
             passage_error: Mutex::default(),
@@ -242,7 +248,20 @@ impl Networks {
         Ok(owners.into_iter().collect())
     }
 
-    /// Removes the rules and the bridge. Networks that are still there lose their connection.
+    /// Whether no allocation has a network, and no interface of another program is on the bridge.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn is_unused(&self) -> Result<bool, NetworkError> {
+        if !self.owners()?.is_empty() {
+            return Ok(false);
+        }
+        let mut socket = open_socket()?;
+        let Some(bridge) = link::find(&mut socket, &self.config.name)? else { return Ok(true) };
+        Ok(link::list(&mut socket)?.iter().all(|link| link.master != bridge.index))
+    }
+
+    /// Removes the rules and the bridge, and restores the settings of the machine. Networks that are still there lose their connection.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -256,7 +275,10 @@ impl Networks {
         let mut socket = open_socket()?;
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
-        if is_ours { Ok(link::delete(&mut socket, &self.config.name)?) } else { Ok(()) }
+        if is_ours {
+            link::delete(&mut socket, &self.config.name)?;
+        }
+        self.restore_settings(&mut socket)
     }
 
     /// Installs the rules, which an earlier release may have made otherwise, and again whenever another program has removed them.

@@ -119,6 +119,42 @@ fn damage_is_reported_by_the_kernel_and_repaired_under_the_task() {
     agent.finish();
 }
 
+/// Also after a crash.
+#[test]
+fn bridge_and_settings_end_with_the_agent_if_no_allocation_uses_them() {
+    if !is_root() {
+        return;
+    }
+    let forward = Path::new("/proc/sys/net/ipv4/ip_forward");
+    let value = || fs::read_to_string(forward).unwrap().trim().to_owned();
+    fs::write(forward, "0").unwrap();
+    let only_loopback = || interfaces() == BTreeSet::from(["lo".to_owned()]);
+    let mut agent = start("");
+    for round in 0..2 {
+        agent.apply_and_wait(&job("web", "service", "network: {mode: bridge}\n", &[sleeping("server")]));
+        assert_eq!(value(), "1");
+        let pid = agent.single("web.g[0]", "server").pid;
+        agent.terminate();
+        assert!(!only_loopback(), "the task needs it");
+        agent.launch();
+        agent.cli(&["wait", "web"]).success();
+        assert_eq!(agent.single("web.g[0]", "server").pid, pid);
+        agent.cli(&["delete", "web", "--wait"]).success();
+        until_nothing_left(&agent);
+        if round == 0 {
+            agent.kill();
+            assert!(!only_loopback());
+            agent.launch();
+        }
+        agent.terminate();
+        assert!(only_loopback(), "{:?}", interfaces());
+        assert_eq!(value(), "0");
+        agent.launch();
+    }
+    assert!(only_loopback(), "an agent without such allocations changes nothing");
+    agent.finish();
+}
+
 #[test]
 fn network_is_made_once_there_is_space_for_its_files() {
     if !is_root() {
