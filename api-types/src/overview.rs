@@ -146,6 +146,9 @@ pub struct Drift {
     pub kind: String,
     /// How it was found: `event`, `look`.
     pub by: String,
+    /// What differed; `None` from an agent that does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
     /// Its state.
     pub state: DriftState,
     /// The time until the repair; `None` if it was not repaired.

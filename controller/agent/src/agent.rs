@@ -66,7 +66,7 @@ use crate::{
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
     vault::{Vaults, attributes},
-    watch::{clock, drift, networks::watch as watch_networks},
+    watch::{clock, drift, networks::NetworkWatch},
 };
 use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -294,7 +294,7 @@ impl Agent {
             drivers: instance.drivers.clone(),
             model: Arc::clone(&model),
             inbox: inbox.clone(),
-            notes,
+            notes: Arc::clone(&notes),
             paths: instance.paths.clone(),
             extent,
         };
@@ -311,7 +311,13 @@ impl Agent {
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(templates::report_changes(data_changes, inbox.clone()));
-        watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
+        let networks = NetworkWatch {
+            networks: Arc::clone(&context.networks),
+            model: Arc::clone(&model),
+            inbox: inbox.clone(),
+            notes,
+        };
+        watchers.open(networks.follow());
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {
@@ -375,6 +381,9 @@ impl Agent {
         if tokio::time::timeout(Duration::from_secs(15), self.ended.cancelled()).await.is_err() {
             tracing::error!("the main loop did not end in time; unanswered requests may be lost");
         }
+        let networks = Arc::clone(&self.context.networks);
+        // The async runtime may be shutting down already.
+        let _ = runtime::off_thread(move || networks.remove_unused()).await;
     }
 }
 
@@ -435,8 +444,8 @@ fn remembered(notes: NoteSink, model: &Arc<ReadModel>) -> NoteSink {
     let model = Arc::clone(model);
     Arc::new(move |note| {
         match note {
-            Note::DriftDetected { of, by } => {
-                model.history().drift_found(UnixNanos(BootClock.now().wall_ns), of, *by);
+            Note::DriftDetected { of, by, why } => {
+                model.history().drift_found(UnixNanos(BootClock.now().wall_ns), of, (*by, why));
             }
             Note::DriftRepaired { of, took_ns } => {
                 let now_ns = BootClock.now().boot_ns;

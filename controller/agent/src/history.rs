@@ -149,7 +149,7 @@ impl History {
     }
 
     /// Records a drift. While it is open, finding it again changes nothing.
-    pub fn drift_found(&self, at: UnixNanos, of: &Drifted, by: Noticed) {
+    pub fn drift_found(&self, at: UnixNanos, of: &Drifted, (by, why): (Noticed, &str)) {
         let mut inner = self.inner();
         if inner.open_drift(of).is_some() {
             return;
@@ -165,6 +165,7 @@ impl History {
             task: of.task.clone(),
             kind: of.kind.to_owned(),
             by: by.as_str().to_owned(),
+            cause: Some(why.to_owned()),
             state: DriftState::Open,
             took: None,
         });
@@ -346,7 +347,7 @@ mod tests {
         let dir = Drifted { task: None, kind: "alloc_dir", ..mount() };
         let service = Drifted { kind: "service", ..mount() };
         for of in [&mount(), &dir, &service, &mount()] {
-            history.drift_found(UnixNanos(1), of, Noticed::Periodic);
+            history.drift_found(UnixNanos(1), of, (Noticed::Periodic, "it is missing"));
         }
         history.drift_repaired(5, &mount(), 3);
         history.drift_dropped(&dir);
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(found(true), [open, dropped("alloc_dir"), repaired.clone()]);
         assert_eq!(found(false), [dropped("service"), dropped("alloc_dir"), repaired]);
         for _ in 0..DRIFTS_MAX {
-            history.drift_found(UnixNanos(1), &dir, Noticed::Event);
+            history.drift_found(UnixNanos(1), &dir, (Noticed::Event, "it is missing"));
             history.drift_dropped(&dir);
         }
         assert_eq!(found(true).len(), DRIFTS_MAX);

@@ -26,7 +26,7 @@ use herdlet_network::{
     namespace::NamespaceId,
     networks::{
         AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NamespaceSource, NetworkError,
-        NetworkRequest, NetworkState, Networks, RequestedPort,
+        NetworkRequest, NetworkState, Networks, RequestedPort, SETTINGS,
     },
     port_owner::{HeldPort, PortOwner},
     ports::HoldError,
@@ -45,6 +45,9 @@ use crate::current_node::CurrentNode;
 mod cni;
 mod description;
 mod dns;
+mod drift;
+
+pub use drift::is_on_bridge;
 
 /// Delay until the next attempt to get a port that another process has: no event reports its release.
 const ASK_FOR_PORT: Duration = Duration::from_secs(1);
@@ -218,7 +221,7 @@ impl AllocNetworks {
 
     /// The numbers of the ports that this agent holds.
     pub fn held_ports(&self) -> BTreeSet<u16> {
-        let bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bridged = self.opened();
         let of_bridge = bridged.iter().flat_map(|networks| networks.held_ports());
         of_bridge.chain(self.cni.held_ports()).map(|HeldPort { port, .. }| port).collect()
     }
@@ -268,6 +271,20 @@ impl AllocNetworks {
         detached.and(removed.map_err(|error| in_full(&error)))
     }
 
+    /// Removes the bridge and its rules if no allocation has a network: at the end of an agent they would be left if the instance is not
+    /// used again. The next network makes them again.
+    pub fn remove_unused(&self) {
+        if self.machine.permission == Permission::Missing || !self.has_any() {
+            return;
+        }
+        let removed = self
+            .bridged()
+            .and_then(|networks| if networks.is_unused()? { networks.remove() } else { Ok(()) });
+        if let Err(error) = removed {
+            tracing::warn!(error = in_full(&error), "failed to remove the bridge that no allocation uses");
+        }
+    }
+
     fn remove_bridged(&self) -> Result<(), NetworkError> {
         let networks = self.bridged()?;
         let mut removed = Ok(());
@@ -283,7 +300,7 @@ impl AllocNetworks {
             let entries = std::fs::read_dir(self.paths.runtime.join(dir));
             entries.is_ok_and(|mut entries| entries.next().is_some())
         };
-        is_used("netns") || is_used("addresses") || self.has_bridge().unwrap_or_default()
+        is_used("netns") || is_used("addresses") || is_used(SETTINGS) || self.has_bridge().unwrap_or_default()
     }
 
     fn has_bridge(&self) -> Result<bool, NetworkError> {

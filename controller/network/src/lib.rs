@@ -12,7 +12,7 @@
 //! | [`link`] | bridges and pairs of virtual interfaces |
 //! | [`address`] | addresses of interfaces |
 //! | [`route`] | routes |
-//! | [`sysctl`] | settings of the kernel |
+//! | [`sysctl`], [`changed_settings`] | settings of the kernel; those of the machine that were changed |
 //! | [`nft`] | messages of nf_tables |
 //! | [`firewall`] | the rules of an instance, with mapped ports |
 //! | [`foreign`] | rules that let a bridge's packets through chains of others |
@@ -24,6 +24,7 @@
 
 pub mod address;
 pub mod address_pool;
+pub mod changed_settings;
 mod conntrack;
 pub mod firewall;
 pub mod foreign;

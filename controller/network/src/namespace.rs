@@ -22,7 +22,22 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
-use crate::socket::{Protocol, Socket};
+use crate::{
+    message::{self, Attributes, Message},
+    socket::{NetlinkError, Protocol, Socket},
+};
+
+// Requests for the number of a namespace, and their attributes (linux/net_namespace.h).
+const NEW_NUMBER: u16 = 88;
+const GET_NUMBER: u16 = 90;
+const NUMBER: u16 = 1;
+const NUMBERED_FD: u16 = 3;
+
+/// Length of `struct rtgenmsg`, padded.
+const HEADER_LEN: usize = 4;
+
+/// No number: the kernel chooses one.
+const ANY_NUMBER: i32 = -1;
 
 /// The kind of file system that namespaces are files of (statfs(2)).
 const NSFS: u64 = 0x6e73_6673;
@@ -110,6 +125,33 @@ impl Namespace {
         self.run(|| Socket::open(protocol))?
     }
 
+    /// The number of this namespace in that of the socket, which must be one of rtnetlink. It gets a number if it has none: without one
+    /// the kernel reports its changes only inside. The number ends with the namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn number_in(&self, socket: &mut Socket) -> Result<Option<i32>, NetlinkError> {
+        let what = "number a network namespace";
+        let fd = self.0.as_raw_fd().unsigned_abs();
+        let about = |kind: u16, attributes: Attributes| Message {
+            kind,
+            flags: 0,
+            fixed: vec![0; HEADER_LEN],
+            attributes: attributes.with_u32(NUMBERED_FD, fd),
+        };
+        let number = about(NEW_NUMBER, Attributes::new().with_u32(NUMBER, ANY_NUMBER.cast_unsigned()));
+        match socket.request(what, vec![number]) {
+            Err(error) if error.errno() != Some(Errno::EXIST) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let found = socket.get(what, about(GET_NUMBER, Attributes::new()))?;
+        let number = found.and_then(|found| {
+            message::attributes_after(&found.body, HEADER_LEN)
+                .find_map(|(kind, value)| (kind == NUMBER).then(|| message::read_u32(value, 0))?)
+        });
+        Ok(number.map(u32::cast_signed).filter(|number| *number >= 0))
+    }
+
     /// Runs something in the namespace, on a thread of its own.
     ///
     /// # Errors
@@ -186,6 +228,14 @@ impl Pins {
         let system = rustix::fs::fstatfs(&file).map_err(|errno| failed("inspect", &path)(errno.into()))?;
         let is_namespace = u64::try_from(system.f_type).is_ok_and(|kind| kind == NSFS);
         Ok(if is_namespace { Pin::Kept(file.into()) } else { Pin::Empty })
+    }
+
+    /// Which namespace the file of this name keeps; `None` if it keeps none, or can't be opened.
+    pub fn kept(&self, name: &str) -> Option<NamespaceId> {
+        match self.find(name) {
+            Ok(Pin::Kept(namespace)) => namespace.id().ok(),
+            Ok(Pin::Empty | Pin::Absent) | Err(_) => None,
+        }
     }
 
     /// Keeps a namespace under this name. One that the name keeps already is replaced.
@@ -277,13 +327,6 @@ mod tests {
     use super::*;
     use crate::test_machine::on_machine;
 
-    fn id_of(pins: &Pins, name: &str) -> Option<NamespaceId> {
-        match pins.find(name).unwrap() {
-            Pin::Kept(namespace) => Some(namespace.id().unwrap()),
-            Pin::Empty | Pin::Absent => None,
-        }
-    }
-
     #[test]
     fn kept_namespace_outlives_its_descriptor() {
         on_machine(|machine| {
@@ -295,7 +338,7 @@ mod tests {
             assert_ne!(id, Namespace::current().unwrap().id().unwrap());
             pins.keep("a", &namespace).unwrap();
             drop(namespace);
-            assert_eq!(id_of(&pins, "a"), Some(id));
+            assert_eq!(pins.kept("a"), Some(id));
             assert_eq!(pins.names().unwrap(), ["a"]);
             pins.remove("a").unwrap();
             pins.remove("a").unwrap();
@@ -318,7 +361,7 @@ mod tests {
             let namespace = Namespace::new().unwrap();
             for name in ["file", "link", "hard"] {
                 pins.keep(name, &namespace).unwrap();
-                assert_eq!(id_of(&pins, name), Some(namespace.id().unwrap()), "{name}");
+                assert_eq!(pins.kept(name), Some(namespace.id().unwrap()), "{name}");
             }
             // A user has unmounted it, or mounted another one on it.
             detach(&pins.path("file")).unwrap();
@@ -327,7 +370,7 @@ mod tests {
             for _ in 0..3 {
                 pins.keep("file", &other).unwrap();
             }
-            assert_eq!(id_of(&pins, "file"), Some(other.id().unwrap()));
+            assert_eq!(pins.kept("file"), Some(other.id().unwrap()));
             for name in ["file", "link", "hard"] {
                 pins.remove(name).unwrap();
                 assert!(!pins.path(name).exists(), "{name}");
@@ -353,6 +396,22 @@ mod tests {
 
     fn namespace_file_removed_elsewhere(machine: &crate::test_machine::Machine, pins: &Pins) {
         machine.in_own_mounts(|| pins.remove("a").unwrap());
+    }
+
+    #[test]
+    fn numbered_namespace_reports_its_changes() {
+        on_machine(|_| {
+            let mut socket = Socket::open(Protocol::Route).unwrap();
+            let [first, second] = [(); 2].map(|()| Namespace::new().unwrap());
+            let numbers = [&first, &second, &first].map(|one| one.number_in(&mut socket).unwrap().unwrap());
+            assert_eq!(numbers[0], numbers[2]);
+            assert_ne!(numbers[0], numbers[1]);
+            let watch = crate::watch::LinkWatch::open().unwrap();
+            crate::link::set_up(&mut second.socket(Protocol::Route).unwrap(), 1).unwrap();
+            let changes = watch.read().unwrap();
+            assert!(changes.iter().any(|change| change.namespace == Some(numbers[1])), "{changes:?}");
+            assert!(changes.iter().all(|change| change.namespace == Some(numbers[1])), "{changes:?}");
+        });
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! down   mapped ports ─► file of the namespace ─► pair ─► claim
 //! ```
 
+mod drift;
 mod inside;
 mod lone;
 mod machine;
@@ -27,8 +28,9 @@ use rustix::io::Errno;
 use crate::{
     address::InterfaceAddress,
     address_pool::AddressPool,
+    changed_settings::ChangedSettings,
     conntrack,
-    firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
+    firewall::{BridgeRules, Firewall, Installation, PortMap},
     foreign,
     link::{self, Hairpin, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
@@ -38,10 +40,14 @@ use crate::{
     subnet::Subnet4,
 };
 
+pub use drift::{Concern, RuleRepair};
 pub use lone::LoneNetworks;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
+
+/// The directory of files about changed settings of the machine, in that of files that last until the next boot.
+pub const SETTINGS: &str = "settings";
 
 /// The interface in an allocation's namespace.
 pub const INTERFACE: &str = "eth0";
@@ -63,11 +69,14 @@ pub struct Networks {
     pool: AddressPool,
     firewall: Firewall,
     holder: PortHolder,
+    changed_settings: ChangedSettings,
     /// Mapped ports by allocation, as far as this agent has seen them: to map them again if another program removes the table.
     /// Locked until the kernel has them or has them no more: what is mapped again must not be what another thread just unmaps.
     ports: Mutex<Ports>,
     /// Whether this agent has installed the rules.
     rules: Mutex<Rules>,
+    /// Why packets of the bridge could not be let through chains of others.
+    passage_failures: Mutex<Vec<String>>,
 }
 
 type Ports = BTreeMap<String, Vec<PortMap>>;
@@ -92,8 +101,10 @@ impl Networks {
             pool: AddressPool::new(claims, config.subnet4),
             firewall: Firewall::open(&config.instance, vec![bridge])?,
             holder: PortHolder::default(),
+            changed_settings: ChangedSettings::in_dir(config.runtime.join(SETTINGS)),
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
+            passage_failures: Mutex::default(),
             config,
         })
     }
@@ -253,27 +264,20 @@ impl Networks {
         Ok(owners.into_iter().collect())
     }
 
-    /// Compares the rules with what is wanted, and corrects them. Returns how they differed.
+    /// Whether no allocation has a network, and no interface of another program is on the bridge.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub fn repair_rules(&self) -> Result<Option<Difference>, NetworkError> {
-        let known = self.lock_ports();
-        let ports = all_of(&known);
-        let difference = self.firewall.compare(&ports)?;
-        match &difference {
-            None => {}
-            Some(Difference::Structure | Difference::Rules) => {
-                self.firewall.install()?;
-                self.firewall.map_ports(&ports)?;
-            }
-            // Others than these are of allocations that this agent has not inspected yet.
-            Some(Difference::Ports) => self.firewall.map_ports(&ports)?,
+    /// If the kernel does not answer.
+    pub fn is_unused(&self) -> Result<bool, NetworkError> {
+        if !self.owners()?.is_empty() {
+            return Ok(false);
         }
-        Ok(difference)
+        let mut socket = open_socket()?;
+        let Some(bridge) = link::find(&mut socket, &self.config.name)? else { return Ok(true) };
+        Ok(link::list(&mut socket)?.iter().all(|link| link.master != bridge.index))
     }
 
-    /// Removes the rules and the bridge. Networks that are still there lose their connection.
+    /// Removes the rules and the bridge, and restores the settings of the machine. Networks that are still there lose their connection.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -284,7 +288,10 @@ impl Networks {
         let mut socket = open_socket()?;
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
-        if is_ours { Ok(link::delete(&mut socket, &self.config.name)?) } else { Ok(()) }
+        if is_ours {
+            link::delete(&mut socket, &self.config.name)?;
+        }
+        self.restore_settings(&mut socket)
     }
 
     /// Installs the rules, which an earlier release may have made otherwise, and again whenever another program has removed them.
@@ -316,29 +323,6 @@ impl Networks {
             (None, None) => self.address_inside(request.owner)?,
         };
         Ok(self.pool.claim(request.owner, preferred)?)
-    }
-
-    /// Lets packets of the bridge through chains of other programs. Where that fails, networks may lack connections, and nothing else
-    /// is wrong with them.
-    fn pass_others(&self) {
-        let socket = Socket::open(Protocol::Netfilter);
-        let passed = socket.map_err(|error| error.to_string()).and_then(|mut socket| {
-            foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
-                .map_err(|error| in_full(&error))
-        });
-        let failed = |error: String| {
-            tracing::warn!(error, "failed to let packets of the bridge pass the chains of other programs");
-        };
-        match passed {
-            Ok(passage) => {
-                for chain in passage.changed {
-                    let (table, chain) = (chain.table, chain.name);
-                    tracing::info!(table, chain, "letting packets of the bridge pass a chain that drops");
-                }
-                passage.failures.iter().for_each(|error| failed(in_full(error)));
-            }
-            Err(error) => failed(error),
-        }
     }
 
     fn map_ports(&self, owner: &str, ports: Vec<PortMap>) -> Result<(), NetworkError> {

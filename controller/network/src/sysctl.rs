@@ -2,7 +2,13 @@
 //!
 //! In: a setting and its value. Out: the value it had. Those of a namespace are set by a thread in it.
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// The directory of these settings.
+pub(crate) const DIR: &str = "/proc/sys/net";
 
 /// A setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,15 +38,15 @@ pub enum Setting {
 #[derive(Debug, thiserror::Error)]
 #[error("{what} {}", path.display())]
 pub struct SettingError {
-    what: &'static str,
-    path: PathBuf,
-    source: io::Error,
+    pub(crate) what: &'static str,
+    pub(crate) path: PathBuf,
+    pub(crate) source: io::Error,
 }
 
 impl Setting {
     /// Its file.
     pub fn path(&self) -> PathBuf {
-        let net = PathBuf::from("/proc/sys/net");
+        let net = PathBuf::from(DIR);
         match self {
             Self::ForwardV4 => net.join("ipv4/ip_forward"),
             Self::ForwardV6 => net.join("ipv6/conf/all/forwarding"),
@@ -63,11 +69,7 @@ impl Setting {
     /// # Errors
     /// If it can't be read.
     pub fn get(&self) -> Result<Option<String>, SettingError> {
-        match fs::read_to_string(self.path()) {
-            Ok(text) => Ok(Some(text.trim().to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(SettingError { what: "read", path: self.path(), source }),
-        }
+        read(&self.path())
     }
 
     /// Sets it if it differs, and returns the value it had.
@@ -79,11 +81,21 @@ impl Setting {
         if before.as_deref() == Some(value) {
             return Ok(None);
         }
-        match fs::write(self.path(), value) {
-            Ok(()) => Ok(before),
-            Err(source) => Err(SettingError { what: "change", path: self.path(), source }),
-        }
+        write(&self.path(), value)?;
+        Ok(before)
     }
+}
+
+pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SettingError { what: "read", path: path.to_owned(), source }),
+    }
+}
+
+pub(crate) fn write(path: &Path, value: &str) -> Result<(), SettingError> {
+    fs::write(path, value).map_err(|source| SettingError { what: "change", path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -29,7 +29,10 @@ const LINKS_AND_ADDRESSES: u32 = 0x1 | 0x10 | 0x100;
 const RULES: u32 = 1 << 6;
 
 /// The number of datagrams read at once, so that a flood can't block other work.
-const TAKEN_MAX: usize = 256;
+const TAKEN_MAX: usize = 1024;
+
+/// The bytes of reports that the kernel keeps until they are read: the usual length is used up by the start of a dozen allocations.
+const QUEUE_LEN: usize = 1 << 20;
 
 /// The kernel's reports are at most a few pages long. A longer one is cut, and its first messages are read.
 const DATAGRAM_LEN: usize = 32 << 10;
@@ -103,8 +106,10 @@ impl LinkWatch {
 pub enum RuleChange {
     /// Only the socket with the given address, or nobody.
     OwnOnly,
-    /// Another program, or reports were dropped.
+    /// Another program.
     Foreign,
+    /// Reports were dropped, or are still to be read: anything may have changed.
+    Anything,
 }
 
 impl RuleWatch {
@@ -126,7 +131,11 @@ impl RuleWatch {
             // Each transaction ends with such a report.
             foreign |= received.kind == nft::NEW_GENERATION && received.port != own;
         })?;
-        Ok(if foreign || is_whole == Whole::No { RuleChange::Foreign } else { RuleChange::OwnOnly })
+        Ok(match (is_whole, foreign) {
+            (Whole::No, _) => RuleChange::Anything,
+            (Whole::Yes, true) => RuleChange::Foreign,
+            (Whole::Yes, false) => RuleChange::OwnOnly,
+        })
     }
 }
 
@@ -145,6 +154,8 @@ impl AsFd for RuleWatch {
 fn listen(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
+    // Without the right to it the usual length remains.
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&fd, QUEUE_LEN);
     bind(&fd, &netlink::SocketAddrNetlink::new(0, groups))?;
     Ok(fd)
 }

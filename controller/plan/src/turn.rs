@@ -85,6 +85,8 @@ pub enum Note {
         of: Drifted,
         /// How it was noticed.
         by: Noticed,
+        /// What differs.
+        why: String,
     },
     /// The difference is repaired.
     DriftRepaired {

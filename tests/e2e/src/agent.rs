@@ -124,6 +124,12 @@ impl Agent {
         self.setup.arguments = arguments;
     }
 
+    /// Sets the config for the agent's next start.
+    pub fn set_config(&mut self, text: &str) {
+        self.home.write("config.yaml", text);
+        text.clone_into(&mut self.setup.config);
+    }
+
     /// Sets the program for the agent's next start.
     pub fn set_program(&mut self, program: PathBuf) {
         self.program = program;

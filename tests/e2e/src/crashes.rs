@@ -9,6 +9,7 @@
 //! - [`job`]: the jobs.
 //! - [`operation`]: requests to the agent, and the state that is wanted after them.
 //! - [`moment`]: when to kill.
+//! - [`networks`]: the networks of their tasks.
 //! - [`life`]: the points of one agent, one after the other.
 //! - [`oracle`]: the invariants once the agent had time to converge.
 //! - [`campaign`]: many concurrent lives, and their table.
@@ -22,6 +23,7 @@ pub mod campaign;
 pub mod job;
 pub mod life;
 pub mod moment;
+pub mod networks;
 pub mod operation;
 pub mod oracle;
 pub mod starting;

@@ -14,6 +14,7 @@
 //! - [`engine`]: real container engines.
 //! - [`proxy`]: a proxy that gives wrong answers.
 //! - [`http`]: one request over a socket.
+//! - [`namespaces`]: networks of their own.
 //! - [`openbao`]: a real OpenBao.
 //! - [`ports`]: free ports.
 //! - [`wait`]: polling with a deadline.
@@ -36,6 +37,7 @@ pub mod flat;
 pub mod home;
 pub mod host;
 pub mod http;
+pub mod namespaces;
 pub mod openbao;
 pub mod ports;
 pub mod power_cuts;

@@ -231,7 +231,7 @@ impl Reports {
                 let view = self.model.alloc(&id.alloc)?;
                 let (job, name) = (view.spec.job_key.clone(), view.spec.name());
                 let drifted = Drifted { alloc: id.alloc, job, name, task: Some(id.task), kind };
-                (self.notes)(&Note::DriftDetected { of: drifted.clone(), by: Noticed::Event });
+                (self.notes)(&Note::DriftDetected { of: drifted.clone(), by: Noticed::Event, why: what });
                 (self.notes)(&Note::DriftRepaired { of: drifted, took_ns: None });
                 None
             }

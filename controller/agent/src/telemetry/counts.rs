@@ -104,7 +104,7 @@ impl Counts {
     /// Counts a note of the planner.
     pub(super) fn note(&mut self, note: &Note) {
         match note {
-            Note::DriftDetected { of: Drifted { kind, .. }, by } => {
+            Note::DriftDetected { of: Drifted { kind, .. }, by, why: _ } => {
                 *self.drift_detected.entry((kind, by.as_str())).or_default() += 1;
             }
             Note::DriftDropped { .. } => {}

@@ -412,7 +412,7 @@ fn notes_are_counted() {
     let alloc = AllocId::from_hash([3; 16]);
     let mount = || Drifted { alloc, job: key(), name: "web.g[0]".to_owned(), task: None, kind: "mount" };
     for _ in 0..2 {
-        sink(&Note::DriftDetected { of: mount(), by: Noticed::Periodic });
+        sink(&Note::DriftDetected { of: mount(), by: Noticed::Periodic, why: String::new() });
         sink(&Note::Reconciled { kind: "alloc", result: "unchanged" });
     }
     sink(&Note::DriftRepaired { of: mount(), took_ns: Some(SECOND as u64) });

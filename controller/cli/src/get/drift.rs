@@ -12,14 +12,14 @@ use super::{
 
 pub(super) fn list(drifts: Vec<Drift>, targets: &[String], form: Form) -> Listing {
     let [time, id] = events::heads(form);
-    let mut listing = Listing::new(&[time, id, "NAME", "TASK", "KIND", "NOTICED", "STATE"]);
+    let mut listing = Listing::new(&[time, id, "NAME", "TASK", "KIND", "NOTICED", "STATE", "CAUSE"]);
     let is_meant = |drift: &Drift| events::is_meant(&drift.job, &drift.name, Some(drift.alloc), targets);
     listing.rows = drifts.into_iter().filter(is_meant).map(|drift| row(drift, form)).collect();
     listing
 }
 
 fn row(drift: Drift, form: Form) -> Row {
-    let Drift { at, alloc, name, task, kind, by, state, took, .. } = &drift;
+    let Drift { at, alloc, name, task, kind, by, state, took, cause, .. } = &drift;
     let [time, id] = events::when_and_what(*at, Some(*alloc), form);
     let task = task.clone().unwrap_or_default();
     let state = match (state, took) {
@@ -36,6 +36,7 @@ fn row(drift: Drift, form: Form) -> Row {
         // The stored name of an inspection is `look`.
         format!("by {}", if by == "look" { "inspection" } else { by }).into(),
         state.into(),
+        cause.clone().unwrap_or_default().into(),
     ];
     Row { key, name: name.clone(), cells, document: Document::Drift(drift) }
 }
@@ -57,6 +58,7 @@ mod tests {
             task: task.map(str::to_owned),
             kind: "mount".to_owned(),
             by: "event".to_owned(),
+            cause: Some("it is missing".to_owned()),
             state,
             took: (state == DriftState::Repaired).then_some(Duration(12_000_000)),
         }
@@ -73,9 +75,9 @@ mod tests {
         let listing = list(drifts(), &[], Form::Wide);
         assert_eq!(
             listing.whole(ObjectKind::Drift, Heading::Shown),
-            "TIME                  ID                                    NAME          TASK   KIND   NOTICED   STATE\n\
-             2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.front[0]  httpd  mount  by event  repaired after 12ms\n\
-             2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.back[1]          mount  by event  open\n"
+            "TIME                  ID                                    NAME          TASK   KIND   NOTICED   STATE                CAUSE\n\
+             2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.front[0]  httpd  mount  by event  repaired after 12ms  it is missing\n\
+             2026-01-02T03:04:05Z  11111111-1111-8111-9111-111111111111  web.back[1]          mount  by event  open                 it is missing\n"
         );
         assert_eq!(list(drifts(), &["web.back".to_owned()], Form::Table).rows.len(), 1);
     }

@@ -8,7 +8,7 @@ use super::{LOOPBACK, NamespaceSource, NetworkError, NetworkState, entering, ins
 use crate::{
     link,
     namespace::{Namespace, NamespaceId, Pin, Pins},
-    socket::Protocol,
+    socket::{Protocol, Socket},
 };
 
 /// The networks without a connection.
@@ -48,6 +48,22 @@ impl LoneNetworks {
             return Ok(NetworkState::Complete(namespace.id().map_err(inspecting)?));
         }
         Ok(NetworkState::Incomplete { what: "loopback interface is down" })
+    }
+
+    /// The namespace that an allocation's file keeps.
+    pub fn kept(&self, owner: &str) -> Option<NamespaceId> {
+        self.pins.kept(owner)
+    }
+
+    /// The number of an allocation's namespace in that of the socket: see [`Namespace::number_in`].
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn number_in(&self, owner: &str, socket: &mut Socket) -> Result<Option<i32>, NetworkError> {
+        match self.pins.find(owner)? {
+            Pin::Kept(namespace) => Ok(namespace.number_in(socket)?),
+            Pin::Empty | Pin::Absent => Ok(None),
+        }
     }
 
     /// Removes an allocation's network; without effect if there is none.

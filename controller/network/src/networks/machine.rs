@@ -65,10 +65,41 @@ impl Networks {
 
     pub(super) fn ensure_settings(&self, socket: &mut Socket) -> Result<(), NetworkError> {
         set_all(self.settings())?;
+        self.changed_settings.change(&Setting::ForwardV4, "1")?;
         if self.config.subnet6.is_some() {
-            forward_v6(socket)?;
+            self.forward_v6(socket)?;
         }
         Ok(())
+    }
+
+    /// Restores the settings of the machine that were changed. Forwarding stays if another program has a virtual interface that is up,
+    /// which may need it by now: a program that finds it turned on leaves no sign that it relies on it.
+    pub(super) fn restore_settings(&self, socket: &mut Socket) -> Result<(), NetworkError> {
+        let forwards = [Setting::ForwardV4, Setting::ForwardV6].map(|setting| setting.path());
+        let others = link::list(socket)?.iter().any(|link| link.is_up && !link.kind.is_empty());
+        Ok(self
+            .changed_settings
+            .restore(|path| !others || !forwards.iter().any(|forward| forward == path))?)
+    }
+
+    /// Forwards IPv6 packets. A machine that forwards ignores advertisements of routers, and so loses its own default route, unless
+    /// the interface of that route is set to accept them nevertheless. A device of the machine may get its route later. Bridges
+    /// without such a route, above all the own one, must not accept those of allocations.
+    fn forward_v6(&self, socket: &mut Socket) -> Result<(), NetworkError> {
+        if Setting::ForwardV6.get()?.as_deref() != Some("0") {
+            return Ok(());
+        }
+        let defaults = route::list(socket)?.into_iter().filter(|route| route.destination.1 == 0);
+        let of_v6: Vec<u32> =
+            defaults.filter(|route| route.destination.0.is_ipv6()).map(|route| route.interface).collect();
+        let is_uplink = |link: &Link| link.kind.is_empty() || of_v6.contains(&link.index);
+        for uplink in link::list(socket)?.into_iter().filter(is_uplink) {
+            let accept = Setting::AcceptRouters(uplink.name);
+            if accept.get()?.as_deref() == Some("1") {
+                self.changed_settings.change(&accept, "2")?;
+            }
+        }
+        Ok(self.changed_settings.change(&Setting::ForwardV6, "1")?)
     }
 
     /// How what all allocations share differs from what is wanted.
@@ -87,7 +118,8 @@ impl Networks {
         if bridge.mtu != self.config.mtu {
             return Ok(Some("bridge has another mtu"));
         }
-        if !are_set(self.settings())? {
+        let of_machine = (Setting::ForwardV4, "1");
+        if !are_set(self.settings().into_iter().chain([of_machine]))? {
             return Ok(Some("setting of the kernel was changed"));
         }
         if self.config.subnet6.is_some() && Setting::ForwardV6.get()?.as_deref() == Some("0") {
@@ -96,10 +128,11 @@ impl Networks {
         Ok(if self.firewall.has_rules()? { None } else { Some("rules were changed") })
     }
 
+    /// The settings of the bridge.
     fn settings(&self) -> Vec<(Setting, &'static str)> {
         let bridge = self.config.name.as_str();
         let mut settings = self.settings_of(bridge);
-        settings.extend([(Setting::ForwardV4, "1"), (Setting::RouteLoopback(bridge.to_owned()), "1")]);
+        settings.push((Setting::RouteLoopback(bridge.to_owned()), "1"));
         if self.config.subnet6.is_some() {
             settings.push((Setting::DetectDuplicates(bridge.to_owned()), "0"));
         }
@@ -138,7 +171,9 @@ pub(super) fn set_all(settings: Vec<(Setting, &'static str)>) -> Result<(), Sett
 }
 
 /// Whether settings have these values, except those that this kernel does not have.
-pub(super) fn are_set(settings: Vec<(Setting, &'static str)>) -> Result<bool, SettingError> {
+pub(super) fn are_set(
+    settings: impl IntoIterator<Item = (Setting, &'static str)>,
+) -> Result<bool, SettingError> {
     for (setting, value) in settings {
         if setting.get()?.is_some_and(|found| found != value) {
             return Ok(false);
@@ -148,7 +183,7 @@ pub(super) fn are_set(settings: Vec<(Setting, &'static str)>) -> Result<bool, Se
 }
 
 /// The addresses of the bridge.
-fn gateways(config: &BridgeConfig) -> Vec<InterfaceAddress> {
+pub(super) fn gateways(config: &BridgeConfig) -> Vec<InterfaceAddress> {
     let of_v6 = config.subnet6.map(|subnet| subnet.gateway());
     std::iter::once(config.subnet4.gateway()).chain(of_v6).collect()
 }
@@ -159,25 +194,4 @@ fn addresses_of(socket: &mut Socket, interface: &Link) -> Result<Vec<InterfaceAd
     let all = address::list(socket)?.into_iter();
     let of_interface = all.filter(|(index, found)| *index == interface.index && !is_own(found.ip));
     Ok(of_interface.map(|(_, found)| found).collect())
-}
-
-/// Forwards IPv6 packets. A machine that forwards ignores advertisements of routers, and so loses its own default route, unless
-/// the interface of that route is set to accept them nevertheless. A device of the machine may get its route later. Bridges
-/// without such a route, above all the own one, must not accept those of allocations.
-fn forward_v6(socket: &mut Socket) -> Result<(), NetworkError> {
-    if Setting::ForwardV6.get()?.as_deref() != Some("0") {
-        return Ok(());
-    }
-    let defaults = route::list(socket)?.into_iter().filter(|route| route.destination.1 == 0);
-    let of_v6: Vec<u32> =
-        defaults.filter(|route| route.destination.0.is_ipv6()).map(|route| route.interface).collect();
-    let is_uplink = |link: &Link| link.kind.is_empty() || of_v6.contains(&link.index);
-    for uplink in link::list(socket)?.into_iter().filter(is_uplink) {
-        let accept = Setting::AcceptRouters(uplink.name);
-        if accept.get()?.as_deref() == Some("1") {
-            accept.set("2")?;
-        }
-    }
-    Setting::ForwardV6.set("1")?;
-    Ok(())
 }

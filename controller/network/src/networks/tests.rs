@@ -4,6 +4,7 @@ mod hostile;
 mod settings;
 
 use std::{
+    collections::BTreeSet,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
@@ -23,6 +24,7 @@ use crate::{
     route,
     sysctl::Setting,
     test_machine::{Machine, on_machine},
+    watch::{Change, LinkWatch},
 };
 
 /// The machine's own address, on an interface of its own.
@@ -452,19 +454,76 @@ fn namespace_of_a_process_is_kept_instead_of_a_new_one() {
 
 #[test]
 fn rules_are_repaired_with_all_ports() {
-    on_host(|_, networks| {
+    on_host(|machine, networks| {
         let (a, b) = ([port(Some(HOST), 8080, 80)], [port(None, 8090, 90)]);
         networks.up(&request("a", &a)).unwrap();
         networks.up(&request("b", &b)).unwrap();
-        assert_eq!(networks.repair_rules().unwrap(), None);
+        let repaired = || networks.repair_rules().unwrap().to_string();
+        assert_eq!(repaired(), "");
         networks.firewall.remove().unwrap();
-        assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Structure));
-        assert_eq!(networks.repair_rules().unwrap(), None);
+        assert_eq!(repaired(), "its table of rules was removed or changed");
+        assert_eq!(repaired(), "");
         networks.firewall.unmap_ports("b", None).unwrap();
-        assert_eq!(networks.repair_rules().unwrap(), Some(Difference::Ports));
+        assert_eq!(repaired(), "its ports were not mapped");
+        let next_agent = Networks::open(config(&machine.dir())).unwrap();
+        assert!(next_agent.repair_rules().unwrap().is_empty(), "ports that it has not inspected yet");
+        // As Docker does when it starts after the agent.
+        let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+        let table = Table { family: Family::Ip, name: "wall" };
+        let drops = || {
+            let mut batch = Batch::new(table);
+            batch.make_table();
+            batch.delete_table();
+            batch.make_table();
+            let hook = Hook { point: HookPoint::Forward, priority: 0, kind: ChainKind::Filter };
+            batch.make_chain("walk", Some(hook));
+            batch.append_rule(
+                "walk",
+                &Rule { expressions: vec![decide(Verdict::Drop)], comment: String::new() },
+            );
+            batch.into_messages()
+        };
+        for _ in 0..2 {
+            socket.commit("drop", &drops()).unwrap();
+            assert_eq!(repaired(), "the chain walk of the table wall dropped its packets");
+            assert_eq!(repaired(), "");
+        }
         for wanted in [request("a", &a), request("b", &b)] {
             assert!(matches!(networks.inspect(&wanted).unwrap(), NetworkState::Complete(_)));
         }
+    });
+}
+
+/// Own changes, and those of other programs' interfaces, concern no network.
+#[test]
+fn damage_concerns_the_networks_that_it_has_hit() {
+    on_host(|_, networks| {
+        let watch = LinkWatch::open().unwrap();
+        let mut socket = open_socket().unwrap();
+        let concerns = || -> BTreeSet<String> {
+            let concern = |change: &Change| match networks.concern(change) {
+                Concern::Nothing => None,
+                Concern::Owner(owner) => Some(owner),
+                Concern::All => Some("all".to_owned()),
+            };
+            watch.read().unwrap().iter().filter_map(concern).collect()
+        };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        networks.up(&request("a", &[])).unwrap();
+        networks.up(&request("b", &[])).unwrap();
+        networks.up(&request("a", &[])).unwrap();
+        let name = InterfaceName::new("docker0").unwrap();
+        let other = Bridge { name: &name, mtu: 1500, mac: Mac([2, 0, 0, 0, 0, 8]), alias: "" };
+        link::make_bridge(&mut socket, &other).unwrap();
+        link::delete(&mut socket, &name).unwrap();
+        assert_eq!(concerns(), set(&[]));
+        link::delete(&mut socket, &networks.link_name("a").unwrap()).unwrap();
+        assert_eq!(concerns(), set(&["a"]));
+        let bridge = link::find(&mut socket, &networks.config.name).unwrap().unwrap();
+        address::remove(&mut socket, bridge.index, &networks.config.subnet4.gateway()).unwrap();
+        assert_eq!(concerns(), set(&["all"]));
+        link::delete(&mut socket, &networks.config.name).unwrap();
+        assert!(concerns().contains("all"));
     });
 }
 
@@ -479,7 +538,7 @@ fn many_networks_are_made_at_once() {
             let all: Vec<_> = (0..16).map(|index| scope.spawn(move || up(index))).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
-        let distinct: std::collections::BTreeSet<_> = addresses.iter().collect();
+        let distinct: BTreeSet<_> = addresses.iter().collect();
         assert_eq!(distinct.len(), 16);
         assert_eq!(networks.owners().unwrap().len(), 16);
     });

@@ -176,14 +176,14 @@ impl Campaign {
             let (seed, _, life) = graves.remove(0);
             let buried = catch_unwind(AssertUnwindSafe(|| {
                 let records = oracle::records(&life.instance);
-                life.into_agent().finish();
-                records
+                (records, life.finish())
             }));
             let broken = match buried {
-                Ok(records) if self.burial == Burial::AfterTombstones => {
-                    records.into_iter().map(|path| format!("a record remains: {}", path.display())).collect()
+                Ok((records, left)) => {
+                    let ripe = records.into_iter().filter(|_| self.burial == Burial::AfterTombstones);
+                    let records = ripe.map(|path| format!("a record remains: {}", path.display()));
+                    records.chain(left).collect()
                 }
-                Ok(_) => Vec::new(),
                 Err(panic) => vec![panic_text(&*panic)],
             };
             let report = LifeReport { broken, ..LifeReport::default() };

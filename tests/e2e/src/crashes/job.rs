@@ -5,7 +5,10 @@
 
 use std::path::Path;
 
-use super::work::{self, JobType};
+use super::{
+    networks::CNI,
+    work::{self, JobType},
+};
 use crate::random::Rng;
 
 /// Whether a job has a task whose driver gives it an address of its own, and fails for a moment while the task runs. Only the driver knows it: an agent that dies before
@@ -26,6 +29,26 @@ enum Templated {
     No,
 }
 
+/// The network of a job's group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetworkMode {
+    Host,
+    /// With a port.
+    Bridge,
+    None,
+    /// Of the plugin in [`super::networks`].
+    Cni,
+}
+
+/// Which networks jobs may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Networks {
+    /// That of the machine.
+    #[default]
+    Host,
+    All,
+}
+
 /// How a job's tasks handle the stop signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
@@ -44,6 +67,8 @@ pub struct Work {
     pub word: String,
     /// Number of allocations.
     pub count: u64,
+    /// Its network.
+    pub network: NetworkMode,
     tasks: u64,
     manner: Manner,
     addressed: Addressed,
@@ -66,10 +91,26 @@ impl Work {
             kind,
             word,
             count: 1 + rng.below(3),
+            network: NetworkMode::Host,
             tasks: 1 + rng.below(2),
             manner,
             volume: rng.one_in(3),
         }
+    }
+
+    /// Returns the same work in a random network.
+    #[must_use]
+    pub fn connected(self, rng: &mut Rng, networks: Networks) -> Self {
+        let network = match networks {
+            Networks::Host => return self,
+            Networks::All => match rng.below(8) {
+                0..3 => NetworkMode::Bridge,
+                3 => NetworkMode::None,
+                4 => NetworkMode::Cni,
+                _ => NetworkMode::Host,
+            },
+        };
+        Self { network, ..self }
     }
 
     /// Returns the same work with another number of allocations.
@@ -83,7 +124,8 @@ impl Work {
         let (kind, manner) = (JobType::Service, Manner::Obedient);
         let (addressed, templated) = (Addressed::No, Templated::No);
         let name = "many".to_owned();
-        Self { name, kind, word, count, tasks: 1, manner, addressed, templated, volume: false }
+        let network = NetworkMode::Host;
+        Self { name, kind, word, count, network, tasks: 1, manner, addressed, templated, volume: false }
     }
 
     /// Returns the places of its tasks: `job.group[index]/task`.
@@ -106,7 +148,7 @@ impl Work {
 
     /// Formats the manifest. `program` calls [`work::run`]; tasks write to `journal`.
     pub fn manifest(&self, program: &Path, journal: &Path) -> String {
-        let Self { name, kind, word, count, tasks, manner, addressed, templated, volume } = self;
+        let Self { name, kind, word, count, network, tasks, manner, addressed, templated, volume } = self;
         let mut text = String::new();
         if *volume {
             text.push_str(&format!(
@@ -119,6 +161,12 @@ impl Work {
         ));
         if *volume {
             text.push_str(&format!("      volumes: {{data: {{type: host, source: v-{name}}}}}\n"));
+        }
+        match network {
+            NetworkMode::Host => {}
+            NetworkMode::Bridge => text.push_str("      network: {mode: bridge, ports: {http: {to: 80}}}\n"),
+            NetworkMode::None => text.push_str("      network: {mode: none}\n"),
+            NetworkMode::Cni => text.push_str(&format!("      network: {{mode: cni/{CNI}}}\n")),
         }
         text.push_str("      tasks:\n");
         for task in 0..*tasks {

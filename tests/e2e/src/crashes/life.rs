@@ -10,7 +10,9 @@ use std::{
 };
 
 use super::{
+    job::Networks,
     moment::{MOMENTS, Moment, Snapshot},
+    networks::{self, LifeNetwork},
     operation::{self, Begun, ExpectedState},
     oracle,
     work::Journal,
@@ -72,6 +74,7 @@ pub struct Life {
     pub(super) agent: Agent,
     pub(super) instance: String,
     pub(super) journal: Journal,
+    pub(super) network: LifeNetwork,
     pub(super) wanted: ExpectedState,
     /// Supervisors of versions up to this one were killed: their tasks may have started more often than
     /// requested.
@@ -93,6 +96,9 @@ impl Life {
     /// Starts a new agent. Tasks run `program`: see [`super::work::run`].
     pub fn begin(seed: u64, program: &Path) -> Self {
         let mut agent = Agent::prepare(Setup::default());
+        let network = LifeNetwork::new(agent.home.path().join("plugins"));
+        agent.set_config(&network.config());
+        agent.set_shell(&network.enter());
         let folder = agent.home.manifests().display().to_string();
         agent.set_arguments(vec!["--manifests".to_owned(), folder]);
         agent.launch();
@@ -103,7 +109,8 @@ impl Life {
             agent,
             instance,
             journal,
-            wanted: ExpectedState::default(),
+            network,
+            wanted: ExpectedState { networks: Networks::All, ..ExpectedState::default() },
             bereaved: 0,
             restarts: BTreeMap::new(),
             disturbed: BTreeSet::new(),
@@ -154,9 +161,10 @@ impl Life {
         self.agent.log_tail()
     }
 
-    /// Returns the agent for the last check.
-    pub fn into_agent(self) -> Agent {
-        self.agent
+    /// Ends the agent, and checks that nothing of it is left. Returns the violations.
+    pub fn finish(self) -> Vec<String> {
+        self.agent.finish();
+        self.network.until_empty()
     }
 
     fn point(&mut self) -> Result<Point, String> {
@@ -232,6 +240,7 @@ impl Life {
     /// Checks the tasks that run now, and what has become of those of the last check.
     fn judge(&mut self) -> Vec<String> {
         let mut broken = oracle::until_reached(&self.agent, &self.instance, &self.wanted, &self.journal);
+        broken.extend(self.network.until_right(&self.agent, &self.instance, &self.wanted));
         let running = oracle::running(&self.instance);
         let now: BTreeMap<_, _> =
             running.into_iter().map(|task| ((task.place, task.word), task.who)).collect();
@@ -247,7 +256,7 @@ impl Life {
         self.known = now;
         self.disturbed.clear();
         broken.extend(self.surplus_starts());
-        broken.extend(oracle::unexpected_lines(&self.agent.log(), &[]));
+        broken.extend(oracle::unexpected_lines(&self.agent.log(), &[networks::LEAK]));
         broken
     }
 

@@ -30,19 +30,22 @@ pub enum Moment {
     Record,
     /// An attempt's cgroup was created or removed.
     Cgroup,
+    /// The network of an allocation was made or removed.
+    Network,
     /// A task wrote to the journal.
     FirstAct,
     /// The agent is killed twice, the second time while it starts.
     Starting,
 }
 
-pub const MOMENTS: [Moment; 8] = [
+pub const MOMENTS: [Moment; 9] = [
     Moment::Random,
     Moment::Answer,
     Moment::Commit,
     Moment::Directory,
     Moment::Record,
     Moment::Cgroup,
+    Moment::Network,
     Moment::FirstAct,
     Moment::Starting,
 ];
@@ -57,6 +60,7 @@ impl Moment {
             Self::Directory => "at a directory",
             Self::Record => "at a record",
             Self::Cgroup => "at a cgroup",
+            Self::Network => "at a network",
             Self::FirstAct => "at a task's first action",
             Self::Starting => "and while starting",
         }
@@ -82,6 +86,12 @@ impl Snapshot {
             Moment::Cgroup => {
                 host::cgroup2().map(|top| top.join("herdlet").join(instance)).into_iter().collect()
             }
+            Moment::Network => {
+                let runtime = home::runtime(instance);
+                let bridges = fs::read_dir(runtime.join("addresses")).into_iter().flatten().flatten();
+                let dirs = [runtime.join("netns"), state.join("cni")];
+                dirs.into_iter().chain(bridges.map(|entry| entry.path())).collect()
+            }
             Moment::FirstAct => vec![journal.join("begun")],
         };
         Self { seen: paths.into_iter().map(|path| (path.clone(), stamp(&path))).collect() }
@@ -97,9 +107,12 @@ impl Snapshot {
                 true
             }
             Moment::Answer => until(&mut answered),
-            Moment::Commit | Moment::Directory | Moment::Record | Moment::Cgroup | Moment::FirstAct => {
-                until(|| self.seen.iter().any(|(path, was)| stamp(path) != *was))
-            }
+            Moment::Commit
+            | Moment::Directory
+            | Moment::Record
+            | Moment::Cgroup
+            | Moment::Network
+            | Moment::FirstAct => until(|| self.seen.iter().any(|(path, was)| stamp(path) != *was)),
         };
         if rng.one_in(2) {
             wait::pause(Duration::from_micros(rng.below(3_000)));

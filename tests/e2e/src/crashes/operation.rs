@@ -13,7 +13,7 @@ use std::{
 use serde_json::json;
 
 use super::{
-    job::{VALUE, Work, variable, word_of},
+    job::{Networks, VALUE, Work, variable, word_of},
     work::JobType,
 };
 use crate::{
@@ -131,6 +131,8 @@ pub struct ExpectedState {
     pub laid: BTreeMap<String, Work>,
     /// The values of variables, by job.
     pub values: BTreeMap<String, String>,
+    /// Which networks they may have.
+    pub networks: Networks,
 }
 
 impl ExpectedState {
@@ -145,7 +147,7 @@ impl ExpectedState {
             return if self.laid.contains_key(name) && rng.one_in(3) {
                 Operation::Take(name.to_owned())
             } else {
-                Operation::Lay(Work::random(rng, name, word))
+                Operation::Lay(Work::random(rng, name, word).connected(rng, self.networks))
             };
         }
         self.next_request(rng, word)
@@ -155,7 +157,7 @@ impl ExpectedState {
     pub fn next_request(&self, rng: &mut Rng, word: String) -> Operation {
         let name = pick(rng, &ASKED);
         let Some(known) = self.asked.get(name) else {
-            return Operation::Apply(Work::random(rng, name, word));
+            return Operation::Apply(Work::random(rng, name, word).connected(rng, self.networks));
         };
         match rng.below(10) {
             9 => Operation::Put(name.to_owned(), word),
@@ -163,7 +165,7 @@ impl ExpectedState {
             0 | 1 => Operation::Delete(name.to_owned()),
             2 | 3 => Operation::Restart(name.to_owned()),
             4 => Operation::Scale(known.scaled(rng)),
-            _ => Operation::Update(Work::random(rng, name, word)),
+            _ => Operation::Update(Work::random(rng, name, word).connected(rng, self.networks)),
         }
     }
 }

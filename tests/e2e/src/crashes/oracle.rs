@@ -152,11 +152,15 @@ pub fn is_tombstone(path: &Path) -> bool {
     in_records && record.is_some_and(|record| record.state == State::Tombstone)
 }
 
-/// Returns whether a path remains by design: the directory of volumes, versions of installed programs, variables and the
+/// Returns whether a path remains by design: the directories of volumes and of networks ([`super::networks`] checks their contents), versions of installed programs, variables and the
 /// keys of tokens and variables, and files of commits that never happened.
 fn is_kept(path: &Path) -> bool {
     let is_below = |name: &str| path.components().any(|part| part.as_os_str() == name);
     path.ends_with("state/volumes")
+        || path.ends_with("state/cni")
+        || path.ends_with("netns")
+        || is_below("addresses")
+        || is_below("settings")
         || is_below("variables")
         || is_below("keys")
         || is_below("versions")

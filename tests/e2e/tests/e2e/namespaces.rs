@@ -7,12 +7,11 @@
 //!
 //! Tests of the shared container engines enter the namespaces in which these publish ports and see mounts.
 
-use std::{ffi::c_int, fs, io, os::fd::AsFd as _};
+use std::{fs, io, os::fd::AsFd as _};
 
-use herdlet_e2e::engine;
+use herdlet_e2e::{engine, namespaces::bring_up_loopback};
 use rustix::{
     mount::{MountPropagationFlags, mount_change},
-    net::{AddressFamily, SocketType, socket},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
@@ -60,21 +59,4 @@ fn isolate() -> io::Result<()> {
     }
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     bring_up_loopback()
-}
-
-fn bring_up_loopback() -> io::Result<()> {
-    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    let flags = libc::c_short::try_from(libc::IFF_UP).map_err(io::Error::other)?;
-    let mut name = [0; libc::IFNAMSIZ];
-    for (to, from) in name.iter_mut().zip(b"lo") {
-        *to = libc::c_char::try_from(*from).map_err(io::Error::other)?;
-    }
-    let request =
-        libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
-    #[expect(unsafe_code, reason = "the flags of a device are set by an ioctl")]
-    // SAFETY: the request is an `ifreq`, as the kernel expects, and lives until the call returns.
-    let code: c_int = unsafe {
-        libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCSIFFLAGS, &raw const request)
-    };
-    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,5 +1,7 @@
 //! Networks of allocations: namespaces, addresses, ports of the machine that lead there, over crashes and damage.
 
+mod drift;
+
 use std::{
     collections::BTreeSet,
     fs,

@@ -54,6 +54,34 @@ fn a_renamed_bridge_takes_over_the_networks() {
 }
 
 #[test]
+fn settings_of_the_machine_are_restored_with_the_last_network() {
+    on_machine(|machine| {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let forwards = || Setting::ForwardV4.get().unwrap().unwrap();
+        let name = InterfaceName::new("docker0").unwrap();
+        let other = Bridge { name: &name, mtu: 1500, mac: Mac([2, 0, 0, 0, 0, 8]), alias: "" };
+        for (has_other, expected) in [(false, "0"), (true, "1")] {
+            Setting::ForwardV4.set("0").unwrap();
+            let networks = Networks::open(config(&machine.dir())).unwrap();
+            assert!(networks.is_unused().unwrap());
+            networks.up(&request("a", &[])).unwrap();
+            assert_eq!(forwards(), "1");
+            assert!(!networks.is_unused().unwrap());
+            networks.down("a").unwrap();
+            assert!(networks.is_unused().unwrap());
+            if has_other {
+                link::make_bridge(&mut socket, &other).unwrap();
+            }
+            // After a crash.
+            let next_agent = Networks::open(config(&machine.dir())).unwrap();
+            next_agent.remove().unwrap();
+            assert_eq!(forwards(), expected);
+            assert!(!machine.dir().join(SETTINGS).exists());
+        }
+    });
+}
+
+#[test]
 fn network_that_the_machine_reaches_otherwise_is_refused() {
     on_host(|machine, _| {
         let overlapping = BridgeConfig { subnet4: "192.0.0.0/16".parse().unwrap(), ..config(&machine.dir()) };

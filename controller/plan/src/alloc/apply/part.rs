@@ -122,7 +122,7 @@ impl Writer<'_> {
             Doing::Inspect(Some(by)) => by,
             Doing::Inspect(None) | Doing::Up | Doing::Renew | Doing::Down => Noticed::Periodic,
         };
-        self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
+        self.notes.push(Note::DriftDetected { of: self.drifted(part), by, why: why.clone() });
         self.state.parts.mark_drifted(part, self.now.boot_ns);
         let doing = Doing::Inspect(Some(by));
         self.state
@@ -158,7 +158,8 @@ impl Writer<'_> {
         // A catalogue that was only asked has answered: the services can be sent now.
         self.offer(part);
         if let Doing::Inspect(Some(by)) = doing {
-            self.notes.push(Note::DriftDetected { of: self.drifted(part), by });
+            let why = "it is missing".to_string();
+            self.notes.push(Note::DriftDetected { of: self.drifted(part), by, why });
             self.state.parts.mark_drifted(part, self.now.boot_ns);
         }
         if let IfLost::FailUsers(why) = part.row().if_lost {

@@ -150,7 +150,7 @@ fn damaged_part_is_repaired_without_a_pause() {
     assert_eq!(life.issued, ["Inspect", "Up"]);
     let (job, name) = (spec.job_key.clone(), spec.name());
     let drifted = Drifted { alloc: spec.id, job, name, task: Some("main".to_string()), kind: "task_dir" };
-    let detected = Note::DriftDetected { of: drifted.clone(), by: Noticed::Event };
+    let detected = Note::DriftDetected { of: drifted.clone(), by: Noticed::Event, why: "a file".to_string() };
     assert_eq!(life.notes, [detected, Note::DriftRepaired { of: drifted, took_ns: Some(3_000_000_000) }]);
 }
 

@@ -1,0 +1,263 @@
+//! The networks that running tasks use, and which of them may be damaged.
+//!
+//! In: views of allocations, reports. Out: damaged networks. All calls that inspect block.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
+
+use herdlet_api_types::{AllocId, alloc::Allocation};
+use herdlet_network::{
+    namespace::NamespaceId,
+    networks::Concern,
+    socket::{Protocol, Socket},
+    watch::RuleChange,
+};
+use herdlet_plan::{action::Outcome, event::Noticed};
+
+use super::{holds::Holds, reports::Reports};
+use crate::networks::{AllocNetworks, is_on_bridge};
+
+/// What is inspected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    /// The rules of the bridge.
+    Rules,
+    Network(AllocId),
+}
+
+/// A network that running tasks use.
+#[derive(Debug)]
+struct Used {
+    alloc: Arc<Allocation>,
+    /// Its namespace, and the number by which the kernel reports its changes, once they are known.
+    namespace: Option<(NamespaceId, Option<i32>)>,
+}
+
+/// What an inspection has found.
+#[derive(Debug, Default)]
+pub(super) struct Damage {
+    /// The damaged networks.
+    pub(super) networks: Vec<AllocId>,
+    /// The cause, if the rules were damaged. They are repaired.
+    pub(super) repaired_rules: Option<String>,
+}
+
+/// The networks.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    used: BTreeMap<AllocId, Used>,
+    due: BTreeSet<Subject>,
+    /// Those of which another namespace was found, or none.
+    moved: BTreeSet<AllocId>,
+    holds: Holds<Subject>,
+    /// Whether a network is new, and its changes are not reported yet.
+    has_new: bool,
+}
+
+impl Watched {
+    pub(super) fn is_empty(&self) -> bool {
+        self.used.is_empty()
+    }
+
+    pub(super) fn retain(&mut self, is_there: impl Fn(&AllocId) -> bool) {
+        self.used.retain(|id, _| is_there(id));
+    }
+
+    /// The view of an allocation has changed. `used`: if running tasks use its network.
+    pub(super) fn show(&mut self, id: AllocId, used: Option<Arc<Allocation>>) {
+        match (used, self.used.get_mut(&id)) {
+            (Some(alloc), Some(known)) => known.alloc = alloc,
+            (Some(alloc), None) => {
+                self.used.insert(id, Used { alloc, namespace: None });
+                self.has_new = true;
+            }
+            (None, Some(_)) => {
+                self.used.remove(&id);
+                self.due.remove(&Subject::Network(id));
+                self.moved.remove(&id);
+                self.holds.forget(&Subject::Network(id));
+            }
+            (None, None) => {}
+        }
+    }
+
+    pub(super) fn on_bridge(&self) -> impl Iterator<Item = &Allocation> {
+        self.used.values().map(|used| &*used.alloc).filter(|alloc| is_on_bridge(alloc))
+    }
+
+    /// When the next inspection is due without a report.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let now = Instant::now();
+        if self.has_new {
+            return Some(now);
+        }
+        self.due.iter().map(|subject| self.holds.until(subject, now).unwrap_or(now)).min()
+    }
+
+    /// Inspects what may be damaged: after a report what the report is about, periodically everything.
+    pub(super) fn inspect(&mut self, networks: &AllocNetworks, reports: &Reports, by: Noticed) -> Damage {
+        self.find_namespaces(networks);
+        self.doubt(networks, reports, by);
+        let now = Instant::now();
+        let (later, due): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut self.due)
+            .into_iter()
+            .partition(|subject| by == Noticed::Event && self.holds.until(subject, now).is_some());
+        self.due = later;
+        let mut damage = Damage::default();
+        for subject in due {
+            let is_damaged = match subject {
+                Subject::Rules => {
+                    damage.repaired_rules = networks.repair_rules();
+                    damage.repaired_rules.is_some()
+                }
+                Subject::Network(id) => {
+                    let used = self.used.get(&id);
+                    // What is wrong with another namespace, only the planner knows: tasks may have to follow.
+                    let is_damaged = self.moved.remove(&id)
+                        || used.is_some_and(|used| is_damaged(&networks.inspect_often(&used.alloc)));
+                    damage.networks.extend(is_damaged.then_some(id));
+                    is_damaged
+                }
+            };
+            if is_damaged {
+                self.holds.repaired(subject, now);
+            }
+        }
+        damage
+    }
+
+    /// Compares the namespaces with those that are known. Another one, or none any more, is damage; of a new network it is recorded.
+    fn find_namespaces(&mut self, networks: &AllocNetworks) {
+        self.has_new = false;
+        let mut socket = None;
+        for (id, used) in &mut self.used {
+            let found = networks.namespace_of(*id);
+            if found == used.namespace.map(|(namespace, _)| namespace) {
+                continue;
+            }
+            if used.namespace.is_some() {
+                self.due.insert(Subject::Network(*id));
+                self.moved.insert(*id);
+            }
+            if socket.is_none() {
+                socket = Socket::open(Protocol::Route).ok();
+            }
+            let number = socket.as_mut().and_then(|socket| networks.number_of(*id, socket));
+            used.namespace = found.map(|namespace| (namespace, number));
+        }
+    }
+
+    fn doubt(&mut self, networks: &AllocNetworks, reports: &Reports, by: Noticed) {
+        let everything = by == Noticed::Periodic || reports.are_incomplete();
+        let has_bridge = self.on_bridge().next().is_some();
+        if has_bridge && (everything || reports.rules != RuleChange::OwnOnly) {
+            self.due.insert(Subject::Rules);
+        }
+        if everything {
+            self.due.extend(self.used.keys().copied().map(Subject::Network));
+            return;
+        }
+        for change in &reports.links {
+            if let Some(number) = change.namespace {
+                let is_it = |used: &Used| used.namespace.is_some_and(|(_, known)| known == Some(number));
+                let found = self.used.iter().filter(|(_, used)| is_it(used));
+                self.due.extend(found.map(|(id, _)| Subject::Network(*id)));
+                continue;
+            }
+            match networks.concern(change) {
+                Concern::Nothing => {}
+                Concern::Owner(owner) => {
+                    let id = owner.parse().ok().map(AllocId).filter(|id| self.used.contains_key(id));
+                    self.due.extend(id.map(Subject::Network));
+                }
+                Concern::All => {
+                    let all: Vec<_> = self.on_bridge().map(|alloc| Subject::Network(alloc.id)).collect();
+                    self.due.extend(all);
+                }
+            }
+        }
+    }
+}
+
+/// Whether an inspection found damage; one that failed found nothing.
+fn is_damaged(seen: &Outcome) -> bool {
+    matches!(seen, Outcome::Absent | Outcome::Foreign { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_api_types::{
+        InstanceId,
+        job::{Network, NetworkMode},
+    };
+    use herdlet_base::paths::Paths;
+    use herdlet_network::watch::{Change, ChangeKind};
+    use herdlet_plan::env::NodeFacts;
+
+    use super::*;
+    use crate::{
+        current_node::CurrentNode,
+        networks::{Machine, Permission},
+    };
+
+    fn alloc(index: u64, mode: NetworkMode) -> Arc<Allocation> {
+        let mut job = herdlet_manifest::fixture::job("web", "g", "server");
+        Arc::make_mut(&mut job).groups[0].network = Some(Network { mode, ..Network::default() });
+        herdlet_manifest::fixture::alloc_view(&job, index, 1).spec
+    }
+
+    fn reports(change: Option<ChangeKind>, rules: RuleChange) -> Reports {
+        let links = change.into_iter().map(|what| Change { namespace: None, what }).collect();
+        Reports { links, rules }
+    }
+
+    /// Without privileges each network is absent, and so damaged.
+    #[test]
+    fn only_what_a_report_is_about_is_inspected() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { state: dir.path().to_owned(), runtime: dir.path().join("run") };
+        let machine = Machine {
+            permission: Permission::Missing,
+            usual_addresses: Vec::new(),
+            node: CurrentNode::new(NodeFacts::default()),
+        };
+        let instance = InstanceId("0123456789abcdef".to_owned());
+        let networks =
+            AllocNetworks::new(instance, herdlet_config::network::Network::default(), &paths, machine);
+        let [first, second] = [NetworkMode::Bridge, NetworkMode::None].map(|mode| alloc(0, mode));
+        let (first_id, second_id) = (first.id, AllocId::from_hash([9; 16]));
+        let mut watched = Watched::default();
+        assert!(watched.is_empty() && watched.next_due().is_none());
+        watched.show(first_id, Some(first));
+        let second = Arc::new(Allocation { id: second_id, ..(*second).clone() });
+        watched.show(second_id, Some(second));
+        assert!(watched.next_due().is_some(), "their namespaces are to be found");
+        let mut found = |watched: &mut Watched, reports: &Reports, by| {
+            let damage = watched.inspect(&networks, reports, by);
+            damage.networks.into_iter().collect::<BTreeSet<_>>()
+        };
+        let nothing = reports(None, RuleChange::OwnOnly);
+        assert_eq!(found(&mut watched, &nothing, Noticed::Event), BTreeSet::new());
+        assert!(watched.next_due().is_none());
+        let foreign =
+            reports(Some(ChangeKind::LinkGone(herdlet_network::link::Link::default())), RuleChange::Foreign);
+        assert_eq!(found(&mut watched, &foreign, Noticed::Event), BTreeSet::new());
+        // Lost reports.
+        let anything = reports(Some(ChangeKind::Anything), RuleChange::OwnOnly);
+        let both = BTreeSet::from([first_id, second_id]);
+        assert_eq!(found(&mut watched, &anything, Noticed::Event), both);
+        assert_eq!(
+            found(&mut watched, &anything, Noticed::Event),
+            BTreeSet::new(),
+            "they were just repaired"
+        );
+        assert!(watched.next_due().is_some(), "they are inspected later");
+        assert_eq!(found(&mut watched, &nothing, Noticed::Periodic), both);
+        watched.show(second_id, None);
+        watched.retain(|id| *id == second_id);
+        assert!(watched.is_empty());
+    }
+}
