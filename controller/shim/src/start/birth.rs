@@ -167,6 +167,11 @@ impl Child<'_> {
             }
             return sys::execveat(self.descriptors.helper, c"", self.arguments, self.variables);
         }
+        if self.has_own_root() {
+            // The kernel closes them only after it has found the interpreter of a script, which a task could place at
+            // `/proc/self/fd/N/../…`: a path out of its root.
+            sys::close_all_but(program_dir);
+        }
         let arguments = self.arguments.get(INIT_ARGUMENTS..).unwrap_or_default();
         execute(spec.program, spec.entry.map(|name| (program_dir, name)), arguments, self.variables)
     }
@@ -288,10 +293,13 @@ impl Child<'_> {
     fn change_directory(&self) -> sys::Result<()> {
         let Some(path) = self.spec.directory else { return Ok(()) };
         sys::chdir(path)?;
-        let has_own_root = self.spec.mount_namespace
-            || self.spec.join.is_some_and(|kinds| kinds.contains(Namespaces::MOUNT));
         // A path through a descriptor of this process leads out of the task's root.
-        if has_own_root && !sys::is_below_root() { Err(sys::EACCES) } else { Ok(()) }
+        if self.has_own_root() && !sys::is_below_root() { Err(sys::EACCES) } else { Ok(()) }
+    }
+
+    fn has_own_root(&self) -> bool {
+        let joined = self.spec.join.is_some_and(|kinds| kinds.contains(Namespaces::MOUNT));
+        self.spec.mount_namespace || joined
     }
 }
 

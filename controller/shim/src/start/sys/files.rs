@@ -16,9 +16,22 @@ pub(in crate::start) fn close(fd: Fd) {
 
 /// Closes every descriptor from `first` on.
 pub(in crate::start) fn close_from(first: Fd) {
-    let all: Result<usize> = kernel!(CLOSE_RANGE, first, u32::MAX, 0);
+    close_range(first, Fd::MAX);
+}
+
+/// Closes every descriptor but the standard ones and `kept`, which may be none.
+pub(in crate::start) fn close_all_but(kept: Fd) {
+    const FIRST: Fd = 3;
+    if kept > FIRST {
+        close_range(FIRST, kept - 1);
+    }
+    close_from(FIRST.max(kept + 1));
+}
+
+fn close_range(first: Fd, last: Fd) {
+    let all: Result<usize> = kernel!(CLOSE_RANGE, first, last, 0);
     if all.is_err() {
-        for fd in first..1024 {
+        for fd in first..=last.min(1023) {
             close(fd);
         }
     }
