@@ -29,7 +29,7 @@ use tokio::{
 
 use self::{
     reports::{Reports, Sources},
-    watched::{Damage, Watched},
+    watched::{Damage, NetworksInUse},
 };
 use super::drift::INSPECTION_PERIOD;
 use crate::{
@@ -70,7 +70,7 @@ impl NetworkWatch {
         inspections.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The planner inspects all of them at first.
         inspections.tick().await;
-        let (mut watched, mut sources) = (Watched::default(), None);
+        let (mut watched, mut sources) = (NetworksInUse::default(), None);
         let mut not_before = Instant::now();
         self.show_all(&mut watched);
         loop {
@@ -102,7 +102,7 @@ impl NetworkWatch {
                 Wake::Noticed(by) => by,
             };
             if watched.is_empty() {
-                (watched, sources) = (Watched::default(), None);
+                (watched, sources) = (NetworksInUse::default(), None);
                 continue;
             }
             let reports = reports::taken(&mut sources, &self.networks);
@@ -116,7 +116,7 @@ impl NetworkWatch {
         }
     }
 
-    fn show_all(&self, watched: &mut Watched) {
+    fn show_all(&self, watched: &mut NetworksInUse) {
         let views = self.model.allocs();
         watched.retain(|id| views.iter().any(|view| view.spec.id == *id));
         for view in views {
@@ -127,10 +127,10 @@ impl NetworkWatch {
     /// `None` if the async runtime is shutting down.
     async fn inspect(
         &self,
-        mut watched: Watched,
+        mut watched: NetworksInUse,
         reports: Reports,
         by: Noticed,
-    ) -> Option<(Watched, Damage)> {
+    ) -> Option<(NetworksInUse, Damage)> {
         let networks = Arc::clone(&self.networks);
         let inspected = off_thread(move || {
             let damage = watched.inspect(&networks, &reports, by);
@@ -146,7 +146,7 @@ impl NetworkWatch {
 
     /// # Errors
     /// If the agent ends.
-    async fn report(&self, watched: &Watched, damage: Damage, by: Noticed) -> Result<(), ()> {
+    async fn report(&self, watched: &NetworksInUse, damage: Damage, by: Noticed) -> Result<(), ()> {
         if let Some(why) = damage.repaired_rules {
             tracing::warn!(why, "repaired the rules of the bridge");
             for alloc in watched.on_bridge() {

@@ -14,7 +14,7 @@ use crate::{home, host, random::Rng, wait};
 
 /// Maximum wait for an event, since not every operation causes it. After that, the kill has no particular
 /// moment.
-const LIMIT: Duration = Duration::from_millis(80);
+const LIMIT: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
