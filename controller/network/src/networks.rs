@@ -32,7 +32,7 @@ use crate::{
     foreign,
     link::{self, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
-    port_owner::{HeldPort, Transport},
+    port_owner::HeldPort,
     ports::{HoldError, PortHolder},
     socket::{Protocol, Socket},
     subnet::Subnet4,
@@ -161,10 +161,7 @@ impl Networks {
     /// # Errors
     /// If another process has one of them.
     pub fn hold_ports(&self, request: &NetworkRequest<'_>) -> Result<(), HoldError> {
-        let held = |port: &RequestedPort| {
-            let (ip, port) = (port.host_ip.filter(|ip| !ip.is_unspecified()), port.host);
-            [Transport::Tcp, Transport::Udp].map(|protocol| HeldPort { protocol, ip, port })
-        };
+        let held = |port: &RequestedPort| HeldPort::held_for(port.host_ip, port.host);
         let ports: Vec<HeldPort> = request.ports.iter().flat_map(held).collect();
         self.holder.hold(request.owner, &ports)
     }
