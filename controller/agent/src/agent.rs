@@ -66,7 +66,7 @@ use crate::{
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
     vault::{Vaults, attributes},
-    watch::{clock, drift, networks::watch as watch_networks},
+    watch::{addresses::watch as watch_addresses, clock, drift, networks::watch as watch_networks},
 };
 use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -204,6 +204,7 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
+        let of_machine = network.clone();
         let networks = Arc::new(AllocNetworks::new(
             instance.id.clone(),
             network,
@@ -312,6 +313,7 @@ impl Agent {
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(templates::report_changes(data_changes, inbox.clone()));
         watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
+        watchers.open(watch_addresses(of_machine, inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

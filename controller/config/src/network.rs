@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -115,11 +116,14 @@ fn directories(plugins: Option<&str>, configs: Option<String>) -> Directories {
 
 impl Network {
     /// The networks that ports can name, with the addresses that the machine has now.
-    pub(super) fn host_networks_on_machine(&self) -> BTreeMap<String, plan::HostNetwork> {
+    ///
+    /// # Errors
+    /// If the kernel does not list its addresses.
+    pub fn host_networks_on_machine(&self) -> io::Result<BTreeMap<String, plan::HostNetwork>> {
         if self.host_networks.is_empty() {
-            return BTreeMap::new();
+            return Ok(BTreeMap::new());
         }
-        self.host_networks_on(&herdlet_fingerprint::interfaces().unwrap_or_default())
+        Ok(self.host_networks_on(&herdlet_fingerprint::interfaces()?))
     }
 
     /// The same on a machine with these interfaces. IPv4 comes first, because a port of an IPv6 address leads to no network in mode
