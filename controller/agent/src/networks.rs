@@ -15,7 +15,7 @@ use std::{
 use herdlet_api_types::{
     AllocId, Duration, InstanceId,
     alloc::{Allocation, AssignedPort},
-    job::NetworkMode,
+    job::{Dns, NetworkMode},
 };
 use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
@@ -397,7 +397,12 @@ fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
 }
 
 fn bridged_facts(made: &Made) -> Arc<Facts> {
-    let network = AllocNetwork { interface: INTERFACE.to_owned(), address: made.address4.to_string() };
+    let network = AllocNetwork {
+        interface: INTERFACE.to_owned(),
+        address: made.address4.to_string(),
+        address6: made.address6.map(|ip| ip.to_string()),
+        dns: Dns::default(),
+    };
     facts_of(made.namespace, Some((made.address4, network)))
 }
 

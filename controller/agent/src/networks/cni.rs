@@ -140,8 +140,19 @@ fn facts_of(made: &AttachedNetwork) -> Arc<Facts> {
     let network = connection.address().map(|address| AllocNetwork {
         interface: connection.interface.as_str().to_owned(),
         address: address.to_string(),
+        address6: connection.addresses.iter().find(|ip| ip.is_ipv6()).map(IpAddr::to_string),
+        dns: reported_dns(&connection.dns),
     });
     Arc::new(Facts { revision: Revision(revision.max(1)), network, ..Facts::default() })
+}
+
+/// As in Nomad, nothing is reported of plugins that name no server.
+fn reported_dns(Dns { servers, searches, options }: &Dns) -> job::Dns {
+    if servers.is_empty() {
+        return job::Dns::default();
+    }
+    let servers = servers.iter().map(IpAddr::to_string).collect();
+    job::Dns { servers, searches: searches.clone(), options: options.clone() }
 }
 
 /// What an operator can install is waited for.
