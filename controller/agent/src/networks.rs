@@ -13,7 +13,7 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, Duration, InstanceId,
+    AllocId, InstanceId,
     alloc::{Allocation, AssignedPort},
     job::{Dns, NetworkMode},
 };
@@ -21,7 +21,6 @@ use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
 use herdlet_config::network::Network as Settings;
 use herdlet_network::{
-    address_pool::PoolError,
     host,
     link::{self, InterfaceName},
     namespace::NamespaceId,
@@ -29,29 +28,28 @@ use herdlet_network::{
         AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NamespaceSource, NetworkError,
         NetworkRequest, NetworkState, Networks, RequestedPort,
     },
-    port_owner::{HeldPort, PortOwner},
-    ports::HoldError,
+    port_owner::HeldPort,
     socket::{Protocol, Socket},
 };
 use herdlet_plan::{
-    action::{FailureClass, Outcome},
+    action::Outcome,
     env::NodeFacts,
     facts::{Facts, Revision},
     network::AllocNetwork,
 };
 
-use self::description::Description;
+pub use self::view::dropping_chains;
+use self::{
+    description::Description,
+    failure::{failed, fatal, not_held, retry, warn_of_stranger},
+};
 use crate::current_node::CurrentNode;
 
 mod cni;
 mod description;
 mod dns;
-
-/// How soon to ask again for a port that another process has: no event reports its release.
-const ASK_FOR_PORT: Duration = Duration::from_secs(1);
-
-/// How soon to ask again for an address.
-const ASK_FOR_ADDRESS: Duration = Duration::from_secs(5);
+mod failure;
+mod view;
 
 /// Number of digits of the instance's id in the name of its bridge.
 const DIGITS: usize = 8;
@@ -217,9 +215,14 @@ impl AllocNetworks {
 
     /// The numbers of the ports that this agent holds.
     pub fn held_ports(&self) -> BTreeSet<u16> {
+        self.held().into_iter().map(|HeldPort { port, .. }| port).collect()
+    }
+
+    fn held(&self) -> Vec<HeldPort> {
         let bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let of_bridge = bridged.iter().flat_map(|networks| networks.held_ports());
-        of_bridge.chain(self.cni.held_ports()).map(|HeldPort { port, .. }| port).collect()
+        let mut held = bridged.map(|networks| networks.held_ports()).unwrap_or_default();
+        held.extend(self.cni.held_ports());
+        held
     }
 
     /// Removes the remains of networks whose allocation satisfies `is_leak`: after the loss of the database
@@ -317,16 +320,20 @@ impl AllocNetworks {
     }
 
     fn inspect_bridged(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
-        let networks = self.bridged()?;
-        let ports = self.ports_of(about.alloc);
-        let request = request(owner, &ports);
-        let state = networks.inspect(&request)?;
+        let outcome = self.seen_on_bridge(about, owner)?;
         // The sockets have ended with the earlier agent.
-        if let NetworkState::Complete(_) = state
-            && let Err(error) = networks.hold_ports(&request)
-        {
-            warn_of_stranger(owner, &error);
+        if matches!(outcome, Outcome::Present(_)) {
+            let ports = self.ports_of(about.alloc);
+            if let Err(error) = self.bridged()?.hold_ports(&request(owner, &ports)) {
+                warn_of_stranger(owner, &error);
+            }
         }
+        Ok(outcome)
+    }
+
+    fn seen_on_bridge(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
+        let (networks, ports) = (self.bridged()?, self.ports_of(about.alloc));
+        let state = networks.inspect(&request(owner, &ports))?;
         Ok(about.observed(state, |made| (Some(made.address4), bridged_facts(&made))))
     }
 
@@ -422,57 +429,8 @@ fn facts_of_machine() -> Arc<Facts> {
     Arc::new(Facts { revision: Revision(1), ..Facts::default() })
 }
 
-/// Without its ports a network is not made.
-fn not_held(error: &HoldError) -> Outcome {
-    match error {
-        HoldError::Taken { port, owner } => {
-            let named = |PortOwner { pid, program }: &PortOwner| format!("{program} (process {pid})");
-            let owner = owner.as_ref().map_or_else(|| "another process".to_owned(), named);
-            let on = format!("port {}/{}, which {owner} has", port.port, port.protocol.as_str());
-            Outcome::Pending { on, ask_in: ASK_FOR_PORT }
-        }
-        HoldError::Io { .. } => retry(in_full(error)),
-    }
-}
-
-fn warn_of_stranger(owner: &str, error: &HoldError) {
-    let error = in_full(error);
-    tracing::warn!(
-        alloc = owner,
-        error,
-        "a port that leads to an allocation is not held: another process may lose its packets"
-    );
-}
-
 fn route_socket() -> Result<Socket, NetworkError> {
     Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
-}
-
-fn fatal(why: String) -> Outcome {
-    Outcome::Failed { class: FailureClass::Fatal, why }
-}
-
-fn retry(why: String) -> Outcome {
-    Outcome::Failed { class: FailureClass::Retry, why }
-}
-
-fn failed(error: &NetworkError) -> Outcome {
-    match error {
-        NetworkError::Pool(PoolError::Full(subnet)) => {
-            Outcome::Pending { on: format!("a free address in {subnet}"), ask_in: ASK_FOR_ADDRESS }
-        }
-        NetworkError::NoIpv6 { .. } => fatal(in_full(error)),
-        NetworkError::Overlap { .. } => {
-            let hint = "set `network.subnet` in the agent's config to a network that is free";
-            retry(format!("{}; {hint}", in_full(error)))
-        }
-        NetworkError::Kernel(_)
-        | NetworkError::Link(_)
-        | NetworkError::Pool(PoolError::Io { .. })
-        | NetworkError::Namespace(_)
-        | NetworkError::Setting(_)
-        | NetworkError::Io { .. } => retry(in_full(error)),
-    }
 }
 
 #[cfg(test)]

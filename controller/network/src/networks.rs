@@ -12,6 +12,7 @@ mod inside;
 mod lone;
 mod machine;
 mod request;
+mod status;
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +30,7 @@ use crate::{
     address_pool::AddressPool,
     conntrack,
     firewall::{BridgeRules, Difference, Firewall, Installation, PortMap},
-    foreign,
+    foreign::{self, Traffic},
     link::{self, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
     port_owner::HeldPort,
@@ -42,6 +43,7 @@ pub use lone::LoneNetworks;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
+pub use status::BridgeStatus;
 
 /// The interface in an allocation's namespace.
 pub const INTERFACE: &str = "eth0";
@@ -261,10 +263,7 @@ impl Networks {
     pub fn remove(&self) -> Result<(), NetworkError> {
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Rules::Unknown;
         self.firewall.remove()?;
-        let opened = Socket::open(Protocol::Netfilter);
-        let mut netfilter =
-            opened.map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
-        foreign::withdraw(&mut netfilter, &self.config.instance)?;
+        foreign::withdraw(&mut open_netfilter()?, &self.config.instance)?;
         let mut socket = open_socket()?;
         let is_ours =
             link::find(&mut socket, &self.config.name)?.is_some_and(|found| found.alias == self.alias(None));
@@ -307,8 +306,13 @@ impl Networks {
     fn pass_others(&self) {
         let passed =
             Socket::open(Protocol::Netfilter).map_err(|error| error.to_string()).and_then(|mut socket| {
-                foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
-                    .map_err(|error| in_full(&error))
+                foreign::let_through(
+                    &mut socket,
+                    &self.config.instance,
+                    &self.config.name,
+                    Traffic::Forwarded,
+                )
+                .map_err(|error| in_full(&error))
             });
         match passed {
             Ok(changed) => changed.iter().for_each(|chain| {
@@ -348,8 +352,7 @@ impl Networks {
     fn forget_connections(&self, owner: &str) {
         let forget = || -> Result<(), NetworkError> {
             let Some(address4) = self.pool.find(owner)? else { return Ok(()) };
-            let mut socket = Socket::open(Protocol::Netfilter)
-                .map_err(|source| NetworkError::Io { what: "open a netlink socket", source })?;
+            let mut socket = open_netfilter()?;
             for address in self.addresses(address4) {
                 conntrack::forget(&mut socket, address.ip)?;
             }
@@ -447,6 +450,11 @@ fn inspecting(source: io::Error) -> NetworkError {
 
 fn open_socket() -> Result<Socket, NetworkError> {
     Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
+}
+
+fn open_netfilter() -> Result<Socket, NetworkError> {
+    Socket::open(Protocol::Netfilter)
+        .map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
 }
 
 /// The hardware address of an interface follows from its address: neighbours that remember it are right.

@@ -2,7 +2,11 @@
 
 use super::*;
 use herdlet_api_types::job::{Dns, Network};
-use herdlet_network::port_owner::Transport;
+use herdlet_network::{
+    port_owner::{PortOwner, Transport},
+    ports::HoldError,
+};
+use herdlet_plan::action::FailureClass;
 
 fn port(host_ip: &str, to: u16) -> AssignedPort {
     AssignedPort { host_ip: host_ip.to_owned(), value: 8080, to }
