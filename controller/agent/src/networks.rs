@@ -213,6 +213,11 @@ impl AllocNetworks {
         }
     }
 
+    /// The host name of an allocation's tasks; none if it is the machine's. An invalid one has failed the network before.
+    pub fn hostname(&self, alloc: &Allocation) -> Option<String> {
+        dns::hostname(alloc, &self.machine.node).ok().flatten()
+    }
+
     /// The numbers of the ports that this agent holds.
     pub fn held_ports(&self) -> BTreeSet<u16> {
         self.held().into_iter().map(|HeldPort { port, .. }| port).collect()
@@ -316,7 +321,8 @@ impl AllocNetworks {
 
     fn describe<'a>(&self, alloc: &'a Allocation) -> Result<Description<'a>, String> {
         let dns = dns::interpolated(alloc, &self.machine.node)?;
-        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns })
+        let hostname = dns::hostname(alloc, &self.machine.node)?;
+        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns, hostname })
     }
 
     fn inspect_bridged(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {

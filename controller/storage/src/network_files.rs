@@ -52,7 +52,10 @@ pub enum Connection<'c> {
     /// It is the machine's.
     Machine,
     /// It has only a loopback interface.
-    None,
+    None {
+        /// The name of the machine that tasks see, if it is not the machine's own.
+        name: Option<&'c str>,
+    },
     /// It has an address, under this name.
     Address {
         /// The address.
@@ -155,7 +158,8 @@ fn hosts(connection: Connection<'_>) -> Option<String> {
     let text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
     match connection {
         Connection::Machine => None,
-        Connection::None => Some(text.to_owned()),
+        Connection::None { name: None } => Some(text.to_owned()),
+        Connection::None { name: Some(name) } => Some(format!("{text}127.0.0.1 {name}\n")),
         Connection::Address { ip, name } => Some(format!("{text}{ip} {name}\n")),
     }
 }
@@ -164,7 +168,7 @@ fn hosts(connection: Connection<'_>) -> Option<String> {
 fn of_machine(connection: Connection<'_>, read: impl Fn(&str) -> Option<String>) -> String {
     match connection {
         Connection::Machine => lines_of(&read(RESOLV_CONF[0]).unwrap_or_default(), |_| true),
-        Connection::None => String::new(),
+        Connection::None { .. } => String::new(),
         Connection::Address { .. } => resolv_conf(read),
     }
 }
@@ -278,7 +282,9 @@ mod tests {
     #[test]
     fn hosts_name_the_allocation() {
         assert_eq!(hosts(Connection::Machine), None);
-        assert!(!hosts(Connection::None).unwrap().contains("node1"));
+        assert!(!hosts(Connection::None { name: None }).unwrap().contains("node1"));
+        let alone = hosts(Connection::None { name: Some("web-1") }).unwrap();
+        assert_eq!(alone.lines().last(), Some("127.0.0.1 web-1"));
         let ip = "172.26.80.2".parse().unwrap();
         let text = hosts(Connection::Address { ip, name: "node1" }).unwrap();
         assert_eq!(text.lines().last(), Some("172.26.80.2 node1"));
@@ -295,7 +301,8 @@ mod tests {
             options: list(options),
         };
         let ip = "172.26.80.2".parse().unwrap();
-        let (own, alone) = (Connection::Address { ip, name: "node1" }, Connection::None);
+        let (own, alone) =
+            (Connection::Address { ip, name: "node1" }, Connection::None { name: None });
         for (connection, dns, expected) in [
             (Connection::Machine, dns(&[], &[], &[]), machine.to_owned()),
             (

@@ -41,7 +41,7 @@ impl AllocNetworks {
             Ok(made) => made,
             Err(error) => return failed(&error),
         };
-        match files(&made, &about.dns).up(&about.dir) {
+        match files(&made, about).up(&about.dir) {
             Ok(()) => Outcome::Done(Some(facts_of(&made))),
             Err(error) => retry(in_full(&error)),
         }
@@ -54,7 +54,7 @@ impl AllocNetworks {
             Ok(State::Absent) => return Outcome::Absent,
             Err(error) => return failed(&error),
         };
-        match files(&made, &about.dns).difference(&about.dir) {
+        match files(&made, about).difference(&about.dir) {
             Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
             None => Outcome::Present(Some(facts_of(&made))),
         }
@@ -103,11 +103,11 @@ fn arguments(alloc: &Allocation, region: &str) -> String {
 }
 
 /// The files about a network. Its plugins may name other name servers than the machine's, and the job others again.
-fn files(made: &AttachedNetwork, of_job: &job::Dns) -> NetworkFiles {
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy();
+fn files(made: &AttachedNetwork, about: &Description<'_>) -> NetworkFiles {
+    let (name, of_job) = (about.name(), &about.dns);
     let address = made.connection.address();
-    let connection = address.map_or(Connection::None, |ip| Connection::Address { ip, name: &name });
+    let alone = Connection::None { name: about.hostname.as_deref() };
+    let connection = address.map_or(alone, |ip| Connection::Address { ip, name: &name });
     let files = NetworkFiles::for_connection(connection, of_job);
     match resolv_conf(&made.connection.dns).filter(|_| of_job.is_empty()) {
         Some(resolv_conf) => NetworkFiles { resolv_conf, ..files },

@@ -25,6 +25,8 @@ pub(super) struct Description<'a> {
     /// Its directory.
     pub(super) dir: PathBuf,
     pub(super) dns: Dns,
+    /// The host name of its tasks, if it is not the machine's.
+    pub(super) hostname: Option<String>,
 }
 
 /// Removes the files from the directory of an allocation.
@@ -71,13 +73,20 @@ impl Description<'_> {
         self.observed(NetworkState::Complete(()), |()| (None, facts_of_machine()))
     }
 
+    /// The host name that its tasks see.
+    pub(super) fn name(&self) -> String {
+        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.hostname.clone().unwrap_or_else(machine)
+    }
+
     fn files(&self, address: Option<Ipv4Addr>) -> NetworkFiles {
-        let name = rustix::system::uname();
-        let name = name.nodename().to_string_lossy();
+        let name = self.name();
         let connection = match (mode_of(self.alloc), address) {
             (NetworkMode::Host, _) => Connection::Machine,
-            (_, Some(ip)) => Connection::Address { ip: ip.into(), name: &name },
-            (_, None) => Connection::None,
+            (_, Some(ip)) => {
+                Connection::Address { ip: ip.into(), name: &name }
+            }
+            (_, None) => Connection::None { name: self.hostname.as_deref() },
         };
         NetworkFiles::for_connection(connection, &self.dns)
     }
