@@ -1,6 +1,7 @@
 //! Allocations: placed instances of a group, as their source wants them and as this node reports them.
 
 mod cores;
+mod network;
 
 use std_alloc::{collections::BTreeMap, string::String, sync::Arc, vec::Vec};
 
@@ -12,6 +13,7 @@ use crate::{
 };
 
 pub use cores::{AssignedCores, CoreSet};
+pub use network::AllocNetwork;
 
 /// The reason to stop an allocation of a drained node, in Nomad's words.
 pub const DRAINED: &str = "alloc is being migrated";

@@ -37,6 +37,7 @@ pub mod ids;
 pub mod job;
 pub mod manifest;
 pub mod names;
+pub mod network;
 pub mod nomad;
 pub mod overview;
 pub mod rfc3339;

@@ -16,6 +16,9 @@ pub const PART_BYTES_MAX: usize = 128;
 /// Longest name of a service in bytes: a DNS label (RFC 1035 §2.3.4).
 pub const SERVICE_BYTES_MAX: usize = 63;
 
+/// Longest name of a host in bytes: the kernel takes 64, and a label of DNS has 63.
+pub const HOST_BYTES_MAX: usize = 63;
+
 /// What a name is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameKind {
@@ -27,6 +30,8 @@ pub enum NameKind {
     Part,
     /// A service.
     Service,
+    /// A host: labels of DNS, separated by dots (RFC 1123 §2.1).
+    Host,
 }
 
 impl NameKind {
@@ -47,6 +52,11 @@ impl NameKind {
                     && !name.ends_with('-');
                 (!fits).then_some(SERVICE_RULE)
             }
+            Self::Host => {
+                let is_label = |label: &str| Self::Service.accepts(label);
+                let fits = name.len() <= HOST_BYTES_MAX && name.split('.').all(is_label);
+                (!fits).then_some(HOST_RULE)
+            }
         }
     }
 
@@ -55,6 +65,9 @@ impl NameKind {
         self.problem(name).is_none()
     }
 }
+
+/// The rule for names of hosts, as the end of a sentence.
+const HOST_RULE: &str = "must be 1 to 63 letters (a-z, A-Z), digits, dashes and dots; no part between dots may be empty, or begin or end with a dash";
 
 /// The rule for names of services, as the end of a sentence.
 pub const SERVICE_RULE: &str =
@@ -187,6 +200,17 @@ mod tests {
         }
         for bad in ["", "-a", "a-", "a_b", "a.b", "é", &"x".repeat(SERVICE_BYTES_MAX + 1)] {
             assert!(!NameKind::Service.accepts(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_of_hosts_are_those_of_dns() {
+        for good in ["web", "web-1.example.org", "1", &"x".repeat(HOST_BYTES_MAX)] {
+            assert!(NameKind::Host.accepts(good), "{good}");
+        }
+        for bad in ["", ".", "a..b", "a.", "-a", "a-.b", "a_b", "a b", "é", &"x".repeat(HOST_BYTES_MAX + 1)]
+        {
+            assert!(!NameKind::Host.accepts(bad), "{bad}");
         }
     }
 }

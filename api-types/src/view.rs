@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AllocId, Duration, JobKey, Moment, UnixNanos,
-    alloc::{Allocation, ClientStatus, Desired},
+    alloc::{AllocNetwork, Allocation, ClientStatus, Desired},
     deployment::{Deployment, DeploymentStatus},
     job::{Group, Job},
     rfc3339::rfc3339,
@@ -213,6 +213,9 @@ pub struct AllocView {
     /// Whether its parts end without a `shutdown_delay`.
     #[serde(default)]
     pub no_shutdown_delay: bool,
+    /// The last network that its tasks shared; none if they use the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<AllocNetwork>,
     /// The commit of the last change.
     pub modify_index: u64,
     /// When it last changed.

@@ -4,6 +4,7 @@
 //! them. Nothing is changed. The command itself contacts a running agent.
 //!
 //! - `machine`: the machine itself.
+//! - `networks`: networks of allocations, and who drops their packets.
 //! - `storage`: where state is kept and manifests are read.
 //! - `cluster`: servers.
 //! - `ownership`: whether other users could change what the agent obeys.
@@ -17,6 +18,7 @@ mod engines;
 mod identities;
 mod instance;
 mod machine;
+mod networks;
 mod ownership;
 mod peers;
 mod secrets;
@@ -35,7 +37,7 @@ use herdlet_storage::artifact::unpack::Barrier;
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Serialize;
 
-use machine::{cgroups, clock, container, inotify, isolation, kernel, mounts, ports};
+use machine::{cgroups, clock, container, inotify, isolation, java, kernel, mounts, ports};
 pub(crate) use machine::{open_files, unpacking};
 use peers::{consul, listener};
 use storage::{access_lists, disk, host_volume, manifests};
@@ -101,7 +103,10 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         access_lists(state_dir),
         clock(herdlet_base::clock::wall_now().0, Path::new("/run/systemd")),
     ];
+    let instance = herdlet_agent::state_db::StateDir::instance_in(in_use.unwrap_or(&config.state_dir));
     findings.extend(isolation(config));
+    findings.extend(java(config));
+    findings.push(networks::networks(config, instance.as_ref()));
     findings.extend(config_warnings(config));
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));
@@ -114,8 +119,6 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     findings.extend(listener(config));
     findings.extend(consul(config).await);
     findings.extend(cluster::cluster(config).await);
-    let dir = in_use.unwrap_or(&config.state_dir);
-    let instance = herdlet_agent::state_db::StateDir::instance_in(dir);
     findings.extend(engines::engines(config, instance.as_ref().map(|instance| &*instance.0)).await);
     findings
 }

@@ -19,6 +19,9 @@ pub struct Network {
     /// How its tasks resolve names, where that differs from the machine.
     #[serde(default, skip_serializing_if = "Dns::is_empty")]
     pub dns: Dns,
+    /// The host name that its tasks see; the machine's if empty. Only in a network of their own.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hostname: String,
     /// The machine's network that a port is on, by its label; the usual one for ports without.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub host_networks: BTreeMap<String, String>,

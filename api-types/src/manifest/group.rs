@@ -363,7 +363,7 @@ block! {
 block! {
     /// Ports of a group, or of one task.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["hostname", "reserved_ports", "dynamic_ports"],
+        "x-not-built" = ["reserved_ports", "dynamic_ports"],
         "x-no-effect" = { "cidr": OLD, "device": OLD, "ip": OLD, "mbits": OLD },
     )))]
     pub struct Network {
@@ -375,6 +375,8 @@ block! {
         pub cni: Cni,
         /// How tasks with an `/etc/resolv.conf` of their own (`exec`, `docker`, `podman`) resolve names. Only for a group.
         pub dns: Dns,
+        /// The host name of tasks in a network of their own (`exec`, `java`, `docker`, `podman`); default the machine's. Only for a group.
+        pub hostname: Text,
     }
 }
 

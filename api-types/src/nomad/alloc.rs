@@ -15,11 +15,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{
-    AllocMetric, AllocatedResources, Node, TaskEvent, job, legacy, resources::resources, task_event, to_value,
+    AllocMetric, AllocatedResources, Node, TaskEvent, dns::dns, job, legacy, resources::resources,
+    task_event, to_value,
 };
 use crate::{
     AllocId,
-    alloc::{Allocation as Spec, DRAINED, Desired, RescheduleEvent},
+    alloc::{AllocNetwork, Allocation as Spec, DRAINED, Desired, RescheduleEvent},
     rfc3339::rfc3339,
     view::{AllocView, TaskView},
 };
@@ -153,7 +154,7 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         deployment_id: spec.deployment.map(|of| of.id.to_string()).unwrap_or_default(),
         deployment_status: deployment_status(view),
         reschedule_tracker: reschedule_tracker(spec, node),
-        network_status: None,
+        network_status: view.network.as_ref().map(network_status),
         followup_eval_id: followup_eval_id(view).unwrap_or_default(),
         preempted_allocations: None,
         preempted_by_allocation: String::new(),
@@ -165,6 +166,15 @@ pub fn allocation(view: &AllocView, node: &Node) -> Allocation {
         create_time: spec.create_time.0,
         modify_time: view.modify_time.0,
     }
+}
+
+fn network_status(network: &AllocNetwork) -> Value {
+    json!({
+        "InterfaceName": network.interface,
+        "Address": network.address,
+        "AddressIPv6": network.address6.clone().unwrap_or_default(),
+        "DNS": dns(&network.dns),
+    })
 }
 
 /// An allocation in Nomad's lists: without its job and the details.

@@ -175,6 +175,9 @@ fn group(group: &Group, kind: JobType) -> Value {
 fn group_network(network: &Network) -> Value {
     let mut shown = self::network(&network.mode, &network.ports, |label| network.host_network(label));
     shown["DNS"] = dns(&network.dns);
+    if !network.hostname.is_empty() {
+        shown["Hostname"] = json!(network.hostname);
+    }
     if !network.cni_args.is_empty() {
         shown["CNI"] = json!({ "Args": network.cni_args });
     }

@@ -66,7 +66,7 @@ use crate::{
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
     vault::{Vaults, attributes},
-    watch::{clock, drift, networks::NetworkWatch},
+    watch::{addresses::watch as watch_addresses, clock, drift, networks::NetworkWatch},
 };
 use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -204,6 +204,7 @@ impl Agent {
         }
         let extent = if incomplete || !unusable.is_empty() { Extent::Part } else { Extent::Whole };
         let memory = Memory::new(&world, forgotten, extent);
+        let of_machine = network.clone();
         let networks = Arc::new(AllocNetworks::new(
             instance.id.clone(),
             network,
@@ -318,6 +319,7 @@ impl Agent {
             notes,
         };
         watchers.open(networks.follow());
+        watchers.open(watch_addresses(of_machine, inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

@@ -12,15 +12,14 @@ use std::{
 };
 
 use herdlet_api_types::{
-    AllocId, Duration, InstanceId,
+    AllocId, InstanceId,
     alloc::{Allocation, AssignedPort},
-    job::{Network, NetworkMode},
+    job::{Dns, Network, NetworkMode},
 };
 use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
-use herdlet_config::network::Network as Settings;
+use herdlet_config::network::{NameServing, Network as Settings};
 use herdlet_network::{
-    address_pool::PoolError,
     host,
     link::{self, InterfaceName},
     namespace::NamespaceId,
@@ -28,32 +27,34 @@ use herdlet_network::{
         AllocNetwork as Made, BridgeConfig, INTERFACE, LoneNetworks, NamespaceSource, NetworkError,
         NetworkRequest, NetworkState, Networks, RequestedPort, SETTINGS,
     },
-    port_owner::{HeldPort, PortOwner},
-    ports::HoldError,
+    port_owner::HeldPort,
     socket::{Protocol, Socket},
 };
 use herdlet_plan::{
-    action::{FailureClass, Outcome},
+    action::Outcome,
     env::NodeFacts,
     facts::{Facts, Revision},
     network::AllocNetwork,
 };
 
-use self::description::Description;
+use tokio::sync::watch;
+
+pub use self::view::dropping_chains;
+use self::{
+    description::Description,
+    failure::{failed, fatal, not_held, retry, warn_of_stranger},
+};
 use crate::current_node::CurrentNode;
+pub use herdlet_network::networks::NameServer;
 
 mod cni;
 mod description;
 mod dns;
 mod drift;
+mod failure;
+mod view;
 
 pub use drift::is_on_bridge;
-
-/// Delay until the next attempt to get a port that another process has: no event reports its release.
-const ASK_FOR_PORT: Duration = Duration::from_secs(1);
-
-/// Delay until the next attempt to get an address.
-const ASK_FOR_ADDRESS: Duration = Duration::from_secs(5);
 
 /// Number of digits of the instance's id in the name of its bridge.
 const DIGITS: usize = 8;
@@ -68,6 +69,7 @@ pub struct AllocNetworks {
     lone: LoneNetworks,
     cni: CniNetworks,
     bridged: Mutex<Option<Arc<Networks>>>,
+    name_servers: watch::Sender<Option<Arc<NameServer>>>,
 }
 
 /// What networks depend on, besides the config.
@@ -140,6 +142,7 @@ impl AllocNetworks {
             machine,
             lone: LoneNetworks::in_runtime(&paths.runtime),
             bridged: Mutex::default(),
+            name_servers: watch::Sender::new(None),
         }
     }
 
@@ -219,11 +222,43 @@ impl AllocNetworks {
         }
     }
 
+    /// The sockets to which allocations on the bridge send queries for names, as they are opened.
+    pub fn name_servers(&self) -> watch::Receiver<Option<Arc<NameServer>>> {
+        self.name_servers.subscribe()
+    }
+
+    /// The address to which allocations on a bridge send queries for names; none if they use other servers.
+    fn name_server(&self, networks: &Networks) -> Option<IpAddr> {
+        if self.settings.dns == NameServing::Off {
+            return None;
+        }
+        let server = networks.name_server().unwrap_or_else(|error| {
+            tracing::warn!(error = in_full(&error), "failed to answer queries of allocations for names");
+            None
+        })?;
+        let ip = server.ip.into();
+        self.name_servers.send_if_modified(|known| {
+            let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &server));
+            *known = Some(server);
+            is_new
+        });
+        Some(ip)
+    }
+
+    /// The host name of an allocation's tasks; none if it is the machine's. An invalid one has failed the network before.
+    pub fn hostname(&self, alloc: &Allocation) -> Option<String> {
+        dns::hostname(alloc, &self.machine.node).ok().flatten()
+    }
+
     /// The numbers of the ports that this agent holds.
     pub fn held_ports(&self) -> BTreeSet<u16> {
-        let bridged = self.opened();
-        let of_bridge = bridged.iter().flat_map(|networks| networks.held_ports());
-        of_bridge.chain(self.cni.held_ports()).map(|HeldPort { port, .. }| port).collect()
+        self.held().into_iter().map(|HeldPort { port, .. }| port).collect()
+    }
+
+    fn held(&self) -> Vec<HeldPort> {
+        let mut held = self.opened().map(|networks| networks.held_ports()).unwrap_or_default();
+        held.extend(self.cni.held_ports());
+        held
     }
 
     /// Removes the remains of networks whose allocation satisfies `is_leak`: after the loss of the database
@@ -320,6 +355,7 @@ impl AllocNetworks {
             warn_of_stranger(owner, &error);
         }
         let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
+        let about = about.with_name_server(self.name_server(&networks));
         Ok(about.written(Some(made.address4), bridged_facts(&made)))
     }
 
@@ -332,20 +368,27 @@ impl AllocNetworks {
 
     fn describe<'a>(&self, alloc: &'a Allocation) -> Result<Description<'a>, String> {
         let dns = dns::interpolated(alloc, &self.machine.node)?;
-        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns })
+        let hostname = dns::hostname(alloc, &self.machine.node)?;
+        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns, hostname, name_server: None })
     }
 
     fn inspect_bridged(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
-        let networks = self.bridged()?;
-        let ports = self.ports_of(about.alloc);
-        let request = request(owner, &ports);
-        let state = networks.inspect(&request)?;
+        let outcome = self.seen_on_bridge(about, owner)?;
         // The sockets have ended with the earlier agent.
-        if let NetworkState::Complete(_) = state
-            && let Err(error) = networks.hold_ports(&request)
-        {
-            warn_of_stranger(owner, &error);
+        if matches!(outcome, Outcome::Present(_)) {
+            let ports = self.ports_of(about.alloc);
+            if let Err(error) = self.bridged()?.hold_ports(&request(owner, &ports)) {
+                warn_of_stranger(owner, &error);
+            }
         }
+        Ok(outcome)
+    }
+
+    fn seen_on_bridge(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
+        let (networks, ports) = (self.bridged()?, self.ports_of(about.alloc));
+        let state = networks.inspect(&request(owner, &ports))?;
+        let is_complete = matches!(state, NetworkState::Complete(_));
+        let about = about.with_name_server(is_complete.then(|| self.name_server(&networks)).flatten());
         Ok(about.observed(state, |made| (Some(made.address4), bridged_facts(&made))))
     }
 
@@ -423,7 +466,12 @@ fn requested(port: &AssignedPort, usual: &[IpAddr]) -> Vec<RequestedPort> {
 }
 
 fn bridged_facts(made: &Made) -> Arc<Facts> {
-    let network = AllocNetwork { interface: INTERFACE.to_owned(), address: made.address4.to_string() };
+    let network = AllocNetwork {
+        interface: INTERFACE.to_owned(),
+        address: made.address4.to_string(),
+        address6: made.address6.map(|ip| ip.to_string()),
+        dns: Dns::default(),
+    };
     facts_of(made.namespace, Some((made.address4, network)))
 }
 
@@ -443,57 +491,8 @@ fn facts_of_machine() -> Arc<Facts> {
     Arc::new(Facts { revision: Revision(1), ..Facts::default() })
 }
 
-/// Without its ports a network is not made.
-fn not_held(error: &HoldError) -> Outcome {
-    match error {
-        HoldError::Taken { port, owner } => {
-            let named = |PortOwner { pid, program }: &PortOwner| format!("{program} (process {pid})");
-            let owner = owner.as_ref().map_or_else(|| "another process".to_owned(), named);
-            let on = format!("port {}/{}, which {owner} has", port.port, port.protocol.as_str());
-            Outcome::Pending { on, ask_in: ASK_FOR_PORT }
-        }
-        HoldError::Io { .. } => retry(in_full(error)),
-    }
-}
-
-fn warn_of_stranger(owner: &str, error: &HoldError) {
-    let error = in_full(error);
-    tracing::warn!(
-        alloc = owner,
-        error,
-        "a port that leads to an allocation is not held: another process may lose its packets"
-    );
-}
-
 fn route_socket() -> Result<Socket, NetworkError> {
     Socket::open(Protocol::Route).map_err(|source| NetworkError::Io { what: "open a netlink socket", source })
-}
-
-fn fatal(why: String) -> Outcome {
-    Outcome::Failed { class: FailureClass::Fatal, why }
-}
-
-fn retry(why: String) -> Outcome {
-    Outcome::Failed { class: FailureClass::Retry, why }
-}
-
-fn failed(error: &NetworkError) -> Outcome {
-    match error {
-        NetworkError::Pool(PoolError::Full(subnet)) => {
-            Outcome::Pending { on: format!("a free address in {subnet}"), ask_in: ASK_FOR_ADDRESS }
-        }
-        NetworkError::NoIpv6 { .. } => fatal(in_full(error)),
-        NetworkError::Overlap { .. } => {
-            let hint = "set `network.subnet` in the agent's config to a network that is free";
-            retry(format!("{}; {hint}", in_full(error)))
-        }
-        NetworkError::Kernel(_)
-        | NetworkError::Link(_)
-        | NetworkError::Pool(PoolError::Io { .. })
-        | NetworkError::Namespace(_)
-        | NetworkError::Setting(_)
-        | NetworkError::Io { .. } => retry(in_full(error)),
-    }
 }
 
 #[cfg(test)]

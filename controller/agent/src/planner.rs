@@ -207,6 +207,7 @@ fn key_of(event: &Event) -> Option<Key> {
         Event::Desired(_)
         | Event::Node { .. }
         | Event::Listening(_)
+        | Event::HostNetworks(_)
         | Event::ClockSet
         | Event::Command { .. } => None,
     }

@@ -43,6 +43,7 @@ mod logs;
 mod metrics;
 mod monitor;
 mod namespaces;
+mod networks;
 mod no_route;
 mod nodes;
 mod payload;
@@ -234,6 +235,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/herdlet/job/{job}/hold", post(hold::hold).put(hold::hold))
         .route("/v1/herdlet/allocs", get(allocs::views))
         .route("/v1/herdlet/images", get(images::views))
+        .route("/v1/herdlet/networks", get(networks::views))
         .route("/v1/herdlet/volumes", get(volumes::views))
         .route("/v1/herdlet/volume/{name}", delete(volumes::remove))
         .route("/v1/herdlet/services", get(services::registrations))

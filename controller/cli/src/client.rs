@@ -20,6 +20,7 @@ use herdlet_api_types::{
     api::{AgentStatus, ApplyReply, ApplyRequest, Change, EFFECT_HEADER, EFFECT_OPEN, PlanReply},
     driver::ImageView,
     gc::Collectable,
+    network::NetworkView,
     overview::{Drift, Overview, Transition},
     service::ServiceView,
     view::{AllocView, JobView, VolumeView},
@@ -142,6 +143,11 @@ impl Client {
     /// All volumes.
     pub async fn volumes(&self) -> Result<Vec<VolumeView>> {
         self.get("/v1/herdlet/volumes").await
+    }
+
+    /// The networks of allocations, and their bridge.
+    pub async fn networks(&self) -> Result<Vec<NetworkView>> {
+        self.get("/v1/herdlet/networks").await
     }
 
     /// All entries of the built-in catalogue.

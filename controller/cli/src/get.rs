@@ -9,6 +9,7 @@ mod events;
 mod follow;
 mod jobs;
 mod listing;
+mod networks;
 mod node;
 mod rows;
 mod services;
@@ -39,7 +40,7 @@ pub struct GetArgs {
     /// What to list
     #[arg(value_enum)]
     kind: ObjectKind,
-    /// Only these targets, or names of services and volumes
+    /// Only these targets, or names of services, volumes and bridges
     targets: Vec<String>,
     #[command(flatten)]
     selector: SelectorFlag,
@@ -194,6 +195,9 @@ enum ObjectKind {
     Services,
     #[value(alias = "volume")]
     Volumes,
+    /// Networks of allocations, and the bridge that connects them
+    #[value(alias = "network")]
+    Networks,
     #[value(alias = "deployment")]
     Deployments,
     /// The versions of one job

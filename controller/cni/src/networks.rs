@@ -25,7 +25,7 @@ use herdlet_network::{
     link::{self, InterfaceName},
     namespace::{Namespace, NamespaceId, Pin, Pins},
     networks::{INTERFACE, LoneNetworks, NamespaceSource, NetworkError},
-    port_owner::{HeldPort, Transport},
+    port_owner::HeldPort,
     ports::{HoldError, PortHolder},
     socket::Protocol,
 };
@@ -288,10 +288,7 @@ impl CniNetworks {
 
     /// Holds the ports that lead to an allocation, so that no other process gets them.
     fn hold(&self, owner: &str, ports: &[PortMapping]) -> Result<(), HoldError> {
-        let held = |port: &PortMapping| {
-            let (ip, port) = (port.host_ip.filter(|ip| !ip.is_unspecified()), port.host);
-            [Transport::Tcp, Transport::Udp].map(|protocol| HeldPort { protocol, ip, port })
-        };
+        let held = |port: &PortMapping| HeldPort::held_for(port.host_ip, port.host);
         let ports: Vec<HeldPort> = ports.iter().flat_map(held).collect();
         self.holder.hold(owner, &ports)
     }

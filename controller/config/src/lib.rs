@@ -272,7 +272,7 @@ impl Config {
             max_kill_timeout: self.max_kill_timeout,
             dynamic_ports: self.dynamic_ports.clone(),
             host_ip: self.host_ip.to_string(),
-            host_networks: self.network.host_networks_on_machine(),
+            host_networks: self.network.host_networks_on_machine().unwrap_or_default(),
             node: NodeFacts::default(),
             room: total.minus(self.reserved),
             cores: OfferedCores::Unsupported { why: "this agent offers none".to_owned() },

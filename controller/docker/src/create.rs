@@ -169,7 +169,7 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
         entrypoint: docker.entrypoint.as_ref().and_then(|entrypoint| some(entrypoint.0.clone())),
         env: some(env.into_iter().map(|(name, value)| format!("{name}={value}")).collect()),
         user: task.user.clone().filter(|user| !user.is_empty()),
-        hostname: docker.hostname.as_ref().map(|name| name.0.clone()).filter(|name| !name.is_empty()),
+        hostname: hostname(material, network.group.as_ref()),
         working_dir: docker.work_dir.clone().filter(|dir| !dir.is_empty()),
         tty: docker.tty.then_some(true),
         open_stdin: docker.interactive.then_some(true),
@@ -182,6 +182,13 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
         ..ContainerCreateBody::default()
     };
     Ok(Request { body, port_map: network.port_map, logs, notes, network: network.group, pins })
+}
+
+/// The container's own host name, else that of its group. Containers of Docker have the name of the container whose network they join.
+fn hostname(material: &Material<'_>, group: Option<&GroupNetwork>) -> Option<String> {
+    let own = material.config.docker.hostname.as_ref().map(|name| name.0.clone());
+    let of_group = || group.filter(|_| !material.about.is_docker()).and_then(|group| group.hostname.clone());
+    own.filter(|name| !name.is_empty()).or_else(of_group)
 }
 
 fn logging(material: &Material<'_>, notes: &mut Vec<String>) -> (Option<HostConfigLogConfig>, LogSource) {

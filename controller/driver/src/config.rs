@@ -98,6 +98,8 @@ impl fmt::Debug for TaskConfig {
 pub struct NetworkSpace {
     /// The file that keeps it: tasks and commands in them enter it.
     pub path: PathBuf,
+    /// The host name of tasks in it; the machine's if absent. Drivers whose tasks see the machine's own name ignore it.
+    pub hostname: Option<String>,
 }
 
 /// Directories of a task.

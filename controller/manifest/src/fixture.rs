@@ -120,6 +120,7 @@ pub fn alloc_view(job: &Arc<Job>, index: u32, seed: u8) -> AllocView {
         reschedule_at: None,
         collected: false,
         no_shutdown_delay: false,
+        network: None,
         quarantined: false,
         modify_index: 5,
         modify_time: THEN,

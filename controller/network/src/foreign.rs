@@ -1,6 +1,6 @@
-//! Chains of others that drop forwarded packets, and the rules that let those of a bridge through.
+//! Chains of others that drop packets, and the rules that let those of a bridge through.
 //!
-//! In: a bridge. Out: two rules in each such chain, marked with the instance. An accept in a table of ours can't override
+//! In: a bridge, a kind of traffic. Out: two rules in each such chain, marked with the instance. An accept in a table of ours can't override
 //! another table's drop, so the rules must be in the chain that drops: the first of Docker's chain for administrators if the table
 //! has it, else of the chain itself. A chain drops if no rule of it decides and that is its policy, or if it comes to a rule that drops
 //! or rejects every packet, as those of firewalld do. Rules with conditions are left alone.
@@ -10,7 +10,10 @@ use crate::{
     nft::{
         Batch, Family, HookPoint, Rule, Table,
         decision::Decision,
-        expression::{Comparison, Meta, Verdict, compare, decide, interface_bytes, load_meta},
+        expression::{
+            Comparison, Expression, Field, Meta, Verdict, compare, decide, interface_bytes, load_field,
+            load_meta,
+        },
         read::{self, FoundChain},
     },
     socket::{NetlinkError, Socket},
@@ -19,7 +22,39 @@ use crate::{
 /// Docker calls it before its own rules, and never changes it.
 const DOCKER: &str = "DOCKER-USER";
 
-/// The families of chains that forwarded packets go through.
+/// What of a bridge a chain lets through or drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// Packets between allocations and others.
+    Forwarded,
+    /// Queries of allocations to the name server at the bridge's address.
+    Queries {
+        /// Its port, after the translation.
+        port: u16,
+    },
+}
+
+impl Traffic {
+    fn hook(self) -> HookPoint {
+        match self {
+            Self::Forwarded => HookPoint::Forward,
+            Self::Queries { .. } => HookPoint::Input,
+        }
+    }
+}
+
+/// A chain that drops packets, and whether it lets those of a bridge through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Passage {
+    /// The chain that drops.
+    pub chain: ForeignChain,
+    /// The chain of the same table for rules that let packets through.
+    pub place: String,
+    /// Whether the rules of this bridge are there.
+    pub has_rules: bool,
+}
+
+/// The families of chains that such packets go through.
 const FAMILIES: [Family; 3] = [Family::Inet, Family::Ip, Family::Ip6];
 
 /// A chain of another program.
@@ -36,21 +71,24 @@ pub struct ForeignChain {
 /// Begins the names of our tables, of every instance. What their administrators drop there is dropped.
 const OURS: &str = "herdlet-";
 
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
 /// How many chains that a forward chain calls are read. Firewalls call about twenty.
 const CHAINS_MAX: usize = 200;
 
-/// The chains that drop forwarded packets, unless an earlier rule with a condition accepts them.
+/// The chains that drop this traffic, unless an earlier rule with a condition accepts it.
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn dropping(socket: &mut Socket) -> Result<Vec<ForeignChain>, NetlinkError> {
+pub fn dropping(socket: &mut Socket, traffic: Traffic) -> Result<Vec<ForeignChain>, NetlinkError> {
     let mut found = Vec::new();
     for family in FAMILIES {
-        let is_forward = |chain: &FoundChain| {
+        let is_meant = |chain: &FoundChain| {
             let point = chain.hook.map(|(point, _)| point);
-            point == Some(HookPoint::Forward.number()) && !chain.table.starts_with(OURS)
+            point == Some(traffic.hook().number()) && !chain.table.starts_with(OURS)
         };
-        for chain in read::chains(socket, family, None)?.into_iter().filter(is_forward) {
+        for chain in read::chains(socket, family, None)?.into_iter().filter(is_meant) {
             let table = Table { family, name: &chain.table };
             let policy = if chain.drops { End::Drop } else { End::Accept };
             let end = end_in(socket, (table, &chain.name), &mut { CHAINS_MAX })?;
@@ -95,16 +133,46 @@ fn end_in(
     Ok(None)
 }
 
+/// The chains that drop this traffic, and whether they let that of a bridge through.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn passages(
+    socket: &mut Socket,
+    instance: &str,
+    bridge: &InterfaceName,
+    traffic: Traffic,
+) -> Result<Vec<Passage>, NetlinkError> {
+    let rules = rules(instance, bridge, traffic);
+    let mut passages = Vec::new();
+    for chain in dropping(socket, traffic)? {
+        let table = Table { family: chain.family, name: &chain.table };
+        let place = place(socket, &chain, traffic)?;
+        let found = read::rules(socket, table)?;
+        let is_there =
+            |rule: &Rule| found.iter().any(|found| found.chain == place && found.comment == rule.comment);
+        let has_rules = rules.iter().all(is_there);
+        passages.push(Passage { chain, place, has_rules });
+    }
+    Ok(passages)
+}
+
+fn place(socket: &mut Socket, chain: &ForeignChain, traffic: Traffic) -> Result<String, NetlinkError> {
+    let mut chains = read::chains(socket, chain.family, Some(&chain.table))?.into_iter();
+    let has_docker = traffic == Traffic::Forwarded && chains.any(|found| found.name == DOCKER);
+    Ok(if has_docker { DOCKER.to_owned() } else { chain.name.clone() })
+}
+
 /// What was done to let packets through.
 #[derive(Debug, Default)]
-pub struct Passage {
+pub struct Opened {
     /// The chains that lacked the rules, and have them now.
     pub changed: Vec<ForeignChain>,
     /// One for each chain that can't be changed, for instance because another program owns its table.
     pub failures: Vec<NetlinkError>,
 }
 
-/// Lets packets from and to this bridge through each chain that drops, and removes the rules for an earlier bridge of the instance.
+/// Lets this traffic of the bridge through each chain that drops it, and removes the rules for an earlier bridge or port of the instance.
 ///
 /// # Errors
 /// If the chains can't be read.
@@ -112,41 +180,40 @@ pub fn let_through(
     socket: &mut Socket,
     instance: &str,
     bridge: &InterfaceName,
-) -> Result<Passage, NetlinkError> {
-    let mut passage = Passage::default();
-    for chain in dropping(socket)? {
-        match open_chain(socket, &chain, (instance, bridge)) {
-            Ok(true) => passage.changed.push(chain),
+    traffic: Traffic,
+) -> Result<Opened, NetlinkError> {
+    let (rules, mark) = (rules(instance, bridge, traffic), mark(instance));
+    let mut opened = Opened::default();
+    for chain in dropping(socket, traffic)? {
+        let table = Table { family: chain.family, name: &chain.table };
+        let place = place(socket, &chain, traffic)?;
+        match open_chain(socket, (table, &place), (&rules, &mark)) {
+            Ok(true) => opened.changed.push(chain),
             Ok(false) => {}
-            Err(error) => passage.failures.push(error),
+            Err(error) => opened.failures.push(error),
         }
     }
-    Ok(passage)
+    Ok(opened)
 }
 
-/// Corrects our rules in one chain. Returns whether they differed.
+/// Corrects the rules with our mark in one chain. Returns whether they differed.
 fn open_chain(
     socket: &mut Socket,
-    chain: &ForeignChain,
-    (instance, bridge): (&str, &InterfaceName),
+    (table, chain): (Table<'_>, &str),
+    (rules, mark): (&[Rule], &str),
 ) -> Result<bool, NetlinkError> {
-    let table = Table { family: chain.family, name: &chain.table };
-    let chains = read::chains(socket, chain.family, Some(&chain.table))?;
-    let has_docker = chains.iter().any(|found| found.name == DOCKER);
-    let place = if has_docker { DOCKER } else { &chain.name };
-    let (rules, mark) = (rules(instance, bridge), mark(instance));
     let mut found = read::rules(socket, table)?;
-    found.retain(|found| found.chain == place && found.comment.starts_with(&mark));
+    found.retain(|found| found.chain == chain && found.comment.starts_with(mark));
     let is_there = |rule: &&Rule| found.iter().any(|found| found.comment == rule.comment);
     let is_wanted = |comment: &str| rules.iter().any(|rule| rule.comment == comment);
     let mut batch = Batch::new(table);
-    rules.iter().filter(|rule| !is_there(rule)).for_each(|rule| batch.prepend_rule(place, rule));
+    rules.iter().filter(|rule| !is_there(rule)).for_each(|rule| batch.prepend_rule(chain, rule));
     let earlier = found.iter().filter(|found| !is_wanted(&found.comment));
     earlier.for_each(|rule| batch.remove_rule(&rule.chain, rule.handle));
     if batch.is_empty() {
         return Ok(false);
     }
-    let what = format!("let packets of {bridge} through {} {place}", chain.table);
+    let what = format!("let packets of the bridge through {} {chain}", table.name);
     socket.commit(&what, &batch.into_messages())?;
     Ok(true)
 }
@@ -180,17 +247,31 @@ fn withdraw_from(socket: &mut Socket, table: Table<'_>, mark: &str) -> Result<()
     socket.commit("remove rules from the chains of others", &batch.into_messages())
 }
 
-/// Whatever leaves or enters the bridge: what allocations may reach is decided elsewhere.
-fn rules(instance: &str, bridge: &InterfaceName) -> [Rule; 2] {
-    let accepted = |side: Meta, word: &str| Rule {
-        expressions: vec![
-            load_meta(side, 0),
-            compare(0, Comparison::Equal, &interface_bytes(bridge.as_str())),
-            decide(Verdict::Accept),
-        ],
-        comment: format!("{}{word} {bridge}", mark(instance)),
+/// Whatever leaves or enters the bridge, because what allocations may reach is decided elsewhere; or only queries to name servers.
+fn rules(instance: &str, bridge: &InterfaceName, traffic: Traffic) -> [Rule; 2] {
+    let at = |side: Meta| {
+        vec![load_meta(side, 0), compare(0, Comparison::Equal, &interface_bytes(bridge.as_str()))]
     };
-    [accepted(Meta::InputName, "from"), accepted(Meta::OutputName, "to")]
+    let queries = |protocol: u8, port: u16| {
+        let mut all = at(Meta::InputName);
+        all.extend([load_meta(Meta::Protocol, 0), compare(0, Comparison::Equal, &[protocol])]);
+        all.extend([
+            load_field(Field::DestinationPort, 0),
+            compare(0, Comparison::Equal, &port.to_be_bytes()),
+        ]);
+        all
+    };
+    let accepted = |mut expressions: Vec<Expression>, word: &str| {
+        expressions.push(decide(Verdict::Accept));
+        Rule { expressions, comment: format!("{}{word} {bridge}", mark(instance)) }
+    };
+    match traffic {
+        Traffic::Forwarded => [accepted(at(Meta::InputName), "from"), accepted(at(Meta::OutputName), "to")],
+        Traffic::Queries { port } => [
+            accepted(queries(TCP, port), &format!("queries by TCP to port {port} from")),
+            accepted(queries(UDP, port), &format!("queries by UDP to port {port} from")),
+        ],
+    }
 }
 
 fn mark(instance: &str) -> String {
@@ -220,9 +301,9 @@ mod tests {
     }
 
     fn changed(socket: &mut Socket, bridge: &InterfaceName) -> Vec<ForeignChain> {
-        let passage = let_through(socket, "x", bridge).unwrap();
-        assert!(passage.failures.is_empty(), "{:?}", passage.failures);
-        passage.changed
+        let opened = let_through(socket, "x", bridge, Traffic::Forwarded).unwrap();
+        assert!(opened.failures.is_empty(), "{:?}", opened.failures);
+        opened.changed
     }
 
     /// As firewalld makes it: only its owner may change the table.
@@ -244,9 +325,9 @@ mod tests {
                 });
             }
             let bridge = InterfaceName::new("br").unwrap();
-            let passage = let_through(&mut socket, "x", &bridge).unwrap();
-            assert_eq!(passage.changed.len(), 1, "{passage:?}");
-            assert_eq!(passage.failures.len(), 1, "{passage:?}");
+            let opened = let_through(&mut socket, "x", &bridge, Traffic::Forwarded).unwrap();
+            assert_eq!(opened.changed.len(), 1, "{opened:?}");
+            assert_eq!(opened.failures.len(), 1, "{opened:?}");
             assert_eq!(comments(&mut socket, filter, "FORWARD").len(), 2);
             withdraw(&mut socket, "x").unwrap();
             assert_eq!(comments(&mut socket, filter, "FORWARD").len(), 0);
@@ -269,7 +350,7 @@ mod tests {
                 batch.make_table();
                 batch.make_chain("accepts", Some(FORWARD));
             });
-            assert_eq!(dropping(&mut socket).unwrap(), []);
+            assert_eq!(dropping(&mut socket, Traffic::Forwarded).unwrap(), []);
             assert_eq!(changed(&mut socket, &bridge), []);
             commit(&mut socket, filter, |batch| batch.drop_by_default("FORWARD"));
             let chain =
@@ -291,10 +372,43 @@ mod tests {
         });
     }
 
+    /// Queries go to the machine itself: a chain that drops them is another one, and lets nothing else through.
+    #[test]
+    fn queries_pass_chains_that_drop_what_goes_to_the_machine() {
+        const QUERIES: Traffic = Traffic::Queries { port: 1023 };
+        const INPUT: Hook = Hook { point: HookPoint::Input, priority: 0, kind: ChainKind::Filter };
+        on_machine(|_| {
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let bridge = InterfaceName::new("br").unwrap();
+            let filter = Table { family: Family::Ip, name: "filter" };
+            commit(&mut socket, filter, |batch| {
+                batch.make_table();
+                batch.make_chain(DOCKER, None);
+                batch.make_chain("INPUT", Some(INPUT));
+                batch.drop_by_default("INPUT");
+            });
+            assert_eq!(dropping(&mut socket, Traffic::Forwarded).unwrap(), []);
+            let found = |socket: &mut Socket| {
+                let passages = passages(socket, "x", &bridge, QUERIES).unwrap();
+                passages.into_iter().map(|passage| (passage.place, passage.has_rules)).collect::<Vec<_>>()
+            };
+            assert_eq!(found(&mut socket), [("INPUT".to_owned(), false)]);
+            for changed in [1, 0] {
+                let chains = let_through(&mut socket, "x", &bridge, QUERIES).unwrap().changed;
+                assert_eq!(chains.len(), changed, "once");
+            }
+            assert_eq!(found(&mut socket), [("INPUT".to_owned(), true)]);
+            let expected = ["UDP", "TCP"]
+                .map(|protocol| format!("herdlet x: queries by {protocol} to port 1023 from br"));
+            assert_eq!(comments(&mut socket, filter, "INPUT"), expected);
+            withdraw(&mut socket, "x").unwrap();
+            assert_eq!(comments(&mut socket, filter, "INPUT"), Vec::<String>::new());
+        });
+    }
+
     /// As firewalld and ufw have it: the policy accepts, and the last rule of a chain that is called rejects.
     #[test]
     fn chain_that_comes_to_a_rule_which_drops_everything_is_found() {
-        use crate::nft::expression::Expression;
         let rule = |expressions: Vec<Expression>| Rule { expressions, comment: String::new() };
         let from_lan = |verdict| {
             vec![
@@ -323,7 +437,7 @@ mod tests {
                         batch.append_rule("last", &rule(called.clone()));
                     });
                 }
-                let found = dropping(&mut socket).unwrap();
+                let found = dropping(&mut socket, Traffic::Forwarded).unwrap();
                 let tables: Vec<&str> = found.iter().map(|chain| chain.table.as_str()).collect();
                 assert_eq!(tables, if drops { vec!["wall"] } else { vec![] }, "{first:?} {called:?}");
                 if drops {

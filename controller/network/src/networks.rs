@@ -12,7 +12,9 @@ mod drift;
 mod inside;
 mod lone;
 mod machine;
+mod name_server;
 mod request;
+mod status;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,17 +36,21 @@ use crate::{
     foreign,
     link::{self, Hairpin, InterfaceName, Link, Mac, Pair},
     namespace::{Namespace, Pin, Pins},
-    port_owner::{HeldPort, Transport},
+    port_owner::HeldPort,
     ports::{HoldError, PortHolder},
     socket::{Protocol, Socket},
     subnet::Subnet4,
 };
 
 pub use drift::{Concern, RuleRepair};
+use name_server::ServedNames;
+
 pub use lone::LoneNetworks;
+pub use name_server::NameServer;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
+pub use status::BridgeStatus;
 
 /// The directory of files about changed settings of the machine, in that of files that last until the next boot.
 pub const SETTINGS: &str = "settings";
@@ -77,6 +83,8 @@ pub struct Networks {
     rules: Mutex<Rules>,
     /// Why packets of the bridge could not be let through chains of others.
     passage_failures: Mutex<Vec<String>>,
+    /// The name server of the bridge, if it has been asked for.
+    name_server: Mutex<Option<ServedNames>>,
 }
 
 type Ports = BTreeMap<String, Vec<PortMap>>;
@@ -105,6 +113,7 @@ impl Networks {
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
             passage_failures: Mutex::default(),
+            name_server: Mutex::default(),
             config,
         })
     }
@@ -173,10 +182,7 @@ impl Networks {
     /// # Errors
     /// If another process has one of them.
     pub fn hold_ports(&self, request: &NetworkRequest<'_>) -> Result<(), HoldError> {
-        let held = |port: &RequestedPort| {
-            let (ip, port) = (port.host_ip.filter(|ip| !ip.is_unspecified()), port.host);
-            [Transport::Tcp, Transport::Udp].map(|protocol| HeldPort { protocol, ip, port })
-        };
+        let held = |port: &RequestedPort| HeldPort::held_for(port.host_ip, port.host);
         let ports: Vec<HeldPort> = request.ports.iter().flat_map(held).collect();
         self.holder.hold(request.owner, &ports)
     }
@@ -269,7 +275,7 @@ impl Networks {
     /// # Errors
     /// If the kernel does not answer.
     pub fn is_unused(&self) -> Result<bool, NetworkError> {
-        if !self.owners()?.is_empty() {
+        if self.owners()?.iter().any(|owner| owner != name_server::OWNER) {
             return Ok(false);
         }
         let mut socket = open_socket()?;

@@ -90,6 +90,15 @@ pub enum Family {
 }
 
 impl Family {
+    /// Its name, as `nft` takes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Inet => "inet",
+            Self::Ip => "ip",
+            Self::Ip6 => "ip6",
+        }
+    }
+
     fn number(self) -> u8 {
         match self {
             Self::Inet => 1,
@@ -115,6 +124,8 @@ pub struct Hook {
 pub enum HookPoint {
     /// It has arrived.
     Prerouting,
+    /// It goes to a process of the machine.
+    Input,
     /// It goes on to another interface.
     Forward,
     /// A process of the machine has sent it.
@@ -127,6 +138,7 @@ impl HookPoint {
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Prerouting => 0,
+            Self::Input => 1,
             Self::Forward => 2,
             Self::Output => 3,
             Self::Postrouting => 4,

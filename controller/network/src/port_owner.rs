@@ -21,6 +21,17 @@ pub struct HeldPort {
     pub port: u16,
 }
 
+impl HeldPort {
+    /// What is held for a port that leads to an allocation. Nothing leads there from `[::1]`, which clients try for the name
+    /// `localhost`: no other program must listen there under the same number.
+    pub fn held_for(host_ip: Option<IpAddr>, port: u16) -> Vec<Self> {
+        let ip = host_ip.filter(|ip| !ip.is_unspecified());
+        let localhost = (ip == Some(Ipv4Addr::LOCALHOST.into())).then_some(Some(Ipv6Addr::LOCALHOST.into()));
+        let both = |ip| [Transport::Tcp, Transport::Udp].map(|protocol| Self { protocol, ip, port });
+        std::iter::once(ip).chain(localhost).flat_map(both).collect()
+    }
+}
+
 /// A protocol with ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {

@@ -53,6 +53,14 @@ pub struct PortHolder {
     held: Mutex<BTreeMap<String, BTreeMap<HeldPort, OwnedFd>>>,
 }
 
+impl HeldPort {
+    /// Whether it could not be taken because the machine has no such loopback address.
+    fn is_missing(&self, error: &io::Error) -> bool {
+        let absent = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].map(|errno| Some(errno.raw_os_error()));
+        self.ip == Some(Ipv6Addr::LOCALHOST.into()) && absent.contains(&error.raw_os_error())
+    }
+}
+
 impl PortHolder {
     /// Holds these ports for the owner, and no others: all of them, or after a failure those that it has held before.
     ///
@@ -65,6 +73,8 @@ impl PortHolder {
         for port in ports.iter().filter(|port| !own.contains_key(port)) {
             match take(port) {
                 Ok(socket) => drop(taken.insert(*port, socket)),
+                // A machine without IPv6 has no such address that another program could take.
+                Err(HoldError::Io { port, source }) if port.is_missing(&source) => {}
                 Err(error) => {
                     all.insert(owner.to_owned(), own);
                     return Err(error);
@@ -188,6 +198,29 @@ mod tests {
                 matches!(holder.hold("b", &wanted[..1]), Err(HoldError::Taken { .. })),
                 "the owner keeps it"
             );
+        });
+    }
+
+    /// `localhost` is also `[::1]`.
+    #[test]
+    fn port_of_the_loopback_address_is_held_at_both_of_its_addresses() {
+        on_loopback(|| {
+            let holder = PortHolder::default();
+            let localhost = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+            holder.hold("a", &HeldPort::held_for(localhost, 8080)).unwrap();
+            assert_eq!(holder.held().len(), 4);
+            for address in ["127.0.0.1:8080", "[::1]:8080"] {
+                assert!(
+                    TcpListener::bind(address).is_err() && UdpSocket::bind(address).is_err(),
+                    "{address}"
+                );
+            }
+            assert!(std::net::TcpStream::connect("[::1]:8080").is_err(), "it is refused at once");
+            let disabled = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
+            if disabled.is_ok() {
+                holder.hold("b", &HeldPort::held_for(localhost, 8081)).unwrap();
+            }
+            assert_eq!(HeldPort::held_for("192.0.2.1".parse().ok(), 80).len(), 2);
         });
     }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use herdlet_api_types::{
     AllocId, UnixNanos,
-    alloc::ClientStatus,
+    alloc::{AllocNetwork, ClientStatus},
+    job::Dns,
     nomad,
     task::{TaskEvent, TaskStatus},
     view::{AllocView, TaskView},
@@ -39,9 +40,21 @@ pub fn of(view: &AllocView) -> Option<AllocReport> {
         },
         task_states: view.tasks.iter().map(|task| (task.name.to_string(), task_state(task))).collect(),
         deployment_status,
-        network_status: Some(NetworkStatus::default()),
+        network_status: Some(view.network.as_ref().map(network_status).unwrap_or_default()),
         ..AllocReport::default()
     })
+}
+
+/// Stock clients send an empty one for tasks that use the machine's network.
+fn network_status(network: &AllocNetwork) -> NetworkStatus {
+    let AllocNetwork { interface, address, address6, dns } = network.clone();
+    let Dns { servers, searches, options } = dns;
+    NetworkStatus {
+        interface_name: interface,
+        address,
+        address_ipv6: address6.unwrap_or_default(),
+        dns: (!servers.is_empty()).then_some(wire::resources::Dns { servers, searches, options }),
+    }
 }
 
 /// The report on an allocation that cannot be planned: failed, with all its tasks.
@@ -177,6 +190,26 @@ mod tests {
         let details = event.details.iter().filter(|(key, _)| is_stored(key));
         let details: BTreeMap<_, _> = details.map(|(key, text)| (key.clone(), text.clone())).collect();
         TaskEvent { kind, time: UnixNanos(event.time), message: event.display_message.clone(), details }
+    }
+
+    #[test]
+    fn network_is_reported_like_stock_clients() {
+        let servers = vec!["10.0.0.53".to_owned()];
+        let network = AllocNetwork {
+            interface: "eth0".to_owned(),
+            address: "10.0.0.7".to_owned(),
+            address6: Some("fd00::7".to_owned()),
+            dns: Dns { servers: servers.clone(), ..Dns::default() },
+        };
+        let expected = NetworkStatus {
+            interface_name: "eth0".to_owned(),
+            address: "10.0.0.7".to_owned(),
+            address_ipv6: "fd00::7".to_owned(),
+            dns: Some(wire::resources::Dns { servers, ..wire::resources::Dns::default() }),
+        };
+        assert_eq!(network_status(&network), expected);
+        let without_dns = AllocNetwork { dns: Dns::default(), ..network };
+        assert_eq!(network_status(&without_dns).dns, None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::{
     action::Outcome,
     env::NodeFacts,
     explain::Explanation,
-    job::{Source, children::Dispatch},
+    job::{Source, children::Dispatch, ports::HostNetwork},
     node::DrainRequest,
     op::{Op, Part},
 };
@@ -100,6 +100,8 @@ pub enum Event {
     },
     /// The ports of this machine on which something listens: new allocations get others.
     Listening(BTreeSet<u16>),
+    /// The machine's networks on which ports can be, by name, with the addresses that it has now.
+    HostNetworks(BTreeMap<String, HostNetwork>),
     /// The wall clock was set: waits for a time of day change.
     ClockSet,
     /// A request; answered after the turn's commit.

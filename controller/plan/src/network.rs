@@ -4,17 +4,7 @@
 
 use std_alloc::{format, string::String};
 
-pub use herdlet_api_types::driver::DriverNetwork;
-use serde::{Deserialize, Serialize};
-
-/// The network namespace that the tasks of one allocation share (Nomad's alloc network status).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AllocNetwork {
-    /// Interface within the namespace, for instance `eth0`.
-    pub interface: String,
-    /// Its address.
-    pub address: String,
-}
+pub use herdlet_api_types::{alloc::AllocNetwork, driver::DriverNetwork};
 
 /// `ip:port`, with brackets around an IPv6 address.
 pub fn join_host_port(ip: &str, port: u16) -> String {

@@ -42,6 +42,7 @@ use crate::{
     facts::{AllFacts, Fact, Facts, Input, Owed},
     launch::Launch,
     limits::EVENTS_MAX,
+    network::AllocNetwork,
     op::{Part, TaskIndex, TaskPart, TemplateIndex},
     policy::HealthTerms,
     time::{BootId, Deadline, Now},
@@ -146,6 +147,9 @@ pub struct Durable {
     /// The facts of parts that no inspection recovers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "pairs")]
     pub facts: BTreeMap<Part, Arc<Facts>>,
+    /// The last network that its tasks shared. It is reported until the allocation is forgotten, as by Nomad.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<AllocNetwork>,
     /// A task restarts because its templates have changed, in its turn: others of its group wait until the allocation
     /// has been healthy again for `min_healthy_time`. An allocation that replaces it takes over the turn.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]

@@ -155,6 +155,7 @@ impl World {
                 self.node_changed(open, *facts, away);
             }
             Event::Listening(ports) => self.allocs.set_listening(ports),
+            Event::HostNetworks(networks) => self.host_networks_changed(open, networks),
             Event::ClockSet => self.clock_set(open),
             Event::Outcome(Op { target: Target::Alloc(id, part), generation }, outcome) => {
                 self.write(open, id, |writer| writer.outcome(part, generation, outcome));

@@ -218,6 +218,10 @@ impl<V: Variant> Translate for IsolatedDriver<V> {
         if modes.ipc == NamespaceMode::Private {
             created = created | Namespaces::IPC;
         }
+        let hostname = task.network.as_ref().and_then(|network| network.hostname.clone());
+        if hostname.is_some() {
+            created = created | Namespaces::UTS;
+        }
         let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
         let has_init = config.init && modes.pid == NamespaceMode::Private;
         let isolation = Isolation::Own(OwnNamespaces {
@@ -225,7 +229,7 @@ impl<V: Variant> Translate for IsolatedDriver<V> {
             mounts: Some(Arc::new(OwnMounts { namespace: built.mounts, null: built.null })),
             proc: Some(Proc { read_only: paths(&READ_ONLY_PROC), masked: paths(&MASKED_PROC) }),
             message_queues: MessageQueues::Mounted,
-            hostname: None,
+            hostname,
             first: if has_init { FirstProcess::Init } else { FirstProcess::Task },
         });
         let invocation = Invocation {
@@ -252,7 +256,8 @@ impl<V: Variant> Translate for IsolatedDriver<V> {
         let root = main.root().map_err(DriverError::retry)?.ok_or_else(ended)?;
         let program = command::find(&lookup(task, &config, root.as_fd()))?;
         let (_, user) = self.user(task)?;
-        let kinds = Namespaces::PID | Namespaces::IPC | Namespaces::CGROUP | Namespaces::MOUNT;
+        let kinds =
+            Namespaces::PID | Namespaces::IPC | Namespaces::UTS | Namespaces::CGROUP | Namespaces::MOUNT;
         Ok(Invocation {
             isolation: Some(Isolation::Joined(JoinedNamespaces { kinds, of: Arc::new(main) })),
             capabilities: Some(self.policy.capabilities(&config)?.sets_for(user.uid)),

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,7 +24,7 @@ use herdlet_rootfs::root::Entry;
 use crate::{
     engine::{Constancy, Effort, Engine, Setup},
     exec::{self, InvalidOptions, IsolatedDriver, Policy, Roots, Variant},
-    installed::{Programs, Versions},
+    installed::{Programs, Versions, locate},
 };
 
 /// The program.
@@ -45,6 +46,18 @@ pub fn driver(
     let variant = Java { versions: programs.versions(PROGRAM), programs };
     let translate = IsolatedDriver { policy: Policy::new(JAVA, options)?, roots, variant };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::java() }, translate, setup))
+}
+
+/// The Java that is found first in a search path.
+///
+/// # Errors
+/// That there is none, and what to do.
+pub fn find(search_path: &OsStr) -> Result<PathBuf, String> {
+    locate(PROGRAM, search_path).ok_or_else(missing)
+}
+
+fn missing() -> String {
+    format!("there is no Java in the agent's PATH; {INSTALL}")
 }
 
 /// What every agent refuses in a task's `config`.
@@ -115,7 +128,7 @@ impl Java {
     /// Why there is none, and what to do.
     fn find(&self, seen: &[Entry]) -> Result<(PathBuf, String), String> {
         let Some(java) = self.programs.locate(PROGRAM) else {
-            return Err(format!("there is no Java in the agent's PATH; {INSTALL}"));
+            return Err(missing());
         };
         match in_root(&java, seen) {
             Some(path) => Ok((java, path)),

@@ -52,13 +52,18 @@ pub enum Connection<'c> {
     /// It is the machine's.
     Machine,
     /// It has only a loopback interface.
-    None,
+    None {
+        /// The name of the machine that tasks see, if it is not the machine's own.
+        name: Option<&'c str>,
+    },
     /// It has an address, under this name.
     Address {
         /// The address.
         ip: IpAddr,
         /// The name of the machine that tasks see.
         name: &'c str,
+        /// The agent's name server, which is asked before those of the machine.
+        name_server: Option<IpAddr>,
     },
 }
 
@@ -166,8 +171,9 @@ fn hosts(connection: Connection<'_>) -> Option<String> {
     let text = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
     match connection {
         Connection::Machine => None,
-        Connection::None => Some(text.to_owned()),
-        Connection::Address { ip, name } => Some(format!("{text}{ip} {name}\n")),
+        Connection::None { name: None } => Some(text.to_owned()),
+        Connection::None { name: Some(name) } => Some(format!("{text}127.0.0.1 {name}\n")),
+        Connection::Address { ip, name, .. } => Some(format!("{text}{ip} {name}\n")),
     }
 }
 
@@ -175,8 +181,11 @@ fn hosts(connection: Connection<'_>) -> Option<String> {
 fn of_machine(connection: Connection<'_>, read: impl Fn(&str) -> Option<String>) -> String {
     match connection {
         Connection::Machine => lines_of(&read(RESOLV_CONF[0]).unwrap_or_default(), |_| true),
-        Connection::None => String::new(),
-        Connection::Address { .. } => resolv_conf(read),
+        Connection::None { .. } => String::new(),
+        Connection::Address { name_server, .. } => {
+            let own = name_server.map(|ip| format!("nameserver {ip}\n")).unwrap_or_default();
+            own + &resolv_conf(read)
+        }
     }
 }
 
@@ -289,9 +298,11 @@ mod tests {
     #[test]
     fn hosts_name_the_allocation() {
         assert_eq!(hosts(Connection::Machine), None);
-        assert!(!hosts(Connection::None).unwrap().contains("node1"));
+        assert!(!hosts(Connection::None { name: None }).unwrap().contains("node1"));
+        let alone = hosts(Connection::None { name: Some("web-1") }).unwrap();
+        assert_eq!(alone.lines().last(), Some("127.0.0.1 web-1"));
         let ip = "172.26.80.2".parse().unwrap();
-        let text = hosts(Connection::Address { ip, name: "node1" }).unwrap();
+        let text = hosts(Connection::Address { ip, name: "node1", name_server: None }).unwrap();
         assert_eq!(text.lines().last(), Some("172.26.80.2 node1"));
         assert_eq!(text.lines().next(), Some("127.0.0.1 localhost"));
     }
@@ -306,7 +317,8 @@ mod tests {
             options: list(options),
         };
         let ip = "172.26.80.2".parse().unwrap();
-        let (own, alone) = (Connection::Address { ip, name: "node1" }, Connection::None);
+        let (own, alone) =
+            (Connection::Address { ip, name: "node1", name_server: None }, Connection::None { name: None });
         for (connection, dns, expected) in [
             (Connection::Machine, dns(&[], &[], &[]), machine.to_owned()),
             (
@@ -328,6 +340,24 @@ mod tests {
             let of_machine = of_machine(connection, |path| path.starts_with("/etc").then(|| machine.to_owned()));
             assert_eq!(with_dns(&of_machine, &dns), expected, "{connection:?} {dns:?}");
         }
+    }
+
+    /// The machine's own follow: names can be resolved while no agent runs.
+    #[test]
+    fn name_server_of_the_agent_comes_first_unless_the_group_names_others() {
+        let of = |servers: &[&str]| {
+            let connection = Connection::Address {
+                ip: "172.26.80.2".parse().unwrap(),
+                name: "node1",
+                name_server: "172.26.80.1".parse().ok(),
+            };
+            let of_machine =
+                of_machine(connection, |_| Some("nameserver 192.0.2.53\nsearch example.org\n".to_owned()));
+            let servers = servers.iter().map(|server| (*server).to_owned()).collect();
+            with_dns(&of_machine, &Dns { servers, ..Dns::default() })
+        };
+        assert_eq!(of(&[]), "nameserver 172.26.80.1\nnameserver 192.0.2.53\nsearch example.org\n");
+        assert_eq!(of(&["192.0.2.1"]), "search example.org\nnameserver 192.0.2.1\n");
     }
 
     #[test]

@@ -78,8 +78,11 @@ impl Networks {
     /// The facts of an allocation's network; none if nothing of it is left.
     pub(super) fn facts(&self, alloc: AllocId) -> Option<Arc<Facts>> {
         let network = self.known.get(&alloc)?;
-        let about =
-            AllocNetwork { interface: "eth0".to_owned(), address: format!("10.9.0.{}", network.address) };
+        let about = AllocNetwork {
+            interface: "eth0".to_owned(),
+            address: format!("10.9.0.{}", network.address),
+            ..AllocNetwork::default()
+        };
         let revision = Revision(network.namespace);
         Some(Arc::new(Facts { revision, network: Some(about), ..Facts::none() }))
     }

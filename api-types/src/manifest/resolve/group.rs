@@ -98,6 +98,7 @@ fn to_network(spec: &NetworkSpec) -> Network {
         mode: to_mode(spec.mode.as_ref()),
         cni_args: strings(spec.cni.as_ref().and_then(|cni| cni.args.as_ref())),
         dns: spec.dns.as_ref().map(to_dns).unwrap_or_default(),
+        hostname: spec.hostname.as_ref().map(|name| name.0.clone()).unwrap_or_default(),
     }
 }
 

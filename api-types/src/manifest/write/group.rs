@@ -72,7 +72,8 @@ fn from_network(network: &job::Network) -> Network {
         searches: from_plain(searches),
         options: from_plain(options),
     });
-    let mut written = Network { mode, cni, dns, ..from_ports(&network.ports) };
+    let hostname = (!network.hostname.is_empty()).then(|| Text(network.hostname.clone()));
+    let mut written = Network { mode, cni, dns, hostname, ..from_ports(&network.ports) };
     for (label, port) in written.ports.iter_mut().flatten() {
         port.host_network = network.host_networks.get(label).cloned().map(Text);
     }

@@ -202,7 +202,10 @@ fn config(
         devices: Vec::new(),
         ports: alloc.ports.clone(),
         own_ports: alloc.task_ports.get(&task.name).cloned().unwrap_or_default(),
-        network: own_network.then(|| NetworkSpace { path: context.paths.network(&alloc.id) }),
+        network: own_network.then(|| NetworkSpace {
+            path: context.paths.network(&alloc.id),
+            hostname: context.networks.hostname(alloc),
+        }),
     })
 }
 

@@ -41,7 +41,7 @@ impl AllocNetworks {
             Ok(made) => made,
             Err(error) => return failed(&error),
         };
-        match files(&made, &about.dns).up(&about.dir) {
+        match files(&made, about).up(&about.dir) {
             Ok(()) => Outcome::Done(Some(facts_of(&made))),
             Err(error) => retry(in_full(&error)),
         }
@@ -54,7 +54,7 @@ impl AllocNetworks {
             Ok(State::Absent) => return Outcome::Absent,
             Err(error) => return failed(&error),
         };
-        match files(&made, &about.dns).difference(&about.dir) {
+        match files(&made, about).difference(&about.dir) {
             Some(name) => Outcome::Foreign { why: format!("its file {name} differs") },
             None => Outcome::Present(Some(facts_of(&made))),
         }
@@ -103,11 +103,11 @@ fn arguments(alloc: &Allocation, region: &str) -> String {
 }
 
 /// The files about a network. Its plugins may name other name servers than the machine's, and the job others again.
-fn files(made: &AttachedNetwork, of_job: &job::Dns) -> NetworkFiles {
-    let name = rustix::system::uname();
-    let name = name.nodename().to_string_lossy();
+fn files(made: &AttachedNetwork, about: &Description<'_>) -> NetworkFiles {
+    let (name, of_job) = (about.name(), &about.dns);
     let address = made.connection.address();
-    let connection = address.map_or(Connection::None, |ip| Connection::Address { ip, name: &name });
+    let alone = Connection::None { name: about.hostname.as_deref() };
+    let connection = address.map_or(alone, |ip| Connection::Address { ip, name: &name, name_server: None });
     let files = NetworkFiles::for_connection(connection, of_job);
     match resolv_conf(&made.connection.dns).filter(|_| of_job.is_empty()) {
         Some(resolv_conf) => NetworkFiles { resolv_conf, ..files },
@@ -140,8 +140,19 @@ fn facts_of(made: &AttachedNetwork) -> Arc<Facts> {
     let network = connection.address().map(|address| AllocNetwork {
         interface: connection.interface.as_str().to_owned(),
         address: address.to_string(),
+        address6: connection.addresses.iter().find(|ip| ip.is_ipv6()).map(IpAddr::to_string),
+        dns: reported_dns(&connection.dns),
     });
     Arc::new(Facts { revision: Revision(revision.max(1)), network, ..Facts::default() })
+}
+
+/// As in Nomad, nothing is reported of plugins that name no server.
+fn reported_dns(Dns { servers, searches, options }: &Dns) -> job::Dns {
+    if servers.is_empty() {
+        return job::Dns::default();
+    }
+    let servers = servers.iter().map(IpAddr::to_string).collect();
+    job::Dns { servers, searches: searches.clone(), options: options.clone() }
 }
 
 /// What an operator can install is waited for.

@@ -3,7 +3,7 @@
 //! In: an allocation, how its tasks resolve names, what was made or found of its network. Out: files in its directory, outcomes.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,11 +20,16 @@ use herdlet_storage::network_files::{self, Connection, NetworkFiles};
 use super::{facts_of_machine, mode_of, retry};
 
 /// An allocation, and the contents of its files.
+#[derive(Clone)]
 pub(super) struct Description<'a> {
     pub(super) alloc: &'a Allocation,
     /// Its directory.
     pub(super) dir: PathBuf,
     pub(super) dns: Dns,
+    /// The host name of its tasks, if it is not the machine's.
+    pub(super) hostname: Option<String>,
+    /// The name server of its bridge.
+    pub(super) name_server: Option<IpAddr>,
 }
 
 /// Removes the files from the directory of an allocation.
@@ -36,6 +41,10 @@ pub(super) fn removed(dir: &Path) -> Outcome {
 }
 
 impl Description<'_> {
+    pub(super) fn with_name_server(&self, name_server: Option<IpAddr>) -> Self {
+        Self { name_server, ..self.clone() }
+    }
+
     /// Writes the files about a network that was made.
     pub(super) fn written(&self, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
         match self.files(address).up(&self.dir) {
@@ -71,13 +80,20 @@ impl Description<'_> {
         self.observed(NetworkState::Complete(()), |()| (None, facts_of_machine()))
     }
 
+    /// The host name that its tasks see.
+    pub(super) fn name(&self) -> String {
+        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.hostname.clone().unwrap_or_else(machine)
+    }
+
     fn files(&self, address: Option<Ipv4Addr>) -> NetworkFiles {
-        let name = rustix::system::uname();
-        let name = name.nodename().to_string_lossy();
+        let name = self.name();
         let connection = match (mode_of(self.alloc), address) {
             (NetworkMode::Host, _) => Connection::Machine,
-            (_, Some(ip)) => Connection::Address { ip: ip.into(), name: &name },
-            (_, None) => Connection::None,
+            (_, Some(ip)) => {
+                Connection::Address { ip: ip.into(), name: &name, name_server: self.name_server }
+            }
+            (_, None) => Connection::None { name: self.hostname.as_deref() },
         };
         NetworkFiles::for_connection(connection, &self.dns)
     }

@@ -1,6 +1,11 @@
-//! How the tasks of an allocation resolve names: `dns` of its group, with the values of variables.
+//! How the tasks of an allocation resolve names, and their own: `dns` and `hostname` of its group's network, with the values of
+//! variables.
 
-use herdlet_api_types::{alloc::Allocation, job::Dns};
+use herdlet_api_types::{
+    alloc::Allocation,
+    job::{Dns, Network},
+    names::NameKind,
+};
 use herdlet_plan::env::{self, Inputs, TaskEnv};
 
 use crate::current_node::CurrentNode;
@@ -20,6 +25,24 @@ pub(super) fn interpolated(alloc: &Allocation, node: &CurrentNode) -> Result<Dns
         searches: values("searches", searches, &env)?,
         options: values("options", options, &env)?,
     })
+}
+
+/// The host name of an allocation's tasks; none if it is the machine's.
+///
+/// # Errors
+/// That it is no host name. The text continues "failed to".
+pub(super) fn hostname(alloc: &Allocation, node: &CurrentNode) -> Result<Option<String>, String> {
+    let network = alloc.group().and_then(|group| group.network.as_ref());
+    let written = network.filter(|network| !network.mode.is_host() && !network.hostname.is_empty());
+    let Some(Network { hostname, .. }) = written else { return Ok(None) };
+    let name = env::build(&Inputs::new(alloc, &node.get())).interpolate(hostname);
+    if name.is_empty() {
+        return Ok(None);
+    }
+    match NameKind::Host.problem(&name) {
+        None => Ok(Some(name)),
+        Some(problem) => Err(format!("set the host name {name:?}: it {problem}")),
+    }
 }
 
 fn values(list: &str, texts: &[String], env: &TaskEnv) -> Result<Vec<String>, String> {

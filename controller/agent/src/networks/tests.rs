@@ -2,7 +2,11 @@
 
 use super::*;
 use herdlet_api_types::job::{Dns, Network};
-use herdlet_network::port_owner::Transport;
+use herdlet_network::{
+    port_owner::{PortOwner, Transport},
+    ports::HoldError,
+};
+use herdlet_plan::action::FailureClass;
 
 fn port(host_ip: &str, to: u16) -> AssignedPort {
     AssignedPort { host_ip: host_ip.to_owned(), value: 8080, to }
@@ -130,4 +134,21 @@ fn resolver_of_a_group_on_the_machines_network_is_written_and_repaired() {
         panic!("it is written")
     };
     assert!(why.contains("`dns.servers`") && why.contains("control characters"), "{why}");
+}
+
+#[test]
+fn host_name_has_the_values_of_variables_and_is_checked() {
+    let node = CurrentNode::new(NodeFacts::default());
+    let mut job = herdlet_manifest::fixture::job("web", "g", "server");
+    let mut named = |mode: NetworkMode, name: &str| {
+        let network = Network { mode, hostname: name.to_owned(), ..Network::default() };
+        Arc::make_mut(&mut job).groups[0].network = Some(network);
+        dns::hostname(&herdlet_manifest::fixture::alloc_view(&job, 3, 1).spec, &node)
+    };
+    let name = "web-${NOMAD_ALLOC_INDEX}.example";
+    assert_eq!(named(NetworkMode::None, name), Ok(Some("web-3.example".to_owned())));
+    assert_eq!(named(NetworkMode::Host, name), Ok(None));
+    assert_eq!(named(NetworkMode::Bridge, "${node.class}"), Ok(None), "an empty value");
+    let refused = named(NetworkMode::Bridge, "${NOMAD_JOB_NAME} x").unwrap_err();
+    assert!(refused.starts_with("set the host name \"web x\": it must be 1 to 63 letters"), "{refused}");
 }

@@ -205,6 +205,7 @@ fn alloc(phase: TaskPhase, attempt: u32, exit: Option<ExitResult>, check: CheckS
             reschedule_at: None,
             collected: false,
             no_shutdown_delay: false,
+            network: None,
             quarantined: false,
             modify_index: 1,
             modify_time: UnixNanos(0),

@@ -31,6 +31,11 @@ impl PortReporter {
         Self { inbox, networks, last: Mutex::default() }
     }
 
+    /// The networks of allocations.
+    pub fn networks(&self) -> Arc<AllocNetworks> {
+        Arc::clone(&self.networks)
+    }
+
     /// Reports the present ports if they have changed. Nothing is reported if they can't be determined.
     pub async fn report(&self) {
         let Ok(mut now) = off_thread(listening::ports).await else { return };

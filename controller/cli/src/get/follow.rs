@@ -204,6 +204,7 @@ impl Lines {
                 | ObjectKind::Tasks
                 | ObjectKind::Services
                 | ObjectKind::Volumes
+                | ObjectKind::Networks
                 | ObjectKind::Deployments
                 | ObjectKind::Versions
                 | ObjectKind::Node => changes.print_changes(Change::Removed, before, None).await?,

@@ -3,6 +3,7 @@
 use herdlet_api_types::{
     AllocId, UnixNanos,
     deployment::Deployment,
+    network::NetworkView,
     nomad,
     overview::{Drift, Transition},
     service::ServiceView,
@@ -73,6 +74,7 @@ pub(super) enum Document {
     },
     Service(Box<ServiceView>),
     Volume(Box<VolumeView>),
+    Network(Box<NetworkView>),
     Deployment(Box<Deployment>),
     Version(JobVersion),
     Event(Transition),
@@ -93,6 +95,7 @@ impl Document {
             | Self::Task { .. }
             | Self::Service(_)
             | Self::Volume(_)
+            | Self::Network(_)
             | Self::Deployment(_)
             | Self::Version(_)
             | Self::Event(_)
@@ -110,6 +113,7 @@ impl Document {
             | Self::Allocation(_)
             | Self::Task { .. }
             | Self::Service(_)
+            | Self::Network(_)
             | Self::Deployment(_)
             | Self::Event(_)
             | Self::Drift(_) => return Ok(None),
@@ -185,6 +189,7 @@ impl ObjectKind {
             Self::Tasks => "there are no tasks",
             Self::Services => "there are no services in the built-in catalogue",
             Self::Volumes => "there are no volumes",
+            Self::Networks => "no allocation has a network of its own",
             Self::Deployments => "there are no deployments",
             Self::Versions => "there are no versions",
             Self::Events => "nothing has happened since the agent started",
@@ -200,6 +205,7 @@ impl ObjectKind {
             Self::Allocs
             | Self::Tasks
             | Self::Services
+            | Self::Networks
             | Self::Deployments
             | Self::Events
             | Self::Drift

@@ -5,7 +5,7 @@
 use super::{
     Form, ListRequest, ObjectKind, allocs, drift, events, jobs,
     listing::{Cell, Document, Listing, Row},
-    services, versions, volumes,
+    networks, services, versions, volumes,
 };
 use crate::{client::Client, deployments, failure::Failure, missing::Missing, target};
 
@@ -17,6 +17,14 @@ pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<L
         ObjectKind::Tasks => allocs::list_tasks(client, targets, missing).await,
         ObjectKind::Services => services::list(client, targets, form, missing).await,
         ObjectKind::Volumes => volumes::list(client, targets).await,
+        ObjectKind::Networks => {
+            let views = client.networks().await?;
+            let is_told = |target: &String| {
+                views.iter().any(|view| networks::is_meant(view, std::slice::from_ref(target)))
+            };
+            known(client, targets, missing, is_told).await?;
+            Ok(networks::list(views, targets, form))
+        }
         ObjectKind::Deployments => deployments(client, targets, form, missing).await,
         ObjectKind::Versions => versions::list(client, targets, missing).await,
         ObjectKind::Events => {

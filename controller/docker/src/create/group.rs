@@ -27,6 +27,8 @@ pub(crate) struct GroupNetwork {
     pub(crate) namespace: PathBuf,
     /// More lines for the `/etc/hosts` of the container.
     pub(crate) hosts: Vec<String>,
+    /// The host name of its tasks, if it is not the machine's.
+    pub(crate) hostname: Option<String>,
 }
 
 /// Whether a task whose group has a network of its own uses that.
@@ -52,7 +54,7 @@ pub(super) fn shared_network(material: &Material<'_>) -> Result<Option<GroupNetw
         ));
     }
     let hosts = hosts(docker).collect::<Result<_, _>>()?;
-    Ok(Some(GroupNetwork { namespace: network.path.clone(), hosts }))
+    Ok(Some(GroupNetwork { namespace: network.path.clone(), hosts, hostname: network.hostname.clone() }))
 }
 
 /// The mode of a container in the group's network. `pause` is the name of the container that Docker's containers join.

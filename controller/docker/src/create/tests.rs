@@ -411,7 +411,7 @@ fn command_logging_and_the_rest() {
 /// A task whose group has a network of its own.
 fn in_group() -> Case {
     let mut case = Case::new();
-    case.task.network = Some(herdlet_driver::NetworkSpace { path: "/run/netns/a".into() });
+    case.task.network = Some(herdlet_driver::NetworkSpace { path: "/run/netns/a".into(), hostname: None });
     let file = |name: &str| herdlet_driver::Mount {
         host_path: Path::new("/a/.network").join(name),
         task_path: Path::new("/etc").join(name),

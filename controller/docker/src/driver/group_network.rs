@@ -30,7 +30,7 @@ use tokio::{
 
 use super::{Shared, locate::inspect};
 use crate::{
-    create::{self, Request},
+    create::{self, GroupNetwork, Request},
     engine::{Engine, Place},
     failure::{self, Meaning},
     images, names, pause,
@@ -83,7 +83,7 @@ impl Shared {
         }
         let mode = request.body.host_config.as_ref().and_then(|host| host.network_mode.as_deref());
         match create::joined(mode) {
-            Some(_) => self.ensure_pause(engine, id.alloc, &network.namespace).await,
+            Some(_) => self.ensure_pause(engine, id.alloc, network).await,
             None => Ok(()),
         }
     }
@@ -210,8 +210,9 @@ impl Shared {
         self: &Arc<Self>,
         engine: &Arc<Engine>,
         alloc: AllocId,
-        namespace: &Path,
+        network: &GroupNetwork,
     ) -> DriverResult<()> {
+        let namespace = &network.namespace;
         let client = &engine.reach().await.map_err(DriverError::retry)?;
         let noted = self.records.note_pause(alloc, &engine.place);
         noted
@@ -220,7 +221,7 @@ impl Shared {
         let mut why = "it ends again and again".to_owned();
         for _ in 0..TRIES {
             let Some(about) = inspect(client, &name).await? else {
-                self.create_pause(engine, client, (alloc, &name), namespace).await?;
+                self.create_pause(engine, client, (alloc, &name), network).await?;
                 continue;
             };
             if !self.is_own_pause(&about, alloc) {
@@ -267,12 +268,13 @@ impl Shared {
         engine: &Arc<Engine>,
         client: &Docker,
         pause: (AllocId, &str),
-        namespace: &Path,
+        network: &GroupNetwork,
     ) -> DriverResult<()> {
         let (alloc, name) = pause;
         let labels = names::labels_of_pause(alloc, &self.owner, self.naming);
-        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let body = pause::body(namespace, labels, hostname);
+        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let hostname = network.hostname.clone().unwrap_or_else(machine);
+        let body = pause::body(&network.namespace, labels, hostname);
         let options = CreateContainerOptionsBuilder::new().name(name).build();
         self.outdate_lists(wall_now());
         let mut created = client.create_container(Some(options.clone()), body.clone()).await;

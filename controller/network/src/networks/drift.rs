@@ -9,7 +9,7 @@ use herdlet_base::error::in_full;
 use super::{NetworkError, Networks, all_of, machine::gateways};
 use crate::{
     firewall::Difference,
-    foreign::{self, ForeignChain},
+    foreign::{self, ForeignChain, Traffic},
     socket::{Protocol, Socket},
     watch::{Change, ChangeKind},
 };
@@ -110,6 +110,8 @@ impl Networks {
             }
             Some(Difference::Ports) => self.firewall.map_ports(&ports)?,
         }
+        drop(known);
+        self.lead_to_name_server();
         Ok(RuleRepair { own, passed })
     }
 
@@ -118,11 +120,11 @@ impl Networks {
     pub(super) fn pass_others(&self) -> Vec<ForeignChain> {
         let socket = Socket::open(Protocol::Netfilter);
         let passed = socket.map_err(|error| error.to_string()).and_then(|mut socket| {
-            foreign::let_through(&mut socket, &self.config.instance, &self.config.name)
+            foreign::let_through(&mut socket, &self.config.instance, &self.config.name, Traffic::Forwarded)
                 .map_err(|error| in_full(&error))
         });
         let (changed, failures) = match passed {
-            Ok(passage) => (passage.changed, passage.failures.iter().map(|error| in_full(error)).collect()),
+            Ok(opened) => (opened.changed, opened.failures.iter().map(|error| in_full(error)).collect()),
             Err(error) => (Vec::new(), vec![error]),
         };
         for ForeignChain { table, name, .. } in &changed {

@@ -37,6 +37,7 @@ pub fn view(spec: &AllocSpec, state: &AllocState, convergence: Convergence) -> A
         collected: state.durable.collected,
         quarantined: state.durable.quarantine.is_some(),
         no_shutdown_delay: state.durable.no_shutdown_delay,
+        network: state.durable.network.clone(),
         modify_index: state.durable.modify_index,
         modify_time: state.durable.modify_time,
         convergence,

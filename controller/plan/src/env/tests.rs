@@ -37,7 +37,8 @@ fn the_whole_table() {
     let dirs =
         TaskDirs { alloc: "/a/alloc".into(), task: "/a/t/local".into(), secrets: "/a/t/secrets".into() };
     let node = node();
-    let network = AllocNetwork { interface: "eth0".into(), address: "172.26.64.9".into() };
+    let network =
+        AllocNetwork { interface: "eth0".into(), address: "172.26.64.9".into(), ..AllocNetwork::default() };
     let upstreams = [Upstream { destination: "count-api".into(), bind_port: 8080 }];
     let host_env =
         variables(&[("FOO", "1"), ("PATH", "/bin"), ("VAULT_TOKEN", "secret"), ("NOMAD_DC", "not ours")]);

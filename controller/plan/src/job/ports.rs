@@ -72,7 +72,7 @@ impl NoPorts {
             ),
             Self::NoAddress(network) => (
                 format!(
-                    "needs the host network `{network}`, and the machine had no such address when the agent started: compare \
+                    "needs the host network `{network}`, and the machine has no such address: compare \
                      `network.host_networks` of the agent's config with the machine's addresses"
                 ),
                 format!("network: no addresses available for \"{network}\" network"),

@@ -73,7 +73,11 @@ impl World {
             origin: Origin::Standalone,
             driver: Some(DriverNetwork { ip: "172.17.0.2".into(), port_map, auto_advertise: false }),
             task_ports: BTreeMap::new(),
-            network: Some(AllocNetwork { interface: "eth0".into(), address: "172.26.64.9".into() }),
+            network: Some(AllocNetwork {
+                interface: "eth0".into(),
+                address: "172.26.64.9".into(),
+                ..AllocNetwork::default()
+            }),
         }
     }
 

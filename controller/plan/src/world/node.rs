@@ -14,6 +14,7 @@ use herdlet_api_types::AllocId;
 use super::World;
 use crate::{
     env::NodeFacts,
+    job::ports::HostNetwork,
     op::{Key, Part, TaskPart},
     spec::AllocSpec,
     state::AllocState,
@@ -56,11 +57,27 @@ impl World {
                 }
             }
         }
+        self.examine_jobs(open);
+        open.dirty.extend(self.allocs.iter().map(|(id, _)| Key::Alloc(id)));
+    }
+
+    /// Allocations that are placed keep their ports, at the addresses from before.
+    pub(super) fn host_networks_changed(
+        &mut self,
+        open: &mut OpenTurn<'_>,
+        networks: BTreeMap<String, HostNetwork>,
+    ) {
+        if self.ctx.settings.host_networks != networks {
+            self.ctx.settings.host_networks = networks;
+            self.examine_jobs(open);
+        }
+    }
+
+    fn examine_jobs(&mut self, open: &mut OpenTurn<'_>) {
         for (key, entry) in &mut self.jobs {
             entry.infeasible = None;
             entry.stale = true;
             open.dirty.insert(Key::Job(key.clone()));
         }
-        open.dirty.extend(self.allocs.iter().map(|(id, _)| Key::Alloc(id)));
     }
 }

@@ -356,7 +356,7 @@ mod tests {
         };
         let forward = |address: &str, port| vec![Forward { address: address.to_owned(), port, guest: 80 }];
         assert_eq!(forwards(&map("http"), &task(None)), Ok(forward("127.0.0.1", 20000)));
-        let space = herdlet_driver::NetworkSpace { path: "/x".into() };
+        let space = herdlet_driver::NetworkSpace { path: "/x".into(), hostname: None };
         assert_eq!(forwards(&map("http"), &task(Some(space))), Ok(forward("", 8080)));
         assert!(forwards(&map("six"), &task(None)).unwrap_err().why.contains("IPv6"));
         assert_eq!(forwards(&map("none"), &task(None)).unwrap_err().field, "port_map.none");

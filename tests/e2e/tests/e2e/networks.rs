@@ -345,11 +345,17 @@ fn ports_are_on_the_network_of_the_machine_that_they_name() {
     assert_eq!((&service[0]["Address"], &service[0]["Port"]), (&"192.0.2.7".into(), &port.into()));
     for (network, why) in [
         ("wan", "needs the host network `wan` for port `http`: add it to `network.host_networks`"),
-        ("away", "needs the host network `away`, and the machine had no such address when the agent started"),
+        ("away", "needs the host network `away`, and the machine has no such address"),
     ] {
         agent.apply(&job(network, "service", &group(network), &[server()]));
         agent.until_printed(&["explain", network], |text| text.contains(why));
     }
+    // The machine gets the address while the agent runs.
+    let added = Command::new("ip").args(["address", "add", "203.0.113.9/32", "dev", "lo"]).status();
+    assert!(added.unwrap().success());
+    agent.cli(&["wait", "away"]).success();
+    let away = agent.alloc("away.g[0]").unwrap();
+    assert!(variable(&agent, &away, "NOMAD_HOST_ADDR_http").starts_with("203.0.113.9:"));
     for name in ["web", "wan", "away"] {
         agent.cli(&["delete", name, "--wait"]).success();
     }

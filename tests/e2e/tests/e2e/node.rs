@@ -77,6 +77,12 @@ impl NodeTest {
         self.cluster.alloc(id).unwrap()
     }
 
+    /// Returns the interface and the address that the node has reported of an allocation.
+    fn network(&self, id: &AllocId) -> (String, String) {
+        let status = self.stored(id).network_status.unwrap_or_default();
+        (status.interface_name, status.address)
+    }
+
     pub(crate) fn submit(&self, job: &Value) -> herdlet_nomad_server::state::Key {
         let _guard = self.runtime.enter();
         self.cluster.submit(job).unwrap()
@@ -196,20 +202,26 @@ fn server_job_runs_isolated_in_a_network_of_its_own() {
     assert!(known.drivers["exec"].healthy && known.attributes.contains_key("plugins.cni.version.bridge"));
     let mut job = service("web", 100_003);
     let group = &mut job["TaskGroups"][0];
-    group["Networks"] = json!([{ "Mode": "bridge", "DynamicPorts": [{ "Label": "http", "To": 8080 }] }]);
+    group["Networks"] = json!([{
+        "Mode": "bridge", "Hostname": "box-${NOMAD_ALLOC_INDEX}", "DynamicPorts": [{ "Label": "http", "To": 8080 }],
+    }]);
     group["Tasks"][0]["Driver"] = "exec".into();
     let key = ground.submit(&job);
     let alloc = ground.alloc(&key);
     ground.reaches(&alloc.id, &ClientStatus::Running);
-    let script = "ls /sys/class/net; echo $NOMAD_PORT_http; id -un";
+    let script = "ls /sys/class/net; echo $NOMAD_PORT_http; id -un; cat /proc/sys/kernel/hostname";
     let arguments = ["exec", "web.g[0]", "--task", "t", "--", "sh", "-c", script];
-    let expected = "eth0\nlo\n8080\nnobody\n";
+    let expected = "eth0\nlo\n8080\nnobody\nbox-0\n";
+    ground.until("its address is reported", || ground.network(&alloc.id).1.starts_with("172.26."));
+    let network = ground.network(&alloc.id);
+    assert_eq!(network.0, "eth0");
     assert_eq!(ground.agent.cli(&arguments).success().stdout, expected);
     ground.agent.crash();
     ground.reaches(&alloc.id, &ClientStatus::Running);
     assert_eq!(ground.agent.cli(&arguments).success().stdout, expected);
     ground.stop(&key);
     ground.reaches(&alloc.id, &ClientStatus::Complete);
+    assert_eq!(ground.network(&alloc.id), network, "as for a stock client, it is known after the end");
     ground.finish();
 }
 

@@ -25,7 +25,7 @@ async fn a_network_that_is_gone_is_tried_again() {
         std::fs::write(machine.path().join("plain"), "").unwrap();
         for name in ["none", "plain"] {
             let mut task = machine.script(attempt_id(1), "sleep 3600");
-            task.network = Some(NetworkSpace { path: machine.path().join(name) });
+            task.network = Some(NetworkSpace { path: machine.path().join(name), hostname: None });
             let error = driver.start(task).await.unwrap_err();
             assert!(matches!(error, herdlet_driver::DriverError::Retry(_)), "{error:?}");
             assert!(error.why().contains("it is gone"), "{error}");
@@ -51,7 +51,7 @@ async fn a_strangers_container_with_its_name_is_not_touched() {
         let stranger = client.create_container(Some(options.build()), body).await.unwrap().id;
         let mut task = machine.script(attempt_id(1), "sleep 3600");
         let path = format!("/proc/{}/ns/net", std::process::id()).into();
-        task.network = Some(NetworkSpace { path });
+        task.network = Some(NetworkSpace { path, hostname: None });
         let error = driver.start(task).await.unwrap_err();
         assert!(matches!(error, herdlet_driver::DriverError::Recoverable(_)), "{error:?}");
         assert!(error.why().contains(&name(&machine)) && error.why().contains("not this agent's"), "{error}");

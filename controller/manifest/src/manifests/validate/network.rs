@@ -8,6 +8,7 @@ use herdlet_api_types::{
     driver::{FsIsolation, Networking},
     job::{self, Group},
     manifest::{Dns, Network, NetworkMode, Text},
+    names::NameKind,
 };
 
 use super::{Findings, GroupContext, text};
@@ -40,6 +41,10 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
         if let Some(dns) = &network.dns {
             resolver(dns, &trail.field("dns"), findings);
             unused_resolver(context, &trail.field("dns"), findings);
+        }
+        if let Some(Text(name)) = network.hostname.as_ref().filter(|name| !name.0.is_empty()) {
+            hostname(name, &trail.field("hostname"), findings);
+            unused_hostname(context, &trail.field("hostname"), findings);
         }
         if network.mode == Some(NetworkMode::None) && network.ports.iter().flatten().next().is_some() {
             let message = "has no effect with `mode: none`: nothing leads into the network";
@@ -91,7 +96,11 @@ fn mode_of(group: &Group) -> String {
 impl Networks<'_> {
     /// Validates the network of one task. As in Nomad, labels may repeat in other tasks, and not in the group.
     fn of_task(&mut self, network: &Network, trail: &Trail<'_>, findings: &mut Findings<'_>) {
-        let Network { mode, ports, cni, dns } = network;
+        let Network { mode, ports, cni, dns, hostname } = network;
+        if hostname.is_some() {
+            let message = "belongs to the group's `network`: the tasks of a group have the same host name";
+            findings.problem(&trail.field("hostname"), message);
+        }
         if cni.is_some() {
             findings.problem(&trail.field("cni"), "only the network of a group can be one of CNI");
         }
@@ -170,17 +179,39 @@ fn resolver(dns: &Dns, trail: &Trail<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Warns of `dns` that no task sees.
-fn unused_resolver(context: &GroupContext<'_>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+/// Validates `hostname`. One with variables is checked when it is known.
+fn hostname(name: &str, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    text::plain(name, trail, findings);
+    if let Some(problem) = NameKind::Host.problem(name).filter(|_| !name.contains("${")) {
+        findings.problem(trail, problem);
+    }
+}
+
+/// Warns of a `hostname` that no task sees.
+fn unused_hostname(context: &GroupContext<'_>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if !context.group.has_own_network() {
+        findings.warning(trail, "has no effect with `mode: host`: tasks have the machine's host name");
+    } else if let Some(driver) = only_drivers_of_machine(context) {
+        findings.warning(trail, format!("has no effect: tasks of {driver} have the machine's host name"));
+    }
+}
+
+/// The first driver, if all tasks of the group see the machine as it is.
+fn only_drivers_of_machine<'g>(context: &GroupContext<'g>) -> Option<&'g str> {
     let GroupContext { group, drivers, .. } = *context;
     let sees_machine = |driver: &str| {
         drivers.get(driver).is_some_and(|rules| rules.capabilities.fs_isolation == FsIsolation::None)
     };
-    if let Some(task) = group.tasks.first()
-        && group.has_own_dns()
-        && group.tasks.iter().all(|task| sees_machine(&task.driver))
+    let first = group.tasks.first()?;
+    group.tasks.iter().all(|task| sees_machine(&task.driver)).then_some(&*first.driver)
+}
+
+/// Warns of `dns` that no task sees.
+fn unused_resolver(context: &GroupContext<'_>, trail: &Trail<'_>, findings: &mut Findings<'_>) {
+    if context.group.has_own_dns()
+        && let Some(driver) = only_drivers_of_machine(context)
     {
-        let message = format!("has no effect: tasks of {} see the machine's /etc/resolv.conf", task.driver);
+        let message = format!("has no effect: tasks of {driver} see the machine's /etc/resolv.conf");
         findings.warning(trail, message);
     }
 }

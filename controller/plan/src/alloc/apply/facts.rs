@@ -35,6 +35,9 @@ impl Writer<'_> {
         if part.row().is_stored() && self.state.durable.facts.get(&part) != Some(&facts) {
             self.state.durable.facts.insert(part, facts.clone());
         }
+        if part == Part::Network && facts.network.is_some() && facts.network != self.state.durable.network {
+            self.state.durable.network.clone_from(&facts.network);
+        }
         self.state.facts.set(part, facts);
         if let Some(before) = before {
             self.complete_launches(part, before.revision);

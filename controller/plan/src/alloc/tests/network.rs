@@ -26,7 +26,11 @@ fn main_and_poststop() -> Arc<Allocation> {
 
 /// The facts of the network with this number.
 fn network(number: u64) -> Arc<Facts> {
-    let network = AllocNetwork { interface: "eth0".to_string(), address: "10.9.0.2".to_string() };
+    let network = AllocNetwork {
+        interface: "eth0".to_string(),
+        address: "10.9.0.2".to_string(),
+        ..AllocNetwork::default()
+    };
     Arc::new(Facts { revision: Revision(number), network: Some(network), ..Facts::none() })
 }
 
@@ -306,4 +310,18 @@ fn services_are_inspected_if_the_network_changes() {
     life.outcome(Part::Network, Outcome::Absent);
     life.outcome(Part::Network, Outcome::Done(Some(network(2))));
     assert!(is_busy(&life, Part::Services));
+}
+
+/// It is reported to servers after a restart of the agent, before the network is inspected, and after the end.
+#[test]
+fn last_network_is_stored_and_shown() {
+    let spec = networked(vec![task("main", Lifecycle::Main)], NetworkMode::Bridge);
+    let mut life = Bench::new(&spec, known(vec![pending()], Stage::Main, up(&[])));
+    set_up(&mut life);
+    let stored = life.state.durable.network.clone();
+    assert_eq!(stored, network(1).network);
+    life.state.parts.set_part(Part::Network, PartState::Suspect(Noticed::Event));
+    life.settle();
+    life.outcome(Part::Network, Outcome::Absent);
+    assert_eq!(life.state.durable.network, stored);
 }

@@ -1,11 +1,14 @@
 //! Task drivers that go away and come back while jobs need them.
 
-use std_alloc::{boxed::Box, format, string::String};
+use std_alloc::{borrow::ToOwned, boxed::Box, format, string::String};
 
-use herdlet_api_types::view::Reason;
+use herdlet_api_types::{
+    job::{Network, PortRequest},
+    view::Reason,
+};
 
 use super::*;
-use crate::event::RestartScope;
+use crate::{event::RestartScope, job::ports::HostNetwork};
 
 fn driver() -> String {
     one_task()[0].groups[0].tasks[0].driver.clone()
@@ -39,6 +42,34 @@ fn a_job_waits_for_a_driver_that_is_away() {
     assert_eq!(view.unplaced["g"].filtered_by, ["missing drivers"]);
     bench.report(&[]);
     assert_eq!((bench.starts(), bench.world.allocations().count()), (1, 1));
+}
+
+#[test]
+fn a_group_starts_once_the_machine_has_the_address_of_its_port() {
+    let mut job = one_task().remove(0);
+    job.groups[0].network = Some(Network {
+        ports: [("http".to_owned(), PortRequest { fixed: None, to: None })].into(),
+        host_networks: [("http".to_owned(), "lan".to_owned())].into(),
+        ..Network::default()
+    });
+    let mut bench = Bench::new();
+    let with_address = |bench: &mut Bench, ip: Option<&str>| {
+        let lan = HostNetwork { ip: ip.map(ToOwned::to_owned), ..HostNetwork::default() };
+        bench.see(Event::HostNetworks([("lan".to_owned(), lan)].into()));
+    };
+    with_address(&mut bench, None);
+    bench.apply(vec![job], Vec::new());
+    assert_eq!(bench.world.allocations().count(), 0);
+    assert!(bench.job().convergence.message.contains("has no such address"));
+    with_address(&mut bench, Some("192.0.2.7"));
+    assert_eq!((bench.starts(), bench.world.allocations().count()), (1, 1));
+    let ip = |bench: &Bench| {
+        bench.world.allocations().next().map(|(alloc, _)| alloc.ports["http"].host_ip.clone())
+    };
+    assert_eq!(ip(&bench).as_deref(), Some("192.0.2.7"));
+    with_address(&mut bench, Some("192.0.2.8"));
+    assert!(bench.settle().is_empty());
+    assert_eq!(ip(&bench).as_deref(), Some("192.0.2.7"), "it keeps its address");
 }
 
 #[test]

@@ -15,7 +15,7 @@ async fn task_and_its_commands_share_a_network() {
         pins.keep("a", &Namespace::new().unwrap()).unwrap();
         let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(pins.path("a")).unwrap());
         let expected = format!("net:[{inode}]");
-        let network = Some(NetworkSpace { path: pins.path("a") });
+        let network = Some(NetworkSpace { path: pins.path("a"), hostname: None });
         let config =
             TaskConfig { network, ..bench.shell("readlink /proc/self/ns/net > namespace; exec sleep 1000") };
         let look: Vec<String> = ["readlink", "/proc/self/ns/net"].map(str::to_owned).into();
@@ -42,7 +42,7 @@ async fn missing_network_is_retried() {
     }
     for bench in Bench::both() {
         let pins = Pins::in_dir(bench.path("netns"));
-        let network = Some(NetworkSpace { path: pins.path("a") });
+        let network = Some(NetworkSpace { path: pins.path("a"), hostname: None });
         let config = TaskConfig { network, ..bench.shell("exit 5") };
         let agent = bench.agent();
         let error = agent.driver.start(config.clone()).await.unwrap_err();

@@ -250,7 +250,8 @@ fn names_are_those_of_the_group(engine: Engine<'_>) {
         ),
         container("apart", "sleep 100000", apart, write),
     ];
-    agent.apply_and_wait(&job("names", "service", &bridged(), &tasks));
+    let group = bridged().replace("mode: bridge,", "mode: bridge, hostname: \"box-${NOMAD_ALLOC_INDEX}\",");
+    agent.apply_and_wait(&job("names", "service", &group, &tasks));
     let alloc = agent.alloc("names.g[0]").unwrap();
     let shown = |task: &str, script: &str| {
         let arguments = ["exec", "names", "--task", task, "--", "sh", "-c", script];
@@ -259,6 +260,8 @@ fn names_are_those_of_the_group(engine: Engine<'_>) {
     let hosts = agent.home.state().join("alloc").join(alloc.id()).join(".network/hosts");
     let shared = fs::read_to_string(hosts).unwrap();
     assert_eq!(shown("t", "cat /etc/hosts"), format!("{shared}10.0.0.5 db\nfd00::1 cache\n"));
+    assert_eq!(shown("t", "hostname"), "box-0\n");
+    assert!(shared.lines().last().unwrap().ends_with(" box-0"), "{shared}");
     assert_eq!(shown("own", "cat /etc/hosts"), "10.0.0.6 mine\n");
     assert_eq!(shown("apart", "hostname; ls /sys/class/net"), "other\nlo\n");
     assert!(!shown("apart", "cat /etc/hosts").contains(shared.lines().last().unwrap()));
