@@ -58,6 +58,17 @@ pub(crate) fn copy_open(at: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     open_tree(at, c"", flags | OpenTreeFlags::AT_EMPTY_PATH)
 }
 
+/// A directory of the machine through a mount of its own, which refuses all changes: a task that finds a file by this path, such as
+/// `/proc/PID/exe`, can change neither its content nor its mode. Ends with its users.
+///
+/// # Errors
+/// Before Linux 5.12, and without `CAP_SYS_ADMIN`.
+pub fn read_only(dir: &Path) -> io::Result<OwnedFd> {
+    let mount = copy(dir, Depth::Alone)?;
+    make_read_only(mount.as_fd(), Depth::Alone)?;
+    Ok(mount)
+}
+
 /// Mounts a new file system in no place.
 pub(crate) fn create(
     kind: &str,

@@ -18,11 +18,11 @@
 //! | `memory` | changes that the task's directory can't hold |
 //! | `device` | /dev |
 //! | `place` | places for mounts in a root |
-//! | `kernel` | mounts by descriptors |
+//! | [`kernel`] | mounts by descriptors |
 
 pub mod builder;
 mod device;
-mod kernel;
+pub mod kernel;
 mod memory;
 mod overlay;
 mod place;

@@ -68,7 +68,13 @@ impl Program {
         }
         let places = Places::reserve().map_err(ProgramError::Descriptors)?;
         let open = |source: Errno| ProgramError::Open { path: path.clone(), source: source.into() };
-        let fd = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty());
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // A task can make the kernel run the program of its supervisor, with the interpreter `/proc/self/exe` of a script, and finds
+        // it there. Where the mount can't be made, no task has a root.
+        let fd = match herdlet_rootfs::kernel::read_only(dir) {
+            Ok(mount) => rustix::fs::openat(mount, &name, flags, Mode::empty()),
+            Err(_) => rustix::fs::open(&path, flags, Mode::empty()),
+        };
         let fd = fd.map_err(open)?;
         let flags = rustix::fs::fstatvfs(&fd).map_err(open)?.f_flag;
         if flags.contains(StatVfsMountFlags::NOEXEC) {
