@@ -22,7 +22,7 @@ use std::{
 };
 
 use herdlet_api_types::{
-    driver::{DriverInfo, EXEC, ExecOptions, machine_user},
+    driver::{ConfigCheck, ConfigFinding, DriverInfo, EXEC, ExecOptions, Planned, machine_user},
     manifest::{
         Text,
         driver::{ExecConfig, NamespaceMode},
@@ -56,7 +56,18 @@ pub use probe::{Obstacle, obstacle};
 /// If an option is invalid.
 pub fn driver(setup: Setup, options: &ExecOptions, roots: Arc<Roots>) -> Result<Engine, InvalidOptions> {
     let translate = IsolatedDriver { policy: Policy::new(EXEC, options)?, roots, variant: Exec };
-    Ok(Engine::new(DriverInfo::exec(), translate, setup))
+    Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::exec() }, translate, setup))
+}
+
+/// What every agent refuses in a task's `config`.
+pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
+    // Names and types are the schema's matter.
+    read_config(planned.config).map(|config| unknown_in(&config)).unwrap_or_default()
+}
+
+/// What every agent refuses in the keys that all drivers of isolated processes have.
+pub(crate) fn unknown_in(config: &ExecConfig) -> Vec<ConfigFinding> {
+    capabilities::unknown(config)
 }
 
 /// What the drivers of isolated processes share: how roots are made on this machine.

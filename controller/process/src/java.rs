@@ -22,7 +22,7 @@ use herdlet_rootfs::root::Entry;
 
 use crate::{
     engine::{Constancy, Effort, Engine, Setup},
-    exec::{InvalidOptions, IsolatedDriver, Policy, Roots, Variant},
+    exec::{self, InvalidOptions, IsolatedDriver, Policy, Roots, Variant},
     installed::{Programs, Versions},
 };
 
@@ -56,7 +56,8 @@ pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
         message: message.to_owned(),
         verdict: Verdict::Refused,
     };
-    arguments(&config).err().map(|(field, why)| refused(field, why)).into_iter().collect()
+    let arguments = arguments(&config).err().map(|(field, why)| refused(field, why));
+    arguments.into_iter().chain(exec::unknown_in(&surroundings(config))).collect()
 }
 
 /// The Java of this machine.

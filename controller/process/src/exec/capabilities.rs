@@ -4,6 +4,11 @@
 
 use std::collections::BTreeSet;
 
+use herdlet_api_types::{
+    driver::{ConfigFinding, Verdict},
+    manifest::{Text, driver::ExecConfig},
+};
+
 use crate::supervisor::Capabilities;
 
 /// The kernel's names, by number.
@@ -98,6 +103,25 @@ impl Names {
         let is_named = |name: &str| self.0.contains(ALL) || self.0.contains(name);
         (0..).zip(NAMES).filter(|(_, name)| is_named(name)).fold(0, |bits, (at, _)| bits | 1 << at)
     }
+}
+
+/// The names in a config that no kernel knows.
+pub(super) fn unknown(config: &ExecConfig) -> Vec<ConfigFinding> {
+    let lists = [("cap_add", &config.cap_add), ("cap_drop", &config.cap_drop)];
+    let named = lists.into_iter().flat_map(|(key, names)| names.iter().enumerate().map(move |at| (key, at)));
+    let finding = |(key, (index, name)): (&str, (usize, &Text))| {
+        Names::parse([name.0.as_str()]).err().map(|name| ConfigFinding {
+            field: format!("{key}[{index}]"),
+            message: unknown_name(&name),
+            verdict: Verdict::Refused,
+        })
+    };
+    named.filter_map(finding).collect()
+}
+
+/// The message about an unknown name.
+pub(super) fn unknown_name(name: &str) -> String {
+    format!("there is no capability {name:?}; write one of capabilities(7), such as net_raw")
 }
 
 /// The capabilities of a task.

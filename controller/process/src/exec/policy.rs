@@ -15,7 +15,7 @@ use herdlet_base::user::Credentials;
 use herdlet_driver::{DriverError, DriverResult};
 use herdlet_rootfs::root::Entry;
 
-use super::capabilities::{CapabilitySet, DEFAULT, Names};
+use super::capabilities::{CapabilitySet, DEFAULT, Names, unknown_name};
 use crate::denied::{Denied, InvalidIds};
 
 /// What a task sees of the machine, as in Nomad.
@@ -108,9 +108,8 @@ impl Policy {
     /// Unknown capabilities, and those that the options don't allow.
     pub(super) fn capabilities(&self, config: &ExecConfig) -> DriverResult<CapabilitySet> {
         let names = |key: &str, names: &[Text]| {
-            Names::parse(names.iter().map(|name| name.0.as_str())).map_err(|name| {
-                DriverError::fatal(format!("parse config: {key}: there is no capability {name:?}"))
-            })
+            Names::parse(names.iter().map(|name| name.0.as_str()))
+                .map_err(|name| DriverError::fatal(format!("parse config: {key}: {}", unknown_name(&name))))
         };
         let (add, drop) = (names("cap_add", &config.cap_add)?, names("cap_drop", &config.cap_drop)?);
         CapabilitySet::new(&add, &drop, &self.allow_caps).map_err(|denied| {
