@@ -7,7 +7,12 @@ use herdlet_api_types::{
     driver::{REMAPS_USERS, runs_images},
     job::Task,
 };
-use herdlet_base::{error::in_full, observation::Observation, privileges::Ownership, user};
+use herdlet_base::{
+    error::in_full,
+    observation::{Class, Observation},
+    privileges::Ownership,
+    user,
+};
 use herdlet_driver::Entry;
 use herdlet_plan::action::Outcome;
 use herdlet_storage::{
@@ -76,9 +81,12 @@ fn perform(
         }
         _ if runs_images(&task.driver) => SocketAccess::Anybody,
         (PlaceVerb::Up, Ownership::Anybody) => {
-            let user = user::credentials(places::machine_user(task));
-            let user = user.map_err(|error| Refusal::of(error.class(), &error))?;
-            SocketAccess::Owner(user.map(|user| (user.uid, user.gid)))
+            match user::credentials(places::machine_user(task)) {
+                Ok(user) => SocketAccess::Owner(user.map(|user| (user.uid, user.gid))),
+                // The start fails because of the user, and names it: it must not wait for a socket that nobody needs.
+                Err(error) if error.class() == Class::Fatal => SocketAccess::Owner(None),
+                Err(error) => return Err(Refusal::of(error.class(), &error)),
+            }
         }
         (PlaceVerb::Up, Ownership::OwnOnly) | (PlaceVerb::Down | PlaceVerb::Inspect, _) => {
             SocketAccess::Owner(None)
