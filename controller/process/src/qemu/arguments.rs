@@ -176,6 +176,10 @@ pub(super) fn list(guest: &Guest<'_>) -> Result<Vec<String>, Wrong> {
     let mut all: Vec<String> = Vec::new();
     let mut add = |words: &[&str]| all.extend(words.iter().map(|word| (*word).to_owned()));
     add(&["-machine", &machine, "-name", &doubled(&name), "-m", &format!("{}M", memory(resources)?)]);
+    let has_processors = config.args.iter().any(|Text(arg)| arg.trim_start_matches('-') == "smp");
+    if let Some(cores) = resources.cores.filter(|_| !has_processors) {
+        add(&["-smp", &cores.to_string()]);
+    }
     add(&["-drive", &drive, "-nographic"]);
     if config.graceful_shutdown {
         add(&["-monitor", &format!("unix:{MONITOR},server=on,wait=off")]);
@@ -287,6 +291,22 @@ mod tests {
              -netdev user,id=user.0,hostfwd=udp:127.0.0.1:20000-:22,hostfwd=tcp:127.0.0.1:20000-:22 \
              -device virtio-net,netdev=user.0 -enable-kvm -cpu host"
         );
+    }
+
+    /// A guest with one processor would leave the other cores of its task idle.
+    #[test]
+    fn a_guest_has_a_processor_for_each_core() {
+        let processors = |more: serde_json::Value| {
+            let config = config(more);
+            let resources = Resources { memory_mib: Some(512), cores: Some(2), ..Resources::default() };
+            let image = Path::new("/alloc/t/local/a.img");
+            let guest = Guest { config: &config, image, resources: &resources, forwards: Vec::new() };
+            let words = list(&guest).unwrap();
+            let given = words.iter().zip(words.iter().skip(1)).filter(|(option, _)| *option == "-smp");
+            given.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(processors(json!({})), ["2"]);
+        assert_eq!(processors(json!({"args": ["-smp", "4"]})), ["4"]);
     }
 
     #[test]
