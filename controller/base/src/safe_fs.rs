@@ -93,6 +93,11 @@ impl Dir {
         Self::open(path)
     }
 
+    /// A directory that is open already; `path` is for messages.
+    pub fn from_fd(fd: OwnedFd, path: PathBuf) -> Self {
+        Self { fd, path }
+    }
+
     /// The path it was opened by; for messages.
     pub fn path(&self) -> &Path {
         &self.path

@@ -29,6 +29,7 @@ pub mod users;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
     sync::Arc,
     time::Duration,
 };
@@ -38,7 +39,7 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
-use herdlet_api_types::task::ExitResult;
+use herdlet_api_types::{AllocId, task::ExitResult};
 use tokio_util::sync::CancellationToken;
 
 pub use config::{
@@ -134,6 +135,13 @@ pub trait TaskDriver: Send + Sync + 'static {
     /// Other events of attempts. As with [`exits`](Self::exits), one reader at a time, and the driver is away if the stream ends.
     fn events(&self) -> BoxStream<'static, TaskEvent> {
         stream::pending().boxed()
+    }
+
+    /// Opens the root of a running task; none if it has no root of its own, or none of its processes runs. What is written to the
+    /// task's directory behind a root is not seen in it.
+    fn root<'a>(&'a self, alloc: AllocId, task: &'a str) -> BoxFuture<'a, DriverResult<Option<OwnedFd>>> {
+        let _ = (alloc, task);
+        async { Ok(None) }.boxed()
     }
 
     /// Sends a signal to the main process, by name such as `SIGHUP`.

@@ -38,12 +38,13 @@ use futures_util::{
     future::BoxFuture,
     stream::{self, BoxStream},
 };
+use herdlet_api_types::AllocId;
 use herdlet_base::error::in_full;
 use herdlet_base::signal;
 use herdlet_driver::{
     self, AttemptId, BoxError, DriverError, DriverInfo, DriverResult, Earlier, ExecRequest, ExecSession,
-    Exited, Fingerprint, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest, TaskConfig,
-    TaskDriver, TaskEvent, Usage, limits::Limits,
+    Exited, Fingerprint, FsIsolation, Health, Leftover, Outlet, Recovered, Recovery, Started, StopRequest,
+    TaskConfig, TaskDriver, TaskEvent, Usage, limits::Limits,
 };
 
 use super::{
@@ -255,6 +256,10 @@ impl TaskDriver for Engine {
         async move { stats::stream(&self.shared, id, interval) }.boxed()
     }
 
+    fn root<'a>(&'a self, alloc: AllocId, task: &'a str) -> BoxFuture<'a, DriverResult<Option<OwnedFd>>> {
+        async move { self.shared.root(alloc, task) }.boxed()
+    }
+
     fn signal<'a>(&'a self, id: &'a AttemptId, name: &'a str) -> BoxFuture<'a, DriverResult<()>> {
         async move {
             if !self.shared.info.capabilities.signals {
@@ -306,6 +311,19 @@ impl Shared {
             Some(record) if record.state == State::Running => Ok((live, record)),
             Some(_) | None => Err(DriverError::fatal(format!("reach {id}: it is not running"))),
         }
+    }
+
+    /// The root of a task's running attempt. While one starts, its root is made of what the task's directory has by then.
+    fn root(&self, alloc: AllocId, task: &str) -> DriverResult<Option<OwnedFd>> {
+        if self.info.capabilities.fs_isolation != FsIsolation::Chroot {
+            return Ok(None);
+        }
+        let is_of_task = |id: &&AttemptId| id.alloc == alloc && *id.task == *task;
+        let known: Vec<AttemptId> = self.live().keys().filter(is_of_task).cloned().collect();
+        let running = known.iter().filter_map(|id| self.running(id).ok()).next_back();
+        let Some((_, record)) = running else { return Ok(None) };
+        let main = supervisor::open_task(&record).map_err(DriverError::retry)?;
+        main.map_or(Ok(None), |main| main.root().map_err(DriverError::retry))
     }
 
     fn reports(&self) -> Arc<Reports> {

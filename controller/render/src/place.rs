@@ -12,7 +12,7 @@ use std::{
 };
 
 use herdlet_base::{
-    artifact::destination::{Base, Destination, Dirs, Outside},
+    artifact::destination::{Base, Destination, Dirs, Outside, rights as rights_of},
     safe_fs::{Dir, FileOwner, FsError, Outlives, Rights},
 };
 use rustix::{
@@ -89,6 +89,42 @@ impl Place {
         dir.write_file(&name, bytes, rights, Outlives::Processes)
     }
 
+    /// Replaces the file so that a running task sees it, which has a part of the machine in its root there: an overlay of its
+    /// directory. It notices nothing that is written behind the overlay.
+    ///
+    /// # Errors
+    /// As [`Place::write`].
+    pub fn write_seen(
+        &self,
+        root: &Dir,
+        dirs: &Dirs,
+        bytes: &[u8],
+        (rights, owner): (Rights, Option<&FileOwner>),
+    ) -> Result<(), FsError> {
+        // An overlay that refuses changes, or has another mount on the way: the next start of the task shows the file.
+        let is_seen = self.overlay(root).is_some_and(|(overlay, below)| {
+            let name = below.file_name().unwrap_or_default();
+            let parents = below.parent().unwrap_or(Path::new(""));
+            let dir = overlay.make_all_for(parents, rights_of(0o755, owner), owner);
+            dir.and_then(|dir| dir.write_file(name, bytes, rights, Outlives::Processes)).is_ok()
+        });
+        // Changes of an overlay in memory are not in the task's directory.
+        if is_seen && matches!(self.read(dirs), Ok(Some(found)) if found == bytes) {
+            return Ok(());
+        }
+        self.write(dirs, bytes, (rights, owner))
+    }
+
+    /// The overlay in the root that has the file, with the file's path below it.
+    fn overlay(&self, root: &Dir) -> Option<(Dir, &Path)> {
+        let mut parts = self.destination.below().components();
+        let first = parts.next().filter(|_| self.base() == Base::Task)?;
+        let below = parts.as_path();
+        let dir = root.find(first.as_os_str()).ok()??;
+        let kind = rustix::fs::fstatfs(dir.as_fd()).ok()?.f_type;
+        (kind == OVERLAY && !below.as_os_str().is_empty()).then_some((dir, below))
+    }
+
     fn open(&self, dirs: &Dirs) -> Result<Option<File>, FsError> {
         let base = match self.destination.base().open(dirs) {
             Ok(base) => base,
@@ -107,6 +143,9 @@ impl Place {
         open_beneath(&dir, (rest, ResolveFlags::BENEATH), &self.path)
     }
 }
+
+/// The number of overlays among file systems (linux/magic.h).
+const OVERLAY: rustix::fs::FsWord = 0x794c_7630;
 
 /// Opens a plain file below a directory. The kernel refuses every way out of it.
 fn open_beneath(

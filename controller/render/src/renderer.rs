@@ -17,7 +17,10 @@ use std::{
 };
 
 use herdlet_api_types::{AllocId, job::Template as Block, variable::VariableKey};
-use herdlet_base::{artifact::destination::Dirs, safe_fs::FileOwner};
+use herdlet_base::{
+    artifact::destination::Dirs,
+    safe_fs::{Dir, FileOwner},
+};
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::BuiltIn;
 use herdlet_template::{Answer, Query, Render, Source, Template};
@@ -84,6 +87,8 @@ pub struct TaskTemplates {
     /// What `env` reads: the task's environment as it sees it, and facts of the node.
     pub env: BTreeMap<String, String>,
     pub dirs: Dirs,
+    /// The task's root while it runs, if it has one of its own.
+    pub root: Option<Arc<Dir>>,
     /// Owner of directories that are made for outputs.
     pub owner: Option<FileOwner>,
     /// Size of `secrets` in MiB.

@@ -37,6 +37,7 @@ pub(super) async fn reading(
         templates: Vec::new(),
         env: BTreeMap::new(),
         dirs: dirs(context, workload),
+        root: None,
         owner: None,
         secrets_mib: task.resources.secrets_mib(),
         before: Vec::new(),

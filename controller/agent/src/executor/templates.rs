@@ -1,6 +1,6 @@
 //! Renders the templates of a task through [`herdlet_render`], and runs their scripts.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use herdlet_api_types::{
     driver::runs_images,
@@ -10,7 +10,7 @@ use herdlet_base::{
     error::in_full,
     observation::Class,
     privileges::Ownership,
-    safe_fs::{FileOwner, FsError},
+    safe_fs::{Dir, FileOwner, FsError},
     user,
 };
 use herdlet_driver::{AttemptId, DriverError, TaskDriver};
@@ -210,12 +210,24 @@ async fn prepared(
     Ok(TaskTemplates {
         templates: task.templates.iter().map(|template| resolved(template, &on_host)).collect(),
         env,
+        root: root(context, workload).await,
         owner,
         before: before
             .map(|facts| facts.outputs.iter().map(|revision| revision.0).collect())
             .unwrap_or_default(),
         ..reading(context, workload, Consumer::Templates).await?
     })
+}
+
+/// The task's root while it runs. Without it, the task sees what is written when it starts again.
+async fn root(context: &Arc<Context>, workload: &Workload) -> Option<Arc<Dir>> {
+    let task = workload.task().filter(|task| !task.templates.is_empty())?;
+    let driver = context.drivers.get(&task.driver)?;
+    let root = driver.root(workload.alloc.id, &task.name).await.unwrap_or_else(|error| {
+        tracing::warn!(alloc = %workload.alloc.id, task = %task.name, error = error.why(), "failed to open the task's root; it sees changed templates below directories of the machine when it restarts");
+        None
+    });
+    root.map(|root| Arc::new(Dir::from_fd(root, PathBuf::from("/"))))
 }
 
 fn resolved(template: &Template, env: &TaskEnv) -> Template {

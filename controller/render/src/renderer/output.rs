@@ -113,7 +113,12 @@ fn write(task: &TaskTemplates, (block, place): (&Block, &Place), output: &[u8]) 
         )),
     };
     let rights = Rights::Exact { mode: block.perms & 0o777, owner };
-    place.write(&task.dirs, output, (rights, task.owner.as_ref())).map_err(|source| {
+    let rights = (rights, task.owner.as_ref());
+    let written = match &task.root {
+        Some(root) => place.write_seen(root, &task.dirs, output, rights),
+        None => place.write(&task.dirs, output, rights),
+    };
+    written.map_err(|source| {
         let destination = block.destination.clone();
         let (bytes, mib) = (output.len(), task.secrets_mib);
         if place.base() == Base::Secrets && bytes as u64 > mib << 20 {

@@ -67,6 +67,7 @@ impl Bench {
             templates,
             env: [("NAME".to_owned(), "value".to_owned())].into(),
             dirs,
+            root: None,
             owner: None,
             secrets_mib: 1,
             before: Vec::new(),

@@ -3,12 +3,9 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use herdlet_api_types::{
-    driver::FsIsolation,
-    manifest::{
-        ChangeScript, Identity, TaskSpec, Template, TemplateChangeMode, TemplateWait, Text,
-        defaults::DEFAULT_IDENTITY, template::permissions,
-    },
+use herdlet_api_types::manifest::{
+    ChangeScript, Identity, TaskSpec, Template, TemplateChangeMode, TemplateWait, Text,
+    defaults::DEFAULT_IDENTITY, template::permissions,
 };
 use herdlet_base::{
     artifact::destination::{Destination, Dirs},
@@ -38,7 +35,6 @@ pub(super) fn of_task(
             self::wait(wait, &trail.field("wait"), findings);
         }
         script_runs(context, spec, template, (&trail, findings));
-        seen_at_restart(context, spec, template, (&trail, findings));
         language(context, template, &trail, findings);
     }
     apart(spec, &list, findings);
@@ -162,33 +158,6 @@ fn script_runs(
     if template.change_mode == Some(TemplateChangeMode::Script) && !runs {
         let message = format!("the driver `{driver}` can't run a command in a running task; write `restart`");
         findings.problem(&trail.field("change_mode"), message);
-    }
-}
-
-/// Names of directories of the machine that tasks see in a root of their own.
-const OF_MACHINE: [&str; 8] = ["bin", "etc", "lib", "lib32", "lib64", "run", "sbin", "usr"];
-
-/// Warns of a change that a running task does not see: below a directory of the machine it has a copy of its own.
-fn seen_at_restart(
-    context: &GroupContext<'_>,
-    spec: &TaskSpec,
-    template: &Template,
-    (trail, findings): (&Trail<'_>, &mut Findings<'_>),
-) {
-    let driver = spec.driver.as_deref().unwrap_or_default();
-    let rules = context.drivers.get(driver);
-    let has_root = rules.is_some_and(|rules| rules.capabilities.fs_isolation == FsIsolation::Chroot);
-    let tells_task = match template.change_mode {
-        Some(TemplateChangeMode::Signal | TemplateChangeMode::Script) => true,
-        Some(TemplateChangeMode::Noop | TemplateChangeMode::Restart) | None => false,
-    };
-    let destination = template.destination.as_ref().map(|path| path.0.trim_start_matches('/'));
-    let first = destination.and_then(|path| path.split('/').next()).unwrap_or_default();
-    if has_root && tells_task && OF_MACHINE.contains(&first) {
-        let message = format!(
-            "a running task does not see changes below /{first} until it restarts; write the file to `local`, or use `change_mode: restart`"
-        );
-        findings.warning(&trail.field("destination"), message);
     }
 }
 
