@@ -193,6 +193,8 @@ pub struct RawExecOptions {
     pub denied_host_uids: Option<String>,
     /// Group ids as which no task runs.
     pub denied_host_gids: Option<String>,
+    /// Environment variables to withhold from all tasks; `*` is a wildcard.
+    pub denied_envvars: Vec<String>,
 }
 
 /// A network that a driver created for one task, for instance a container's.

@@ -36,9 +36,9 @@ use command::{CommandError, Distrust, Trust};
 /// # Errors
 /// If an option is invalid.
 pub fn driver(setup: Setup, options: &RawExecOptions) -> Result<Engine, InvalidIds> {
-    let RawExecOptions { enabled: _, denied_host_uids, denied_host_gids } = options;
+    let RawExecOptions { enabled: _, denied_host_uids, denied_host_gids, denied_envvars } = options;
     let denied = Denied::of(RAW_EXEC, denied_host_uids.as_deref(), denied_host_gids.as_deref())?;
-    let translate = RawExec { denied, ..RawExec::default() };
+    let translate = RawExec { denied, denied_envvars: denied_envvars.clone(), ..RawExec::default() };
     Ok(Engine::new(DriverInfo::raw_exec(), translate, setup))
 }
 
@@ -46,6 +46,8 @@ pub fn driver(setup: Setup, options: &RawExecOptions) -> Result<Engine, InvalidI
 #[derive(Debug, Default)]
 struct RawExec {
     denied: Denied,
+    /// Patterns of the names of variables that no task gets.
+    denied_envvars: Vec<String>,
     /// When the log last reported a skipped program, by task. At most [`REPORTED_MAX`] entries.
     reported: Mutex<BTreeMap<(AllocId, String), Instant>>,
 }
@@ -95,7 +97,8 @@ impl RawExec {
     fn invocation(&self, task: &TaskConfig, config: &RawExecConfig) -> DriverResult<Invocation> {
         let name = task.user.as_deref().filter(|name| !name.is_empty());
         let found = name.map(user::find).transpose().map_err(no_user)?;
-        let environment = environment(task, config, found.as_ref().map(|found| &found.login));
+        let denied = [&self.denied_envvars, &config.denied_envvars];
+        let environment = environment(task, &denied, found.as_ref().map(|found| &found.login));
         let user = match (name, found) {
             (Some(name), Some(found)) => found.unless_own(name).map_err(no_user)?,
             (_, _) => None,
@@ -151,17 +154,17 @@ const REPORTED_MAX: usize = 256;
 /// Log at most one such line a minute for each task.
 const REPORT_INTERVAL_MIN: Duration = Duration::from_secs(60);
 
-/// The task's variables, and those of its user's login that the task does not set itself.
+/// The task's variables, and those of its user's login that the task does not set itself, without the denied ones.
 fn environment(
     task: &TaskConfig,
-    config: &RawExecConfig,
+    denied: &[&Vec<String>],
     login: Option<&Login>,
 ) -> Vec<(OsString, OsString)> {
     let mut variables = task.env.clone();
     if let Some(login) = login {
         login::add_to(&mut variables, login);
     }
-    variables.retain(|(name, _)| !config.denied_envvars.iter().any(|pattern| is_like(name, pattern)));
+    variables.retain(|(name, _)| !denied.iter().copied().flatten().any(|pattern| is_like(name, pattern)));
     variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
 }
 
