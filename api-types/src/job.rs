@@ -554,6 +554,30 @@ pub struct VolumeMount {
     pub destination: String,
     /// Whether this task may only read.
     pub read_only: bool,
+    /// What becomes of mounts that are made below it later.
+    #[serde(default, skip_serializing_if = "MountPropagation::is_private")]
+    pub propagation: MountPropagation,
+}
+
+/// Where mounts appear that are made below a volume later.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum MountPropagation {
+    /// Where they are made.
+    #[default]
+    Private,
+    /// Those of the machine in the task, too.
+    HostToTask,
+    /// In both.
+    Bidirectional,
+}
+
+impl MountPropagation {
+    /// Whether it is the default.
+    pub fn is_private(&self) -> bool {
+        *self == Self::Private
+    }
 }
 
 /// `identities[]` of a task: a signed token that identifies the task.

@@ -45,6 +45,15 @@ pub(super) fn pss_kib(pids: impl IntoIterator<Item = u32>) -> u64 {
     sizes.sum()
 }
 
+/// Memory of the kernel itself in KiB: objects, stacks, page tables, values for each processor. Of the whole machine, so that other
+/// processes must rest.
+pub(super) fn kernel_kib() -> u64 {
+    const PARTS: [&str; 4] = ["Slab:", "KernelStack:", "PageTables:", "Percpu:"];
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let parts = text.lines().filter(|line| PARTS.iter().any(|part| line.starts_with(part)));
+    parts.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}
+
 /// Bytes that a process has written to the disk.
 pub(super) fn written(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();

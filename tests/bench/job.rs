@@ -44,7 +44,12 @@ impl Bench {
 
     /// Submits a job of `count` tasks; returns once the agent has stored it durably.
     pub(super) fn submit(&self, kind: &str, count: usize, config: &str) {
-        self.apply(&manifest(kind, count, config));
+        self.submit_to("raw_exec", (kind, count), config);
+    }
+
+    /// Like [`Self::submit`], for this driver.
+    pub(super) fn submit_to(&self, driver: &str, (kind, count): (&str, usize), config: &str) {
+        self.apply(&manifest(driver, (kind, count), config));
     }
 
     /// Submits these documents.
@@ -142,7 +147,7 @@ impl Bench {
     }
 }
 
-fn manifest(kind: &str, count: usize, config: &str) -> String {
+fn manifest(driver: &str, (kind, count): (&str, usize), config: &str) -> String {
     format!(
         "apiVersion: herdlet/v1
 kind: Job
@@ -154,7 +159,7 @@ spec:
       count: {count}
       tasks:
         - name: work
-          driver: raw_exec
+          driver: {driver}
           config: {config}
 "
     )

@@ -16,6 +16,7 @@
 //! - [`template`]: the template engine, and Go's.
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
+//! - [`isolated`]: tasks of the driver `exec`, beside those of `raw_exec`.
 //! - [`networks`]: networks of allocations, made and removed.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
@@ -31,6 +32,7 @@ mod containers;
 mod cost;
 mod durable;
 mod ground;
+mod isolated;
 mod job;
 mod machine;
 mod networks;
@@ -52,7 +54,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 26] = [
+const MEASURES: [(&str, Measure); 29] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -75,6 +77,9 @@ const MEASURES: [(&str, Measure); 26] = [
     ("templates", templates::a_thousand),
     ("task-api", task_api::cached_token),
     ("networks", networks::made_and_removed),
+    ("exec-latency", isolated::latency),
+    ("exec-200", isolated::rate),
+    ("exec-memory", isolated::memory),
     ("node-latency", node::latency),
     ("node-200", |table, ground| node::many(table, ground, 200)),
     ("node-500", |table, ground| node::many(table, ground, 500)),

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use herdlet_api_types::job::{JobType, VolumeMount, VolumeRequest};
+use herdlet_api_types::job::{JobType, MountPropagation, VolumeMount, VolumeRequest};
 use herdlet_plan::alloc;
 use herdlet_tests::sim::{
     jobs::{group, job, service, task},
@@ -45,6 +45,7 @@ fn planning_a_converged_allocation_allocates_nothing() {
         volume: "data".to_owned(),
         destination: "local/data".to_owned(),
         read_only: true,
+        propagation: MountPropagation::Private,
     });
     let mut web = group("g", 1, vec![httpd, task("side", None, 0)]);
     web.services.push(service("web"));

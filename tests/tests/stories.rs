@@ -143,6 +143,7 @@ fn a_volume_is_unmounted_behind_our_back() {
             volume: "data".to_owned(),
             destination: "local/data".to_owned(),
             read_only: true,
+            propagation: herdlet_api_types::job::MountPropagation::Private,
         });
         site.groups[0].volumes.insert(
             "data".to_owned(),

@@ -13,7 +13,7 @@ use super::unused::{OLD, VERTICAL, consul};
 use super::{
     Affinity, Constraint, Network, RestartRule, Secret, Service, Signal, Span, Template, Text, Vault,
 };
-use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode};
+use crate::job::{ArtifactMode, ChangeMode, DependencyCondition, LogMode, MountPropagation};
 
 block! {
     /// A task: one program.
@@ -221,8 +221,7 @@ block! {
 block! {
     /// A mount of a volume in a task.
     #[cfg_attr(feature = "schema", schemars(extend(
-        "x-not-built" = ["propagation_mode", "selinux_label"],
-        "x-default" = { "propagation_mode": ["private"] },
+        "x-not-built" = ["selinux_label"],
     )))]
     pub struct VolumeMount {
         /// Name of a volume of the group.
@@ -233,6 +232,9 @@ block! {
         pub destination: String,
         /// This task may only read.
         pub read_only: bool,
+        /// Where mounts appear that are made below it later: those of the machine in the task (`host-to-task`), or also those of the
+        /// task on the machine (`bidirectional`); default `private`.
+        pub propagation_mode: MountPropagation,
     }
 }
 

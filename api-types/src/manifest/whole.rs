@@ -238,6 +238,7 @@ fn fill_prestop(written: &mut Prestop, prestop: &crate::job::Prestop) {
 
 fn fill_mount(mount: &mut VolumeMount) {
     mount.read_only.get_or_insert(false);
+    mount.propagation_mode.get_or_insert_default();
 }
 
 fn fill_identity(identity: &mut Identity) {

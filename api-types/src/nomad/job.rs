@@ -335,7 +335,10 @@ fn check(check: &Check) -> Value {
 
 fn task(task: &Task) -> Value {
     let mounts = task.volume_mounts.iter().map(|mount| {
-        json!({ "Volume": mount.volume, "Destination": mount.destination, "ReadOnly": mount.read_only })
+        json!({
+            "Volume": mount.volume, "Destination": mount.destination, "ReadOnly": mount.read_only,
+            "PropagationMode": mount.propagation,
+        })
     });
     json!({
         "Name": task.name, "Driver": task.driver, "User": task.user.clone().unwrap_or_default(),

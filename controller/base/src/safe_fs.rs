@@ -93,8 +93,8 @@ impl Dir {
         Self::open(path)
     }
 
-    /// A directory that somebody else has opened; `path` is for messages.
-    pub fn of(fd: OwnedFd, path: PathBuf) -> Self {
+    /// A directory that is open already; `path` is for messages.
+    pub fn from_fd(fd: OwnedFd, path: PathBuf) -> Self {
         Self { fd, path }
     }
 

@@ -3,7 +3,7 @@
 use std_alloc::{string::String, sync::Arc, vec::Vec};
 
 pub use herdlet_api_types::driver::{FailureClass, Recovered, Started};
-use herdlet_api_types::{Duration, service::CheckResult};
+use herdlet_api_types::{Duration, job::MountPropagation, service::CheckResult};
 
 use crate::{
     facts::{Facts, Input},
@@ -44,6 +44,8 @@ pub struct MountSource {
     pub destination: String,
     /// Whether the task may not write.
     pub read_only: bool,
+    /// What becomes of mounts that are made below it later.
+    pub propagation: MountPropagation,
 }
 
 /// An operation on the subject's part.

@@ -152,6 +152,7 @@ impl Context {
             Some(MountSource {
                 path: String::from(path),
                 destination: mount.destination.clone(),
+                propagation: mount.propagation,
                 read_only: mount.read_only || request.read_only || volume.state.spec.read_only,
                 volume: name.into_owned(),
             })

@@ -58,8 +58,8 @@ pub(crate) fn copy_open(at: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     open_tree(at, c"", flags | OpenTreeFlags::AT_EMPTY_PATH)
 }
 
-/// A directory of the machine through a mount of its own, which refuses all changes: whoever finds a file by this path, as a task
-/// does with `/proc/PID/exe`, can change neither its content nor its mode. Ends with its users.
+/// A directory of the machine through a mount of its own, which refuses all changes: a task that finds a file by this path, such as
+/// `/proc/PID/exe`, can change neither its content nor its mode. Ends with its users.
 ///
 /// # Errors
 /// Before Linux 5.12, and without `CAP_SYS_ADMIN`.

@@ -7,7 +7,7 @@ use std::{
 
 use herdlet_api_types::{
     Duration, InstanceId, UnixNanos,
-    job::{Job, JobType, VolumeMount, VolumeRequest},
+    job::{Job, JobType, MountPropagation, VolumeMount, VolumeRequest},
 };
 use herdlet_plan::{
     action::{Action, Outcome, Recovered, Started, Verb},
@@ -39,6 +39,7 @@ pub(super) fn converged() -> Box<dyn FnMut()> {
         volume: "data".to_owned(),
         destination: "local/data".to_owned(),
         read_only: true,
+        propagation: MountPropagation::Private,
     });
     let mut web = group("g", 1, vec![httpd, task("side", None, 0)]);
     web.services.push(service("web"));

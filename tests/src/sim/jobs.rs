@@ -126,6 +126,7 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             volume: "data".to_owned(),
             destination: "local/data".to_owned(),
             read_only: rng.one_in(2),
+            propagation: MountPropagation::Private,
         });
     }
     if rng.one_in(3) {

@@ -118,6 +118,7 @@ fn to_mount(spec: &manifest::VolumeMount) -> job::VolumeMount {
         volume: spec.volume.clone().unwrap_or_default(),
         destination: spec.destination.clone().unwrap_or_default(),
         read_only: spec.read_only.unwrap_or(false),
+        propagation: spec.propagation_mode.unwrap_or_default(),
     }
 }
 

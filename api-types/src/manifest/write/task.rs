@@ -101,6 +101,7 @@ fn from_mount(mount: &job::VolumeMount) -> VolumeMount {
         volume: Some(mount.volume.clone()),
         destination: Some(mount.destination.clone()),
         read_only: yes(mount.read_only),
+        propagation_mode: (!mount.propagation.is_private()).then_some(mount.propagation),
     }
 }
 

@@ -230,7 +230,7 @@ async fn root(context: &Arc<Context>, workload: &Workload) -> Option<Arc<Dir>> {
         tracing::warn!(alloc = %workload.alloc.id, task = %task.name, error = error.why(), "failed to open the task's root; it sees changed templates below directories of the machine when it restarts");
         None
     });
-    root.map(|root| Arc::new(Dir::of(root, PathBuf::from("/"))))
+    root.map(|root| Arc::new(Dir::from_fd(root, PathBuf::from("/"))))
 }
 
 fn resolved(template: &Template, env: &TaskEnv) -> Template {

@@ -25,7 +25,7 @@ mod volumes;
 use herdlet_api_types::{
     alloc::Desired,
     fixture::{self, group, job, task},
-    job::{JobType, VolumeMount, VolumeRequest},
+    job::{JobType, MountPropagation, VolumeMount, VolumeRequest},
     view::AllocView,
     volume::{Volume, VolumeKind, VolumeStatus},
 };
@@ -194,6 +194,7 @@ fn mounting() -> Vec<Job> {
         volume: "disk".to_owned(),
         destination: "local/data".to_owned(),
         read_only: false,
+        propagation: MountPropagation::Private,
     });
     jobs
 }

@@ -140,3 +140,62 @@ fn an_agent_without_root_says_why_it_isolates_nothing() {
     assert!(text.contains("run the agent as root"), "{text}");
     agent.finish();
 }
+
+#[test]
+fn a_wrong_user_or_capability_is_named() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::start();
+    let unknown =
+        isolated("t", "true", "").replace("command: sh,", "command: sh, cap_add: [net_raw, net_foo],");
+    let file =
+        agent.home.write("unknown.yaml", &job("unknown", "batch", "", &[unknown])).display().to_string();
+    let refused = agent.cli(&["validate", &file]).ended(1);
+    let text = refused.stdout + &refused.stderr;
+    assert!(text.contains("config.cap_add[1]: there is no capability \"net_foo\""), "{text}");
+    let group = "restart: {attempts: 0, mode: fail}\nreschedule: {attempts: 0, unlimited: false}";
+    agent.apply(&job("nobody", "batch", group, &[isolated("t", "true", "user: no-such-user")]));
+    let failed = agent.until_alloc("nobody.g[0]", "it fails", |alloc| alloc.status() == "failed");
+    let events = failed.0["TaskStates"].to_string();
+    assert!(events.contains("find user \\\"no-such-user\\\": it does not exist"), "{events}");
+    agent.finish();
+}
+
+/// A volume on a shared mount, in mounts of the agent's own.
+#[test]
+fn mounts_below_a_volume_appear_as_its_mount_says() {
+    if !is_root() {
+        return;
+    }
+    let mut agent = Agent::prepare(Setup::default());
+    let volume = agent.home.path().join("volume");
+    fs::create_dir(&volume).unwrap();
+    let shared = format!(
+        "exec unshare --mount --propagation private sh -c 'mount -t tmpfs volume {0} && mount --make-shared {0} && mkdir {0}/later && chmod 777 {0} && exec \"$0\" \"$@\"' \"$0\" \"$@\"; true",
+        volume.display()
+    );
+    agent.set_shell(&shared);
+    agent.launch();
+    let group = "volumes: {data: {type: host, source: data}}\n";
+    let modes = ["private", "host-to-task", "bidirectional"];
+    let mut text = format!(
+        "apiVersion: herdlet/v1\nkind: Volume\nmetadata: {{name: data}}\nspec: {{type: host, host_path: {}}}\n",
+        volume.display()
+    );
+    for mode in modes {
+        let more = format!("volume_mounts: [{{volume: data, destination: /srv, propagation_mode: {mode}}}]");
+        text +=
+            &format!("---\n{}", job(mode, "service", group, &[isolated("t", &runs_on("echo up"), &more)]));
+    }
+    agent.apply_and_wait(&text);
+    let mount = format!("mount -t tmpfs later {0}/later && touch {0}/later/file", volume.display());
+    let pid = agent.pid().to_string();
+    let entered = ["-t", &pid, "-m", "sh", "-c", &mount];
+    assert!(std::process::Command::new("nsenter").args(entered).status().unwrap().success());
+    for mode in modes {
+        let seen = agent.cli(&["exec", mode, "--", "ls", "/srv/later"]).success().stdout;
+        assert_eq!(seen.is_empty(), mode == "private", "{mode}: {seen}");
+    }
+    agent.finish();
+}

@@ -31,6 +31,7 @@ mod folders;
 mod identity;
 mod in_place;
 mod isolated;
+mod isolated_jobs;
 mod metrics;
 mod names;
 mod namespaces;

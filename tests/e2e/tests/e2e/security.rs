@@ -3,6 +3,7 @@
 
 mod connections;
 mod directories;
+mod escapes;
 mod hardening;
 mod isolation;
 mod kernel;

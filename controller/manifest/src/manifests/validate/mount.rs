@@ -97,6 +97,11 @@ pub(super) fn of_task(
             );
             findings.warning(&destination, message);
         }
+        if filesystem == Some(FsIsolation::None) && !mount.propagation.is_private() {
+            let message =
+                format!("has no effect with {}, whose tasks see the machine's own mounts", task.driver);
+            findings.warning(&trail.field("propagation_mode"), message);
+        }
         // A destination that is refused itself says nothing about the others.
         let is_sound =
             |path: &&str| filesystem != Some(FsIsolation::None) || inside_complaint(path).is_none();

@@ -6,7 +6,8 @@ use herdlet_api_types::{
     fixture::{self, group, job, scaling, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, Dns, GroupDependency, Identity, JobType, Lifecycle,
-        LogMode, Network, NetworkMode, PortRequest, Prestop, TemplateChange, Ui, VolumeMount, VolumeRequest,
+        LogMode, MountPropagation, Network, NetworkMode, PortRequest, Prestop, TemplateChange, Ui,
+        VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -131,6 +132,7 @@ fn each_job_field_changes_in_place_or_replaces() {
                 volume: "data".to_owned(),
                 destination: "local".to_owned(),
                 read_only: false,
+                propagation: MountPropagation::Private,
             });
         }),
         ("tasks[a].identities", |job| {

@@ -64,6 +64,7 @@ fn mount_is_writable_if_task_group_and_volume_agree() {
             path: "data".to_owned(),
             destination: "local/data".to_owned(),
             read_only: case != 0,
+            propagation: MountPropagation::Private,
         };
         // Of the preparation and of the start.
         assert_eq!(mounts, [expected.clone(), expected]);

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Runs attempts in a task, each of which must fail; returns what they print.
-fn attempts(agent: &Agent, name: &str, attempts: &[&str]) {
+pub(super) fn attempts(agent: &Agent, name: &str, attempts: &[&str]) {
     for attempt in attempts {
         let tried = agent.cli(&["exec", name, "--task", "t", "--", "sh", "-c", attempt]);
         assert_ne!(tried.code, 0, "{attempt}: {}{}", tried.stdout, tried.stderr);

@@ -13,7 +13,7 @@ use herdlet_e2e::{agent::Agent, environment, program::program, wait};
 use crate::common::{is_root, job, shell};
 
 /// Adds a key to a new session keyring of this thread, which its children inherit.
-fn hold_a_key(name: &str) -> bool {
+pub(super) fn hold_a_key(name: &str) -> bool {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     const SESSION_KEYRING: libc::c_long = -3;
     let name = std::ffi::CString::new(name).unwrap();
