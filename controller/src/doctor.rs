@@ -6,6 +6,7 @@
 //! - `machine`: the machine itself.
 //! - `storage`: where state is kept and manifests are read.
 //! - `cluster`: servers.
+//! - `drivers`: what drivers of processes need.
 //! - `ownership`: whether other users could change what the agent obeys.
 //! - `instance`: whether the instance or its tasks run elsewhere.
 //! - `identities`: whether identities can be signed.
@@ -13,6 +14,7 @@
 //! - `secrets`: whether every user can read passwords in folders of manifests.
 
 mod cluster;
+mod drivers;
 mod engines;
 mod identities;
 mod instance;
@@ -102,6 +104,7 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
         clock(herdlet_base::clock::wall_now().0, Path::new("/run/systemd")),
     ];
     findings.extend(isolation(config));
+    findings.extend(drivers::drivers(config));
     findings.extend(config_warnings(config));
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));

@@ -22,7 +22,7 @@ use herdlet_rootfs::root::Entry;
 
 use crate::{
     engine::{Constancy, Effort, Engine, Setup},
-    exec::{InvalidOptions, IsolatedDriver, Policy, Roots, Variant},
+    exec::{InvalidOptions, IsolatedDriver, Policy, Roots, Variant, warn_of_missing_sources},
     installed::{Programs, Versions},
 };
 
@@ -42,6 +42,7 @@ pub fn driver(
     options: &ExecOptions,
     (roots, programs): (Arc<Roots>, Programs),
 ) -> Result<Engine, InvalidOptions> {
+    warn_of_missing_sources(JAVA, options);
     let variant = Java { versions: programs.versions(PROGRAM), programs };
     let translate = IsolatedDriver { policy: Policy::new(JAVA, options)?, roots, variant };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::java() }, translate, setup))
@@ -51,12 +52,21 @@ pub fn driver(
 pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
     // Names and types are the schema's matter.
     let Ok(config) = read_config::<JavaConfig>(planned.config) else { return Vec::new() };
-    let refused = |field: &str, message: &str| ConfigFinding {
+    let finding = |field: &str, message: &str, verdict: Verdict| ConfigFinding {
         field: field.to_owned(),
         message: message.to_owned(),
-        verdict: Verdict::Refused,
+        verdict,
     };
-    arguments(&config).err().map(|(field, why)| refused(field, why)).into_iter().collect()
+    let is_given = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    match arguments(&config) {
+        Err((field, why)) => vec![finding(field, why, Verdict::Refused)],
+        Ok(_) if is_given(&config.jar_path) && is_given(&config.class) => {
+            let why =
+                "is no class to run: as in Nomad, beside `jar_path` it is the first argument of the program";
+            vec![finding("class", why, Verdict::NoEffect)]
+        }
+        Ok(_) => Vec::new(),
+    }
 }
 
 /// The Java of this machine.
@@ -244,6 +254,8 @@ mod tests {
         assert_eq!(found(json!({"args": ["x"]})), refused);
         assert_eq!(found(json!({"class": "", "jar_path": ""})), refused);
         assert_eq!(found(json!({"class": "Main"})), []);
+        let both = found(json!({"class": "Main", "jar_path": "x.jar"}));
+        assert_eq!(both, [("class".to_owned(), Verdict::NoEffect)]);
         assert_eq!(found(json!({"class": 5})), []);
     }
 
