@@ -292,7 +292,7 @@ fn the_sample_has_every_key() {
     collect_keys(&serde_json::to_value(schemars::schema_for!(File)).unwrap(), &mut keys);
     // docs/nomad/docker.md has the options of containers.
     let infos = [DriverInfo::raw_exec(), DriverInfo::exec(), DriverInfo::qemu(), DriverInfo::mock()];
-    infos.iter().for_each(|info| collect_keys(&info.options, &mut keys));
+    infos.iter().for_each(|info| collect_keys(info.options.as_value(), &mut keys));
     let missing: Vec<&String> = keys.iter().filter(|key| !words.contains(key.as_str())).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
