@@ -7,6 +7,7 @@
 //! - `networks`: networks of allocations, and who drops their packets.
 //! - `storage`: where state is kept and manifests are read.
 //! - `cluster`: servers.
+//! - `drivers`: what drivers of processes need.
 //! - `ownership`: whether other users could change what the agent obeys.
 //! - `instance`: whether the instance or its tasks run elsewhere.
 //! - `identities`: whether identities can be signed.
@@ -14,6 +15,7 @@
 //! - `secrets`: whether every user can read passwords in folders of manifests.
 
 mod cluster;
+mod drivers;
 mod engines;
 mod identities;
 mod instance;
@@ -37,7 +39,7 @@ use herdlet_storage::artifact::unpack::Barrier;
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Serialize;
 
-use machine::{cgroups, clock, container, inotify, isolation, java, kernel, mounts, ports};
+use machine::{cgroups, clock, container, inotify, isolation, kernel, mounts, ports};
 pub(crate) use machine::{open_files, unpacking};
 use peers::{consul, listener};
 use storage::{access_lists, disk, host_volume, manifests};
@@ -105,8 +107,8 @@ pub async fn examine(config: &Config, in_use: Option<&Path>) -> Vec<Finding> {
     ];
     let instance = herdlet_agent::state_db::StateDir::instance_in(in_use.unwrap_or(&config.state_dir));
     findings.extend(isolation(config));
-    findings.extend(java(config));
     findings.push(networks::networks(config, instance.as_ref()));
+    findings.extend(drivers::drivers(config));
     findings.extend(config_warnings(config));
     findings.extend(ownership::ownership(config, state_dir));
     findings.extend(instance::instance(config, state_dir));

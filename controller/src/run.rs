@@ -8,6 +8,7 @@ pub mod output;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -38,6 +39,7 @@ use herdlet_config::{DriverSettings, MAX_KILL_TIMEOUT, START_PRESSURE_LIMIT, art
 use herdlet_manifest::{
     hcl::Variables,
     manifests::{self, Set},
+    one_machine,
 };
 use herdlet_plan::{
     event::{Command, Reply},
@@ -136,8 +138,10 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     let mut agent = start_agent(state, instance, options.task_dir_users).await?;
     let jobs = set.jobs.into_iter().map(|loaded| anywhere(tried_once(loaded.object)));
     let jobs: Vec<Job> = jobs.collect();
+    // A long-running agent waits until someone installs what a driver lacks. A run would only seem to hang.
+    let undetected = agent.context.drivers.entries().undetected();
     for (job, group) in jobs.iter().flat_map(|job| job.groups.iter().map(move |group| (job, group))) {
-        feasibility::check(job, group, &agent.context.node.get())
+        feasibility::check_with_drivers(job, group, &agent.context.node.get(), &undetected)
             .map_err(|unplaced| anyhow::anyhow!("place {}.{}: {}", job.id, group.name, unplaced.message))?;
     }
     for warning in ineffective.with_max_kill_timeout(Some(MAX_KILL_TIMEOUT)).warnings(&jobs) {
@@ -147,6 +151,9 @@ async fn run_set(options: RunOptions, set: Set) -> anyhow::Result<u8> {
     for warning in
         herdlet_runtime::off_thread(move || herdlet_driver::users::warnings(tasks)).await.unwrap_or_default()
     {
+        herdlet_base::stderr_line!("warning: {warning}");
+    }
+    for warning in jobs.iter().flat_map(|job| one_machine::warnings(job, Ipv4Addr::LOCALHOST.into())) {
         herdlet_base::stderr_line!("warning: {warning}");
     }
     if let Some(warning) = Catalogs::lacking(&agent.context.services.catalogs.consul, &jobs).await {

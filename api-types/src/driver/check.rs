@@ -32,7 +32,7 @@ pub enum Sharing {
 /// A problem with a key of a config, or a remark about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigFinding {
-    /// The path of the key within the config, such as `volumes[0]`.
+    /// The path of the key within the config, such as `volumes[0]`; or `resources.…` for one of the task's resources.
     pub field: String,
     /// The message.
     pub message: String,

@@ -26,7 +26,9 @@ pub use shapes::{Block, OneOrMany, Pairs};
 
 /// `config` for `raw_exec`: a process on the machine without isolation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-misplaced" = {
+    "user": "`user` belongs to the task, beside `config`",
+})))]
 #[serde(deny_unknown_fields)]
 pub struct RawExecConfig {
     /// The program: a path, or a name to find in `PATH`.

@@ -55,7 +55,7 @@ block! {
             "x-hint" = "write depends_on: [cache], or depends_on: [{group: cache, condition: healthy}]",
         )))]
         pub depends_on: Vec<GroupDependency>,
-        /// Ports of this group.
+        /// The network of the group's tasks: its mode, ports, name servers.
         pub network: Network,
         /// Volumes that tasks of this group may mount, by the name they use.
         #[cfg_attr(feature = "schema", schemars(extend("x-hint" = VOLUMES)))]
@@ -370,10 +370,12 @@ block! {
         /// `host`: tasks use the machine's network; `bridge`, `none`, `cni/NAME`: they share one of their own.
         pub mode: NetworkMode,
         /// Ports by label: `{}` assigns a free one (`NOMAD_PORT_<label>`).
+        #[cfg_attr(feature = "schema", schemars(extend("x-hint" = "write {http: {static: 8080, to: 80}}")))]
         pub ports: BTreeMap<String, Port>,
         /// Settings of mode `cni/NAME`.
         pub cni: Cni,
         /// How tasks with an `/etc/resolv.conf` of their own (`exec`, `docker`, `podman`) resolve names. Only for a group.
+        #[cfg_attr(feature = "schema", schemars(extend("x-hint" = "write {servers: [192.0.2.53]}")))]
         pub dns: Dns,
         /// The host name of tasks in a network of their own (`exec`, `java`, `docker`, `podman`); default the machine's. Only for a group.
         pub hostname: Text,

@@ -176,6 +176,8 @@ pub struct Facts {
     /// The resource limits that this machine can't enforce.
     pub ineffective: Ineffective,
     pub started_at: UnixNanos,
+    /// The address of ports, outside a cluster.
+    pub host_ip: Option<std::net::IpAddr>,
     /// The first and the last dynamic port.
     pub dynamic_ports: (u16, u16),
     /// Ports that no allocation gets, in Nomad's notation.

@@ -94,12 +94,8 @@ fn explained(field: &Field, all: &[Field]) -> String {
         text.push_str("  Fields:\n");
         let mut table = Table::new(&["", "", ""]);
         for field in inner {
-            let first = field.description().unwrap_or_default();
-            let first = first
-                .split_inclusive(['.', ';', ':'])
-                .next()
-                .unwrap_or_default()
-                .trim_end_matches([';', ':', '.']);
+            let description = field.description().unwrap_or_default();
+            let first = first_clause(&description);
             table.row([format!("    {}", field.name()), field.kind(), format!("{first}{}", choices(field))]);
         }
         text.push_str(&table.render(Heading::Hidden));
@@ -107,6 +103,27 @@ fn explained(field: &Field, all: &[Field]) -> String {
     if let Some(example) = example_of(&field.path).filter(|_| !fields::is_of_another(field, all)) {
         text.push_str("  Example:\n");
         example.lines().for_each(|line| text.push_str(&format!("    {line}\n")));
+    }
+    text
+}
+
+/// The text before the first `.`, `;` or `:` that ends a clause: a space or nothing follows it, and it is neither in
+/// quoted code nor in parentheses.
+fn first_clause(text: &str) -> &str {
+    let (mut is_code, mut depth) = (false, 0_u32);
+    for (index, char) in text.char_indices() {
+        let rest = &text[index + char.len_utf8()..];
+        match char {
+            '`' => is_code = !is_code,
+            '(' if !is_code => depth += 1,
+            ')' if !is_code => depth = depth.saturating_sub(1),
+            '.' | ';' | ':'
+                if !is_code && depth == 0 && rest.chars().next().is_none_or(char::is_whitespace) =>
+            {
+                return &text[..index];
+            }
+            _ => {}
+        }
     }
     text
 }
@@ -164,6 +181,26 @@ mod tests {
         assert!(explain("metadata.name").contains("Required: yes"));
         assert!(explain("spec.groups.tasks.config.command").contains("program"));
         assert!(explain("spec.type").contains("Default: service"));
+    }
+
+    /// Texts were cut inside words and code: `How tasks with an /etc/resolv`.
+    #[test]
+    fn a_text_is_cut_only_where_a_clause_ends() {
+        for (text, first) in [
+            (
+                "How tasks with an /etc/resolv.conf resolve names; else none",
+                "How tasks with an /etc/resolv.conf resolve names",
+            ),
+            ("Limits `SOFT[:HARD]` by name. More", "Limits `SOFT[:HARD]` by name"),
+            ("Of `a: b` and c: d", "Of `a: b` and c"),
+            ("The first (not: this) part. Rest", "The first (not: this) part"),
+            ("All", "All"),
+            ("End.", "End"),
+        ] {
+            assert_eq!(first_clause(text), first);
+        }
+        let text = explain("spec.groups.network");
+        assert!(text.contains("/etc/resolv.conf") && text.contains("its mode, ports"), "{text}");
     }
 
     /// `schema spec.groups.tasks` named no block that is missing.

@@ -104,6 +104,9 @@ pub enum CniError {
     Hold(#[from] HoldError),
     #[error("use the CNI network {network}: the result of its plugins {why}")]
     Result { network: String, why: String },
+    /// An attempt failed, and what it has done can't be undone.
+    #[error("{first}; then, to clean up, failed to {left}")]
+    Cleanup { first: String, left: String },
     #[error("use the CNI network {network}: its plugins report success, but the {what}")]
     HalfMade { network: String, what: String },
 }
@@ -156,10 +159,22 @@ impl CniNetworks {
             phase: Phase::Begun,
             result: None,
             failures: 0,
+            fault: None,
         };
+        if record.ports.len() < ports.len() {
+            let network = &record.network.name;
+            tracing::warn!(
+                alloc = owner,
+                network,
+                "no plugin of the CNI network maps ports: the allocation's ports are only numbers; use `address_mode: alloc` for services and their checks"
+            );
+        }
         self.hold(owner, &record.ports)?;
         if let Some(earlier) = self.record_of(owner)? {
-            self.undo(owner, &earlier)?;
+            self.undo(owner, &earlier).map_err(|left| match &earlier.fault {
+                Some(first) => CniError::Cleanup { first: first.clone(), left: in_full(&left) },
+                None => left,
+            })?;
         }
         self.records.write(owner, &record)?;
         let attached = self.attach(owner, &record, namespace).and_then(|(made, result)| {
@@ -168,10 +183,11 @@ impl CniNetworks {
             Ok(made)
         });
         // The next attempt begins with a namespace that no plugin has touched.
-        if attached.is_err()
+        if let Err(error) = &attached
             && let Err(left) = self.down(owner)
         {
             tracing::warn!(alloc = owner, error = in_full(&left), "failed to detach a network that failed");
+            self.keep_fault(owner, error);
         }
         attached
     }
@@ -291,6 +307,15 @@ impl CniNetworks {
         let held = |port: &PortMapping| HeldPort::held_for(port.host_ip, port.host);
         let ports: Vec<HeldPort> = ports.iter().flat_map(held).collect();
         self.holder.hold(owner, &ports)
+    }
+
+    /// Keeps why a network could not be attached, for the attempts that fail already when they detach what it has left.
+    fn keep_fault(&self, owner: &str, fault: &CniError) {
+        let Ok(Some(record)) = self.record_of(owner) else { return };
+        let kept = self.records.write(owner, &Record { fault: Some(in_full(fault)), ..record });
+        if let Err(error) = kept {
+            tracing::warn!(alloc = owner, error = in_full(&error), "failed to keep why a network failed");
+        }
     }
 
     fn attach(

@@ -42,6 +42,9 @@ pub struct Record {
     /// How often its removal has failed.
     #[serde(default)]
     pub failures: u32,
+    /// Why it could not be attached, if what was begun could not be detached either.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// How far a network is.

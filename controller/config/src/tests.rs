@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path};
 
+use herdlet_api_types::driver::DriverInfo;
 use herdlet_driver::Availability;
 
 use super::{
@@ -260,6 +261,49 @@ fn a_view_leaves_out_no_key() {
         let is_shown = shown.iter().any(|setting| setting.key.split('.').next() == Some(key));
         assert!(is_shown, "{key}");
     }
+}
+
+/// `config view` omitted them on a standalone machine, where they have an effect, too.
+#[test]
+fn networks_of_the_machine_have_the_file_as_their_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    for section in ["cluster", "network"] {
+        fs::write(&path, format!("{section}: {{host_networks: [{{name: lan, interface: eth1}}]}}\n"))
+            .unwrap();
+        let flags = Flags { config: vec![path.clone()], ..Flags::default() };
+        let (_, shown) = view::settings(flags, &surroundings(true, &|_| None)).unwrap();
+        let networks = shown.iter().find(|setting| setting.key == "network.host_networks").unwrap();
+        assert_eq!(networks.source, view::Source::File, "{section}");
+        assert_eq!(networks.value[0]["name"], "lan");
+    }
+}
+
+/// The sample lacked whole sections, and documents promise that it describes every key.
+#[test]
+fn the_sample_has_every_key() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/herdlet.yaml");
+    let text = fs::read_to_string(sample).unwrap();
+    let words: std::collections::BTreeSet<&str> = text
+        .split(|char: char| !char.is_ascii_alphanumeric() && char != '_' && char != ':')
+        .filter_map(|word| word.strip_suffix(':'))
+        .collect();
+    let mut keys = std::collections::BTreeSet::new();
+    collect_keys(&serde_json::to_value(schemars::schema_for!(File)).unwrap(), &mut keys);
+    // docs/nomad/docker.md has the options of containers.
+    let infos = [DriverInfo::raw_exec(), DriverInfo::exec(), DriverInfo::qemu(), DriverInfo::mock()];
+    infos.iter().for_each(|info| collect_keys(info.options.as_value(), &mut keys));
+    let missing: Vec<&String> = keys.iter().filter(|key| !words.contains(key.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// The names of all fields below a schema.
+fn collect_keys(schema: &serde_json::Value, keys: &mut std::collections::BTreeSet<String>) {
+    if let Some(fields) = schema.get("properties").and_then(|fields| fields.as_object()) {
+        keys.extend(fields.keys().cloned());
+    }
+    schema.as_object().into_iter().flatten().for_each(|(_, inner)| collect_keys(inner, keys));
+    schema.as_array().into_iter().flatten().for_each(|inner| collect_keys(inner, keys));
 }
 
 #[test]

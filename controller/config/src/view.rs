@@ -43,6 +43,9 @@ pub struct Setting {
 /// The alias of `drivers.raw_exec.enabled`.
 const RAW_EXEC_ENABLED: &str = "raw_exec.enabled";
 
+/// The networks of the machine, with those of the section `cluster`.
+const HOST_NETWORKS: &str = "network.host_networks";
+
 /// Loads the config, and returns it with all settings in the order of the documentation.
 ///
 /// # Errors
@@ -77,19 +80,18 @@ fn read_settings(
     let with_variables = flag_values(&flags);
     let loaded = Sources::read(&flags.config, opening)?.file().map_err(ConfigError::Problems)?;
     let written = loaded.tree.as_deref().and_then(as_written);
+    let is_written = |pointer: &str| {
+        written.as_ref().and_then(|file| file.pointer(pointer)).is_some_and(|value| !value.is_null())
+    };
     let source = |key: &str| {
         let key_read = if key == RAW_EXEC_ENABLED { "drivers.raw_exec.enabled" } else { key };
         let pointer = format!("/{}", key_read.replace('.', "/"));
         match key {
             _ if given.contains_key(key) => Source::Flag,
             _ if with_variables.contains_key(key) => Source::Environment,
-            _ if written
-                .as_ref()
-                .and_then(|file| file.pointer(&pointer))
-                .is_some_and(|value| !value.is_null()) =>
-            {
-                Source::File
-            }
+            _ if is_written(&pointer) => Source::File,
+            // Networks of the machine may be in either section.
+            HOST_NETWORKS if is_written("/cluster/host_networks") => Source::File,
             _ => Source::Default,
         }
     };
@@ -254,7 +256,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("network.mtu", json!(config.network.mtu)),
         ("network.hairpin", json!(config.network.hairpin == Hairpin::On)),
         ("network.dns", json!(config.network.dns == NameServing::On)),
-        ("network.host_networks", config.network.host_networks.iter().map(cluster::host_network).collect()),
+        (HOST_NETWORKS, config.network.host_networks.iter().map(cluster::host_network).collect()),
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),
         ("host_volumes", config.host_volumes.iter().map(volume).collect()),

@@ -195,6 +195,14 @@ impl Entries {
         built_in().into_iter().map(|info| info.name).filter(is_off).collect()
     }
 
+    /// The drivers whose prerequisites are missing, with the reason.
+    pub fn undetected(&self) -> BTreeMap<String, String> {
+        let is_undetected =
+            |entry: &Entry| entry.fingerprint().is_some_and(|known| known.health == Health::Undetected);
+        let all = self.present.iter().filter(|(_, entry)| is_undetected(entry));
+        all.filter_map(|(name, entry)| Some((name.clone(), entry.trouble()?))).collect()
+    }
+
     /// The drivers that tasks have to wait for, with the reason. Disabled drivers are not included: their tasks fail.
     pub fn away(&self) -> BTreeMap<String, String> {
         let departed = self.departed.iter().map(|name| (name.clone(), "it is gone".to_owned()));

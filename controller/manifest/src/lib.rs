@@ -9,6 +9,7 @@ pub mod fixture;
 pub mod hcl;
 pub mod hcl1;
 pub mod manifests;
+pub mod one_machine;
 pub mod owners;
 pub mod region;
 pub mod sets;

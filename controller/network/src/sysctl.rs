@@ -30,6 +30,8 @@ pub enum Setting {
     /// Wait a second before an IPv6 address of this interface is used, in case another interface has it. Until then the bridge
     /// asks for no neighbour.
     DetectDuplicates(String),
+    /// The first port that a process may listen on without the right to bind privileged ones.
+    UnprivilegedPorts,
     /// Pass IPv4 packets within a bridge through the rules for routed ones.
     BridgeCallsRules,
 }
@@ -60,6 +62,7 @@ impl Setting {
             Self::DisableV6(interface) => net.join("ipv6/conf").join(interface).join("disable_ipv6"),
             Self::RouteLoopback(interface) => net.join("ipv4/conf").join(interface).join("route_localnet"),
             Self::DetectDuplicates(interface) => net.join("ipv6/conf").join(interface).join("accept_dad"),
+            Self::UnprivilegedPorts => net.join("ipv4/ip_unprivileged_port_start"),
             Self::BridgeCallsRules => net.join("bridge/bridge-nf-call-iptables"),
         }
     }

@@ -86,7 +86,7 @@ pub trait Translate: Debug + Send + Sync + 'static {
     /// Asks a running task to end in a way of the driver's own, before a signal does. Returns whether it was asked. Blocking.
     fn ask_to_end(&self, task: &RunningTask<'_>) -> EndRequest {
         let _ = task;
-        EndRequest::NotSent
+        EndRequest::None
     }
 
     /// Removes what [`task`](Self::task) made for an attempt, none of whose processes runs. Repeating it is safe. Blocking.
@@ -117,10 +117,14 @@ pub enum Constancy {
 }
 
 /// Whether a task was asked to end in a way of its driver's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndRequest {
-    Sent,
-    NotSent,
+    /// It was asked in this way.
+    Sent(&'static str),
+    /// It could not be asked, for this reason.
+    Failed(String),
+    /// Its driver or its config has no such way.
+    None,
 }
 
 /// A task in which a command is executed, or which is to end.

@@ -48,13 +48,14 @@ use crate::{
 use command::Lookup;
 pub use policy::InvalidOptions;
 pub(crate) use policy::Policy;
-pub use probe::{Obstacle, obstacle};
+pub use probe::{Obstacle, missing_sources, obstacle};
 
 /// Creates the driver. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If an option is invalid.
 pub fn driver(setup: Setup, options: &ExecOptions, roots: Arc<Roots>) -> Result<Engine, InvalidOptions> {
+    warn_of_missing_sources(EXEC, options);
     let translate = IsolatedDriver { policy: Policy::new(EXEC, options)?, roots, variant: Exec };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::exec() }, translate, setup))
 }
@@ -68,6 +69,14 @@ pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
 /// What every agent refuses in the keys that all drivers of isolated processes have.
 pub(crate) fn unknown_in(config: &ExecConfig) -> Vec<ConfigFinding> {
     capabilities::unknown(config)
+}
+
+/// Logs what tasks do not see although the options list it.
+pub(crate) fn warn_of_missing_sources(driver: &str, options: &ExecOptions) {
+    for path in missing_sources(options) {
+        let path = path.display();
+        tracing::warn!(driver, %path, "a path in chroot_env does not exist: tasks do not see it");
+    }
 }
 
 /// What the drivers of isolated processes share: how roots are made on this machine.

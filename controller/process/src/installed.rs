@@ -57,7 +57,7 @@ impl Programs {
 }
 
 /// Finds a program by its name, without the links that lead to it.
-pub(crate) fn locate(name: &str, search_path: &OsStr) -> Option<PathBuf> {
+pub fn locate(name: &str, search_path: &OsStr) -> Option<PathBuf> {
     // A relative directory would be one of the agent's own.
     let dirs = std::env::split_paths(search_path).filter(|dir| dir.is_absolute());
     dirs.map(|dir| dir.join(name)).find(|path| is_program(path)).and_then(|path| fs::canonicalize(path).ok())

@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,8 +22,8 @@ use herdlet_rootfs::root::Entry;
 
 use crate::{
     engine::{Constancy, Effort, Engine, Setup},
-    exec::{self, InvalidOptions, IsolatedDriver, Policy, Roots, Variant},
-    installed::{Programs, Versions, locate},
+    exec::{self, InvalidOptions, IsolatedDriver, Policy, Roots, Variant, warn_of_missing_sources},
+    installed::{Programs, Versions},
 };
 
 /// The program.
@@ -43,17 +42,10 @@ pub fn driver(
     options: &ExecOptions,
     (roots, programs): (Arc<Roots>, Programs),
 ) -> Result<Engine, InvalidOptions> {
+    warn_of_missing_sources(JAVA, options);
     let variant = Java { versions: programs.versions(PROGRAM), programs };
     let translate = IsolatedDriver { policy: Policy::new(JAVA, options)?, roots, variant };
     Ok(Engine::new(DriverInfo { check: Some(ConfigCheck(findings)), ..DriverInfo::java() }, translate, setup))
-}
-
-/// The Java that is found first in a search path.
-///
-/// # Errors
-/// That there is none, and what to do.
-pub fn find(search_path: &OsStr) -> Result<PathBuf, String> {
-    locate(PROGRAM, search_path).ok_or_else(missing)
 }
 
 fn missing() -> String {
@@ -64,13 +56,23 @@ fn missing() -> String {
 pub fn findings(planned: &Planned<'_>) -> Vec<ConfigFinding> {
     // Names and types are the schema's matter.
     let Ok(config) = read_config::<JavaConfig>(planned.config) else { return Vec::new() };
-    let refused = |field: &str, message: &str| ConfigFinding {
+    let finding = |field: &str, message: &str, verdict: Verdict| ConfigFinding {
         field: field.to_owned(),
         message: message.to_owned(),
-        verdict: Verdict::Refused,
+        verdict,
     };
-    let arguments = arguments(&config).err().map(|(field, why)| refused(field, why));
-    arguments.into_iter().chain(exec::unknown_in(&surroundings(config))).collect()
+    let is_given = |text: &Option<String>| text.as_deref().is_some_and(|text| !text.is_empty());
+    let mut found = match arguments(&config) {
+        Err((field, why)) => vec![finding(field, why, Verdict::Refused)],
+        Ok(_) if is_given(&config.jar_path) && is_given(&config.class) => {
+            let why =
+                "is no class to run: as in Nomad, beside `jar_path` it is the first argument of the program";
+            vec![finding("class", why, Verdict::NoEffect)]
+        }
+        Ok(_) => Vec::new(),
+    };
+    found.extend(exec::unknown_in(&surroundings(config)));
+    found
 }
 
 /// The Java of this machine.
@@ -258,6 +260,8 @@ mod tests {
         assert_eq!(found(json!({"args": ["x"]})), refused);
         assert_eq!(found(json!({"class": "", "jar_path": ""})), refused);
         assert_eq!(found(json!({"class": "Main"})), []);
+        let both = found(json!({"class": "Main", "jar_path": "x.jar"}));
+        assert_eq!(both, [("class".to_owned(), Verdict::NoEffect)]);
         assert_eq!(found(json!({"class": 5})), []);
     }
 

@@ -170,14 +170,13 @@ impl Translate for Qemu {
     fn ask_to_end(&self, task: &RunningTask<'_>) -> EndRequest {
         let RunningTask { config: task, main } = task;
         if !read_config::<QemuConfig>(&task.config).is_ok_and(|config| config.graceful_shutdown) {
-            return EndRequest::NotSent;
+            return EndRequest::None;
         }
         match monitor::press_power_button(&task.dirs.task, main.pid) {
-            Ok(()) => EndRequest::Sent,
-            Err(error) => {
-                tracing::warn!(id = %task.id, %error, "failed to press the power button of a virtual machine; it gets the signal at once");
-                EndRequest::NotSent
-            }
+            Ok(()) => EndRequest::Sent("Pressed the power button of the virtual machine"),
+            Err(error) => EndRequest::Failed(format!(
+                "Failed to press the power button of the virtual machine: {error}; the emulator gets the signal at once, as if the power were cut"
+            )),
         }
     }
 }

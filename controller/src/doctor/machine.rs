@@ -4,11 +4,11 @@
 
 use std::{fs, path::Path};
 
-use herdlet_api_types::driver::{EXEC, JAVA};
+use herdlet_api_types::driver::EXEC;
 use herdlet_base::privileges::{Mounting, Ownership, Privileges};
 use herdlet_config::Config;
 use herdlet_driver::{Availability, limits::Controller};
-use herdlet_process::{cgroup::Mounts, exec, java};
+use herdlet_process::{cgroup::Mounts, exec};
 use herdlet_storage::artifact::unpack::Barrier;
 use rustix::{
     fs::{Access, CWD, Mode, OFlags, ResolveFlags},
@@ -117,18 +117,6 @@ pub(super) fn isolation(config: &Config) -> Option<Finding> {
             Finding::warning("isolation", format!("driver exec: {why}"), remedy)
         }
     })
-}
-
-/// Whether there is a Java, if the driver `java` is enabled.
-pub(super) fn java(config: &Config) -> Option<Finding> {
-    if config.drivers.availability(JAVA) == Availability::Disabled {
-        return None;
-    }
-    let message = match java::find(&std::env::var_os("PATH").unwrap_or_default()) {
-        Ok(java) => format!("driver java: {}", java.display()),
-        Err(why) => format!("driver java: its tasks can't start: {why}"),
-    };
-    Some(Finding::ok("java", message))
 }
 
 /// Whether this machine isolates tasks, if the driver `exec` is enabled.

@@ -1,16 +1,20 @@
 //! Progress messages and the exit code of a run.
 //!
-//! In: the read model. Out: a line on stderr for each start, restart and end of a task; the exit code. It waits for
-//! nothing.
+//! In: the read model. Out: a line on stderr for each start, restart and end of a task, and for each reason to wait; the exit
+//! code. It waits for nothing.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use herdlet_agent::publish::ReadModel;
 use herdlet_api_types::{
     AllocId,
     job::Job,
     task::{ExitResult, TaskPhase, TaskStatus},
-    view::{AllocView, TaskView},
+    view::{AllocView, Convergence, ConvergenceState, Reason, TaskView},
 };
 
 /// Exit code for a task that could not run, as in shells.
@@ -25,15 +29,46 @@ pub(super) struct Announcer {
     ended: BTreeSet<(AllocId, Arc<str>)>,
     running: BTreeSet<(AllocId, Arc<str>, u32)>,
     restarts: BTreeSet<(AllocId, Arc<str>, u32)>,
+    /// What a job or an allocation waited for last, by its name.
+    waits: BTreeMap<String, Option<Reason>>,
 }
 
 impl Announcer {
     /// Prints what is new.
     pub(super) fn announce(&mut self, model: &ReadModel, began: Instant) {
+        for view in model.jobs().iter().filter(|view| !view.unplaced.is_empty()) {
+            self.announce_wait(view.key.to_string(), &view.convergence);
+        }
         for view in model.allocs() {
             for task in &view.tasks {
                 self.announce_task(&view, task, began);
             }
+            // Once the tasks have ended, only their remains are waited for.
+            if !view.status.is_terminal() {
+                self.announce_wait(view.spec.title(), &view.convergence);
+            }
+        }
+    }
+
+    /// Prints a reason to wait. Progress between two equal reasons, such as another try, is not a line.
+    fn announce_wait(&mut self, name: String, verdict: &Convergence) {
+        if let Some(line) = self.wait_line(name, verdict) {
+            herdlet_base::stderr_line!("{line}");
+        }
+    }
+
+    fn wait_line(&mut self, name: String, verdict: &Convergence) -> Option<String> {
+        match verdict.state {
+            ConvergenceState::Waiting => {
+                let line = format!("{name}: waiting, {}", verdict.message);
+                let last = self.waits.insert(name, verdict.reason);
+                (last != Some(verdict.reason)).then_some(line)
+            }
+            ConvergenceState::Converged => {
+                self.waits.remove(&name);
+                None
+            }
+            ConvergenceState::Progressing | ConvergenceState::Failed => None,
         }
     }
 
@@ -129,4 +164,31 @@ fn task_code(task: &TaskView) -> Option<u8> {
     let (code, signal) = task.exit.as_ref().map_or((0, 0), |exit| (exit.code, exit.signal));
     let code = if code == 0 && signal != 0 { KILLED + signal } else { code };
     Some(if code == 0 { CANNOT_RUN } else { u8::try_from(code).unwrap_or(u8::MAX) })
+}
+
+#[cfg(test)]
+mod tests {
+    use herdlet_manifest::fixture;
+
+    use super::*;
+
+    /// `herdlet run` printed nothing while a network could not be made.
+    #[test]
+    fn each_reason_to_wait_is_a_line() {
+        let mut announcer = Announcer::default();
+        let mut line = |state, reason, message: &str| {
+            let verdict = Convergence { reason, ..fixture::verdict(state, message) };
+            announcer.wait_line("web.web[0]".to_owned(), &verdict)
+        };
+        use ConvergenceState::{Converged, Progressing, Waiting};
+        let (port, backoff) = (Some(Reason::Port), Some(Reason::Backoff));
+        assert_eq!(line(Progressing, Some(Reason::Operation), "creating it"), None);
+        let first = line(Waiting, port, "waits for port 80");
+        assert_eq!(first.as_deref(), Some("web.web[0]: waiting, waits for port 80"));
+        assert_eq!(line(Progressing, Some(Reason::Operation), "creating it"), None);
+        assert_eq!(line(Waiting, port, "waits for port 80"), None);
+        assert!(line(Waiting, backoff, "creating it failed").is_some());
+        assert_eq!(line(Converged, None, ""), None);
+        assert!(line(Waiting, port, "waits for port 80").is_some());
+    }
 }

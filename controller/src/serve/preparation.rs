@@ -109,6 +109,7 @@ fn facts_of(config: &Config, instance: &Instance, member: Option<&Member>) -> Fa
         isolation: describe(&instance.isolation),
         ineffective: instance.isolation.ineffective().with_max_kill_timeout(Some(config.max_kill_timeout)),
         started_at: clock::wall_now(),
+        host_ip: member.is_none().then_some(config.host_ip),
         reserved_ports: comma_list(&config.reserved_ports),
         room: (total, config.reserved),
         dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),

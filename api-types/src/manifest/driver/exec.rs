@@ -9,7 +9,12 @@ use crate::manifest::Text;
 
 /// `config` for `exec`: a process in namespaces and a root of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-misplaced" = {
+    "capabilities": "did you mean `cap_add`?",
+    "caps": "did you mean `cap_add`?",
+    "chroot_env": "`chroot_env` belongs to `drivers.exec` of the agent's config",
+    "user": "`user` belongs to the task, beside `config`",
+})))]
 #[serde(deny_unknown_fields)]
 pub struct ExecConfig {
     /// The program: a path in the task's root, or a name.

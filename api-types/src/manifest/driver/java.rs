@@ -10,7 +10,12 @@ use crate::manifest::Text;
 
 /// `config` for `java`: a class or a jar file in namespaces and a root of its own. One of `jar_path` and `class` is required.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-misplaced" = {
+    "capabilities": "did you mean `cap_add`?",
+    "caps": "did you mean `cap_add`?",
+    "chroot_env": "`chroot_env` belongs to `drivers.java` of the agent's config",
+    "user": "`user` belongs to the task, beside `config`",
+})))]
 #[serde(deny_unknown_fields)]
 pub struct JavaConfig {
     /// The jar file to run: a path in the task's root, such as `local/app.jar`.

@@ -9,7 +9,12 @@ use crate::manifest::Text;
 
 /// `config` for `qemu`: a virtual machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(extend("x-misplaced" = {
+    "image": "did you mean `image_path`?",
+    "image_paths": "`image_paths` belongs to `drivers.qemu` of the agent's config",
+    "memory": "`memory` belongs to `resources` of the task",
+    "user": "`user` belongs to the task, beside `config`",
+})))]
 #[serde(deny_unknown_fields)]
 pub struct QemuConfig {
     /// The image of its disk: a path relative to the task's directory, or an absolute one. It is in the allocation's directory, or

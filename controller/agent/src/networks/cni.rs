@@ -170,6 +170,7 @@ fn failed(error: &CniError) -> Outcome {
         | CniError::Call(_)
         | CniError::Record(_)
         | CniError::Network(_)
+        | CniError::Cleanup { .. }
         | CniError::Result { .. }
         | CniError::HalfMade { .. } => retry(in_full(error)),
     }

@@ -12,7 +12,7 @@ use herdlet_driver::users;
 use herdlet_manifest::{
     hcl::Variables,
     manifests::{self, Drivers, Nearby, Set},
-    region, sets,
+    one_machine, region, sets,
     yaml::{Problem, Problems},
 };
 use herdlet_plan::{
@@ -61,7 +61,7 @@ pub(super) async fn apply(
 
 impl Shared {
     /// Warnings about jobs that can't start as things are: they need a Consul that answers, cgroups for their limits,
-    /// users of their tasks, or each other. Also about jobs that name another region.
+    /// users of their tasks, or each other. Also about jobs that name another region, and about what one machine can't offer.
     pub(super) async fn lacking(&self, jobs: &[Job]) -> Vec<String> {
         let limits = self.facts.ineffective.warnings(jobs);
         let tasks = users::users_of(jobs);
@@ -74,9 +74,12 @@ impl Shared {
             let warning = region::warning(job, Some(&self.facts.node.region))?;
             Some(format!("{}: {warning}", job.key()))
         });
+        let alone = self.facts.host_ip.into_iter();
+        let alone = alone.flat_map(|ip| jobs.iter().flat_map(move |job| one_machine::warnings(job, ip)));
         consul
             .into_iter()
             .chain(regions)
+            .chain(alone)
             .chain(limits)
             .chain(users.unwrap_or_default())
             .chain(cycles)

@@ -116,8 +116,12 @@ impl Progress {
                     format!("{}, {}", state.as_str(), plain(message))
                 }
             };
-            let news = self.news(key, &verdict, &text);
-            lines.extend(news.filter(|_| !is_old && *state != ConvergenceState::Progressing));
+            // A further try between two equal reasons to wait is not printed.
+            let is_try = *state == ConvergenceState::Progressing && self.is_waiting(&key);
+            if !is_try {
+                let news = self.news(key, &verdict, &text);
+                lines.extend(news.filter(|_| !is_old && *state != ConvergenceState::Progressing));
+            }
         }
         for view in jobs {
             let text = waits_for(view).unwrap_or_default();
@@ -125,6 +129,11 @@ impl Progress {
             lines.extend(news.filter(|_| !text.is_empty()));
         }
         lines
+    }
+
+    fn is_waiting(&self, line: &Line) -> bool {
+        let waiting = ConvergenceState::Waiting.as_str();
+        self.printed.get(line).is_some_and(|(state, _)| state.starts_with(waiting))
     }
 
     /// The line for a state that differs from the last one.
@@ -270,6 +279,8 @@ mod tests {
             lines(view(TaskPhase::Running, Waiting, "waits for passing checks")),
             ["web.g[0]: waiting, waits for passing checks"]
         );
+        assert!(lines(view(TaskPhase::Running, Waiting, "still waits")).is_empty());
+        assert!(lines(view(TaskPhase::Running, Progressing, "tries it again")).is_empty());
         assert!(lines(view(TaskPhase::Running, Waiting, "still waits")).is_empty());
         assert_eq!(lines(view(TaskPhase::Running, Converged, "")), ["web.g[0]: converged"]);
         assert!(lines(view(TaskPhase::Running, Converged, "")).is_empty());

@@ -171,6 +171,7 @@ fn interrupted_attempt_is_undone_with_its_processes() {
                 phase,
                 result: None,
                 failures: 0,
+                fault: None,
             };
             first.records.write("a", &record).unwrap();
             first.lone.up("a", NamespaceSource::New).unwrap();
@@ -259,6 +260,32 @@ fn removal_that_fails_again_and_again_ends() {
         let calls = plugins.calls();
         let of_first = calls.iter().filter(|call| *call == "first DEL").count();
         assert_eq!(of_first, usize::try_from(REMOVALS_MAX).unwrap(), "each plugin is called");
+    });
+}
+
+/// From the second attempt on, only the failure of the cleanup was reported.
+#[test]
+fn cause_of_a_failure_is_kept_while_the_cleanup_fails() {
+    on_machine(|machine| {
+        let plugins = TestPlugins::new("1.0.0");
+        plugins.break_call("first.ADD", "exits");
+        plugins.break_call("last.DEL", "refuses");
+        let cause = "run the CNI plugin first with ADD: it ended with exit status: 3, and printed \"oh no\"";
+        let first = networks(machine, plugins.directories()).up(&request("a", &[])).unwrap_err();
+        assert_eq!(first.to_string(), cause);
+        for _ in 0..2 {
+            // The agent has restarted.
+            let networks = networks(machine, plugins.directories());
+            let again = networks.up(&request("a", &[])).unwrap_err().to_string();
+            let cleanup = "failed to run the CNI plugin last with DEL: it reported: no (code 7)";
+            assert_eq!(again, format!("{cause}; then, to clean up, {cleanup}"));
+        }
+        let networks = networks(machine, plugins.directories());
+        plugins.mend("first.ADD");
+        plugins.mend("last.DEL");
+        networks.up(&request("a", &[])).unwrap();
+        networks.down("a").unwrap();
+        assert!(is_gone(&networks, "a"));
     });
 }
 

@@ -68,8 +68,8 @@ fn words_as_command(config: &Map<String, Json>) -> Option<String> {
         return None;
     }
     Some(format!(
-        "the whole text is the name of the program, because there are no `args`; to pass arguments: command: {program:?}, \
-         args: [{}]",
+        "the whole text is the name of the program, because there are no `args`; to pass arguments: `command` {program:?}, \
+         `args` [{}]",
         args.join(", ")
     ))
 }

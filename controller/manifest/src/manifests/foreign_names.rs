@@ -115,7 +115,7 @@ const NAMES: [(&[&str], &str); 45] = [
     ),
     (
         &["cap_add", "cap_drop", "capabilities", "AmbientCapabilities", "CapabilityBoundingSet"],
-        "the drivers docker and exec have `cap_add` and `cap_drop` in `config`",
+        "the drivers docker, exec, java and podman have `cap_add` and `cap_drop` in `config`",
     ),
     (&["init", "tty", "stdin_open"], "it belongs to `config` of the docker driver"),
     (&["profiles"], "write each profile as a job in a file of its own, and apply the files that you need"),

@@ -11,6 +11,7 @@ use crate::yaml::Problems;
 mod bad;
 mod folders;
 mod hostile;
+mod networks;
 mod secrets;
 mod vault;
 
@@ -289,7 +290,7 @@ fn a_command_line_as_the_name_of_a_program_is_warned_about() {
         read(&text).unwrap().warnings.into_iter().map(|warning| warning.message).collect::<Vec<_>>()
     };
     let message = warned("{command: \"python3 -m http.server\"}").join("");
-    assert!(message.ends_with("command: \"python3\", args: [\"-m\", \"http.server\"]"), "{message}");
+    assert!(message.ends_with("`command` \"python3\", `args` [\"-m\", \"http.server\"]"), "{message}");
     assert!(warned("{command: \"my program\", args: [a]}").is_empty());
     assert!(warned("{command: python3}").is_empty());
 }

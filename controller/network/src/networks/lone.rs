@@ -4,11 +4,12 @@
 
 use std::{io, path::Path};
 
-use super::{LOOPBACK, NamespaceSource, NetworkError, NetworkState, entering, inspecting};
+use super::{LOOPBACK, NamespaceSource, NetworkError, NetworkState, entering, inspecting, machine};
 use crate::{
     link,
     namespace::{Namespace, NamespaceId, Pin, Pins},
     socket::{Protocol, Socket},
+    sysctl::Setting,
 };
 
 /// The networks without a connection.
@@ -82,7 +83,10 @@ pub(super) fn ensure(
     source: NamespaceSource<'_>,
 ) -> Result<Namespace, NetworkError> {
     match (pins.find(owner)?, source) {
-        (Pin::Kept(namespace), NamespaceSource::New) => Ok(namespace),
+        (Pin::Kept(namespace), NamespaceSource::New) => {
+            open_low_ports(&namespace)?;
+            Ok(namespace)
+        }
         (Pin::Kept(kept), NamespaceSource::Existing(wanted)) => {
             let id = |namespace: &Namespace| namespace.id().map_err(inspecting);
             if id(&kept)? != id(wanted)? {
@@ -97,10 +101,17 @@ pub(super) fn ensure(
         (Pin::Empty | Pin::Absent, NamespaceSource::New) => {
             let what = "make a network namespace";
             let namespace = Namespace::new().map_err(|source| NetworkError::Io { what, source })?;
+            open_low_ports(&namespace)?;
             pins.keep(owner, &namespace)?;
             Ok(namespace)
         }
     }
+}
+
+/// Lets tasks without rights listen on ports below 1024, as Docker does: in a network of their own these are nobody else's.
+fn open_low_ports(namespace: &Namespace) -> Result<(), NetworkError> {
+    let settings = vec![(Setting::UnprivilegedPorts, "0")];
+    Ok(namespace.run(|| machine::set_all(settings)).map_err(entering)??)
 }
 
 pub(super) fn found(pins: &Pins, owner: &str) -> Result<Namespace, NetworkError> {
@@ -133,6 +144,25 @@ mod tests {
             assert_eq!(kept, made, "that of a running process");
             networks.down("a").unwrap();
             networks.down("a").unwrap();
+        });
+    }
+
+    /// QEMU, and tasks of other users than root, could not listen on port 80 of their own network.
+    #[test]
+    fn ports_below_1024_need_no_right_in_a_network_of_an_allocation() {
+        on_machine(|machine| {
+            let networks = LoneNetworks::in_runtime(&machine.dir());
+            let first =
+                |namespace: &Namespace| namespace.run(|| Setting::UnprivilegedPorts.get().unwrap()).unwrap();
+            let of_machine = Setting::UnprivilegedPorts.get().unwrap();
+            networks.up("a", NamespaceSource::New).unwrap();
+            let Pin::Kept(namespace) = networks.pins.find("a").unwrap() else { panic!("there is none") };
+            assert_eq!(first(&namespace).as_deref(), Some("0"));
+            // An earlier agent has made it.
+            namespace.run(|| Setting::UnprivilegedPorts.set("1024").unwrap()).unwrap();
+            networks.up("a", NamespaceSource::New).unwrap();
+            assert_eq!(first(&namespace).as_deref(), Some("0"));
+            assert_eq!(Setting::UnprivilegedPorts.get().unwrap(), of_machine, "the machine's stays");
         });
     }
 

@@ -121,6 +121,7 @@ impl Room {
         }
         let shortages: Vec<String> = lacking()
             .map(|(name, unit, wants, free, all)| match name == unit {
+                true if *wants == 1 => format!("1 core of its own ({free} of {all} are free)"),
                 true => format!("{wants} {unit} of its own ({free} of {all} are free)"),
                 false => format!("{wants} {unit} of {name} ({free} of {all} {unit} are free)"),
             })
@@ -311,7 +312,7 @@ mod tests {
         let why = one.check(all.minus(one.times(2)), all).expect_err("both cores are taken");
         assert_eq!(
             why.message,
-            "needs 2000 MHz of cpu (0 of 4000 MHz are free) and 1 cores of its own (0 of 2 are free)"
+            "needs 2000 MHz of cpu (0 of 4000 MHz are free) and 1 core of its own (0 of 2 are free)"
         );
         assert_eq!(why.exhausted, ["cpu", "cores"]);
         let why = mhz(2_001).check(all.minus(one), all).expect_err("the core has the rest");

@@ -154,6 +154,26 @@ fn failing_check_is_named_with_its_first_output_line() {
     );
 }
 
+/// A task that listened on 127.0.0.1 in mode `bridge` was explained by `Connection refused` alone.
+#[test]
+fn refused_connections_into_a_network_of_an_allocation_have_a_hint() {
+    let refused = CheckResult {
+        output: "dial: Connection refused (os error 111)".to_string(),
+        ..herdlet_api_types::fixture::check_result("alive", CheckStatus::Failure)
+    };
+    let checks =
+        crate::state::ChecksMemory { results: [(refused.id.clone(), refused)].into(), ..Default::default() };
+    let state = AllocState { checks, ..AllocState::default() };
+    let mut spec = alloc(vec![task("main", Lifecycle::Main)]);
+    let message = |spec: &Allocation| describe(at(1), spec, &state, &Waiting::Checks(None)).message;
+    assert!(message(&spec).ends_with("(os error 111))"), "{}", message(&spec));
+    let group = &mut Arc::make_mut(&mut Arc::make_mut(&mut spec).job).groups[0];
+    let mode = herdlet_api_types::job::NetworkMode::Bridge;
+    group.network = Some(herdlet_api_types::job::Network { mode, ..Default::default() });
+    let hint = "; in a network of its own, a task must listen on 0.0.0.0 and on the port's `to`)";
+    assert!(message(&spec).ends_with(hint), "{}", message(&spec));
+}
+
 #[test]
 fn a_part_is_named_with_its_task() {
     let (spec, state) = (alloc(vec![task("main", Lifecycle::Main)]), AllocState::default());

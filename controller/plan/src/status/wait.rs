@@ -173,7 +173,7 @@ impl<'a> Sentence<'a> {
                 Cause::OPERATION
             }
             Waiting::Checks(by) => {
-                self.say(&HEALTH, format_args!("waits for {}", Checks(self.state)));
+                self.say(&HEALTH, format_args!("waits for {}", Checks(self.spec, self.state)));
                 Cause::until(Reason::Health, by.as_ref().and_then(|by| self.due(by)))
             }
             Waiting::CheckRestart { check, at_ns } => self.check_restart(check, *at_ns),

@@ -8,6 +8,7 @@ use std_alloc::string::String;
 use herdlet_api_types::{
     Duration,
     alloc::Allocation,
+    job::Group,
     service::{CheckResult, CheckStatus},
     task::TaskEventKind,
 };
@@ -70,7 +71,7 @@ impl Display for Lacking<'_> {
         let time = time.filter(|time| *time > Duration::ZERO);
         if state.healthy_since_ns.is_none() {
             match has_counted_check(spec) {
-                true => Checks(state).fmt(f)?,
+                true => Checks(spec, state).fmt(f)?,
                 false => f.write_str("running tasks")?,
             }
             f.write_str(if time.is_some() { ", then for " } else { "" })?;
@@ -80,14 +81,14 @@ impl Display for Lacking<'_> {
 }
 
 /// That checks must pass, with the failing check and its output.
-pub(super) struct Checks<'a>(pub(super) &'a AllocState);
+pub(super) struct Checks<'a>(pub(super) &'a Allocation, pub(super) &'a AllocState);
 
 impl Display for Checks<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("passing checks")?;
         let not_as_required = |status| {
             let is_it = move |result: &&CheckResult| result.status == status && !result.is_as_required();
-            self.0.checks.results.values().find(is_it)
+            self.1.checks.results.values().find(is_it)
         };
         let failing = not_as_required(CheckStatus::Failure).map(|result| (result, "fails", ""));
         let warning = || {
@@ -99,10 +100,22 @@ impl Display for Checks<'_> {
             // Nomad's clients begin the output of every check with this word.
             let first = first.strip_prefix("nomad: ").unwrap_or(first);
             let output: String = first.chars().take(SAID_CHARS_MAX).collect();
+            let has_own_network = self.0.group().is_some_and(Group::has_own_network);
+            let advice = match has_own_network && first.contains(REFUSED) {
+                true => LISTEN_EVERYWHERE,
+                false => advice,
+            };
             write!(f, " ({} of service {} {how}: {output}{advice})", result.check, result.service)
         })
     }
 }
+
+/// The text of `ECONNREFUSED`, as checks report it.
+const REFUSED: &str = "onnection refused";
+
+/// What a task of a group with a network of its own usually does wrong then: it listens on 127.0.0.1, or on the machine's port.
+const LISTEN_EVERYWHERE: &str =
+    "; in a network of its own, a task must listen on 0.0.0.0 and on the port's `to`";
 
 /// The maximum length of a check's output in a message.
 const SAID_CHARS_MAX: usize = 120;

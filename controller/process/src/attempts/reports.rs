@@ -41,7 +41,7 @@ impl Reports {
 
     /// Reports something for people, which is dropped as a repair is.
     pub fn add_message(&self, id: AttemptId, message: String) {
-        tracing::info!(%id, message, "a task was started with a remark");
+        tracing::info!(%id, message, "a remark about a task");
         let _ = self.for_people.try_send(TaskEvent::Message { id, message });
     }
 

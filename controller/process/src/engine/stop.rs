@@ -119,12 +119,18 @@ impl Shared {
         let Some(main) = supervisor::open_task(record).map_err(retry)? else { return Ok(()) };
         let ended = || self.attempts().ended(id, shim);
         let mut grace = grace;
-        if self.ask_to_end(id, record, grace).await == EndRequest::Sent {
-            if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
-                return Ok(ended.map(drop)?);
+        match self.ask_to_end(id, record, grace).await {
+            EndRequest::Sent(how) => {
+                let limit = herdlet_api_types::Duration::from_std(grace);
+                self.reports().add_message(id.clone(), format!("{how}; it is ended after {limit}"));
+                if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
+                    return Ok(ended.map(drop)?);
+                }
+                tracing::debug!(%id, "it did not end by itself; sending the signal");
+                grace = FLUSH_TIME_MAX;
             }
-            tracing::debug!(%id, "it did not end by itself; sending the signal");
-            grace = FLUSH_TIME_MAX;
+            EndRequest::Failed(why) => self.reports().add_message(id.clone(), why),
+            EndRequest::None => {}
         }
         main.send(signal).map_err(retry)?;
         if let Ok(ended) = tokio::time::timeout(grace, ended()).await {
@@ -140,12 +146,12 @@ impl Shared {
     /// Asks in the driver's own way, if there is time for an answer.
     async fn ask_to_end(self: &Arc<Self>, id: &AttemptId, record: &Record, grace: Duration) -> EndRequest {
         let Some(config) = self.find(id).and_then(|live| live.config()).filter(|_| !grace.is_zero()) else {
-            return EndRequest::NotSent;
+            return EndRequest::None;
         };
         let (shared, main) = (Arc::clone(self), record.task);
         let asking =
             off_thread(move || Ok(shared.translate.ask_to_end(&RunningTask { config: &config, main })));
-        asking.await.unwrap_or(EndRequest::NotSent)
+        asking.await.unwrap_or(EndRequest::None)
     }
 
     /// Kills all processes of the attempt, even if its supervisor is dead.

@@ -93,7 +93,10 @@ fn hint(command: &str) -> String {
             "; it is on the machine, but not in the directories that `chroot_env` of the driver's options in the agent's config shows to tasks"
                 .to_owned()
         }
-        _ if command.contains('/') => String::new(),
+        _ if command.contains('/') => {
+            "; the root shows the task's files and the directories of `chroot_env` (by default /bin, /etc, /lib, /sbin and /usr): fetch the program with `artifacts`, or list its directory in `chroot_env` of the driver's options in the agent's config"
+                .to_owned()
+        }
         _ => " (in /local, /, /usr/local/bin, /usr/bin, /bin and PATH)".to_owned(),
     }
 }
@@ -285,6 +288,8 @@ mod tests {
         let case = Case::new();
         let why = case.find("sleep 10").unwrap_err().why();
         assert!(why.contains("args: [\"10\"]"), "{why}");
+        let why = case.find("/opt/app/run").unwrap_err().why();
+        assert!(why.contains("fetch the program with `artifacts`"), "{why}");
         let why = case.find("/bin/sh").unwrap_err().why();
         assert!(why.contains("chroot_env"), "{why}");
     }

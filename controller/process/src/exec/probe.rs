@@ -5,6 +5,7 @@
 
 use std::{fmt, fs, io, path::Path, thread};
 
+use herdlet_api_types::driver::ExecOptions;
 use herdlet_base::error::in_full;
 use herdlet_rootfs::{builder::build, root::Root, seed::Seed};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -30,6 +31,12 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.why, self.remedy)
     }
+}
+
+/// The paths of `chroot_env` that this machine does not have: tasks do not see them.
+pub fn missing_sources(options: &ExecOptions) -> Vec<&Path> {
+    let sources = options.chroot_env.iter().flat_map(|shown| shown.keys()).map(Path::new);
+    sources.filter(|path| !path.exists()).collect()
 }
 
 /// Tries to make namespaces and a root. `scratch`: a directory for files that are removed at once. `cgroups`: why there are none.

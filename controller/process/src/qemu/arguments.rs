@@ -71,6 +71,9 @@ pub(super) fn findings(
             wrong.extend(word(field, value.as_deref().unwrap_or_default()).err());
         }
     }
+    if is_known(&config.accelerator) {
+        wrong.extend(check_accelerator(config.accelerator.as_deref().unwrap_or_default()).err());
+    }
     wrong.extend(memory(resources).err());
     for (label, guest) in config.port_map.0.iter().filter(|(_, guest)| !guest.contains("${")) {
         wrong.extend(guest_port(label, guest).err());
@@ -93,6 +96,19 @@ pub(super) fn check_emulator(name: &str) -> Result<(), Wrong> {
         "emulator",
         format!("expected the name of an emulator, such as {EMULATORS}aarch64, found {name:?}"),
     ))
+}
+
+/// # Errors
+/// If QEMU has it on other systems only, or not at all. Several are alternatives, in their order.
+fn check_accelerator(names: &str) -> Result<(), Wrong> {
+    let is_known = |name: &str| ACCELERATORS.contains(&name);
+    // Other characters are another problem.
+    if names.is_empty() || !names.chars().all(is_plain) || names.split(':').all(is_known) {
+        return Ok(());
+    }
+    let message =
+        format!("QEMU has no accelerator {names:?} on Linux; write tcg, or kvm on a machine with /dev/kvm");
+    Err(Wrong::new("accelerator", message))
 }
 
 /// Checks arguments against those that the driver's options allow.
@@ -203,6 +219,9 @@ pub(super) fn list(guest: &Guest<'_>) -> Result<Vec<String>, Wrong> {
     Ok(all)
 }
 
+/// The accelerators of QEMU on Linux.
+const ACCELERATORS: [&str; 3] = ["tcg", "kvm", "xen"];
+
 /// Values that become part of an option.
 fn words(config: &QemuConfig) -> [(&'static str, &Option<String>); 2] {
     [("accelerator", &config.accelerator), ("machine_type", &config.machine_type)]
@@ -228,12 +247,7 @@ fn memory(resources: &Resources) -> Result<u64, Wrong> {
         return Ok(memory);
     }
     let (min, max) = (MEMORY_MIB.start(), MEMORY_MIB.end());
-    Err(Wrong::new(
-        "image_path",
-        format!(
-            "a guest has {min} to {max} MiB of memory, found {memory}; set `memory` of the task's `resources`"
-        ),
-    ))
+    Err(Wrong::new("resources.memory", format!("a guest has {min} to {max} MiB of memory, found {memory}")))
 }
 
 fn guest_port(label: &str, text: &str) -> Result<u16, Wrong> {
@@ -319,6 +333,8 @@ mod tests {
         assert_eq!(found(json!({"emulator": "sh"})), ["emulator"]);
         assert_eq!(found(json!({"emulator": "qemu-system-x/../../sh"})), ["emulator"]);
         assert_eq!(found(json!({"accelerator": "tcg,firmware=/etc/shadow"})), ["accelerator"]);
+        assert_eq!(found(json!({"accelerator": "hvf"})), ["accelerator"]);
+        assert_eq!(found(json!({"accelerator": "kvm:tcg"})), [""; 0]);
         assert_eq!(found(json!({"machine_type": "pc,x=y"})), ["machine_type"]);
         assert_eq!(found(json!({"port_map": {"http": 0}})), ["port_map.http"]);
         assert_eq!(found(json!({"port_map": [{"http": 80, "other": 81}]})), ["port_map.other"]);
@@ -326,7 +342,7 @@ mod tests {
         assert_eq!(found(json!({"emulator": "qemu-system-aarch64", "machine_type": "virt"})), [""; 0]);
         let small = Resources { memory_mib: Some(64), ..Resources::default() };
         let wrong = findings(&config(json!({})), &small, &|_| true);
-        assert!(wrong[0].why.contains("`memory`") && wrong[0].why.contains("64"), "{wrong:?}");
+        assert!(wrong[0].field == "resources.memory" && wrong[0].why.contains("64"), "{wrong:?}");
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! name.
 
 use std::{
+    ffi::OsString,
     fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use herdlet_driver::{DriverError, DriverResult};
@@ -15,6 +16,9 @@ use herdlet_driver::{DriverError, DriverResult};
 pub(super) struct Images {
     pub(super) dirs: Vec<PathBuf>,
 }
+
+/// The most links on the way to an image, as in Linux (path_resolution(7)).
+const LINKS_MAX: u32 = 40;
 
 impl Images {
     /// Finds an image. `task_dir` is the task's directory, to which a path is relative.
@@ -28,17 +32,20 @@ impl Images {
             let is_absent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
             if is_absent { DriverError::recoverable(why) } else { DriverError::fatal(why) }
         };
-        let found = fs::canonicalize(task_dir.join(written)).map_err(failed)?;
         let alloc = task_dir.parent().unwrap_or(task_dir);
         let dirs = std::iter::once(alloc).chain(self.dirs.iter().map(PathBuf::as_path));
-        // A link in an image's directory may lead to another one that is allowed.
-        let mut allowed = dirs.filter_map(|dir| fs::canonicalize(dir).ok());
-        if !allowed.any(|dir| found.starts_with(dir)) {
-            return Err(DriverError::fatal(format!(
-                "image_path is not in the allowed paths: {} is neither in the allocation's directory nor in `drivers.qemu.image_paths` of the agent's config",
-                found.display()
-            )));
-        }
+        // A path may use a name of a directory that is a link, or the directory itself.
+        let allowed: Vec<PathBuf> =
+            dirs.flat_map(|dir| std::iter::once(dir.to_owned()).chain(fs::canonicalize(dir))).collect();
+        let found = match resolve(&task_dir.join(written), &allowed).map_err(failed)? {
+            Resolved::Allowed(found) => found,
+            Resolved::Elsewhere(path) => {
+                return Err(DriverError::fatal(format!(
+                    "image_path is not in the allowed paths: {} is neither in the allocation's directory nor in `drivers.qemu.image_paths` of the agent's config",
+                    path.display()
+                )));
+            }
+        };
         match fs::metadata(&found).map_err(failed)?.is_file() {
             true => Ok(found),
             false => {
@@ -46,6 +53,55 @@ impl Images {
             }
         }
     }
+}
+
+enum Resolved {
+    /// A path without links, in an allowed directory.
+    Allowed(PathBuf),
+    /// The path leads here, which is in none.
+    Elsewhere(PathBuf),
+}
+
+/// Follows a path step by step. It inspects nothing outside the allowed directories and their parents, so that no error
+/// shows a job which other files exist. A link in an allowed directory may lead into another one.
+fn resolve(path: &Path, allowed: &[PathBuf]) -> io::Result<Resolved> {
+    let is_on_the_way =
+        |path: &Path| allowed.iter().any(|dir| path.starts_with(dir) || dir.starts_with(path));
+    let (mut at, mut links) = (PathBuf::from("/"), 0);
+    let mut rest = steps(path);
+    while let Some(step) = rest.pop() {
+        if step == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&step);
+        if !is_on_the_way(&next) {
+            return Ok(Resolved::Elsewhere(next));
+        }
+        if !fs::symlink_metadata(&next)?.is_symlink() {
+            at = next;
+            continue;
+        }
+        links += 1;
+        if links > LINKS_MAX {
+            return Err(rustix::io::Errno::LOOP.into());
+        }
+        let target = fs::read_link(&next)?;
+        if target.is_absolute() {
+            at = PathBuf::from("/");
+        }
+        rest.extend(steps(&target));
+    }
+    Ok(match allowed.iter().any(|dir| at.starts_with(dir)) {
+        true => Resolved::Allowed(at),
+        false => Resolved::Elsewhere(at),
+    })
+}
+
+/// The steps of a path, the first one last.
+fn steps(path: &Path) -> Vec<OsString> {
+    let is_step = |step: &Component<'_>| matches!(step, Component::Normal(_) | Component::ParentDir);
+    path.components().rev().filter(is_step).map(|step| step.as_os_str().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -110,6 +166,21 @@ pub(super) mod tests {
             assert!(refused.why().contains("drivers.qemu.image_paths"), "{}", refused.why());
         }
         assert_eq!(find("local/none").unwrap_err().class(), FailureClass::Recoverable);
+        // `No such file` showed a job which files of the machine exist, also through its own links.
+        symlink(path("other/none"), path("alloc/t/local/dangling.img")).unwrap();
+        symlink("loop.img", path("alloc/t/local/loop.img")).unwrap();
+        for absent in ["local/dangling.img", "../../other/none", path("none/d.img").to_str().unwrap()] {
+            let refused = find(absent).unwrap_err();
+            assert_eq!(refused.class(), FailureClass::Fatal, "{absent}");
+            assert!(refused.why().contains("drivers.qemu.image_paths"), "{}", refused.why());
+        }
+        assert!(find("local/loop.img").is_err());
+        // The directory of the options is a link.
+        symlink(path("images"), path("link")).unwrap();
+        let linked = Images { dirs: vec![path("link")] };
+        let image = path("link/c.img");
+        assert_eq!(linked.find(image.to_str().unwrap(), &path("alloc/t")).unwrap(), path("images/c.img"));
+        assert_eq!(linked.find("local/c.img", &path("alloc/t")).unwrap(), path("images/c.img"));
         assert!(find("local").unwrap_err().why().contains("no regular file"));
     }
 }

@@ -26,6 +26,23 @@ fn hello_as_nobody() {
     home.until_no_trace();
 }
 
+/// It printed nothing, and did not end.
+#[test]
+fn a_run_ends_with_the_reason_why_a_driver_is_not_offered() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Nobody);
+    let task = "        - name: t\n          driver: exec\n          config: {command: /bin/true}\n";
+    let manifest = home.write("m.yaml", &job("isolated", "batch", "", &[task.to_owned()]));
+    let output = start_run(&home, User::Nobody, &[&manifest]).finish();
+    assert_eq!(output.code, 125, "{}", output.stderr);
+    let reason =
+        "driver exec is not available: it is not detected: Driver must run as root; run the agent as root";
+    assert!(output.stderr.contains(reason), "{}", output.stderr);
+    home.until_no_trace();
+}
+
 #[test]
 fn web_as_nobody_serves_restarts_and_ends() {
     if !is_root() {

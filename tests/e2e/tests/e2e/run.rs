@@ -93,6 +93,25 @@ fn invalid_manifest_is_reported_and_nothing_runs() {
     home.until_no_trace();
 }
 
+/// It printed nothing while a network could not be made.
+#[test]
+fn what_a_run_waits_for_is_printed() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new(User::Same);
+    let network = "network: {mode: cni/there-is-no-such-network}";
+    let file = home.write("m.yaml", &job("stuck", "batch", network, &[shell("t", "exit 0", "")]));
+    let run = start_run(&home, User::Same, &[&file]);
+    wait::until_true("the reason is printed", || {
+        let printed = run.stderr();
+        printed.contains("stuck.g[0]: waiting, ") && printed.contains("there-is-no-such-network")
+    });
+    run.signal(Signal::INT);
+    assert_eq!(run.finish().code, 130);
+    home.until_no_trace();
+}
+
 #[test]
 fn ctrl_c_stops_tasks_by_their_signals() {
     let home = Home::new(User::Same);

@@ -33,7 +33,10 @@ pub(super) fn of_task(
         if finding.field.contains("${") || is_open(value_at(&task.config, &finding.field)) {
             continue;
         }
-        let path = format!("{config}.{}", finding.field);
+        let path = match finding.field.starts_with("resources.") {
+            true => format!("{trail}.{}", finding.field),
+            false => format!("{config}.{}", finding.field),
+        };
         match finding.verdict {
             Verdict::Refused => findings.problem_at(&path, finding.message),
             Verdict::NoEffect => findings.warning_at(&path, finding.message),

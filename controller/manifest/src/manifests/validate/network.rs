@@ -1,6 +1,7 @@
 //! `network` of a group and `resources.network` of its tasks: modes, port labels and static ports.
 
 mod cni;
+mod listening;
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -46,12 +47,16 @@ pub(super) fn of_group(context: &GroupContext<'_>, findings: &mut Findings<'_>) 
             hostname(name, &trail.field("hostname"), findings);
             unused_hostname(context, &trail.field("hostname"), findings);
         }
+        listening::unused_numbers(context, network, &trail, findings);
         if network.mode == Some(NetworkMode::None) && network.ports.iter().flatten().next().is_some() {
             let message = "has no effect with `mode: none`: nothing leads into the network";
             findings.warning(&trail.field("ports"), message);
         }
     }
     let tasks = trail.field("tasks");
+    for (index, task) in context.group.tasks.iter().enumerate() {
+        listening::addresses(context, task, &tasks.item(index), findings);
+    }
     for (index, task) in spec.tasks.iter().flatten().enumerate() {
         let Some(network) = task.resources.as_ref().and_then(|resources| resources.network.as_ref()) else {
             continue;

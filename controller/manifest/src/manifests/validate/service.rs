@@ -1,5 +1,7 @@
 //! `services` and `checks`, by Nomad's rules.
 
+mod address;
+
 use std::collections::BTreeMap;
 
 use herdlet_api_types::Duration;
@@ -105,11 +107,7 @@ pub(super) fn list(
         if spec.address.is_some() && service.address_mode != AddressMode::Auto {
             findings.problem(&trail.field("address"), "is only allowed with `address_mode: auto`");
         }
-        if service.address_mode == AddressMode::Driver && context.task.is_none() {
-            let message =
-                "needs the network of a task, which a group does not have; write the service into the task";
-            findings.problem(&trail.field("address_mode"), message);
-        }
+        address::of_service(context, service, &trail, findings);
         if let Some(address) = &spec.address {
             text::plain(address, &trail.field("address"), findings);
         }
@@ -209,6 +207,7 @@ fn one_check(
     } else if service.port.is_none() && check.kind.has_address() {
         findings.absent(trail, trail, "needs a port: its own or the service's");
     }
+    address::of_check(context, check, service, trail, findings);
     for (written, length, name) in
         [(spec.interval, check.interval, "interval"), (spec.timeout, check.timeout, "timeout")]
     {
@@ -348,6 +347,11 @@ fn script(
         findings.absent(trail, trail, "`task` is missing: the task of the group in which the command runs");
     } else if spec.task.is_some() {
         a_task(context, task, &trail.field("task"), findings);
+    }
+    let driver = context.group.task(task).map(|task| task.driver.as_str()).unwrap_or_default();
+    if context.drivers.get(driver).is_some_and(|rules| !rules.capabilities.exec) {
+        let message = format!("the driver {driver} can't execute commands in a task; use `tcp` or `http`");
+        findings.problem(&trail.field("type"), message);
     }
 }
 

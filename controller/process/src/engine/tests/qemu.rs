@@ -229,7 +229,7 @@ async fn a_guest_that_ignores_its_button_is_ended_after_the_grace_period() {
     let config = json!({
         "image_path": "local/boot.img", "graceful_shutdown": true, "args": ["-S", "-nodefaults", "-display", "none"],
     });
-    let agent = agent_of(driver(bench, &QemuOptions::default(), std::env::var_os("PATH").unwrap()));
+    let mut agent = agent_of(driver(bench, &QemuOptions::default(), std::env::var_os("PATH").unwrap()));
     agent.driver.start(machine.task(config)).await.unwrap();
     let began = Instant::now();
     while !bench.path("task/qm.sock").exists() {
@@ -240,6 +240,8 @@ async fn a_guest_that_ignores_its_button_is_ended_after_the_grace_period() {
     let began = Instant::now();
     agent.driver.stop(&id(1), StopRequest { signal: None, grace }).await.unwrap();
     assert!(began.elapsed() >= grace, "the guest had its time");
+    let TaskEvent::Message { message, .. } = agent.event().await else { panic!("it is another") };
+    assert_eq!(message, "Pressed the power button of the virtual machine; it is ended after 300ms");
     agent.wait().await;
     agent.driver.destroy(&id(1), Leftover::MainMustBeGone).await.unwrap();
 }
