@@ -171,10 +171,7 @@ impl CniNetworks {
         }
         self.hold(owner, &record.ports)?;
         if let Some(earlier) = self.record_of(owner)? {
-            self.undo(owner, &earlier).map_err(|left| match &earlier.fault {
-                Some(first) => CniError::Cleanup { first: first.clone(), left: in_full(&left) },
-                None => left,
-            })?;
+            self.undo(owner, &earlier).map_err(|left| with_cause(earlier.fault, left))?;
         }
         self.records.write(owner, &record)?;
         let attached = self.attach(owner, &record, namespace).and_then(|(made, result)| {
@@ -438,6 +435,17 @@ fn requested(record: &Record) -> Result<InterfaceName, CniError> {
         let source = io::Error::other(error);
         NetworkError::Io { what: "name an interface", source }.into()
     })
+}
+
+/// The failure of a cleanup, after the failure that made it necessary. If no plugin reports it, it is a matter of its own, such as
+/// a plugin that is missing.
+fn with_cause(first: Option<String>, left: CniError) -> CniError {
+    match (first, left) {
+        (Some(first), CniError::Call(call)) if call.is_verdict() => {
+            CniError::Cleanup { first, left: in_full(&call) }
+        }
+        (_, left) => left,
+    }
 }
 
 fn half_made(network: &NetworkConfig, what: &str) -> CniError {

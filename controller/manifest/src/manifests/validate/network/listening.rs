@@ -2,7 +2,7 @@
 //! for the machine's network only.
 
 use herdlet_api_types::{
-    driver::FsIsolation,
+    driver::{FsIsolation, MOCK},
     job::{Group, Task},
     manifest::Network,
 };
@@ -22,8 +22,10 @@ pub(super) fn unused_numbers(
     findings: &mut Findings<'_>,
 ) {
     let GroupContext { group, drivers, .. } = *context;
+    // Simulated tasks listen nowhere.
     let is_process = |task: &Task| {
-        drivers.get(&task.driver).is_some_and(|rules| rules.capabilities.fs_isolation != FsIsolation::Image)
+        let rules = drivers.get(&task.driver).filter(|_| task.driver != MOCK);
+        rules.is_some_and(|rules| rules.capabilities.fs_isolation != FsIsolation::Image)
     };
     if group.has_own_network() || group.tasks.is_empty() || !group.tasks.iter().all(is_process) {
         return;

@@ -1,15 +1,12 @@
 //! Addresses of services and checks that lead to nothing: a network that no task has, or the machine instead of the allocation.
 
 use herdlet_api_types::{
-    driver::FsIsolation,
+    driver::{FsIsolation, MOCK},
     job::{AddressMode, Check, Service},
 };
 
 use super::{Findings, GroupContext};
 use crate::yaml::Trail;
-
-/// The driver of simulated tasks, whose `driver_ip` stands for a network.
-const MOCK: &str = "mock";
 
 /// Refuses `address_mode: driver` where no driver makes a network for the task.
 pub(super) fn of_service(
@@ -23,6 +20,7 @@ pub(super) fn of_service(
     }
     let is_shared = context.group.has_own_network();
     let message = match context.task {
+        // Its `driver_ip` stands for a network.
         Some(task) if task.driver == MOCK => return,
         Some(_) | None if is_shared => {
             "needs a network of the task's own, but the tasks of this group share one; \
