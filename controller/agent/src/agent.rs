@@ -66,7 +66,7 @@ use crate::{
     state_db::{Opened, ReserveUse, SetAside},
     task_sockets::TaskSockets,
     vault::{Vaults, attributes},
-    watch::{addresses::watch as watch_addresses, clock, drift, networks::NetworkWatch},
+    watch::{addresses::watch as watch_addresses, clock, drift, networks::watch as watch_networks},
 };
 use consul::ConsulAttributes;
 use orphans::{Extent, Memory, reconcile_found};
@@ -312,13 +312,8 @@ impl Agent {
         let (changed, data_changes) = mpsc::channel(TEMPLATE_CHANGES_LEN);
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(templates::report_changes(data_changes, inbox.clone()));
-        let networks = NetworkWatch {
-            networks: Arc::clone(&context.networks),
-            model: Arc::clone(&model),
-            inbox: inbox.clone(),
-            notes,
-        };
-        watchers.open(networks.follow());
+        let networks = Arc::clone(&context.networks);
+        watchers.open(watch_networks(networks, Arc::clone(&model), inbox.clone(), notes));
         watchers.open(watch_addresses(of_machine, inbox.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));

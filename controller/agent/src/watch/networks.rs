@@ -44,12 +44,21 @@ const BURST: Duration = Duration::from_millis(50);
 /// Inspections take at most one part in this many of a core, however often others change their interfaces and rules.
 const INSPECTION_SHARE: u32 = 20;
 
-/// Watches the networks of allocations.
-pub struct NetworkWatch {
-    pub networks: Arc<AllocNetworks>,
-    pub model: Arc<ReadModel>,
-    pub inbox: Inbox<Input>,
-    pub notes: NoteSink,
+/// Watches networks until the agent ends.
+pub async fn watch(
+    networks: Arc<AllocNetworks>,
+    model: Arc<ReadModel>,
+    inbox: Inbox<Input>,
+    notes: NoteSink,
+) {
+    NetworkWatch { networks, model, inbox, notes }.follow().await;
+}
+
+struct NetworkWatch {
+    networks: Arc<AllocNetworks>,
+    model: Arc<ReadModel>,
+    inbox: Inbox<Input>,
+    notes: NoteSink,
 }
 
 /// Why the watch wakes up.
@@ -63,8 +72,7 @@ enum Wake {
 }
 
 impl NetworkWatch {
-    /// Watches until the agent ends.
-    pub async fn follow(self) {
+    async fn follow(self) {
         let mut changes = self.model.changes();
         let mut inspections = tokio::time::interval(INSPECTION_PERIOD);
         inspections.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -5,10 +5,7 @@
 
 use std::path::Path;
 
-use super::{
-    networks::CNI,
-    work::{self, JobType},
-};
+use super::work::{self, JobType};
 use crate::random::Rng;
 
 /// Whether a job has a task whose driver gives it an address of its own, and fails for a moment while the task runs. Only the driver knows it: an agent that dies before
@@ -28,6 +25,9 @@ enum Templated {
     Yes,
     No,
 }
+
+/// The name of the network that [`super::networks`] makes by a plugin.
+pub const CNI: &str = "net";
 
 /// The network of a job's group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

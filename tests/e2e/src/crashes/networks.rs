@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{job::NetworkMode, operation::ExpectedState};
+use super::{
+    job::{CNI, NetworkMode},
+    operation::ExpectedState,
+};
 use crate::{
     agent::Agent,
     home, host,
@@ -30,9 +33,6 @@ ADD)
 DEL) rm -f "DIR/attached/$CNI_CONTAINERID" ;;
 esac
 "#;
-
-/// The name of the network that [`PLUGIN`] makes.
-pub const CNI: &str = "net";
 
 /// What a line of an agent's log has that removes a network without an allocation: an allocation is never forgotten before its network.
 pub const LEAK: &str = "belongs to no allocation";

@@ -47,24 +47,21 @@ pub(super) fn taken(sources: &mut Option<Sources>, networks: &AllocNetworks) -> 
     let Some(open) = sources else {
         match Sources::open() {
             Ok(open) => *sources = Some(open),
-            Err(error) => warn_once(&error),
+            Err(error) => report(&error),
         }
         return nothing;
     };
     open.take(networks.rule_port()).unwrap_or_else(|error| {
-        warn_once(&error);
+        report(&error);
         *sources = None;
         Reports::unknown()
     })
 }
 
-/// An agent without privileges has no networks that others could damage.
-fn warn_once(error: &io::Error) {
-    static WARNED: std::sync::Once = std::sync::Once::new();
+fn report(error: &io::Error) {
+    // An agent without privileges has no networks that others could damage.
     if error.kind() != io::ErrorKind::PermissionDenied {
-        WARNED.call_once(|| {
-            tracing::warn!(%error, "failed to watch networks; they are inspected every 30 seconds");
-        });
+        tracing::warn!(%error, "failed to watch networks; they are inspected every 30 seconds");
     }
 }
 
