@@ -11,7 +11,12 @@ mod message;
 mod tests;
 mod zone;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -108,6 +113,12 @@ struct Names {
 }
 
 impl Names {
+    /// Whether a client gets answers. At the address of a bridge, the machine's own processes have that address, and get none: the
+    /// names of services are for allocations.
+    fn serves(&self, client: IpAddr) -> bool {
+        self.forwarder.as_ref().is_none_or(|forwarder| !forwarder.is_at(client))
+    }
+
     /// The forwarder, if it has to answer this query.
     fn forwarder_of(&self, query: &[u8]) -> Option<&Forwarder> {
         self.forwarder.as_ref().filter(|_| message::is_of_others(query))
@@ -140,7 +151,7 @@ async fn datagrams(socket: &Arc<UdpSocket>, names: &Arc<Names>) {
                 continue;
             }
         };
-        let Some(query) = query.get(..length) else { continue };
+        let Some(query) = query.get(..length).filter(|_| names.serves(peer.ip())) else { continue };
         if let Some(forwarder) = names.forwarder_of(query) {
             forwarder.answer_datagram(query, peer, socket);
             continue;
@@ -172,7 +183,9 @@ async fn connections(
                 continue;
             }
         };
-        let Some(of_peer) = per_peer.take(address.ip().into()) else { continue };
+        let Some(of_peer) = per_peer.take(address.ip().into()).filter(|_| names.serves(address.ip())) else {
+            continue;
+        };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let (names, closing) = (Arc::clone(names), closing.clone());
         tasks.spawn(async move {

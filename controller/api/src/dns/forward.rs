@@ -81,6 +81,11 @@ impl Forwarder {
         }
     }
 
+    /// Whether this is its own address.
+    pub(super) fn is_at(&self, ip: IpAddr) -> bool {
+        self.upstreams.own == ip
+    }
+
     /// Answers a datagram in a task of its own. Without room there is no answer, and the client asks again.
     pub(super) fn answer_datagram(&self, query: &[u8], peer: SocketAddr, socket: &Arc<UdpSocket>) {
         let Some(of_peer) = self.per_peer.take(peer.ip().into()) else { return };

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, TcpStream, UdpSocket},
+    net::{Ipv4Addr, UdpSocket},
     path::Path,
 };
 
@@ -136,11 +136,6 @@ fn allocations_resolve_services_and_other_names_with_the_agent() {
     });
     assert_eq!(resolve(&agent, &alloc, (&server, "other.example")), "0 192.0.2.99");
     assert!(resolve(&agent, &alloc, (&server, "none.service.herdlet")).starts_with("3 "));
-    // Only what comes through the bridge is answered.
-    for port in [53, 1023] {
-        let refused = TcpStream::connect((IpAddr::from(gateway), port)).map(drop);
-        assert!(refused.is_err(), "{port}");
-    }
     // A program of the machine can still have the port, also at all addresses.
     UdpSocket::bind((gateway, 53)).unwrap();
 
