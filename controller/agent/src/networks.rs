@@ -19,7 +19,7 @@ use herdlet_api_types::{
 };
 use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
-use herdlet_config::network::Network as Settings;
+use herdlet_config::network::{NameServing, Network as Settings};
 use herdlet_network::{
     host,
     link::{self, InterfaceName},
@@ -38,12 +38,15 @@ use herdlet_plan::{
     network::AllocNetwork,
 };
 
+use tokio::sync::watch;
+
 pub use self::view::dropping_chains;
 use self::{
     description::Description,
     failure::{failed, fatal, not_held, retry, warn_of_stranger},
 };
 use crate::current_node::CurrentNode;
+pub use herdlet_network::networks::NameServer;
 
 mod cni;
 mod description;
@@ -64,6 +67,7 @@ pub struct AllocNetworks {
     lone: LoneNetworks,
     cni: CniNetworks,
     bridged: Mutex<Option<Arc<Networks>>>,
+    name_servers: watch::Sender<Option<Arc<NameServer>>>,
 }
 
 /// What networks depend on, besides the config.
@@ -136,6 +140,7 @@ impl AllocNetworks {
             machine,
             lone: LoneNetworks::in_runtime(&paths.runtime),
             bridged: Mutex::default(),
+            name_servers: watch::Sender::new(None),
         }
     }
 
@@ -211,6 +216,36 @@ impl AllocNetworks {
                 self.inspect(alloc)
             }
         }
+    }
+
+    /// Repairs what no inspection of a network covers: other programs may have new chains, or may have removed the rules that let
+    /// packets of the bridge through theirs.
+    pub fn maintain(&self) {
+        let bridged = self.bridged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        bridged.iter().for_each(|networks| networks.maintain());
+    }
+
+    /// The sockets to which allocations on the bridge send queries for names, as they are opened.
+    pub fn name_servers(&self) -> watch::Receiver<Option<Arc<NameServer>>> {
+        self.name_servers.subscribe()
+    }
+
+    /// The address to which allocations on a bridge send queries for names; none if they use other servers.
+    fn name_server(&self, networks: &Networks) -> Option<IpAddr> {
+        if self.settings.dns == NameServing::Off {
+            return None;
+        }
+        let server = networks.name_server().unwrap_or_else(|error| {
+            tracing::warn!(error = in_full(&error), "failed to answer queries of allocations for names");
+            None
+        })?;
+        let ip = server.ip.into();
+        self.name_servers.send_if_modified(|known| {
+            let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &server));
+            *known = Some(server);
+            is_new
+        });
+        Some(ip)
     }
 
     /// The host name of an allocation's tasks; none if it is the machine's. An invalid one has failed the network before.
@@ -309,6 +344,7 @@ impl AllocNetworks {
             warn_of_stranger(owner, &error);
         }
         let made = networks.up(&request).inspect_err(|error| self.choose_again_after(error))?;
+        let about = about.with_name_server(self.name_server(&networks));
         Ok(about.written(Some(made.address4), bridged_facts(&made)))
     }
 
@@ -322,7 +358,7 @@ impl AllocNetworks {
     fn describe<'a>(&self, alloc: &'a Allocation) -> Result<Description<'a>, String> {
         let dns = dns::interpolated(alloc, &self.machine.node)?;
         let hostname = dns::hostname(alloc, &self.machine.node)?;
-        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns, hostname })
+        Ok(Description { alloc, dir: self.paths.alloc(&alloc.id), dns, hostname, name_server: None })
     }
 
     fn inspect_bridged(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
@@ -340,6 +376,8 @@ impl AllocNetworks {
     fn seen_on_bridge(&self, about: &Description<'_>, owner: &str) -> Result<Outcome, NetworkError> {
         let (networks, ports) = (self.bridged()?, self.ports_of(about.alloc));
         let state = networks.inspect(&request(owner, &ports))?;
+        let is_complete = matches!(state, NetworkState::Complete(_));
+        let about = about.with_name_server(is_complete.then(|| self.name_server(&networks)).flatten());
         Ok(about.observed(state, |made| (Some(made.address4), bridged_facts(&made))))
     }
 

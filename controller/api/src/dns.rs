@@ -1,15 +1,22 @@
-//! A small DNS server for the services of the built-in catalogue. It runs only if the config gives it an address.
+//! A small DNS server for the services of the built-in catalogue: at an address of the config, and for allocations on a bridge.
 //!
-//! In: queries over UDP and TCP, from any peer. Out: answers; [`zone`] resolves the name and [`message`] encodes the result. The
-//! size of a message, the number of connections and their lifetime are bounded. It forwards nothing to other servers, and must
-//! not know how services come to be listed.
+//! In: queries over UDP and TCP. Out: answers; [`zone`] resolves the name and [`message`] encodes the result. The size of a message,
+//! the number of connections and their lifetime are bounded. Queries of allocations for other names go to the machine's name servers
+//! ([`forward`]), no others. It must not know how services come to be listed.
 
+mod bridge;
+mod forward;
 mod message;
 #[cfg(test)]
 mod tests;
 mod zone;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -20,6 +27,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{http, listen::when_free, peer::PerPeer};
 
+use forward::Forwarder;
+
+pub use bridge::serve_bridges;
 pub use message::{Over, answer};
 pub use zone::Zone;
 
@@ -94,17 +104,43 @@ impl Sockets {
     }
 }
 
-/// Answers from `zone` until `closing` is cancelled.
-pub async fn serve(sockets: Sockets, zone: Arc<Zone>, limits: Limits, closing: CancellationToken) {
-    let Sockets { udp, tcp } = sockets;
-    tokio::select! {
-        () = closing.cancelled() => {}
-        () = datagrams(&udp, &zone) => {}
-        () = connections(&tcp, &zone, limits, &closing) => {}
+/// What answers queries.
+#[derive(Debug)]
+struct Names {
+    zone: Arc<Zone>,
+    /// For other names; without it they are refused.
+    forwarder: Option<Forwarder>,
+}
+
+impl Names {
+    /// Whether a client gets answers. At the address of a bridge, the machine's own processes have that address, and get none: the
+    /// names of services are for allocations.
+    fn serves(&self, client: IpAddr) -> bool {
+        self.forwarder.as_ref().is_none_or(|forwarder| !forwarder.is_at(client))
+    }
+
+    /// The forwarder, if it has to answer this query.
+    fn forwarder_of(&self, query: &[u8]) -> Option<&Forwarder> {
+        self.forwarder.as_ref().filter(|_| message::is_of_others(query))
     }
 }
 
-async fn datagrams(socket: &UdpSocket, zone: &Zone) {
+/// Answers from `zone` until `closing` is cancelled.
+pub async fn serve(sockets: Sockets, zone: Arc<Zone>, limits: Limits, closing: CancellationToken) {
+    let names = Arc::new(Names { zone, forwarder: None });
+    answer_all(sockets, &names, limits, &closing).await;
+}
+
+async fn answer_all(sockets: Sockets, names: &Arc<Names>, limits: Limits, closing: &CancellationToken) {
+    let (udp, tcp) = (Arc::new(sockets.udp), sockets.tcp);
+    tokio::select! {
+        () = closing.cancelled() => {}
+        () = datagrams(&udp, names) => {}
+        () = connections(&tcp, names, limits, closing) => {}
+    }
+}
+
+async fn datagrams(socket: &Arc<UdpSocket>, names: &Arc<Names>) {
     let mut query = vec![0; QUERY_MAX];
     loop {
         let (length, peer) = match socket.recv_from(&mut query).await {
@@ -115,10 +151,13 @@ async fn datagrams(socket: &UdpSocket, zone: &Zone) {
                 continue;
             }
         };
-        let over = if peer.ip().to_canonical().is_loopback() { Over::Loopback } else { Over::Udp };
-        let Some(answer) = query.get(..length).and_then(|query| answer(query, over, zone)) else {
+        let Some(query) = query.get(..length).filter(|_| names.serves(peer.ip())) else { continue };
+        if let Some(forwarder) = names.forwarder_of(query) {
+            forwarder.answer_datagram(query, peer, socket);
             continue;
-        };
+        }
+        let over = if peer.ip().to_canonical().is_loopback() { Over::Loopback } else { Over::Udp };
+        let Some(answer) = answer(query, over, &names.zone) else { continue };
         // The send doesn't block, so one client can't delay the others. A client without an answer retries.
         if let Err(error) = socket.try_send_to(&answer, peer) {
             tracing::debug!(%error, %peer, "failed to send a DNS answer");
@@ -126,7 +165,12 @@ async fn datagrams(socket: &UdpSocket, zone: &Zone) {
     }
 }
 
-async fn connections(listener: &TcpListener, zone: &Arc<Zone>, limits: Limits, closing: &CancellationToken) {
+async fn connections(
+    listener: &TcpListener,
+    names: &Arc<Names>,
+    limits: Limits,
+    closing: &CancellationToken,
+) {
     let places = Arc::new(Semaphore::new(limits.connections_max));
     let per_peer = PerPeer::new(limits.per_peer_max, limits.connections_max);
     let tasks = TaskTracker::new();
@@ -139,37 +183,47 @@ async fn connections(listener: &TcpListener, zone: &Arc<Zone>, limits: Limits, c
                 continue;
             }
         };
-        let Some(of_peer) = per_peer.take(address.ip().into()) else { continue };
+        let Some(of_peer) = per_peer.take(address.ip().into()).filter(|_| names.serves(address.ip())) else {
+            continue;
+        };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let (zone, closing) = (Arc::clone(zone), closing.clone());
+        let (names, closing) = (Arc::clone(names), closing.clone());
         tasks.spawn(async move {
             let _places = (place, of_peer);
             tokio::select! {
                 () = closing.cancelled() => {}
-                _ = tokio::time::timeout(limits.connection_max, converse(stream, &zone, limits.idle_max)) => {}
+                _ = tokio::time::timeout(limits.connection_max, converse(stream, &names, limits.idle_max)) => {}
             }
         });
     }
 }
 
 /// Answers queries until the client closes the connection or the time is over. A length precedes each message (RFC 1035, 4.2.2).
-async fn converse(mut stream: TcpStream, zone: &Zone, idle_max: Duration) -> io::Result<()> {
-    while let Ok(query) = tokio::time::timeout(idle_max, read(&mut stream)).await {
+async fn converse(mut stream: TcpStream, names: &Names, idle_max: Duration) -> io::Result<()> {
+    while let Ok(query) = tokio::time::timeout(idle_max, read(&mut stream, QUERY_MAX)).await {
+        let query = query?;
         // A message that is not a query has no answer, and what follows it can't be trusted either.
-        let Some(answer) = answer(&query?, Over::Tcp, zone) else { break };
-        let Ok(length) = u16::try_from(answer.len()) else { break };
-        let framed = [&length.to_be_bytes()[..], &answer].concat();
-        tokio::time::timeout(idle_max, stream.write_all(&framed)).await??;
+        let answer = match names.forwarder_of(&query) {
+            Some(forwarder) => forwarder.answer(&query, Over::Tcp).await,
+            None => answer(&query, Over::Tcp, &names.zone),
+        };
+        let Some(answer) = answer else { break };
+        tokio::time::timeout(idle_max, write(&mut stream, &answer)).await??;
     }
     Ok(())
 }
 
-async fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+async fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(message.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes()[..], message].concat()).await
+}
+
+async fn read(stream: &mut TcpStream, longest: usize) -> io::Result<Vec<u8>> {
     let length = usize::from(stream.read_u16().await?);
-    if length > QUERY_MAX {
+    if length > longest {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut query = vec![0; length];
-    stream.read_exact(&mut query).await?;
-    Ok(query)
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
 }

@@ -36,6 +36,8 @@ pub struct Section {
     pub mtu: Option<u32>,
     /// Whether an allocation reaches itself through a port of the machine; default false.
     pub hairpin: bool,
+    /// Whether allocations in mode `bridge` resolve names with the agent: services of the zone `herdlet`, and all others as the machine does; default true.
+    pub dns: Option<bool>,
     /// Directories of CNI plugins, separated by `:`; default /opt/cni/bin:/usr/libexec/cni:/usr/lib/cni.
     pub cni_path: Option<String>,
     /// Directory of config files of CNI networks; default /opt/cni/config.
@@ -55,10 +57,20 @@ pub struct Network {
     pub mtu: Option<u32>,
     /// Whether it sends back through a port what arrived through it.
     pub hairpin: Hairpin,
+    /// Whether allocations on the bridge resolve names with the agent.
+    pub dns: NameServing,
     /// Where CNI networks and their plugins are.
     pub cni: Directories,
     /// The machine's networks that ports can name: those of this section, and those of the section `cluster`.
     pub host_networks: Vec<HostNetwork>,
+}
+
+/// Whether the agent resolves names for allocations on its bridge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NameServing {
+    #[default]
+    On,
+    Off,
 }
 
 /// The state directory whose agent has the bridge with the plain name.
@@ -95,6 +107,7 @@ impl Section {
             subnet: self.subnet.and_then(|text| text.parse().ok()),
             mtu: self.mtu,
             hairpin: if self.hairpin { Hairpin::On } else { Hairpin::Off },
+            dns: if self.dns.unwrap_or(true) { NameServing::On } else { NameServing::Off },
             cni: directories(self.cni_path.as_deref(), self.cni_config_dir),
             host_networks: self.host_networks.into_iter().map(HostNetworkSection::settled).collect(),
         }
@@ -156,6 +169,7 @@ impl Default for Network {
             subnet: None,
             mtu: None,
             hairpin: Hairpin::Off,
+            dns: NameServing::On,
             cni: Directories::default(),
             host_networks: Vec::new(),
         }

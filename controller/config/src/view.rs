@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Config, ConfigError, Flags, LogFormat, Surroundings,
     load::check_trust,
+    network::NameServing,
     sources::{Opening, Sources},
     vault::VaultServer,
 };
@@ -252,6 +253,7 @@ fn values(config: &Config) -> Vec<(&'static str, Value)> {
         ("network.subnet", json!(config.network.subnet.as_ref().map(ToString::to_string))),
         ("network.mtu", json!(config.network.mtu)),
         ("network.hairpin", json!(config.network.hairpin == Hairpin::On)),
+        ("network.dns", json!(config.network.dns == NameServing::On)),
         ("network.host_networks", config.network.host_networks.iter().map(cluster::host_network).collect()),
         ("drivers", config.drivers.to_json()),
         (RAW_EXEC_ENABLED, json!(config.drivers.availability(RAW_EXEC) == Availability::Enabled)),

@@ -11,6 +11,7 @@
 mod inside;
 mod lone;
 mod machine;
+mod name_server;
 mod request;
 mod status;
 
@@ -39,7 +40,10 @@ use crate::{
     subnet::Subnet4,
 };
 
+use name_server::ServedNames;
+
 pub use lone::LoneNetworks;
+pub use name_server::NameServer;
 pub use request::{
     AllocNetwork, BridgeConfig, NamespaceSource, NetworkError, NetworkRequest, NetworkState, RequestedPort,
 };
@@ -70,6 +74,8 @@ pub struct Networks {
     ports: Mutex<Ports>,
     /// Whether this agent has installed the rules.
     rules: Mutex<Rules>,
+    /// The name server of the bridge, if it has been asked for.
+    name_server: Mutex<Option<ServedNames>>,
 }
 
 type Ports = BTreeMap<String, Vec<PortMap>>;
@@ -96,6 +102,7 @@ impl Networks {
             holder: PortHolder::default(),
             ports: Mutex::default(),
             rules: Mutex::new(Rules::Unknown),
+            name_server: Mutex::default(),
             config,
         })
     }
@@ -299,6 +306,12 @@ impl Networks {
             (None, None) => self.address_inside(request.owner)?,
         };
         Ok(self.pool.claim(request.owner, preferred)?)
+    }
+
+    /// Repairs what no inspection of a network covers: rules in chains of other programs, and the way to the name server.
+    pub fn maintain(&self) {
+        self.pass_others();
+        self.lead_to_name_server();
     }
 
     /// Lets packets of the bridge through chains of other programs. Where that fails, networks may lack connections, and nothing else

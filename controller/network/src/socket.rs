@@ -404,19 +404,22 @@ fn explain_errors(fd: &OwnedFd) -> io::Result<()> {
 }
 
 /// Turns on an option of a netlink socket.
-#[expect(unsafe_code, reason = "rustix has no options of netlink sockets")]
 pub(crate) fn set_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
     let on: libc::c_int = 1;
-    let len = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
-    // SAFETY: the option is an int, which lives until the call returns.
+    set_option_bytes(fd, (libc::SOL_NETLINK, option), &on.to_ne_bytes())
+}
+
+/// Lets a socket receive only what comes through this interface of the machine.
+pub(crate) fn bind_to_interface(fd: &OwnedFd, name: &str) -> io::Result<()> {
+    set_option_bytes(fd, (libc::SOL_SOCKET, libc::SO_BINDTODEVICE), name.as_bytes())
+}
+
+#[expect(unsafe_code, reason = "rustix has none of these options")]
+fn set_option_bytes(fd: &OwnedFd, (level, option): (i32, i32), value: &[u8]) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    // SAFETY: the kernel reads `len` bytes of the value, which lives until the call returns.
     let code = unsafe {
-        libc::setsockopt(
-            std::os::fd::AsRawFd::as_raw_fd(fd),
-            libc::SOL_NETLINK,
-            option,
-            (&raw const on).cast(),
-            len,
-        )
+        libc::setsockopt(std::os::fd::AsRawFd::as_raw_fd(fd), level, option, value.as_ptr().cast(), len)
     };
     if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

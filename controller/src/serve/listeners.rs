@@ -117,14 +117,19 @@ pub(super) async fn listen(
         tracing::info!(%address, "serving metrics");
         faces.spawn(open.serve(listener, http::metrics_router(Arc::clone(shared)), Access::Open));
     }
+    let zone = Arc::new(Zone {
+        model: Arc::clone(&shared.model),
+        catalog: Arc::clone(&shared.catalog),
+        restored: shared.restored.clone(),
+    });
+    let limits = dns::Limits::default();
+    if let Some(ports) = shared.requests.ports() {
+        let servers = ports.networks().name_servers();
+        faces.spawn(dns::serve_bridges(servers, Arc::clone(&zone), limits, open.closing.clone()));
+    }
     if let (Some(sockets), Some(address)) = (listeners.dns, &config.dns_listen) {
         tracing::info!(%address, "answering DNS for services");
-        let zone = Zone {
-            model: Arc::clone(&shared.model),
-            catalog: Arc::clone(&shared.catalog),
-            restored: shared.restored.clone(),
-        };
-        faces.spawn(dns::serve(sockets, Arc::new(zone), dns::Limits::default(), open.closing.clone()));
+        faces.spawn(dns::serve(sockets, zone, limits, open.closing.clone()));
     }
     Ok(listeners.node)
 }

@@ -62,6 +62,8 @@ pub enum Connection<'c> {
         ip: IpAddr,
         /// The name of the machine that tasks see.
         name: &'c str,
+        /// The agent's name server, which is asked before those of the machine.
+        name_server: Option<IpAddr>,
     },
 }
 
@@ -160,7 +162,7 @@ fn hosts(connection: Connection<'_>) -> Option<String> {
         Connection::Machine => None,
         Connection::None { name: None } => Some(text.to_owned()),
         Connection::None { name: Some(name) } => Some(format!("{text}127.0.0.1 {name}\n")),
-        Connection::Address { ip, name } => Some(format!("{text}{ip} {name}\n")),
+        Connection::Address { ip, name, .. } => Some(format!("{text}{ip} {name}\n")),
     }
 }
 
@@ -169,7 +171,10 @@ fn of_machine(connection: Connection<'_>, read: impl Fn(&str) -> Option<String>)
     match connection {
         Connection::Machine => lines_of(&read(RESOLV_CONF[0]).unwrap_or_default(), |_| true),
         Connection::None { .. } => String::new(),
-        Connection::Address { .. } => resolv_conf(read),
+        Connection::Address { name_server, .. } => {
+            let own = name_server.map(|ip| format!("nameserver {ip}\n")).unwrap_or_default();
+            own + &resolv_conf(read)
+        }
     }
 }
 
@@ -286,7 +291,7 @@ mod tests {
         let alone = hosts(Connection::None { name: Some("web-1") }).unwrap();
         assert_eq!(alone.lines().last(), Some("127.0.0.1 web-1"));
         let ip = "172.26.80.2".parse().unwrap();
-        let text = hosts(Connection::Address { ip, name: "node1" }).unwrap();
+        let text = hosts(Connection::Address { ip, name: "node1", name_server: None }).unwrap();
         assert_eq!(text.lines().last(), Some("172.26.80.2 node1"));
         assert_eq!(text.lines().next(), Some("127.0.0.1 localhost"));
     }
@@ -302,7 +307,7 @@ mod tests {
         };
         let ip = "172.26.80.2".parse().unwrap();
         let (own, alone) =
-            (Connection::Address { ip, name: "node1" }, Connection::None { name: None });
+            (Connection::Address { ip, name: "node1", name_server: None }, Connection::None { name: None });
         for (connection, dns, expected) in [
             (Connection::Machine, dns(&[], &[], &[]), machine.to_owned()),
             (
@@ -324,6 +329,24 @@ mod tests {
             let of_machine = of_machine(connection, |path| path.starts_with("/etc").then(|| machine.to_owned()));
             assert_eq!(with_dns(&of_machine, &dns), expected, "{connection:?} {dns:?}");
         }
+    }
+
+    /// The machine's own follow: names can be resolved while no agent runs.
+    #[test]
+    fn name_server_of_the_agent_comes_first_unless_the_group_names_others() {
+        let of = |servers: &[&str]| {
+            let connection = Connection::Address {
+                ip: "172.26.80.2".parse().unwrap(),
+                name: "node1",
+                name_server: "172.26.80.1".parse().ok(),
+            };
+            let of_machine =
+                of_machine(connection, |_| Some("nameserver 192.0.2.53\nsearch example.org\n".to_owned()));
+            let servers = servers.iter().map(|server| (*server).to_owned()).collect();
+            with_dns(&of_machine, &Dns { servers, ..Dns::default() })
+        };
+        assert_eq!(of(&[]), "nameserver 172.26.80.1\nnameserver 192.0.2.53\nsearch example.org\n");
+        assert_eq!(of(&["192.0.2.1"]), "search example.org\nnameserver 192.0.2.1\n");
     }
 
     #[test]

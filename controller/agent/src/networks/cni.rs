@@ -107,7 +107,7 @@ fn files(made: &AttachedNetwork, about: &Description<'_>) -> NetworkFiles {
     let (name, of_job) = (about.name(), &about.dns);
     let address = made.connection.address();
     let alone = Connection::None { name: about.hostname.as_deref() };
-    let connection = address.map_or(alone, |ip| Connection::Address { ip, name: &name });
+    let connection = address.map_or(alone, |ip| Connection::Address { ip, name: &name, name_server: None });
     let files = NetworkFiles::for_connection(connection, of_job);
     match resolv_conf(&made.connection.dns).filter(|_| of_job.is_empty()) {
         Some(resolv_conf) => NetworkFiles { resolv_conf, ..files },

@@ -3,7 +3,7 @@
 //! In: an allocation, how its tasks resolve names, what was made or found of its network. Out: files in its directory, outcomes.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,6 +20,7 @@ use herdlet_storage::network_files::{self, Connection, NetworkFiles};
 use super::{facts_of_machine, mode_of, retry};
 
 /// An allocation and what its files say.
+#[derive(Clone)]
 pub(super) struct Description<'a> {
     pub(super) alloc: &'a Allocation,
     /// Its directory.
@@ -27,6 +28,8 @@ pub(super) struct Description<'a> {
     pub(super) dns: Dns,
     /// The host name of its tasks, if it is not the machine's.
     pub(super) hostname: Option<String>,
+    /// The name server of its bridge.
+    pub(super) name_server: Option<IpAddr>,
 }
 
 /// Removes the files from the directory of an allocation.
@@ -38,6 +41,10 @@ pub(super) fn removed(dir: &Path) -> Outcome {
 }
 
 impl Description<'_> {
+    pub(super) fn with_name_server(&self, name_server: Option<IpAddr>) -> Self {
+        Self { name_server, ..self.clone() }
+    }
+
     /// Writes the files about a network that was made.
     pub(super) fn written(&self, address: Option<Ipv4Addr>, facts: Arc<Facts>) -> Outcome {
         match self.files(address).up(&self.dir) {
@@ -84,7 +91,7 @@ impl Description<'_> {
         let connection = match (mode_of(self.alloc), address) {
             (NetworkMode::Host, _) => Connection::Machine,
             (_, Some(ip)) => {
-                Connection::Address { ip: ip.into(), name: &name }
+                Connection::Address { ip: ip.into(), name: &name, name_server: self.name_server }
             }
             (_, None) => Connection::None { name: self.hostname.as_deref() },
         };

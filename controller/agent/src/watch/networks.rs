@@ -31,6 +31,7 @@ pub async fn watch(networks: Arc<AllocNetworks>, model: Arc<ReadModel>, inbox: I
         }
         let networks = Arc::clone(&networks);
         let damaged = off_thread(move || {
+            networks.maintain();
             used.into_iter().filter(|alloc| is_damaged(&networks.inspect_often(alloc))).collect::<Vec<_>>()
         });
         for alloc in damaged.await.unwrap_or_default() {

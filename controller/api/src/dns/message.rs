@@ -97,6 +97,39 @@ pub fn answer(query: &[u8], over: Over, zone: &Zone) -> Option<Bytes> {
     Some(additional.finish().into_target())
 }
 
+/// Whether a query is for a name of another zone.
+pub(super) fn is_of_others(query: &[u8]) -> bool {
+    let Ok(query) = Message::from_octets(query) else { return false };
+    let header = query.header();
+    if header.qr() || header.opcode() != Opcode::QUERY {
+        return false;
+    }
+    let Ok(question) = query.sole_question() else { return false };
+    let is_transfer = matches!(question.qtype(), Rtype::AXFR | Rtype::IXFR);
+    let is_known = question.qclass() == Class::IN && !is_transfer;
+    is_known && labels(&question).last().is_none_or(|last| last != ZONE)
+}
+
+/// The answer to a query that no server answers.
+pub(super) fn server_failure(query: &[u8]) -> Option<Bytes> {
+    let query = Message::from_octets(query).ok()?;
+    let builder = MessageBuilder::from_target(StaticCompressor::new(Vec::new())).ok()?;
+    let mut answer = builder.start_error(&query, OptRcode::SERVFAIL.rcode());
+    answer.header_mut().set_ra(true);
+    Some(answer.finish().into_target())
+}
+
+/// Whether an answer has the question of a query.
+pub(super) fn has_same_question(answer: &[u8], query: &[u8]) -> bool {
+    let (Ok(answer), Ok(query)) = (Message::from_octets(answer), Message::from_octets(query)) else {
+        return false;
+    };
+    match (answer.sole_question(), query.sole_question()) {
+        (Ok(answer), Ok(query)) => answer == query,
+        _ => false,
+    }
+}
+
 impl Reply {
     fn error(code: OptRcode) -> Self {
         Self { code, question: None, found: Found::Elsewhere }

@@ -159,7 +159,7 @@ web.g[0]  bridge  eth0       172.26.80.2     http=127.0.0.1:20000->8080  ready
     }
 
     #[test]
-    fn whoever_drops_packets_or_has_a_port_is_named() {
+    fn chain_that_drops_packets_and_process_that_has_a_port_are_named() {
         let views = vec![bridge(false), alloc("python3 (process 12)")];
         let shown = list(views, &[], Form::Table).whole(ObjectKind::Networks, Heading::Hidden);
         for part in ["ip filter FORWARD drops its packets", "->8080 (held by python3 (process 12))"] {

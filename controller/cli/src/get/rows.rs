@@ -19,10 +19,10 @@ pub(super) async fn list(wanted: &ListRequest<'_>, missing: Missing) -> Result<L
         ObjectKind::Volumes => volumes::list(client, targets).await,
         ObjectKind::Networks => {
             let views = client.networks().await?;
-            let is_told = |target: &String| {
+            let is_meant = |target: &String| {
                 views.iter().any(|view| networks::is_meant(view, std::slice::from_ref(target)))
             };
-            known(client, targets, missing, is_told).await?;
+            known(client, targets, missing, is_meant).await?;
             Ok(networks::list(views, targets, form))
         }
         ObjectKind::Deployments => deployments(client, targets, form, missing).await,

@@ -1,6 +1,7 @@
 //! Tests of whole networks: packets that arrive, drift that is completed, on a machine of their own.
 
 mod hostile;
+mod name_server;
 mod settings;
 
 use std::{

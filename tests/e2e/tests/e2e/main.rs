@@ -34,6 +34,7 @@ mod isolated;
 mod metrics;
 mod names;
 mod namespaces;
+mod network_views;
 mod networks;
 mod nobody;
 mod node;
