@@ -3,7 +3,7 @@
 //! In: the address of an allocation that is gone. Out: the connections whose translated destination it was are forgotten, so that
 //! the next packet of a client goes where its port leads now. A client that sends by UDP would else keep its connection alive.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV4};
 
 use rustix::io::Errno;
 
@@ -24,6 +24,9 @@ const FILTER: u16 = 25;
 
 /// Attributes of a tuple.
 const TUPLE_IP: u16 = 1;
+const TUPLE_PROTOCOL: u16 = 2;
+const PROTOCOL_NUMBER: u16 = 1;
+const SOURCE_PORT: u16 = 2;
 
 /// Attributes of addresses.
 const SOURCE4: u16 = 1;
@@ -44,6 +47,28 @@ const NESTED: u16 = 0x8000;
 /// # Errors
 /// If the kernel does not answer, or has more connections than are listed.
 pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkError> {
+    forget_if(socket, target, |_| true)
+}
+
+/// Forgets the connections by UDP that lead to this address and port: they have no end, as long as clients send.
+///
+/// # Errors
+/// As [`forget`].
+pub(crate) fn forget_datagrams(socket: &mut Socket, target: SocketAddrV4) -> Result<(), NetlinkError> {
+    const UDP: u8 = 17;
+    forget_if(socket, (*target.ip()).into(), |reply| {
+        let Some(protocol) = message::find(reply, TUPLE_PROTOCOL) else { return false };
+        message::find(protocol, PROTOCOL_NUMBER) == Some(&[UDP])
+            && message::find(protocol, SOURCE_PORT) == Some(&target.port().to_be_bytes())
+    })
+}
+
+/// `is_meant` decides by the tuple of the connection's answers.
+fn forget_if(
+    socket: &mut Socket,
+    target: IpAddr,
+    is_meant: impl Fn(&[u8]) -> bool,
+) -> Result<(), NetlinkError> {
     let (family, kind, bytes) = match target {
         IpAddr::V4(ip) => (2, SOURCE4, ip.octets().to_vec()),
         IpAddr::V6(ip) => (10, SOURCE6, ip.octets().to_vec()),
@@ -53,8 +78,9 @@ pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkE
     let wanted = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
     let found = socket.list("list connections", request(GET, family, wanted))?;
     let leads_there = |found: &&Object| {
-        let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
-        Some(message::find(addresses, kind)? == bytes)
+        let reply = value(found, TUPLE_REPLY)?;
+        let addresses = message::find(reply, TUPLE_IP)?;
+        Some(message::find(addresses, kind)? == bytes && is_meant(reply))
     };
     for connection in found.iter().filter(|found| leads_there(found) == Some(true)) {
         // Without it all connections of the machine would be forgotten.

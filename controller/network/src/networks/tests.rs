@@ -1,6 +1,7 @@
 //! Tests of whole networks: packets that arrive, drift that is completed, on a machine of their own.
 
 mod hostile;
+mod published;
 mod settings;
 
 use std::{
