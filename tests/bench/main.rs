@@ -17,6 +17,7 @@
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
 //! - [`networks`]: networks of allocations, made and removed.
+//! - [`published`]: published ports beside the addresses of their instances.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
@@ -36,6 +37,7 @@ mod machine;
 mod networks;
 mod node;
 mod output;
+mod published;
 mod rest;
 mod services;
 mod starts;
@@ -52,7 +54,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 26] = [
+const MEASURES: [(&str, Measure); 27] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -75,6 +77,7 @@ const MEASURES: [(&str, Measure); 26] = [
     ("templates", templates::a_thousand),
     ("task-api", task_api::cached_token),
     ("networks", networks::made_and_removed),
+    ("published", published::beside_direct),
     ("node-latency", node::latency),
     ("node-200", |table, ground| node::many(table, ground, 200)),
     ("node-500", |table, ground| node::many(table, ground, 500)),

@@ -57,10 +57,11 @@ use crate::{
     identity_keys::IdentityKeys,
     instance::Instance,
     malloc,
-    networks::{AllocNetworks, Machine},
+    networks::{AllocNetworks, Machine, Permission},
     planner::{Answer, Input, NoteSink, Planner},
     present,
     publish::ReadModel,
+    published::{Places, PublishedParts, PublishedServices},
     requests::Requests,
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
@@ -181,6 +182,7 @@ impl Agent {
         settings.node = node.clone();
         let current = CurrentNode::new(node);
         let host_ip = settings.host_ip.clone();
+        let places = Places { host_ip: host_ip.clone(), networks: settings.host_networks.clone() };
         let Opened { store, records, damaged, rebuilt, incomplete, forgotten } = state;
         for SetAside { what, path, why } in &damaged {
             tracing::error!(why, "stored state ({what}) cannot be read: it was moved to {}", path.display());
@@ -232,6 +234,16 @@ impl Agent {
             },
             templates::settings(templates),
         ));
+        let published = Arc::new(PublishedServices::new(
+            PublishedParts {
+                instance: instance.id.0.clone(),
+                places,
+                permission: Permission::probe(),
+                catalogue: Arc::clone(&services.catalogs.built_in),
+                model: Arc::clone(&model),
+            },
+            &instance.paths,
+        ));
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
@@ -251,6 +263,7 @@ impl Agent {
             renderer: Arc::clone(&renderer),
             secrets_plugins,
             networks: Arc::clone(&networks),
+            published: Arc::clone(&published),
             task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
@@ -312,6 +325,7 @@ impl Agent {
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(templates::report_changes(data_changes, inbox.clone()));
         watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
+        watchers.open(published.follow(handle.first_turn.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

@@ -237,7 +237,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(2) {
         // Consul would perform its own checks; nothing simulates that.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
-        let own = Service { task: rng.one_in(2).then(|| "main".to_owned()), ..random_service("web", rng) };
+        // Another job may publish the port, or an allocation of it may have it.
+        let publish = (count == 2).then_some(Publish { port: PORTS[0], host_network: None });
+        let named = rng.one_in(2).then(|| "main".to_owned());
+        let own = Service { task: named, publish, ..random_service("web", rng) };
         group.services.push(if rng.one_in(3) { in_consul } else { own });
     }
     if rng.one_in(3) {

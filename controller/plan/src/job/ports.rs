@@ -9,7 +9,7 @@ use std_alloc::{
 };
 
 use herdlet_api_types::{
-    AllocId,
+    AllocId, JobKey,
     alloc::{Allocation, AssignedPort, Ports},
     job::{Group, PortRequest, Task},
     view::{Reason, Unplaced},
@@ -94,6 +94,8 @@ pub struct PortClaims {
     reserved: BTreeSet<u16>,
     /// Something listens there, as last reported: not assigned while there are others.
     listening: BTreeSet<u16>,
+    /// Published ports, with the allocations whose services publish them, and their jobs.
+    published: BTreeMap<u16, BTreeMap<AllocId, JobKey>>,
 }
 
 impl PortClaims {
@@ -117,6 +119,9 @@ impl PortClaims {
         for port in alloc.host_ports() {
             self.by.entry(port.value).or_default().push(alloc.id);
         }
+        for port in alloc.published_ports() {
+            self.published.entry(port).or_default().insert(alloc.id, alloc.job_key.clone());
+        }
     }
 
     /// Removes the allocation's ports.
@@ -130,15 +135,35 @@ impl PortClaims {
                 self.by.remove(&port.value);
             }
         }
+        for port in alloc.published_ports() {
+            let Some(publishers) = self.published.get_mut(&port) else { continue };
+            publishers.remove(&alloc.id);
+            if publishers.is_empty() {
+                self.published.remove(&port);
+            }
+        }
     }
 
-    /// The first of the allocations that hold the port.
+    /// The first of the allocations that hold or publish the port.
     pub fn holder(&self, port: u16) -> Option<AllocId> {
-        self.by.get(&port)?.first().copied()
+        let held = self.by.get(&port).and_then(|holders| holders.first());
+        held.or_else(|| self.published.get(&port)?.keys().next()).copied()
     }
 
-    /// Why the port can't be assigned: it is reserved for the machine, or an allocation holds it.
+    /// Why the port can't be assigned: it is reserved for the machine, or an allocation holds or publishes it.
     pub fn refuses(&self, port: u16) -> Option<NoPorts> {
+        let is_published = self.published.contains_key(&port);
+        self.refuses_as_held(port).or_else(|| is_published.then_some(NoPorts::Taken(port)))
+    }
+
+    /// Why services of the job can't publish the port: it is reserved for the machine, or held, or published by another job.
+    fn refuses_publication(&self, port: u16, job: &JobKey) -> Option<NoPorts> {
+        let mut publishers = self.published.get(&port).into_iter().flat_map(BTreeMap::values);
+        let is_anothers = publishers.any(|publisher| publisher != job);
+        self.refuses_as_held(port).or_else(|| is_anothers.then_some(NoPorts::Taken(port)))
+    }
+
+    fn refuses_as_held(&self, port: u16) -> Option<NoPorts> {
         if self.reserved.contains(&port) {
             Some(NoPorts::Reserved(port))
         } else {
@@ -182,9 +207,14 @@ impl<'s> OfferedPorts<'s> {
         's: 'p,
     {
         let named = group.network.as_ref().filter(|_| task.is_none());
-        let Some(name) = named.and_then(|network| network.host_networks.get(label)) else {
-            return Ok(Place { ip: self.host_ip, network: None });
-        };
+        self.place_on(named.and_then(|network| network.host_networks.get(label)), label)
+    }
+
+    fn place_on<'p>(&self, network: Option<&'p String>, label: &str) -> Result<Place<'p>, NoPorts>
+    where
+        's: 'p,
+    {
+        let Some(name) = network else { return Ok(Place { ip: self.host_ip, network: None }) };
         let network =
             self.networks.get(name).ok_or_else(|| NoPorts::NoNetwork(name.clone(), String::from(label)))?;
         let ip = network.ip.as_deref().ok_or_else(|| NoPorts::NoAddress(name.clone()))?;
@@ -195,9 +225,12 @@ impl<'s> OfferedPorts<'s> {
 impl Place<'_> {
     /// Why a port can't be assigned here.
     fn refuses(&self, port: u16, held: &PortClaims) -> Option<NoPorts> {
+        held.refuses(port).or_else(|| self.reserves(port))
+    }
+
+    fn reserves(&self, port: u16) -> Option<NoPorts> {
         let in_network = self.network.filter(|(_, network)| network.reserved_ports.contains(&port));
-        let here = || in_network.map(|(name, _)| NoPorts::ReservedIn(port, String::from(name)));
-        held.refuses(port).or_else(here)
+        in_network.map(|(name, _)| NoPorts::ReservedIn(port, String::from(name)))
     }
 }
 
@@ -206,9 +239,30 @@ impl Place<'_> {
 /// # Errors
 /// The first port that can't be assigned.
 pub fn check_fixed(group: &Group, held: &PortClaims, own: &BTreeSet<u16>) -> Result<(), NoPorts> {
-    let mut refused = group.fixed_ports().filter_map(|port| held.refuses(port));
+    let published = group.published_ports().map(|publish| publish.port);
+    let mut refused = group.fixed_ports().chain(published).filter_map(|port| held.refuses(port));
     let is_own = |why: &NoPorts| matches!(why, NoPorts::Taken(port) if own.contains(port));
     refused.find(|why| !is_own(why)).map_or(Ok(()), Err)
+}
+
+/// Checks that the job's services in this group may publish their ports: another job of this machine may do so already.
+///
+/// # Errors
+/// The first port that can't be published.
+pub fn check_published(
+    group: &Group,
+    job: &JobKey,
+    held: &PortClaims,
+    offered: &OfferedPorts<'_>,
+) -> Result<(), NoPorts> {
+    for publish in group.published_ports() {
+        let place = offered.place_on(publish.host_network.as_ref(), &format!("{}", publish.port))?;
+        let refused = held.refuses_publication(publish.port, job);
+        if let Some(why) = refused.or_else(|| place.reserves(publish.port)) {
+            return Err(why);
+        }
+    }
+    Ok(())
 }
 
 /// Assigns ports to a new allocation, for its group and its tasks. Dynamic ports are chosen by a hash of the
@@ -223,7 +277,7 @@ pub fn assign(
     offered: &OfferedPorts<'_>,
 ) -> Result<AllocPorts, NoPorts> {
     let range = offered.dynamic;
-    let mut own = BTreeSet::new();
+    let mut own: BTreeSet<u16> = group.published_ports().map(|publish| publish.port).collect();
     let mut ports = AllocPorts::default();
     let mut give = |(task, label): (Option<&Task>, &String), request: &PortRequest, value: u16, ip: &str| {
         let of_owner = match task {
@@ -272,7 +326,7 @@ mod tests {
 
     use herdlet_api_types::{
         fixture,
-        job::{Lifecycle, Network, PortRequest},
+        job::{Lifecycle, Network, PortRequest, Publish, Service},
     };
 
     use super::*;
@@ -350,6 +404,77 @@ mod tests {
         // The group's and a task's.
         group.network = Some(Network { ports: [("web".to_owned(), http)].into(), ..Network::default() });
         assert_eq!(assigned(&group, 2, &held), Err(NoPorts::Taken(20_001)));
+    }
+
+    /// The group's service publishes this port.
+    fn publishing(port: u16, host_network: Option<&str>) -> Group {
+        let publish = Publish { port, host_network: host_network.map(ToOwned::to_owned) };
+        let mut group = group(&[]);
+        group.services = vec![Service { publish: Some(publish), ..fixture::service("web") }];
+        group
+    }
+
+    /// An allocation with this number of a job whose service publishes this port.
+    fn publisher(id: u8, job: &str, port: u16) -> Arc<Allocation> {
+        let mut alloc = alloc(Vec::new());
+        let own = Arc::make_mut(&mut alloc);
+        own.id = AllocId::from_hash([id; 16]);
+        own.job_key = key(job);
+        let name = own.group.clone();
+        Arc::make_mut(&mut own.job).groups = vec![Group { name, ..publishing(port, None) }];
+        alloc
+    }
+
+    fn key(job: &str) -> JobKey {
+        JobKey { namespace: "default".into(), id: job.into() }
+    }
+
+    #[test]
+    fn published_port_belongs_to_one_job_and_to_no_allocation() {
+        let mut held = PortClaims::default();
+        let (first, second) = (publisher(1, "shop", 20_001), publisher(2, "shop", 20_001));
+        held.take(&first);
+        held.take(&second);
+        let check = |held: &PortClaims, job: &str, port: u16| {
+            check_published(&publishing(port, None), &key(job), held, &few_ports())
+        };
+        assert_eq!(check(&held, "shop", 20_001), Ok(()), "further instances");
+        assert_eq!(check(&held, "other", 20_001), Err(NoPorts::Taken(20_001)));
+        assert_eq!(check(&held, "other", 20_002), Ok(()));
+        assert_eq!(held.holder(20_001), Some(first.id));
+        let fixed = PortRequest { fixed: Some(20_001), to: None };
+        assert_eq!(assigned(&group(&[("a", fixed)]), 3, &held), Err(NoPorts::Taken(20_001)));
+        for id in 0..32 {
+            assert!(assigned(&group(&[("a", DYNAMIC)]), id, &held).is_ok_and(|ports| ports != [20_001]));
+            let mut own = publishing(20_002, None);
+            own.network = group(&[("a", DYNAMIC), ("b", DYNAMIC)]).network;
+            assert_eq!(assigned(&own, id, &held).map(|ports| ports.len()), Ok(2));
+            assert!(assigned(&own, id, &held).is_ok_and(|ports| !ports.contains(&20_002)));
+        }
+        assert_eq!(check_fixed(&publishing(20_001, None), &held, &[20_001].into()), Ok(()), "its own");
+        held.release(&first);
+        assert_eq!(check(&held, "other", 20_001), Err(NoPorts::Taken(20_001)));
+        held.release(&second);
+        assert_eq!(check(&held, "other", 20_001), Ok(()));
+        assert_eq!(held.refuses(20_001), None);
+    }
+
+    #[test]
+    fn port_that_is_held_or_reserved_is_not_published() {
+        let reserved = HostNetwork { ip: Some("192.0.2.7".to_owned()), reserved_ports: [8443].into() };
+        let networks = [("lan".to_owned(), reserved)].into();
+        let offered = OfferedPorts { networks: &networks, ..few_ports() };
+        let mut held = PortClaims::beside([22].into());
+        held.take(&holding(&[8080]));
+        let check = |port: u16, network: Option<&str>| {
+            check_published(&publishing(port, network), &key("web"), &held, &offered)
+        };
+        assert_eq!(check(8080, None), Err(NoPorts::Taken(8080)));
+        assert_eq!(check(22, None), Err(NoPorts::Reserved(22)));
+        assert_eq!(check(8443, Some("lan")), Err(NoPorts::ReservedIn(8443, "lan".to_owned())));
+        assert_eq!(check(443, Some("lan")), Ok(()));
+        let unknown = Err(NoPorts::NoNetwork("wan".to_owned(), "443".to_owned()));
+        assert_eq!(check(443, Some("wan")), unknown);
     }
 
     #[test]
