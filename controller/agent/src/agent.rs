@@ -10,6 +10,7 @@ mod consul;
 pub mod drivers;
 pub mod folder;
 mod orphans;
+mod published;
 mod templates;
 mod watchers;
 
@@ -57,11 +58,11 @@ use crate::{
     identity_keys::IdentityKeys,
     instance::Instance,
     malloc,
-    networks::{AllocNetworks, Machine, Permission},
+    networks::{AllocNetworks, Machine},
     planner::{Answer, Input, NoteSink, Planner},
     present,
     publish::ReadModel,
-    published::{Places, PublishedParts, PublishedServices},
+    published::Places,
     requests::Requests,
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
@@ -234,16 +235,6 @@ impl Agent {
             },
             templates::settings(templates),
         ));
-        let published = Arc::new(PublishedServices::new(
-            PublishedParts {
-                instance: instance.id.0.clone(),
-                places,
-                permission: Permission::probe(),
-                catalogue: Arc::clone(&services.catalogs.built_in),
-                model: Arc::clone(&model),
-            },
-            &instance.paths,
-        ));
         let context = Arc::new(executor::Context {
             instance: instance.id.clone(),
             paths: instance.paths.clone(),
@@ -258,12 +249,12 @@ impl Agent {
             vaults: Arc::clone(&vaults),
             server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
             cluster: OnceLock::new(),
+            published: published::open(&instance, places, &services.catalogs, &model),
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             renderer: Arc::clone(&renderer),
             secrets_plugins,
             networks: Arc::clone(&networks),
-            published: Arc::clone(&published),
             task_sockets: TaskSockets::default(),
             host_env: executor::inheritable(std::env::vars()),
             cgroup_parent: instance
@@ -325,7 +316,7 @@ impl Agent {
         watchers.open(async move { renderer.follow(changed).await });
         watchers.open(templates::report_changes(data_changes, inbox.clone()));
         watchers.open(watch_networks(Arc::clone(&context.networks), Arc::clone(&model), inbox.clone()));
-        watchers.open(published.follow(handle.first_turn.clone()));
+        watchers.open(Arc::clone(&context.published).follow(handle.first_turn.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

@@ -34,7 +34,7 @@ use herdlet_services::catalog::BuiltIn;
 use tokio::task::JoinError;
 
 use crate::{networks::Permission, publish::ReadModel, watch::drift::INSPECTION_PERIOD};
-use wanted::{Wanted, wanted};
+use wanted::{PortPlan, wanted};
 
 pub use wanted::Places;
 
@@ -63,7 +63,7 @@ pub struct PublishedServices {
     holder: PortHolder,
     /// Opened when it is first needed.
     kernel: Mutex<Option<Arc<PublishedPorts>>>,
-    shown: Mutex<BTreeMap<u16, Shown>>,
+    shown: Mutex<BTreeMap<u16, PortState>>,
     /// Locked during a comparison, so that there is only one at a time. Readers don't wait for it.
     comparing: Mutex<()>,
 }
@@ -80,7 +80,7 @@ pub struct PublishedParts {
 
 /// A published port as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Shown {
+struct PortState {
     owner: JobKey,
     addresses: Vec<SocketAddrV4>,
     /// Why it is not open.
@@ -211,7 +211,7 @@ impl PublishedServices {
         let _alone = self.comparing.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = self.lock_shown().clone();
         let wanted = self.wanted_beside(&shown);
-        let mut now: BTreeMap<u16, Shown> = BTreeMap::new();
+        let mut now: BTreeMap<u16, PortState> = BTreeMap::new();
         let mut ports = Vec::new();
         for (port, wanted) in &wanted {
             let (open, one) = self.hold(*port, wanted);
@@ -243,8 +243,8 @@ impl PublishedServices {
     }
 
     /// Holds a port at its addresses, and decides where it leads.
-    fn hold(&self, port: u16, wanted: &Wanted) -> (Vec<PublishedPort>, Shown) {
-        let mut shown = Shown {
+    fn hold(&self, port: u16, wanted: &PortPlan) -> (Vec<PublishedPort>, PortState) {
+        let mut shown = PortState {
             owner: wanted.owner.clone(),
             addresses: Vec::new(),
             problem: None,
@@ -253,8 +253,8 @@ impl PublishedServices {
         };
         let addresses = match (&wanted.addresses, lack(self.permission)) {
             (Ok(addresses), None) => addresses,
-            (Err(why), _) => return (Vec::new(), Shown { problem: Some(why.clone()), ..shown }),
-            (Ok(_), Some(why)) => return (Vec::new(), Shown { problem: Some(why.to_owned()), ..shown }),
+            (Err(why), _) => return (Vec::new(), PortState { problem: Some(why.clone()), ..shown }),
+            (Ok(_), Some(why)) => return (Vec::new(), PortState { problem: Some(why.to_owned()), ..shown }),
         };
         shown.addresses = addresses.iter().map(|ip| SocketAddrV4::new(*ip, port)).collect();
         let held = |at: &SocketAddrV4| {
@@ -266,7 +266,7 @@ impl PublishedServices {
             let why = self.not_held(port, &error);
             // The process came later, while no agent ran: the port leads to the instances already.
             if !self.leads_somewhere(&shown.addresses) {
-                return (Vec::new(), Shown { problem: Some(why), ..shown });
+                return (Vec::new(), PortState { problem: Some(why), ..shown });
             }
             tracing::warn!(port, why, "a published port is not held: another process may lose its packets");
         }
@@ -348,22 +348,22 @@ impl PublishedServices {
         Ok(Arc::clone(kernel.insert(Arc::new(PublishedPorts::open(&self.instance)?))))
     }
 
-    fn wanted(&self) -> BTreeMap<u16, Wanted> {
+    fn wanted(&self) -> BTreeMap<u16, PortPlan> {
         wanted(&self.places, &self.model, &self.catalogue)
     }
 
     /// Of jobs that publish the same port, that which has it keeps it.
-    fn wanted_beside(&self, shown: &BTreeMap<u16, Shown>) -> BTreeMap<u16, Wanted> {
+    fn wanted_beside(&self, shown: &BTreeMap<u16, PortState>) -> BTreeMap<u16, PortPlan> {
         let owners = shown.iter().map(|(port, shown)| (*port, shown.owner.clone())).collect();
         wanted::wanted_by(&owners, (&self.places, &self.model, &self.catalogue))
     }
 
-    fn lock_shown(&self) -> MutexGuard<'_, BTreeMap<u16, Shown>> {
+    fn lock_shown(&self) -> MutexGuard<'_, BTreeMap<u16, PortState>> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn log_changes(before: &BTreeMap<u16, Shown>, now: &BTreeMap<u16, Shown>) {
+fn log_changes(before: &BTreeMap<u16, PortState>, now: &BTreeMap<u16, PortState>) {
     for (port, one) in now {
         let before = before.get(port).map(|before| &before.problem);
         match &one.problem {

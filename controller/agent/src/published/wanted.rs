@@ -33,7 +33,7 @@ pub struct Places {
 
 /// A port that should be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct PortPlan {
     pub(super) owner: JobKey,
     /// The addresses, or why there is none.
     pub(super) addresses: Result<Vec<Ipv4Addr>, String>,
@@ -54,7 +54,7 @@ pub(super) struct Instance {
 /// The jobs that publish a port, each with what its newest version says about it.
 type Candidates = BTreeMap<u16, BTreeMap<JobKey, (u64, Publish)>>;
 
-pub(super) fn wanted(places: &Places, model: &ReadModel, catalogue: &BuiltIn) -> BTreeMap<u16, Wanted> {
+pub(super) fn wanted(places: &Places, model: &ReadModel, catalogue: &BuiltIn) -> BTreeMap<u16, PortPlan> {
     wanted_by(&BTreeMap::new(), (places, model, catalogue))
 }
 
@@ -62,7 +62,7 @@ pub(super) fn wanted(places: &Places, model: &ReadModel, catalogue: &BuiltIn) ->
 pub(super) fn wanted_by(
     owners: &BTreeMap<u16, JobKey>,
     (places, model, catalogue): (&Places, &ReadModel, &BuiltIn),
-) -> BTreeMap<u16, Wanted> {
+) -> BTreeMap<u16, PortPlan> {
     let candidates = candidates(&model.allocs());
     if candidates.is_empty() {
         return BTreeMap::new();
@@ -75,7 +75,7 @@ pub(super) fn wanted_by(
         let instances = own.filter_map(|one| instance(one, port)).collect();
         Some((
             port,
-            Wanted { addresses: places.addresses(publish.host_network.as_deref()), owner, instances },
+            PortPlan { addresses: places.addresses(publish.host_network.as_deref()), owner, instances },
         ))
     };
     candidates.into_iter().filter_map(one).collect()
@@ -148,7 +148,7 @@ impl Places {
     }
 }
 
-impl Wanted {
+impl PortPlan {
     /// The port at each address, with the instances that it can lead to, and why it does not lead to others. An instance that listens on
     /// 127.0.0.1 is for the machine alone, and gets connections only at this address.
     pub(super) fn targets_at(

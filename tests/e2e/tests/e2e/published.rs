@@ -1,4 +1,4 @@
-//! Published ports of services: which instances answer, over roll-outs, drains and crashes of the agent.
+//! Shop ports of services: which instances answer, over roll-outs, drains and crashes of the agent.
 
 use std::{
     collections::BTreeSet,
@@ -14,6 +14,7 @@ use std::{
 
 use herdlet_e2e::{
     agent::{Agent, Setup},
+    host,
     http::{self, Peer},
     ports, wait,
 };
@@ -54,7 +55,7 @@ pub(crate) enum Mode {
 
 /// A service with a published port.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Published<'p> {
+pub(crate) struct Shop<'p> {
     pub(crate) name: &'p str,
     pub(crate) port: u16,
     pub(crate) count: u32,
@@ -64,7 +65,7 @@ pub(crate) struct Published<'p> {
     pub(crate) shutdown_delay: &'p str,
 }
 
-impl Published<'_> {
+impl Shop<'_> {
     pub(crate) fn manifest(&self) -> String {
         let Self { name, port, count, mode, version, shutdown_delay } = self;
         let (network, bind) = match mode {
@@ -85,8 +86,8 @@ impl Published<'_> {
     }
 }
 
-fn shop(port: u16, mode: Mode) -> Published<'static> {
-    Published { name: "shop", port, count: 3, mode, version: 1, shutdown_delay: "1s" }
+fn shop(port: u16, mode: Mode) -> Shop<'static> {
+    Shop { name: "shop", port, count: 3, mode, version: 1, shutdown_delay: "1s" }
 }
 
 fn start() -> Agent {
@@ -200,7 +201,7 @@ impl Load {
             }
             // A busy machine sends fewer, instead of making up for them.
             next = (next + Self::PERIOD).max(Instant::now());
-            thread::sleep(next.saturating_duration_since(Instant::now()));
+            wait::pause(next.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -239,7 +240,7 @@ fn roll_out_under_load(mode: Mode) {
         for _ in 0..Load::THREADS {
             scope.spawn(|| load.send());
         }
-        agent.apply_and_wait(&Published { version: 2, ..shop }.manifest());
+        agent.apply_and_wait(&Shop { version: 2, ..shop }.manifest());
         // Also the restart of an allocation, and a crash of the agent.
         agent.cli(&["restart", "shop.g[1]", "--wait"]).success();
         agent.crash();
@@ -283,7 +284,7 @@ fn open_connections_outlive_the_end_of_new_ones() {
     let [port] = ports::free();
     let mut agent = start();
     // It ends early below.
-    let shop = Published { count: 2, shutdown_delay: "30m", ..shop(port, Mode::Bridge) };
+    let shop = Shop { count: 2, shutdown_delay: "30m", ..shop(port, Mode::Bridge) };
     agent.apply_and_wait(&shop.manifest());
     until_answers(port, &["1 0", "1 1"]);
     let mut open = connected_to(port, "1 1");
@@ -306,7 +307,7 @@ fn port_of_a_stranger_is_named_and_waited_for() {
     let [port] = ports::free();
     let stranger = TcpListener::bind(("127.0.0.1", port)).unwrap();
     let mut agent = start();
-    agent.apply(&Published { count: 1, ..shop(port, Mode::Bridge) }.manifest());
+    agent.apply(&Shop { count: 1, ..shop(port, Mode::Bridge) }.manifest());
     let why = format!("failed to take port {port}/tcp: ");
     let explained = agent.until_printed(&["explain", "shop"], |text| text.contains(&why));
     assert!(explained.contains(&format!("(process {}) has it", std::process::id())), "{explained}");
@@ -325,9 +326,9 @@ fn a_port_is_published_by_one_job() {
     }
     let [port] = ports::free();
     let mut agent = start();
-    let shop = Published { count: 1, ..shop(port, Mode::Host) };
+    let shop = Shop { count: 1, ..shop(port, Mode::Host) };
     agent.apply_and_wait(&shop.manifest());
-    let other = Published { name: "other", version: 2, ..shop };
+    let other = Shop { name: "other", version: 2, ..shop };
     agent.apply(&other.manifest());
     let why = format!("needs port {port}, which shop.g[0] holds");
     agent.until_printed(&["explain", "other"], |text| text.contains(&why));
@@ -350,7 +351,7 @@ fn crashes_between_changes_leave_no_target_that_is_gone() {
     }
     let [port] = ports::free();
     let mut agent = start();
-    let mut shop = Published { count: 2, shutdown_delay: "0s", ..shop(port, Mode::Bridge) };
+    let mut shop = Shop { count: 2, shutdown_delay: "0s", ..shop(port, Mode::Bridge) };
     agent.apply_and_wait(&shop.manifest());
     for version in 2..5 {
         shop.version = version;
@@ -365,8 +366,7 @@ fn crashes_between_changes_leave_no_target_that_is_gone() {
     // An instance ends while no agent runs.
     agent.kill();
     let pid = agent.members().iter().find(|member| member.task == "server").map(|member| member.pid).unwrap();
-    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    host::signal(pid, rustix::process::Signal::KILL);
     agent.launch();
     until_answers(port, &["4 0", "4 1"]);
     agent.cli(&["delete", "shop", "--wait"]).success();

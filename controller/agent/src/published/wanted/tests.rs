@@ -62,7 +62,7 @@ impl Ground {
         self.model.publisher().offer(CommitIndex(1), vec![View::Alloc(Arc::new(view.clone()))]);
     }
 
-    fn wanted(&self, host_ip: &str) -> BTreeMap<u16, Wanted> {
+    fn wanted(&self, host_ip: &str) -> BTreeMap<u16, PortPlan> {
         wanted(&places(host_ip), &self.model, &self.catalogue)
     }
 }
@@ -71,7 +71,7 @@ fn owner(view: &AllocView) -> ServiceOwner {
     ServiceOwner { alloc: view.spec.id, task: None }
 }
 
-fn ids(wanted: &Wanted) -> Vec<&str> {
+fn ids(wanted: &PortPlan) -> Vec<&str> {
     wanted.instances.iter().map(|one| one.id.as_str()).collect()
 }
 

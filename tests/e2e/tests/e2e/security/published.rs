@@ -8,7 +8,7 @@ use herdlet_e2e::{
 
 use crate::{
     common::{is_root, job, sleeper},
-    published::{Mode, Published},
+    published::{Mode, Shop},
 };
 
 #[test]
@@ -19,7 +19,7 @@ fn a_task_in_a_network_of_its_own_does_not_reach_what_is_published_for_the_machi
     let [port] = ports::free();
     let mut agent = Agent::start_with(Setup::default().config(ports::for_tasks()));
     for (name, mode) in [("inside", Mode::Bridge), ("machine", Mode::Host)] {
-        let victim = Published { name, port, count: 1, mode, version: 1, shutdown_delay: "0s" };
+        let victim = Shop { name, port, count: 1, mode, version: 1, shutdown_delay: "0s" };
         agent.apply_and_wait(&victim.manifest());
         agent.apply_and_wait(&job("bold", "service", "network: {mode: bridge}\n", &[sleeper("t", "")]));
         wait::until_true("the machine itself reaches it", || http::get(&Peer::Port(port), "/").is_some());
