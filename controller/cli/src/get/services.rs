@@ -149,7 +149,7 @@ mod tests {
             tags: vec!["a".to_owned(), "b".to_owned()],
             ..fixture::registration(&format!("{name}-{seed}"), AllocId::from_hash([seed; 16]))
         };
-        ServiceView { registration, health, results: results.iter().map(result).collect() }
+        ServiceView { registration, health, results: results.iter().map(result).collect(), published: None }
     }
 
     fn elsewhere(mut one: ServiceView) -> ServiceView {
