@@ -199,6 +199,11 @@ impl Allocation {
         core::iter::once(&self.ports).chain(self.task_ports.values()).flat_map(BTreeMap::values)
     }
 
+    /// The machine's ports that its services publish.
+    pub fn published_ports(&self) -> impl Iterator<Item = u16> {
+        self.group().into_iter().flat_map(Group::published_ports).map(|publish| publish.port)
+    }
+
     /// All its ports on the machine with their names for people: `label`, or `task/label` for a port of a single task.
     pub fn named_ports(&self) -> impl Iterator<Item = (String, &AssignedPort)> {
         let of_group = self.ports.iter().map(|(label, port)| (label.clone(), port));

@@ -142,6 +142,7 @@ pub fn service(name: &str) -> Service {
         weights: Weights::default(),
         task: None,
         identity: None,
+        publish: None,
         checks: Vec::new(),
     }
 }
@@ -213,6 +214,7 @@ pub fn registration(id: &str, alloc: AllocId) -> Registration {
         tagged_addresses: BTreeMap::new(),
         weights: Weights::default(),
         checks: Vec::new(),
+        publish: None,
         alloc,
         task: None,
         job: JobKey { namespace: "default".into(), id: "web".into() },

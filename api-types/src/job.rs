@@ -32,8 +32,8 @@ pub use policy::{
 };
 pub use secret::Secret;
 pub use service::{
-    AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Service, Thresholds,
-    Weights,
+    AddressMode, Check, CheckKind, CheckRestart, InitialStatus, OnUpdate, Provider, Publish, Service,
+    Thresholds, Weights,
 };
 pub use template::{ChangeScript, Template, TemplateChange, TemplateSource, TemplateWait};
 pub use vault::VaultAccess;
@@ -337,6 +337,16 @@ impl Group {
     /// The static host ports of each allocation.
     pub fn fixed_ports(&self) -> impl Iterator<Item = u16> {
         self.port_requests().filter_map(|(_, _, request)| request.fixed)
+    }
+
+    /// Whether it needs ports of certain numbers.
+    pub fn needs_fixed_ports(&self) -> bool {
+        self.fixed_ports().next().is_some() || self.published_ports().next().is_some()
+    }
+
+    /// The machine's ports that lead to its healthy instances.
+    pub fn published_ports(&self) -> impl Iterator<Item = &Publish> {
+        self.all_services().filter_map(|(_, service)| service.publish.as_ref())
     }
 
     /// Services of the group and of all tasks, each with its task.

@@ -38,12 +38,41 @@ pub struct Registration {
     pub weights: Weights,
     /// Checks.
     pub checks: Vec<RegisteredCheck>,
+    /// How the machine's port that leads to healthy instances reaches this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish: Option<Publication>,
     /// Its allocation.
     pub alloc: AllocId,
     /// Its task; `None` for a group service.
     pub task: Option<String>,
     /// Its job.
     pub job: JobKey,
+}
+
+/// A published port, and where it leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publication {
+    /// The machine's port.
+    pub port: u16,
+    /// The machine's network that it is on; `None` for the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_network: Option<String>,
+    /// The address at which the machine reaches this instance; empty if it has none.
+    pub target_address: String,
+    /// The port of this instance there.
+    pub target_port: u16,
+}
+
+/// A published port as shown, for one instance of its service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedView {
+    /// The addresses and ports at which clients connect.
+    pub addresses: Vec<String>,
+    /// Whether new connections may lead to this instance.
+    pub receives: bool,
+    /// Why the port is not open, or does not lead to this instance although it is healthy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A check of a [`Registration`], resolved.
@@ -219,6 +248,9 @@ pub struct ServiceView {
     /// The last results of its checks.
     #[serde(default)]
     pub results: Vec<CheckResult>,
+    /// The machine's port that leads to healthy instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<PublishedView>,
 }
 
 /// Whether requests may be sent to a service instance, in Consul's terms.

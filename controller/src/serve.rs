@@ -281,6 +281,10 @@ fn shared(
         manifests: drivers::rules(&agent.context.drivers, Named::Offered, &config.template.function_denylist),
         paths: agent.context.paths.clone(),
         catalog: Arc::clone(&agent.context.services.catalogs.built_in),
+        published: {
+            let published = Arc::clone(&agent.context.published);
+            Box::new(move |registration| published.view(registration))
+        },
         consul: Arc::clone(&agent.context.services.catalogs.consul),
         variables,
         template_users: {

@@ -18,6 +18,7 @@
 //! - [`task_api`]: requests through the sockets of tasks.
 //! - [`isolated`]: tasks of the driver `exec`, beside those of `raw_exec`.
 //! - [`networks`]: networks of allocations, made and removed.
+//! - [`published`]: published ports beside the addresses of their instances.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
@@ -38,6 +39,7 @@ mod machine;
 mod networks;
 mod node;
 mod output;
+mod published;
 mod rest;
 mod services;
 mod starts;
@@ -54,7 +56,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 29] = [
+const MEASURES: [(&str, Measure); 30] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -80,6 +82,7 @@ const MEASURES: [(&str, Measure); 29] = [
     ("exec-latency", isolated::latency),
     ("exec-200", isolated::rate),
     ("exec-memory", isolated::memory),
+    ("published", published::beside_direct),
     ("node-latency", node::latency),
     ("node-200", |table, ground| node::many(table, ground, 200)),
     ("node-500", |table, ground| node::many(table, ground, 500)),

@@ -47,6 +47,9 @@ pub struct Service {
     /// The token of the service. No catalogue uses it yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
+    /// The port of the machine that leads to its healthy instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publish: Option<Publish>,
     /// Health checks; names are unique in the service.
     #[serde(default)]
     pub checks: Vec<Check>,
@@ -72,6 +75,7 @@ impl Service {
             enable_tag_override: _,
             weights: _,
             identity: _,
+            publish: _,
         } = self;
         let way = (name, provider, port, address, address_mode);
         way == (&other.name, &other.provider, &other.port, &other.address, &other.address_mode)
@@ -82,6 +86,16 @@ impl Service {
     pub fn differs_in_canaries(&self) -> bool {
         !self.canary_tags.is_empty() || !self.canary_meta.is_empty()
     }
+}
+
+/// A port of the machine that leads to the healthy instances of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publish {
+    /// The port.
+    pub port: u16,
+    /// The machine's network that it is on; `None` for the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_network: Option<String>,
 }
 
 /// Load-balancing weights of an instance, by its health.

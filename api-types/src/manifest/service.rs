@@ -46,12 +46,25 @@ block! {
         pub task: String,
         /// The signed token of the service. It is stored; Consul's auth methods, which would use it, are not built.
         pub identity: Identity,
+        /// A port of the machine that leads to the healthy instances; only for the built-in catalogue.
+        pub publish: Publish,
         /// Default of the checks' `on_update`.
         pub on_update: OnUpdate,
         /// Default of the checks' `check_restart`; a check may override individual fields.
         pub check_restart: CheckRestart,
         /// Health checks.
         pub checks: Vec<Check>,
+    }
+}
+
+block! {
+    /// A port of the machine that leads to the healthy instances of a service. The kernel distributes connections among them.
+    pub struct Publish {
+        /// The port; no allocation gets it.
+        #[cfg_attr(feature = "schema", schemars(required, range(min = 1, max = 65535)))]
+        pub port: u16,
+        /// The machine's network that it is on, by its name in the agent's config; default the address `host_ip` of the config and 127.0.0.1.
+        pub host_network: String,
     }
 }
 

@@ -10,6 +10,7 @@ mod consul;
 pub mod drivers;
 pub mod folder;
 mod orphans;
+mod published;
 mod templates;
 mod watchers;
 
@@ -61,6 +62,7 @@ use crate::{
     planner::{Answer, Input, NoteSink, Planner},
     present,
     publish::ReadModel,
+    published::Places,
     requests::Requests,
     server_tokens::ServerTokens,
     state_db::{Opened, ReserveUse, SetAside},
@@ -181,6 +183,7 @@ impl Agent {
         settings.node = node.clone();
         let current = CurrentNode::new(node);
         let host_ip = settings.host_ip.clone();
+        let places = Places { host_ip: host_ip.clone(), networks: settings.host_networks.clone() };
         let Opened { store, records, damaged, rebuilt, incomplete, forgotten } = state;
         for SetAside { what, path, why } in &damaged {
             tracing::error!(why, "stored state ({what}) cannot be read: it was moved to {}", path.display());
@@ -247,6 +250,7 @@ impl Agent {
             vaults: Arc::clone(&vaults),
             server_tokens: Arc::new(ServerTokens::new(instance.paths.clone())),
             cluster: OnceLock::new(),
+            published: published::open(&instance, places, &services.catalogs, &model),
             services,
             artifacts: Arc::new(Fetcher::new(artifacts)),
             renderer: Arc::clone(&renderer),
@@ -315,6 +319,7 @@ impl Agent {
         let networks = Arc::clone(&context.networks);
         watchers.open(watch_networks(networks, Arc::clone(&model), inbox.clone(), notes));
         watchers.open(watch_addresses(of_machine, inbox.clone()));
+        watchers.open(Arc::clone(&context.published).follow(handle.first_turn.clone()));
         watchers.open(clock::watch(inbox.clone()));
         watchers.open(Arc::clone(&context.identity_keys).maintain(handle.first_turn.clone()));
         if let Some(ports) = requests.ports() {

@@ -67,6 +67,7 @@ use crate::{
     identity_keys::IdentityKeys,
     networks::AllocNetworks,
     planner::{Input, PlannedAction},
+    published::PublishedServices,
     server_tokens::ServerTokens,
     task_sockets::TaskSockets,
     vault::Vaults,
@@ -111,6 +112,8 @@ pub struct Context {
     pub vaults: Arc<Vaults>,
     /// Networks of allocations.
     pub networks: Arc<AllocNetworks>,
+    /// Published ports of services.
+    pub published: Arc<PublishedServices>,
     /// Open sockets of the Task API.
     pub task_sockets: TaskSockets,
     /// The agent's own variables that tasks may inherit.

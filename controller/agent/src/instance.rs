@@ -41,7 +41,10 @@ use herdlet_process::{
 use herdlet_storage::alloc_dir::{self, AllocDir};
 use serde::Deserialize as _;
 
-use crate::networks::{AllocNetworks, Machine};
+use crate::{
+    networks::{AllocNetworks, Machine},
+    published,
+};
 
 pub use herdlet_docker::Mode;
 
@@ -160,6 +163,12 @@ impl Instance {
             Ok(Ok(())) => {}
             Ok(Err(error)) => left.push(format!("networks: {error}")),
             Err(error) => left.push(format!("networks: {error}")),
+        }
+        let (id, paths) = (self.id.clone(), self.paths.clone());
+        match herdlet_runtime::off_thread(move || published::remove_all(&id.0, &paths)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => left.push(format!("published ports: {error}")),
+            Err(error) => left.push(format!("published ports: {error}")),
         }
         for id in alloc_ids(&self.paths.allocs()) {
             let dir = AllocDir::new(&self.paths, id);

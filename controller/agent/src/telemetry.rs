@@ -57,6 +57,7 @@ use crate::{
     agent::{Orphans, Tally},
     planner::NoteSink,
     publish::{Object, ObjectChange, ReadModel},
+    published::PublishedCounts,
     vault::VaultFigures,
 };
 use counts::Counts;
@@ -81,6 +82,8 @@ pub struct Sources {
     pub state_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Where services are registered.
     pub catalogs: Catalogs,
+    /// Published ports.
+    pub published: Box<dyn Fn() -> PublishedCounts + Send + Sync>,
     /// Figures about the templates of tasks.
     pub templates: Box<dyn Fn() -> Figures + Send + Sync>,
     /// Figures about tokens of Vault.
@@ -254,6 +257,7 @@ impl Shared {
             write_operations(page, &(sources.operations)())?;
             state::write(page, sources)?;
             catalogs::write(page, &sources.catalogs, &sources.model)?;
+            catalogs::write_published(page, (sources.published)())?;
             templates::write(page, (sources.templates)())?;
             vault::write(page, (sources.vault)())?;
             page.gauges(&names::ISOLATION_INFO, [([sources.isolation], 1.0)])?;

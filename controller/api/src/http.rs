@@ -92,7 +92,10 @@ use herdlet_agent::{
     requests::Requests,
     telemetry::{Format, Measured},
 };
-use herdlet_api_types::UnixNanos;
+use herdlet_api_types::{
+    UnixNanos,
+    service::{PublishedView, Registration},
+};
 use herdlet_base::paths::Paths;
 use herdlet_driver::{Registry, limits::Ineffective};
 use herdlet_manifest::{manifests::Drivers, yaml::Problem};
@@ -114,7 +117,6 @@ pub use exec::input_frames as exec_input_frames;
 #[cfg(any(test, fuzzing, feature = "fixture"))]
 pub use serve::connection;
 pub use serve::{Frontend, Limits, Listener, ServeError, serve};
-pub(crate) use services::is_listed;
 pub use submission::{Submissions, prune_sources};
 pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCache, Unidentified, Verifier};
 pub use tls::{Tls, TlsError, Validity};
@@ -140,6 +142,8 @@ pub struct Shared {
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
+    /// The published port of a service, for one of its instances.
+    pub published: Box<dyn Fn(&Registration) -> Option<PublishedView> + Send + Sync>,
     /// The Consul agent for services with `provider = "consul"`.
     pub consul: Arc<Consul>,
     pub variables: Arc<Variables>,
@@ -184,6 +188,8 @@ pub struct Facts {
     pub reserved_ports: String,
     /// The machine's resources, and those reserved from allocations.
     pub room: (Room, Room),
+    /// Why this agent can't publish ports of services; `None` if it can.
+    pub unpublishable: Option<&'static str>,
 }
 
 /// The health of the agent.

@@ -1,6 +1,7 @@
 //! `herdlet explain` and `describe`: what an object is waiting for, and what happens next. [`variable`]: the users of a
 //! variable.
 
+mod published;
 mod variable;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -32,6 +33,7 @@ use super::{
     target::{self, Target},
 };
 
+use published::PublishedPort;
 pub use variable::ExplainVarArgs;
 
 /// Arguments of `herdlet explain`.
@@ -101,6 +103,9 @@ struct JobReport {
     held: Option<String>,
     /// Groups with allocations that can't be placed now, and why.
     unplaced: BTreeMap<String, Unplaced>,
+    /// The published ports of its services.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    published: Vec<PublishedPort>,
     deployment: Option<Arc<Deployment>>,
 }
 
@@ -152,6 +157,7 @@ async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failur
         for view in &target.allocs {
             allocs.push((view, client.explain(view.spec.id).await?));
         }
+        let published = published::ports(&client, job.as_ref()).await?;
         warn(&status, job.as_ref(), target);
         match args.output.reader() {
             Reader::Person => {
@@ -163,11 +169,12 @@ async fn print_explanation(args: ExplainArgs, depth: Depth) -> Result<u8, Failur
                     if depth == Depth::Everything {
                         show_ui(&view.job);
                     }
+                    published::show(&published, depth);
                     children::show(view, &jobs);
                 }
                 show_allocs(&client, target, &allocs, depth).await;
             }
-            Reader::Program => reports.push(report(job, allocs, depth)),
+            Reader::Program => reports.push(report(job.map(|view| (view, published)), allocs, depth)),
         }
     }
     match (args.output.reader(), reports.as_slice()) {
@@ -210,7 +217,11 @@ async fn show_allocs(client: &Client, target: &Target, allocs: &[(&AllocView, Ex
     }
 }
 
-fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: Depth) -> Report<'_> {
+fn report(
+    job: Option<(JobView, Vec<PublishedPort>)>,
+    allocs: Vec<(&AllocView, Explanation)>,
+    depth: Depth,
+) -> Report<'_> {
     let of_alloc = |(view, explanation)| {
         let view: &AllocView = view;
         AllocReport {
@@ -223,13 +234,14 @@ fn report(job: Option<JobView>, allocs: Vec<(&AllocView, Explanation)>, depth: D
         }
     };
     Report {
-        job: job.map(|view| JobReport {
+        job: job.map(|(view, published)| JobReport {
             key: view.key,
             version: view.version,
             deleting: view.deleting,
             convergence: view.convergence,
             held: view.held,
             unplaced: view.unplaced,
+            published,
             deployment: view.deployments.into_iter().next(),
         }),
         allocs: allocs.into_iter().map(of_alloc).collect(),

@@ -4,7 +4,10 @@
 //! destination it was, or that led to the ports without a translation, are forgotten, so that the next packet of a client goes where its
 //! port leads now. A client that sends by UDP would else keep its connection alive.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddrV4},
+};
 
 use rustix::io::Errno;
 
@@ -59,6 +62,24 @@ const NESTED: u16 = 0x8000;
 /// # Errors
 /// If the kernel does not answer, or has more connections than are listed.
 pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkError> {
+    forget_if(socket, target, |_| true)
+}
+
+/// Forgets the connections by UDP that lead to this address and port: they have no end, as long as clients send.
+///
+/// # Errors
+/// As [`forget`].
+pub(crate) fn forget_datagrams(socket: &mut Socket, target: SocketAddrV4) -> Result<(), NetlinkError> {
+    let meant = Side { ip: (*target.ip()).into(), port: target.port() };
+    forget_if(socket, meant.ip, |reply| Side::of(reply, (SOURCE4, SOURCE_PORT)).as_ref() == Some(&meant))
+}
+
+/// `is_meant` decides by the tuple of the connection's answers.
+fn forget_if(
+    socket: &mut Socket,
+    target: IpAddr,
+    is_meant: impl Fn(&[u8]) -> bool,
+) -> Result<(), NetlinkError> {
     let (family, kind, bytes) = match target {
         IpAddr::V4(ip) => (INET, SOURCE4, ip.octets().to_vec()),
         IpAddr::V6(ip) => (INET6, SOURCE6, ip.octets().to_vec()),
@@ -67,8 +88,9 @@ pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkE
     let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
     let wanted = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
     let leads_there = |found: &Object| {
-        let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
-        Some(message::find(addresses, kind)? == bytes)
+        let reply = value(found, TUPLE_REPLY)?;
+        let addresses = message::find(reply, TUPLE_IP)?;
+        Some(message::find(addresses, kind)? == bytes && is_meant(reply))
     };
     forget_those(socket, (family, wanted), |found| leads_there(found) == Some(true))
 }

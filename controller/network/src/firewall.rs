@@ -13,6 +13,8 @@
 //!
 //! The comment of each rule is a digest of its content, so that a comparison needs no more than comments.
 
+mod layout;
+pub mod published;
 mod rules;
 
 use std::{
@@ -26,10 +28,11 @@ use rustix::io::Errno;
 use crate::{
     link::InterfaceName,
     message::Message,
-    nft::{Batch, Element, Family, Hook, MapType, Rule, Table, read},
+    nft::{Batch, Element, Family, Table, read},
     socket::{NetlinkError, Protocol, Socket},
     subnet::{Subnet4, Subnet6},
 };
+use layout::Layout;
 use rules::{CHAINS, MAPS, rules_of};
 
 /// A bridge whose packets are translated.
@@ -78,12 +81,6 @@ pub enum Installation {
     WithoutPorts,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Replacing {
-    No,
-    Yes,
-}
-
 /// The table.
 #[derive(Debug)]
 pub struct Firewall {
@@ -125,35 +122,7 @@ impl Firewall {
     /// # Errors
     /// If the kernel refuses.
     pub fn install(&self) -> Result<Installation, NetlinkError> {
-        let mut socket = self.lock();
-        match socket.commit("install the rules", &self.structure(Replacing::No)) {
-            Ok(()) => Ok(Installation::PortsKept),
-            Err(error) if is_structural(&error) => {
-                socket.commit("replace the rules", &self.structure(Replacing::Yes))?;
-                Ok(Installation::WithoutPorts)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn structure(&self, replacing: Replacing) -> Vec<Message> {
-        let mut batch = Batch::new(self.table());
-        batch.make_table();
-        if replacing == Replacing::Yes {
-            batch.delete_table();
-            batch.make_table();
-        }
-        for ((name, kind), id) in MAPS.iter().zip(1..) {
-            batch.make_map(name, *kind, id);
-        }
-        for (name, hook) in CHAINS {
-            batch.make_chain(name, hook);
-        }
-        for (chain, rules) in self.rules() {
-            batch.clear_chain(chain);
-            rules.iter().for_each(|rule| batch.append_rule(chain, rule));
-        }
-        batch.into_messages()
+        self.layout().install(&mut self.lock())
     }
 
     /// Maps these ports. Ports that lead elsewhere, of an allocation that has ended, are taken from it.
@@ -267,7 +236,7 @@ impl Firewall {
     /// If the kernel does not answer.
     pub fn compare(&self, ports: &[PortMap]) -> Result<Option<Difference>, NetlinkError> {
         let mut socket = self.lock();
-        if let Some(difference) = self.compare_without_ports(&mut socket)? {
+        if let Some(difference) = self.layout().compare(&mut socket)? {
             return Ok(Some(difference));
         }
         let mut wanted = elements_of(ports);
@@ -295,30 +264,7 @@ impl Firewall {
     /// # Errors
     /// If the kernel does not answer.
     pub fn has_rules(&self) -> Result<bool, NetlinkError> {
-        Ok(self.compare_without_ports(&mut self.lock())?.is_none())
-    }
-
-    fn compare_without_ports(&self, socket: &mut Socket) -> Result<Option<Difference>, NetlinkError> {
-        let chains = read::chains(socket, Family::Inet, Some(&self.table))?;
-        let hooks: BTreeMap<&str, Option<(u32, i32)>> =
-            chains.iter().map(|chain| (&*chain.name, chain.hook)).collect();
-        let has_chain = |(name, hook): &(&'static str, Option<Hook>)| {
-            let wanted = hook.map(|hook| (hook.point.number(), hook.priority));
-            hooks.get(name) == Some(&wanted)
-        };
-        let maps = read::maps(socket, self.table())?;
-        let has_map = |(name, _): &(&'static str, MapType)| maps.iter().any(|found| found == name);
-        if !CHAINS.iter().all(has_chain) || !MAPS.iter().all(has_map) {
-            return Ok(Some(Difference::Structure));
-        }
-        let found = read::rules(socket, self.table())?;
-        for (chain, wanted) in self.rules() {
-            let found = found.iter().filter(|rule| rule.chain == chain).map(|rule| &rule.comment);
-            if !found.eq(wanted.iter().map(|rule| &rule.comment)) {
-                return Ok(Some(Difference::Rules));
-            }
-        }
-        Ok(None)
+        Ok(self.layout().compare(&mut self.lock())?.is_none())
     }
 
     /// Removes the table; without effect if there is none.
@@ -334,8 +280,8 @@ impl Firewall {
         }
     }
 
-    fn rules(&self) -> BTreeMap<&'static str, Vec<Rule>> {
-        rules_of(&self.bridges)
+    fn layout(&self) -> Layout<'_> {
+        Layout { table: self.table(), chains: &CHAINS, maps: &MAPS, rules: rules_of(&self.bridges) }
     }
 
     fn table(&self) -> Table<'_> {
@@ -345,11 +291,6 @@ impl Firewall {
     fn lock(&self) -> MutexGuard<'_, Socket> {
         self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// A chain or a map of this name is something else, or another program's rules use what is to be replaced.
-fn is_structural(error: &NetlinkError) -> bool {
-    matches!(error.errno(), Some(Errno::EXIST | Errno::OPNOTSUPP | Errno::INVAL | Errno::BUSY))
 }
 
 /// Elements by map.

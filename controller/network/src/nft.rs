@@ -193,6 +193,8 @@ pub enum DataType {
     Protocol,
     /// A port.
     Port,
+    /// A number of this machine's byte order.
+    Mark,
 }
 
 impl DataType {
@@ -203,6 +205,7 @@ impl DataType {
             Self::Ipv6 => (8, 16),
             Self::Protocol => (12, 4),
             Self::Port => (13, 4),
+            Self::Mark => (19, 4),
         }
     }
 

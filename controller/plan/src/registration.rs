@@ -16,9 +16,9 @@ use std_alloc::{
 use herdlet_api_types::{
     InstanceId,
     alloc::Allocation,
-    job::{Service, Task},
+    job::{AddressMode, Publish, Service, Task},
     names::{NameKind, SERVICE_RULE},
-    service::Registration,
+    service::{Publication, Registration},
 };
 
 use crate::{
@@ -171,6 +171,7 @@ fn register(
     }
     let tagged = service.tagged_addresses.iter();
     let tagged = tagged.map(|(name, address)| (env.interpolate(name), env.interpolate(address)));
+    let publish = publication(&scope, service, &label);
     Ok(Registration {
         id,
         provider: service.provider,
@@ -183,10 +184,20 @@ fn register(
         tagged_addresses: tagged.collect(),
         weights: service.weights,
         checks,
+        publish,
         alloc: alloc.id,
         task: task.map(|task| task.name.clone()),
         job: alloc.job_key.clone(),
     })
+}
+
+/// Where the published port of a service leads: to the port in the network of the allocation if it has one, else to the machine's.
+fn publication(scope: &Scope<'_>, service: &Service, label: &str) -> Option<Publication> {
+    let Publish { port, host_network } = service.publish.clone()?;
+    let mode = if scope.workload.alloc_network.is_some() { AddressMode::Alloc } else { AddressMode::Host };
+    // An invalid port makes the registration fail.
+    let target = address::resolve(scope, mode, label, "").unwrap_or_default();
+    Some(Publication { port, host_network, target_address: target.ip, target_port: target.port })
 }
 
 /// `_herdlet-task-<alloc>-<task, or group-GROUP>-<service>-<port label>`. Without a port the last dash remains.

@@ -153,6 +153,7 @@ fn shared(store: &watch::Sender<StoreHealth>) -> Shared {
         manifests: watch::channel(Drivers::built_in()).1,
         paths: Paths { state: nowhere.clone(), runtime: nowhere },
         catalog: Arc::new(BuiltIn::default()),
+        published: Box::new(|_| None),
         consul: Arc::new(Consul::absent()),
         variables: Arc::new(Variables::new(variables)),
         template_users: Box::new(|_| Default::default()),

@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use herdlet_agent::{
     agent,
     instance::{Host, Instance, Mode, Options, offered_cores},
-    present,
+    networks::Permission,
+    present, published,
     state_db::{Alone, ClaimError, Opened, StateDb, StateDir},
 };
 use herdlet_api::http::Facts;
@@ -113,6 +114,7 @@ fn facts_of(config: &Config, instance: &Instance, member: Option<&Member>) -> Fa
         reserved_ports: comma_list(&config.reserved_ports),
         room: (total, config.reserved),
         dynamic_ports: (*config.dynamic_ports.start(), *config.dynamic_ports.end()),
+        unpublishable: published::lack(Permission::probe()),
     }
 }
 

@@ -56,6 +56,10 @@ pub(super) fn scrape(
         isolation,
         state_bytes: Box::new(move || std::fs::metadata(&database).map_or(0, |metadata| metadata.len())),
         catalogs: agent.context.services.catalogs.clone(),
+        published: {
+            let published = Arc::clone(&agent.context.published);
+            Box::new(move || published.counts())
+        },
         templates: {
             let renderer = Arc::clone(&agent.context.renderer);
             Box::new(move || renderer.figures())

@@ -91,6 +91,9 @@ pub const VOLUMES: [&str; 4] = ["data", "data[0]", "data[1]", "data[2]"];
 /// Fixed ports of [`random`] jobs.
 const PORTS: [u16; 2] = [8_080, 8_081];
 
+/// The published port of [`random`] jobs.
+const PUBLISHED: u16 = 8_082;
+
 /// The value of `${meta.color}` on the node.
 pub const COLOR: &str = "red";
 
@@ -238,7 +241,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
     if rng.one_in(2) {
         // Consul would perform its own checks; nothing simulates that.
         let in_consul = Service { provider: Provider::Consul, checks: Vec::new(), ..service("web") };
-        let own = Service { task: rng.one_in(2).then(|| "main".to_owned()), ..random_service("web", rng) };
+        // Another job may publish the port.
+        let publish = (count == 2).then_some(Publish { port: PUBLISHED, host_network: None });
+        let named = rng.one_in(2).then(|| "main".to_owned());
+        let own = Service { task: named, publish, ..random_service("web", rng) };
         group.services.push(if rng.one_in(3) { in_consul } else { own });
     }
     if rng.one_in(3) {

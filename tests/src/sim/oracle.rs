@@ -175,10 +175,11 @@ impl Life {
 
     /// Whether a live allocation of another job has a port that this job requests.
     fn is_beaten(&self, job: &JobView) -> bool {
-        let fixed: Vec<u16> = job.job.groups.iter().flat_map(Group::fixed_ports).collect();
+        let published = job.job.groups.iter().flat_map(Group::published_ports).map(|publish| publish.port);
+        let fixed: Vec<u16> = job.job.groups.iter().flat_map(Group::fixed_ports).chain(published).collect();
         self.allocs.values().any(|view| {
-            let mut ports = view.spec.host_ports();
-            let holds = ports.any(|port| fixed.contains(&port.value));
+            let held = view.spec.host_ports().map(|port| port.value);
+            let holds = held.chain(view.spec.published_ports()).any(|port| fixed.contains(&port));
             holds && view.spec.job_key != job.key && !view.status.is_terminal()
         })
     }

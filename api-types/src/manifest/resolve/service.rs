@@ -7,7 +7,9 @@ use std_alloc::{borrow::ToOwned, collections::BTreeMap, format, string::String, 
 use super::{identity::to_service_identity, length, names::Names, plain};
 use crate::{
     Duration,
-    job::{AddressMode, Check, CheckKind, CheckRestart, Provider, Service, Thresholds, Weights},
+    job::{
+        AddressMode, Check, CheckKind, CheckRestart, Network, Provider, Publish, Service, Thresholds, Weights,
+    },
     manifest::{
         CheckType, Text,
         defaults::{CHECK_GRACE, check_name},
@@ -46,8 +48,16 @@ fn to_service(spec: &service::Service, names: &Names<'_>) -> Service {
             warning: weights.warning.filter(|weight| *weight > 0).unwrap_or(default.warning),
         },
         task: spec.task.clone().filter(|_| names.task.is_none()),
+        publish: spec.publish.as_ref().map(to_publish),
         checks: spec.checks.iter().flatten().map(|check| to_check(check, spec, &name, names)).collect(),
         name,
+    }
+}
+
+fn to_publish(spec: &service::Publish) -> Publish {
+    Publish {
+        port: spec.port.unwrap_or_default(),
+        host_network: spec.host_network.clone().filter(|name| name != Network::DEFAULT_HOST_NETWORK),
     }
 }
 

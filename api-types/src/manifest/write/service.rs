@@ -13,7 +13,7 @@ use crate::{
         defaults::{CHECK_GRACE, check_name},
         non_empty, non_empty_map,
         resolve::Names,
-        service::{CheckRestart, Protocol, Weights},
+        service::{CheckRestart, Protocol, Publish, Weights},
         texts, unless,
     },
 };
@@ -41,6 +41,10 @@ fn from_service(service: &job::Service, names: &Names<'_>) -> Service {
         ),
         task: service.task.clone(),
         identity: service.identity.as_ref().map(from_service_identity),
+        publish: service
+            .publish
+            .as_ref()
+            .map(|publish| Publish { port: Some(publish.port), host_network: publish.host_network.clone() }),
         // The checks have these settings.
         on_update: None,
         check_restart: None,

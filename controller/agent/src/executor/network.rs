@@ -10,9 +10,14 @@ use super::{Context, PlaceVerb, retry};
 /// The network of an allocation.
 pub async fn network(context: &Arc<Context>, alloc: &Arc<Allocation>, verb: PlaceVerb) -> Outcome {
     let (networks, alloc) = (Arc::clone(&context.networks), Arc::clone(alloc));
+    let published = Arc::clone(&context.published);
     let done = herdlet_runtime::off_thread(move || match verb {
         PlaceVerb::Up => networks.up(&alloc),
-        PlaceVerb::Down => networks.down(&alloc),
+        // The address goes to another allocation next.
+        PlaceVerb::Down => match published.withdraw(alloc.id) {
+            Ok(()) => networks.down(&alloc),
+            Err(why) => retry(why),
+        },
         PlaceVerb::Inspect => networks.inspect(&alloc),
     });
     match done.await {

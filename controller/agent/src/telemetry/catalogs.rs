@@ -7,7 +7,7 @@ use std::fmt;
 use herdlet_services::catalog::Catalogs;
 
 use super::{names, number, page::Page};
-use crate::publish::ReadModel;
+use crate::{publish::ReadModel, published::PublishedCounts};
 
 const BUILT_IN: &str = "built_in";
 const CONSUL: &str = "consul";
@@ -28,4 +28,12 @@ pub(super) fn write(page: &mut Page<'_>, catalogs: &Catalogs, model: &ReadModel)
         &names::CATALOG_FAILURES,
         catalogs.consul.failures().map(|(request, count)| ([CONSUL, request], count)),
     )
+}
+
+/// Writes published ports and their targets.
+pub(super) fn write_published(page: &mut Page<'_>, counts: PublishedCounts) -> fmt::Result {
+    let PublishedCounts { open, waiting, targets } = counts;
+    let ports = [(["open"], number(open)), (["waiting"], number(waiting))];
+    page.gauges(&names::PUBLISHED_PORTS, ports)?;
+    page.gauges(&names::PUBLISHED_TARGETS, [([], number(targets))])
 }

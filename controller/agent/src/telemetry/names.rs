@@ -173,6 +173,10 @@ metrics! {
         "Services by catalogue: registered; pending (registration not confirmed); leaving (removal not confirmed).";
     CATALOG_FAILURES = Counter Number "catalog_failures_total" ["catalog", "request"]
         "Requests that a catalogue refused or did not answer, by purpose (list, register, deregister, update, watch).";
+    PUBLISHED_PORTS = Gauge Number "published_ports" ["state"]
+        "Published ports of services: open (held, and leading to the healthy instances); waiting (explain shows the reason).";
+    PUBLISHED_TARGETS = Gauge Number "published_targets" []
+        "Instances to which published ports lead.";
 
     // Templates of tasks.
     TEMPLATE_QUERIES = Gauge Number "template_queries" []

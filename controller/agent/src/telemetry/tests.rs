@@ -61,6 +61,7 @@ fn node_with(contact: Option<NodeContact>) -> Node {
         isolation: "cgroup",
         state_bytes: Box::new(|| 4096),
         catalogs: Catalogs { built_in: Arc::new(BuiltIn::default()), consul: Arc::new(Consul::absent()) },
+        published: Box::new(|| PublishedCounts { open: 2, waiting: 1, targets: 5 }),
         templates: Box::new(|| Figures {
             queries: 4,
             done: 9,

@@ -15,12 +15,10 @@ use std::{
     sync::Arc,
 };
 
-use herdlet_agent::publish::ReadModel;
+use herdlet_agent::{publish::ReadModel, service_health::is_listed};
 use herdlet_api_types::service::Registration;
 use herdlet_runtime::Gate;
 use herdlet_services::catalog::BuiltIn;
-
-use crate::http;
 
 pub(super) const ZONE: &str = "herdlet";
 const SERVICES: &str = "service";
@@ -104,7 +102,7 @@ impl Zone {
         if instances.is_empty() {
             return Found::Nothing;
         }
-        instances.retain(|one| http::is_listed(&self.model, one));
+        instances.retain(|one| is_listed(&self.model, one));
         Found::Name(instances.iter().filter_map(place).collect())
     }
 }

@@ -39,6 +39,9 @@ pub(super) async fn apply(
     if jobs.is_empty() && volumes.is_empty() {
         return Err(ApiError::Problems(nothing(&names).into()));
     }
+    if let Some(problem) = unpublishable(shared.facts.unpublishable, &jobs) {
+        return Err(ApiError::Problems(problem.into()));
+    }
     if !set_name.is_empty() {
         let name = sets::name(&set_name)?;
         sets::join(&mut jobs, &name, |key| shared.model.job(key).filter(|view| !view.deleting))?;
@@ -110,6 +113,14 @@ fn nothing(names: &[String]) -> Problem {
     let source = if names.is_empty() { "the request".to_owned() } else { names.join(", ") };
     let message = "it contains no manifest".to_owned();
     Problem { source, line: 0, column: 0, path: String::new(), message }
+}
+
+/// The first job with a service that publishes a port, for an agent that can't do so.
+fn unpublishable(why: Option<&str>, jobs: &[Job]) -> Option<Problem> {
+    let why = why?;
+    let publishes = |job: &&Job| job.groups.iter().any(|group| group.published_ports().next().is_some());
+    let message = format!("{}: {why}", jobs.iter().find(publishes)?.key());
+    Some(Problem { source: "the request".to_owned(), line: 0, column: 0, path: String::new(), message })
 }
 
 /// Parses on another thread: megabytes of manifests take a while.

@@ -74,6 +74,7 @@ impl ApiFixture {
             host: HostSampler::default(),
             paths: Paths { state: dir.path().join("state"), runtime: dir.path().join("run") },
             catalog: Arc::new(BuiltIn::default()),
+            published: Box::new(|_| None),
             consul: Arc::new(Consul::absent()),
             variables: Arc::new(Variables::new(variables)),
             template_users: Box::new(|_| Default::default()),

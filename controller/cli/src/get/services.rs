@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use herdlet_api_types::{
     JobKey,
     job::{Group, Provider},
-    service::{CheckResult, CheckStatus, Registration, ServiceHealth, ServiceView},
+    service::{CheckResult, CheckStatus, PublishedView, Registration, ServiceHealth, ServiceView},
     view::JobView,
 };
 
@@ -59,6 +59,8 @@ fn names_in_consul(jobs: &[JobView]) -> BTreeMap<String, &JobKey> {
 
 fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
     let mut columns = vec!["SERVICE", "HEALTH", "PASSING", "ADDRESS", "PROVIDER", "ALLOC", "TASK", "TAGS"];
+    let any_published = services.iter().any(|one| one.published.is_some());
+    columns.extend(any_published.then_some("PUBLISHED"));
     columns.extend((form == Form::Wide).then_some("OUTPUT"));
     let mut listing = Listing::new(&columns);
     let mut instances: BTreeMap<String, (usize, usize)> = BTreeMap::new();
@@ -71,6 +73,7 @@ fn service_listing(services: Vec<ServiceView>, form: Form) -> Listing {
         let (key, name) = (one.registration.id.clone(), service_name(&one));
         let (passing, all) = instances.get(&name).copied().unwrap_or_default();
         let mut cells: Vec<Cell> = service_cells(&one, format!("{passing}/{all}")).map(Cell::Text).into();
+        cells.extend(any_published.then(|| Cell::Text(published(&one))));
         cells.extend((form == Form::Wide).then(|| Cell::Text(check_output(&one.results))));
         listing.rows.push(Row { key, name, cells, document: Document::Service(Box::new(one)) });
     }
@@ -105,6 +108,17 @@ fn service_cells(one: &ServiceView, passing: String) -> [String; 8] {
     ]
 }
 
+/// The published addresses, and whether they lead to this instance.
+fn published(one: &ServiceView) -> String {
+    match &one.published {
+        None => String::new(),
+        Some(PublishedView { problem: Some(_), .. }) => "no; see: herdlet explain".to_owned(),
+        Some(view) if view.receives => view.addresses.join(","),
+        Some(view) if view.addresses.is_empty() => String::new(),
+        Some(view) => format!("not from {}", view.addresses.join(",")),
+    }
+}
+
 /// The first line of a check's output: of a failing check if there is one, else of one with a
 /// warning, else of the first.
 fn check_output(results: &[CheckResult]) -> String {
@@ -135,7 +149,7 @@ mod tests {
             tags: vec!["a".to_owned(), "b".to_owned()],
             ..fixture::registration(&format!("{name}-{seed}"), AllocId::from_hash([seed; 16]))
         };
-        ServiceView { registration, health, results: results.iter().map(result).collect() }
+        ServiceView { registration, health, results: results.iter().map(result).collect(), published: None }
     }
 
     fn elsewhere(mut one: ServiceView) -> ServiceView {

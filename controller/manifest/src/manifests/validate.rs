@@ -101,6 +101,7 @@ pub(super) fn job(manifest: &JobManifest, job: &Job, drivers: &Drivers, findings
         let trail = &groups.item(index);
         one_group(manifest, &GroupContext { spec, group, trail, job, drivers, task: None }, findings);
     }
+    service::published_ports(job, &groups, findings);
     depends::between_groups(job, findings);
 }
 

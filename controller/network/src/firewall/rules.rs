@@ -39,7 +39,7 @@ const FORWARD: &str = "forward";
 const ADMIN: &str = "admin";
 
 const RAW: i32 = -300;
-const DESTINATION_NAT: i32 = -100;
+pub(super) const DESTINATION_NAT: i32 = -100;
 const SOURCE_NAT: i32 = 100;
 const FILTER: i32 = 0;
 
@@ -53,12 +53,12 @@ pub(super) const CHAINS: [(&str, Option<Hook>); 6] = [
     (FORWARD, hook(HookPoint::Forward, FILTER, ChainKind::Filter)),
 ];
 
-const fn hook(point: HookPoint, priority: i32, kind: ChainKind) -> Option<Hook> {
+pub(super) const fn hook(point: HookPoint, priority: i32, kind: ChainKind) -> Option<Hook> {
     Some(Hook { point, priority, kind })
 }
 
 /// The family of a packet, as the kernel numbers it.
-const FAMILY4: [u8; 1] = [2];
+pub(super) const FAMILY4: [u8; 1] = [2];
 const FAMILY6: [u8; 1] = [10];
 
 /// fe80::/10, the addresses that interfaces give themselves, with its mask.
@@ -68,7 +68,7 @@ const LINK_LOCAL6: ([u8; 16], [u8; 16]) = (
 );
 
 /// The register that rules without a look-up use.
-const REGISTER: u32 = 0;
+pub(super) const REGISTER: u32 = 0;
 
 /// The rules for these bridges, by chain. The administrator's chain is not among them.
 pub(super) fn rules_of(bridges: &[BridgeRules]) -> BTreeMap<&'static str, Vec<Rule>> {
@@ -108,7 +108,7 @@ fn arriving(bridge: &BridgeRules) -> Vec<Vec<Expression>> {
 
 /// Ports of 127.0.0.0/8 are for the machine alone. A neighbour can send packets to such addresses; the kernel would drop them,
 /// unless they had been translated before.
-fn not_of_the_machine_alone() -> Vec<Expression> {
+pub(super) fn not_of_the_machine_alone() -> Vec<Expression> {
     let mut rule = in_network(Field::Destination4, &FAMILY4, &[127, 0, 0, 0], &[255, 0, 0, 0]);
     rule.push(decide(Verdict::Accept));
     rule
@@ -193,7 +193,7 @@ fn from(bridge: &BridgeRules, interface: Meta, how: Comparison) -> Vec<Expressio
     vec![load_meta(interface, REGISTER), compare(REGISTER, how, &name)]
 }
 
-fn of_family(family: &[u8]) -> Vec<Expression> {
+pub(super) fn of_family(family: &[u8]) -> Vec<Expression> {
     vec![load_meta(Meta::Family, REGISTER), compare(REGISTER, Comparison::Equal, family)]
 }
 
@@ -210,7 +210,7 @@ fn in_network(field: Field, family: &[u8], base: &[u8], bits: &[u8]) -> Vec<Expr
 }
 
 /// A rule whose comment changes with its content (64-bit FNV-1a, which is the same in every build).
-fn digested(expressions: Vec<Expression>) -> Rule {
+pub(super) fn digested(expressions: Vec<Expression>) -> Rule {
     let mut digest = 0xcbf2_9ce4_8422_2325_u64;
     for byte in expressions.iter().flat_map(Expression::content) {
         digest = (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

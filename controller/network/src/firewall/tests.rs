@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    nft::{ChainKind, HookPoint},
+    nft::{ChainKind, Hook, HookPoint, MapType, Rule},
     test_machine::on_machine,
 };
 

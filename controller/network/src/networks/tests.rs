@@ -2,6 +2,7 @@
 
 mod hostile;
 mod name_server;
+mod published;
 mod settings;
 
 use std::{

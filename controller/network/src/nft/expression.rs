@@ -170,6 +170,13 @@ pub fn mask(register: u32, mask: &[u8]) -> Expression {
     expression("bitwise", data)
 }
 
+/// Loads a random number below `limit`, in the machine's byte order.
+pub fn load_random(limit: u32, register: u32) -> Expression {
+    const RANDOM: u32 = 1;
+    let data = Attributes::new().with_be32(1, number_of(register)).with_be32(2, limit).with_be32(3, RANDOM);
+    expression("numgen", data)
+}
+
 /// Replaces the key in the register by its value in the map. Goes on with the rule only if the map has it.
 pub fn look_up(map: &str, register: u32) -> Expression {
     let register = number_of(register);

@@ -65,6 +65,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         update: _,
         network,
         volumes,
+        // Except for published ports, which are resources like other ports.
         services: _,
         tasks,
         shutdown_delay: _,
@@ -81,6 +82,7 @@ pub fn replacing(old: &Job, new: &Job, group: &str) -> Vec<String> {
         ("network", *network != new_group.network),
         ("volumes", *volumes != new_group.volumes),
         ("ephemeral_disk", *disk_mib != new_group.disk_mib || *kept_disk != new_group.kept_disk),
+        ("services.publish", !old_group.published_ports().eq(new_group.published_ports())),
         ("affinities", *affinities != new_group.affinities),
         ("spreads", *spreads != new_group.spreads),
     ]));

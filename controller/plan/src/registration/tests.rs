@@ -318,6 +318,26 @@ fn tagged_addresses_are_interpolated() {
 }
 
 #[test]
+fn published_port_leads_into_the_network_of_the_allocation_or_to_the_machine() {
+    let mut world = World::new();
+    let target = |world: &World, host_network: Option<&str>| {
+        let publish = Publish { port: 443, host_network: host_network.map(Into::into) };
+        let registration = world.one(Service { publish: Some(publish), ..service(Some("http")) }).unwrap();
+        let published = registration.publish.unwrap();
+        assert_eq!((published.port, published.host_network.as_deref()), (443, host_network));
+        let usual = (registration.address, registration.port);
+        ((published.target_address, published.target_port), usual)
+    };
+    let ((ip, port), (_, host_port)) = target(&world, Some("lan"));
+    assert_eq!(ip, "172.26.64.9");
+    assert_ne!(port, host_port, "the port inside");
+    world.network = None;
+    let (published, usual) = target(&world, None);
+    assert_eq!(published, usual);
+    assert_eq!(world.one(service(Some("http"))).unwrap().publish, None);
+}
+
+#[test]
 fn a_broken_service_holds_no_other_back() {
     let nameless = Service { name: "no_label".into(), ..service(Some("http")) };
     let mut portless = Service { name: "portless".into(), ..service(None) };

@@ -256,7 +256,7 @@ impl Allocs {
             (true, false) => {
                 entry.holds_ports = false;
                 self.ports.release(&entry.spec);
-                entry.spec.host_ports().next().is_some()
+                entry.spec.host_ports().next().is_some() || entry.spec.published_ports().next().is_some()
             }
         };
         let freed_room = match (entry.holds, has_ended(&entry.state.durable)) {

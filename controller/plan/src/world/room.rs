@@ -3,7 +3,7 @@
 //! In: ends of allocations, jobs that find no room. Out: jobs to plan again, reservations. Requests of groups and the
 //! order of the queue are in `job/capacity`; the allocations count what is in use.
 
-use std_alloc::{format, string::String, vec::Vec};
+use std_alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use herdlet_api_types::{
     AllocId, JobKey,
@@ -122,7 +122,10 @@ impl World {
     /// Whether the group's fixed ports are free or held by the job itself.
     fn check_fixed_ports(&self, key: &JobKey, group: &Group) -> Result<(), Unplaced> {
         let own = self.allocs.of_job(key).filter(|(_, alloc)| alloc.room().is_some());
-        let own = own.flat_map(|(_, alloc)| alloc.spec.host_ports()).map(|port| port.value).collect();
+        let ports_of = |alloc: &Allocation| -> BTreeSet<u16> {
+            alloc.host_ports().map(|port| port.value).chain(alloc.published_ports()).collect()
+        };
+        let own = own.flat_map(|(_, alloc)| ports_of(&alloc.spec)).collect();
         ports::check_fixed(group, self.allocs.ports(), &own)
             .map_err(|why| why.unplaced(|port| self.allocs.holder_of(port)))
     }

@@ -47,6 +47,7 @@ mod periodic;
 mod placement;
 mod processes;
 mod prune;
+mod published;
 mod reload;
 mod reschedule;
 mod run;

@@ -11,6 +11,7 @@ mod ownership;
 mod pages;
 mod peers;
 mod programs;
+mod published;
 mod strangers;
 mod supervisors;
 mod task_api;

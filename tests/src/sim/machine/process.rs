@@ -194,7 +194,14 @@ impl Machine {
         }
         let shared = |held: &Allocation| {
             let mut ports = alloc.host_ports().map(|port| port.value);
-            ports.any(|port| held.host_ports().any(|held| held.value == port))
+            let is_anothers = held.job_key != alloc.job_key;
+            ports.any(|port| {
+                held.host_ports().any(|held| held.value == port)
+                    || held.published_ports().any(|published| published == port)
+            }) || alloc.published_ports().any(|port| {
+                held.host_ports().any(|held| held.value == port)
+                    || (is_anothers && held.published_ports().any(|published| published == port))
+            })
         };
         if let Some((_, other)) =
             self.live().find(|((id, ..), known)| *id != alloc.id && shared(&known.alloc))

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use herdlet_agent::service_health::is_listed;
 use herdlet_api_types::{AllocId, DeploymentId, JobKey, nomad, service::Registration, view::JobView};
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ struct KnownJob {
 impl KnownObjects {
     /// The present state.
     pub(super) fn now(shared: &Shared) -> Self {
-        let services = shared.catalog.all().into_iter().filter(|one| services::is_listed(&shared.model, one));
+        let services = shared.catalog.all().into_iter().filter(|one| is_listed(&shared.model, one));
         let services = services.map(|one| (one.id.clone(), one)).collect();
         Self { services, ..Self::before(shared, u64::MAX) }
     }
@@ -189,7 +190,7 @@ impl Reader {
         if !self.topics.want_any("Service") {
             return Vec::new();
         }
-        let listed = |one: &Registration| services::is_listed(&self.shared.model, one);
+        let listed = |one: &Registration| is_listed(&self.shared.model, one);
         let now: BTreeMap<String, Registration> =
             self.shared.catalog.all().into_iter().filter(listed).map(|one| (one.id.clone(), one)).collect();
         let before = std::mem::replace(&mut self.known.services, now);

@@ -13,6 +13,10 @@ use super::text::no_such;
 use super::{Findings, GroupContext, identity, text};
 use crate::yaml::Trail;
 
+mod published;
+
+pub(super) use published::of_job as published_ports;
+
 /// Minimum interval and timeout of a check.
 const CHECK_TIME_MIN: Duration = Duration::from_secs(1);
 /// Methods that an HTTP check may use.
@@ -117,6 +121,9 @@ pub(super) fn list(
         only_consul(service, &trail, findings);
         if let Some(identity) = &spec.identity {
             identity::of_service(identity, &trail.field("identity"), findings);
+        }
+        if let Some(written) = &spec.publish {
+            published::of_service(context, (written, service), &trail.field("publish"), findings);
         }
         if let Some(task) = &spec.task {
             a_task(context, task, &trail.field("task"), findings);

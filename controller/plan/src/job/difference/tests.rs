@@ -6,8 +6,8 @@ use herdlet_api_types::{
     fixture::{self, group, job, scaling, task},
     job::{
         ChangeMode, Dependency, DependencyCondition, Dns, GroupDependency, Identity, JobType, Lifecycle,
-        LogMode, MountPropagation, Network, NetworkMode, PortRequest, Prestop, TemplateChange, Ui,
-        VolumeMount, VolumeRequest,
+        LogMode, MountPropagation, Network, NetworkMode, PortRequest, Prestop, Publish, Service,
+        TemplateChange, Ui, VolumeMount, VolumeRequest,
     },
 };
 use std_alloc::vec;
@@ -93,7 +93,11 @@ fn each_job_field_changes_in_place_or_replaces() {
             job.groups[0].meta = meta;
         }),
     ];
-    let replacing: [(&str, Change); 32] = [
+    let replacing: [(&str, Change); 33] = [
+        ("services.publish", |job| {
+            let publish = Some(Publish { port: 80, host_network: None });
+            job.groups[0].services.push(Service { publish, ..service("web") });
+        }),
         ("tasks[a].vault", |job| first(job).vault = Some(fixture::vault_access())),
         ("spec.type", |job| job.kind = JobType::Batch),
         ("spec.region", |job| job.region.push('2')),

@@ -165,7 +165,7 @@ impl World {
         let id = entry.next_alloc_id(&self.ctx.settings.instance.0, place);
         let settings = &self.ctx.settings;
         let wants = Room::of(spec);
-        if (!wants.is_empty() || spec.fixed_ports().next().is_some()) && self.line.is_anothers_turn(key) {
+        if (!wants.is_empty() || spec.needs_fixed_ports()) && self.line.is_anothers_turn(key) {
             return None;
         }
         let name = || format!("{}.{group}[{index}]", key.id);
@@ -181,7 +181,10 @@ impl World {
             host_ip: &settings.host_ip,
             networks: &settings.host_networks,
         };
-        match ports::assign(spec, id, self.allocs.ports(), &offered) {
+        let held = self.allocs.ports();
+        let assigned = ports::check_published(spec, key, held, &offered)
+            .and_then(|()| ports::assign(spec, id, held, &offered));
+        match assigned {
             Ok(ports) => Some(Admission { id, ports, cores }),
             Err(why) => {
                 let unplaced = why.unplaced(|port| self.allocs.holder_of(port));
