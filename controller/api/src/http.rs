@@ -122,6 +122,9 @@ pub use task_api::{Authority, LocalAuthority, Principal, TaskApiServer, TokenCac
 pub use tls::{Tls, TlsError, Validity};
 pub use variable_users::TemplateUsers;
 
+/// Finds the published port of a service, for one of its instances.
+pub type Publications = Box<dyn Fn(&Registration) -> Option<PublishedView> + Send + Sync>;
+
 /// Renders the metrics page, with the measured usage of tasks.
 pub type MetricsPage = Box<dyn Fn(Format, Vec<Measured>) -> String + Send + Sync>;
 
@@ -142,8 +145,7 @@ pub struct Shared {
     pub paths: Paths,
     /// Services registered in the built-in catalogue.
     pub catalog: Arc<BuiltIn>,
-    /// The published port of a service, for one of its instances.
-    pub published: Box<dyn Fn(&Registration) -> Option<PublishedView> + Send + Sync>,
+    pub published: Publications,
     /// The Consul agent for services with `provider = "consul"`.
     pub consul: Arc<Consul>,
     pub variables: Arc<Variables>,
