@@ -19,8 +19,8 @@ use rustix::process::Signal;
 
 use crate::common::{is_root, patient, start_run};
 
-/// The examples with a test below, in `run.rs`, in `cni.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
-const TOLD: [&str; 25] = [
+/// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
+const TOLD: [&str; 26] = [
     "artifact",
     "bridge",
     "bridge-docker",
@@ -36,6 +36,7 @@ const TOLD: [&str; 25] = [
     "java",
     "periodic",
     "placement",
+    "published",
     "qemu",
     "sidecar",
     "tag-override",

@@ -1,7 +1,8 @@
-//! Shop ports of services: which instances answer, over roll-outs, drains and crashes of the agent.
+//! Published ports of services: which instances answer, over roll-outs, drains and crashes of the agent.
 
 use std::{
     collections::BTreeSet,
+    fs,
     io::{ErrorKind, Read as _, Write as _},
     net::{TcpListener, TcpStream, UdpSocket},
     sync::{
@@ -16,7 +17,9 @@ use herdlet_e2e::{
     agent::{Agent, Setup},
     host,
     http::{self, Peer},
-    ports, wait,
+    ports,
+    program::example,
+    wait,
 };
 
 use crate::common::{indented, is_root, job};
@@ -296,6 +299,22 @@ fn open_connections_outlive_the_end_of_new_ones() {
     assert_eq!(answers(port, 20), set(&["1 0"]));
     agent.cli(&["delete", "shop", "--no-shutdown-delay"]).success();
     until_refused(port);
+    agent.finish();
+}
+
+#[test]
+fn the_example_answers_on_its_port() {
+    if !is_root() {
+        return;
+    }
+    let [port] = ports::free();
+    let mut agent = start();
+    let manifest = fs::read_to_string(example("published")).unwrap().replace("8088", &port.to_string());
+    agent.apply_and_wait(&manifest);
+    wait::until_true("it answers", || {
+        http::get(&Peer::Port(port), "/").is_some_and(|answer| answer.status == 200)
+    });
+    agent.cli(&["delete", "published", "--wait"]).success();
     agent.finish();
 }
 

@@ -99,7 +99,7 @@ fn damage_is_reported_by_the_kernel_and_repaired_under_the_task() {
     assert_eq!(agent.single("web.g[0]", "server").pid, pid, "the task runs on");
     // A task can't follow into another namespace.
     damage(&agent, ("the namespace", port), || unmount(&*inside, UnmountFlags::DETACH).unwrap());
-    assert_ne!(agent.single("web.g[0]", "server").pid, pid);
+    wait::until_true("the task restarts", || agent.single("web.g[0]", "server").pid != pid);
 
     // An inspection may have come first by chance, once or twice.
     assert!(detected(&agent, "event") >= 6.0, "{} {}", detected(&agent, "event"), detected(&agent, "look"));
