@@ -10,13 +10,13 @@ mod consul;
 pub mod drivers;
 pub mod folder;
 mod orphans;
+mod parts;
 mod published;
 mod templates;
 mod watchers;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    collections::BTreeSet,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -26,14 +26,13 @@ use herdlet_api_types::{
     InstanceId, UnixNanos, alloc::Allocation, manifest::defaults::NODE_POOL, volume::Volume,
 };
 use herdlet_base::paths::Paths;
-use herdlet_config::{MAX_KILL_TIMEOUT, artifact::Limits, vault::VaultServer};
+use herdlet_config::MAX_KILL_TIMEOUT;
 use herdlet_driver::AttemptId;
 use herdlet_fingerprint;
 use herdlet_plan::{
     context::Settings,
     env::NodeFacts,
     event::{Command, DesiredChange, Event, Refusal, Reply},
-    identity_claims::Issuer,
     job::{capacity::Room, cores::OfferedCores},
     state::AllocState,
     turn::Note,
@@ -76,6 +75,7 @@ use watchers::Watchers;
 
 pub use closing::close_left_open;
 pub use orphans::{Orphans, Tally};
+pub use parts::Parts;
 
 /// Capacity of the inbox. When it is full, senders wait; the loop never does.
 const INBOX_LEN: usize = 4_096;
@@ -85,40 +85,6 @@ const DRIVER_NEWS_LEN: usize = 64;
 
 /// Capacity for tasks whose templates have new data. They wait while the loop is behind.
 const TEMPLATE_CHANGES_LEN: usize = 64;
-
-/// The components an agent is built from.
-pub struct Parts {
-    pub instance: Instance,
-    /// The open state database and its contents.
-    pub state: Opened,
-    /// Facts about this machine.
-    pub node: NodeFacts,
-    pub settings: Settings,
-    /// Host volumes from the config.
-    pub volumes: Vec<Volume>,
-    /// The address of the Consul agent.
-    pub consul: ConsulConfig,
-    /// Above this pressure in percent, starts of lower priority wait.
-    pub start_pressure_limit: u8,
-    /// Users who may enter the directories of every allocation.
-    pub task_dir_users: Vec<String>,
-    /// Limits of artifacts.
-    pub artifacts: Limits,
-    /// The variables that templates read.
-    pub variables: Arc<Variables>,
-    /// The directory of plugins that fetch secrets.
-    pub secrets_plugins: PathBuf,
-    /// Rules of templates.
-    pub templates: herdlet_config::template::Template,
-    /// The bridge of networks in mode `bridge`.
-    pub network: herdlet_config::network::Network,
-    /// Rules of identities that this agent signs.
-    pub issuer: Issuer,
-    /// Servers of Vault, by name.
-    pub vault: BTreeMap<String, VaultServer>,
-    /// Receives the planner's notes, to count them.
-    pub notes: NoteSink,
-}
 
 /// A running agent.
 pub struct Agent {

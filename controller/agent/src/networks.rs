@@ -18,7 +18,7 @@ use herdlet_api_types::{
 };
 use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_cni::networks::{CniNetworks, Depth};
-use herdlet_config::network::{NameServing, Network as Settings};
+use herdlet_config::network::Network as Settings;
 use herdlet_network::{
     host,
     link::{self, InterfaceName},
@@ -220,34 +220,6 @@ impl AllocNetworks {
                 self.inspect(alloc)
             }
         }
-    }
-
-    /// The sockets to which allocations on the bridge send queries for names, as they are opened.
-    pub fn name_servers(&self) -> watch::Receiver<Option<Arc<NameServer>>> {
-        self.name_servers.subscribe()
-    }
-
-    /// The address to which allocations on a bridge send queries for names; none if they use other servers.
-    fn name_server(&self, networks: &Networks) -> Option<IpAddr> {
-        if self.settings.dns == NameServing::Off {
-            return None;
-        }
-        let server = networks.name_server().unwrap_or_else(|error| {
-            tracing::warn!(error = in_full(&error), "failed to answer queries of allocations for names");
-            None
-        })?;
-        let ip = server.ip.into();
-        self.name_servers.send_if_modified(|known| {
-            let is_new = known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &server));
-            *known = Some(server);
-            is_new
-        });
-        Some(ip)
-    }
-
-    /// The host name of an allocation's tasks; none if it is the machine's. An invalid one has failed the network before.
-    pub fn hostname(&self, alloc: &Allocation) -> Option<String> {
-        dns::hostname(alloc, &self.machine.node).ok().flatten()
     }
 
     /// The numbers of the ports that this agent holds.

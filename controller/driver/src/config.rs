@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 use herdlet_api_types::{
     AllocId,
     alloc::{CoreSet, Ports},
-    job::{Logs, Resources},
+    job::{Logs, MountPropagation, Resources},
 };
 use herdlet_base::paths;
 
@@ -147,6 +147,16 @@ pub enum Propagation {
     HostToTask,
     /// Both directions.
     Bidirectional,
+}
+
+impl From<MountPropagation> for Propagation {
+    fn from(wanted: MountPropagation) -> Self {
+        match wanted {
+            MountPropagation::Private => Self::Private,
+            MountPropagation::HostToTask => Self::HostToTask,
+            MountPropagation::Bidirectional => Self::Bidirectional,
+        }
+    }
 }
 
 /// A device of the machine.

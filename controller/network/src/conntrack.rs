@@ -71,7 +71,7 @@ pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkE
 /// As [`forget`].
 pub(crate) fn forget_datagrams(socket: &mut Socket, target: SocketAddrV4) -> Result<(), NetlinkError> {
     let meant = Side { ip: (*target.ip()).into(), port: target.port() };
-    forget_if(socket, meant.ip, |reply| Side::of(reply, (SOURCE4, SOURCE_PORT)).as_ref() == Some(&meant))
+    forget_if(socket, meant.ip, |reply| Side::read(reply, (SOURCE4, SOURCE_PORT)).as_ref() == Some(&meant))
 }
 
 /// `is_meant` decides by the tuple of the connection's answers.
@@ -109,8 +109,8 @@ pub(crate) fn forget_untranslated(
     let filter = Attributes::new().with_u32(FILTER_ORIGINAL, BY_PROTOCOL);
     let wanted = Attributes::new().with_nested(TUPLE_ORIGINAL, &tuple).with_nested(FILTER, &filter);
     let is_stale = |found: &Object| {
-        let original = Side::of(value(found, TUPLE_ORIGINAL)?, (DESTINATION4, DESTINATION_PORT))?;
-        let reply = Side::of(value(found, TUPLE_REPLY)?, (SOURCE4, SOURCE_PORT))?;
+        let original = Side::read(value(found, TUPLE_ORIGINAL)?, (DESTINATION4, DESTINATION_PORT))?;
+        let reply = Side::read(value(found, TUPLE_REPLY)?, (SOURCE4, SOURCE_PORT))?;
         let is_mapped = |ip: Option<IpAddr>| ports.contains(&(ip, original.port));
         Some(original == reply && (is_mapped(None) || is_mapped(Some(original.ip))))
     };
@@ -126,7 +126,7 @@ struct Side {
 
 impl Side {
     /// The side that these attributes of a tuple describe; none for another protocol.
-    fn of(tuple: &[u8], (address, port): (u16, u16)) -> Option<Self> {
+    fn read(tuple: &[u8], (address, port): (u16, u16)) -> Option<Self> {
         let protocol = message::find(tuple, TUPLE_PROTOCOL)?;
         let ip: [u8; 4] = message::find(message::find(tuple, TUPLE_IP)?, address)?.try_into().ok()?;
         let port: [u8; 2] = message::find(protocol, port)?.try_into().ok()?;

@@ -165,7 +165,7 @@ fn place(socket: &mut Socket, chain: &ForeignChain, traffic: Traffic) -> Result<
 
 /// What was done to let packets through.
 #[derive(Debug, Default)]
-pub struct Opened {
+pub struct PassageChange {
     /// The chains that lacked the rules, and have them now.
     pub changed: Vec<ForeignChain>,
     /// One for each chain that can't be changed, for instance because another program owns its table.
@@ -181,9 +181,9 @@ pub fn let_through(
     instance: &str,
     bridge: &InterfaceName,
     traffic: Traffic,
-) -> Result<Opened, NetlinkError> {
+) -> Result<PassageChange, NetlinkError> {
     let (rules, mark) = (rules(instance, bridge, traffic), mark(instance));
-    let mut opened = Opened::default();
+    let mut opened = PassageChange::default();
     for chain in dropping(socket, traffic)? {
         let table = Table { family: chain.family, name: &chain.table };
         let place = place(socket, &chain, traffic)?;

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use herdlet_api_types::{
-    alloc::Allocation,
-    driver::FsIsolation,
-    job::{Group, MountPropagation},
-};
+use herdlet_api_types::{alloc::Allocation, driver::FsIsolation, job::Group};
 use herdlet_base::observation;
 use herdlet_driver::{
     self, AttemptId, Availability, Device, DriverError, DriverInfo, Entries, Entry, ExecOutcome,
@@ -240,11 +236,7 @@ fn with_facts(
         host_path: source.path.clone().into(),
         task_path: source.destination.clone().into(),
         readonly: source.read_only,
-        propagation: match source.propagation {
-            MountPropagation::Private => Propagation::Private,
-            MountPropagation::HostToTask => Propagation::HostToTask,
-            MountPropagation::Bidirectional => Propagation::Bidirectional,
-        },
+        propagation: source.propagation.into(),
     };
     let volumes = known.mounts.iter().filter(|_| places::mounts_volumes(&info)).map(volume);
     let network =

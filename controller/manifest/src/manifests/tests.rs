@@ -58,7 +58,7 @@ fn examples_load_and_come_back() {
 fn examples_are_one_set() {
     let set = load(&[repository().join("manifests")], &Drivers::built_in(), &Variables::default())
         .unwrap_or_else(|all| panic!("{all}"));
-    assert_eq!((set.jobs.len(), set.volumes.len()), (25, 4));
+    assert_eq!((set.jobs.len(), set.volumes.len()), (26, 4));
 }
 
 #[test]
@@ -243,26 +243,6 @@ fn driver_with_own_files_accepts_mounts_anywhere() {
         volumes: {data: {type: host, source: data}}, tasks: [
         {name: t, driver: boxed, volume_mounts: [{volume: data, destination: /srv}]}]}]}}";
     parse("x", text.as_bytes(), &drivers).unwrap_or_else(|all| panic!("{all}"));
-}
-
-/// The service reloaded, and read the old file.
-#[test]
-fn a_reload_of_an_isolated_task_that_sees_no_change_is_warned_about() {
-    let warned = |driver: &str, destination: &str, mode: &str| {
-        let text = format!(
-            "{{apiVersion: herdlet/v1, kind: Job, metadata: {{name: a}}, spec: {{groups: [{{name: g, tasks: [{{name: t, driver: {driver},
-               config: {{command: x}}, templates: [{{data: x, destination: {destination}, {mode}}}]}}]}}]}}}}"
-        );
-        let read = read(&text).unwrap_or_else(|all| panic!("{all}"));
-        read.warnings.into_iter().any(|warning| warning.message.contains("below /etc until it restarts"))
-    };
-    let signal = "change_mode: signal, change_signal: SIGHUP";
-    assert!(warned("exec", "etc/app/conf", signal) && warned("exec", "/etc/conf", signal));
-    assert!(!warned("exec", "local/etc/conf", signal) && !warned("raw_exec", "etc/conf", signal));
-    assert!(
-        !warned("exec", "etc/conf", "change_mode: restart")
-            && !warned("exec", "etc/conf", "change_mode: noop")
-    );
 }
 
 #[test]

@@ -38,8 +38,8 @@ impl Images {
         let allowed: Vec<PathBuf> =
             dirs.flat_map(|dir| std::iter::once(dir.to_owned()).chain(fs::canonicalize(dir))).collect();
         let found = match resolve(&task_dir.join(written), &allowed).map_err(failed)? {
-            Resolved::Allowed(found) => found,
-            Resolved::Elsewhere(path) => {
+            ImagePath::Allowed(found) => found,
+            ImagePath::Elsewhere(path) => {
                 return Err(DriverError::fatal(format!(
                     "image_path is not in the allowed paths: {} is neither in the allocation's directory nor in `drivers.qemu.image_paths` of the agent's config",
                     path.display()
@@ -55,7 +55,7 @@ impl Images {
     }
 }
 
-enum Resolved {
+enum ImagePath {
     /// A path without links, in an allowed directory.
     Allowed(PathBuf),
     /// The path leads here, which is in none.
@@ -64,7 +64,7 @@ enum Resolved {
 
 /// Follows a path step by step. It inspects nothing outside the allowed directories and their parents, so that no error
 /// shows a job which other files exist. A link in an allowed directory may lead into another one.
-fn resolve(path: &Path, allowed: &[PathBuf]) -> io::Result<Resolved> {
+fn resolve(path: &Path, allowed: &[PathBuf]) -> io::Result<ImagePath> {
     let is_on_the_way =
         |path: &Path| allowed.iter().any(|dir| path.starts_with(dir) || dir.starts_with(path));
     let (mut at, mut links) = (PathBuf::from("/"), 0);
@@ -76,7 +76,7 @@ fn resolve(path: &Path, allowed: &[PathBuf]) -> io::Result<Resolved> {
         }
         let next = at.join(&step);
         if !is_on_the_way(&next) {
-            return Ok(Resolved::Elsewhere(next));
+            return Ok(ImagePath::Elsewhere(next));
         }
         if !fs::symlink_metadata(&next)?.is_symlink() {
             at = next;
@@ -93,8 +93,8 @@ fn resolve(path: &Path, allowed: &[PathBuf]) -> io::Result<Resolved> {
         rest.extend(steps(&target));
     }
     Ok(match allowed.iter().any(|dir| at.starts_with(dir)) {
-        true => Resolved::Allowed(at),
-        false => Resolved::Elsewhere(at),
+        true => ImagePath::Allowed(at),
+        false => ImagePath::Elsewhere(at),
     })
 }
 

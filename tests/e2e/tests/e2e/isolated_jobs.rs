@@ -72,7 +72,7 @@ fn every_job_file_runs() {
     if !is_root() {
         return;
     }
-    let config = "drivers: {exec: {allow_caps: [all], allowed_modes: {pid: [host], ipc: [host]}}}\nhost_ip: 127.0.0.1\n";
+    let config = "drivers: {exec: {allow_caps: [all], allowed_modes: {pid: [host], ipc: [host]}}}\nhost_ip: 127.0.0.1\nmax_kill_timeout: 1s\n";
     let mut agent = Agent::start_with(Setup::default().config(format!("{config}{}", ports::for_tasks())));
     agent.apply(&volume("shared"));
     let [port] = ports::free();
@@ -85,7 +85,7 @@ fn every_job_file_runs() {
         eprintln!("{name}");
         ground.apply(name);
         check(&ground);
-        ground.agent.cli(&["delete", name, "--wait", "--purge"]).success();
+        ground.agent.cli(&["delete", name, "--wait"]).success();
     }
     ground.agent.finish();
 }

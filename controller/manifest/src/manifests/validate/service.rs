@@ -214,7 +214,7 @@ fn one_check(
     } else if service.port.is_none() && check.kind.has_address() {
         findings.absent(trail, trail, "needs a port: its own or the service's");
     }
-    address::of_check(context, check, service, trail, findings);
+    address::of_check(context, (check, service), trail, findings);
     for (written, length, name) in
         [(spec.interval, check.interval, "interval"), (spec.timeout, check.timeout, "timeout")]
     {

@@ -98,7 +98,7 @@ fn inode(path: &std::path::Path) -> u64 {
 /// Returns since when a job's template is outdated, in nanoseconds since 1970.
 fn outdated_since(agent: &Agent, job: &str) -> u128 {
     fn found(value: &Value) -> Option<u128> {
-        let is_outdated = value["message"].as_str().is_some_and(|message| message.contains("outdated"));
+        let is_outdated = value["message"].as_str().is_some_and(|message| message.starts_with("outdated"));
         let within = || match value {
             Value::Array(each) => each.iter().find_map(found),
             Value::Object(each) => each.values().find_map(found),

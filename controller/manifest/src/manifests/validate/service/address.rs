@@ -47,8 +47,7 @@ pub(super) fn of_service(
 /// default, where only a port with a label leads into the allocation's network.
 pub(super) fn of_check(
     context: &GroupContext<'_>,
-    check: &Check,
-    service: &Service,
+    (check, service): (&Check, &Service),
     trail: &Trail<'_>,
     findings: &mut Findings<'_>,
 ) {
