@@ -309,7 +309,7 @@ mod tests {
             // constraint.
             let is_ours = is_ours && !field.path.starts_with("spec.groups.tasks.constraints.distinct_");
             // Networks of tasks share the shape of those of groups, and the parser rejects these blocks.
-            let of_group = ["dns", "cni", "ports.host_network"]
+            let of_group = ["dns", "cni", "hostname", "ports.host_network"]
                 .map(|block| format!("spec.groups.tasks.resources.network.{block}"));
             let is_ours = is_ours && !of_group.iter().any(|block| field.path.starts_with(block));
             // The identity of a service has the shape of a task's, but no task gets its token.
