@@ -170,7 +170,7 @@ struct Shared {
     info: Arc<DriverInfo>,
     /// The driver's number in records.
     number: DriverNumber,
-    translate: Box<dyn Translate>,
+    translate: Arc<dyn Translate>,
     setup: Setup,
     earlier: Earlier,
     exits: Outlet<Exited>,
@@ -194,7 +194,7 @@ impl Engine {
             shared: Arc::new(Shared {
                 number: DriverNumber::of(&info.name),
                 info: Arc::new(info),
-                translate: Box::new(translate),
+                translate: Arc::new(translate),
                 setup,
                 earlier: Earlier::default(),
                 exits: Outlet::default(),
@@ -351,10 +351,10 @@ impl Shared {
 fn examinations(shared: Arc<Shared>) -> impl Stream<Item = Fingerprint> + Send {
     stream::unfold((shared, EXAMINATION_DELAY), |(shared, wait)| async move {
         tokio::time::sleep(wait).await;
-        let examined = Arc::clone(&shared);
-        let examination = off_thread(move || {
-            Ok(examined.translate.fingerprint(&examined.setup.isolation, Effort::Thorough))
-        });
+        // It may last longer than the agent, and must not hold the attempts: they would restore their directory, which a private agent
+        // removes at its end.
+        let (translate, isolation) = (Arc::clone(&shared.translate), shared.setup.isolation.clone());
+        let examination = off_thread(move || Ok(translate.fingerprint(&isolation, Effort::Thorough)));
         let found = examination.await.unwrap_or_else(|error| Fingerprint {
             health: Health::Unhealthy,
             description: format!("failed to {}", error.why()),

@@ -52,6 +52,9 @@ impl Programs {
 
     /// What a program prints about its version, as far as it is known. `name` is that of a file.
     pub(crate) fn versions(&self, name: &str) -> Versions {
+        if let Err(error) = durable::make_dir(&self.kept) {
+            tracing::debug!(%error, path = %self.kept.display(), "the versions of programs can't be kept");
+        }
         Versions { kept: self.kept.join(name), known: Mutex::default() }
     }
 }
@@ -122,18 +125,13 @@ impl Versions {
         let identity = Identity::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
         let output = output(program, argument, VERSION_TIME_MAX)
             .map_err(|why| format!("{} {argument}: {why}", program.display()))?;
-        if let Err(error) = self.keep(&identity, &output) {
+        // Not into a directory made again: the agent may have ended meanwhile, and have removed it.
+        let kept = durable::write(&self.kept, format!("{identity:?}\n{output}").as_bytes());
+        if let Err(error) = kept {
             tracing::debug!(%error, path = %self.kept.display(), "failed to keep the version of a program");
         }
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((identity, output.clone()));
         Ok(output)
-    }
-
-    fn keep(&self, identity: &Identity, output: &str) -> io::Result<()> {
-        if let Some(dir) = self.kept.parent() {
-            durable::make_dir(dir)?;
-        }
-        durable::write(&self.kept, format!("{identity:?}\n{output}").as_bytes())
     }
 }
 
@@ -241,6 +239,19 @@ mod tests {
         script(dir.path(), "tool", "echo other $1");
         assert_eq!(versions.known(&program), None);
         assert_eq!(versions.query(&program, "-version").unwrap(), "other -version\n");
+    }
+
+    /// A private agent has ended before the program has answered.
+    #[test]
+    fn directory_that_was_removed_is_not_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = script(dir.path(), "tool", "echo out");
+        let kept = dir.path().join("run/kept");
+        let versions = Programs::new(OsString::new(), kept.clone()).versions("tool");
+        assert!(kept.exists());
+        fs::remove_dir_all(dir.path().join("run")).unwrap();
+        assert_eq!(versions.query(&program, "-version").unwrap(), "out\n");
+        assert!(!dir.path().join("run").exists());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::{
     cell::RefCell,
     collections::BTreeSet,
+    ffi::OsString,
     fs,
     os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
@@ -160,7 +161,9 @@ impl Home {
     pub fn until_no_trace(&self) {
         until_empty(|| {
             let mut left = self.leftovers();
-            left.extend(self.private_homes().iter().map(|path| format!("directory {}", path.display())));
+            let described =
+                |path: &PathBuf| format!("directory {} with {:?}", path.display(), entries_of(path));
+            left.extend(self.private_homes().iter().map(described));
             for instance in self.instances.borrow().iter() {
                 left.extend(host::trees(instance).iter().map(|tree| format!("cgroup {}", tree.display())));
                 left.extend(
@@ -184,6 +187,10 @@ impl Home {
         self.instances.borrow_mut().extend(found.iter().cloned());
         found
     }
+}
+
+fn entries_of(dir: &Path) -> Vec<OsString> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
 impl Drop for Home {

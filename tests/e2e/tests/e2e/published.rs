@@ -234,7 +234,8 @@ fn roll_out_under_load(mode: Mode) {
     }
     let [port] = ports::free();
     let mut agent = start();
-    let shop = shop(port, mode);
+    // Beside other tests, a client may stand still between its connection and its request.
+    let shop = Shop { shutdown_delay: "5s", ..shop(port, mode) };
     agent.apply_and_wait(&shop.manifest());
     until_answers(port, &["1 0", "1 1", "1 2"]);
     let load = Load::new(port);
