@@ -22,6 +22,7 @@ mod secret;
 mod service;
 mod template;
 mod vault;
+mod volume;
 
 pub use artifact::{Artifact, ArtifactMode};
 pub use children::{Child, Origin, Parameterized, PayloadRule, Periodic};
@@ -37,6 +38,7 @@ pub use service::{
 };
 pub use template::{ChangeScript, Template, TemplateChange, TemplateSource, TemplateWait};
 pub use vault::VaultAccess;
+pub use volume::{MountPropagation, VolumeMount, VolumeRequest};
 
 /// The default of `node_pool`.
 pub const NODE_POOL: &str = "default";
@@ -373,17 +375,6 @@ impl KeptDisk {
     }
 }
 
-/// `volumes.<name>` of a group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeRequest {
-    /// Name of a host volume; with `per_alloc` the allocation's index is appended as `[n]`.
-    pub source: String,
-    /// Whether the group's tasks may only read.
-    pub read_only: bool,
-    /// Whether each allocation index has its own volume.
-    pub per_alloc: bool,
-}
-
 /// A task: one program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
@@ -553,41 +544,6 @@ pub struct Prestop {
     pub args: Vec<String>,
     /// After this time the task is stopped anyway.
     pub timeout: Duration,
-}
-
-/// `volume_mounts[]` of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeMount {
-    /// Name of a volume of the group.
-    pub volume: String,
-    /// Path of the mount; relative to the task directory for drivers without file system isolation.
-    pub destination: String,
-    /// Whether this task may only read.
-    pub read_only: bool,
-    /// What becomes of mounts that are made below it later.
-    #[serde(default, skip_serializing_if = "MountPropagation::is_private")]
-    pub propagation: MountPropagation,
-}
-
-/// Where mounts appear that are made below a volume later.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum MountPropagation {
-    /// Where they are made.
-    #[default]
-    Private,
-    /// Those of the machine in the task, too.
-    HostToTask,
-    /// In both.
-    Bidirectional,
-}
-
-impl MountPropagation {
-    /// Whether it is the default.
-    pub fn is_private(&self) -> bool {
-        *self == Self::Private
-    }
 }
 
 /// `identities[]` of a task: a signed token that identifies the task.
