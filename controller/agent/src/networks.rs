@@ -403,17 +403,23 @@ impl AllocNetworks {
             .map_err(|error| NetworkError::Io { what: "name a bridge", source: std::io::Error::other(error) })
     }
 
-    /// The ports that lead to an allocation. Ports of single tasks are the machine's.
+    /// The ports that lead to an allocation.
     fn ports_of(&self, alloc: &Allocation) -> Vec<RequestedPort> {
+        self.requested_ports(alloc).map(|(_, _, requested)| requested).collect()
+    }
+
+    /// The same, each with its label and the port that it comes from. Ports of single tasks are the machine's.
+    fn requested_ports<'a>(
+        &'a self,
+        alloc: &'a Allocation,
+    ) -> impl Iterator<Item = (&'a String, &'a AssignedPort, RequestedPort)> {
         let network = alloc.group().and_then(|group| group.network.as_ref());
-        let is_usual = |label: &str| {
-            network.is_none_or(|network| network.host_network(label) == Network::DEFAULT_HOST_NETWORK)
-        };
-        let of_label = |(label, port): (&String, &AssignedPort)| {
-            let usual: &[IpAddr] = if is_usual(label) { &self.machine.usual_addresses } else { &[] };
-            requested(port, usual)
-        };
-        alloc.ports.iter().flat_map(of_label).collect()
+        alloc.ports.iter().flat_map(move |(label, port)| {
+            let on = network.map_or(Network::DEFAULT_HOST_NETWORK, |network| network.host_network(label));
+            let is_usual = on == Network::DEFAULT_HOST_NETWORK;
+            let usual: &[IpAddr] = if is_usual { &self.machine.usual_addresses } else { &[] };
+            requested(port, usual).into_iter().map(move |requested| (label, port, requested))
+        })
     }
 }
 

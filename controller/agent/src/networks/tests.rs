@@ -28,6 +28,33 @@ fn ports_lead_to_allocations_at_their_address_and_for_the_machine() {
     }
 }
 
+/// Another allocation may have the same number at 127.0.0.1, by another network of the machine.
+#[test]
+fn port_of_a_named_network_is_not_at_the_loopback_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = Paths { state: dir.path().to_owned(), runtime: dir.path().join("run") };
+    let machine = Machine {
+        permission: Permission::Missing,
+        usual_addresses: vec!["192.0.2.7".parse().unwrap()],
+        node: CurrentNode::new(NodeFacts::default()),
+    };
+    let networks =
+        AllocNetworks::new(InstanceId("0123456789abcdef".to_owned()), Settings::default(), &paths, machine);
+    for (name, expected) in [("default", vec!["192.0.2.7", "127.0.0.1"]), ("public", vec!["192.0.2.7"])] {
+        let mut job = herdlet_manifest::fixture::job("web", "g", "server");
+        let host_networks = [("http".to_owned(), name.to_owned())].into();
+        Arc::make_mut(&mut job).groups[0].network = Some(Network { host_networks, ..Network::default() });
+        let mut spec = Allocation::clone(&herdlet_manifest::fixture::alloc_view(&job, 0, 1).spec);
+        spec.ports = [("http".to_owned(), port("192.0.2.7", 80))].into();
+        let ips: Vec<String> =
+            networks.ports_of(&spec).iter().map(|port| port.host_ip.unwrap().to_string()).collect();
+        assert_eq!(ips, expected, "{name}");
+        let shown: Vec<String> =
+            networks.port_views(&spec, &[]).into_iter().map(|port| port.host_ip).collect();
+        assert_eq!(shown, expected, "{name}");
+    }
+}
+
 #[test]
 fn port_of_another_process_is_waited_for_by_name() {
     let port = HeldPort { protocol: Transport::Tcp, ip: None, port: 8080 };

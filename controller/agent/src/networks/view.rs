@@ -6,7 +6,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use herdlet_api_types::{
-    alloc::Allocation,
+    alloc::{Allocation, AssignedPort},
     job::NetworkMode,
     network::{AllocNetworkView, BridgeView, DroppingChain, NetworkView, PortView},
     view::AllocView,
@@ -15,13 +15,13 @@ use herdlet_base::error::in_full;
 use herdlet_cni::networks::Depth;
 use herdlet_network::{
     foreign::{self, ForeignChain, Passage, Traffic},
-    networks::{BridgeStatus, NetworkError},
+    networks::{BridgeStatus, NetworkError, RequestedPort},
     port_owner::{HeldPort, PortOwner, Transport, owner_of},
     socket::{Protocol, Socket},
 };
 use herdlet_plan::action::Outcome;
 
-use super::{AllocNetworks, Permission, mode_of, requested};
+use super::{AllocNetworks, Permission, failed, mode_of, retry};
 
 impl AllocNetworks {
     /// The bridge, if there is one, and the networks of these allocations.
@@ -69,14 +69,16 @@ impl AllocNetworks {
 
     /// Inspects the network of an allocation. Unlike [`AllocNetworks::inspect`], it holds no ports.
     fn seen(&self, alloc: &Allocation) -> Outcome {
+        let about = match self.describe(alloc) {
+            Ok(about) => about,
+            Err(why) => return retry(why),
+        };
         match mode_of(alloc) {
             NetworkMode::Bridge if self.machine.permission == Permission::Granted => {
-                let Ok(about) = self.describe(alloc) else { return Outcome::Absent };
                 let seen = self.seen_on_bridge(&about, &alloc.id.to_string());
-                seen.unwrap_or_else(|error: NetworkError| super::failed(&error))
+                seen.unwrap_or_else(|error: NetworkError| failed(&error))
             }
             NetworkMode::Cni(_) if self.machine.permission == Permission::Granted => {
-                let Ok(about) = self.describe(alloc) else { return Outcome::Absent };
                 self.cni_inspect(&about, Depth::Kernel)
             }
             NetworkMode::Host | NetworkMode::None | NetworkMode::Bridge | NetworkMode::Cni(_) => {
@@ -85,20 +87,18 @@ impl AllocNetworks {
         }
     }
 
-    fn port_views(&self, alloc: &Allocation, held: &[HeldPort]) -> Vec<PortView> {
+    pub(super) fn port_views(&self, alloc: &Allocation, held: &[HeldPort]) -> Vec<PortView> {
         if mode_of(alloc) == NetworkMode::None {
             return Vec::new();
         }
-        let of_port = |(label, port)| {
-            requested(port, &self.machine.usual_addresses).into_iter().map(move |requested| PortView {
-                label: String::clone(label),
-                host_ip: requested.host_ip.map_or_else(|| port.host_ip.clone(), |ip| ip.to_string()),
-                host_port: requested.host,
-                port: requested.inside,
-                held_by: holder(requested.host_ip, requested.host, held),
-            })
+        let view = |(label, port, requested): (&String, &AssignedPort, RequestedPort)| PortView {
+            label: label.clone(),
+            host_ip: requested.host_ip.map_or_else(|| port.host_ip.clone(), |ip| ip.to_string()),
+            host_port: requested.host,
+            port: requested.inside,
+            held_by: holder(requested.host_ip, requested.host, held),
         };
-        alloc.ports.iter().flat_map(of_port).collect()
+        self.requested_ports(alloc).map(view).collect()
     }
 }
 
