@@ -26,7 +26,7 @@ use herdlet_api_types::{
 use herdlet_base::{error::in_full, paths::Paths};
 use herdlet_network::{
     firewall::published::{PublishedPort, PublishedPorts},
-    port_owner::{HeldPort, Transport},
+    port_owner::HeldPort,
     ports::{HoldError, PortHolder},
 };
 use herdlet_runtime::{Gate, off_thread};
@@ -40,6 +40,9 @@ pub use wanted::Places;
 
 /// One comparison serves a burst of changes.
 const BURST: Duration = Duration::from_millis(5);
+
+/// The same while nothing is published: a busy agent then computes little for it.
+const QUIET_BURST: Duration = Duration::from_millis(50);
 
 /// How soon to try again for a port that another process has, because no event reports its release, and after a refusal of the kernel.
 const RETRY: Duration = Duration::from_secs(1);
@@ -189,7 +192,8 @@ impl PublishedServices {
                     Err(_) => Depth::Kernel,
                 },
             };
-            tokio::time::sleep(BURST).await;
+            // Only a port that is open must follow its instances at once.
+            tokio::time::sleep(if next.is_none() { QUIET_BURST } else { BURST }).await;
         }
     }
 
@@ -257,10 +261,7 @@ impl PublishedServices {
             (Ok(_), Some(why)) => return (Vec::new(), PortState { problem: Some(why.to_owned()), ..shown }),
         };
         shown.addresses = addresses.iter().map(|ip| SocketAddrV4::new(*ip, port)).collect();
-        let held = |at: &SocketAddrV4| {
-            let ip = Some((*at.ip()).into());
-            [Transport::Tcp, Transport::Udp].map(|protocol| HeldPort { protocol, ip, port: at.port() })
-        };
+        let held = |at: &SocketAddrV4| HeldPort::held_for(Some((*at.ip()).into()), at.port());
         let held: Vec<HeldPort> = shown.addresses.iter().flat_map(held).collect();
         if let Err(error) = self.holder.hold(&port.to_string(), &held) {
             let why = self.not_held(port, &error);
@@ -298,7 +299,7 @@ impl PublishedServices {
         if self.permission == Permission::Missing || (!has_any && !self.has_mark()) {
             return Ok(());
         }
-        if has_any {
+        if has_any && !self.has_mark() {
             let marked = std::fs::write(&self.mark, b"");
             marked.map_err(|error| format!("write {}: {error}", self.mark.display()))?;
         }
