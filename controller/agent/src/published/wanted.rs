@@ -51,7 +51,7 @@ pub(super) struct Instance {
     pub(super) at: Result<SocketAddrV4, String>,
 }
 
-/// The jobs that publish a port, each with what its newest version says about it.
+/// The jobs that publish a port, each with the `publish` of its newest version.
 type Candidates = BTreeMap<u16, BTreeMap<JobKey, (u64, Publish)>>;
 
 pub(super) fn wanted(places: &Places, model: &ReadModel, catalogue: &BuiltIn) -> BTreeMap<u16, PortPlan> {

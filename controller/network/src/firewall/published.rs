@@ -1,6 +1,6 @@
 //! Ports of the machine that lead to several targets: a table of nf_tables whose map has elements for each such port.
 //!
-//! In: ports, each with its targets. Out: the table, made, changed, and removed with the last port. It knows nothing of services and of
+//! In: ports, each with its targets. Out: the table, made, changed, and removed with the last port. It is independent of services and
 //! their health.
 //!
 //! Each port has [`SLOTS`] elements, which its targets share evenly. The kernel chooses one at random for each new connection, by TCP and

@@ -115,8 +115,8 @@ impl Networks {
         Ok(RuleRepair { own, passed })
     }
 
-    /// Lets packets of the bridge through chains of other programs, and returns those that dropped them. Where that fails, networks may
-    /// lack connections, and nothing else is wrong with them.
+    /// Lets packets of the bridge through chains of other programs, and returns those that dropped them. Where that fails,
+    /// packets of allocations may be dropped; their networks are complete nevertheless.
     pub(super) fn pass_others(&self) -> Vec<ForeignChain> {
         let socket = Socket::open(Protocol::Netfilter);
         let passed = socket.map_err(|error| error.to_string()).and_then(|mut socket| {

@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use crate::common::{is_root, patient, start_run};
 
 /// The examples with a test below, in `run.rs`, in `cni.rs`, in `published.rs`, in `traefik.rs`, in `vault.rs` or in `containers`.
-const TOLD: [&str; 26] = [
+const TESTED: [&str; 26] = [
     "artifact",
     "bridge",
     "bridge-docker",
@@ -63,7 +63,7 @@ fn every_example_is_valid_and_tested() {
             herdlet_e2e::command::Running::start(command).finish().success();
         }
     }
-    assert_eq!(found, TOLD.map(str::to_owned).into_iter().collect());
+    assert_eq!(found, TESTED.map(str::to_owned).into_iter().collect());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of which ports lead where, by example.
+//! Tests: to which instances published ports lead.
 
 use herdlet_api_types::job::{Job, Provider, Service};
 use herdlet_manifest::fixture;

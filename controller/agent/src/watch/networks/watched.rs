@@ -50,7 +50,7 @@ pub(super) struct Damage {
 pub(super) struct NetworksInUse {
     used: BTreeMap<AllocId, UsedNetwork>,
     due: BTreeSet<Subject>,
-    /// Those of which another namespace was found, or none.
+    /// The networks whose namespace was replaced or removed.
     moved: BTreeSet<AllocId>,
     holds: Holds<Subject>,
     /// Whether a network is new, and its changes are not reported yet.
