@@ -23,6 +23,8 @@ const DELETE: u16 = 2;
 /// Attributes of a connection (linux/netfilter/nfnetlink_conntrack.h).
 const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
+const PROTOCOL_INFO: u16 = 4;
+const ID: u16 = 12;
 const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 
@@ -46,6 +48,13 @@ const FILTER_ORIGINAL: u16 = 1;
 const FILTER_REPLY: u16 = 2;
 const BY_SOURCE: u32 = 1;
 const BY_PROTOCOL: u32 = 1 << 3;
+
+/// The state of a connection by TCP, in an attribute for TCP.
+const TCP: u16 = 1;
+const TCP_STATE: u16 = 1;
+
+/// States of a connection by TCP that has ended (linux/netfilter/nf_conntrack_tcp.h): TIME_WAIT and CLOSE.
+const ENDED: [u8; 2] = [7, 8];
 
 /// Families of addresses.
 const INET: u8 = 2;
@@ -90,7 +99,7 @@ fn forget_if(
     let leads_there = |found: &Object| {
         let reply = value(found, TUPLE_REPLY)?;
         let addresses = message::find(reply, TUPLE_IP)?;
-        Some(message::find(addresses, kind)? == bytes && is_meant(reply))
+        Some(message::find(addresses, kind)? == bytes && is_meant(reply) && !has_ended(found))
     };
     forget_those(socket, (family, wanted), |found| leads_there(found) == Some(true))
 }
@@ -135,6 +144,17 @@ impl Side {
     }
 }
 
+/// Whether it is a connection by TCP that has ended. It leads nowhere: the kernel replaces it when its client uses the port again, and a
+/// request to forget it could come after that, and end the new connection.
+fn has_ended(found: &Object) -> bool {
+    tcp_state(found).is_some_and(|state| ENDED.contains(&state))
+}
+
+fn tcp_state(found: &Object) -> Option<u8> {
+    let tcp = message::find(value(found, PROTOCOL_INFO)?, TCP)?;
+    message::find(tcp, TCP_STATE)?.first().copied()
+}
+
 /// Forgets those connections of a list that are wanted. Older kernels than 5.8 list more than the attributes name.
 fn forget_those(
     socket: &mut Socket,
@@ -148,8 +168,11 @@ fn forget_those(
             continue;
         };
         let mut named = Attributes::new().with(TUPLE_ORIGINAL | NESTED, original);
-        if let Some(zone) = value(connection, ZONE) {
-            named = named.with(ZONE, zone);
+        // With its number, no other connection that has taken its place is forgotten.
+        for kind in [ID, ZONE] {
+            if let Some(value) = value(connection, kind) {
+                named = named.with(kind, value);
+            }
         }
         match socket.request("forget a connection", vec![request(DELETE, family, named)]) {
             // It has ended.
@@ -167,4 +190,15 @@ fn request(kind: u16, family: u8, attributes: Attributes) -> Message {
 fn value(object: &Object, wanted: u16) -> Option<&[u8]> {
     message::attributes_after(&object.body, HEADER_LEN)
         .find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
+/// The states of the connections by TCP that lead to this address by a translation.
+#[cfg(test)]
+pub(crate) fn tcp_states(socket: &mut Socket, target: std::net::Ipv4Addr) -> Vec<u8> {
+    let found = socket.list("list connections", request(GET, INET, Attributes::new())).unwrap();
+    let leads_there = |found: &&Object| {
+        let reply = value(found, TUPLE_REPLY).and_then(|reply| message::find(reply, TUPLE_IP));
+        reply.and_then(|addresses| message::find(addresses, SOURCE4)) == Some(&target.octets())
+    };
+    found.iter().filter(leads_there).filter_map(tcp_state).collect()
 }

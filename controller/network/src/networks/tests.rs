@@ -11,7 +11,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
     path::Path,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -336,6 +336,26 @@ fn a_client_that_sends_on_reaches_the_next_allocation() {
             assert!(answered, "{owner}");
             networks.down(owner).unwrap();
         }
+    });
+}
+
+/// Its client may use its port again meanwhile: the new connection was forgotten in its place.
+#[test]
+fn connection_that_has_ended_is_not_forgotten() {
+    const TIME_WAIT: u8 = 7;
+    on_host(|_, networks| {
+        let made = networks.up(&request("a", &[port(Some(HOST), 8080, 80)])).unwrap();
+        let server = namespace(networks, "a").run(|| Server::open("0.0.0.0:80")).unwrap();
+        server.serve(|| ask("192.0.2.7:8080")).unwrap();
+        let _open = TcpStream::connect((HOST, 8080)).unwrap();
+        let mut socket = open_netfilter().unwrap();
+        let until = Instant::now() + ANSWER_MAX;
+        while !conntrack::tcp_states(&mut socket, made.address4).contains(&TIME_WAIT) {
+            assert!(Instant::now() < until, "the first connection has not ended");
+        }
+        assert_eq!(conntrack::tcp_states(&mut socket, made.address4).len(), 2);
+        conntrack::forget(&mut socket, made.address4.into()).unwrap();
+        assert_eq!(conntrack::tcp_states(&mut socket, made.address4), [TIME_WAIT]);
     });
 }
 

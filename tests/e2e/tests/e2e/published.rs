@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use herdlet_e2e::{
@@ -200,7 +200,7 @@ impl Load {
         while !self.ended.load(Ordering::Relaxed) {
             match self.request() {
                 Ok(()) => drop(self.answered.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => self.failed.lock().unwrap().push(error.to_string()),
+                Err(error) => self.failed.lock().unwrap().push(error),
             }
             // A busy machine sends fewer, instead of making up for them.
             next = (next + Self::PERIOD).max(Instant::now());
@@ -208,13 +208,21 @@ impl Load {
         }
     }
 
-    fn request(&self) -> std::io::Result<()> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(wait::PATIENCE))?;
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: shop\r\n\r\n")?;
+    /// # Errors
+    /// What failed, when, and from which port.
+    fn request(&self) -> Result<(), String> {
+        let began = SystemTime::now();
+        let mut stream =
+            TcpStream::connect(("127.0.0.1", self.port)).map_err(|error| format!("connect: {error}"))?;
+        let own = stream.local_addr().unwrap().port();
+        let failed = |what: &str, error: std::io::Error| {
+            format!("{what} from port {own}: {error}; began at {began:?}, failed at {:?}", SystemTime::now())
+        };
+        stream.set_read_timeout(Some(wait::PATIENCE)).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: shop\r\n\r\n").map_err(|error| failed("write", error))?;
         let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(std::io::Error::other(answer)) }
+        stream.read_to_string(&mut answer).map_err(|error| failed("read", error))?;
+        if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(answer) }
     }
 }
 
@@ -234,8 +242,7 @@ fn roll_out_under_load(mode: Mode) {
     }
     let [port] = ports::free();
     let mut agent = start();
-    // Beside other tests, a client may stand still between its connection and its request.
-    let shop = Shop { shutdown_delay: "5s", ..shop(port, mode) };
+    let shop = shop(port, mode);
     agent.apply_and_wait(&shop.manifest());
     until_answers(port, &["1 0", "1 1", "1 2"]);
     let load = Load::new(port);
