@@ -17,8 +17,8 @@
 //! - [`templates`]: templates of a thousand tasks.
 //! - [`task_api`]: requests through the sockets of tasks.
 //! - [`isolated`]: tasks of the driver `exec`, beside those of `raw_exec`.
-//! - [`networks`]: networks of allocations, made and removed.
-//! - [`published`]: published ports beside the addresses of their instances.
+//! - [`networks`]: networks of allocations, made and removed; beside CNI plugins ([`chain`]), which are left out if there are none.
+//! - [`published`]: published and mapped ports beside the addresses of their instances.
 //! - [`node`]: a node of stand-in servers, and thousands of simulated nodes.
 //! - [`machine`]: costs of the same work without herdlet.
 //! - [`ground`]: the directories of a run.
@@ -28,6 +28,7 @@
 #![expect(clippy::expect_used, reason = "a benchmark that cannot continue ends with the reason")]
 
 mod adoption;
+mod chain;
 mod checks;
 mod containers;
 mod cost;
@@ -56,7 +57,7 @@ use table::Table;
 /// A benchmark: prints one row or more.
 type Measure = fn(&mut Table, &BenchDirs);
 
-const MEASURES: [(&str, Measure); 30] = [
+const MEASURES: [(&str, Measure); 32] = [
     ("idle-memory", rest::idle_memory),
     ("start-200", |table, ground| starts::many(table, ground, 200)),
     ("start-500", |table, ground| starts::many(table, ground, 500)),
@@ -79,6 +80,8 @@ const MEASURES: [(&str, Measure); 30] = [
     ("templates", templates::a_thousand),
     ("task-api", task_api::cached_token),
     ("networks", networks::made_and_removed),
+    ("networks-cni", networks::beside_plugins),
+    ("bridged-200", networks::many),
     ("exec-latency", isolated::latency),
     ("exec-200", isolated::rate),
     ("exec-memory", isolated::memory),
