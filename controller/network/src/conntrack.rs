@@ -66,12 +66,26 @@ const HEADER_LEN: usize = 4;
 /// Marks an attribute that contains others.
 const NESTED: u16 = 0x8000;
 
-/// Forgets the connections that lead to this address by a translation.
+/// Forgets the connections that lead to these addresses by a translation.
 ///
 /// # Errors
 /// If the kernel does not answer, or has more connections than are listed.
-pub(crate) fn forget(socket: &mut Socket, target: IpAddr) -> Result<(), NetlinkError> {
-    forget_if(socket, target, |_| true)
+pub(crate) fn forget(socket: &mut Socket, targets: &BTreeSet<IpAddr>) -> Result<(), NetlinkError> {
+    match (targets.len(), targets.first()) {
+        (0, _) | (_, None) => Ok(()),
+        // The kernel selects them.
+        (1, Some(target)) => forget_if(socket, *target, |_| true),
+        _ => forget_those(socket, Wanted::default(), |found| {
+            let leads_there = || {
+                let addresses = message::find(value(found, TUPLE_REPLY)?, TUPLE_IP)?;
+                let v4 = || Some(IpAddr::from(<[u8; 4]>::try_from(message::find(addresses, SOURCE4)?).ok()?));
+                let v6 =
+                    || Some(IpAddr::from(<[u8; 16]>::try_from(message::find(addresses, SOURCE6)?).ok()?));
+                Some(targets.contains(&v4().or_else(v6)?) && !has_ended(found))
+            };
+            leads_there() == Some(true)
+        }),
+    }
 }
 
 /// Forgets the connections by UDP that lead to this address and port: they have no end, as long as clients send.
@@ -95,13 +109,13 @@ fn forget_if(
     };
     let source = Attributes::new().with_nested(TUPLE_IP, &Attributes::new().with(kind, &bytes));
     let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
-    let wanted = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
+    let attributes = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
     let leads_there = |found: &Object| {
         let reply = value(found, TUPLE_REPLY)?;
         let addresses = message::find(reply, TUPLE_IP)?;
         Some(message::find(addresses, kind)? == bytes && is_meant(reply) && !has_ended(found))
     };
-    forget_those(socket, (family, wanted), |found| leads_there(found) == Some(true))
+    forget_those(socket, Wanted { family, attributes }, |found| leads_there(found) == Some(true))
 }
 
 /// Forgets the connections by UDP to these ports of the machine that are not translated: they began while nothing was mapped
@@ -116,14 +130,14 @@ pub(crate) fn forget_untranslated(
     let protocol = Attributes::new().with(PROTOCOL_NUMBER, &[UDP]);
     let tuple = Attributes::new().with_nested(TUPLE_PROTOCOL, &protocol);
     let filter = Attributes::new().with_u32(FILTER_ORIGINAL, BY_PROTOCOL);
-    let wanted = Attributes::new().with_nested(TUPLE_ORIGINAL, &tuple).with_nested(FILTER, &filter);
+    let attributes = Attributes::new().with_nested(TUPLE_ORIGINAL, &tuple).with_nested(FILTER, &filter);
     let is_stale = |found: &Object| {
         let original = Side::read(value(found, TUPLE_ORIGINAL)?, (DESTINATION4, DESTINATION_PORT))?;
         let reply = Side::read(value(found, TUPLE_REPLY)?, (SOURCE4, SOURCE_PORT))?;
         let is_mapped = |ip: Option<IpAddr>| ports.contains(&(ip, original.port));
         Some(original == reply && (is_mapped(None) || is_mapped(Some(original.ip))))
     };
-    forget_those(socket, (INET, wanted), |found| is_stale(found) == Some(true))
+    forget_those(socket, Wanted { family: INET, attributes }, |found| is_stale(found) == Some(true))
 }
 
 /// One side of a connection by UDP over IPv4.
@@ -155,14 +169,23 @@ fn tcp_state(found: &Object) -> Option<u8> {
     message::find(tcp, TCP_STATE)?.first().copied()
 }
 
-/// Forgets those connections of a list that are wanted. Older kernels than 5.8 list more than the attributes name.
+/// What the kernel lists: by default all connections. Older kernels than 5.8 list more than the attributes name.
+#[derive(Default)]
+struct Wanted {
+    /// 0 for all.
+    family: u8,
+    attributes: Attributes,
+}
+
+/// Forgets those connections of a list that are meant.
 fn forget_those(
     socket: &mut Socket,
-    (family, wanted): (u8, Attributes),
-    is_wanted: impl Fn(&Object) -> bool,
+    Wanted { family, attributes }: Wanted,
+    is_meant: impl Fn(&Object) -> bool,
 ) -> Result<(), NetlinkError> {
-    let found = socket.list("list connections", request(GET, family, wanted))?;
-    for connection in found.iter().filter(|found| is_wanted(found)) {
+    let found = socket.list_if("list connections", request(GET, family, attributes), is_meant)?;
+    for connection in &found {
+        let Some(family) = connection.body.first().copied() else { continue };
         // Without it all connections of the machine would be forgotten.
         let Some(original) = value(connection, TUPLE_ORIGINAL).filter(|tuple| !tuple.is_empty()) else {
             continue;

@@ -5,9 +5,10 @@
 //!
 //! ```text
 //! up     bridge, rules, settings ─► claim an address ─► namespace with a file ─► pair ─► addresses, routes ─► mapped ports
-//! down   mapped ports ─► file of the namespace ─► pair ─► claim
+//! down   mapped ports ─► file of the namespace ─► (cleanup) connections ─► pair ─► claim
 //! ```
 
+mod cleanup;
 mod drift;
 mod inside;
 mod lone;
@@ -17,21 +18,20 @@ mod request;
 mod status;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use herdlet_base::{error::in_full, paths::hashed};
+use herdlet_base::paths::hashed;
 use rustix::io::Errno;
 
 use crate::{
     address::InterfaceAddress,
-    address_pool::AddressPool,
+    address_pool::{AddressPool, PoolError},
     changed_settings::ChangedSettings,
-    conntrack,
     firewall::{BridgeRules, Firewall, Installation, PortMap},
     foreign,
     link::{self, Hairpin, InterfaceName, Link, Mac, Pair},
@@ -42,6 +42,7 @@ use crate::{
     subnet::Subnet4,
 };
 
+use cleanup::{Cleanup, RemovedNetwork};
 pub use drift::{Concern, RuleRepair};
 use name_server::ServedNames;
 
@@ -72,7 +73,8 @@ const DIGEST_LEN: usize = 12;
 pub struct Networks {
     config: BridgeConfig,
     pins: Pins,
-    pool: AddressPool,
+    pool: Arc<AddressPool>,
+    cleanup: Cleanup,
     firewall: Firewall,
     holder: PortHolder,
     changed_settings: ChangedSettings,
@@ -104,9 +106,11 @@ impl Networks {
         let bridge =
             BridgeRules { name: config.name.clone(), subnet4: config.subnet4, subnet6: config.subnet6 };
         let claims = config.runtime.join("addresses").join(config.name.as_str());
+        let pool = Arc::new(AddressPool::new(claims, config.subnet4));
         Ok(Self {
             pins: Pins::in_dir(config.runtime.join("netns")),
-            pool: AddressPool::new(claims, config.subnet4),
+            cleanup: Cleanup::new(Arc::clone(&pool)),
+            pool,
             firewall: Firewall::open(&config.instance, vec![bridge])?,
             holder: PortHolder::default(),
             changed_settings: ChangedSettings::in_dir(config.runtime.join(SETTINGS)),
@@ -131,6 +135,7 @@ impl Networks {
         if let Some((ip, port)) = self.unreachable_port(request) {
             return Err(NetworkError::NoIpv6 { ip, port });
         }
+        self.cleanup.wait_for(request.owner)?;
         let mut socket = open_socket()?;
         let bridge = self.ensure_bridge(&mut socket)?;
         // The settings expose the machine's loopback addresses to the bridge, unless the rules are there.
@@ -192,6 +197,9 @@ impl Networks {
     /// # Errors
     /// If the kernel does not answer.
     pub fn inspect(&self, request: &NetworkRequest<'_>) -> Result<NetworkState, NetworkError> {
+        if self.cleanup.has(request.owner) {
+            return Ok(NetworkState::Absent);
+        }
         let claimed = self.pool.find(request.owner)?;
         let (address4, namespace) = match (claimed, self.pins.find(request.owner)?) {
             (None, Pin::Absent) => return Ok(NetworkState::Absent),
@@ -243,23 +251,44 @@ impl Networks {
         Ok(NetworkState::Complete(self.network(address4, &namespace)?))
     }
 
-    /// Removes an allocation's network; without effect if there is none. Each step is tried even if another one fails.
+    /// Removes an allocation's network; without effect if there is none. Each step is tried even if another one fails. Its address is free
+    /// some milliseconds later.
     ///
     /// # Errors
     /// That of the first step that failed. The claim of the address then stays.
     pub fn down(&self, owner: &str) -> Result<(), NetworkError> {
+        if self.cleanup.has(owner) {
+            return Ok(());
+        }
         let unmapped = self.unmap_ports(owner);
-        self.forget_connections(owner);
         if unmapped.is_ok() {
             self.holder.release(owner);
         }
         let removed = self.pins.remove(owner).map_err(NetworkError::from);
-        let unlinked = self.remove_link(owner);
-        unmapped.and(removed).and(unlinked)?;
-        Ok(self.pool.release(owner)?)
+        unmapped.and(removed)?;
+        let address4 = self.pool.find(owner)?;
+        if address4.is_none() && link::find(&mut open_socket()?, &self.link_name(owner)?)?.is_none() {
+            return Ok(self.pool.release(owner)?);
+        }
+        let addresses = address4.map(|address4| self.addresses(address4)).unwrap_or_default();
+        let removed = RemovedNetwork {
+            addresses: addresses.into_iter().map(|address| address.ip).collect(),
+            link: self.link_name(owner)?,
+            alias: self.alias(Some(owner)),
+        };
+        self.cleanup.complete(owner, removed);
+        Ok(())
     }
 
-    /// The allocations that have a claim, a namespace file or a mapped port.
+    /// Waits until all removals are complete: their addresses are free.
+    ///
+    /// # Errors
+    /// If that takes too long.
+    pub fn finish_removals(&self) -> Result<(), NetworkError> {
+        self.cleanup.finish()
+    }
+
+    /// The allocations that have a claim, a namespace file or a mapped port, and are not being removed.
     ///
     /// # Errors
     /// If something can't be listed.
@@ -267,7 +296,7 @@ impl Networks {
         let mut owners = self.firewall.owners()?;
         owners.extend(self.pool.owners()?.into_keys());
         owners.extend(self.pins.names()?.into_iter().filter_map(|name| name.into_string().ok()));
-        Ok(owners.into_iter().collect())
+        Ok(owners.into_iter().filter(|owner| !self.cleanup.has(owner)).collect())
     }
 
     /// Whether no allocation has a network, and no interface of another program is on the bridge.
@@ -275,6 +304,7 @@ impl Networks {
     /// # Errors
     /// If the kernel does not answer.
     pub fn is_unused(&self) -> Result<bool, NetworkError> {
+        self.finish_removals()?;
         if self.owners()?.iter().any(|owner| owner != name_server::OWNER) {
             return Ok(false);
         }
@@ -288,6 +318,7 @@ impl Networks {
     /// # Errors
     /// If the kernel refuses.
     pub fn remove(&self) -> Result<(), NetworkError> {
+        self.finish_removals()?;
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = Rules::Unknown;
         self.firewall.remove()?;
         foreign::withdraw(&mut open_netfilter()?, &self.config.instance)?;
@@ -328,7 +359,13 @@ impl Networks {
             (None, Some(preferred)) => Some(preferred),
             (None, None) => self.address_inside(request.owner)?,
         };
-        Ok(self.pool.claim(request.owner, preferred)?)
+        match self.pool.claim(request.owner, preferred) {
+            Err(PoolError::Full(_)) => {
+                self.finish_removals()?;
+                Ok(self.pool.claim(request.owner, preferred)?)
+            }
+            claimed => Ok(claimed?),
+        }
     }
 
     fn map_ports(&self, owner: &str, ports: Vec<PortMap>) -> Result<(), NetworkError> {
@@ -351,47 +388,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Forgets connections by UDP to ports that led nowhere when they began, so that clients that send on reach the allocation.
     fn forget_untranslated(&self, ports: &[PortMap]) {
-        let targets: BTreeSet<_> = ports.iter().map(|port| (port.host_ip, port.host_port)).collect();
-        if targets.is_empty() {
-            return;
-        }
-        let forget = || -> Result<(), NetworkError> {
-            Ok(conntrack::forget_untranslated(&mut open_netfilter()?, &targets)?)
-        };
-        if let Err(error) = forget() {
-            tracing::debug!(error = in_full(&error), "failed to forget connections to mapped ports");
-        }
-    }
-
-    /// Forgets connections through ports that lead to an allocation, so that clients reach whatever the ports lead to next. Without that
-    /// they pause for a while.
-    fn forget_connections(&self, owner: &str) {
-        let forget = || -> Result<(), NetworkError> {
-            let Some(address4) = self.pool.find(owner)? else { return Ok(()) };
-            let mut socket = open_netfilter()?;
-            for address in self.addresses(address4) {
-                conntrack::forget(&mut socket, address.ip)?;
-            }
-            Ok(())
-        };
-        if let Err(error) = forget() {
-            tracing::debug!(owner, error = in_full(&error), "failed to forget connections to the network");
-        }
-    }
-
-    /// Removes an allocation's interface on the machine. The end of the namespace would do so later, or not at all as long as a
-    /// process is in it, which would then share its address with the next owner.
-    fn remove_link(&self, owner: &str) -> Result<(), NetworkError> {
-        let (mut socket, name) = (open_socket()?, self.link_name(owner)?);
-        let is_ours = |found: &Link| {
-            found.kind == "veth" && (found.alias.is_empty() || found.alias == self.alias(Some(owner)))
-        };
-        match link::find(&mut socket, &name)? {
-            Some(found) if is_ours(&found) => Ok(link::delete(&mut socket, &name)?),
-            Some(_) | None => Ok(()),
-        }
+        self.cleanup.forget_untranslated(ports.iter().map(|port| (port.host_ip, port.host_port)).collect());
     }
 
     fn port_maps(&self, request: &NetworkRequest<'_>, address4: Ipv4Addr) -> Vec<PortMap> {

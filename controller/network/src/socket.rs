@@ -267,11 +267,24 @@ impl Socket {
     ///
     /// # Errors
     /// If the kernel refuses, or the list is too long or changes without end.
-    pub fn list(&mut self, what: &str, mut message: Message) -> Result<Vec<Object>, NetlinkError> {
+    pub fn list(&mut self, what: &str, message: Message) -> Result<Vec<Object>, NetlinkError> {
+        self.list_if(what, message, |_| true)
+    }
+
+    /// Lists those objects that are wanted, however many others there are.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub fn list_if(
+        &mut self,
+        what: &str,
+        mut message: Message,
+        is_wanted: impl Fn(&Object) -> bool,
+    ) -> Result<Vec<Object>, NetlinkError> {
         self.deadline = Instant::now() + ANSWER_MAX;
         message.flags |= REQUEST | DUMP;
         for _ in 0..LIST_TRIES {
-            match self.list_once(what, &message)? {
+            match self.list_once(what, &message, &is_wanted)? {
                 DumpResult::Whole(objects) => return Ok(objects),
                 DumpResult::Changed => {}
             }
@@ -279,13 +292,14 @@ impl Socket {
         Err(NetlinkError::io(what, io::ErrorKind::ResourceBusy))
     }
 
-    fn list_once(&mut self, what: &str, message: &Message) -> Result<DumpResult, NetlinkError> {
+    fn list_once(
+        &mut self,
+        what: &str,
+        message: &Message,
+        is_wanted: &impl Fn(&Object) -> bool,
+    ) -> Result<DumpResult, NetlinkError> {
         let (mut objects, mut bytes, mut changed) = (Vec::new(), 0, false);
         self.exchange(what, std::slice::from_ref(message), |_, received| {
-            bytes += HEADER_LEN + received.body.len();
-            if bytes > LIST_LEN_MAX {
-                return Err(NetlinkError::io(what, io::ErrorKind::FileTooLarge));
-            }
             changed |= received.flags & INTERRUPTED != 0;
             match received.kind {
                 ERROR | DONE => match read_answer(received) {
@@ -299,7 +313,14 @@ impl Socket {
                     }
                 },
                 kind if kind >= FIRST_KIND && received.flags & MULTI != 0 => {
-                    objects.push(Object::read(received));
+                    let object = Object::read(received);
+                    if is_wanted(&object) {
+                        bytes += HEADER_LEN + received.body.len();
+                        objects.push(object);
+                    }
+                    if bytes > LIST_LEN_MAX {
+                        return Err(NetlinkError::io(what, io::ErrorKind::FileTooLarge));
+                    }
                     Ok(ControlFlow::Continue(()))
                 }
                 _ => Ok(ControlFlow::Continue(())),
