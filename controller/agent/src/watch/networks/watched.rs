@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use herdlet_api_types::{AllocId, alloc::Allocation};
+use herdlet_api_types::{AllocId, alloc::Allocation, job::Group};
 use herdlet_network::{
     namespace::NamespaceId,
     networks::Concern,
@@ -19,6 +19,10 @@ use herdlet_plan::{action::Outcome, event::Noticed};
 
 use super::{holds::Holds, reports::Reports};
 use crate::networks::{AllocNetworks, is_on_bridge};
+
+/// Networks with interfaces of their own are inspected in one of this many periods: it takes about a millisecond of processor time, and
+/// the kernel reports most damage.
+const PERIODS: u8 = 5;
 
 /// What is inspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +59,8 @@ pub(super) struct NetworksInUse {
     holds: Holds<Subject>,
     /// Whether a network is new, and its changes are not reported yet.
     has_new: bool,
+    /// Below [`PERIODS`].
+    period: u8,
 }
 
 impl NetworksInUse {
@@ -97,7 +103,7 @@ impl NetworksInUse {
         self.due.iter().map(|subject| self.holds.until(subject, now).unwrap_or(now)).min()
     }
 
-    /// Inspects what may be damaged: after a report what the report is about, periodically everything.
+    /// Inspects what may be damaged: after a report what the report is about, periodically a part of everything.
     pub(super) fn inspect(&mut self, networks: &AllocNetworks, reports: &Reports, by: Noticed) -> Damage {
         self.find_namespaces(networks);
         self.doubt(networks, reports, by);
@@ -151,14 +157,21 @@ impl NetworksInUse {
     }
 
     fn doubt(&mut self, networks: &AllocNetworks, reports: &Reports, by: Noticed) {
-        let everything = by == Noticed::Periodic || reports.are_incomplete();
+        let (is_periodic, everything) = (by == Noticed::Periodic, reports.are_incomplete());
         let has_bridge = self.on_bridge().next().is_some();
-        if has_bridge && (everything || reports.rules != RuleChange::OwnOnly) {
+        if has_bridge && (is_periodic || everything || reports.rules != RuleChange::OwnOnly) {
             self.due.insert(Subject::Rules);
         }
         if everything {
             self.due.extend(self.used.keys().copied().map(Subject::Network));
             return;
+        }
+        if is_periodic {
+            self.period = (self.period + 1) % PERIODS;
+            let now = |(id, used): &(&AllocId, &UsedNetwork)| {
+                !has_own_interfaces(&used.alloc) || period_of(id) == self.period
+            };
+            self.due.extend(self.used.iter().filter(now).map(|(id, _)| Subject::Network(*id)));
         }
         for change in &reports.links {
             if let Some(number) = change.namespace {
@@ -181,6 +194,15 @@ impl NetworksInUse {
             }
         }
     }
+}
+
+/// The period in which a network is inspected.
+fn period_of(id: &AllocId) -> u8 {
+    id.0.as_bytes().iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte)) % PERIODS
+}
+
+fn has_own_interfaces(alloc: &Allocation) -> bool {
+    alloc.group().is_some_and(Group::has_own_network)
 }
 
 /// Whether an inspection found damage; one that failed found nothing.
@@ -250,7 +272,10 @@ mod tests {
         let anything = reports(Some(ChangeKind::Anything), RuleChange::OwnOnly);
         let both = BTreeSet::from([first_id, second_id]);
         assert_eq!(found(&mut watched, &anything, Noticed::Event), both);
-        assert_eq!(found(&mut watched, &nothing, Noticed::Periodic), both);
+        let found: Vec<AllocId> =
+            (0..PERIODS).flat_map(|_| found(&mut watched, &nothing, Noticed::Periodic)).collect();
+        assert_eq!(found.len(), 2, "each once");
+        assert_eq!(BTreeSet::from_iter(found), both);
         watched.show(second_id, None);
         watched.retain(|id| *id == second_id);
         assert!(watched.is_empty());
