@@ -15,7 +15,7 @@ use crate::{
     facts::{ChangeAction, Notification, Owed, Revision},
     limits::{SCRIPT_RETRY, SIGNAL_RETRY},
     op::{Part, TaskIndex, TaskPart, TemplateIndex},
-    state::{LaterNotice, Notice, NoticeInFlight, Run},
+    state::{LaterNotice, Notice, NoticeInFlight, PartState, Run},
     time::Deadline,
 };
 
@@ -28,8 +28,15 @@ impl Writer<'_> {
     pub(super) fn owe(&mut self, part: Part, notification: Option<Notification>, revision: Revision) {
         let Part::Task(index, own) = part else { return };
         let Some(known) = self.known(index) else { return };
-        let has_begun = matches!(known.run, Run::Running { .. } | Run::Starting { .. });
-        let notification = notification.filter(|_| has_begun);
+        let may_have_read = match known.run {
+            Run::Running { .. } => true,
+            // An inspection may have shown that the start of an earlier agent did not happen.
+            Run::Starting { .. } => {
+                *self.state.parts.get(Part::Task(index, TaskPart::Process)) != PartState::Absent
+            }
+            Run::Waiting | Run::BackingOff { .. } | Run::Stopping { .. } | Run::Dead => false,
+        };
+        let notification = notification.filter(|_| may_have_read);
         if notification.is_none() && !known.changing.contains(&own) {
             return;
         }

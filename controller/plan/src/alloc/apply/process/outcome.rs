@@ -84,8 +84,12 @@ impl Writer<'_> {
             return self.first_recovered(index, recovered);
         }
         match (run, recovered) {
+            // It will start with the current facts.
             (Run::Starting { boot, .. }, Recovered::NotStarted) if *boot == self.now.boot => {
                 self.state.parts.set_part(part, PartState::Absent);
+                if let Some(known) = self.known_mut(index) {
+                    known.clear_owed();
+                }
             }
             (
                 Run::Starting { attempt, boot }
