@@ -350,6 +350,9 @@ pub struct TaskState {
     /// The longest lifetime of the attempts that failed in a row, until an attempt counts: see [`TaskState::failures`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_after: Option<Duration>,
+    /// How long attempts have lived since the last failure that were ended by request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub survived: Option<Duration>,
     /// The last failures in a row.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
@@ -501,7 +504,13 @@ impl TaskState {
 
     /// No failure counts against the task any more.
     pub(crate) fn forgive(&mut self) {
-        (self.failed_after, self.late_at) = (None, None);
+        (self.failed_after, self.late_at, self.survived) = (None, None, None);
+    }
+
+    /// How long the task has lived since its last failure, over requested restarts.
+    pub(crate) fn lived_since_failure(&self, now: Now) -> Duration {
+        let earlier = self.survived.unwrap_or(Duration::ZERO);
+        Duration(earlier.as_nanos().saturating_add(self.lived(now).as_nanos()))
     }
 
     /// How long the attempt that runs or is being stopped has lived; zero unless it began in this boot.

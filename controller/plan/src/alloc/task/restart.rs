@@ -56,17 +56,19 @@ pub fn restarts_on_success(kind: JobType, lifecycle: Lifecycle) -> bool {
     }
 }
 
-/// When a running attempt counts, as a `CLOCK_BOOTTIME` of its boot; `None` unless the attempt before it failed.
+/// When a running attempt counts, as a `CLOCK_BOOTTIME` of its boot; `None` unless an attempt before it failed. What attempts have
+/// lived since then, until a request ended them, counts too: a task whose renewed tokens restart it would otherwise never count.
 pub fn proof_ends_ns(
     policy: &RestartPolicy,
     min_healthy_time: Option<Duration>,
     state: &TaskState,
 ) -> Option<u64> {
-    let length = proof(policy, min_healthy_time, state)?;
-    Some(state.started_ns.saturating_add(length.as_nanos().max(0).unsigned_abs()))
+    let survived = state.survived.unwrap_or(Duration::ZERO);
+    let left = proof(policy, min_healthy_time, state)?.as_nanos().saturating_sub(survived.as_nanos());
+    Some(state.started_ns.saturating_add(left.max(0).unsigned_abs()))
 }
 
-/// How long an attempt has to live before it counts; `None` unless the attempt before it failed. It is the longest of the job's own times and of twice the longest lifetime of the attempts
+/// How long an attempt has to live before it counts; `None` unless an attempt before it failed. It is the longest of the job's own times and of twice the longest lifetime of the attempts
 /// that failed in a row. After a single failure that is at most a minute, and at most the interval of the restart
 /// policy.
 pub fn proof(

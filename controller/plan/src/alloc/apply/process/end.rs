@@ -172,7 +172,7 @@ impl Writer<'_> {
         let proof = known.and_then(|(task, known)| restart::proof(&task.restart, min_healthy_time, known));
         self.count_restart(index, cause);
         if let Some(known) = self.known_mut(index) {
-            let lived = known.lived(now);
+            let lived = known.lived_since_failure(now);
             if let Some(length) = proof {
                 known.late_at.get_or_insert(Deadline::after(
                     now,
@@ -182,6 +182,7 @@ impl Writer<'_> {
             let failures = restart::count_failure(known.failures, lived);
             known.failures = Some(failures);
             known.failed_after = Some(failures.longest);
+            known.survived = None;
             known.withdraw_restart();
             known.run = Run::BackingOff { until };
         }
@@ -193,7 +194,9 @@ impl Writer<'_> {
         let details = details.map(|(key, text)| (String::from(key), String::from(text))).into();
         self.note_with(index, TaskEventKind::Restarting, String::from("Task restarting in 0s"), details);
         self.count_restart(index, cause);
+        let now = self.now;
         if let Some(known) = self.known_mut(index) {
+            known.survived = known.failed_after.map(|_| known.lived_since_failure(now));
             known.withdraw_restart();
             known.run = Run::Waiting;
         }
