@@ -14,7 +14,7 @@ use herdlet_api_types::{
     alloc::Desired,
     job::Group,
     task::TaskStatus,
-    view::{AllocView, JobView, Reason},
+    view::{AllocView, ConvergenceState, JobView, Reason},
 };
 use herdlet_plan::job::capacity::Room;
 
@@ -29,8 +29,8 @@ pub struct Rooms {
     live: BTreeMap<AllocId, JobKey>,
     /// Jobs that waited for room.
     waiting: BTreeSet<JobKey>,
-    /// Jobs whose allocations have freed resources, for their own successors first, in the last turn that published
-    /// something and the one before.
+    /// Jobs whose ended allocations have freed resources, for their own successors first, in the last turn that published
+    /// something and the one before. A successor may be placed only once the ended one is removed from the machine.
     makers: [BTreeSet<JobKey>; 2],
 }
 
@@ -51,7 +51,11 @@ impl Rooms {
         }
         let ended = self.live.iter().filter(|(id, _)| !live.contains_key(id)).map(|(_, key)| key.clone());
         let [newest, _] = std::mem::take(&mut self.makers);
-        self.makers = [ended.collect(), newest];
+        let is_removed = |view: &AllocView| {
+            matches!(view.convergence.state, ConvergenceState::Converged | ConvergenceState::Failed)
+        };
+        let leaving = allocs.values().filter(|view| !is_live(view) && !is_removed(view));
+        self.makers = [ended.chain(leaving.map(|view| view.spec.job_key.clone())).collect(), newest];
         let placed: Vec<&AllocView> =
             live.iter().filter(|(id, _)| !self.live.contains_key(id)).map(|(_, view)| &***view).collect();
         let waiting: BTreeSet<JobKey> =
