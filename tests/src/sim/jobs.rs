@@ -269,6 +269,10 @@ pub fn random(rng: &mut Rng, id: &str) -> Job {
             ..fixture::update()
         });
     }
+    if kind.completes() {
+        // Jobs that complete are not rolled out.
+        group.update = None;
+    }
     if group.update.is_none() && !kind.completes() && !group.tasks[0].templates.is_empty() {
         group.update = Some(Update { health_check: HealthCheck::TaskStates, ..fixture::update() });
     }
