@@ -45,8 +45,8 @@ use crate::{
         OwnMounts, OwnNamespaces, PidFd, Proc, ShownCgroups, User,
     },
 };
-use command::Lookup;
 pub use capabilities::bit_of as capability_bit;
+use command::Lookup;
 pub use policy::InvalidOptions;
 pub(crate) use policy::Policy;
 pub use probe::{Obstacle, missing_sources, obstacle};
@@ -315,7 +315,7 @@ pub fn root_error(error: RootError) -> DriverError {
         RootError::System { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
             DriverError::fatal(error)
         }
-        RootError::Exposed { .. } => DriverError::fatal(error),
+        RootError::Exposed { .. } | RootError::Layers { .. } => DriverError::fatal(error),
         RootError::Busy { .. } | RootError::System { .. } => DriverError::retry(error),
     }
 }
