@@ -51,4 +51,4 @@ pub use dispatch::DockerDriver;
 pub use driver::{Containers, Setup};
 pub use names::Naming;
 pub use policy::Mode;
-pub use report::{EngineReport, has_engine, report};
+pub use report::{EngineReport, has_engine, report, runs_without_engine};

@@ -75,6 +75,27 @@ pub(super) fn describe(host: &HostConfig, parts: Parts) -> DriverResult<ImageRoo
     })
 }
 
+/// Makes missing directories of `volumes`, as other engines do, which make none for `mount`.
+///
+/// # Errors
+/// A source that is missing, or can't be made.
+pub(super) fn make_sources(host: &HostConfig) -> DriverResult<()> {
+    let sources = host.binds.iter().flatten().filter_map(|bind| bind.split(':').next()).map(Path::new);
+    for source in sources.filter(|source| !source.exists()) {
+        std::fs::create_dir_all(source).map_err(|error| {
+            DriverError::recoverable(format!("make the volume {}: {error}", source.display()))
+        })?;
+    }
+    let mounts = host.mounts.iter().flatten().filter(|mount| mount.typ != Some(MountType::TMPFS));
+    let mut sources = mounts.filter_map(|mount| mount.source.as_deref()).map(Path::new);
+    match sources.find(|source| !source.exists()) {
+        Some(missing) => {
+            Err(DriverError::recoverable(format!("mount {}: it does not exist", missing.display())))
+        }
+        None => Ok(()),
+    }
+}
+
 /// `SOURCE:TARGET[:OPTIONS]`
 fn bind(text: &str) -> DriverResult<Bind> {
     let mut parts = text.splitn(3, ':');
@@ -145,6 +166,22 @@ mod tests {
     use bollard::models::{DeviceMapping, MountBindOptions, MountTmpfsOptions};
 
     use super::*;
+
+    /// A start was repeated for ever.
+    #[test]
+    fn missing_sources_are_made_for_volumes_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let binds = Some(vec![format!("{}:/x:ro", path("a/b"))]);
+        make_sources(&HostConfig { binds, ..HostConfig::default() }).unwrap();
+        assert!(dir.path().join("a/b").is_dir());
+        let mount = |source: String| Mount { source: Some(source), ..Mount::default() };
+        let with = |source: String| HostConfig { mounts: Some(vec![mount(source)]), ..HostConfig::default() };
+        make_sources(&with(path("a"))).unwrap();
+        let missing = make_sources(&with(path("none"))).unwrap_err();
+        assert_eq!(missing.class(), herdlet_driver::FailureClass::Recoverable);
+        assert!(missing.why().ends_with("none: it does not exist"), "{}", missing.why());
+    }
 
     #[test]
     fn a_request_becomes_a_root() {

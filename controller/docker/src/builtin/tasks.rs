@@ -106,6 +106,7 @@ impl Translate for ContainerTasks {
         };
         let root = root::describe(&container.host, parts)?;
         pins::mount(&request.pins)?;
+        root::make_sources(&container.host)?;
         let built = build_image(shared.roots.seed()?, &root).map_err(root_error);
         shared.dirs.unpin(&task.id).map_err(|error| failed("unmount the volumes", error))?;
         let built = built?;
