@@ -1,4 +1,4 @@
-//! Unpacks in a separate process without other abilities: `herdlet unpack ORDER`.
+//! Unpacks archives in a separate process without other abilities: `herdlet unpack ORDER`.
 //!
 //! In: a downloaded file, an empty directory, limits. Out: the file's contents in that directory, or an error and a
 //! directory in any state. The process gets the file as standard input and the directory as working directory, and no

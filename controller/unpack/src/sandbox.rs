@@ -274,7 +274,7 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&dir, Some(65_534), Some(65_534)).unwrap();
         }
-        let name = format!("artifact::unpack::sandbox::tests::{name}");
+        let name = format!("sandbox::tests::{name}");
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &name, "--nocapture"]).env(CONFINED, "1").current_dir(&dir);
         command.output().unwrap()
