@@ -379,9 +379,10 @@ impl Fetcher {
             UnpackError::Cancelled => ArtifactError::Cancelled,
             source_error @ (UnpackError::Start(_)
             | UnpackError::Refused { .. }
-            | UnpackError::Slow { .. }) => {
-                ArtifactError::Unpack { what: source.redacted(), source: source_error }
-            }
+            | UnpackError::Slow { .. }
+            | UnpackError::Full { .. }
+            | UnpackError::TooLarge { .. }
+            | UnpackError::Fs(_)) => ArtifactError::Unpack { what: source.redacted(), source: source_error },
         })?;
         Ok(Made::Tree(tree, format))
     }
