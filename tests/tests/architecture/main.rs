@@ -122,7 +122,7 @@ fn planner_has_no_io_dependencies() {
 const EDGES: [(&str, &str); 21] = [
     ("base", "api-types"),
     ("unpack", "base"),
-    ("images", "base runtime"),
+    ("images", "base runtime unpack"),
     ("network", "base"),
     ("cni", "base network"),
     ("rootfs", "base"),
