@@ -6,7 +6,19 @@
 //!
 //! [`Store`] is cheap to clone. Its functions block, except `pull` and `load`: call them off the threads of the runtime.
 
+//! - [`layout`]: its directory. [`records`]: names, images, layers, claims.
+//! - [`layers`]: unpacking. [`pull`], [`pulls`]: from registries. [`load`]: from archives.
+//! - [`collect`]: lists and removals. [`seal`]: what damage is compared with.
+
+mod collect;
 mod error;
+mod layers;
+mod layout;
+mod load;
+mod pull;
+mod pulls;
+mod records;
+mod seal;
 
 use std::{
     collections::BTreeSet,
@@ -16,10 +28,22 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use herdlet_base::safe_fs::Dir;
+use herdlet_unpack::Unpacker;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use self::error::{LoadError, PullError, StoreError};
+pub use self::{
+    error::{LoadError, PullError, StoreError},
+    layers::LayerLimits,
+};
+use self::{
+    layers::Layers,
+    layout::{Layout, TREE},
+    load::Loader,
+    pull::{Control, Puller},
+    pulls::Pulls,
+};
 use crate::{
     config::ImageConfig,
     digest::Digest,
@@ -37,7 +61,18 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Shared {
-    dir: PathBuf,
+    layout: Arc<Layout>,
+    layers: Arc<Layers>,
+    puller: Arc<Puller>,
+    pulls: Pulls,
+}
+
+/// How a store unpacks.
+#[derive(Debug, Clone, Default)]
+pub struct StoreSettings {
+    /// The program that unpacks: this one, except in tests.
+    pub unpacker: Unpacker,
+    pub limits: LayerLimits,
 }
 
 /// An image whose layers are all there.
@@ -123,9 +158,19 @@ impl Store {
     /// # Errors
     /// If the directory can't be used.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let made = herdlet_base::durable::make_dir(dir);
-        made.map_err(|source| StoreError::Io { operation: "make", path: dir.to_owned(), source })?;
-        Ok(Self { shared: Arc::new(Shared { dir: dir.to_owned() }) })
+        Self::with(dir, StoreSettings::default())
+    }
+
+    /// As [`Store::open`] with other settings.
+    ///
+    /// # Errors
+    /// If the directory can't be used.
+    pub fn with(dir: &Path, settings: StoreSettings) -> Result<Self, StoreError> {
+        let StoreSettings { unpacker, limits } = settings;
+        let layout = Arc::new(Layout::open(dir)?);
+        let layers = Arc::new(Layers::new(unpacker, limits));
+        let puller = Arc::new(Puller::new(Arc::clone(&layout), Arc::clone(&layers)));
+        Ok(Self { shared: Arc::new(Shared { layout, layers, puller, pulls: Pulls::default() }) })
     }
 
     /// Finds an image that was pulled or loaded under a name, without a registry. It counts as used now.
@@ -134,16 +179,16 @@ impl Store {
     ///
     /// # Errors
     /// If the store can't be read.
-    pub fn find(&self, _name: &Reference) -> Result<Option<Image>, StoreError> {
-        Ok(None)
+    pub fn find(&self, name: &Reference) -> Result<Option<Image>, StoreError> {
+        records::find(&self.shared.layout, &name.to_string())
     }
 
     /// Finds an image by its id, for instance that of a container that already exists. It counts as used now.
     ///
     /// # Errors
     /// If the store can't be read.
-    pub fn find_id(&self, _id: &Digest) -> Result<Option<Image>, StoreError> {
-        Ok(None)
+    pub fn find_id(&self, id: &Digest) -> Result<Option<Image>, StoreError> {
+        records::find_id(&self.shared.layout, id)
     }
 
     /// Pulls an image, also if one with this name is there: the registry may have another one now. Layers that are there are not
@@ -154,11 +199,15 @@ impl Store {
     /// [`PullError`]; if [`PullError::is_unavailable`], the image that [`Store::find`] returns may be used instead.
     pub async fn pull(
         &self,
-        _order: PullOrder,
-        _progress: &watch::Sender<Progress>,
-        _cancelled: &CancellationToken,
+        order: PullOrder,
+        progress: &watch::Sender<Progress>,
+        cancelled: &CancellationToken,
     ) -> Result<Image, PullError> {
-        Err(StoreError::Incomplete.into())
+        let waiting = Control { progress: progress.clone(), stop: cancelled.clone() };
+        let puller = Arc::clone(&self.shared.puller);
+        let name = order.image.to_string();
+        let pull = |control: Control| async move { puller.pull(order, &control).await };
+        self.shared.pulls.join(name, &waiting, pull).await
     }
 
     /// Loads the images of an archive: of `docker save`, or an OCI layout; a tar, or one compressed with gzip or zstd.
@@ -167,11 +216,13 @@ impl Store {
     /// [`LoadError`]; the images before the wrong one stay.
     pub async fn load(
         &self,
-        _archive: File,
-        _platforms: &Platforms,
-        _cancelled: &CancellationToken,
+        archive: File,
+        platforms: &Platforms,
+        cancelled: &CancellationToken,
     ) -> Result<Vec<Image>, LoadError> {
-        Err(StoreError::Incomplete.into())
+        let Shared { layout, layers, .. } = &*self.shared;
+        let loader = Loader { layout: Arc::clone(layout), layers: Arc::clone(layers) };
+        loader.load(archive, platforms, cancelled).await
     }
 
     /// All images, by id.
@@ -179,7 +230,7 @@ impl Store {
     /// # Errors
     /// If the store can't be read.
     pub fn list(&self) -> Result<Vec<ListedImage>, StoreError> {
-        Ok(Vec::new())
+        collect::list(&self.shared.layout)
     }
 
     /// Records the images that an agent uses, for others that share the store. Durable when it returns: call it before a container
@@ -187,24 +238,24 @@ impl Store {
     ///
     /// # Errors
     /// If the record can't be written.
-    pub fn claim(&self, _claims: &Claims) -> Result<(), StoreError> {
-        Ok(())
+    pub fn claim(&self, claims: &Claims) -> Result<(), StoreError> {
+        collect::claim(&self.shared.layout, claims)
     }
 
     /// Removes an image with all its names. Layers stay that another image needs.
     ///
     /// # Errors
-    /// [`StoreError::Claimed`] if an agent other than the one of `claims` uses it, or it is in `claims`.
-    pub fn remove(&self, _id: &Digest, _claims: &Claims) -> Result<Removed, StoreError> {
-        Err(StoreError::Incomplete)
+    /// [`StoreError::Claimed`] if the caller, by `claims`, or another agent uses it.
+    pub fn remove(&self, id: &Digest, claims: &Claims) -> Result<Removed, StoreError> {
+        collect::remove(&self.shared.layout, id, claims)
     }
 
     /// Removes images that nobody uses, and what processes that have ended were preparing.
     ///
     /// # Errors
     /// If the store can't be changed; what has been removed until then stays so.
-    pub fn prune(&self, _order: &PruneOrder) -> Result<Removed, StoreError> {
-        Err(StoreError::Incomplete)
+    pub fn prune(&self, order: &PruneOrder) -> Result<Removed, StoreError> {
+        collect::prune(&self.shared.layout, order)
     }
 
     /// Reads all layers and compares them with what was unpacked.
@@ -212,19 +263,43 @@ impl Store {
     /// # Errors
     /// If the store can't be read.
     pub fn verify(&self) -> Result<Vec<DamagedLayer>, StoreError> {
-        Err(StoreError::Incomplete)
+        let layout = &self.shared.layout;
+        let mut damaged = Vec::new();
+        for layer in records::all_layers(layout)? {
+            let Some(why) = damage(layout, &layer) else { continue };
+            let images = collect::images_of(layout, &layer)?;
+            damaged.push(DamagedLayer { layer, images, why });
+        }
+        Ok(damaged)
     }
 
     /// Removes a damaged layer. Its images are not found any more until they are pulled again, which fetches only this layer.
     ///
     /// # Errors
     /// If it can't be removed.
-    pub fn discard_layer(&self, _layer: &Digest) -> Result<(), StoreError> {
-        Err(StoreError::Incomplete)
+    pub fn discard_layer(&self, layer: &Digest) -> Result<(), StoreError> {
+        collect::discard_layer(&self.shared.layout, layer)
     }
 
     /// Its directory.
     pub fn dir(&self) -> &Path {
-        &self.shared.dir
+        self.shared.layout.dir()
     }
 }
+
+/// Why a layer is not what was unpacked; none if it is, or has been removed meanwhile.
+fn damage(layout: &Layout, layer: &Digest) -> Option<String> {
+    let path = layout.layer(layer);
+    let sealed = records::layer(layout, layer).map(|record| record.seal);
+    let found = Dir::open(&path.join(TREE)).and_then(|tree| seal::of_tree(&tree));
+    match (sealed, found) {
+        (Some(sealed), Ok(found)) if sealed == found => None,
+        (Some(_), Ok(_)) => Some("its files are not those that were unpacked".to_owned()),
+        (None, Ok(_)) => Some("its record is missing or damaged".to_owned()),
+        (_, Err(_)) if !path.exists() => None,
+        (_, Err(error)) => Some(format!("failed to {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,13 @@
 //! Why the store did not do what was asked for.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use herdlet_base::observation::Class;
+use herdlet_base::{observation::Class, safe_fs::FsError};
+use herdlet_unpack::UnpackError;
 
 use crate::{config::ConfigError, digest::Digest, document::DocumentError, registry::RegistryError};
 
@@ -11,10 +16,16 @@ use crate::{config::ConfigError, digest::Digest, document::DocumentError, regist
 pub enum StoreError {
     #[error("{operation} {path}: {source}")]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
-    #[error("remove the image {id}: {owner} uses it")]
+    #[error(transparent)]
+    Fs(FsError),
+    #[error("read {path}: {why}; remove this file if it is damaged")]
+    Record { path: PathBuf, why: String },
+    #[error("draw a random number")]
+    Random,
+    #[error("remove the image {id}: the agent {owner} uses it; stop its containers first")]
     Claimed { id: Digest, owner: String },
-    #[error("use the store of images: this function is not complete yet")]
-    Incomplete,
+    #[error("finish its work in the store of images: a thread ended early")]
+    Thread,
 }
 
 /// Why an image was not pulled. Continues "failed to". Several callers may get the same one.
@@ -31,6 +42,9 @@ pub enum PullError {
     Full { why: String },
     #[error(transparent)]
     Store(Arc<StoreError>),
+    /// Several times.
+    #[error("pull the image: its layers are removed at the same time by another process; try again")]
+    Removed,
     #[error("pull the image: it was cancelled")]
     Cancelled,
 }
@@ -50,7 +64,7 @@ pub enum LoadError {
     #[error("load the archive: the disk is full; free some space, or remove unused images ({why})")]
     Full { why: String },
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     #[error("load the archive: it was cancelled")]
     Cancelled,
 }
@@ -60,7 +74,9 @@ impl PullError {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Registry(error) => error.is_unavailable(),
-            Self::Layer { .. } | Self::Full { .. } | Self::Store(_) | Self::Cancelled => false,
+            Self::Layer { .. } | Self::Full { .. } | Self::Store(_) | Self::Removed | Self::Cancelled => {
+                false
+            }
         }
     }
 
@@ -72,7 +88,7 @@ impl PullError {
                 false => Class::Retry,
             },
             Self::Layer { .. } => Class::Fatal,
-            Self::Full { .. } | Self::Store(_) | Self::Cancelled => Class::Retry,
+            Self::Full { .. } | Self::Store(_) | Self::Removed | Self::Cancelled => Class::Retry,
         }
     }
 }
@@ -90,8 +106,94 @@ impl From<RegistryError> for PullError {
 impl From<StoreError> for PullError {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Io { source, .. } if is_full(&source) => Self::Full { why: source.to_string() },
+            error if error.is_full() => Self::Full { why: error.to_string() },
             error => Self::Store(Arc::new(error)),
+        }
+    }
+}
+
+impl From<StoreError> for LoadError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            error if error.is_full() => Self::Full { why: error.to_string() },
+            error => Self::Store(error),
+        }
+    }
+}
+
+impl StoreError {
+    /// Whether the disk or the quota is used up.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => is_full(source),
+            Self::Fs(error) => error.is_full(),
+            Self::Record { .. } | Self::Random | Self::Claimed { .. } | Self::Thread => false,
+        }
+    }
+}
+
+/// Completes an error of a call.
+pub(super) fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { operation, path, source }
+}
+
+/// Why a layer was not unpacked.
+#[derive(Debug)]
+pub(super) enum LayerError {
+    /// The layer is at fault.
+    Refused {
+        why: String,
+    },
+    Full {
+        why: String,
+    },
+    Cancelled,
+    Store(StoreError),
+}
+
+impl From<StoreError> for LayerError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            error if error.is_full() => Self::Full { why: error.to_string() },
+            error => Self::Store(error),
+        }
+    }
+}
+
+impl From<UnpackError> for LayerError {
+    fn from(error: UnpackError) -> Self {
+        match error {
+            UnpackError::Refused { why } | UnpackError::TooLarge { why } => Self::Refused { why },
+            UnpackError::Full { why } => Self::Full { why },
+            UnpackError::Cancelled => Self::Cancelled,
+            UnpackError::Slow { .. } => Self::Refused { why: error.to_string() },
+            UnpackError::Fs(error) => StoreError::Fs(error).into(),
+            UnpackError::Start(source) => Self::Store(StoreError::Io {
+                operation: "start the unpacking process in",
+                path: PathBuf::from("staging"),
+                source,
+            }),
+        }
+    }
+}
+
+impl LayerError {
+    pub(super) fn into_pull(self, number: usize) -> PullError {
+        match self {
+            Self::Refused { why } => PullError::Layer { number, why },
+            Self::Full { why } => PullError::Full { why },
+            Self::Cancelled => PullError::Cancelled,
+            Self::Store(error) => error.into(),
+        }
+    }
+
+    pub(super) fn into_load(self, number: usize) -> LoadError {
+        match self {
+            Self::Refused { why } => LoadError::Layer { number, why },
+            Self::Full { why } => LoadError::Full { why },
+            Self::Cancelled => LoadError::Cancelled,
+            Self::Store(error) => error.into(),
         }
     }
 }
