@@ -136,7 +136,7 @@ fn what_a_task_says_replaces_what_its_image_says() {
     is("ulimit -Sn; ulimit -Hn", "77\n88");
     is("df -k /dev/shm | tail -1 | tr -s ' ' | cut -d' ' -f2", "1024");
     is("head -c 2 /dev/nothing | od -An -tx1 | tr -d ' '", "0000");
-    is("cat /proc/sys/kernel/shmmax; cat /proc/1/comm", "12345678\nherdlet-init");
+    is("cat /proc/sys/kernel/shmmax; cat /proc/1/comm", "12345678\nherdlet-shim");
     ground.agent.cli(&["stop", "own"]).success();
     ground.finish();
 }
