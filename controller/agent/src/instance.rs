@@ -25,7 +25,7 @@ use herdlet_base::{
     privileges::Privileges,
 };
 use herdlet_config::{DriverSettings, network::Network};
-use herdlet_docker::{Containers, DockerDriver, Isolated, Setup};
+use herdlet_docker::{ContainerSetup, Containers, DockerDriver, Setup};
 use herdlet_driver::{Availability, Leftover, Registry, TaskDriver};
 use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::{
@@ -227,9 +227,9 @@ impl ProcessMachine {
     }
 
     /// For containers without an engine.
-    fn containers(&self, paths: &Paths) -> anyhow::Result<Isolated> {
+    fn containers(&self, paths: &Paths) -> anyhow::Result<ContainerSetup> {
         let images = paths.state.join("images");
-        Ok(Isolated { setup: self.setup()?, roots: Arc::clone(&self.roots), images })
+        Ok(ContainerSetup { setup: self.setup()?, roots: Arc::clone(&self.roots), images })
     }
 }
 

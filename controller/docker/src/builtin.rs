@@ -64,7 +64,7 @@ const COLLECT_DELAY: Duration = Duration::from_secs(1);
 
 /// What the engine needs besides the driver's options.
 #[derive(Debug)]
-pub struct Isolated {
+pub struct ContainerSetup {
     /// How tasks run as processes.
     pub setup: Setup,
     /// How roots are made.
@@ -93,9 +93,9 @@ pub(crate) struct Opening<'o> {
 
 impl Builtin {
     /// Opens it. Must be called within a tokio runtime.
-    pub(crate) fn open(opening: Opening<'_>, isolated: Isolated) -> Result<Self, std::io::Error> {
+    pub(crate) fn open(opening: Opening<'_>, isolated: ContainerSetup) -> Result<Self, std::io::Error> {
         let Opening { policy, compute, instance, info, dir } = opening;
-        let Isolated { setup, roots, images } = isolated;
+        let ContainerSetup { setup, roots, images } = isolated;
         let store = Store::open(&images).map_err(std::io::Error::other)?;
         let shared = Arc::new(Shared {
             policy,

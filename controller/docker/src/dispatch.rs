@@ -19,7 +19,7 @@ use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    builtin::{Builtin, Isolated, Opening},
+    builtin::{Builtin, ContainerSetup, Opening},
     driver::{Containers, OpenError, Setup},
     engine::uses_builtin,
     policy::Policy,
@@ -43,7 +43,7 @@ impl DockerDriver {
     ///
     /// # Errors
     /// If an option can't be honoured, or the records can't be read.
-    pub fn open(setup: Setup, isolated: Isolated) -> Result<Self, OpenError> {
+    pub fn open(setup: Setup, isolated: ContainerSetup) -> Result<Self, OpenError> {
         let (dir, compute) = (setup.dir.join(BUILTIN), setup.compute());
         let instance = setup.instance.clone();
         let daemons = Arc::new(Containers::open(setup)?);
@@ -200,7 +200,7 @@ impl TaskDriver for DockerDriver {
         id: &'a AttemptId,
         interval: Duration,
     ) -> BoxFuture<'a, DriverResult<BoxStream<'static, DriverResult<Usage>>>> {
-        async move { self.of(id)?.stats(id, interval).await }.boxed()
+        async move { self.engine_driver(id)?.stats(id, interval).await }.boxed()
     }
 
     fn root<'a>(&'a self, alloc: AllocId, task: &'a str) -> BoxFuture<'a, DriverResult<Option<OwnedFd>>> {
@@ -209,7 +209,7 @@ impl TaskDriver for DockerDriver {
     }
 
     fn signal<'a>(&'a self, id: &'a AttemptId, signal: &'a str) -> BoxFuture<'a, DriverResult<()>> {
-        async move { self.of(id)?.signal(id, signal).await }.boxed()
+        async move { self.engine_driver(id)?.signal(id, signal).await }.boxed()
     }
 
     fn exec_streaming<'a>(
@@ -217,13 +217,13 @@ impl TaskDriver for DockerDriver {
         id: &'a AttemptId,
         request: ExecRequest,
     ) -> BoxFuture<'a, DriverResult<ExecSession>> {
-        async move { self.of(id)?.exec_streaming(id, request).await }.boxed()
+        async move { self.engine_driver(id)?.exec_streaming(id, request).await }.boxed()
     }
 }
 
 impl DockerDriver {
     /// The driver of an attempt's engine, for calls that both have in the same form.
-    fn of(&self, id: &AttemptId) -> DriverResult<&dyn TaskDriver> {
+    fn engine_driver(&self, id: &AttemptId) -> DriverResult<&dyn TaskDriver> {
         Ok(if self.is_builtin(id)? { &self.builtin.engine } else { &*self.daemons })
     }
 }

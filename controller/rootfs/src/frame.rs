@@ -22,7 +22,7 @@ use crate::{
     place::{directory, file, find, own_directory},
     root::{Access, Built, LimitedEntry, RootError, failed},
     seed::{open_dir, replace_root},
-    source::{Common, Kind, Placed},
+    source::{Common, Kind, PlacedMount},
 };
 
 /// A root whose own files are at their place.
@@ -77,7 +77,7 @@ impl<'r> Frame<'r> {
         self.base.as_fd()
     }
 
-    fn add_bind(&self, Placed { target, mount, access, kind }: &Placed) -> Result<(), RootError> {
+    fn add_bind(&self, PlacedMount { target, mount, access, kind }: &PlacedMount) -> Result<(), RootError> {
         let place = match kind {
             Kind::Directory => directory(self.base(), target),
             Kind::File => file(self.base(), target),

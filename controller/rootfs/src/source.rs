@@ -44,7 +44,7 @@ pub(crate) struct ImageSources {
 /// What every root has.
 pub(crate) struct Common {
     /// Parents first.
-    pub(crate) binds: Vec<Placed>,
+    pub(crate) binds: Vec<PlacedMount>,
     /// Names in /dev.
     pub(crate) devices: Vec<(&'static str, OwnedFd)>,
     pub(crate) sys: OwnedFd,
@@ -54,7 +54,7 @@ pub(crate) struct Common {
 }
 
 /// A mount with its place in the root.
-pub(crate) struct Placed {
+pub(crate) struct PlacedMount {
     pub(crate) target: PathBuf,
     pub(crate) mount: OwnedFd,
     pub(crate) access: Access,
@@ -202,7 +202,7 @@ impl Common {
         let mount = kernel::copy_with(&bind.source, Depth::WithMountsBelow, bind.propagation)
             .map_err(failed("copy the mount of", &bind.source))?;
         without_devices(&mount, &bind.source)?;
-        self.binds.push(Placed { target: bind.target.clone(), mount, access: bind.access, kind });
+        self.binds.push(PlacedMount { target: bind.target.clone(), mount, access: bind.access, kind });
         self.hide_below_bind(bind, hidden)
     }
 
@@ -216,7 +216,7 @@ impl Common {
             options.into_iter().filter_map(|(name, value)| Some((name, value?.as_str()))).collect();
         let mount = kernel::create("tmpfs", &options, attributes).map_err(failed("mount", &dir.target))?;
         let (target, access, kind) = (dir.target.clone(), dir.access, Kind::Directory);
-        self.binds.push(Placed { target, mount, access, kind });
+        self.binds.push(PlacedMount { target, mount, access, kind });
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Common {
         }
         let mount = copy(source, Depth::Alone)?;
         let (target, access, kind) = (device.target.clone(), Access::ReadOnly, Kind::File);
-        self.binds.push(Placed { target, mount, access, kind });
+        self.binds.push(PlacedMount { target, mount, access, kind });
         Ok(())
     }
 

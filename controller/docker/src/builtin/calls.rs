@@ -132,7 +132,7 @@ impl CallFilters {
     ///
     /// # Errors
     /// If this processor has none.
-    pub(super) fn of(&self, capabilities: u64) -> DriverResult<Vec<CallFilter>> {
+    pub(super) fn for_capabilities(&self, capabilities: u64) -> DriverResult<Vec<CallFilter>> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = made.get(&capabilities) {
             return Ok(known.clone());
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn calls_are_those_of_the_well_known_profile() {
         let made = CallFilters::default();
-        let plain = made.of(0).unwrap();
+        let plain = made.for_capabilities(0).unwrap();
         for call in
             [libc::SYS_read, libc::SYS_execve, libc::SYS_ptrace, libc::SYS_setuid, libc::SYS_prctl, 466]
         {
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn capabilities_allow_their_calls() {
         let made = CallFilters::default();
-        let with = |name: &str| made.of(capability_bit(name).unwrap()).unwrap();
+        let with = |name: &str| made.for_capabilities(capability_bit(name).unwrap()).unwrap();
         for (name, call) in [
             ("SYS_ADMIN", libc::SYS_mount),
             ("SYS_ADMIN", libc::SYS_bpf),
@@ -319,6 +319,9 @@ mod tests {
             assert_eq!(errno_of(&with("SYS_CHROOT"), libc::SYS_keyctl, 0), Some(libc::EPERM), "{name}");
         }
         assert_eq!(errno_of(&with("SYS_ADMIN"), libc::SYS_clone, 0x1000_0011), None);
-        assert!(Arc::ptr_eq(&made.of(0).unwrap()[0], &made.of(0).unwrap()[0]), "it is made once");
+        assert!(
+            Arc::ptr_eq(&made.for_capabilities(0).unwrap()[0], &made.for_capabilities(0).unwrap()[0]),
+            "it is made once"
+        );
     }
 }

@@ -65,18 +65,18 @@ pub(super) fn find(lookup: &Lookup<'_>) -> DriverResult<PathBuf> {
     if command.contains('/') {
         let path = dir.join(command);
         return match is_program(*root, &path)? {
-            Found::Program => Ok(path),
-            Found::Other => Err(refused(command)),
-            Found::Nothing => Err(missing(command)),
+            Candidate::Program => Ok(path),
+            Candidate::Other => Err(refused(command)),
+            Candidate::Nothing => Err(missing(command)),
         };
     }
     let mut has_other = false;
     for dir in search_path.split(':').filter(|dir| dir.starts_with('/')) {
         let path = Path::new(dir).join(command);
         match is_program(*root, &path)? {
-            Found::Program => return Ok(path),
-            Found::Other => has_other = true,
-            Found::Nothing => {}
+            Candidate::Program => return Ok(path),
+            Candidate::Other => has_other = true,
+            Candidate::Nothing => {}
         }
     }
     Err(if has_other { refused(command) } else { missing(command) })
@@ -94,13 +94,13 @@ fn missing(command: &str) -> DriverError {
     DriverError::no_program(format!("exec {command:?}: not found in the image{hint}"))
 }
 
-enum Found {
+enum Candidate {
     Program,
     Other,
     Nothing,
 }
 
-fn is_program(root: BorrowedFd<'_>, path: &Path) -> DriverResult<Found> {
+fn is_program(root: BorrowedFd<'_>, path: &Path) -> DriverResult<Candidate> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let failed = |errno: Errno| {
@@ -108,13 +108,13 @@ fn is_program(root: BorrowedFd<'_>, path: &Path) -> DriverResult<Found> {
     };
     let file = match openat2(root, path, flags, Mode::empty(), resolve) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG | Errno::ACCESS) => {
-            return Ok(Found::Nothing);
+            return Ok(Candidate::Nothing);
         }
         opened => opened.map_err(failed)?,
     };
     let mode = fstat(&file).map_err(failed)?.st_mode;
     let is_file = FileType::from_raw_mode(mode) == FileType::RegularFile;
-    Ok(if is_file && mode & ANYBODY_EXECUTES != 0 { Found::Program } else { Found::Other })
+    Ok(if is_file && mode & ANYBODY_EXECUTES != 0 { Candidate::Program } else { Candidate::Other })
 }
 
 #[cfg(test)]

@@ -206,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    fn of(mut config: serde_json::Value, group: Sharing) -> Vec<String> {
+    fn messages(mut config: serde_json::Value, group: Sharing) -> Vec<String> {
         config["image"] = "x".into();
         let read = crate::config::read("docker", &config).unwrap();
         refusals(&read, group).iter().map(|error| error.to_string()).collect()
@@ -244,11 +244,11 @@ mod tests {
             ),
             (json!({"ulimit": {"fast": "1"}}), "ulimit.fast"),
         ] {
-            let found = of(config.clone(), Sharing::Shares);
+            let found = messages(config.clone(), Sharing::Shares);
             assert_eq!(found.len(), 1, "{config}: {found:?}");
             assert!(found[0].starts_with(&format!("use config.{field}: ")), "{found:?}");
         }
-        assert!(of(json!({}), Sharing::Own)[0].contains("network { mode = \"bridge\" }"));
+        assert!(messages(json!({}), Sharing::Own)[0].contains("network { mode = \"bridge\" }"));
     }
 
     #[test]
@@ -258,8 +258,8 @@ mod tests {
             "volumes": ["a:/b:ro,z"], "pid_mode": "host", "userns_mode": "host", "init": true, "readonly_rootfs": true,
             "mount": [{"type": "tmpfs", "target": "/x"}, {"type": "bind", "source": "a", "target": "/y"}],
             "devices": [{"host_path": "/dev/x", "cgroup_permissions": "rw"}], "shm_size": 1});
-        assert_eq!(of(config, Sharing::Shares), [] as [String; 0]);
-        assert_eq!(of(json!({"network_mode": "host"}), Sharing::Own), [] as [String; 0]);
+        assert_eq!(messages(config, Sharing::Shares), [] as [String; 0]);
+        assert_eq!(messages(json!({"network_mode": "host"}), Sharing::Own), [] as [String; 0]);
         assert_eq!(
             path_of("net.ipv4.conf.eth0/1.forwarding").as_deref(),
             Some("net/ipv4/conf/eth0.1/forwarding")

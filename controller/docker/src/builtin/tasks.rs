@@ -204,7 +204,7 @@ impl Container<'_> {
         })?;
         let capabilities = process::capabilities(host)?;
         let call_filters = match process::is_confined(host) {
-            true => shared.filters.of(capabilities)?,
+            true => shared.filters.for_capabilities(capabilities)?,
             false => Vec::new(),
         };
         let invocation = Invocation {

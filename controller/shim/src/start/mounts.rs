@@ -3,7 +3,6 @@
 //! In: the spec; the calling process is in the task's pid, ipc and mount namespaces, as their only one. Out: mounts at /proc
 //! and /dev/mqueue, or an errno. The task may have written to its root before: no link is followed.
 
-use super::birth::Failure;
 use super::sys::{self, Errno, Fd, Writes};
 use crate::record::Step;
 use crate::spec::{SETTING_PATH_LEN_MAX, Spec};
@@ -13,7 +12,7 @@ use core::ffi::CStr;
 const BEGIN: &[u8] = b"sys/";
 
 /// Mounts /proc, and writes settings of the task's namespaces. `null` is a copy of the mount of /dev/null, in no place yet.
-pub(super) fn mount_proc(spec: &Spec<'_>, null: Fd) -> Result<(), Failure> {
+pub(super) fn mount_proc(spec: &Spec<'_>, null: Fd) -> Result<(), (Step, Errno)> {
     let proc = mount_at(c"proc", c"/proc", Writes::Allowed).map_err(|errno| (Step::Proc, errno))?;
     for (path, value) in spec.settings() {
         set(proc, path, value).map_err(|errno| (Step::Setting, errno))?;

@@ -12,13 +12,13 @@ use herdlet_e2e::{
 };
 use rustix::process::Signal;
 
-use self::image::{IMAGE, Served};
+use self::image::{IMAGE, ImageServer};
 use crate::common::{is_root, job, volume};
 
 /// An agent whose engine is its own, and the server of its image.
 struct Ground {
     agent: Agent,
-    image: Served,
+    image: ImageServer,
 }
 
 impl Ground {
@@ -29,7 +29,7 @@ impl Ground {
         let busybox = environment::program("busybox")?;
         let config = format!("drivers: {{docker: {{engine: builtin, {options}}}}}\n");
         let agent = Agent::start_with(Setup::default().config(config));
-        let image = Served::start(&busybox, agent.home.path());
+        let image = ImageServer::start(&busybox, agent.home.path());
         Some(Self { agent, image })
     }
 

@@ -21,9 +21,9 @@ const ENTRY: &str = "#!/bin/sh\n\
     exec \"$@\"\n";
 
 /// The server, until the test ends.
-pub(super) struct Served(u16);
+pub(super) struct ImageServer(u16);
 
-impl Served {
+impl ImageServer {
     pub(super) fn start(busybox: &Path, ground: &Path) -> Self {
         let archive = fs::read(archive(busybox, ground)).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
