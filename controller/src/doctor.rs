@@ -35,7 +35,7 @@ use std::{
 
 use herdlet_base::privileges::Privileges;
 use herdlet_config::Config;
-use herdlet_storage::artifact::unpack::Barrier;
+use herdlet_unpack::Barrier;
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Serialize;
 

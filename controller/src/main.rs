@@ -7,7 +7,6 @@ use herdlet::{
     guard, run, serve,
 };
 use herdlet_agent::{malloc, telemetry::logs};
-use herdlet_storage::artifact::unpack;
 
 /// How long tasks of the runtime that can't be cancelled (a commit on a hung disk) may delay the exit.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
@@ -20,7 +19,7 @@ fn main() -> ExitCode {
     };
     // Before the runtime, because this process has one thread and drops its privileges.
     if let Command::Unpack(args) = &command {
-        return unpack::execute(&args.order).into();
+        return herdlet_unpack::execute(&args.order).into();
     }
     if matches!(command, Command::Agent(_) | Command::Run(_)) {
         malloc::close_to_others();
@@ -70,7 +69,7 @@ async fn execute(command: Command) -> u8 {
             init_logs();
             guard::execute(&args.charge).await
         }
-        Command::Unpack(args) => unpack::execute(&args.order),
+        Command::Unpack(args) => herdlet_unpack::execute(&args.order),
         Command::Client(command) => {
             init_logs();
             cli::execute(*command).await

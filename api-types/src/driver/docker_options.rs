@@ -15,7 +15,8 @@ use crate::manifest::driver::{Block, DockerLogging, Pairs};
 pub struct DockerOptions {
     /// Whether the driver is enabled.
     pub enabled: Option<bool>,
-    /// The engine: `auto` (the default) uses Docker if it is installed, otherwise Podman.
+    /// The engine: `auto` (the default) uses Docker if it is installed, otherwise Podman, and without both the one in the agent
+    /// (`builtin`).
     pub engine: EngineChoice,
     /// The engine's socket, `unix:///PATH`.
     pub endpoint: Option<String>,
@@ -76,13 +77,15 @@ pub struct DockerOptions {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EngineChoice {
-    /// Docker if it is installed, otherwise Podman.
+    /// Docker if it is installed, otherwise Podman, otherwise the one in the agent.
     #[default]
     Auto,
     /// Docker.
     Docker,
     /// Podman.
     Podman,
+    /// The one in the agent.
+    Builtin,
 }
 
 /// `auth` of the options.

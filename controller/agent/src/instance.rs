@@ -25,8 +25,8 @@ use herdlet_base::{
     privileges::Privileges,
 };
 use herdlet_config::{DriverSettings, network::Network};
-use herdlet_docker::{Containers, Setup};
-use herdlet_driver::{Availability, Leftover, Registry};
+use herdlet_docker::{ContainerSetup, Containers, DockerDriver, Setup};
+use herdlet_driver::{Availability, Leftover, Registry, TaskDriver};
 use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::{
     attempts::Attempts,
@@ -114,18 +114,24 @@ impl Instance {
             .context("prepare the driver mock")?;
         let drivers = Registry::new();
         drivers.insert(Arc::new(mock), settings.availability(MOCK));
+        let processes = Processes { settings: &settings, paths: &paths, isolation: &isolation };
+        let machine = processes.machine((attempts, leash), host.private_paths.clone())?;
+        if let Some(machine) = &machine {
+            processes.open(&drivers, machine)?;
+        }
         for name in [DOCKER, PODMAN] {
             let dir = paths.state.join("containers").join(name);
             let starts = settings.availability(name);
-            // As for raw_exec below.
+            // Tasks of a driver that was enabled before may still run.
             if starts == Availability::Enabled || dir.exists() {
                 let setup = container_setup(name, dir, (&settings, &instance, &host))?;
-                let driver = Containers::open(setup).with_context(|| format!("open the driver {name}"))?;
-                drivers.insert(Arc::new(driver), starts);
+                let driver: Arc<dyn TaskDriver> = match machine.as_ref().filter(|_| name == DOCKER) {
+                    Some(machine) => Arc::new(DockerDriver::open(setup, machine.containers(&paths)?)?),
+                    None => Arc::new(Containers::open(setup)?),
+                };
+                drivers.insert(driver, starts);
             }
         }
-        let found = Processes { settings: &settings, paths: &paths, isolation: &isolation };
-        found.open(&drivers, (attempts, leash), host.private_paths)?;
         Ok(Self { id: instance, paths, privileges: Privileges::probe(), isolation, cgroup_parent, drivers })
     }
 
@@ -204,42 +210,66 @@ struct Processes<'i> {
     isolation: &'i Isolation,
 }
 
+/// What the drivers of processes need of the machine.
+struct ProcessMachine {
+    attempts: Arc<Attempts>,
+    program: Arc<Program>,
+    isolation: Isolation,
+    leash: Option<OwnedFd>,
+    roots: Arc<exec::Roots>,
+}
+
+impl ProcessMachine {
+    fn setup(&self) -> anyhow::Result<engine::Setup> {
+        let leash = self.leash.as_ref().map(OwnedFd::try_clone).transpose().context("copy a descriptor")?;
+        let (attempts, program) = (Arc::clone(&self.attempts), Arc::clone(&self.program));
+        Ok(engine::Setup { attempts, program, isolation: self.isolation.clone(), leash })
+    }
+
+    /// For containers without an engine.
+    fn containers(&self, paths: &Paths) -> anyhow::Result<ContainerSetup> {
+        let images = paths.state.join("images");
+        Ok(ContainerSetup { setup: self.setup()?, roots: Arc::clone(&self.roots), images })
+    }
+}
+
 impl Processes<'_> {
-    /// Adds those that are enabled. If one was enabled before, its tasks may still run, so they are supervised even if the config
-    /// disables it now.
-    fn open(
+    /// None if no driver of processes is or was enabled.
+    fn machine(
         &self,
-        drivers: &Registry,
         (attempts, leash): (Arc<Attempts>, Option<OwnedFd>),
         mut private_paths: Vec<PathBuf>,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Option<ProcessMachine>> {
         let Self { settings, paths, isolation } = *self;
         let programs = paths.state.join("bin");
-        let own = [RAW_EXEC, EXEC, JAVA, QEMU];
+        let own = [RAW_EXEC, EXEC, JAVA, QEMU, DOCKER];
         let is_enabled = own.iter().any(|name| settings.availability(name) == Availability::Enabled);
         if !is_enabled && !programs.exists() {
-            return Ok(());
+            return Ok(None);
         }
         durable::make_dir(&programs)
             .with_context(|| format!("failed to make directory {}", programs.display()))?;
         let program = Arc::new(Program::install(&programs).context("install the supervisor")?);
-        let setup = || {
-            let leash = leash.as_ref().map(OwnedFd::try_clone).transpose().context("copy a descriptor")?;
-            let (attempts, program) = (Arc::clone(&attempts), Arc::clone(&program));
-            anyhow::Ok(engine::Setup { attempts, program, isolation: isolation.clone(), leash })
-        };
         private_paths.extend([paths.state.clone(), paths.runtime.clone()]);
         let roots = Arc::new(exec::Roots::new(private_paths, paths.runtime.clone()));
+        Ok(Some(ProcessMachine { attempts, program, isolation: isolation.clone(), leash, roots }))
+    }
+
+    /// Adds those that are enabled. If one was enabled before, its tasks may still run, so they are supervised even if the config
+    /// disables it now.
+    fn open(&self, drivers: &Registry, machine: &ProcessMachine) -> anyhow::Result<()> {
+        let Self { settings, paths, .. } = *self;
+        let (setup, roots) = (|| machine.setup(), &machine.roots);
         let search_path = std::env::var_os("PATH").unwrap_or_default();
         let installed = Programs::new(search_path, paths.runtime.join("versions"));
-        for name in own {
+        for name in [RAW_EXEC, EXEC, JAVA, QEMU] {
             let of = || format!("read the options of {name}");
             let options = serde_json::Value::Object(settings.options(name));
             let isolated = || ExecOptions::deserialize(&options).with_context(of);
             let driver = match name {
-                EXEC => exec::driver(setup()?, &isolated()?, Arc::clone(&roots)).with_context(of)?,
+                EXEC => exec::driver(setup()?, &isolated()?, Arc::clone(roots)).with_context(of)?,
                 JAVA => {
-                    let machine = (Arc::clone(&roots), installed.clone());
+                    let machine = (Arc::clone(roots), installed.clone());
                     java::driver(setup()?, &isolated()?, machine).with_context(of)?
                 }
                 QEMU => {

@@ -31,6 +31,7 @@ use crate::{
     policy::Policy,
 };
 
+pub(crate) use capabilities::granted as granted_capabilities;
 pub(crate) use group::GroupNetwork;
 pub(crate) use limits::Compute;
 pub(crate) use network::joined;
@@ -111,6 +112,11 @@ pub(crate) fn without_effect(config: &ContainerConfig, group: Sharing) -> Vec<(&
     cores.into_iter().chain(network::without_effect(&config.docker, group)).collect()
 }
 
+/// Whether the group of a task has a network of its own.
+pub(crate) fn sharing(task: &TaskConfig) -> Sharing {
+    if task.network.is_some() { Sharing::Shares } else { Sharing::Own }
+}
+
 /// Makes the request.
 ///
 /// # Errors
@@ -119,8 +125,8 @@ pub(crate) fn request(material: &Material<'_>) -> DriverResult<Request> {
     let Material { task, config, policy, .. } = material;
     let docker = &config.docker;
     let network = network::of(material)?;
-    let sharing = if task.network.is_some() { Sharing::Shares } else { Sharing::Own };
-    let mut notes: Vec<String> = without_effect(config, sharing).into_iter().map(|(_, note)| note).collect();
+    let mut notes: Vec<String> =
+        without_effect(config, sharing(task)).into_iter().map(|(_, note)| note).collect();
     notes.extend(network.note.clone());
     let (log_config, logs) = logging(material, &mut notes);
     let mut labels = material.labels.clone();

@@ -75,6 +75,13 @@ pub struct Setup {
     pub compute: (u64, u64),
 }
 
+impl Setup {
+    pub(crate) fn compute(&self) -> Compute {
+        let (mhz, cores) = self.compute;
+        Compute { mhz, cores }
+    }
+}
+
 /// A driver that can't be opened. Continues "failed to".
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -129,7 +136,8 @@ impl Containers {
     /// # Errors
     /// If an option can't be honoured, or the records can't be read.
     pub fn open(setup: Setup) -> Result<Self, OpenError> {
-        let Setup { driver, dir, instance, options, mode, compute: (mhz, cores) } = setup;
+        let compute = setup.compute();
+        let Setup { driver, dir, instance, options, mode, compute: _ } = setup;
         let policy =
             Policy::of(&options, mode).map_err(|why| OpenError::Options { driver: driver.clone(), why })?;
         let opened =
@@ -146,7 +154,7 @@ impl Containers {
             owner: Owner { instance, driver },
             naming,
             policy,
-            compute: Compute { mhz, cores },
+            compute,
             records,
             used,
             preparing: Default::default(),
@@ -166,6 +174,28 @@ impl Containers {
             ended: ended.clone(),
         };
         Ok(Self { shared: Arc::new(shared), _tasks: ended.drop_guard() })
+    }
+}
+
+impl Containers {
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.shared.policy
+    }
+
+    /// Whether there is a record of an attempt, or its allocation has an engine.
+    pub(crate) fn has(&self, id: &AttemptId) -> DriverResult<bool> {
+        if self.shared.record(id)?.is_some() {
+            return Ok(true);
+        }
+        let of_alloc = self.shared.records.engine_of(id);
+        let of_alloc =
+            of_alloc.map_err(|error| DriverError::retry(format!("read the records of {id}: {error}")));
+        Ok(of_alloc?.is_some())
+    }
+
+    /// Whether no attempt has a record.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.shared.recorded().is_ok_and(|recorded| recorded.is_empty())
     }
 }
 

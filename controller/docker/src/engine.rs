@@ -29,7 +29,7 @@ use crate::{
     names::{self, Owner},
 };
 
-pub(crate) use find::{Kind, Place, candidates};
+pub(crate) use find::{Kind, Place, candidates, uses_builtin};
 
 /// How long a probe may take. A daemon that hangs counts as down.
 const PROBE_MAX: Duration = Duration::from_secs(10);
@@ -93,6 +93,22 @@ impl About {
         match self.kind {
             Kind::Docker => format!("{root}/containers/{container}/{container}-json.log"),
             Kind::Podman => format!("{root}/{}-containers/{container}/userdata/ctr.log", self.storage),
+        }
+    }
+
+    /// The engine in the agent. As for Podman, tasks join networks by the files that keep them.
+    pub(crate) fn builtin() -> Self {
+        Self {
+            kind: Kind::Podman,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            cgroup_version: 2,
+            os_type: "linux".to_owned(),
+            bridge_ip: None,
+            runtimes: Vec::new(),
+            rootless: false,
+            remaps_users: false,
+            root: String::new(),
+            storage: String::new(),
         }
     }
 

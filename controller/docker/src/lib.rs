@@ -1,7 +1,7 @@
 //! Tasks as containers of Docker and Podman: the drivers `docker` and `podman`.
 //!
-//! In: attempts, the drivers' options, an engine's socket. Out: containers, their exits, logs and statistics. Both engines are used
-//! through Docker's API. It does not depend on the planner, and nothing here decides what runs.
+//! In: attempts, the drivers' options, an engine's socket. Out: containers, their exits, logs and statistics. Docker and Podman are used
+//! through Docker's API; on a machine without them, containers are processes. It does not depend on the planner, and nothing here decides what runs.
 //!
 //! | part | contents |
 //! | --- | --- |
@@ -17,12 +17,16 @@
 //! | `logs` | copying the engine's log files into the task's |
 //! | `report` | what `herdlet doctor` shows of an engine |
 //! | `runs` | attempts that this agent supervises |
-//! | `driver` | the contract of drivers |
+//! | `driver` | the contract of drivers over an engine's API |
+//! | `builtin` | containers without an engine, as processes of the agent's supervisors |
+//! | `dispatch` | the driver `docker` over both |
 
 mod auth;
+mod builtin;
 mod check;
 mod config;
 mod create;
+mod dispatch;
 mod driver;
 mod engine;
 mod exec;
@@ -41,8 +45,10 @@ mod runs;
 mod stats;
 mod used;
 
+pub use builtin::ContainerSetup;
 pub use check::checked;
+pub use dispatch::DockerDriver;
 pub use driver::{Containers, Setup};
 pub use names::Naming;
 pub use policy::Mode;
-pub use report::{EngineReport, has_engine, report};
+pub use report::{EngineReport, has_engine, report, runs_without_engine};

@@ -10,7 +10,7 @@ use std::{
 use herdlet_api_types::driver::DockerOptions;
 
 use crate::{
-    engine::{Engine, Place, candidates},
+    engine::{Engine, Place, candidates, uses_builtin},
     names,
     policy::{Mode, Policy},
 };
@@ -34,6 +34,11 @@ pub struct EngineReport {
 /// Whether this machine has the engine that a driver would use, running or not at the moment.
 pub fn has_engine(driver: &str, options: &DockerOptions) -> bool {
     Policy::of(options, Mode::Standalone).is_ok_and(|policy| candidates(driver, &policy).socket.exists())
+}
+
+/// Whether new tasks of the driver `docker` run without an engine.
+pub fn runs_without_engine(options: &DockerOptions) -> bool {
+    Policy::of(options, Mode::Standalone).is_ok_and(|policy| uses_builtin(&policy))
 }
 
 /// Examines the engine that a driver would use, running or not. None if there is none on this machine.

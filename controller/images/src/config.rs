@@ -149,6 +149,18 @@ impl ImageConfig {
     /// # Errors
     /// If it can't be the config of that image.
     pub fn read(bytes: &[u8], layers: usize) -> Result<Self, ConfigError> {
+        let read = Self::read_alone(bytes)?;
+        match read.diff_ids.len() {
+            digests if digests == layers => Ok(read),
+            digests => Err(ConfigError::Layers { digests, layers }),
+        }
+    }
+
+    /// Reads a config without the manifest of its image.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn read_alone(bytes: &[u8]) -> Result<Self, ConfigError> {
         if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > DOCUMENT_BYTES_MAX {
             return Err(ConfigError::TooLarge);
         }
@@ -159,10 +171,6 @@ impl ImageConfig {
         };
         let RawImage { os, architecture, variant, config, rootfs } =
             serde_json::from_slice(bytes).map_err(syntax)?;
-        let digests = rootfs.diff_ids.len();
-        if digests != layers {
-            return Err(ConfigError::Layers { digests, layers });
-        }
         let platform = Platform { os, architecture, variant };
         let read = Self {
             platform: Some(platform).filter(|platform| !platform.architecture.is_empty()),

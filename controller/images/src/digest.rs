@@ -7,11 +7,11 @@ use std::fmt;
 
 use aws_lc_rs::digest as aws;
 use herdlet_base::artifact::checksum::hex;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The digest of a content: `sha256:HEX` or `sha512:HEX` in lower case.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Digest {
     text: String,
     algorithm: Algorithm,
@@ -49,7 +49,7 @@ impl Digest {
 
     /// The SHA-256 of bytes.
     pub fn of_bytes(bytes: &[u8]) -> Self {
-        let mut hasher = Hasher::new(Algorithm::Sha256);
+        let mut hasher = Hasher::sha256();
         hasher.update(bytes);
         hasher.finish()
     }
@@ -80,6 +80,12 @@ impl TryFrom<String> for Digest {
     }
 }
 
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.text
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -105,6 +111,10 @@ impl Hasher {
             Algorithm::Sha512 => &aws::SHA512,
         };
         Self { algorithm, context: aws::Context::new(of_library) }
+    }
+
+    pub fn sha256() -> Self {
+        Self::new(Algorithm::Sha256)
     }
 
     pub fn update(&mut self, bytes: &[u8]) {

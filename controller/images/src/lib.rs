@@ -1,8 +1,8 @@
 //! Images of containers, without an engine.
 //!
 //! In: names of images as users write them, files with credentials, hosts of registries. Out: the contents of the documents of an
-//! image, checked and within bounds; its layers in files. The agent does not use documents and registries yet. A registry and an
-//! archive are not trusted: nothing that they send is used before its digest and its size agree with the document that led to it.
+//! image, checked and within bounds; its layers in directories. The agent does not use documents, registries and the store yet. A registry
+//! and an archive are not trusted: nothing that they send is used before its digest and its size agree with the document that led to it.
 //!
 //! | part | contents |
 //! | --- | --- |
@@ -11,6 +11,7 @@
 //! | `document`, `config` | indexes and manifests; the defaults of containers of an image |
 //! | `credentials` | credentials of registries |
 //! | `registry`, `progress` | fetching images and their layers from registries |
+//! | `store` | images of this machine, unpacked |
 
 pub mod config;
 pub mod credentials;
@@ -21,5 +22,6 @@ pub mod platform;
 pub mod progress;
 mod reference;
 pub mod registry;
+pub mod store;
 
 pub use reference::{DOCKER_HUB, Reference, ReferenceError};

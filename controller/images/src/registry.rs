@@ -39,7 +39,7 @@ use crate::{
 /// The host of Docker's registry.
 const HUB_HOST: &str = "registry-1.docker.io";
 /// How many layers are fetched at once, as Docker does.
-const LAYERS_AT_ONCE: usize = 3;
+pub(crate) const LAYERS_AT_ONCE: usize = 3;
 /// How deep indexes may be nested. Builders nest none; the specification allows it.
 const INDEX_DEPTH_MAX: usize = 3;
 
@@ -84,6 +84,8 @@ pub struct RemoteImage {
     pub digest: Digest,
     pub manifest: Manifest,
     pub config: ImageConfig,
+    /// The config as it was sent: its digest is that in the manifest.
+    pub config_bytes: Vec<u8>,
 }
 
 /// A repository, for one pull.
@@ -162,7 +164,7 @@ impl Repository {
                 Document::Manifest(manifest) => {
                     let bytes = self.small_content(&manifest.config).await?;
                     let config = ImageConfig::read(&bytes, manifest.layers.len())?;
-                    return Ok(RemoteImage { digest, manifest, config });
+                    return Ok(RemoteImage { digest, manifest, config, config_bytes: bytes });
                 }
             }
         }
@@ -185,8 +187,7 @@ impl Repository {
         progress.send_replace(Progress { done_bytes: 0, total_bytes, layers: wanted.len() });
         let stop = cancelled.child_token();
         let fetches = wanted.into_iter().map(async |(content, file)| {
-            let partial = Partial::open(file, content, progress.clone(), stop.clone()).await?;
-            let fetched = self.fetch_one(partial).await;
+            let fetched = self.fetch_one(content, file, progress, &stop).await;
             if fetched.is_err() {
                 stop.cancel();
             }
@@ -201,7 +202,18 @@ impl Repository {
         failed.into_iter().chain(cancelled).next().map_or(Ok(()), Err)
     }
 
-    async fn fetch_one(&self, mut partial: Partial) -> Result<(), RegistryError> {
+    /// Fetches one content into its file, as [`Repository::fetch`]. The progress gets what is done; the caller sets the total.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn fetch_one(
+        &self,
+        content: Descriptor,
+        file: File,
+        progress: &watch::Sender<Progress>,
+        cancelled: &CancellationToken,
+    ) -> Result<(), RegistryError> {
+        let mut partial = Partial::open(file, content, progress.clone(), cancelled.clone()).await?;
         let mut failures = Failures::default();
         for host in self.hosts() {
             if !failures.allow(host) {
@@ -219,29 +231,32 @@ impl Repository {
     }
 
     async fn document(&self, version: &str) -> Result<ReceivedDocument, RegistryError> {
-        self.first(|host| document_of(host, version)).await
+        let read = |host: &Host, answer: Answer| document_of(host, version, answer);
+        self.first(&Query::Document { version }, DOCUMENT_BYTES_MAX, read).await
     }
 
     async fn small_content(&self, wanted: &Descriptor) -> Result<Vec<u8>, RegistryError> {
-        self.first(async |host| {
-            let query = Query::Blob { digest: &wanted.digest, from: 0 };
-            let (bytes, _) = host.bytes(&query, wanted.size).await?;
-            if wanted.digest.is_of(&bytes) { Ok(bytes) } else { Err(host.corrupt(&wanted.digest)) }
-        })
-        .await
+        let query = Query::Blob { digest: &wanted.digest, from: 0 };
+        let read = |host: &Host, (bytes, _): Answer| match wanted.digest.is_of(&bytes) {
+            true => Ok(bytes),
+            false => Err(host.corrupt(&wanted.digest)),
+        };
+        self.first(&query, wanted.size, read).await
     }
 
     /// What the first host gives that can.
-    async fn first<'h, T>(
-        &'h self,
-        get: impl AsyncFn(&'h Host) -> Result<T, RegistryError>,
+    async fn first<T>(
+        &self,
+        query: &Query<'_>,
+        bytes_max: u64,
+        read: impl Fn(&Host, Answer) -> Result<T, RegistryError>,
     ) -> Result<T, RegistryError> {
         let mut failures = Failures::default();
         for host in self.hosts() {
             if !failures.allow(host) {
                 continue;
             }
-            match get(host).await {
+            match host.bytes(query, bytes_max).await.and_then(|answer| read(host, answer)) {
                 Ok(got) => return Ok(got),
                 Err(error) => failures.add(host, error),
             }
@@ -290,8 +305,14 @@ impl Failures {
     }
 }
 
-async fn document_of(host: &Host, version: &str) -> Result<ReceivedDocument, RegistryError> {
-    let (bytes, media_type) = host.bytes(&Query::Document { version }, DOCUMENT_BYTES_MAX).await?;
+/// What a host sends, and the media type that it declares.
+type Answer = (Vec<u8>, Option<String>);
+
+fn document_of(
+    host: &Host,
+    version: &str,
+    (bytes, media_type): Answer,
+) -> Result<ReceivedDocument, RegistryError> {
     let digest = match Digest::parse(version) {
         Ok(wanted) if wanted.is_of(&bytes) => wanted,
         Ok(wanted) => return Err(host.corrupt(&wanted)),
@@ -301,4 +322,4 @@ async fn document_of(host: &Host, version: &str) -> Result<ReceivedDocument, Reg
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

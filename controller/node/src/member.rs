@@ -24,7 +24,7 @@ use herdlet_rpc::{
 };
 use herdlet_runtime::off_thread;
 use herdlet_services::catalog::{ConsulConfig, ConsulReader};
-use herdlet_storage::artifact::unpack::Unpacker;
+use herdlet_unpack::Unpacker;
 use tokio::{
     sync::{Semaphore, watch},
     time::Instant,

@@ -42,9 +42,10 @@ use crate::{
     login::{self, no_user},
     supervisor::{
         FirstProcess, Invocation, Isolation, JoinedNamespaces, MessageQueues, Namespaces, NewPrivileges,
-        OwnMounts, OwnNamespaces, PidFd, Proc, User,
+        OwnMounts, OwnNamespaces, PidFd, Proc, ShownCgroups, User,
     },
 };
+pub use capabilities::bit_of as capability_bit;
 use command::Lookup;
 pub use policy::InvalidOptions;
 pub(crate) use policy::Policy;
@@ -96,8 +97,16 @@ impl Roots {
         Self { hidden, scratch, seed: OnceLock::new(), obstacle: OnceLock::new() }
     }
 
+    /// Paths of the machine that no task may see.
+    pub fn hidden(&self) -> &[PathBuf] {
+        &self.hidden
+    }
+
     /// The small mount namespace that is copied for each root. It has no state: one that could not be made is tried again.
-    fn seed(&self) -> DriverResult<&Seed> {
+    ///
+    /// # Errors
+    /// If it can't be made now.
+    pub fn seed(&self) -> DriverResult<&Seed> {
         if let Some(seed) = self.seed.get() {
             return Ok(seed);
         }
@@ -106,7 +115,8 @@ impl Roots {
         Ok(self.seed.get_or_init(|| made))
     }
 
-    fn obstacle(&self, isolation: &cgroup::Isolation) -> Option<&Obstacle> {
+    /// Why tasks can't be isolated on this machine.
+    pub fn obstacle(&self, isolation: &cgroup::Isolation) -> Option<&Obstacle> {
         let found = self.obstacle.get_or_init(|| match isolation {
             cgroup::Isolation::Cgroups(_) => obstacle(&self.scratch, Ok(())),
             cgroup::Isolation::None { why } => obstacle(&self.scratch, Err(why)),
@@ -177,25 +187,6 @@ pub(crate) struct IsolatedDriver<V> {
     pub(crate) variant: V,
 }
 
-/// Files below /proc with which a task could change the machine.
-const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
-
-/// Files below /proc that expose the machine's memory and other processes.
-const MASKED_PROC: [&str; 12] = [
-    "acpi",
-    "asound",
-    "kcore",
-    "keys",
-    "latency_stats",
-    "sched_debug",
-    "scsi",
-    "timer_list",
-    "timer_stats",
-    "kpagecgroup",
-    "kpagecount",
-    "kpageflags",
-];
-
 impl<V: Variant> Translate for IsolatedDriver<V> {
     fn fingerprint(&self, isolation: &cgroup::Isolation, effort: Effort) -> Fingerprint {
         match self.roots.obstacle(isolation) {
@@ -231,13 +222,13 @@ impl<V: Variant> Translate for IsolatedDriver<V> {
         if hostname.is_some() {
             created = created | Namespaces::UTS;
         }
-        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
         let has_init = config.init && modes.pid == NamespaceMode::Private;
         let isolation = Isolation::Own(OwnNamespaces {
             created,
             mounts: Some(Arc::new(OwnMounts { namespace: built.mounts, null: built.null })),
-            proc: Some(Proc { read_only: paths(&READ_ONLY_PROC), masked: paths(&MASKED_PROC) }),
+            proc: Some(Proc::of_task()),
             message_queues: MessageQueues::Mounted,
+            cgroups: ShownCgroups::None,
             hostname,
             first: if has_init { FirstProcess::Init } else { FirstProcess::Task },
         });
@@ -319,12 +310,12 @@ fn invocation(
 }
 
 /// A root that can't be made is a matter of the machine, except for places and volumes that no root can have.
-fn root_error(error: RootError) -> DriverError {
+pub fn root_error(error: RootError) -> DriverError {
     match &error {
         RootError::System { source, .. } if source.kind() == std::io::ErrorKind::InvalidInput => {
             DriverError::fatal(error)
         }
-        RootError::Exposed { .. } => DriverError::fatal(error),
+        RootError::Exposed { .. } | RootError::Layers { .. } => DriverError::fatal(error),
         RootError::Busy { .. } | RootError::System { .. } => DriverError::retry(error),
     }
 }

@@ -144,6 +144,8 @@ impl RawExec {
             network: None,
             isolation: None,
             capabilities: None,
+            limits: Vec::new(),
+            call_filters: Vec::new(),
         })
     }
 }

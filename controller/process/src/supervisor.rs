@@ -25,8 +25,8 @@ pub use herdlet_shim::isolation::{Capabilities, Namespaces};
 pub use herdlet_shim::record::{Core, Exit, Process, Record, RecordError, State, Step};
 pub use herdlet_shim::spec::SpecError;
 pub use invocation::{
-    Entry, FirstProcess, Invocation, Isolation, JoinedNamespaces, LogFiles, Logs, MessageQueues,
-    NewPrivileges, OwnMounts, OwnNamespaces, Proc, User, WhenFull,
+    CallFilter, Entry, FirstProcess, Invocation, Isolation, JoinedNamespaces, LogFiles, Logs, MessageQueues,
+    NewPrivileges, OwnMounts, OwnNamespaces, Proc, ResourceLimit, ShownCgroups, User, WhenFull,
 };
 pub use launch::{Child, Launch, LaunchError, Session, ShimEnd, Terminal, enter, launch};
 pub use process::{PidFd, ProcessError, kill_tree, open_task};

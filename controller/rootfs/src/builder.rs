@@ -4,26 +4,26 @@
 //! is complete, nothing but that thread sees it, and if it can't be completed, the copy ends with the thread.
 
 use std::{
-    fs::File,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::Path,
 };
 
 use rustix::{
-    fs::{FileType, Mode, OFlags, fstat, openat, symlinkat},
+    fs::symlinkat,
     io::Errno,
-    mount::{MountAttrFlags, UnmountFlags, unmount},
+    mount::{UnmountFlags, unmount},
 };
 
 use crate::{
-    device,
+    frame::{Frame, put},
+    image,
     kernel::{self, Depth, in_thread},
     memory::Memory,
     overlay::{self, Refusal},
-    place::{directory, file, find, own_directory},
-    root::{Access, Built, Changes, LimitedEntry, Root, RootError, failed},
-    seed::{ALLOC, PART, ROOT, Seed, open_dir, replace_root},
-    source::{Content, Kind, Part, Sources},
+    place::{directory, file},
+    root::{Access, Built, Changes, ImageRoot, LimitedEntry, Root, RootError, failed},
+    seed::{ALLOC, PART, ROOT, Seed, open_dir},
+    source::{Content, ImageSources, Part, Sources},
 };
 
 /// Makes a root.
@@ -36,6 +36,23 @@ pub fn build(seed: &Seed, root: &Root) -> Result<Built, RootError> {
         let sources = Sources::open(root)?;
         seed.enter_copy().map_err(failed("enter a mount namespace for", &root.task))?;
         Builder::new(root, &sources)?.run(&sources)
+    })
+}
+
+/// Makes the root of an image.
+///
+/// # Errors
+/// [`RootError::Busy`] while a process of an earlier root with the same directory of changes lives. Other errors are of the machine or
+/// of the description: a missing layer, a bind without its source.
+pub fn build_image(seed: &Seed, root: &ImageRoot) -> Result<Built, RootError> {
+    in_thread(|| {
+        let sources = ImageSources::open(root)?;
+        seed.enter_copy().map_err(failed("enter a mount namespace for", &root.changes))?;
+        let (base, limited) = image::mount(&sources)?;
+        for dir in &root.directories {
+            directory(base.as_fd(), dir).map_err(failed("make", dir))?;
+        }
+        Frame::new(&base, root.shm_bytes, &sources.common)?.finish(root.access, limited)
     })
 }
 
@@ -65,34 +82,8 @@ impl<'r> Builder<'r> {
         for (part, shown) in sources.parts.iter().zip(shown) {
             self.add(part, shown)?;
         }
-        let dev = Path::new("dev");
-        device::mount(self.base(), &sources.devices).map_err(failed("mount", dev))?;
-        self.add_system(&sources.sys)?;
-        for (target, mount, access, kind) in &sources.binds {
-            let place = match kind {
-                Kind::Directory => directory(self.base(), target),
-                Kind::File => file(self.base(), target),
-            };
-            let place = place.map_err(failed("make a place for", target))?;
-            if *access == Access::ReadOnly {
-                let done = kernel::make_read_only(mount.as_fd(), Depth::WithMountsBelow);
-                done.map_err(failed("refuse writes to", target))?;
-            }
-            kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", target))?;
-        }
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let null = openat(self.base(), "dev/null", flags, Mode::empty());
-        let null = null.map_err(failed("open", Path::new("dev/null")))?;
-        for path in &sources.hidden {
-            self.hide(path, &null).map_err(failed("hide", path))?;
-        }
-        let top = Path::new("/");
-        replace_root(self.base).map_err(failed("replace", top))?;
-        let own =
-            openat(&sources.proc, "thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let mounts = OwnedFd::from(File::from(own.map_err(failed("open the namespace of", top))?));
-        let root = open_dir("/").map_err(failed("open", top))?;
-        Ok(Built { mounts, root, null, limited: self.limited })
+        let frame = Frame::new(self.base, None, &sources.common)?;
+        frame.finish(Access::ReadWrite, self.limited)
     }
 
     fn base(&self) -> BorrowedFd<'_> {
@@ -184,31 +175,6 @@ impl<'r> Builder<'r> {
             done => done,
         }
     }
-
-    fn add_system(&self, sys: &OwnedFd) -> Result<(), RootError> {
-        let [proc, target] = ["proc", "sys"].map(Path::new);
-        own_directory(self.base(), proc).map_err(failed("make a place for", proc))?;
-        let place = own_directory(self.base(), target).map_err(failed("make a place for", target))?;
-        kernel::place(sys.as_fd(), place.as_fd()).map_err(failed("mount", target))
-    }
-
-    /// A link on the way hides the path as well: the task has put it there, so that what the machine has is not seen.
-    fn hide(&self, path: &Path, null: &OwnedFd) -> std::io::Result<()> {
-        let place = match find(self.base(), path) {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-            found => found?,
-        };
-        let cover = if FileType::from_raw_mode(fstat(&place)?.st_mode).is_dir() {
-            let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
-                | MountAttrFlags::MOUNT_ATTR_NOSUID
-                | MountAttrFlags::MOUNT_ATTR_NODEV
-                | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-            kernel::create("tmpfs", &[("mode", "0555"), ("size", "4k")], attributes)?
-        } else {
-            kernel::copy_open(null.as_fd())?
-        };
-        Ok(kernel::place(cover.as_fd(), place.as_fd())?)
-    }
 }
 
 /// What a root shows of a part of the machine.
@@ -224,10 +190,4 @@ fn place_read_only(mount: &OwnedFd, place: &OwnedFd, target: &Path) -> Result<()
     let done = kernel::make_read_only(mount.as_fd(), Depth::Alone);
     done.map_err(failed("refuse writes to", target))?;
     kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", target))
-}
-
-/// Puts a mount on a directory of the seed.
-fn put(mount: &OwnedFd, at: &str) -> Result<(), RootError> {
-    let place = open_dir(at).map_err(failed("open", Path::new(at)))?;
-    kernel::place(mount.as_fd(), place.as_fd()).map_err(failed("mount", Path::new(at)))
 }

@@ -24,8 +24,15 @@ const LINKS: [(&str, &str); 5] = [
     ("stdout", "/proc/self/fd/1"),
 ];
 
+/// The size of shared memory, unless a task has its own.
+const SHM_BYTES: u64 = 64 << 20;
+
 /// Mounts /dev.
-pub(crate) fn mount(root: BorrowedFd<'_>, devices: &[(&'static str, OwnedFd)]) -> Result<()> {
+pub(crate) fn mount(
+    root: BorrowedFd<'_>,
+    devices: &[(&'static str, OwnedFd)],
+    shm_bytes: Option<u64>,
+) -> Result<()> {
     let safe = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let no_devices = safe | MountAttrFlags::MOUNT_ATTR_NODEV;
     // The nodes are mounts of their own; the task can't make others.
@@ -43,7 +50,8 @@ pub(crate) fn mount(root: BorrowedFd<'_>, devices: &[(&'static str, OwnedFd)]) -
     let terminals = [("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")];
     let pts = kernel::create("devpts", &terminals, safe)?;
     kernel::place(pts.as_fd(), directory(&dev, "pts")?.as_fd())?;
-    let shm = kernel::create("tmpfs", &[("mode", "1777"), ("size", "64m")], no_devices)?;
+    let size = shm_bytes.unwrap_or(SHM_BYTES).to_string();
+    let shm = kernel::create("tmpfs", &[("mode", "1777"), ("size", &size)], no_devices)?;
     kernel::place(shm.as_fd(), directory(&dev, "shm")?.as_fd())?;
     directory(&dev, "mqueue").map(drop)
 }

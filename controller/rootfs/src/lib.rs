@@ -1,4 +1,5 @@
-//! Roots of isolated tasks: mount namespaces in which a task's directory is `/`, with parts of the machine in it.
+//! Roots of isolated tasks: mount namespaces in which a task's directory is `/`, with parts of the machine in it, or the layers of an
+//! image.
 //!
 //! In: a description of a root. Out: a mount namespace, as a descriptor, and what could not be made as described. A
 //! namespace exists as long as its descriptor or a process in it: an agent that dies leaves only files in the directory of
@@ -13,6 +14,8 @@
 //! | [`root`] | the description of a root |
 //! | [`seed`] | the small namespace that is copied for each root |
 //! | [`builder`] | makes a root |
+//! | `frame` | what every root has |
+//! | `image` | the layers of an image |
 //! | `source` | parts of the machine, copied while they can still be seen |
 //! | `overlay` | overlays of these parts |
 //! | `memory` | changes that the task's directory can't hold |
@@ -22,6 +25,8 @@
 
 pub mod builder;
 mod device;
+mod frame;
+mod image;
 pub mod kernel;
 mod memory;
 mod overlay;

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The size of all changes together.
-const SIZE: &str = "64m";
+pub(crate) const SIZE: &str = "64m";
 
 /// The memory of one root.
 #[derive(Default)]

@@ -30,6 +30,56 @@ pub struct Root {
     pub network: Option<PathBuf>,
 }
 
+/// A root that begins with the layers of an image. Paths in it are relative to it.
+#[derive(Debug, Clone)]
+pub struct ImageRoot {
+    /// Directories of the layers on the machine, the lowest one first; at most [`LAYERS_MAX`].
+    pub layers: Vec<PathBuf>,
+    /// A directory of the agent on the machine, for this root alone: it gets what the task changes.
+    pub changes: PathBuf,
+    /// Whether the task may change the image's files; directories that are shared and in memory have rights of their own.
+    pub access: Access,
+    /// Directories that are made if they are missing.
+    pub directories: Vec<PathBuf>,
+    /// Directories and files that are shared with the machine.
+    pub binds: Vec<Bind>,
+    /// Directories in memory.
+    pub memory: Vec<MemoryDir>,
+    /// Devices besides those that every root has.
+    pub devices: Vec<DeviceFile>,
+    /// The size of /dev/shm; 64 MiB if absent.
+    pub shm_bytes: Option<u64>,
+    /// Paths of the machine that must not be seen through a shared directory.
+    pub hidden: Vec<PathBuf>,
+    /// Paths in the root that must not be seen.
+    pub masked: Vec<PathBuf>,
+    /// The file that keeps the network namespace whose devices /sys shows; the machine's if absent.
+    pub network: Option<PathBuf>,
+}
+
+/// The most layers of an overlay (`OVL_MAX_STACK`).
+pub const LAYERS_MAX: usize = 500;
+
+/// A directory in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryDir {
+    /// In the root.
+    pub target: PathBuf,
+    /// Half of the machine's memory if absent.
+    pub bytes: Option<u64>,
+    pub mode: u32,
+    pub access: Access,
+}
+
+/// A device of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceFile {
+    /// On the machine.
+    pub source: PathBuf,
+    /// In the root.
+    pub target: PathBuf,
+}
+
 /// A part of the machine. A directory is shown with all mounts below it, a file read-only, and a link as the same link. A
 /// missing one is left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,8 +113,9 @@ pub enum Propagation {
 }
 
 /// What a task may do in a shared directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Access {
+    #[default]
     ReadWrite,
     ReadOnly,
 }
@@ -120,6 +171,8 @@ pub enum RootError {
         /// On the machine.
         volume: PathBuf,
     },
+    #[error("mount the layers of the image: it has {layers} layers, the kernel mounts 1 to {LAYERS_MAX}")]
+    Layers { layers: usize },
     #[error("{what} {}", path.display())]
     System {
         what: &'static str,

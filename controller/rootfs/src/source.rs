@@ -6,7 +6,10 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::FileTypeExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -18,22 +21,44 @@ use rustix::{
 
 use crate::{
     kernel::{self, Depth},
-    root::{Access, Bind, Entry, Propagation, Root, RootError, failed},
+    root::{Access, Bind, DeviceFile, Entry, ImageRoot, MemoryDir, Propagation, Root, RootError, failed},
 };
 
-/// Everything that a root is made of.
+/// Everything that the root of a task's directory is made of.
 pub(crate) struct Sources {
     /// The task's directory, with what the agent has mounted in it.
     pub(crate) task: OwnedFd,
     pub(crate) alloc: OwnedFd,
     pub(crate) parts: Vec<Part>,
-    pub(crate) binds: Vec<(PathBuf, OwnedFd, Access, Kind)>,
+    pub(crate) common: Common,
+}
+
+/// Everything that the root of an image is made of.
+pub(crate) struct ImageSources {
+    /// The lowest one first.
+    pub(crate) layers: Vec<OwnedFd>,
+    pub(crate) changes: OwnedFd,
+    pub(crate) common: Common,
+}
+
+/// What every root has.
+pub(crate) struct Common {
+    /// Parents first.
+    pub(crate) binds: Vec<PlacedMount>,
     /// Names in /dev.
     pub(crate) devices: Vec<(&'static str, OwnedFd)>,
     pub(crate) sys: OwnedFd,
     pub(crate) proc: OwnedFd,
     /// In the root.
     pub(crate) hidden: Vec<PathBuf>,
+}
+
+/// A mount with its place in the root.
+pub(crate) struct PlacedMount {
+    pub(crate) target: PathBuf,
+    pub(crate) mount: OwnedFd,
+    pub(crate) access: Access,
+    pub(crate) kind: Kind,
 }
 
 /// A part of the machine, with its place in the root.
@@ -61,15 +86,12 @@ impl Sources {
     pub(crate) fn open(root: &Root) -> Result<Self, RootError> {
         let hidden = existing(&root.hidden)?;
         let task = root.alloc.join(&root.task);
+        // The calling thread is in the task's network from here on: only mounts are looked for.
         let mut sources = Self {
             task: copy(&task, Depth::WithMountsBelow)?,
             alloc: copy(&root.alloc, Depth::Alone)?,
             parts: Vec::new(),
-            binds: Vec::new(),
-            devices: Vec::new(),
-            sys: sys_of(root.network.as_deref())?,
-            proc: open_path(Path::new("/proc"))?,
-            hidden: root.masked.iter().cloned().chain([PathBuf::from("sys/firmware")]).collect(),
+            common: Common::open(&root.masked, root.network.as_deref())?,
         };
         without_devices(&sources.task, &task)?;
         for entry in &root.entries {
@@ -78,21 +100,7 @@ impl Sources {
         // Parents first.
         sources.parts.sort_by(|one, other| one.target.cmp(&other.target));
         for bind in &root.binds {
-            let kind = kind_of(&bind.source)?;
-            let mount = kernel::copy_with(&bind.source, Depth::WithMountsBelow, bind.propagation)
-                .map_err(failed("copy the mount of", &bind.source))?;
-            without_devices(&mount, &bind.source)?;
-            sources.binds.push((bind.target.clone(), mount, bind.access, kind));
-            sources.hide_below_bind(bind, &hidden)?;
-        }
-        for name in DEVICES {
-            let path = Path::new("/dev").join(name);
-            if let Some(device) = unless_missing(copy(&path, Depth::Alone))? {
-                // The device can be written to as before; the machine's file keeps its owner and mode.
-                let done = kernel::make_read_only(device.as_fd(), Depth::Alone);
-                done.map_err(failed("protect", &path))?;
-                sources.devices.push((name, device));
-            }
+            sources.common.add_bind(bind, &hidden)?;
         }
         Ok(sources)
     }
@@ -123,7 +131,105 @@ impl Sources {
                 self.add_mount(path, &entry.target.join(target))?;
             }
         }
-        self.hidden.extend(places_below(&real, &entry.target, hidden));
+        self.common.hidden.extend(places_below(&real, &entry.target, hidden));
+        Ok(())
+    }
+
+    fn add_mount(&mut self, path: &Path, target: &Path) -> Result<(), RootError> {
+        // It may have been unmounted since it was listed.
+        let Some(mount) = unless_missing(copy(path, Depth::Alone))? else { return Ok(()) };
+        without_devices(&mount, path)?;
+        let content = match kind_of(path)? {
+            Kind::File => Content::File(mount),
+            Kind::Directory => Content::Directory(mount),
+        };
+        self.add(target, content);
+        Ok(())
+    }
+
+    fn add(&mut self, target: &Path, content: Content) {
+        self.parts.push(Part { target: target.to_owned(), content });
+    }
+}
+
+impl ImageSources {
+    pub(crate) fn open(root: &ImageRoot) -> Result<Self, RootError> {
+        let hidden = existing(&root.hidden)?;
+        let layers = distinct(&root.layers).into_iter().map(|layer| copy(layer, Depth::Alone));
+        let mut sources = Self {
+            layers: layers.collect::<Result<_, _>>()?,
+            changes: copy(&root.changes, Depth::Alone)?,
+            common: Common::open(&root.masked, root.network.as_deref())?,
+        };
+        for bind in &root.binds {
+            sources.common.add_bind(bind, &hidden)?;
+        }
+        for dir in &root.memory {
+            sources.common.add_memory(dir)?;
+        }
+        for device in &root.devices {
+            sources.common.add_device(device)?;
+        }
+        sources.common.binds.sort_by(|one, other| one.target.cmp(&other.target));
+        Ok(sources)
+    }
+}
+
+impl Common {
+    /// The calling thread is in the given network afterwards.
+    fn open(masked: &[PathBuf], network: Option<&Path>) -> Result<Self, RootError> {
+        let mut devices = Vec::new();
+        for name in DEVICES {
+            let path = Path::new("/dev").join(name);
+            if let Some(device) = unless_missing(copy(&path, Depth::Alone))? {
+                // The device can be written to as before; the machine's file keeps its owner and mode.
+                let done = kernel::make_read_only(device.as_fd(), Depth::Alone);
+                done.map_err(failed("protect", &path))?;
+                devices.push((name, device));
+            }
+        }
+        Ok(Self {
+            binds: Vec::new(),
+            devices,
+            sys: sys_of(network)?,
+            proc: open_path(Path::new("/proc"))?,
+            hidden: masked.iter().cloned().chain([PathBuf::from("sys/firmware")]).collect(),
+        })
+    }
+
+    fn add_bind(&mut self, bind: &Bind, hidden: &[PathBuf]) -> Result<(), RootError> {
+        let kind = kind_of(&bind.source)?;
+        let mount = kernel::copy_with(&bind.source, Depth::WithMountsBelow, bind.propagation)
+            .map_err(failed("copy the mount of", &bind.source))?;
+        without_devices(&mount, &bind.source)?;
+        self.binds.push(PlacedMount { target: bind.target.clone(), mount, access: bind.access, kind });
+        self.hide_below_bind(bind, hidden)
+    }
+
+    fn add_memory(&mut self, dir: &MemoryDir) -> Result<(), RootError> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let (mode, size) = (format!("{:04o}", dir.mode & 0o7777), dir.bytes.map(|bytes| bytes.to_string()));
+        let options = [("mode", Some(&mode)), ("size", size.as_ref())];
+        let options: Vec<(&str, &str)> =
+            options.into_iter().filter_map(|(name, value)| Some((name, value?.as_str()))).collect();
+        let mount = kernel::create("tmpfs", &options, attributes).map_err(failed("mount", &dir.target))?;
+        let (target, access, kind) = (dir.target.clone(), dir.access, Kind::Directory);
+        self.binds.push(PlacedMount { target, mount, access, kind });
+        Ok(())
+    }
+
+    /// A device of the machine, with the machine's rights.
+    fn add_device(&mut self, device: &DeviceFile) -> Result<(), RootError> {
+        let source = &device.source;
+        let about = fs::metadata(source).map_err(failed("inspect", source))?;
+        if !about.file_type().is_char_device() && !about.file_type().is_block_device() {
+            return Err(failed("use as a device", source)(io::Error::from(io::ErrorKind::InvalidInput)));
+        }
+        let mount = copy(source, Depth::Alone)?;
+        let (target, access, kind) = (device.target.clone(), Access::ReadOnly, Kind::File);
+        self.binds.push(PlacedMount { target, mount, access, kind });
         Ok(())
     }
 
@@ -142,22 +248,15 @@ impl Sources {
             }
         }
     }
+}
 
-    fn add_mount(&mut self, path: &Path, target: &Path) -> Result<(), RootError> {
-        // It may have been unmounted since it was listed.
-        let Some(mount) = unless_missing(copy(path, Depth::Alone))? else { return Ok(()) };
-        without_devices(&mount, path)?;
-        let content = match kind_of(path)? {
-            Kind::File => Content::File(mount),
-            Kind::Directory => Content::Directory(mount),
-        };
-        self.add(target, content);
-        Ok(())
-    }
-
-    fn add(&mut self, target: &Path, content: Content) {
-        self.parts.push(Part { target: target.to_owned(), content });
-    }
+/// The layers without those that are there again further up: a higher one covers the same one below entirely, and the kernel mounts none
+/// twice.
+fn distinct(layers: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut seen = BTreeSet::new();
+    let mut distinct: Vec<&PathBuf> = layers.iter().rev().filter(|layer| seen.insert(*layer)).collect();
+    distinct.reverse();
+    distinct
 }
 
 /// Those of these paths that exist, without links.

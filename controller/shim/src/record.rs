@@ -158,9 +158,17 @@ pub enum Step {
     Capabilities = 23,
     /// Entering the namespaces of a running task (`enter` only).
     Join = 24,
+    /// Restricting the system calls.
+    CallFilter = 25,
+    /// Setting a resource limit.
+    Limit = 26,
+    /// Writing a setting of the kernel.
+    Setting = 27,
+    /// Mounting the cgroups.
+    Cgroups = 28,
 }
 
-const STEPS: [(Step, &str); 24] = [
+const STEPS: [(Step, &str); 28] = [
     (Step::Spec, "read the launch spec"),
     (Step::Prepare, "prepare pipes and memory"),
     (Step::Cgroup, "enter the cgroup"),
@@ -185,6 +193,10 @@ const STEPS: [(Step, &str); 24] = [
     (Step::Hostname, "set the host name"),
     (Step::Capabilities, "set the capabilities"),
     (Step::Join, "enter the namespaces of the task"),
+    (Step::CallFilter, "restrict the system calls"),
+    (Step::Limit, "set a resource limit"),
+    (Step::Setting, "write a setting of the kernel"),
+    (Step::Cgroups, "mount the cgroups"),
 ];
 
 impl Step {

@@ -28,6 +28,15 @@ const ENTRY_LEN_MAX: usize = 255;
 /// The maximum length of a host name, in bytes (sethostname(2)).
 pub const HOSTNAME_LEN_MAX: usize = 64;
 
+/// The length of an instruction of a seccomp filter.
+const INSTRUCTION_LEN: usize = 8;
+/// The most instructions of a seccomp filter (`BPF_MAXINSNS`).
+const INSTRUCTIONS_MAX: usize = 4096;
+/// The length of an encoded resource limit.
+const LIMIT_LEN: usize = 20;
+/// The maximum length of a setting's path, in bytes, so that it fits on a small stack.
+pub const SETTING_PATH_LEN_MAX: usize = 127;
+
 const MAGIC: [u8; 4] = *b"hls1";
 const HEADER_LEN: usize = 6;
 
@@ -108,6 +117,23 @@ pub enum Field<'a> {
     Init,
     /// Namespaces of the process with the pidfd at fd 7 to enter (`enter` only).
     Join(Namespaces),
+    /// A seccomp filter: whole instructions of 8 bytes as in the kernel's `struct sock_filter` (list). The last one is asked
+    /// first. Applied once the keyring is left, before the user is changed.
+    CallFilter(&'a [u8]),
+    /// A resource limit by its number (getrlimit(2)), soft and hard (list).
+    Limit {
+        /// `RLIMIT_…`.
+        resource: u32,
+        /// Soft limit.
+        soft: u64,
+        /// Hard limit.
+        hard: u64,
+    },
+    /// A setting of the task's namespaces as `PATH=VALUE`, the path below `/proc/sys`; requires [`Field::Proc`] (list).
+    Setting(&'a [u8]),
+    /// Mount the v2 cgroups at /sys/fs/cgroup, read-only, with the root of the new cgroup namespace; requires
+    /// [`Field::MountNamespace`] and that namespace.
+    Cgroups,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +173,13 @@ enum Tag {
     Capabilities = 31,
     Init = 32,
     Join = 33,
+    CallFilter = 34,
+    Limit = 35,
+    Setting = 36,
+    Cgroups = 37,
 }
 
-const TAGS: [Tag; 34] = [
+const TAGS: [Tag; 38] = [
     Tag::End,
     Tag::Record,
     Tag::Program,
@@ -184,6 +214,10 @@ const TAGS: [Tag; 34] = [
     Tag::Capabilities,
     Tag::Init,
     Tag::Join,
+    Tag::CallFilter,
+    Tag::Limit,
+    Tag::Setting,
+    Tag::Cgroups,
 ];
 
 /// What a field is to a user.
@@ -194,6 +228,7 @@ fn name_of(tag: u16) -> &'static str {
         Some(Tag::Variable) => "a variable of the environment",
         Some(Tag::Directory) => "the working directory",
         Some(Tag::Hostname) => "the host name",
+        Some(Tag::Setting) => "a setting of the kernel",
         Some(
             Tag::End
             | Tag::Record
@@ -223,7 +258,10 @@ fn name_of(tag: u16) -> &'static str {
             | Tag::MessageQueues
             | Tag::Capabilities
             | Tag::Init
-            | Tag::Join,
+            | Tag::Join
+            | Tag::CallFilter
+            | Tag::Limit
+            | Tag::Cgroups,
         )
         | None => "a setting",
     }
@@ -357,6 +395,15 @@ impl<'a> Field<'a> {
             }
             Self::Init => (Tag::Init, &[], Closing::None),
             Self::Join(kinds) => small(Tag::Join, kinds.flags(), number),
+            Self::CallFilter(program) => (Tag::CallFilter, program, Closing::None),
+            Self::Limit { resource, soft, hard } => {
+                number[..4].copy_from_slice(&resource.to_le_bytes());
+                number[4..12].copy_from_slice(&soft.to_le_bytes());
+                number[12..20].copy_from_slice(&hard.to_le_bytes());
+                (Tag::Limit, &number[..LIMIT_LEN], Closing::None)
+            }
+            Self::Setting(setting) => text(Tag::Setting, setting),
+            Self::Cgroups => (Tag::Cgroups, &[], Closing::None),
         }
     }
 }

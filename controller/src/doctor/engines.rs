@@ -19,6 +19,11 @@ pub(super) async fn engines(config: &Config, instance: Option<&str>) -> Vec<Find
         }
         let options = serde_json::Value::Object(config.drivers.options(driver));
         let Ok(options) = DockerOptions::deserialize(options) else { continue };
+        if driver == DOCKER && herdlet_docker::runs_without_engine(&options) {
+            let message = "driver docker: no engine is used; containers are processes of the agent, which neither AppArmor nor SELinux confines";
+            findings.push(Finding::ok("containers", message.to_owned()));
+            continue;
+        }
         match herdlet_docker::report(driver, &options, instance).await {
             Ok(None) => {}
             Ok(Some(report)) => findings.push(finding(driver, report)),

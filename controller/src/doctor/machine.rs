@@ -9,7 +9,7 @@ use herdlet_base::privileges::{Mounting, Ownership, Privileges};
 use herdlet_config::Config;
 use herdlet_driver::{Availability, limits::Controller};
 use herdlet_process::{cgroup::Mounts, exec};
-use herdlet_storage::artifact::unpack::Barrier;
+use herdlet_unpack::Barrier;
 use rustix::{
     fs::{Access, CWD, Mode, OFlags, ResolveFlags},
     process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open},

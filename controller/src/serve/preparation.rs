@@ -19,7 +19,8 @@ use herdlet_node::member::Member;
 use herdlet_plan::job::cores::OfferedCores;
 use herdlet_process::cgroup::Isolation;
 use herdlet_services::catalog::ConsulConfig;
-use herdlet_storage::{alloc_dir, artifact::unpack::Barrier, volume::HostVolumes};
+use herdlet_storage::{alloc_dir, volume::HostVolumes};
+use herdlet_unpack::Barrier;
 use herdlet_variables::{Store, Variables};
 
 use super::{listeners::Listeners, warning};

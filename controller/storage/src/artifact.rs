@@ -8,7 +8,7 @@
 //! - [`source`]: addresses in go-getter's form; [`format`]: archive formats; [`checksum`].
 //! - [`herdlet_base::artifact::destination`]: destinations; [`staging`]: preparing and publishing files; [`marker`]: which artifacts have been
 //!   fetched.
-//! - [`download`]: http. [`unpack`]: archives, in a separate process.
+//! - [`download`]: http. [`herdlet_unpack`]: archives, in a separate process.
 //!
 //! Sources: `hashicorp/nomad:client/allocrunner/taskrunner/artifact_hook.go`, `getter/`;
 //! `hashicorp/go-getter:client.go`.
@@ -16,7 +16,6 @@
 pub mod download;
 pub mod marker;
 pub mod staging;
-pub mod unpack;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -40,6 +39,7 @@ use herdlet_base::{
     user::Credentials,
 };
 use herdlet_config::artifact::Limits;
+use herdlet_unpack::{Order, UnpackError, Unpacker};
 use reqwest::{Client, Url, redirect};
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,6 @@ use tokio_util::sync::CancellationToken;
 use self::{
     download::{DownloadError, DownloadRequest},
     staging::Staging,
-    unpack::{Order, UnpackError, Unpacker},
 };
 
 #[derive(Debug)]
@@ -380,9 +379,10 @@ impl Fetcher {
             UnpackError::Cancelled => ArtifactError::Cancelled,
             source_error @ (UnpackError::Start(_)
             | UnpackError::Refused { .. }
-            | UnpackError::Slow { .. }) => {
-                ArtifactError::Unpack { what: source.redacted(), source: source_error }
-            }
+            | UnpackError::Slow { .. }
+            | UnpackError::Full { .. }
+            | UnpackError::TooLarge { .. }
+            | UnpackError::Fs(_)) => ArtifactError::Unpack { what: source.redacted(), source: source_error },
         })?;
         Ok(Made::Tree(tree, format))
     }

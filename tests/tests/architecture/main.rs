@@ -119,9 +119,10 @@ fn planner_has_no_io_dependencies() {
 }
 
 /// Crates of the agent, each with the other workspace crates that it may depend on.
-const EDGES: [(&str, &str); 20] = [
+const EDGES: [(&str, &str); 21] = [
     ("base", "api-types"),
-    ("images", "base runtime"),
+    ("unpack", "base"),
+    ("images", "base runtime unpack"),
     ("network", "base"),
     ("cni", "base network"),
     ("rootfs", "base"),
@@ -130,9 +131,9 @@ const EDGES: [(&str, &str); 20] = [
     ("fingerprint", "api-types base network nomad plan"),
     ("manifest", "api-types base plan template"),
     ("config", "api-types base cni driver fingerprint manifest network nomad plan rpc"),
-    ("docker", "api-types base driver images runtime shim"),
     ("process", "api-types base driver rootfs runtime shim"),
-    ("storage", "api-types base config runtime"),
+    ("docker", "api-types base driver images process rootfs runtime shim"),
+    ("storage", "api-types base config runtime unpack"),
     ("services", "api-types base driver runtime"),
     ("variables", "api-types base runtime"),
     ("render", "api-types base fingerprint runtime services template variables"),
@@ -143,7 +144,7 @@ const EDGES: [(&str, &str); 20] = [
     ("api", "agent api-types base config driver fingerprint manifest plan runtime services variables"),
     (
         "node",
-        "agent api api-types base cni config driver fingerprint manifest nomad plan process render rpc runtime services storage template",
+        "agent api api-types base cni config driver fingerprint manifest nomad plan process render rpc runtime services storage template unpack",
     ),
     ("cli", "api-types base config driver manifest plan template"),
 ];

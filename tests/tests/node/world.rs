@@ -35,7 +35,7 @@ use herdlet_rpc::{
 };
 use herdlet_runtime::{BootClock, Clock as _, TokioClock};
 use herdlet_services::catalog::ConsulConfig;
-use herdlet_storage::artifact::unpack::Unpacker;
+use herdlet_unpack::Unpacker;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{

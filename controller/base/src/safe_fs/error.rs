@@ -67,7 +67,7 @@ impl FsError {
 
     /// Whether the file system has no space left.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
     /// Whether the file system does not support the operation.

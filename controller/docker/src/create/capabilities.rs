@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use bollard::models::HostConfig;
 use herdlet_api_types::manifest::Text;
 
 use crate::{
@@ -31,6 +32,16 @@ const OF_ENGINE: [&str; 14] = [
 ];
 
 const ALL: &str = "ALL";
+
+/// The capabilities of a container by its request, without `ALL`.
+pub(crate) fn granted(host: &HostConfig) -> BTreeSet<&str> {
+    fn names(list: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
+        list.iter().flatten().map(String::as_str)
+    }
+    let dropped: BTreeSet<&str> = names(&host.cap_drop).collect();
+    let kept = OF_ENGINE.into_iter().filter(|name| !dropped.contains(ALL) && !dropped.contains(name));
+    kept.chain(names(&host.cap_add)).filter(|name| *name != ALL).collect()
+}
 
 /// What the engine adds to and drops from its own default.
 #[derive(Debug, Default, PartialEq, Eq)]

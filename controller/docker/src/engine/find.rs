@@ -60,6 +60,23 @@ pub(crate) fn candidates(driver: &str, policy: &Policy) -> Place {
     candidates_in(driver, policy, &|path| path.exists(), &hosts)
 }
 
+/// Whether new allocations use the engine in the agent: the config names it, or there is no other.
+pub(crate) fn uses_builtin(policy: &Policy) -> bool {
+    match policy.engine {
+        EngineChoice::Builtin => true,
+        EngineChoice::Docker | EngineChoice::Podman => false,
+        EngineChoice::Auto => {
+            let is_named = policy.socket.is_some() || env::var_os("DOCKER_HOST").is_some();
+            let exists = |path: &Path| path.exists();
+            let sockets = [DOCKER_SOCKET, PODMAN_SOCKET].map(Path::new);
+            let programs = ["dockerd", "podman"];
+            !is_named
+                && !sockets.into_iter().any(exists)
+                && !programs.into_iter().any(|program| is_installed(program, &exists))
+        }
+    }
+}
+
 /// The addresses that the engines' own clients use, from the environment.
 #[derive(Debug, Default)]
 struct Hosts {
@@ -81,7 +98,8 @@ fn candidates_in(driver: &str, policy: &Policy, exists: &dyn Fn(&Path) -> bool, 
     let docker = || place(Kind::Docker, &hosts.docker, DOCKER_SOCKET);
     let podman = || place(Kind::Podman, &hosts.podman, PODMAN_SOCKET);
     match wanted {
-        EngineChoice::Docker => docker(),
+        // Attempts of an earlier choice have engines of their own.
+        EngineChoice::Docker | EngineChoice::Builtin => docker(),
         EngineChoice::Podman => podman(),
         EngineChoice::Auto
             if policy.socket.is_some() || exists(&docker().socket) || is_installed("dockerd", exists) =>

@@ -64,6 +64,33 @@ impl RegistryError {
         matches!(self, Self::Connection { .. })
     }
 
+    /// Whether no host could answer: unreachable, with a fault, or limiting requests.
+    pub fn is_unavailable(&self) -> bool {
+        self.is_connection() || matches!(self, Self::Throttled { .. } | Self::Fault { .. })
+    }
+
+    /// Whether another pull has the same result, unless the registry or the configuration changes.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Throttled { .. }
+            | Self::Fault { .. }
+            | Self::Connection { .. }
+            | Self::Range { .. }
+            | Self::Corrupt { .. }
+            | Self::Cancelled
+            | Self::Write(_) => false,
+            Self::Endpoint { .. }
+            | Self::NoHost
+            | Self::Client { .. }
+            | Self::Missing { .. }
+            | Self::Denied { .. }
+            | Self::Protocol { .. }
+            | Self::TooLarge { .. }
+            | Self::Document(_)
+            | Self::Config(_) => true,
+        }
+    }
+
     /// Whether another try of the same request may succeed, and after which pause at least.
     pub(super) fn pause(&self) -> Option<Duration> {
         match self {

@@ -3,7 +3,7 @@
 mod access;
 mod documents;
 mod downloads;
-mod stand_in;
+pub(crate) mod stand_in;
 
 use std::{collections::BTreeMap, fs::File, io::Read as _, sync::Arc};
 

@@ -27,11 +27,9 @@ use herdlet_nomad::wire::{Node, NodeId, Secret};
 use herdlet_runtime::off_thread;
 use herdlet_storage::{
     alloc_dir::migration::{came_name, coming_name},
-    artifact::{
-        download::{self, DownloadError, DownloadRequest},
-        unpack::{Order, UnpackError, Unpacker},
-    },
+    artifact::download::{self, DownloadError, DownloadRequest},
 };
+use herdlet_unpack::{Order, UnpackError, Unpacker};
 use reqwest::{Client, Url, header::HeaderMap, redirect};
 use rustix::fs::{Mode, OFlags};
 use tokio::sync::Semaphore;

@@ -12,7 +12,7 @@ use axum::{
 use herdlet_agent::server_tokens::ServerTokens;
 use herdlet_base::paths::Paths;
 use herdlet_nomad::wire::Node;
-use herdlet_storage::artifact::unpack::{self, Unpacker};
+use herdlet_unpack::Unpacker;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -255,5 +255,5 @@ async fn unwanted_transfer_is_cancelled_at_once() {
 fn the_process_that_unpacks() {
     let Some(order) = std::env::args().next_back().filter(|last| last.starts_with('{')) else { return };
     #[expect(clippy::disallowed_methods, reason = "as a program ends")]
-    std::process::exit(i32::from(unpack::execute(&order)));
+    std::process::exit(i32::from(herdlet_unpack::execute(&order)));
 }

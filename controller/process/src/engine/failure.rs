@@ -32,7 +32,11 @@ pub(super) fn is_shortage(step: Step, errno: i32) -> bool {
         | Step::MessageQueues
         | Step::Hostname
         | Step::Capabilities
-        | Step::Join => lacks(errno),
+        | Step::Join
+        | Step::CallFilter
+        | Step::Limit
+        | Step::Setting
+        | Step::Cgroups => lacks(errno),
     }
 }
 
@@ -74,7 +78,11 @@ impl Place {
                 | Step::MessageQueues
                 | Step::Hostname
                 | Step::Capabilities
-                | Step::Join,
+                | Step::Join
+                | Step::CallFilter
+                | Step::Limit
+                | Step::Setting
+                | Step::Cgroups,
                 _,
             ) => String::new(),
         }

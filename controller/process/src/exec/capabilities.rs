@@ -78,6 +78,11 @@ const OF_ROOT: usize = 38;
 
 const ALL: &str = "ALL";
 
+/// The bit of a capability, by its name in upper case without `CAP_`.
+pub fn bit_of(name: &str) -> Option<u64> {
+    NAMES.iter().position(|known| *known == name).map(|at| 1 << at)
+}
+
 /// Names of capabilities; all of them, if `ALL` is among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Names(BTreeSet<String>);

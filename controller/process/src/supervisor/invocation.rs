@@ -45,7 +45,23 @@ pub struct Invocation {
     pub isolation: Option<Isolation>,
     /// Capability sets. With `None`, root keeps those of the agent, and other users have none.
     pub capabilities: Option<Capabilities>,
+    /// Limits of resources.
+    pub limits: Vec<ResourceLimit>,
+    /// Filters of system calls; the last one is asked first.
+    pub call_filters: Vec<CallFilter>,
 }
+
+/// A limit of a resource (getrlimit(2)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResourceLimit {
+    /// `RLIMIT_…`.
+    pub resource: u32,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// A seccomp filter: its instructions as the kernel takes them.
+pub type CallFilter = Arc<[u8]>;
 
 /// The namespaces of a task or an exec session.
 #[derive(Clone, Debug)]
@@ -67,6 +83,8 @@ pub struct OwnNamespaces {
     pub proc: Option<Proc>,
     /// Whether the message queues of the new ipc namespace are mounted; requires `mounts`.
     pub message_queues: MessageQueues,
+    /// Whether the cgroups below the new cgroup namespace are shown; requires `mounts`.
+    pub cgroups: ShownCgroups,
     /// Name of the new uts namespace.
     pub hostname: Option<String>,
     /// Which process is the first one.
@@ -86,6 +104,43 @@ pub struct OwnMounts {
 pub struct Proc {
     pub read_only: Vec<PathBuf>,
     pub masked: Vec<PathBuf>,
+    /// Settings of the new namespaces as `PATH=VALUE`, the path below `/proc/sys`.
+    pub settings: Vec<String>,
+}
+
+/// Files below /proc with which a task could change the machine.
+const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
+
+/// Files below /proc that expose the machine's memory and other processes.
+const MASKED_PROC: [&str; 12] = [
+    "acpi",
+    "asound",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+    "timer_stats",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+];
+
+impl Proc {
+    /// What every task with a root of its own has.
+    pub fn of_task() -> Self {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
+        Self { read_only: paths(&READ_ONLY_PROC), masked: paths(&MASKED_PROC), settings: Vec::new() }
+    }
+}
+
+/// Whether the cgroups of a task are mounted at /sys/fs/cgroup, read-only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShownCgroups {
+    #[default]
+    None,
+    Own,
 }
 
 /// Whether message queues are mounted at /dev/mqueue.
@@ -190,6 +245,12 @@ impl Invocation {
         fields.extend(self.network.iter().map(|path| Field::Network(path.as_os_str().as_bytes())));
         fields.extend(self.tasks_files.iter().map(|path| Field::TasksFile(path.as_os_str().as_bytes())));
         fields.extend(self.capabilities.map(Field::Capabilities));
+        fields.extend(self.limits.iter().map(|limit| Field::Limit {
+            resource: limit.resource,
+            soft: limit.soft,
+            hard: limit.hard,
+        }));
+        fields.extend(self.call_filters.iter().map(|filter| Field::CallFilter(filter)));
         match &self.isolation {
             Some(Isolation::Own(own)) => fields.extend(own.fields()),
             Some(Isolation::Joined(joined)) => fields.push(Field::Join(joined.kinds)),
@@ -214,10 +275,14 @@ impl OwnNamespaces {
         if let Some(proc) = &self.proc {
             fields.push(Field::Proc);
             fields.extend(proc.read_only.iter().map(|path| Field::ReadOnlyProc(path.as_os_str().as_bytes())));
+            fields.extend(proc.settings.iter().map(|setting| Field::Setting(setting.as_bytes())));
             fields.extend(proc.masked.iter().map(|path| Field::MaskedProc(path.as_os_str().as_bytes())));
         }
         if self.message_queues == MessageQueues::Mounted {
             fields.push(Field::MessageQueues);
+        }
+        if self.cgroups == ShownCgroups::Own {
+            fields.push(Field::Cgroups);
         }
         fields.extend(self.hostname.iter().map(|name| Field::Hostname(name.as_bytes())));
         if self.first == FirstProcess::Init {

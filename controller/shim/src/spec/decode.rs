@@ -4,8 +4,8 @@
 //! loop.
 
 use super::{
-    ENTRY_LEN_MAX, HEADER_LEN, HOSTNAME_LEN_MAX, MAGIC, RECORD_NAME_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX,
-    SpecError, TAGS, Tag,
+    ENTRY_LEN_MAX, HEADER_LEN, HOSTNAME_LEN_MAX, INSTRUCTION_LEN, INSTRUCTIONS_MAX, LIMIT_LEN, MAGIC,
+    RECORD_NAME_LEN_MAX, SETTING_PATH_LEN_MAX, SPEC_LEN_MAX, STEM_LEN_MAX, SpecError, TAGS, Tag,
 };
 use crate::isolation::{Capabilities, Namespaces};
 use core::ffi::CStr;
@@ -67,6 +67,8 @@ pub struct Spec<'a> {
     pub init: bool,
     /// See [`super::Field::Join`].
     pub join: Option<Namespaces>,
+    /// See [`super::Field::Cgroups`].
+    pub cgroups: bool,
     entries: Entries<'a>,
 }
 
@@ -105,6 +107,7 @@ impl<'a> Spec<'a> {
             capabilities: None,
             init: false,
             join: None,
+            cgroups: false,
             entries,
         };
         let mut seen: u64 = 0;
@@ -120,6 +123,9 @@ impl<'a> Spec<'a> {
                     | Tag::TasksFile
                     | Tag::ReadOnlyProc
                     | Tag::MaskedProc
+                    | Tag::CallFilter
+                    | Tag::Limit
+                    | Tag::Setting
             );
             if seen & (1 << tag as u32) != 0 && !is_list {
                 return Err(bad);
@@ -180,6 +186,20 @@ impl<'a> Spec<'a> {
                 }
                 Tag::Init => spec.init = set(value).ok_or(bad)?,
                 Tag::Join => spec.join = Some(kinds(value, Namespaces::ENTERED).ok_or(bad)?),
+                Tag::CallFilter => {
+                    let is_whole = value.len() % INSTRUCTION_LEN == 0;
+                    let count = value.len() / INSTRUCTION_LEN;
+                    if !is_whole || !(1..=INSTRUCTIONS_MAX).contains(&count) {
+                        return Err(bad);
+                    }
+                }
+                Tag::Limit => {
+                    limit(value).ok_or(bad)?;
+                }
+                Tag::Setting => {
+                    setting(value).ok_or(bad)?;
+                }
+                Tag::Cgroups => spec.cgroups = set(value).ok_or(bad)?,
             }
         }
         for needed in [Tag::Program, Tag::Argument] {
@@ -197,8 +217,14 @@ impl<'a> Spec<'a> {
         if self.hostname.is_some() && !self.namespaces.contains(Namespaces::UTS) {
             return Err(SpecError::Missing(Tag::Namespaces as u16));
         }
-        if (self.proc || self.message_queues) && !self.mount_namespace {
+        if (self.proc || self.message_queues || self.cgroups) && !self.mount_namespace {
             return Err(SpecError::Missing(Tag::MountNamespace as u16));
+        }
+        if self.cgroups && !self.namespaces.contains(Namespaces::CGROUP) {
+            return Err(SpecError::Missing(Tag::Namespaces as u16));
+        }
+        if !self.proc && self.settings().next().is_some() {
+            return Err(SpecError::Missing(Tag::Proc as u16));
         }
         // A session enters what its task has; both use the same descriptor.
         if self.join.is_some() && (self.init || self.mount_namespace || self.namespaces.flags() != 0) {
@@ -239,6 +265,21 @@ impl<'a> Spec<'a> {
     /// The paths below /proc to hide.
     pub fn masked_proc(&self) -> impl Iterator<Item = &'a CStr> + use<'a> {
         self.texts(Tag::MaskedProc)
+    }
+
+    /// The seccomp filters, each as its instructions.
+    pub fn call_filters(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.entries.filter(|(tag, _)| *tag == Tag::CallFilter).map(|(_, program)| program)
+    }
+
+    /// The resource limits: number, soft and hard limit.
+    pub fn limits(&self) -> impl Iterator<Item = (u32, [u64; 2])> + use<'a> {
+        self.entries.filter(|(tag, _)| *tag == Tag::Limit).filter_map(|(_, value)| limit(value))
+    }
+
+    /// The settings: path below /proc/sys and value.
+    pub fn settings(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        self.entries.filter(|(tag, _)| *tag == Tag::Setting).filter_map(|(_, value)| setting(value))
     }
 
     /// The supplementary groups.
@@ -292,6 +333,25 @@ fn set(value: &[u8]) -> Option<bool> {
 /// Kinds of namespaces, at most these.
 fn kinds(value: &[u8], limit: Namespaces) -> Option<Namespaces> {
     u32_of(value).and_then(|flags| Namespaces::from_flags(flags, limit))
+}
+
+/// Number, soft and hard limit.
+fn limit(value: &[u8]) -> Option<(u32, [u64; 2])> {
+    if value.len() != LIMIT_LEN {
+        return None;
+    }
+    let resource = u32_of(value.get(..4)?)?;
+    Some((resource, [u64_of(value.get(4..12)?)?, u64_of(value.get(12..)?)?]))
+}
+
+/// A path that stays in its directory, and a value.
+fn setting(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let bytes = text(value)?.to_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let (path, value) = (bytes.get(..at)?, bytes.get(at + 1..)?);
+    let mut names = path.split(|byte| *byte == b'/');
+    let stays = names.all(|name| !name.is_empty() && name != b"." && name != b"..");
+    (stays && path.len() <= SETTING_PATH_LEN_MAX).then_some((path, value))
 }
 
 fn text(value: &[u8]) -> Option<&CStr> {

@@ -30,7 +30,7 @@ fn all_fields() -> Vec<Field<'static>> {
         Field::Entry(b"sh"),
         Field::Driver(7),
         Field::Network(b"/run/netns/a"),
-        Field::Namespaces(Namespaces::PID | Namespaces::UTS | Namespaces::IPC),
+        Field::Namespaces(CREATED),
         Field::MountNamespace,
         Field::Proc,
         Field::ReadOnlyProc(b"sys"),
@@ -40,8 +40,15 @@ fn all_fields() -> Vec<Field<'static>> {
         Field::Hostname(b"web"),
         Field::Capabilities(SETS),
         Field::Init,
+        Field::CallFilter(&[1; 16]),
+        Field::CallFilter(&[2; 8]),
+        Field::Limit { resource: 7, soft: 1, hard: u64::MAX },
+        Field::Setting(b"net/ipv4/ip_forward=1"),
+        Field::Cgroups,
     ]
 }
+
+const CREATED: Namespaces = Namespaces::CREATED;
 
 const SETS: Capabilities =
     Capabilities { bounding: 1 << 40, effective: 2, inheritable: 6, permitted: 7, ambient: 4 };
@@ -71,7 +78,11 @@ fn every_field_arrives() {
     assert_eq!((spec.log_files, spec.log_file_size), (3, 1 << 20));
     assert!(spec.no_new_privs && spec.log_block && spec.leash && spec.terminal);
     assert_eq!((spec.entry, spec.network), (Some(c"sh"), Some(c"/run/netns/a")));
-    assert_eq!(spec.namespaces, Namespaces::PID | Namespaces::UTS | Namespaces::IPC);
+    assert_eq!(spec.namespaces.flags(), CREATED.flags());
+    assert_eq!(spec.call_filters().collect::<Vec<_>>(), [&[1; 16][..], &[2; 8]]);
+    assert_eq!(spec.limits().collect::<Vec<_>>(), [(7, [1, u64::MAX])]);
+    assert_eq!(spec.settings().collect::<Vec<_>>(), [(&b"net/ipv4/ip_forward"[..], &b"1"[..])]);
+    assert!(spec.cgroups);
     assert!(spec.mount_namespace && spec.proc && spec.message_queues && spec.init);
     assert_eq!(spec.read_only_proc().collect::<Vec<_>>(), [c"sys", c"bus"]);
     assert_eq!(spec.masked_proc().collect::<Vec<_>>(), [c"kcore"]);

@@ -189,6 +189,9 @@ impl Child<'_> {
         if let Some(limit) = spec.open_files {
             limit_open_files(limit).map_err(|errno| (Step::OpenFiles, errno))?;
         }
+        for (resource, limits) in spec.limits() {
+            sys::limit(resource, Some(limits)).map_err(|errno| (Step::Limit, errno))?;
+        }
         sys::umask(spec.umask);
         for (to, from) in (0..).zip(self.stdio) {
             if from != to {
@@ -256,10 +259,13 @@ impl Child<'_> {
             None => -1,
         };
         if spec.proc {
-            mounts::mount_proc(spec, null).map_err(|errno| (Step::Proc, errno))?;
+            mounts::mount_proc(spec, null)?;
         }
         if spec.message_queues {
             mounts::mount_message_queues().map_err(|errno| (Step::MessageQueues, errno))?;
+        }
+        if spec.cgroups {
+            mounts::mount_cgroups().map_err(|errno| (Step::Cgroups, errno))?;
         }
         Ok(())
     }
@@ -272,10 +278,16 @@ impl Child<'_> {
             sys::bound_capabilities(sets.bounding).map_err(|errno| (Step::Capabilities, errno))?;
             sys::prctl(PR_SET_KEEPCAPS, 1).map_err(|errno| (Step::Capabilities, errno))?;
         }
-        if let Some((uid, gid)) = spec.user {
+        if spec.user.is_some() {
             // A process with the agent's keyring can use its keys. If leaving it fails, the kernel has no keyrings, or a
             // sandbox forbids them to the task too.
             let _ = sys::leave_keyring();
+        }
+        // Needs rights that the task may not have, and forbids nothing that follows.
+        for program in spec.call_filters() {
+            sys::filter_calls(program).map_err(|errno| (Step::CallFilter, errno))?;
+        }
+        if let Some((uid, gid)) = spec.user {
             sys::setgroups(self.groups).map_err(|errno| (Step::Groups, errno))?;
             sys::setgid(gid).map_err(|errno| (Step::Gid, errno))?;
             sys::setuid(uid).map_err(|errno| (Step::Uid, errno))?;
@@ -365,10 +377,11 @@ fn set_oom_score_adj(adjustment: i16) -> sys::Result<()> {
 
 /// If the hard limit can't be raised, the limit is reduced to it.
 fn limit_open_files(limit: u64) -> sys::Result<()> {
-    match sys::limit_open_files(Some([limit, limit])) {
+    const RLIMIT_NOFILE: u32 = 7;
+    match sys::limit(RLIMIT_NOFILE, Some([limit, limit])) {
         Err(sys::EPERM) => {
-            let [_, hard] = sys::limit_open_files(None)?;
-            sys::limit_open_files(Some([limit.min(hard), hard])).map(|_| ())
+            let [_, hard] = sys::limit(RLIMIT_NOFILE, None)?;
+            sys::limit(RLIMIT_NOFILE, Some([limit.min(hard), hard])).map(|_| ())
         }
         done => done.map(|_| ()),
     }

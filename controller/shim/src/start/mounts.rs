@@ -4,12 +4,40 @@
 //! and /dev/mqueue, or an errno. The task may have written to its root before: no link is followed.
 
 use super::sys::{self, Errno, Fd, Writes};
-use crate::spec::Spec;
+use crate::record::Step;
+use crate::spec::{SETTING_PATH_LEN_MAX, Spec};
 use core::ffi::CStr;
 
-/// Mounts /proc. `null` is a copy of the mount of /dev/null, in no place yet.
-pub(super) fn mount_proc(spec: &Spec<'_>, null: Fd) -> sys::Result<()> {
-    let proc = mount_at(c"proc", c"/proc")?;
+/// Where settings are below /proc.
+const BEGIN: &[u8] = b"sys/";
+
+/// Mounts /proc, and writes settings of the task's namespaces. `null` is a copy of the mount of /dev/null, in no place yet.
+pub(super) fn mount_proc(spec: &Spec<'_>, null: Fd) -> Result<(), (Step, Errno)> {
+    let proc = mount_at(c"proc", c"/proc", Writes::Allowed).map_err(|errno| (Step::Proc, errno))?;
+    for (path, value) in spec.settings() {
+        set(proc, path, value).map_err(|errno| (Step::Setting, errno))?;
+    }
+    let done = cover(proc, spec, null).map_err(|errno| (Step::Proc, errno));
+    sys::close(proc);
+    done
+}
+
+/// Writes a setting, before /proc/sys is read-only.
+fn set(proc: Fd, path: &[u8], value: &[u8]) -> sys::Result<()> {
+    // With its begin, and a zero at the end.
+    let mut whole = [0_u8; BEGIN.len() + SETTING_PATH_LEN_MAX + 1];
+    for (to, from) in whole.iter_mut().zip(BEGIN.iter().chain(path)) {
+        *to = *from;
+    }
+    let path = CStr::from_bytes_until_nul(&whole).map_err(|_| sys::EINVAL)?;
+    let file = sys::openat(proc, path, sys::O_WRONLY | sys::O_NOFOLLOW, 0)?;
+    let done = sys::write(file, value);
+    sys::close(file);
+    done.map(|_| ())
+}
+
+/// Makes parts of /proc read-only, and hides others.
+fn cover(proc: Fd, spec: &Spec<'_>, null: Fd) -> sys::Result<()> {
     for path in spec.read_only_proc() {
         skip_missing(make_read_only(proc, path))?;
     }
@@ -17,18 +45,25 @@ pub(super) fn mount_proc(spec: &Spec<'_>, null: Fd) -> sys::Result<()> {
     for path in spec.masked_proc() {
         skip_missing(null.hide(proc, path))?;
     }
-    sys::close(proc);
     Ok(())
 }
 
 /// Mounts the message queues.
 pub(super) fn mount_message_queues() -> sys::Result<()> {
-    mount_at(c"mqueue", c"/dev/mqueue").map(sys::close)
+    mount_at(c"mqueue", c"/dev/mqueue", Writes::Allowed).map(sys::close)
+}
+
+/// Mounts the v2 cgroups. A kernel without them has none to show.
+pub(super) fn mount_cgroups() -> sys::Result<()> {
+    match mount_at(c"cgroup2", c"/sys/fs/cgroup", Writes::Refused) {
+        Err(sys::ENODEV | sys::ENOENT) => Ok(()),
+        done => done.map(sys::close),
+    }
 }
 
 /// Mounts a new file system of a kind on a directory; returns the mount.
-fn mount_at(kind: &CStr, path: &CStr) -> sys::Result<Fd> {
-    let mount = sys::new_mount(kind, Writes::Allowed)?;
+fn mount_at(kind: &CStr, path: &CStr, writes: Writes) -> sys::Result<Fd> {
+    let mount = sys::new_mount(kind, writes)?;
     let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_NOFOLLOW;
     let place = sys::openat(sys::AT_FDCWD, path, flags, 0)?;
     let done = sys::place_mount(mount, place, c"");

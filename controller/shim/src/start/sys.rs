@@ -20,6 +20,7 @@ pub(super) const EINTR: Errno = 4;
 pub(super) const ECHILD: Errno = 10;
 pub(super) const EACCES: Errno = 13;
 pub(super) const EEXIST: Errno = 17;
+pub(super) const ENODEV: Errno = 19;
 pub(super) const ENOTDIR: Errno = 20;
 pub(super) const EINVAL: Errno = 22;
 pub(super) const ENOSPC: Errno = 28;

@@ -116,7 +116,7 @@ fn artifact(server: &Server, path: &str) -> Artifact {
 fn the_process_that_unpacks() {
     let Some(order) = std::env::args().next_back().filter(|last| last.starts_with('{')) else { return };
     #[expect(clippy::disallowed_methods, reason = "as a program ends")]
-    std::process::exit(i32::from(unpack::execute(&order)));
+    std::process::exit(i32::from(herdlet_unpack::execute(&order)));
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod common;
 mod compose;
 mod consul;
 mod containers;
+mod containers_builtin;
 mod crash;
 mod deployments;
 mod disk;

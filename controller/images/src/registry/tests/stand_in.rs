@@ -16,43 +16,43 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 /// The authority of the certificate for localhost that the API's tests have.
-pub(super) const AUTHORITY: &[u8] = include_bytes!("../../../../api/src/http/tests/tls/authority.pem");
+pub(crate) const AUTHORITY: &[u8] = include_bytes!("../../../../api/src/http/tests/tls/authority.pem");
 const CERTIFICATE: &[u8] = include_bytes!("../../../../api/src/http/tests/tls/agent.pem");
 const KEY: &[u8] = include_bytes!("../../../../api/src/http/tests/tls/agent-key.pem");
 
 /// A request as it arrived.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SentRequest {
-    pub(super) method: String,
+pub(crate) struct SentRequest {
+    pub(crate) method: String,
     /// Path and query.
-    pub(super) target: String,
+    pub(crate) target: String,
     /// By lower-case names; the values of repeated ones are joined.
-    pub(super) headers: BTreeMap<String, String>,
-    pub(super) body: String,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
 }
 
 impl SentRequest {
-    pub(super) fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map(String::as_str).unwrap_or_default()
     }
 }
 
 /// An answer.
 #[derive(Clone, Default)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Vec<u8>,
     /// How much of the body is sent before the connection is closed; all of it if absent.
-    pub(super) cut_at: Option<usize>,
+    pub(crate) cut_at: Option<usize>,
     /// All requests with the same one are answered together.
-    pub(super) barrier: Option<Arc<Barrier>>,
-    pub(super) then: Then,
+    pub(crate) barrier: Option<Arc<Barrier>>,
+    pub(crate) then: Then,
 }
 
 /// What follows the body.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Then {
+pub(crate) enum Then {
     #[default]
     Close,
     /// There is no answer at all.
@@ -64,11 +64,11 @@ pub(super) enum Then {
 }
 
 impl Reply {
-    pub(super) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self { status, body: body.into(), ..Self::default() }
     }
 
-    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
@@ -77,19 +77,19 @@ impl Reply {
 type Answer = dyn Fn(&SentRequest) -> Reply + Send + Sync;
 
 /// A registry, which ends with the test.
-pub(super) struct StandIn {
-    pub(super) url: Url,
+pub(crate) struct StandIn {
+    pub(crate) url: Url,
     received: Arc<Mutex<Vec<SentRequest>>>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl StandIn {
-    pub(super) async fn start(answer: impl Fn(&SentRequest) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(answer: impl Fn(&SentRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self::listen(Arc::new(answer), None).await
     }
 
     /// With TLS, as `localhost`.
-    pub(super) async fn start_tls(answer: impl Fn(&SentRequest) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start_tls(answer: impl Fn(&SentRequest) -> Reply + Send + Sync + 'static) -> Self {
         let certificates = CertificateDer::pem_slice_iter(CERTIFICATE).collect::<Result<_, _>>().unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)
@@ -134,12 +134,12 @@ impl StandIn {
         Self { url: Url::parse(&url).unwrap(), received: kept, _task: AbortOnDropHandle::new(task) }
     }
 
-    pub(super) fn received(&self) -> Vec<SentRequest> {
+    pub(crate) fn received(&self) -> Vec<SentRequest> {
         self.received.lock().unwrap().clone()
     }
 
     /// Paths and queries in the order of their arrival.
-    pub(super) fn targets(&self) -> Vec<String> {
+    pub(crate) fn targets(&self) -> Vec<String> {
         self.received().into_iter().map(|request| request.target).collect()
     }
 }

@@ -98,12 +98,11 @@ pub(in crate::start) fn umask(mask: u32) {
     let _: Result<usize> = kernel!(UMASK, mask);
 }
 
-/// Returns the soft and hard limit of open files, and sets new ones if given.
-pub(in crate::start) fn limit_open_files(new: Option<[u64; 2]>) -> Result<[u64; 2]> {
-    const RLIMIT_NOFILE: u32 = 7;
+/// Returns the soft and hard limit of a resource, and sets new ones if given.
+pub(in crate::start) fn limit(resource: u32, new: Option<[u64; 2]>) -> Result<[u64; 2]> {
     let mut old = [0_u64; 2];
     let new = new.as_ref().map_or(core::ptr::null(), |pair| pair.as_ptr());
-    kernel!(PRLIMIT64, 0, RLIMIT_NOFILE, new, old.as_mut_ptr())?;
+    kernel!(PRLIMIT64, 0, resource, new, old.as_mut_ptr())?;
     Ok(old)
 }
 
@@ -167,6 +166,15 @@ pub(in crate::start) fn raise_ambient_capabilities(ambient: u64) -> Result<()> {
         kernel!(PRCTL, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)?;
     }
     Ok(())
+}
+
+/// Adds a seccomp filter: whole instructions of 8 bytes (prctl(2)).
+pub(in crate::start) fn filter_calls(program: &[u8]) -> Result<()> {
+    const PR_SET_SECCOMP: u32 = 22;
+    const SECCOMP_MODE_FILTER: u32 = 2;
+    // struct sock_fprog: the number of instructions in the lower half of a word, then their address.
+    let described = [program.len() / 8, program.as_ptr() as usize];
+    kernel!(PRCTL, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described.as_ptr()).map(|_| ())
 }
 
 /// Leaves the inherited session keyring for a new and empty one (keyctl(2)).

@@ -13,7 +13,11 @@ use std::{
 
 use herdlet_base::artifact::format::{Codec, Format};
 
-use super::tree::{About, Bounds, Tree, TreeError};
+use super::{
+    error::TreeError,
+    tape::{Entry, Kind, TapeReader},
+    tree::{About, Bounds, Tree},
+};
 
 /// Memory limit for a decompressor: `xz -9` takes 64 MiB, `zstd --ultra` 128 MiB.
 const WINDOW_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -39,17 +43,24 @@ pub(super) fn unpack(
 ) -> Result<(), TreeError> {
     match format {
         Format::Tar(codec) => {
-            let beside =
-                SKIPPED_BYTES_MAX.saturating_add(bounds.entries_max.saturating_mul(HEADER_BYTES_MAX));
-            let bytes_max = bounds.bytes_max.saturating_add(beside);
-            let reader = Bounded { reader: decoder(archive, codec)?, left: bytes_max };
-            tar(reader, bounds, tree)
+            let mut tape = TapeReader::new(tar_bytes(archive, codec, bounds)?);
+            while let Some(entry) = tape.next_entry()? {
+                add(entry, &mut tape.content(), tree)?;
+            }
+            Ok(())
         }
-        Format::Zip => zip(archive, bounds, tree),
-        Format::One(codec) => {
-            tree.file(Path::new(name), About::of(0o644), &mut decoder(archive, codec)?, bounds)
-        }
+        Format::Zip => zip(archive, tree),
+        Format::One(codec) => tree.file(Path::new(name), &About::of(0o644), &mut decoder(archive, codec)?),
     }
+}
+
+/// The bytes of a tar, and not many more than its files may have.
+///
+/// # Errors
+/// If they can't be read.
+pub(super) fn tar_bytes(archive: File, codec: Codec, bounds: Bounds) -> Result<impl Read, TreeError> {
+    let beside = SKIPPED_BYTES_MAX.saturating_add(bounds.entries_max.saturating_mul(HEADER_BYTES_MAX));
+    Ok(Bounded { reader: decoder(archive, codec)?, left: bounds.bytes_max.saturating_add(beside) })
 }
 
 fn decoder(archive: File, codec: Codec) -> Result<Box<dyn Read>, TreeError> {
@@ -66,48 +77,38 @@ fn decoder(archive: File, codec: Codec) -> Result<Box<dyn Read>, TreeError> {
     })
 }
 
-fn tar(reader: impl Read, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> {
-    let mut archive = tar::Archive::new(reader);
-    for entry in archive.entries()? {
-        let mut entry = entry?;
-        let kind = entry.header().entry_type();
-        if kind.is_pax_global_extensions() {
-            continue;
+/// Adds an entry to the tree.
+///
+/// # Errors
+/// [`TreeError`].
+pub(super) fn add(entry: Entry, content: &mut impl Read, tree: &mut Tree) -> Result<(), TreeError> {
+    let about = about(&entry);
+    let Entry { path, target, kind, .. } = entry;
+    let other = |kind| Err(TreeError::Kind { path: path.clone(), kind });
+    match kind {
+        Kind::Directory => tree.directory(&path, about),
+        Kind::File => tree.file(&path, &about, content),
+        Kind::Symlink | Kind::HardLink if target.as_os_str().is_empty() => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "a link has no target").into())
         }
-        let path = entry.path()?.into_owned();
-        let header = entry.header();
-        let about = About { mode: header.mode()?, owner: owner(header) };
-        let target = || -> Result<PathBuf, TreeError> {
-            let missing = || io::Error::new(io::ErrorKind::InvalidData, "a link has no target");
-            Ok(entry.link_name()?.ok_or_else(missing)?.into_owned())
-        };
-        if kind.is_dir() {
-            tree.directory(&path, about, bounds)?;
-        } else if kind.is_file() || kind.is_contiguous() || kind.is_gnu_sparse() {
-            tree.file(&path, about, &mut entry, bounds)?;
-        } else if kind.is_symlink() {
-            tree.symlink(&path, &target()?, about.owner, bounds)?;
-        } else if kind.is_hard_link() {
-            tree.hard_link(&path, &target()?, bounds)?;
-        } else {
-            let kind = match (kind.is_fifo(), kind.is_block_special() || kind.is_character_special()) {
-                (true, _) => "a fifo",
-                (_, true) => "a device",
-                (false, false) => "of an unknown kind",
-            };
-            return Err(TreeError::Kind { path, kind });
-        }
+        Kind::Symlink => tree.symlink(&path, &target, &about),
+        Kind::HardLink => tree.hard_link(&path, &target),
+        Kind::Fifo => other("a fifo"),
+        Kind::Device => other("a device"),
+        Kind::Unknown => other("of an unknown kind"),
     }
-    Ok(())
 }
 
-/// The owner; `None` if the archive has none.
-fn owner(header: &tar::Header) -> Option<(u32, u32)> {
-    let id = |id: io::Result<u64>| u32::try_from(id.ok()?).ok().filter(|id| *id != u32::MAX);
-    Some((id(header.uid())?, id(header.gid())?))
+pub(super) fn about(entry: &Entry) -> About {
+    About {
+        mode: entry.mode,
+        owner: entry.owner,
+        modified_at: entry.modified_at,
+        attributes: entry.attributes.clone(),
+    }
 }
 
-fn zip(archive: File, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> {
+fn zip(archive: File, tree: &mut Tree) -> Result<(), TreeError> {
     let mut archive = zip::ZipArchive::new(BufReader::new(archive)).map_err(io::Error::from)?;
     for index in 0..archive.len() {
         let mut file = archive.by_index(index).map_err(io::Error::from)?;
@@ -115,13 +116,13 @@ fn zip(archive: File, bounds: Bounds, tree: &mut Tree) -> Result<(), TreeError> 
         let kind = file.unix_mode().map(|mode| mode & 0o170_000).unwrap_or_default();
         let mode = file.unix_mode().map(|mode| mode & 0o777).filter(|mode| *mode != 0);
         if file.is_dir() {
-            tree.directory(&path, About::of(mode.unwrap_or(0o755)), bounds)?;
+            tree.directory(&path, About::of(mode.unwrap_or(0o755)))?;
         } else if file.is_symlink() {
             let mut target = Vec::new();
             file.by_ref().take(LINK_BYTES_MAX).read_to_end(&mut target)?;
-            tree.symlink(&path, Path::new(OsStr::from_bytes(&target)), None, bounds)?;
+            tree.symlink(&path, Path::new(OsStr::from_bytes(&target)), &About::default())?;
         } else if matches!(kind, 0 | 0o100_000) {
-            tree.file(&path, About::of(mode.unwrap_or(0o644)), &mut file, bounds)?;
+            tree.file(&path, &About::of(mode.unwrap_or(0o644)), &mut file)?;
         } else {
             return Err(TreeError::Kind { path, kind: "neither a file, a directory nor a link" });
         }

@@ -39,8 +39,19 @@ pub(super) struct Confinement<'a> {
     pub(super) file_bytes_max: u64,
     /// CPU time.
     pub(super) cpu_seconds: u64,
-    /// Whether it may give files in its directory to other users.
-    pub(super) gives_away: bool,
+    /// What it may give to files in its directory.
+    pub(super) giving: Giving,
+}
+
+/// What files get besides contents and permissions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Giving {
+    Nothing,
+    /// Other users.
+    Owners,
+    /// Other users, set-id bits, capabilities, times; and fifos may be made. These files are the layer of an image: no program of
+    /// the machine runs them.
+    Everything,
 }
 
 /// Errors when restricting the process.
@@ -112,9 +123,18 @@ const MEMORY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 /// Open file limit: walking a path takes two.
 const FILES_MAX: u64 = 64;
 
-/// Capabilities for creating files for other users, and for continuing in directories that belong to them then.
-const GIVING: CapabilitySet =
-    CapabilitySet::CHOWN.union(CapabilitySet::FOWNER).union(CapabilitySet::DAC_OVERRIDE);
+impl Giving {
+    /// Capabilities for creating files for other users, and for continuing in directories that belong to them then.
+    fn capabilities(self) -> CapabilitySet {
+        const OWNERS: CapabilitySet =
+            CapabilitySet::CHOWN.union(CapabilitySet::FOWNER).union(CapabilitySet::DAC_OVERRIDE);
+        match self {
+            Self::Nothing => CapabilitySet::empty(),
+            Self::Owners => OWNERS,
+            Self::Everything => OWNERS.union(CapabilitySet::FSETID).union(CapabilitySet::SETFCAP),
+        }
+    }
+}
 
 /// The newest Landlock version used; older kernels support a subset.
 const RULES: ABI = ABI::V6;
@@ -147,17 +167,20 @@ pub(super) fn enter(confinement: &Confinement<'_>) -> Result<Dir, SandboxError> 
             Err(Errno::PERM) => false,
             Err(errno) => return Err(system("change the root directory")(errno)),
         };
-    if restrict(&dir)? == RulesetStatus::NotEnforced && is_root && !has_own_root {
+    if restrict(&dir, confinement.giving)? == RulesetStatus::NotEnforced && is_root && !has_own_root {
         return Err(SandboxError::Open);
     }
     give_up_rights(confinement)?;
-    calls::close_off()?;
+    calls::close_off(match confinement.giving {
+        Giving::Nothing | Giving::Owners => calls::Files::Plain,
+        Giving::Everything => calls::Files::OfLayers,
+    })?;
     Ok(dir)
 }
 
 /// Applies Landlock as far as the kernel supports it.
-fn restrict(dir: &Dir) -> Result<RulesetStatus, RulesetError> {
-    let granted = AccessFs::from_read(RULES) & !AccessFs::Execute
+fn restrict(dir: &Dir, giving: Giving) -> Result<RulesetStatus, RulesetError> {
+    let mut granted = AccessFs::from_read(RULES) & !AccessFs::Execute
         | AccessFs::WriteFile
         | AccessFs::Truncate
         | AccessFs::Refer
@@ -166,6 +189,10 @@ fn restrict(dir: &Dir) -> Result<RulesetStatus, RulesetError> {
         | AccessFs::MakeDir
         | AccessFs::MakeReg
         | AccessFs::MakeSym;
+    match giving {
+        Giving::Nothing | Giving::Owners => {}
+        Giving::Everything => granted |= AccessFs::MakeFifo,
+    }
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(RULES))?
         .handle_access(AccessNet::from_all(RULES))?
@@ -185,12 +212,8 @@ fn give_up_rights(confinement: &Confinement<'_>) -> Result<(), SandboxError> {
         rustix::thread::set_thread_uid(Uid::from_raw(uid)).map_err(system("set the user"))?;
     }
     let none = CapabilitySet::empty();
-    let kept = if confinement.gives_away {
-        let known = rustix::thread::capabilities(None).map_err(system("read capabilities"))?;
-        known.permitted & GIVING
-    } else {
-        none
-    };
+    let known = rustix::thread::capabilities(None).map_err(system("read capabilities"))?;
+    let kept = known.permitted & confinement.giving.capabilities();
     let kept = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
     rustix::thread::set_capabilities(None, kept).map_err(system("drop capabilities"))
 }
@@ -246,7 +269,7 @@ mod tests {
 
     fn enter_without_landlock() {
         let confinement =
-            Confinement { user: None, file_bytes_max: 1 << 20, cpu_seconds: 10, gives_away: false };
+            Confinement { user: None, file_bytes_max: 1 << 20, cpu_seconds: 10, giving: Giving::Nothing };
         refuse(libc::SYS_landlock_create_ruleset, libc::ENOSYS);
         let is_root = rustix::process::geteuid().is_root();
         assert_eq!(Barrier::probe(), if is_root { Barrier::Root } else { Barrier::User });
@@ -274,7 +297,7 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&dir, Some(65_534), Some(65_534)).unwrap();
         }
-        let name = format!("artifact::unpack::sandbox::tests::{name}");
+        let name = format!("sandbox::tests::{name}");
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &name, "--nocapture"]).env(CONFINED, "1").current_dir(&dir);
         command.output().unwrap()
@@ -283,8 +306,9 @@ mod tests {
     fn report_reachable() {
         let is_root = rustix::process::geteuid().is_root();
         let user = is_root.then_some((65_534, 65_534, &[65_534][..]));
-        let dir = enter(&Confinement { user, file_bytes_max: 1 << 20, cpu_seconds: 10, gives_away: false })
-            .unwrap();
+        let dir =
+            enter(&Confinement { user, file_bytes_max: 1 << 20, cpu_seconds: 10, giving: Giving::Nothing })
+                .unwrap();
         let here = dir.proc_path("".as_ref());
         fs::write("inside", "inside").unwrap();
         for path in ["/etc/passwd", "../beside", "/proc/self/environ", "/dev/null"] {

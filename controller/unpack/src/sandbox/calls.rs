@@ -61,13 +61,23 @@ const ALLOWED: [libc::c_long; 42] = [
     libc::SYS_exit_group,
 ];
 
+/// Calls for what files of layers have besides contents and permissions.
+const ALLOWED_IN_LAYERS: [libc::c_long; 3] = [libc::SYS_fsetxattr, libc::SYS_utimensat, libc::SYS_fchmodat];
+
+/// The files that are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files {
+    Plain,
+    OfLayers,
+}
+
 /// Permanently forbids all other calls of the calling thread.
 ///
 /// # Errors
 /// If the kernel or this CPU architecture has no such filters.
-pub(super) fn close_off() -> Result<(), seccompiler::Error> {
+pub(super) fn close_off(files: Files) -> Result<(), seccompiler::Error> {
     let forbidden = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let filter = SeccompFilter::new(rules()?, forbidden, SeccompAction::Allow, architecture()?)?;
+    let filter = SeccompFilter::new(rules(files)?, forbidden, SeccompAction::Allow, architecture()?)?;
     seccompiler::apply_filter(&BpfProgram::try_from(filter)?)
 }
 
@@ -76,7 +86,7 @@ fn architecture() -> Result<TargetArch, seccompiler::Error> {
 }
 
 /// Rules by call number; no rule means any arguments.
-fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
+fn rules(files: Files) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.into_iter().map(|call| (call, Vec::new())).collect();
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
@@ -85,6 +95,10 @@ fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::Error> {
     let duplicate = is(1, libc::F_DUPFD_CLOEXEC)?;
     let (get_flags, get_status) = (is(1, libc::F_GETFD)?, is(1, libc::F_GETFL)?);
     rules.insert(libc::SYS_fcntl, vec![duplicate, get_flags, get_status]);
+    if files == Files::OfLayers {
+        rules.extend(ALLOWED_IN_LAYERS.map(|call| (call, Vec::new())));
+        rules.insert(libc::SYS_mknodat, vec![fifo()?]);
+    }
     Ok(rules)
 }
 
@@ -93,6 +107,13 @@ fn without_code() -> Result<SeccompRule, seccompiler::Error> {
     let exec = u64::from(libc::PROT_EXEC.unsigned_abs());
     let without = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(exec), 0)?;
     Ok(SeccompRule::new(vec![without])?)
+}
+
+/// Allows no node but a fifo: the third argument has its type.
+fn fifo() -> Result<SeccompRule, seccompiler::Error> {
+    let (mask, value) = (u64::from(libc::S_IFMT), u64::from(libc::S_IFIFO));
+    let is_fifo = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(mask), value)?;
+    Ok(SeccompRule::new(vec![is_fifo])?)
 }
 
 fn is(argument: u8, value: i32) -> Result<SeccompRule, seccompiler::Error> {

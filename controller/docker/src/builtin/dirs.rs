@@ -1,0 +1,167 @@
+//! The directory of each container: what it runs, what it changes, files about its network. A small record makes the attempt one of
+//! this engine, whichever engine the agent's config names later.
+//!
+//! In: attempts. Out: directories by their names. A directory is made before its attempt is claimed, and removed when that is destroyed.
+//! All calls block.
+
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use herdlet_api_types::AllocId;
+use herdlet_base::{durable, safe_fs::Dir};
+use herdlet_driver::AttemptId;
+use herdlet_images::config::ImageConfig;
+use serde::{Deserialize, Serialize};
+
+use crate::pins;
+
+const RECORD: &str = "container.json";
+const PINS: &str = "pins";
+const CHANGES: &str = "changes";
+
+/// What is recorded of a container. Newer releases add fields, each with a default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ContainerRecord {
+    /// The image, as the task names it.
+    pub(super) name: String,
+    /// The digest of its config.
+    pub(super) image: String,
+    #[serde(default)]
+    pub(super) user: String,
+    #[serde(default)]
+    pub(super) env: Vec<String>,
+    #[serde(default)]
+    pub(super) entrypoint: Vec<String>,
+    #[serde(default)]
+    pub(super) cmd: Vec<String>,
+    #[serde(default)]
+    pub(super) working_dir: String,
+    #[serde(default)]
+    pub(super) stop_signal: String,
+}
+
+impl ContainerRecord {
+    pub(super) fn new(name: &str, image: &str, config: &ImageConfig) -> Self {
+        Self {
+            name: name.to_owned(),
+            image: image.to_owned(),
+            user: config.user.clone(),
+            env: config.env.clone(),
+            entrypoint: config.entrypoint.clone(),
+            cmd: config.cmd.clone(),
+            working_dir: config.working_dir.clone(),
+            stop_signal: config.stop_signal.clone(),
+        }
+    }
+}
+
+/// The directory that has one for each container.
+#[derive(Debug)]
+pub(super) struct ContainerDirs {
+    dir: PathBuf,
+}
+
+impl ContainerDirs {
+    pub(super) fn open(dir: &Path) -> io::Result<Self> {
+        durable::make_dir(dir)?;
+        Ok(Self { dir: dir.to_owned() })
+    }
+
+    fn path(&self, id: &AttemptId) -> PathBuf {
+        self.dir.join(id.name())
+    }
+
+    pub(super) fn pins(&self, id: &AttemptId) -> PathBuf {
+        self.path(id).join(PINS)
+    }
+
+    pub(super) fn exists(&self, id: &AttemptId) -> bool {
+        self.path(id).exists()
+    }
+
+    /// A record that can't be read, after a power cut, is none: what was begun is begun afresh, unless the attempt was claimed.
+    pub(super) fn read(&self, id: &AttemptId) -> io::Result<Option<ContainerRecord>> {
+        match fs::read(self.path(id).join(RECORD)) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn write(&self, id: &AttemptId, record: &ContainerRecord) -> io::Result<()> {
+        durable::make_dir(&self.path(id))?;
+        durable::write(&self.path(id).join(RECORD), &serde_json::to_vec(record)?)
+    }
+
+    /// An empty directory for what the container changes. A start that was interrupted may have used it; none of its processes has run.
+    pub(super) fn fresh_changes(&self, id: &AttemptId) -> io::Result<PathBuf> {
+        let path = self.path(id);
+        let dir = Dir::open(&path).map_err(io::Error::other)?;
+        dir.remove_tree(CHANGES.as_ref()).map_err(io::Error::other)?;
+        let changes = path.join(CHANGES);
+        fs::DirBuilder::new().mode(0o700).create(&changes)?;
+        Ok(changes)
+    }
+
+    /// Writes a file about the container's network.
+    pub(super) fn write_file(&self, id: &AttemptId, name: &str, text: &str) -> io::Result<PathBuf> {
+        let path = self.path(id).join(name);
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    pub(super) fn unpin(&self, id: &AttemptId) -> io::Result<()> {
+        pins::unmount(&self.pins(id))
+    }
+
+    /// Removes the directory of a container none of whose processes runs.
+    pub(super) fn remove(&self, id: &AttemptId) -> io::Result<()> {
+        self.unpin(id)?;
+        let dir = Dir::open(&self.dir).map_err(io::Error::other)?;
+        dir.remove_tree(id.name().as_ref()).map_err(io::Error::other)
+    }
+
+    pub(super) fn list(&self) -> io::Result<Vec<AttemptId>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            found.extend(entry?.file_name().to_str().and_then(AttemptId::parse));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    /// Whether an allocation has a container here.
+    pub(super) fn has_alloc(&self, alloc: AllocId) -> io::Result<bool> {
+        Ok(self.list()?.iter().any(|id| id.alloc == alloc))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_lasts_from_its_record_to_its_removal() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = ContainerDirs::open(&dir.path().join("x")).unwrap();
+        let id = AttemptId { alloc: AllocId::from_hash([1; 16]), task: "web".into(), attempt: 2 };
+        assert!(!dirs.exists(&id) && dirs.read(&id).unwrap().is_none());
+        let config = ImageConfig { user: "7".into(), cmd: vec!["sh".into()], ..ImageConfig::default() };
+        let record = ContainerRecord::new("busybox", "sha256:1", &config);
+        dirs.write(&id, &record).unwrap();
+        assert_eq!(dirs.read(&id).unwrap(), Some(record));
+        assert_eq!(dirs.list().unwrap(), std::slice::from_ref(&id));
+        assert!(dirs.has_alloc(id.alloc).unwrap() && !dirs.has_alloc(AllocId::from_hash([2; 16])).unwrap());
+        fs::write(dirs.fresh_changes(&id).unwrap().join("old"), "x").unwrap();
+        assert_eq!(fs::read_dir(dirs.fresh_changes(&id).unwrap()).unwrap().count(), 0);
+        // A power cut.
+        fs::write(dirs.path(&id).join(RECORD), "{").unwrap();
+        assert!(dirs.read(&id).unwrap().is_none() && dirs.exists(&id));
+        dirs.remove(&id).unwrap();
+        dirs.remove(&id).unwrap();
+        assert!(dirs.list().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,119 @@
+//! What the parts of the engine share.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use herdlet_api_types::driver::DOCKER;
+use herdlet_driver::{AttemptId, DriverError, DriverResult, Outlet, TaskConfig, TaskEvent};
+use herdlet_images::{
+    digest::Digest,
+    store::{Claims, Image, Store},
+};
+use herdlet_process::exec::Roots;
+use tokio::sync::Notify;
+
+use super::{
+    calls::CallFilters,
+    dirs::{ContainerDirs, ContainerRecord},
+};
+use crate::{
+    config::{self, ContainerConfig, FieldError},
+    create::{self, Compute, Material, Request},
+    engine::About,
+    policy::Policy,
+};
+
+/// The engine's state. All of it is found again by the next agent.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) policy: Policy,
+    pub(super) compute: Compute,
+    /// The id of the agent's instance.
+    pub(super) instance: String,
+    pub(super) store: Store,
+    pub(super) dirs: ContainerDirs,
+    pub(super) roots: Arc<Roots>,
+    pub(super) filters: CallFilters,
+    pub(super) events: Outlet<TaskEvent>,
+    /// A container has been removed, so that its image may be unused.
+    pub(super) removed: Notify,
+}
+
+impl Shared {
+    /// Reads a task's config, and refuses what can't be done.
+    pub(super) fn read(&self, task: &TaskConfig) -> DriverResult<(ContainerConfig, Request)> {
+        let config = config::read(DOCKER, &task.config)?;
+        let sharing = create::sharing(task);
+        if let Some(refused) = super::refuse::refusals(&config, sharing).into_iter().next() {
+            return Err(refused.into());
+        }
+        for device in &task.devices {
+            super::refuse::device_rights(device).map_err(DriverError::fatal)?;
+        }
+        let request = create::request(&Material {
+            task,
+            config: &config,
+            policy: &self.policy,
+            about: &About::builtin(),
+            compute: self.compute,
+            labels: Default::default(),
+            pins: Some(self.dirs.pins(&task.id)),
+            pause: String::new(),
+        })?;
+        super::refuse::logging(&request.logs)?;
+        super::process::capabilities(&request.body.host_config.clone().unwrap_or_default())?;
+        Ok((config, request))
+    }
+
+    /// What was recorded when the attempt was about to start.
+    pub(super) fn record(&self, id: &AttemptId) -> DriverResult<ContainerRecord> {
+        let missing = || DriverError::recoverable(format!("find the record of {id}: it does not exist"));
+        self.recorded(id)?.ok_or_else(missing)
+    }
+
+    pub(super) fn recorded(&self, id: &AttemptId) -> DriverResult<Option<ContainerRecord>> {
+        let read = self.dirs.read(id);
+        read.map_err(|error| DriverError::retry(format!("read the record of {id}: {error}")))
+    }
+
+    /// The image of a container.
+    pub(super) fn image(&self, record: &ContainerRecord) -> DriverResult<Image> {
+        let failed = |error: String| DriverError::retry(format!("find the image {}: {error}", record.name));
+        let id = Digest::parse(&record.image).map_err(|error| failed(error.to_string()))?;
+        let found = self.store.find_id(&id).map_err(|error| failed(error.to_string()))?;
+        found.ok_or_else(|| {
+            DriverError::recoverable(format!(
+                "find the image {}: it was removed since the task was prepared",
+                record.name
+            ))
+        })
+    }
+
+    /// The images of containers that exist.
+    pub(super) fn claims(&self) -> DriverResult<Claims> {
+        let failed = |error| DriverError::retry(format!("list the containers: {error}"));
+        let mut images = BTreeSet::new();
+        for id in self.dirs.list().map_err(failed)? {
+            let record = self.recorded(&id)?;
+            images.extend(record.and_then(|record| Digest::parse(&record.image).ok()));
+        }
+        Ok(Claims { owner: self.instance.clone(), images })
+    }
+
+    pub(super) fn message(&self, id: &AttemptId, message: String) {
+        if !self.events.try_send(TaskEvent::Message { id: id.clone(), message }) {
+            tracing::debug!(%id, "a message about a task was dropped: too many are waiting");
+        }
+    }
+
+    /// Reports what is being done for a start; empty when that is over.
+    pub(super) fn progress(&self, id: &AttemptId, what: String) {
+        if !self.events.try_send(TaskEvent::Progress { id: id.clone(), what }) {
+            tracing::debug!(%id, "the progress of a task was dropped: too many reports are waiting");
+        }
+    }
+}
+
+/// A field that names a file of the task's directory.
+pub(super) fn load_refused(why: String) -> DriverError {
+    FieldError::new("load", why).into()
+}

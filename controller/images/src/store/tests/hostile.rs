@@ -1,0 +1,139 @@
+//! Registries and images that lie, and disks that are full.
+
+use super::*;
+
+const TAR: (fn() -> TarText, Packed) = (|| TarText::new().file("a", b"a"), Packed::Gzip);
+
+/// Pulls an image that must be refused. Nothing is left of it.
+async fn refused(image: &MadeImage, limits: LayerLimits) -> PullError {
+    let registry = serve(&[("team/app:1", image)]).await;
+    let test = TestStore::with(limits);
+    let error = test.pull(&registry, "team/app:1").await.unwrap_err();
+    assert_eq!(test.store.find(&reference("team/app:1")).unwrap(), None);
+    assert_eq!(test.contents(), [0, 0, 0], "{error}");
+    assert!(!error.is_unavailable(), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn a_layer_with_another_digest_is_refused_and_fetched_again() {
+    if !is_root() {
+        return;
+    }
+    let tar = pack(&TAR.0().finish(), TAR.1);
+    let lie = Digest::of_bytes(b"another tar");
+    let image = MadeImage::of("app", vec![(tar, TAR.1)], vec![lie]);
+    let error = refused(&image, LayerLimits::default()).await;
+    assert!(matches!(&error, PullError::Layer { number: 1, why } if why.contains("digest")), "{error}");
+    // What the registry sends is not what the manifest promises.
+    let image = MadeImage::new("app", &[base()]);
+    let mut lying = contents(&[("team/app:1", &image)]);
+    let path = format!("/v2/team/app/blobs/{}", Digest::of_bytes(&image.layers[0]));
+    lying.get_mut(&path).unwrap().1[500] ^= 1;
+    let registry = StandIn::start(move |request| answer(&lying, request)).await;
+    let test = TestStore::new();
+    let error = test.pull(&registry, "team/app:1").await.unwrap_err();
+    let is_corrupt = |error: &RegistryError| matches!(error, RegistryError::Corrupt { .. });
+    assert!(matches!(&error, PullError::Registry(error) if is_corrupt(error)), "{error}");
+    assert_eq!(test.count("layers"), 0);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    test.pull(&registry, "team/app:1").await.unwrap();
+    assert_eq!(test.contents(), [1, 0, 0]);
+}
+
+#[tokio::test]
+async fn a_hostile_layer_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    for tar in [
+        TarText::new().file("../../escaped", b"x"),
+        TarText::new().symlink("a", "../../..").file("a/escaped", b"x"),
+        TarText::new().hard_link("a", "../record"),
+        TarText::new().file("../.wh.tree", b""),
+        TarText::new().file("x", b"x").raw(&[7; 512]),
+    ] {
+        let error = refused(&MadeImage::new("app", &[(tar, Packed::Gzip)]), LayerLimits::default()).await;
+        assert!(matches!(error, PullError::Layer { number: 1, .. }), "{error}");
+    }
+    let not_a_tar =
+        MadeImage::of("app", vec![(b"<html>".to_vec(), Packed::Gzip)], vec![Digest::of_bytes(b"")]);
+    let error = refused(&not_a_tar, LayerLimits::default()).await;
+    assert!(matches!(error, PullError::Layer { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_bomb_is_refused_in_bounds() {
+    if !is_root() {
+        return;
+    }
+    let zeros = vec![0; 8 << 20];
+    let image = MadeImage::new("app", &[(TarText::new().file("zeros", &zeros), Packed::Gzip)]);
+    for limits in [
+        LayerLimits { ratio_max: 20, ratio_from: 1 << 20, ..LayerLimits::default() },
+        LayerLimits { bytes_max: 1 << 20, ..LayerLimits::default() },
+    ] {
+        let error = refused(&image, limits).await;
+        assert!(matches!(&error, PullError::Layer { why, .. } if why.contains("more than")), "{error}");
+    }
+    let many = (0..50).fold(TarText::new(), |tar, number| tar.file(&number.to_string(), b""));
+    let limits = LayerLimits { entries_max: 20, ..LayerLimits::default() };
+    let error = refused(&MadeImage::new("app", &[(many, Packed::Zstd)]), limits).await;
+    assert!(matches!(&error, PullError::Layer { why, .. } if why.contains("entries")), "{error}");
+    let slow = LayerLimits { time_max: Duration::ZERO, ..LayerLimits::default() };
+    let image = MadeImage::new("app", &[base()]);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    // A second is enough for this one; the limit itself is a test of the unpacking process.
+    TestStore::with(slow).pull(&registry, "team/app:1").await.unwrap();
+}
+
+#[tokio::test]
+async fn the_first_failure_ends_the_other_layers() {
+    if !is_root() {
+        return;
+    }
+    let bad = (TarText::new().file("../x", b"x"), Packed::Gzip);
+    let image = MadeImage::new("app", &[base(), bad, upper()]);
+    let registry = serve(&[("team/app:1", &image)]).await;
+    let test = TestStore::new();
+    let error = test.pull(&registry, "team/app:1").await.unwrap_err();
+    assert!(matches!(error, PullError::Layer { number: 2, .. }), "{error}");
+    assert_eq!(test.store.find(&reference("team/app:1")).unwrap(), None);
+    assert_eq!(test.count("staging"), 0);
+}
+
+/// A store on a disk of its own.
+fn full_disk(size: &str) -> Option<(herdlet_base::test_env::TestEnv, Store)> {
+    let env = herdlet_base::test_env::TestEnv::mounting()?;
+    let disk = env.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let options = std::ffi::CString::new(format!("size={size}")).unwrap();
+    rustix::mount::mount("tmpfs", &disk, "tmpfs", rustix::mount::MountFlags::empty(), &*options).unwrap();
+    let store = open(&disk, LayerLimits::default());
+    Some((env, store))
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_nothing_and_is_reported() {
+    if !is_root() {
+        return;
+    }
+    let Some((_env, store)) = full_disk("1m") else { return };
+    let small = MadeImage::new("small", &[upper()]);
+    // The download fits, the unpacked layer does not.
+    let unpacked = MadeImage::new("app", &[(TarText::new().file("zeros", &vec![0; 4 << 20]), Packed::Gzip)]);
+    // The download does not fit.
+    let download = MadeImage::new("app", &[(TarText::new().file("noise", &noise(4 << 20)), Packed::Gzip)]);
+    let registry =
+        serve(&[("team/app:1", &unpacked), ("team/app:2", &download), ("team/small:1", &small)]).await;
+    for name in ["team/app:1", "team/app:2"] {
+        let error = pull(&store, &registry, name).await.unwrap_err();
+        assert!(matches!(error, PullError::Full { .. }), "{name}: {error}");
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        for folder in ["layers", "downloads", "staging", "images", "names"] {
+            assert_eq!(fs::read_dir(store.dir().join(folder)).unwrap().count(), 0, "{name}: {folder}");
+        }
+    }
+    // What fits still works.
+    pull(&store, &registry, "team/small:1").await.unwrap();
+}
