@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use herdlet_network::{
     link::{Hairpin, InterfaceName},
     namespace::Namespace,
-    networks::{BridgeConfig, NamespaceSource, NetworkRequest, Networks, RequestedPort},
+    networks::{BridgeConfig, NetworkRequest, Networks, RequestedPort},
 };
 
 use super::{
@@ -50,8 +50,7 @@ fn measure() -> [f64; 3] {
     let each = |work: &dyn Fn(&NetworkRequest<'_>)| {
         median((0..COUNT).map(|index| {
             let (owner, ports) = (owner(index), ports(index));
-            let namespace = NamespaceSource::New;
-            let request = NetworkRequest { owner: &owner, preferred: None, ports: &ports, namespace };
+            let request = NetworkRequest { owner: &owner, ports: &ports };
             timed(|| work(&request))
         }))
     };

@@ -4,7 +4,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream},
     thread,
     time::Instant,
 };
@@ -12,8 +12,8 @@ use std::{
 use herdlet_network::{
     firewall::published::{PublishedPort, PublishedPorts, Target},
     link::{self, Hairpin, InterfaceName},
-    namespace::Namespace,
-    networks::{BridgeConfig, NamespaceSource, NetworkRequest, Networks},
+    namespace::{Namespace, Pin, Pins},
+    networks::{BridgeConfig, NetworkRequest, Networks},
     socket::{Protocol, Socket},
 };
 
@@ -28,7 +28,7 @@ const CONNECTIONS: usize = 300;
 const BYTES: usize = 64 << 20;
 const CHUNK: usize = 64 << 10;
 
-const PUBLISHED: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
+const PUBLISHED: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
 
 /// Both as medians of interleaved pairs.
 pub(super) fn beside_direct(table: &mut Table, _: &BenchDirs) {
@@ -72,11 +72,10 @@ fn measure() -> [Ratio; 2] {
     let targets: Vec<Target> = (0..INSTANCES)
         .map(|index| {
             let owner = owner(index);
-            let inside = Namespace::new().expect("a namespace");
-            let namespace = NamespaceSource::Existing(&inside);
-            let request = NetworkRequest { owner: &owner, preferred: None, ports: &[], namespace };
-            let made = networks.up(&request).expect("a network");
-            let at = SocketAddrV4::new(made.address4, 80);
+            let made = networks.up(&NetworkRequest { owner: &owner, ports: &[] }).expect("a network");
+            let pins = Pins::in_dir(runtime.path().join("netns"));
+            let Pin::Kept(inside) = pins.find(&owner).expect("a directory") else { panic!("no namespace") };
+            let at = SocketAddr::from((made.address4, 80));
             let listener = inside.run(|| TcpListener::bind(at).expect("a listener")).expect("a thread");
             thread::spawn(move || serve(&listener));
             Target { at, owner }
@@ -105,7 +104,7 @@ fn serve(listener: &TcpListener) {
 }
 
 /// Each way in turn, because the machine's speed changes.
-fn pairs(direct: SocketAddrV4, each_second: fn(SocketAddrV4) -> f64) -> Ratio {
+fn pairs(direct: SocketAddr, each_second: fn(SocketAddr) -> f64) -> Ratio {
     each_second(direct);
     let pairs: Vec<(f64, f64)> = (0..PAIRS).map(|_| (each_second(direct), each_second(PUBLISHED))).collect();
     let median = |values: Vec<f64>| {
@@ -119,7 +118,7 @@ fn pairs(direct: SocketAddrV4, each_second: fn(SocketAddrV4) -> f64) -> Ratio {
     }
 }
 
-fn connections(to: SocketAddrV4) -> f64 {
+fn connections(to: SocketAddr) -> f64 {
     let began = Instant::now();
     for _ in 0..CONNECTIONS {
         let mut stream = TcpStream::connect(to).expect("a connection");
@@ -129,7 +128,7 @@ fn connections(to: SocketAddrV4) -> f64 {
     CONNECTIONS as f64 / began.elapsed().as_secs_f64()
 }
 
-fn throughput(to: SocketAddrV4) -> f64 {
+fn throughput(to: SocketAddr) -> f64 {
     let began = Instant::now();
     let mut stream = TcpStream::connect(to).expect("a connection");
     stream.write_all(b"*").expect("a request");

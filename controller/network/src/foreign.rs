@@ -5,7 +5,10 @@
 //! has it, else of the chain itself. A chain drops if no rule of it decides and that is its policy, or if it comes to a rule that drops
 //! or rejects every packet, as those of firewalld do. Rules with conditions are left alone.
 
+use std::collections::BTreeMap;
+
 use crate::{
+    legacy_tables,
     link::InterfaceName,
     nft::{
         Batch, Family, HookPoint, Rule, Table,
@@ -52,6 +55,20 @@ pub struct Passage {
     pub place: String,
     /// Whether the rules of this bridge are there.
     pub has_rules: bool,
+    /// Why they can't be, if nobody but another program can change the chain.
+    pub lock: Option<ChainLock>,
+}
+
+/// Why only another program can change a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainLock {
+    /// Its table belongs to the socket with this address: usually the number of its process.
+    Owned {
+        /// The address.
+        port: u32,
+    },
+    /// It is one of iptables-legacy.
+    Legacy,
 }
 
 /// The families of chains that such packets go through.
@@ -144,17 +161,44 @@ pub fn passages(
     traffic: Traffic,
 ) -> Result<Vec<Passage>, NetlinkError> {
     let rules = rules(instance, bridge, traffic);
-    let mut passages = Vec::new();
-    for chain in dropping(socket, traffic)? {
-        let table = Table { family: chain.family, name: &chain.table };
-        let place = place(socket, &chain, traffic)?;
-        let found = read::rules(socket, table)?;
+    let mut passages = obstacles(socket, traffic)?;
+    for Passage { chain, place, has_rules, .. } in
+        passages.iter_mut().filter(|passage| passage.lock != Some(ChainLock::Legacy))
+    {
+        *place = self::place(socket, chain, traffic)?;
+        let found = read::rules(socket, Table { family: chain.family, name: &chain.table })?;
         let is_there =
-            |rule: &Rule| found.iter().any(|found| found.chain == place && found.comment == rule.comment);
-        let has_rules = rules.iter().all(is_there);
-        passages.push(Passage { chain, place, has_rules });
+            |rule: &Rule| found.iter().any(|found| found.chain == *place && found.comment == rule.comment);
+        *has_rules = rules.iter().all(is_there);
     }
     Ok(passages)
+}
+
+/// The chains that drop this traffic, of iptables-legacy too, as if no bridge had rules in them.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn obstacles(socket: &mut Socket, traffic: Traffic) -> Result<Vec<Passage>, NetlinkError> {
+    let mut owned = BTreeMap::new();
+    for family in FAMILIES {
+        owned.insert(family, read::owned_tables(socket, family)?);
+    }
+    let owner = |chain: &ForeignChain| {
+        let port = owned.get(&chain.family).and_then(|tables| tables.get(&chain.table)).copied();
+        port.map(|port| ChainLock::Owned { port })
+    };
+    let unpassed = |chain: ForeignChain, lock: Option<ChainLock>| Passage {
+        place: chain.name.clone(),
+        has_rules: false,
+        lock,
+        chain,
+    };
+    let found = dropping(socket, traffic)?.into_iter().map(|chain| (owner(&chain), chain));
+    let legacy = legacy_tables::dropping(traffic.hook()).into_iter().map(|family| {
+        let name = legacy_tables::chain_at(traffic.hook()).to_owned();
+        (Some(ChainLock::Legacy), ForeignChain { family, table: legacy_tables::TABLE.to_owned(), name })
+    });
+    Ok(found.chain(legacy).map(|(lock, chain)| unpassed(chain, lock)).collect())
 }
 
 fn place(socket: &mut Socket, chain: &ForeignChain, traffic: Traffic) -> Result<String, NetlinkError> {
@@ -328,6 +372,13 @@ mod tests {
             let opened = let_through(&mut socket, "x", &bridge, Traffic::Forwarded).unwrap();
             assert_eq!(opened.changed.len(), 1, "{opened:?}");
             assert_eq!(opened.failures.len(), 1, "{opened:?}");
+            let found = passages(&mut socket, "x", &bridge, Traffic::Forwarded).unwrap();
+            let port = owner.port().unwrap();
+            for passage in &found {
+                let lock = (passage.chain.table == "firewalld").then_some(ChainLock::Owned { port });
+                assert_eq!((passage.lock, passage.has_rules), (lock, lock.is_none()), "{passage:?}");
+            }
+            assert_eq!(found.len(), 2);
             assert_eq!(comments(&mut socket, filter, "FORWARD").len(), 2);
             withdraw(&mut socket, "x").unwrap();
             assert_eq!(comments(&mut socket, filter, "FORWARD").len(), 0);
