@@ -94,7 +94,11 @@ fn forget_if(
     let (family, bytes) = (family_of(target), bytes_of(target));
     let source = Attributes::new().with_nested(TUPLE_IP, &Attributes::new().with(kind, &bytes));
     let filter = Attributes::new().with_u32(FILTER_REPLY, BY_SOURCE);
-    let wanted = Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter);
+    let wanted = match target {
+        IpAddr::V4(_) => Attributes::new().with_nested(TUPLE_REPLY, &source).with_nested(FILTER, &filter),
+        // By an address of IPv6 kernels list all connections but those with it.
+        IpAddr::V6(_) => Attributes::new(),
+    };
     let leads_there = |found: &Object| {
         let reply = value(found, TUPLE_REPLY)?;
         let addresses = message::find(reply, TUPLE_IP)?;

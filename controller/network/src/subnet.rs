@@ -272,7 +272,7 @@ mod tests {
         for text in ["::/64", "::/0", "::ffff:0:0/96", "fe80::/64", "ff02::/16", "8000::/1"] {
             assert!(matches!(text.parse::<Subnet6>(), Err(NotASubnet::Reserved { .. })), "{text}");
         }
-        for text in ["fd00:37::/64", "2001:db8::/96", "64:ff9b:1::/48"] {
+        for text in ["fd00:37::/64", "2001:db8::/96"] {
             assert!(text.parse::<Subnet6>().is_ok(), "{text}");
         }
     }

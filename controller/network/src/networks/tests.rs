@@ -189,6 +189,7 @@ fn bridge_calls_rules(value: &str) -> bool {
     let can_be_set = Setting::BridgeCallsRules.get().unwrap().is_some();
     if can_be_set {
         Setting::BridgeCallsRules.set(value).unwrap();
+        std::fs::write("/proc/sys/net/bridge/bridge-nf-call-ip6tables", value).unwrap();
     } else if value == "1" {
         leave_out("the module br_netfilter");
     }
