@@ -1,7 +1,7 @@
 //! Tables of iptables-legacy (`linux/netfilter_ipv4/ip_tables.h`), which nf_tables does not show.
 //!
-//! In: a family, a place on a packet's way. Out: whether the chain there drops packets by its policy. Tables that do not exist are not
-//! made: the kernel makes them for whoever asks.
+//! In: a family, a place on a packet's way. Out: whether the chain there drops packets by its policy. A table that does not exist is
+//! not read: the kernel would make it.
 #![expect(unsafe_code, reason = "rustix has no options of iptables")]
 
 use std::{
