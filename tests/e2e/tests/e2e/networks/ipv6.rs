@@ -123,7 +123,7 @@ fn port_of_the_loopback_address_of_ipv6_is_refused() {
     if !is_root() {
         return;
     }
-    let agent = start(&format!("host_ip: \"::1\"\n{CONFIG}"));
+    let mut agent = start(&format!("host_ip: \"::1\"\n{CONFIG}"));
     let group = "network: {mode: bridge, ports: {http: {to: 8080}}}\n";
     agent.apply(&job("web", "service", group, &[crate::common::sleeper("server", "")]));
     agent.until_printed(&["explain", "web"], |text| {

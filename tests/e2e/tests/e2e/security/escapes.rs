@@ -297,16 +297,16 @@ fn the_abstract_socket_of_the_agent_gives_tasks_nothing() {
         );
         format!("perl -e '{connect} {then}'")
     };
-    let in_task = |script: &str| {
+    let in_task = |agent: &Agent, script: &str| {
         let arguments = ["exec", "bold", "--task", "t", "--", "sh", "-c", script];
         agent.cli(&arguments).success().stdout
     };
     // It closes the connection of any user but its own, and reads nothing.
     let read = connected("my $s = open_one(); my $got = sysread($s, my $text, 4096); print \"got $got\\n\"");
-    assert_eq!(in_task(&read), "got 0\n");
+    assert_eq!(in_task(&agent, &read), "got 0\n");
     // Connections that wait cost the agent nothing else.
     let many = connected("my @all = map { open_one() } 1..64; print scalar(@all), \"\\n\"");
-    assert_eq!(in_task(&many), "64\n");
+    assert_eq!(in_task(&agent, &many), "64\n");
     agent.cli(&["status"]).success();
     // The name stays the agent's: no task can have it in its place.
     let take = format!(
@@ -315,7 +315,7 @@ fn the_abstract_socket_of_the_agent_gives_tasks_nothing() {
     attempts(&agent, "bold", &[&take]);
     agent.crash();
     agent.cli(&["wait", "bold"]).success();
-    assert_eq!(in_task(&read), "got 0\n");
+    assert_eq!(in_task(&agent, &read), "got 0\n");
     agent.finish();
 }
 
